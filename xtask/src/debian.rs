@@ -33,6 +33,13 @@ pub(crate) const OPENSSL: Program = Program { name: "openssl", package: "openssl
 /// A hardware security module in software, for the tests of its key provider.
 pub(crate) const SOFTHSM: Program = Program { name: "softhsm2-util", package: "softhsm2" };
 
+/// Runs JavaScript functions.
+pub(crate) const NODE: Program = Program { name: "node", package: "nodejs" };
+/// Installs their packages.
+pub(crate) const NPM: Program = Program { name: "npm", package: "npm" };
+/// Isolates builds of functions.
+pub(crate) const BUBBLEWRAP: Program = Program { name: "bwrap", package: "bubblewrap" };
+
 /// Reads alert rules and tries them; its package also holds the server.
 pub(crate) const PROMTOOL: Program = Program { name: "promtool", package: "prometheus" };
 

@@ -111,6 +111,7 @@ impl Run<'_> {
     fn tools(&self) -> Result<Tools> {
         debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT, debian::SOFTHSM, debian::IP, debian::IPTABLES])?;
         debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL, debian::PROMTOOL])?;
+        debian::ensure(&[debian::NODE, debian::NPM, debian::BUBBLEWRAP])?;
         let engine = setup::engine_and_models(self.workspace)?.engine;
         Tools::ensure(self.workspace, engine, python::uv(self.workspace)?)
     }

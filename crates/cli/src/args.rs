@@ -50,6 +50,8 @@ pub(crate) enum Command {
     Get(commands::get::GetArgs),
     /// Show all details of a deployment, node or worker
     Describe(commands::describe::DescribeArgs),
+    /// Print the log of a function: its last build, then its output
+    Logs(commands::functions::LogsArgs),
     /// Explain the placement of a deployment
     Explain(commands::explain::ExplainArgs),
     /// Preview the effect of applying manifests

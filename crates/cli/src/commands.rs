@@ -9,6 +9,7 @@ pub(crate) mod delete;
 pub(crate) mod describe;
 pub(crate) mod drain;
 pub(crate) mod explain;
+pub(crate) mod functions;
 pub(crate) mod get;
 pub(crate) mod infer;
 pub(crate) mod local;
@@ -58,6 +59,7 @@ async fn ask(command: Command) -> Result<(), Failure> {
         Command::Apply(args) => apply::run(&args).await,
         Command::Get(args) => get::run(&args).await,
         Command::Describe(args) => describe::run(&args).await,
+        Command::Logs(args) => functions::logs(&args).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Plan(args) => plan::run(&args).await,
         Command::Wait(args) => wait::run(&args).await,

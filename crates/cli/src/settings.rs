@@ -12,6 +12,7 @@
 pub(crate) mod effective;
 mod environment;
 mod file;
+pub(crate) mod functions;
 pub(crate) mod layers;
 pub(crate) mod model_types;
 pub(crate) mod runtime;

@@ -30,6 +30,8 @@ mod watch;
 
 use std::sync::Arc;
 
+use berth_wire::api::FunctionView;
+
 pub use peer_queries::OWN;
 pub(crate) use peer_queries::differing;
 pub use relay::RELAY;
@@ -38,6 +40,15 @@ pub use serve::serve;
 
 /// Encodes every metric of the process as OpenMetrics text. Called off the runtime: it may take milliseconds.
 pub type MetricsSource = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Functions of this node, for `/v1/functions`.
+pub trait FunctionBoard: Send + Sync {
+    /// Every function, by name.
+    fn list(&self) -> Vec<FunctionView>;
+
+    /// The log of a function's last build, then the end of its output. Blocks.
+    fn log(&self, name: &str) -> Option<String>;
+}
 
 /// Information that the API shows and the controller does not have.
 #[derive(Clone)]
@@ -54,4 +65,6 @@ pub struct Seams {
     pub leader: LeaderSource,
     /// Settings that all controllers must share, as comparable text; `None` without the controller role.
     pub rules: Option<String>,
+    /// Functions; `None`: none are followed.
+    pub functions: Option<Arc<dyn FunctionBoard>>,
 }

@@ -1,9 +1,17 @@
 //! Where the gateway listens and what bounds it. Nothing here is read from a file or the environment: whoever builds
 //! the gateway hands it in.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use berth_peer::EventLoops;
+use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::HeaderMap;
 
 /// Makes the span of one request from its headers: the place to continue a trace that the caller began
@@ -13,6 +21,12 @@ pub type SpanHook = Arc<dyn Fn(&HeaderMap) -> Option<tracing::Span> + Send + Syn
 /// Writes the context of the current span into the headers of a request to another node (`traceparent`), so that the
 /// trace goes on there.
 pub type PropagateHook = Arc<dyn Fn(&mut HeaderMap) + Send + Sync>;
+
+/// Answers requests whose path begins with [`FUNCTIONS`]: functions are no models, and have neither routes nor parking.
+pub type FunctionHook = Arc<dyn Fn(http::Request<Bytes>) -> BoxFuture<'static, http::Response<Bytes>> + Send + Sync>;
+
+/// Path below which functions answer.
+pub const FUNCTIONS: &str = "/functions/";
 
 /// The settings of a gateway.
 #[derive(Clone)]
@@ -33,6 +47,8 @@ pub struct Config {
     /// Where the last routes are kept, so that a gateway that starts while no controller answers serves by them. `None`:
     /// they are not kept.
     pub routes_file: Option<PathBuf>,
+    /// Answers for functions; `None`: there are none. It may be set once the gateway has its port.
+    pub functions: Arc<OnceLock<FunctionHook>>,
 }
 
 impl Config {
@@ -47,6 +63,7 @@ impl Config {
             propagate: None,
             loops: None,
             routes_file: None,
+            functions: Arc::default(),
         }
     }
 }

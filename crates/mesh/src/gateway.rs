@@ -160,7 +160,12 @@ impl Gateway {
                 let guard = Guard::of(listener.local_addr()?);
                 let port = Listener {
                     listener,
-                    ingress: Ingress::new(Arc::clone(&stack), config.version.into(), config.spans, guard),
+                    ingress: Ingress::new(
+                        Arc::clone(&stack),
+                        config.version.into(),
+                        config.spans,
+                        (guard, config.functions),
+                    ),
                     totals: Arc::clone(&stack.totals),
                     limits: config.limits.clone(),
                     loops: config.loops,

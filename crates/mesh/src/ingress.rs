@@ -10,7 +10,12 @@ mod path;
 pub(crate) mod peer;
 mod rest;
 
-use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    panic::AssertUnwindSafe,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use berth_spec::id::DEFAULT_NAMESPACE;
 use berth_wire::{guard::Guard, oip::grpc_inference_service_server::GrpcInferenceServiceServer};
@@ -27,7 +32,7 @@ use self::{
 };
 use crate::{
     body::{reply::ReplyBody, timeout::BodyTimeout},
-    config::SpanHook,
+    config::{FunctionHook, SpanHook},
     oip::grpc::methods::SERVICE,
     stack::Stack,
     sticky::Client,
@@ -58,7 +63,12 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
-    pub(crate) fn new(stack: Arc<Stack>, version: Arc<str>, spans: Option<SpanHook>, guard: Guard) -> Arc<Self> {
+    pub(crate) fn new(
+        stack: Arc<Stack>,
+        version: Arc<str>,
+        spans: Option<SpanHook>,
+        (guard, functions): (Guard, Arc<OnceLock<FunctionHook>>),
+    ) -> Arc<Self> {
         // Answers are never compressed: most gRPC clients say that they accept gzip without wanting it, and tensors
         // hardly shrink. Compressed requests are taken.
         let grpc = GrpcInferenceServiceServer::new(GrpcFace::new(Arc::clone(&stack), Arc::clone(&version)))
@@ -67,7 +77,7 @@ impl Ingress {
             .accept_compressed(tonic::codec::CompressionEncoding::Gzip)
             .accept_compressed(tonic::codec::CompressionEncoding::Deflate);
         let body_idle = stack.limits.body_idle;
-        Arc::new(Self { rest: Rest::new(stack, version, guard), grpc, spans, body_idle, guard })
+        Arc::new(Self { rest: Rest::new(stack, version, guard, functions), grpc, spans, body_idle, guard })
     }
 
     /// Notes the client's address where an alias asks for it.

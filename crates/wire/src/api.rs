@@ -15,6 +15,7 @@ mod event;
 mod explain;
 mod failure;
 mod fleet;
+mod function;
 mod node;
 mod plan;
 mod source;
@@ -33,6 +34,7 @@ pub use event::{EventView, SeverityView};
 pub use explain::{ExplainView, Rejection, Victim, WorkerVerdict, WorkerVerdictKind};
 pub use failure::{AttemptView, BreakerView, EvictionView, FailureView, TermsView};
 pub use fleet::{Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WorkerSpec, WorkerStatus, WorkerView};
+pub use function::{FunctionArtifact, FunctionBuild, FunctionCondition, FunctionSpec, FunctionStatus, FunctionView};
 pub use node::{
     Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, MassLossView, Models, NodeList, NodeSpec, NodeStatus,
     NodeView, RuntimeView,

@@ -19,6 +19,7 @@ mod record;
 mod requirements;
 mod settings;
 mod system;
+mod toolchain;
 mod uv;
 
 use std::{
@@ -42,6 +43,7 @@ use self::{
 pub use self::{
     dependency_outcomes::BlockedDependencies,
     settings::{Settings, SystemPackages},
+    toolchain::Toolchain,
     uv::VERSION as UV_VERSION,
 };
 use crate::{artifacts::Gate, breaker::Dependency, fault::Fault};

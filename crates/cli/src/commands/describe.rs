@@ -49,8 +49,9 @@ pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
             Resource::Nodes => super::nodes::describe(&client, name).await,
             Resource::Workers => worker(&client, name).await,
             Resource::Sources => super::source::described(&client, name).await,
+            Resource::Functions => super::functions::described(&client, name).await,
             other => {
-                let known = "deployments, aliases, nodes, workers and sources";
+                let known = "deployments, aliases, nodes, workers, sources and functions";
                 Err(Failure::Usage(format!("describe knows {known}, not {}", other.plural())))
             }
         };

@@ -2,8 +2,8 @@
 
 use berth_spec::{DeploymentName, Namespace};
 use berth_wire::api::{
-    AliasView, DeploymentView, EventView, EventWatch, NodeList, NodeView, ReplicaView, RevisionView, SecretView,
-    SourceView, WatchEvent, WorkerView,
+    AliasView, DeploymentView, EventView, EventWatch, FunctionView, NodeList, NodeView, ReplicaView, RevisionView,
+    SecretView, SourceView, WatchEvent, WorkerView,
 };
 use clap::Args;
 use futures::{StreamExt, pin_mut};
@@ -33,6 +33,7 @@ use crate::{
   berth get deployments --watch              changes as they happen
   berth get events                           recent events and their reasons
   berth get sources                          sources: the applied commit, and problems
+  berth get functions                        functions from etcd: phase, endpoint, message
   berth get secrets                          credentials by worker, without values")]
 pub(crate) struct GetArgs {
     #[command(flatten)]
@@ -86,6 +87,7 @@ pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
         Resource::Aliases => show::<AliasView>(&client, args, resource, &names).await,
         Resource::Events => show::<EventView>(&client, args, resource, &names).await,
         Resource::Sources => show::<SourceView>(&client, args, resource, &names).await,
+        Resource::Functions => show::<FunctionView>(&client, args, resource, &names).await,
         Resource::Secrets => show::<SecretView>(&client, args, resource, &names).await,
     }
 }
@@ -137,7 +139,8 @@ fn labels(args: &GetArgs) -> Vec<(&'static str, String)> {
 
 /// One thing by its name, from its own address where it has one.
 async fn one<T: Row + DeserializeOwned>(client: &Client, resource: Resource, name: &str) -> Result<T, Failure> {
-    if matches!(resource, Resource::Deployments | Resource::Aliases | Resource::Nodes | Resource::Workers) {
+    let plain = matches!(resource, Resource::Nodes | Resource::Workers | Resource::Functions);
+    if plain || matches!(resource, Resource::Deployments | Resource::Aliases) {
         let inside = matches!(resource, Resource::Deployments | Resource::Aliases);
         let inside = DeploymentName::new(name).ok().filter(|_| inside);
         let path = inside.as_ref().map_or_else(|| vec![resource.plural(), name], |name| path_in(resource, name));

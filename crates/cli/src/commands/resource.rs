@@ -19,11 +19,12 @@ pub(crate) enum Resource {
     Events,
     Sources,
     Secrets,
+    Functions,
 }
 
 impl Resource {
     /// Every kind with its names; the first is the one in addresses.
-    const NAMES: [(Self, &[&str]); 9] = [
+    const NAMES: [(Self, &[&str]); 10] = [
         (Self::Deployments, &["deployments", "deployment", "deploy", "modeldeployments", "modeldeployment"]),
         (Self::Nodes, &["nodes", "node", "no"]),
         (Self::Workers, &["workers", "worker"]),
@@ -33,6 +34,7 @@ impl Resource {
         (Self::Events, &["events", "event", "ev"]),
         (Self::Sources, &["sources", "source"]),
         (Self::Secrets, &["secrets", "secret"]),
+        (Self::Functions, &["functions", "function", "fn"]),
     ];
 
     /// The name in addresses.

@@ -3,8 +3,8 @@
 mod running;
 
 use std::{
-    net::TcpListener,
-    sync::{Arc, Mutex},
+    net::{SocketAddr, TcpListener},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use berth_control::{
@@ -15,7 +15,8 @@ use berth_control::{
     leadership::LeadershipView,
     uplink::{ConnectContext, GatewayUplink, WorkerUplink},
 };
-use berth_mesh::{Fleet, Gateway, GatewayLink, Limits, local::LocalReplicas};
+use berth_functions::source::Host;
+use berth_mesh::{Fleet, Gateway, GatewayLink, Limits, config::FunctionHook, local::LocalReplicas};
 use berth_peer::{
     EventLoops, Identity, LinePolicy, Members, PeerListener, Peers,
     membership::{Gossip, GossipConfig, Policy},
@@ -34,7 +35,7 @@ use super::{
     settings::NodeSettings,
     store,
 };
-use crate::{control_thread::ControlThread, failure::Failure, telemetry::Telemetry, up::seams};
+use crate::{control_thread::ControlThread, failure::Failure, settings::functions, telemetry::Telemetry, up::seams};
 
 /// Everything of one node, running.
 pub(super) struct System {
@@ -72,7 +73,8 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let local = Arc::new(LocalReplicas::default());
     let worker = settings.roles.worker.then(|| worker(settings, &local, &mut registry)).transpose()?;
     let presence = presence(settings, worker.as_ref().map(Worker::info), &mut registry).await?;
-    let (gateway, look) = gateway(settings, telemetry, &presence, &local, &mut registry)?;
+    let hook = Arc::default();
+    let (gateway, look) = gateway(settings, telemetry, &presence, (&local, &hook), &mut registry)?;
     let api = TcpListener::bind(settings.server.api)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .map_err(|e| {
@@ -80,9 +82,11 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         })?;
     let addresses = (look.local_addr(), api.local_addr()?);
     let ClusterMembership { listener, members, gossip, peers, me, .. } = presence;
-    let (election, deciding, leadership) = deciding(settings, &me, (&members, &peers), &mut registry)?;
+    let functions = functions(settings, look.local_addr(), &hook, &mut registry)?;
+    let (election, deciding, leadership) =
+        deciding(settings, &me, (&members, &peers), functions.as_ref(), &mut registry)?;
     let rules = settings.roles.controller.then(|| settings.server.rules());
-    let seams = node_seams(&members, &leadership, look.clone(), registry, rules);
+    let seams = node_seams(&members, &leadership, look.clone(), registry, (rules, functions.as_ref()));
     let context = ConnectContext {
         me: me.name.clone(),
         incarnation: me.incarnation,
@@ -186,7 +190,7 @@ fn gateway(
     settings: &NodeSettings,
     telemetry: &Telemetry,
     presence: &ClusterMembership,
-    local: &Arc<LocalReplicas>,
+    (local, functions): (&Arc<LocalReplicas>, &Arc<OnceLock<FunctionHook>>),
     registry: &mut Registry,
 ) -> Result<(Gateway, berth_mesh::Handle), Failure> {
     let server = &settings.server;
@@ -203,12 +207,30 @@ fn gateway(
         loops: Some(presence.loops.clone()),
         http: settings.roles.gateway.then_some(server.http),
         routes_file: settings.roles.gateway.then(|| server.data.join("routes")),
+        functions: Arc::clone(functions),
         ..berth_mesh::Config::new(server.http)
     };
     let region = server.labels.get(REGION).cloned();
     let fleet = Fleet::new(presence.peers.clone(), presence.members.clone(), region);
     berth_mesh::build(config, server.name.clone(), Arc::clone(local), Some(fleet), registry)
         .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))
+}
+
+/// Functions of a controller. Any of them may lead.
+fn functions(
+    settings: &NodeSettings,
+    gateway: Option<SocketAddr>,
+    hook: &Arc<OnceLock<FunctionHook>>,
+    registry: &mut Registry,
+) -> Result<Option<Arc<Host>>, Failure> {
+    if settings.store.is_none() || !settings.sources.has_functions() {
+        return Ok(None);
+    }
+    let gateway = gateway.map(|gateway| settings.reached_at(gateway)).transpose()?;
+    let host = functions::host(&settings.server, gateway, settings.sources.functions_are_local(), registry)?;
+    // Nobody else sets it.
+    let _ = hook.set(functions::hook(&host));
+    Ok(Some(host))
 }
 
 type Decision = (Option<ElectionHandle>, Option<ControllerParts>, watch::Receiver<LeadershipView>);
@@ -218,6 +240,7 @@ fn deciding(
     settings: &NodeSettings,
     me: &Member,
     (members, peers): (&Members, &Peers),
+    functions: Option<&Arc<Host>>,
     registry: &mut Registry,
 ) -> Result<Decision, Failure> {
     let Some(store) = &settings.store else { return Ok((None, None, LeadershipView::never())) };
@@ -226,7 +249,7 @@ fn deciding(
     let (leadership, election) = ElectionHandle::start(store.clone(), me, peers.clone())?;
     let (view, views) = watch::channel(LeadershipView::Following { leader: None });
     let config = Config { policy: settings.server.policy(), members: Some(members.clone()), ..Config::default() };
-    let sources = settings.sources.build(&settings.server.data, registry)?;
+    let sources = settings.sources.build(&settings.server.data, functions, registry)?;
     let deciding = ControllerParts { config, metrics: Metrics::register(registry), store, leadership, view, sources };
     Ok((Some(election), Some(deciding), views))
 }
@@ -236,7 +259,7 @@ fn node_seams(
     leadership: &watch::Receiver<LeadershipView>,
     gateway: berth_mesh::Handle,
     registry: Registry,
-    rules: Option<String>,
+    rules: (Option<String>, Option<&Arc<Host>>),
 ) -> Seams {
     let (everybody, me, leadership) = (members.clone(), members.me().clone(), leadership.clone());
     let members = move || everybody.table().values().cloned().collect();

@@ -1,5 +1,5 @@
-//! Sources of deployments besides the API: `--source [NAME=]git+URL#BRANCH` and `--source [NAME=]FOLDER`, and the settings of
-//! Git sources.
+//! Sources besides the API: `--source [NAME=]git+URL#BRANCH`, `--source [NAME=]FOLDER` and `--source etcd=URL` (functions), and
+//! the settings of Git sources.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use berth_control::source::{Setup, Source, SourceName, directory::Directory};
+use berth_control::{
+    source::{Setup, Source, SourceName, directory::Directory},
+    store::etcd::EtcdConfig,
+};
+use berth_functions::source::{EtcdFunctions, Host};
 use berth_git::{Git, HostKeys, Identity, Protocols, Remote, SigningKey};
 use berth_gitops::{GitConfig, GitCredentials, GitMetrics, GitSource, WriteBackTo};
 use berth_secrets::{
@@ -17,7 +21,7 @@ use berth_secrets::{
     vault::{SecretId, Settings as VaultSettings},
 };
 use berth_spec::Secret;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use prometheus_client::registry::Registry;
 
 use super::values;
@@ -27,11 +31,14 @@ use crate::failure::Failure;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sources of deployments")]
 pub(crate) struct SourceArgs {
-    /// Follow a Git registry (git+URL#BRANCH; default branch: main) or a folder of manifests (FOLDER). Repeatable. A name
-    /// may stand in front (NAME=git+URL); the default is the last part of the URL or path. In a cluster, give all
-    /// controllers the same sources; only the leader follows them
+    /// Follow a Git registry (git+URL#BRANCH; default branch: main), a folder of manifests (FOLDER) or functions in etcd
+    /// (etcd=http://HOST:PORT, see docs/functions.md). Repeatable. A name may stand in front (NAME=git+URL); the default is
+    /// the last part of the URL or path. In a cluster, give all controllers the same sources; only the leader follows them
     #[arg(long, value_name = "[NAME=]PLACE,…", env = "BERTH_SOURCE", value_delimiter = ',', value_parser = Named::from_str)]
     source: Vec<Named>,
+    /// Platform of functions: as their specs say (spec), or this machine for all (local)
+    #[arg(long, value_enum, value_name = "WHERE", env = "BERTH_FUNCTION_TARGET", default_value_t)]
+    function_target: FunctionTarget,
     /// Poll interval of a registry's branch; webhooks trigger a poll at once
     #[arg(long, value_name = "TIME", env = "BERTH_SOURCE_INTERVAL", default_value = "30s", value_parser = values::duration)]
     source_interval: Duration,
@@ -92,6 +99,16 @@ pub(crate) struct SourceArgs {
     vault_ca: Option<PathBuf>,
 }
 
+/// Platform of functions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum FunctionTarget {
+    /// As spec.target.platform says
+    #[default]
+    Spec,
+    /// This machine, for all
+    Local,
+}
+
 /// A source as people write it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Named {
@@ -104,12 +121,13 @@ struct Named {
 enum Place {
     Git { remote: Remote, branch: String },
     Directory(PathBuf),
+    Etcd(EtcdConfig),
 }
 
 impl FromStr for Named {
     type Err = String;
 
-    /// `git=URL#BRANCH` and `directory=PATH` are names as well as kinds.
+    /// `git=URL#BRANCH`, `etcd=URL` and `directory=PATH` are names as well as kinds.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, place) = match text.split_once('=') {
             Some((name, place)) if SourceName::new(name).is_ok() => (SourceName::new(name).ok(), place),
@@ -119,16 +137,19 @@ impl FromStr for Named {
             }
             _ => (None, text),
         };
-        let is_git = name.as_ref().is_some_and(|name| name.as_str() == "git");
-        let place = match place.strip_prefix("git+") {
-            Some(place) => Place::git(place)?,
-            None if is_git => Place::git(place)?,
-            None => Place::folder(place.strip_prefix("directory+").unwrap_or(place))?,
+        let is = |kind: &str| name.as_ref().is_some_and(|name| name.as_str() == kind);
+        let place = match (place.strip_prefix("git+"), place.strip_prefix("etcd+")) {
+            (Some(place), _) => Place::git(place)?,
+            (_, Some(place)) => Place::etcd(place)?,
+            _ if is("git") => Place::git(place)?,
+            _ if is("etcd") && place.contains("://") => Place::etcd(place)?,
+            _ => Place::folder(place.strip_prefix("directory+").unwrap_or(place))?,
         };
         let name = match (name, &place) {
             (Some(name), _) => name,
             (None, Place::Git { remote, .. }) => SourceName::derived(&remote.shown(), "git"),
             (None, Place::Directory(path)) => SourceName::derived(&path.display().to_string(), "directory"),
+            (None, Place::Etcd(_)) => SourceName::derived("etcd", "etcd"),
         };
         Ok(Self { name, place })
     }
@@ -142,6 +163,13 @@ impl Place {
             return Err(format!("invalid branch {branch:?}: write git+https://HOST/PATH.git#BRANCH"));
         }
         Ok(Self::Git { remote, branch: branch.to_owned() })
+    }
+
+    fn etcd(place: &str) -> Result<Self, String> {
+        let config = berth_functions::source::address(place).map_err(|error| {
+            format!("{error}: write etcd=http://HOST:PORT, with ; between several addresses and the prefix of the keys behind them")
+        })?;
+        Ok(Self::Etcd(config))
     }
 
     fn folder(path: &str) -> Result<Self, String> {
@@ -221,6 +249,11 @@ impl SourceArgs {
                 "two sources are named {name}: give one of them another name, --source NAME=git+URL#BRANCH or NAME=FOLDER"
             )));
         }
+        if sources.iter().filter(|source| matches!(source.place, Place::Etcd(_))).count() > 1 {
+            return Err(Failure::Usage(
+                "only one source of functions is followed: give --source etcd=URL once".to_owned(),
+            ));
+        }
         let settings = SourceSettings { sources, args: self };
         settings.check()?;
         Ok(settings)
@@ -262,8 +295,18 @@ impl SourceSettings {
     fn remotes(&self) -> impl Iterator<Item = &Remote> {
         self.sources.iter().filter_map(|source| match &source.place {
             Place::Git { remote, .. } => Some(remote),
-            Place::Directory(_) => None,
+            Place::Directory(_) | Place::Etcd(_) => None,
         })
+    }
+
+    /// True if functions are followed.
+    pub(crate) fn has_functions(&self) -> bool {
+        self.sources.iter().any(|source| matches!(source.place, Place::Etcd(_)))
+    }
+
+    /// True if all functions run on this machine, whatever their specs say.
+    pub(crate) fn functions_are_local(&self) -> bool {
+        self.args.function_target == FunctionTarget::Local
     }
 
     /// True if a registry is on this machine: then its model cards may name repositories of this machine, too, and
@@ -277,16 +320,22 @@ impl SourceSettings {
         let shown = |source: &Named| match &source.place {
             Place::Directory(path) => path.display().to_string(),
             Place::Git { remote, branch } => format!("{remote}#{branch}"),
+            Place::Etcd(config) => format!("etcd {}{}/", config.endpoints.join(","), config.prefix),
         };
         let places: Vec<String> = self.sources.iter().map(shown).collect();
         (!places.is_empty()).then(|| places.join(", "))
     }
 
-    /// The sources, ready to run. Reads the files that hold tokens and keys.
+    /// The sources, ready to run; `host` runs functions. Reads the files that hold tokens and keys.
     ///
     /// # Errors
     /// What cannot be read, or does not go together.
-    pub(crate) fn build(&self, data: &Path, registry: &mut Registry) -> Result<Setup, Failure> {
+    pub(crate) fn build(
+        &self,
+        data: &Path,
+        host: Option<&Arc<Host>>,
+        registry: &mut Registry,
+    ) -> Result<Setup, Failure> {
         let metrics = self.remotes().next().map(|_| GitMetrics::register(registry));
         let mut sources: Vec<(SourceName, Arc<dyn Source>)> = Vec::new();
         for Named { name, place } in &self.sources {
@@ -297,6 +346,10 @@ impl SourceSettings {
                 (Place::Git { remote, branch }, Some(metrics)) => {
                     Arc::new(GitSource::new(self.git(name, (remote, branch), data, metrics)?))
                 }
+                (Place::Etcd(config), _) => match host {
+                    Some(host) => Arc::new(EtcdFunctions::new(config.clone(), Arc::clone(host))),
+                    None => continue,
+                },
                 (Place::Git { .. }, None) => continue,
             };
             sources.push((name.clone(), source));
@@ -446,6 +499,15 @@ mod tests {
             ("/srv/a=b", folder("a-b", "/srv/a=b")),
             ("more=/srv/models/", folder("more", "/srv/models/")),
             ("more=directory+/srv/models", folder("more", "/srv/models")),
+            (
+                "etcd=http://h:1",
+                named("etcd", Place::Etcd(berth_functions::source::address("http://h:1").expect("an address"))),
+            ),
+            (
+                "f=etcd+https://h/p",
+                named("f", Place::Etcd(berth_functions::source::address("https://h/p").expect("an address"))),
+            ),
+            ("etcd=./models", folder("etcd", "./models")),
             ("git=https://h/r.git#-x", None),
             ("git=--upload-pack=x", None),
             ("git=https://u:p@h/r.git", None),

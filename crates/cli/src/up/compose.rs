@@ -17,7 +17,7 @@ use super::{
     seams,
     settings::Settings,
 };
-use crate::{failure::Failure, telemetry::Telemetry};
+use crate::{failure::Failure, settings::functions, telemetry::Telemetry};
 
 /// Everything of one machine: the control plane runs already, the data path does not yet.
 pub(super) struct System {
@@ -49,14 +49,10 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
         .map_err(|e| Failure::doing("the worker cannot start", e))?;
     let loops = EventLoops::start(settings.server.threads)
         .map_err(|e| Failure::doing("cannot start the threads that serve requests", e))?;
-    let (gateway, look) = berth_mesh::build(
-        berth_mesh::Config { loops: Some(loops), ..gateway_config(settings, telemetry) },
-        settings.server.name.clone(),
-        local,
-        None,
-        &mut registry,
-    )
-    .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
+    let config = berth_mesh::Config { loops: Some(loops), ..gateway_config(settings, telemetry) };
+    let hook = Arc::clone(&config.functions);
+    let (gateway, look) = berth_mesh::build(config, settings.server.name.clone(), local, None, &mut registry)
+        .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
     let listener = TcpListener::bind(settings.server.api)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .map_err(|e| {
@@ -64,8 +60,17 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
         })?;
     let api = listener.local_addr()?;
     let http = look.local_addr().unwrap_or(settings.server.http);
-    let sources = settings.sources.build(&settings.server.data, &mut registry)?;
-    let seams = seams::alone(Arc::new(Mutex::new(registry)), look, settings.server.name.clone());
+    let functions = settings
+        .sources
+        .has_functions()
+        .then(|| functions::host(&settings.server, Some(http), settings.sources.functions_are_local(), &mut registry));
+    let functions = functions.transpose()?;
+    if let Some(host) = &functions {
+        // Nobody else sets it.
+        let _ = hook.set(functions::hook(host));
+    }
+    let sources = settings.sources.build(&settings.server.data, functions.as_ref(), &mut registry)?;
+    let seams = seams::alone(Arc::new(Mutex::new(registry)), look, settings.server.name.clone(), functions.as_ref());
     let control = ControlPlane::start(Parts { control, handle, listener, seams, sources })?;
     Ok(System { worker, gateway, control, http, api })
 }

@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use berth_control::api::{Leader, LeaderSource, MembersSource, Seams, top::ModelCounters};
+use berth_control::api::{FunctionBoard, Leader, LeaderSource, MembersSource, Seams, top::ModelCounters};
+use berth_functions::source::Host;
 use berth_spec::WorkerId;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
@@ -13,7 +14,7 @@ pub(crate) fn of(
     gateway: berth_mesh::Handle,
     members: MembersSource,
     leader: LeaderSource,
-    rules: Option<String>,
+    (rules, functions): (Option<String>, Option<&Arc<Host>>),
 ) -> Seams {
     Seams {
         metrics: Arc::new(move || metrics(&registry)),
@@ -22,13 +23,19 @@ pub(crate) fn of(
         members,
         leader,
         rules,
+        functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
     }
 }
 
 /// The same for a server that is alone: nobody else, and it decides.
-pub(super) fn alone(registry: Arc<Mutex<Registry>>, gateway: berth_mesh::Handle, name: WorkerId) -> Seams {
+pub(super) fn alone(
+    registry: Arc<Mutex<Registry>>,
+    gateway: berth_mesh::Handle,
+    name: WorkerId,
+    functions: Option<&Arc<Host>>,
+) -> Seams {
     let leader = move || Some(Leader { name: name.clone(), epoch: None });
-    of(registry, gateway, Arc::new(Vec::new), Arc::new(leader), None)
+    of(registry, gateway, Arc::new(Vec::new), Arc::new(leader), (None, functions))
 }
 
 fn metrics(registry: &Mutex<Registry>) -> String {

@@ -2,6 +2,7 @@
 
 mod ask;
 mod declare;
+mod functions;
 mod nodes;
 mod operate;
 mod sources;
@@ -76,6 +77,9 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
             get(tell::alias).put(declare::put_alias).merge(delete(declare::delete_alias)),
         ),
         ("/v1/events", &["get"], get(tell::events)),
+        ("/v1/functions", &["get"], get(functions::functions)),
+        ("/v1/functions/{name}", &["get"], get(functions::function)),
+        ("/v1/functions/{name}/log", &["get"], get(functions::log)),
         ("/v1/sources", &["get"], get(sources::sources)),
         ("/v1/sources/{name}", &["get"], get(sources::source)),
         ("/v1/sources/{name}/sync", &["post"], post(sources::sync)),
@@ -143,6 +147,9 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         tell::alias,
         tell::events,
         tell::top,
+        functions::functions,
+        functions::function,
+        functions::log,
         sources::sources,
         sources::source,
         sources::sync,

@@ -2,6 +2,7 @@
 //! [`berth_wire::api`], into bytes.
 
 mod declare;
+mod functions;
 mod operate;
 mod sources;
 mod tell;
@@ -33,6 +34,7 @@ pub(crate) struct Service {
     sampler: Arc<Sampler>,
     peer_queries: PeerQueries,
     rules: Option<String>,
+    functions: Option<Arc<dyn super::FunctionBoard>>,
     metrics: super::MetricsSource,
     version: String,
     members: super::MembersSource,
@@ -54,6 +56,7 @@ impl Service {
             sampler,
             peer_queries,
             rules: seams.rules,
+            functions: seams.functions,
             metrics: seams.metrics,
             version: seams.version,
             members: seams.members,

@@ -5,7 +5,10 @@ mod field;
 mod index;
 pub(super) mod infer;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use berth_spec::{Class, InferError, NameKey};
 use berth_wire::guard::Guard;
@@ -21,6 +24,7 @@ use crate::{
         reply::{ReplyBody, described, empty, json},
         upload::Upload,
     },
+    config::{FUNCTIONS, FunctionHook},
     deployment::Loaded,
     forward::{
         admitted::Call,
@@ -60,11 +64,17 @@ pub(super) struct Rest {
     stack: Arc<Stack>,
     version: Arc<str>,
     guard: Guard,
+    functions: Arc<OnceLock<FunctionHook>>,
 }
 
 impl Rest {
-    pub(super) fn new(stack: Arc<Stack>, version: Arc<str>, guard: Guard) -> Self {
-        Self { stack, version, guard }
+    pub(super) fn new(
+        stack: Arc<Stack>,
+        version: Arc<str>,
+        guard: Guard,
+        functions: Arc<OnceLock<FunctionHook>>,
+    ) -> Self {
+        Self { stack, version, guard, functions }
     }
 
     pub(super) fn stack(&self) -> &Arc<Stack> {
@@ -108,7 +118,12 @@ impl Rest {
     /// At a path that is none of the protocol's: perhaps a model's own.
     async fn elsewhere(&self, head: &Arc<Parts>, body: Incoming) -> Response<ReplyBody> {
         let mut body = Some(body);
+        let function = self.functions.get().filter(|_| head.uri.path().starts_with(FUNCTIONS));
         let reply = match self.short_enough(head) {
+            Ok(()) if let Some(hook) = function => {
+                let answered = self.function(hook, head, &mut body).await;
+                answered.unwrap_or_else(Fault::into_response)
+            }
             Ok(()) => document::answer(&self.stack, head, &mut body).await,
             Err(fault) => fault.into_response(),
         };
@@ -116,6 +131,18 @@ impl Rest {
             Box::pin(read::discard(body)).await;
         }
         reply
+    }
+
+    /// At the path of a function. Its caller is counted like that of a model.
+    async fn function(&self, hook: &FunctionHook, head: &Parts, body: &mut Option<Incoming>) -> Reply {
+        self.guard.check(&head.uri, &head.headers)?;
+        let limits = &self.stack.limits;
+        let Some(incoming) = body else { return Err(Fault::no_such_path()) };
+        let whole = read::read(incoming, limits.body, limits.body_idle, Instant::now() + limits.deadline).await?;
+        let mut request = Request::new(whole);
+        (*request.method_mut(), *request.uri_mut()) = (head.method.clone(), head.uri.clone());
+        *request.headers_mut() = head.headers.clone();
+        Ok(hook(request).await.map(ReplyBody::from))
     }
 
     fn short_enough(&self, head: &Parts) -> Result<(), Fault> {

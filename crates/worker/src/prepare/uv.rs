@@ -77,6 +77,11 @@ impl Uv {
         Ok(Self { program, home })
     }
 
+    /// The program itself.
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The host of the package index.
     pub(super) fn index(settings: &Settings) -> Dependency {
         let url = index_url(settings).and_then(|text| Url::parse(&text).ok());

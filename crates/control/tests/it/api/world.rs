@@ -86,6 +86,7 @@ impl World {
             members: Arc::new(move || members.clone()),
             leader: Arc::new(move || leader.clone()),
             rules: None,
+            functions: None,
         };
         let served = api::serve(listener, ApiRouter::alone(handle.clone(), seams), shutdown.clone());
         tasks.spawn(async move { served.await.expect("the listener lives") });

@@ -1,0 +1,51 @@
+//! Functions from etcd: the host that builds and runs them, where a source asks for it.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use berth_functions::source::{Host, HostConfig};
+use berth_mesh::config::FunctionHook;
+use prometheus_client::registry::Registry;
+
+use super::ServerSettings;
+use crate::failure::Failure;
+
+/// Opens the host. `gateway`: where clients reach the functions; `all_local`: all run here, whatever their specs say.
+///
+/// # Errors
+/// A node that is no gateway, or a folder that cannot be used.
+pub(crate) fn host(
+    server: &ServerSettings,
+    gateway: Option<SocketAddr>,
+    all_local: bool,
+    registry: &mut Registry,
+) -> Result<Arc<Host>, Failure> {
+    let gateway = gateway.ok_or_else(|| {
+        Failure::Usage("a controller with --source etcd=URL serves functions: give it the role gateway, too".to_owned())
+    })?;
+    let host = if gateway.ip().is_unspecified() { "127.0.0.1".to_owned() } else { shown(gateway) };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let config = HostConfig {
+        root: server.data.join("functions"),
+        gateway: format!("http://{host}:{}", gateway.port()),
+        credentials: server.credentials.clone(),
+        python: server.cards.clone(),
+        all_local,
+        // Bundlers and resolvers take a core each.
+        parallel: cores.clamp(1, 4),
+    };
+    Host::open(config, registry).map_err(|error| Failure::doing("functions cannot start", error))
+}
+
+/// The address without its port.
+fn shown(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    }
+}
+
+/// The gateway's way to functions.
+pub(crate) fn hook(host: &Arc<Host>) -> FunctionHook {
+    let host = Arc::clone(host);
+    Arc::new(move |request| Box::pin(Arc::clone(&host).call(request)))
+}

@@ -1,0 +1,290 @@
+//! From a spec to an artifact: a ZIP file laid out for Azure Functions, the same bytes for the same inputs.
+//!
+//! ```text
+//! spec ──▶ fetch ──▶ unpack ──▶ digest of the tree ──┬─ built before ──▶ cache
+//!                                                    └─▶ packages (network) ──▶ bundle (no network) ──▶ layout ──▶ zip
+//! ```
+//! Each build has a folder of its own, which goes with it. Everything that it does is bounded: bytes, files, time, memory,
+//! processes, output. Programs of strangers run in `sandbox`.
+
+mod artifacts;
+mod fetch;
+mod git;
+mod javascript;
+mod layout;
+mod limits;
+mod log;
+mod python;
+mod sandbox;
+mod tree;
+mod unpack;
+mod zipped;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use berth_worker::prepare::{Settings, Toolchain};
+
+pub use self::{
+    artifacts::ArtifactStore,
+    layout::{MANIFEST, Manifest},
+    limits::{Group, Parents},
+    log::BuildLog,
+};
+pub(crate) use self::{javascript::find_node, unpack::unpack_zip};
+use self::{sandbox::Sandbox, tree::Tree};
+use crate::{
+    controller::{Built, Failure, Task, TaskId},
+    deployment::{FunctionSpec, Language},
+    status::ArtifactStatus,
+};
+
+/// Version of the layout: artifacts of another one are built anew.
+const LAYOUT: &str = "1";
+
+/// Settings of builds.
+#[derive(Debug, Clone)]
+pub struct BuildConfig {
+    /// Folder for work, logs, caches and artifacts.
+    pub root: PathBuf,
+    /// Credentials of object stores, by the variable names of their own tools.
+    pub credentials: BTreeMap<String, String>,
+    /// Settings of `uv` and interpreters.
+    pub python: Settings,
+}
+
+/// Builds functions. One per controller.
+#[derive(Debug)]
+pub struct Builder {
+    config: BuildConfig,
+    toolchain: Arc<Toolchain>,
+    artifacts: Arc<ArtifactStore>,
+    sandbox: Sandbox,
+}
+
+/// Reason why a build failed.
+#[derive(Debug)]
+pub(crate) struct BuildError {
+    reason: &'static str,
+    message: String,
+    transient: bool,
+}
+
+impl BuildError {
+    /// Somebody has to change something.
+    pub(crate) fn lasting(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), transient: false }
+    }
+
+    /// The same may succeed later.
+    pub(crate) fn passing(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), transient: true }
+    }
+
+    /// The failure that the controller hears of.
+    pub(crate) fn into_failure(self, log_tail: String, took: Duration) -> Failure {
+        let Self { reason, message, transient } = self;
+        Failure { reason, message, transient, log_tail, took }
+    }
+
+    /// The message alone.
+    pub(crate) fn text(self) -> String {
+        self.message
+    }
+
+    /// A disk of ours.
+    pub(crate) fn disk(error: &io::Error) -> Self {
+        Self::passing("DiskError", format!("{error}: check the disk of --data"))
+    }
+}
+
+impl From<io::Error> for BuildError {
+    fn from(error: io::Error) -> Self {
+        Self::disk(&error)
+    }
+}
+
+/// A build that runs: its folder goes with it.
+struct Workplace<'a> {
+    spec: &'a FunctionSpec,
+    /// Folder of this build alone.
+    folder: PathBuf,
+    log: &'a BuildLog,
+    notes: Vec<String>,
+}
+
+impl Workplace<'_> {
+    fn code(&self) -> PathBuf {
+        self.folder.join("code")
+    }
+}
+
+impl Drop for Workplace<'_> {
+    fn drop(&mut self) {
+        // What cannot be removed goes at the next start.
+        let _ = fs_err::remove_dir_all(&self.folder);
+    }
+}
+
+impl Builder {
+    /// Makes the folders, and clears away what earlier processes left behind. Blocks.
+    ///
+    /// # Errors
+    /// If the folder cannot be used.
+    pub fn open(config: BuildConfig) -> io::Result<Self> {
+        fs_err::create_dir_all(&config.root)?;
+        let root = fs_err::canonicalize(&config.root)?;
+        let work = root.join("work");
+        if work.exists() {
+            fs_err::remove_dir_all(&work)?;
+        }
+        for folder in ["work", "logs", "packages/uv", "packages/npm"] {
+            fs_err::create_dir_all(root.join(folder))?;
+        }
+        let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"))?);
+        let toolchain = Arc::new(Toolchain::new(config.python.clone(), root.join("packages/uv")));
+        let sandbox = Sandbox::find(&toolchain.environment());
+        Ok(Self { config: BuildConfig { root, ..config }, toolchain, artifacts, sandbox })
+    }
+
+    /// Store of artifacts.
+    #[must_use]
+    pub fn artifacts(&self) -> &Arc<ArtifactStore> {
+        &self.artifacts
+    }
+
+    /// Finds interpreters.
+    #[must_use]
+    pub fn toolchain(&self) -> &Arc<Toolchain> {
+        &self.toolchain
+    }
+
+    /// Isolation of builds, in a word.
+    #[must_use]
+    pub fn isolation(&self) -> &'static str {
+        self.sandbox.isolation()
+    }
+
+    /// Path of the log of a function's last build.
+    #[must_use]
+    pub fn log_path(&self, name: &str) -> PathBuf {
+        self.config.root.join("logs").join(format!("{name}.log"))
+    }
+
+    /// Builds. Dropping the future ends every process of it.
+    ///
+    /// # Errors
+    /// The reason, with the last lines of the log.
+    pub async fn build(&self, id: TaskId, task: &Task) -> Result<Built, Failure> {
+        let started = Instant::now();
+        if let Some(known) = task.known.as_ref().filter(|known| self.artifacts.has(known)) {
+            return Ok(Built {
+                artifact: known.clone(),
+                cached: true,
+                restored: true,
+                took: started.elapsed(),
+                log_tail: String::new(),
+                notes: Vec::new(),
+            });
+        }
+        let log = match BuildLog::create(&self.log_path(task.spec.name.as_str())) {
+            Ok(log) => log,
+            Err(error) => return Err(BuildError::disk(&error).into_failure(String::new(), started.elapsed())),
+        };
+        log.line(&format!("build {id} of {}: {}", task.spec.name, task.spec.source));
+        let made = self.make(id, task, &log).await;
+        let took = started.elapsed();
+        match made {
+            Ok((artifact, cached, notes)) => {
+                notes.iter().for_each(|note| log.line(&format!("note: {note}")));
+                log.line(&format!("{} of {} bytes after {:.1} s", artifact.digest, artifact.size, took.as_secs_f64()));
+                Ok(Built { artifact, cached, restored: false, took, log_tail: log.tail(), notes })
+            }
+            Err(error) => {
+                log.line(&format!("failed: {}", error.message));
+                Err(error.into_failure(log.tail(), took))
+            }
+        }
+    }
+
+    async fn make(
+        &self,
+        id: TaskId,
+        task: &Task,
+        log: &BuildLog,
+    ) -> Result<(ArtifactStatus, bool, Vec<String>), BuildError> {
+        let spec = &*task.spec;
+        let folder = self.config.root.join("work").join(id.to_string());
+        let mut place = Workplace { spec, folder, log, notes: Vec::new() };
+        fs_err::create_dir_all(&place.folder)?;
+        self.fetch(&place).await?;
+        let tree = blocking({
+            let code = place.code();
+            move || Tree::read(&code)
+        })
+        .await?;
+        let tools = match spec.language {
+            Language::Python => self.python_tools(&mut place).await?.key(),
+            Language::JavaScript => self.node_tools(&mut place).await?.key(),
+        };
+        let key = key(spec, &tree, &tools);
+        if let Some(artifact) = self.artifacts.built(&key) {
+            log.line("the same inputs were built before");
+            return Ok((artifact, true, std::mem::take(&mut place.notes)));
+        }
+        match spec.language {
+            Language::Python => self.python(&mut place).await?,
+            Language::JavaScript => self.javascript(&mut place).await?,
+        }
+        let (code, manifest) = (place.code(), Manifest::of(spec));
+        let made = place.folder.join("artifact.zip");
+        let (artifacts, to) = (Arc::clone(&self.artifacts), made.clone());
+        let artifact = blocking(move || {
+            layout::write(&code, &manifest)?;
+            zipped::write(&code, &to)?;
+            artifacts.keep(&key, &to)
+        })
+        .await?;
+        Ok((artifact, false, std::mem::take(&mut place.notes)))
+    }
+}
+
+/// Identity of a build: everything that decides what comes out.
+fn key(spec: &FunctionSpec, tree: &Tree, tools: &str) -> String {
+    let parts = format!(
+        "{LAYOUT}\n{}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{tools}",
+        tree.digest, spec.language, spec.entrypoint, spec.version, spec.bundler, spec.name
+    );
+    crate::deployment::digest(parts.as_bytes())
+}
+
+/// Runs what blocks on a thread for that.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BuildError> + Send + 'static,
+) -> Result<T, BuildError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| {
+        Err(BuildError::passing("Internal", format!("a build broke, please report it: {error}")))
+    })
+}
+
+/// Bytes of the files below a folder.
+fn size_of(folder: &Path) -> u64 {
+    let mut open = vec![folder.to_owned()];
+    let mut bytes = 0;
+    while let Some(folder) = open.pop() {
+        for entry in fs_err::read_dir(&folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => open.push(entry.path()),
+                Ok(found) => bytes += found.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
+}

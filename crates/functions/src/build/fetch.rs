@@ -1,0 +1,231 @@
+//! The code of a function, from where its spec says.
+
+use std::{path::Path, time::Duration};
+
+use futures::StreamExt as _;
+use object_store::{
+    ObjectStore, ObjectStoreExt as _,
+    aws::{AmazonS3Builder, AmazonS3ConfigKey},
+    azure::{AzureConfigKey, MicrosoftAzureBuilder},
+    path::Path as Key,
+};
+use tokio::io::AsyncWriteExt as _;
+use url::Url;
+
+use super::{
+    BuildError, Builder, Workplace, blocking, git,
+    tree::{Tree, digest_of},
+    unpack,
+};
+use crate::deployment::{CodeUri, FunctionSpec, Language};
+
+/// The largest archive.
+const LARGEST: u64 = 512 << 20;
+
+/// The longest fetch.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// A connection on which nothing comes for this long is broken.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Folders that are no code: they are made anew, or belong to tools.
+const LEFT_OUT: [&str; 4] = [".git", "node_modules", "__pycache__", ".venv"];
+
+type Chunks = futures::stream::BoxStream<'static, Result<bytes::Bytes, BuildError>>;
+
+impl Builder {
+    /// Puts the code into the folder `code` of the workplace.
+    pub(super) async fn fetch(&self, place: &Workplace<'_>) -> Result<(), BuildError> {
+        let spec = place.spec;
+        let named = first_part(spec);
+        let (code, archive) = (place.code(), place.folder.join("archive"));
+        let chunks = match &spec.source {
+            CodeUri::File(path) if path.is_dir() => {
+                if spec.sha256.is_some() {
+                    return Err(BuildError::lasting(
+                        "InvalidSource",
+                        "spec.sourceSha256 is for archives, and the code is a folder",
+                    ));
+                }
+                let path = path.clone();
+                return blocking(move || copy(&path, &code)).await;
+            }
+            CodeUri::File(path) => {
+                let (from, to) = (path.clone(), archive.clone());
+                blocking(move || copy_file(&from, &to)).await?;
+                None
+            }
+            CodeUri::Git { url, commit } => {
+                let job = git::Job { url: url.clone(), commit: commit.clone(), copy: place.folder.join("git"), code };
+                return git::checkout(job, place.log).await;
+            }
+            CodeUri::Http(url) => Some(from_web(url).await?),
+            CodeUri::S3 { bucket, key } => Some(from_store(&*self.s3(bucket)?, key, spec).await?),
+            CodeUri::AzureBlob { container, blob } => {
+                Some(from_store(&*self.azure_blob(container)?, blob, spec).await?)
+            }
+        };
+        if let Some(chunks) = chunks {
+            let saved = tokio::time::timeout(LONGEST, save(chunks, &archive)).await;
+            let late = || {
+                BuildError::passing(
+                    "FetchFailed",
+                    format!("{} did not come within {} s", spec.source, LONGEST.as_secs()),
+                )
+            };
+            saved.map_err(|_| late())??;
+        }
+        let wanted = spec.sha256.clone();
+        blocking(move || {
+            if let Some(wanted) = wanted {
+                check(&archive, &wanted)?;
+            }
+            unpack::unpack(&archive, &code, &named)
+        })
+        .await
+    }
+
+    fn s3(&self, bucket: &str) -> Result<Box<dyn ObjectStore>, BuildError> {
+        let builder = AmazonS3Builder::new().with_bucket_name(bucket);
+        let builder =
+            self.known::<AmazonS3ConfigKey>().fold(builder, |builder, (key, value)| builder.with_config(key, value));
+        Ok(Box::new(builder.build().map_err(|error| unusable("S3", &error))?))
+    }
+
+    fn azure_blob(&self, container: &str) -> Result<Box<dyn ObjectStore>, BuildError> {
+        let builder = MicrosoftAzureBuilder::new().with_container_name(container);
+        let builder =
+            self.known::<AzureConfigKey>().fold(builder, |builder, (key, value)| builder.with_config(key, value));
+        Ok(Box::new(builder.build().map_err(|error| unusable("Azure Blob Storage", &error))?))
+    }
+
+    /// Settings of the environment that a kind of store understands; it ignores the others.
+    fn known<K: std::str::FromStr>(&self) -> impl Iterator<Item = (K, &String)> {
+        self.config
+            .credentials
+            .iter()
+            .filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value)))
+    }
+}
+
+/// First part of the path that the entrypoint names.
+fn first_part(spec: &FunctionSpec) -> String {
+    let separator = if spec.language == Language::Python { '.' } else { '/' };
+    spec.entrypoint.module.split(separator).next().unwrap_or_default().to_owned()
+}
+
+fn unusable(what: &str, error: &object_store::Error) -> BuildError {
+    let message = format!(
+        "cannot use {what}: {error}; give the controller the account in its environment (AZURE_STORAGE_ACCOUNT_NAME and \
+         AZURE_STORAGE_ACCOUNT_KEY, or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION)"
+    );
+    BuildError::lasting("FetchFailed", message)
+}
+
+async fn from_store(store: &dyn ObjectStore, key: &str, spec: &FunctionSpec) -> Result<Chunks, BuildError> {
+    let wrong = |error: object_store::Error| match error {
+        object_store::Error::NotFound { .. } => BuildError::passing(
+            "SourceNotFound",
+            format!("there is no {}: upload it, or change spec.sourceUri", spec.source),
+        ),
+        error => BuildError::passing("FetchFailed", format!("cannot fetch {}: {error}", spec.source)),
+    };
+    let key =
+        Key::parse(key).map_err(|error| BuildError::lasting("FetchFailed", format!("spec.sourceUri: {error}")))?;
+    let found = tokio::time::timeout(LONGEST, store.get(&key)).await;
+    let late = || BuildError::passing("FetchFailed", format!("{} did not answer", spec.source));
+    let found = found.map_err(|_| late())?.map_err(wrong)?;
+    let shown = spec.source.to_string();
+    let broken = move |error| BuildError::passing("FetchFailed", format!("{shown} broke off: {error}"));
+    Ok(found.into_stream().map(move |chunk| chunk.map_err(&broken)).boxed())
+}
+
+async fn from_web(url: &Url) -> Result<Chunks, BuildError> {
+    let shown = CodeUri::Http(url.clone()).to_string();
+    let failed = |error: reqwest::Error| {
+        BuildError::passing("FetchFailed", format!("cannot fetch {shown}: {}", causes(&error.without_url())))
+    };
+    let client = reqwest::Client::builder().connect_timeout(Duration::from_secs(10)).read_timeout(SILENCE).build();
+    let answer = client.map_err(failed)?.get(url.clone()).send().await.map_err(failed)?;
+    let status = answer.status();
+    if !status.is_success() {
+        let reason = if status.as_u16() == 404 { "SourceNotFound" } else { "FetchFailed" };
+        let remedy = "upload the archive, or change spec.sourceUri";
+        return Err(BuildError::passing(reason, format!("{shown} answered {status}: {remedy}")));
+    }
+    let broken = move |error: reqwest::Error| {
+        BuildError::passing("FetchFailed", format!("{shown} broke off: {}", causes(&error.without_url())))
+    };
+    Ok(answer.bytes_stream().map(move |chunk| chunk.map_err(&broken)).boxed())
+}
+
+/// An error with all that caused it.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+async fn save(mut chunks: Chunks, to: &Path) -> Result<(), BuildError> {
+    let mut file = tokio::fs::File::create(to).await?;
+    let mut size = 0;
+    loop {
+        let next = tokio::time::timeout(SILENCE, chunks.next()).await;
+        let silent =
+            || BuildError::passing("FetchFailed", format!("nothing of the code came for {} s", SILENCE.as_secs()));
+        let Some(chunk) = next.map_err(|_| silent())? else { break };
+        let chunk = chunk?;
+        size += chunk.len() as u64;
+        too_large(size)?;
+        file.write_all(&chunk).await?;
+    }
+    file.flush().await?;
+    Ok(())
+}
+
+fn too_large(size: u64) -> Result<(), BuildError> {
+    let message = format!("the archive of the code has more than {LARGEST} bytes");
+    if size > LARGEST { Err(BuildError::lasting("TooLarge", message)) } else { Ok(()) }
+}
+
+fn copy_file(from: &Path, to: &Path) -> Result<(), BuildError> {
+    let found = fs_err::metadata(from).map_err(|error| {
+        BuildError::passing("SourceNotFound", format!("{error}: put the archive there, or change spec.sourceUri"))
+    })?;
+    if !found.is_file() {
+        return Err(BuildError::lasting("InvalidSource", format!("{} is neither a file nor a folder", from.display())));
+    }
+    too_large(found.len())?;
+    fs_err::copy(from, to)?;
+    Ok(())
+}
+
+/// Copies a folder without what is no code.
+fn copy(from: &Path, to: &Path) -> Result<(), BuildError> {
+    fs_err::create_dir_all(to)?;
+    let mut size = 0;
+    for file in Tree::list_but(from, &LEFT_OUT)? {
+        let (source, place) = (from.join(&file.path), to.join(&file.path));
+        size += fs_err::metadata(&source)?.len();
+        too_large(size)?;
+        if let Some(parent) = place.parent() {
+            fs_err::create_dir_all(parent)?;
+        }
+        fs_err::copy(source, place)?;
+    }
+    Ok(())
+}
+
+fn check(archive: &Path, wanted: &str) -> Result<(), BuildError> {
+    let (found, _) = digest_of(archive)?;
+    if found == wanted {
+        return Ok(());
+    }
+    let message =
+        format!("the archive has the SHA-256 {found}, not {wanted}: change spec.sourceSha256 or upload the right one");
+    Err(BuildError::passing("ChecksumMismatch", message))
+}

@@ -1,0 +1,273 @@
+//! Builds of JavaScript: packages by `npm ci` or `npm install`, then the bundler of the spec.
+//!
+//! ```text
+//! npm ci --ignore-scripts (network) ──▶ npm rebuild (no network) ──▶ rollup (no network) ──▶ without packages for development
+//! ```
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::{BuildError, Builder, Workplace, blocking, python::contents, sandbox::Step};
+use crate::deployment::Bundler;
+
+/// The longest step: large projects install for minutes.
+const LONGEST: Duration = Duration::from_secs(1_800);
+
+/// Endings of a module.
+pub(crate) const ENDINGS: [&str; 4] = ["js", "cjs", "mjs", "json"];
+
+/// Programs of a JavaScript build.
+pub(super) struct NodeTools {
+    node: PathBuf,
+    npm: PathBuf,
+    version: String,
+}
+
+impl NodeTools {
+    /// The part of them that decides the outcome.
+    pub(super) fn key(&self) -> String {
+        format!("node {}", self.version)
+    }
+}
+
+impl Builder {
+    pub(super) async fn node_tools(&self, place: &mut Workplace<'_>) -> Result<NodeTools, BuildError> {
+        let (node, version) = find_node(&self.toolchain.environment(), place.spec.version.as_deref()).await?;
+        if let Some(wanted) = &place.spec.version
+            && major(wanted) != major(&version)
+        {
+            place.notes.push(format!("This machine has Node.js {version}, not {wanted}: that is used."));
+        }
+        let npm = node.with_file_name("npm");
+        Ok(NodeTools { node, npm, version })
+    }
+
+    pub(super) async fn javascript(&self, place: &mut Workplace<'_>) -> Result<(), BuildError> {
+        let mut unsaid = std::mem::take(&mut place.notes);
+        let tools = self.node_tools(place).await?;
+        place.notes = std::mem::take(&mut unsaid);
+        let code = place.code();
+        let package = package(&code)?;
+        if package.is_some() {
+            self.packages(place, &tools).await?;
+        }
+        if let Some(Bundler::Rollup { config }) = &place.spec.bundler {
+            self.rollup(place, &tools, config, package.as_ref()).await?;
+        }
+        let entry = place.spec.entrypoint.module.clone();
+        let bundled = place.spec.bundler.is_some();
+        let file = ENDINGS.iter().map(|ending| format!("{entry}.{ending}")).find(|file| code.join(file).is_file());
+        let Some(file) = file.or_else(|| code.join(&entry).is_file().then(|| entry.clone())) else {
+            let made = code.join(&entry).parent().map(contents).unwrap_or_default();
+            let message = format!(
+                "there is no {entry}.js, which spec.entrypoint names, after the build: in its folder, {made}; let the \
+                 bundler write it there, or change spec.entrypoint"
+            );
+            return Err(BuildError::lasting("NoEntrypoint", message));
+        };
+        let keeps = match &package {
+            Some(package) => !bundled || needs_packages(&code.join(&file), package),
+            None => false,
+        };
+        if keeps {
+            let prune = ["prune", "--omit=dev", "--offline", "--no-audit", "--no-fund"];
+            self.npm(place, &tools, ("npm prune", &prune), false).await?;
+        }
+        blocking(move || {
+            if !keeps && code.join("node_modules").exists() {
+                fs_err::remove_dir_all(code.join("node_modules"))?;
+            }
+            forget_traces(&code)?;
+            say_what_it_is(&code, &file, package.as_ref())
+        })
+        .await
+    }
+
+    async fn packages(&self, place: &mut Workplace<'_>, tools: &NodeTools) -> Result<(), BuildError> {
+        let code = place.code();
+        let locked = ["package-lock.json", "npm-shrinkwrap.json"].iter().any(|lock| code.join(lock).is_file());
+        let how = if locked { "ci" } else { "install" };
+        if !locked {
+            place.notes.push("There is no package-lock.json: another build may get newer packages.".to_owned());
+        }
+        let install = [how, "--ignore-scripts", "--include=dev", "--no-audit", "--no-fund", "--no-progress"];
+        self.npm(place, tools, (&format!("npm {how}"), &install), true).await?;
+        let lock = fs_err::read_to_string(code.join("node_modules/.package-lock.json")).unwrap_or_default();
+        if lock.contains("\"hasInstallScript\": true") {
+            self.npm(place, tools, ("npm rebuild", &["rebuild", "--foreground-scripts"]), false).await?;
+        }
+        Ok(())
+    }
+
+    async fn rollup(
+        &self,
+        place: &Workplace<'_>,
+        tools: &NodeTools,
+        config: &str,
+        package: Option<&Value>,
+    ) -> Result<(), BuildError> {
+        let code = place.code();
+        let script = code.join("node_modules/rollup/dist/bin/rollup");
+        if !script.is_file() {
+            let message =
+                "spec.build.bundler is rollup, and package.json does not list it: `npm install --save-dev rollup`";
+            return Err(BuildError::lasting("NoBundler", message));
+        }
+        let text = fs_err::read_to_string(code.join(config)).map_err(|_| {
+            let message = format!("the code has no {config}, which spec.build.configFile names: {}", contents(&code));
+            BuildError::lasting("NoBundlerConfig", message)
+        })?;
+        let mut arguments: Vec<OsString> = vec![script.into(), "--config".into(), config.into()];
+        // Node.js reads such a file as CommonJS, and Rollup stops and names this flag.
+        let is_module = package.and_then(|package| package.get("type")?.as_str()) == Some("module");
+        if config.ends_with(".js") && !is_module && text.contains("export default") {
+            arguments.push("--bundleConfigAsCjs".into());
+        }
+        self.step(place, ("rollup", &tools.node, arguments), false).await
+    }
+
+    async fn npm(
+        &self,
+        place: &Workplace<'_>,
+        tools: &NodeTools,
+        (name, words): (&str, &[&str]),
+        network: bool,
+    ) -> Result<(), BuildError> {
+        let arguments = words.iter().map(Into::into).collect();
+        self.step(place, (name, &tools.npm, arguments), network).await
+    }
+
+    async fn step(
+        &self,
+        place: &Workplace<'_>,
+        (name, program, arguments): (&str, &Path, Vec<OsString>),
+        network: bool,
+    ) -> Result<(), BuildError> {
+        let home = place.folder.join("home");
+        fs_err::create_dir_all(&home)?;
+        let cache = self.config.root.join("packages/npm");
+        let mut environment = self.toolchain.environment();
+        environment.extend([
+            ("HOME".into(), home.clone().into()),
+            ("npm_config_cache".into(), if network { cache.clone().into() } else { home.join("npm").into() }),
+            ("npm_config_update_notifier".into(), "false".into()),
+            ("NODE_ENV".into(), "production".into()),
+            ("CI".into(), "true".into()),
+        ]);
+        environment.extend(self.config.python.environment.iter().filter(|(name, _)| is_of_npm(name)).cloned());
+        let code = place.code();
+        let step = Step {
+            name,
+            program,
+            arguments,
+            environment,
+            folder: &place.folder,
+            at: &code,
+            // A step that runs code of packages does not touch what other builds install from.
+            writable: if network { vec![cache] } else { Vec::new() },
+            readable: program.parent().and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
+            network,
+            limit: LONGEST,
+        };
+        self.sandbox.run(step, place.log).await
+    }
+}
+
+/// Settings of npm that say where packages are.
+fn is_of_npm(name: &std::ffi::OsStr) -> bool {
+    let name = name.to_string_lossy().to_ascii_lowercase();
+    name == "node_extra_ca_certs" || name == "npm_config_registry"
+}
+
+/// The `node` of a version, else the newest that is found: containers and Azure have the right one.
+pub(crate) async fn find_node(
+    environment: &[(OsString, OsString)],
+    wanted: Option<&str>,
+) -> Result<(PathBuf, String), BuildError> {
+    let variable = |wanted: &str| environment.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&variable("PATH").unwrap_or_default()).collect();
+    folders.extend(["/usr/local/bin", "/usr/bin"].map(PathBuf::from));
+    let mut first = None;
+    for node in folders.into_iter().filter(|folder| folder.is_absolute()).map(|folder| folder.join("node")) {
+        if !node.is_file() {
+            continue;
+        }
+        let Some(version) = says(&node).await else { continue };
+        if wanted.is_none_or(|wanted| major(wanted) == major(&version)) {
+            return Ok((node, version));
+        }
+        first.get_or_insert((node, version));
+    }
+    first.ok_or_else(|| {
+        BuildError::passing("NoNode", "this machine has no Node.js: install node and npm, and have them on the PATH")
+    })
+}
+
+async fn says(node: &Path) -> Option<String> {
+    let run = tokio::process::Command::new(node).arg("--version").env_clear().kill_on_drop(true).output();
+    let said = tokio::time::timeout(Duration::from_secs(10), run).await.ok()?.ok()?;
+    let text = String::from_utf8(said.stdout).ok()?;
+    Some(text.trim().trim_start_matches('v').to_owned()).filter(|version| !version.is_empty())
+}
+
+fn major(version: &str) -> &str {
+    version.split('.').next().unwrap_or_default()
+}
+
+fn package(code: &Path) -> Result<Option<Value>, BuildError> {
+    let path = code.join("package.json");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let text = fs_err::read(path)?;
+    let wrong = |error| BuildError::lasting("InvalidSource", format!("package.json is not JSON: {error}"));
+    serde_json::from_slice(&text).map(Some).map_err(wrong)
+}
+
+/// True if a bundle asks for packages at run time.
+fn needs_packages(bundle: &Path, package: &Value) -> bool {
+    let text = fs_err::read_to_string(bundle).unwrap_or_default();
+    let names = package.get("dependencies").and_then(Value::as_object).into_iter().flatten().map(|(name, _)| name);
+    names.into_iter().any(|name| {
+        ["require(", "require( ", "from ", "from", "import(", "import "].iter().any(|before| {
+            ['"', '\''].iter().any(|quote| {
+                text.contains(&format!("{before}{quote}{name}{quote}"))
+                    || text.contains(&format!("{before}{quote}{name}/"))
+            })
+        })
+    })
+}
+
+/// Removes what differs between two installations of the same packages.
+fn forget_traces(code: &Path) -> Result<(), BuildError> {
+    for trace in ["node_modules/.package-lock.json", "node_modules/.cache", "node_modules/.bin"] {
+        let path = code.join(trace);
+        if path.is_dir() {
+            fs_err::remove_dir_all(path)?;
+        } else if path.exists() {
+            fs_err::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Tells Node.js that a `.js` file is an ES module, where it is one and nothing says so.
+fn say_what_it_is(code: &Path, file: &str, package: Option<&Value>) -> Result<(), BuildError> {
+    let is_module = package.and_then(|package| package.get("type")?.as_str()) == Some("module");
+    if is_module || !file.ends_with(".js") {
+        return Ok(());
+    }
+    let text = fs_err::read_to_string(code.join(file)).unwrap_or_default();
+    let says = |line: &str| line.starts_with("export ") || line.starts_with("export{") || line.starts_with("import ");
+    let Some(folder) = Path::new(file).parent().filter(|_| text.lines().any(says)) else { return Ok(()) };
+    let place = code.join(folder).join("package.json");
+    if !place.exists() {
+        fs_err::write(place, "{\"type\":\"module\"}\n")?;
+    }
+    Ok(())
+}

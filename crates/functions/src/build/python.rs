@@ -1,0 +1,174 @@
+//! Builds of Python: packages of `requirements.lock` or `requirements.txt`, as wheels, into the folder where Azure Functions
+//! looks for them.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{BuildError, Builder, Workplace, blocking, sandbox::Step};
+
+/// Folder of packages in an artifact.
+pub(super) const PACKAGES: &str = ".python_packages/lib/site-packages";
+
+/// Files that list packages, the first that exists counts: a lock, then wishes.
+const LISTS: [&str; 2] = ["requirements.lock", "requirements.txt"];
+
+/// The longest installation: gigabytes of packages over a slow line.
+const LONGEST: Duration = Duration::from_secs(1_800);
+
+/// Version of Python where the spec names none.
+pub(crate) const VERSION: &str = "3.11";
+
+/// Programs of a Python build.
+pub(super) struct PythonTools {
+    python: PathBuf,
+    version: String,
+    /// `None`: pip of the interpreter installs.
+    uv: Option<PathBuf>,
+}
+
+impl PythonTools {
+    /// The part of them that decides the outcome.
+    pub(super) fn key(&self) -> String {
+        format!("python {} {}", self.version, if self.uv.is_some() { "uv" } else { "pip" })
+    }
+}
+
+impl Builder {
+    pub(super) async fn python_tools(&self, place: &mut Workplace<'_>) -> Result<PythonTools, BuildError> {
+        let version = place.spec.version.clone().unwrap_or_else(|| VERSION.to_owned());
+        let python = self.toolchain.python(&version).await;
+        let wrong = |message: String| message.replace("runtime.python_version", "spec.runtime.pythonVersion");
+        let python = python.map_err(|fault| BuildError::passing("NoPython", wrong(fault.message)))?;
+        Ok(PythonTools { python, version, uv: self.toolchain.uv().ok() })
+    }
+
+    pub(super) async fn python(&self, place: &mut Workplace<'_>) -> Result<(), BuildError> {
+        let code = place.code();
+        let entry = place.spec.entrypoint.module.replace('.', "/");
+        if !code.join(format!("{entry}.py")).is_file() && !code.join(&entry).join("__init__.py").is_file() {
+            let message = format!("the code has no {entry}.py, which spec.entrypoint names: {}", contents(&code));
+            return Err(BuildError::lasting("NoEntrypoint", message));
+        }
+        let list = LISTS.iter().find(|list| code.join(list).is_file());
+        let needs_azure = uses_azure(&code) && list.is_none_or(|list| !names_azure(&code.join(list)));
+        if list.is_none() && !needs_azure {
+            place.log.line("no requirements.txt: no packages");
+            return Ok(());
+        }
+        let tools = self.python_tools(place).await?;
+        let mut wishes: Vec<OsString> = Vec::new();
+        if let Some(list) = list {
+            wishes.extend(["-r".into(), (*list).into()]);
+        }
+        if needs_azure {
+            wishes.push("azure-functions".into());
+        }
+        if list == Some(&LISTS[1]) && !place.code().join(LISTS[0]).is_file() {
+            place.notes.push("requirements.txt is no lock: another build may get newer packages.".to_owned());
+        }
+        self.install(place, &tools, wishes).await?;
+        blocking(move || tidy(&code.join(PACKAGES))).await
+    }
+
+    async fn install(
+        &self,
+        place: &Workplace<'_>,
+        tools: &PythonTools,
+        wishes: Vec<OsString>,
+    ) -> Result<(), BuildError> {
+        let code = place.code();
+        let (home, target) = (place.folder.join("home"), code.join(PACKAGES));
+        fs_err::create_dir_all(&home)?;
+        let cache = self.config.root.join("packages/uv");
+        let mut environment = self.toolchain.environment();
+        environment.push(("HOME".into(), home.clone().into()));
+        let prefix = tools.python.parent().and_then(Path::parent).unwrap_or(Path::new("/usr"));
+        let mut readable = vec![prefix.to_owned()];
+        let (name, program, mut arguments): (_, &Path, Vec<OsString>) = match &tools.uv {
+            Some(uv) => {
+                environment.extend(self.toolchain.package_settings());
+                environment
+                    .extend([("UV_CACHE_DIR".into(), cache.clone().into()), ("UV_LINK_MODE".into(), "copy".into())]);
+                readable.extend(uv.parent().map(Path::to_owned));
+                let words = ["pip", "install", "--no-progress", "--no-build", "--no-config", "--python"];
+                let mut words: Vec<OsString> = words.map(Into::into).to_vec();
+                words.extend([tools.python.clone().into(), "--target".into(), target.into()]);
+                ("uv pip install", uv, words)
+            }
+            None => {
+                let words = ["-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-compile"];
+                let mut words: Vec<OsString> = words.map(Into::into).to_vec();
+                words.extend(["--only-binary=:all:".into(), "--target".into(), target.into()]);
+                ("pip install", &tools.python, words)
+            }
+        };
+        arguments.extend(wishes);
+        let step = Step {
+            name,
+            program,
+            arguments,
+            environment,
+            folder: &place.folder,
+            at: &code,
+            writable: vec![cache],
+            readable,
+            network: true,
+            limit: LONGEST,
+        };
+        self.sandbox.run(step, place.log).await
+    }
+}
+
+/// The names at the top of the code, for a message.
+pub(super) fn contents(code: &Path) -> String {
+    let mut names: Vec<String> = fs_err::read_dir(code)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names.truncate(10);
+    if names.is_empty() { "it is empty".to_owned() } else { format!("it holds {}", names.join(", ")) }
+}
+
+/// True if a file at the top of the code imports Microsoft's library.
+fn uses_azure(code: &Path) -> bool {
+    let files = fs_err::read_dir(code).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut python = files.filter(|path| path.extension().is_some_and(|ending| ending == "py"));
+    python.any(|path| fs_err::read_to_string(path).is_ok_and(|text| text.contains("azure.functions")))
+}
+
+fn names_azure(list: &Path) -> bool {
+    let text = fs_err::read_to_string(list).unwrap_or_default().to_ascii_lowercase();
+    text.lines().any(|line| line.trim_start().replace('_', "-").starts_with("azure-functions"))
+}
+
+/// Removes what differs between two installations of the same packages.
+fn tidy(packages: &Path) -> Result<(), BuildError> {
+    let mut open = vec![packages.to_owned()];
+    while let Some(folder) = open.pop() {
+        if !folder.is_dir() {
+            continue;
+        }
+        for entry in fs_err::read_dir(&folder)? {
+            let entry = entry?;
+            let (path, name) = (entry.path(), entry.file_name());
+            if entry.file_type()?.is_dir() {
+                // Scripts name the interpreter of this machine.
+                let scripts = name == "bin" && folder == packages;
+                if name == "__pycache__" || scripts {
+                    fs_err::remove_dir_all(path)?;
+                } else {
+                    open.push(path);
+                }
+            } else if name == ".lock" || name == "direct_url.json" || name == "RECORD" {
+                fs_err::remove_file(path)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! Programs of strangers: bounded in time, memory, processes, files and output, in a group that ends as a whole, with nothing
+//! of our environment; in bubblewrap where the machine has it.
+//!
+//! ```text
+//! sh: joins the control groups, lowers its limits ──exec──▶ bwrap: read-only system, no network ──exec──▶ program
+//! ```
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _},
+    process::Command,
+};
+
+use super::{
+    BuildError, BuildLog,
+    limits::{Group, Parents},
+    size_of,
+};
+
+/// Memory of one step of a build, in MiB: a bundler of a large project takes one to two GiB.
+const MEMORY_MIB: u64 = 4_096;
+
+/// Processes and threads of one step.
+const PROCESSES: u32 = 512;
+
+/// Bytes of a build's folder.
+const DISK: u64 = 6 << 30;
+
+/// Interval at which the folder is measured.
+const MEASURE: Duration = Duration::from_secs(5);
+
+/// Folders of the system that programs may read.
+const SYSTEM: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/nix", "/run/systemd/resolve"];
+
+/// Joins the groups, lowers limits, and becomes the program. Arguments: the number of groups, their files, the program.
+const SCRIPT: &str = r#"n=$1; shift
+while [ "$n" -gt 0 ]; do echo $$ > "$1" || exit 125; shift; n=$((n-1)); done
+ulimit -c 0; ulimit -f 4194304
+exec "$@""#;
+
+/// Place where programs of strangers run.
+#[derive(Debug)]
+pub(super) struct Sandbox {
+    bubblewrap: Option<PathBuf>,
+    parents: Parents,
+}
+
+/// One program.
+pub(super) struct Step<'a> {
+    /// Words for people: `npm ci`.
+    pub(super) name: &'a str,
+    pub(super) program: &'a Path,
+    pub(super) arguments: Vec<OsString>,
+    pub(super) environment: Vec<(OsString, OsString)>,
+    /// Folder of the build; the program may write here.
+    pub(super) folder: &'a Path,
+    /// Folder that it runs in.
+    pub(super) at: &'a Path,
+    /// Other folders that it may write.
+    pub(super) writable: Vec<PathBuf>,
+    /// Other folders that it may read.
+    pub(super) readable: Vec<PathBuf>,
+    /// True if it may reach the network.
+    pub(super) network: bool,
+    pub(super) limit: Duration,
+}
+
+/// Ends a process group.
+struct EndsGroup(Option<Pid>);
+
+impl Drop for EndsGroup {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // Nobody is left in it where all have ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+impl Sandbox {
+    /// Looks for bubblewrap on the path, and for control groups. Blocks.
+    pub(super) fn find(environment: &[(OsString, OsString)]) -> Self {
+        let path =
+            environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap_or_default();
+        let bubblewrap = std::env::split_paths(&path).map(|folder| folder.join("bwrap")).find(|file| file.is_file());
+        let works = |program: &PathBuf| {
+            let try_it = std::process::Command::new(program)
+                .args(["--unshare-all", "--ro-bind", "/", "/", "--", "/bin/true"])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+            try_it.is_ok_and(|status| status.success())
+        };
+        Self { bubblewrap: bubblewrap.filter(works), parents: Parents::find() }
+    }
+
+    pub(super) fn isolation(&self) -> &'static str {
+        if self.bubblewrap.is_some() { "bubblewrap" } else { "processes" }
+    }
+
+    /// Runs a step to its end; its output goes to the log.
+    pub(super) async fn run(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
+        log.line(&format!("$ {}", step.name));
+        let group = Group::make(&self.parents, MEMORY_MIB, PROCESSES);
+        let doors: Vec<PathBuf> = group.doors().collect();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
+        if let Some(bubblewrap) = &self.bubblewrap {
+            command.arg(bubblewrap).args(walls(&step));
+        }
+        command.arg(step.program).args(&step.arguments);
+        command.env_clear().envs(step.environment.iter().map(|(name, value)| (name, value))).current_dir(step.at);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let start = |error| BuildError::passing("BuildFailed", format!("cannot start {}: {error}", step.name));
+        let mut child = command.spawn().map_err(start)?;
+        let (out, errors) = (child.stdout.take(), child.stderr.take());
+        let ends = EndsGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+        let ended = async {
+            let status = child.wait().await;
+            // Processes that it left behind would hold its outputs open.
+            drop(ends);
+            status
+        };
+        let all = async { tokio::join!(ended, follow(out, log), follow(errors, log)) };
+        let (status, ..) = tokio::select! {
+            done = tokio::time::timeout(step.limit, all) => done.map_err(|_| {
+                BuildError::lasting("BuildTimeout", format!("{} did not end within {} s", step.name, step.limit.as_secs()))
+            })?,
+            bytes = grows(step.folder) => {
+                let message = format!("{} has written {bytes} bytes, more than {DISK}", step.name);
+                return Err(BuildError::lasting("TooLarge", message));
+            }
+        };
+        let status = status.map_err(start)?;
+        if status.success() {
+            return Ok(());
+        }
+        if group.ran_out_of_memory() {
+            let message = format!("{} took more than {MEMORY_MIB} MiB of memory and was ended", step.name);
+            return Err(BuildError::lasting("OutOfMemory", message));
+        }
+        Err(refusal(&step, &status, &log.tail()))
+    }
+}
+
+/// The error of a program that ended badly: its last words, and whether another attempt is worth it.
+fn refusal(step: &Step<'_>, status: &std::process::ExitStatus, tail: &str) -> BuildError {
+    const NETWORK: [&str; 14] = [
+        "ENOTFOUND",
+        "ETIMEDOUT",
+        "ECONNRESET",
+        "ECONNREFUSED",
+        "EAI_AGAIN",
+        "error sending request",
+        "dns error",
+        "Connection refused",
+        "Connection reset",
+        "timed out",
+        "502 Bad Gateway",
+        "503 Service Unavailable",
+        "429 Too Many Requests",
+        "Temporary failure in name resolution",
+    ];
+    let begin = tail.rfind("\n$ ").map_or(0, |at| at + 1);
+    let words: Vec<&str> = tail[begin..].lines().skip(1).map(str::trim).filter(|line| !line.is_empty()).collect();
+    let telling = words.iter().position(|line| {
+        let line = line.to_ascii_lowercase();
+        ["error", "no solution", "×", "cannot"].iter().any(|word| line.contains(word))
+    });
+    let from = telling.unwrap_or(words.len().saturating_sub(3));
+    let said: String = words[from..].iter().take(6).copied().collect::<Vec<_>>().join(" ").chars().take(700).collect();
+    let message = format!("{} failed ({status}): {said}", step.name);
+    if step.network && NETWORK.iter().any(|word| tail[begin..].contains(word)) {
+        return BuildError::passing("RegistryUnreachable", message);
+    }
+    BuildError::lasting("BuildFailed", message)
+}
+
+/// Resolves when a folder has grown too large, with its size.
+async fn grows(folder: &Path) -> u64 {
+    loop {
+        tokio::time::sleep(MEASURE).await;
+        let folder = folder.to_owned();
+        let size = tokio::task::spawn_blocking(move || size_of(&folder)).await.unwrap_or_default();
+        if size > DISK {
+            return size;
+        }
+    }
+}
+
+async fn follow(pipe: Option<impl AsyncRead + Unpin>, log: &BuildLog) {
+    let Some(mut pipe) = pipe else { return };
+    let mut buffer = vec![0; 16 << 10];
+    while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
+        log.add(&buffer[..read]);
+    }
+}
+
+/// Arguments of bubblewrap.
+fn walls(step: &Step<'_>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = ["--unshare-all", "--die-with-parent", "--new-session"].map(Into::into).to_vec();
+    if step.network {
+        words.push("--share-net".into());
+    }
+    words.extend(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"].map(Into::into));
+    let mut bind = |how: &str, path: &Path| words.extend([how.into(), path.into(), path.into()]);
+    SYSTEM.iter().for_each(|folder| bind("--ro-bind-try", Path::new(folder)));
+    step.readable.iter().for_each(|folder| bind("--ro-bind-try", folder));
+    step.writable.iter().for_each(|folder| bind("--bind", folder));
+    bind("--bind", step.folder);
+    words.extend(["--chdir".into(), step.at.into(), "--".into()]);
+    words
+}

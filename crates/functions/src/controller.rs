@@ -1,0 +1,318 @@
+//! The brain of functions: decides which are built, deployed and removed, and what their statuses say. Pure: no clock, no
+//! I/O.
+//!
+//! ```text
+//!            put                     its turn             artifact              answered
+//! (nothing) ─────▶ Queued ─────────────────▶ Building ─────────────▶ Deploying ───────────▶ Serving
+//!                    ▲ ▲                        │                       │
+//!                    │ └── another desired state: what runs is cancelled, the newest wins
+//!                    │                          ▼                       ▼
+//!                    └──── its time comes ── Failed (an earlier version goes on serving)
+//!
+//! deleted, or its deletion is asked for ──▶ Removing ──▶ (nothing)
+//! ```
+
+mod effect;
+mod event;
+mod function;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use berth_spec::Time;
+
+use self::function::{Function, Stage};
+pub use self::{
+    effect::{Effect, Task, TaskId},
+    event::{Built, Deployed, Event, Failure},
+    function::View,
+};
+use crate::{
+    deployment::{Declared, FunctionName},
+    status::{Phase, Status},
+    writer::Written,
+};
+
+/// Bounds of the controller.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// Builds and deployments at once.
+    pub parallel: usize,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { parallel: 2 }
+    }
+}
+
+/// The brain. Feed it events, carry out its effects, and call again at [`Controller::wake_at`].
+#[derive(Debug)]
+pub struct Controller {
+    policy: Policy,
+    functions: BTreeMap<String, Function>,
+    /// Functions that wait for their turn, first come first served.
+    queue: VecDeque<String>,
+    /// Tasks that hold a turn.
+    running: BTreeMap<TaskId, String>,
+    retries: BTreeSet<(Time, String)>,
+    next: u64,
+    /// Functions that a target serves since before the start, until the first listing.
+    serving: BTreeSet<String>,
+    /// Functions that changed since somebody asked.
+    changed: BTreeSet<String>,
+}
+
+impl Controller {
+    /// A controller that knows which functions a target serves, and nothing else. `first` numbers its first task; a number is
+    /// never used twice.
+    #[must_use]
+    pub fn new(policy: Policy, first: u64, serving: BTreeSet<String>) -> Self {
+        Self {
+            policy,
+            functions: BTreeMap::new(),
+            queue: VecDeque::new(),
+            running: BTreeMap::new(),
+            retries: BTreeSet::new(),
+            next: first,
+            serving,
+            changed: BTreeSet::new(),
+        }
+    }
+
+    /// Takes in an event.
+    pub fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match event {
+            Event::Listed(objects) => self.listed(objects, now, &mut effects),
+            Event::Put(key, declared) => self.put(key, declared, (false, now), &mut effects),
+            Event::Deleted(key) => self.deleted(&key, now, &mut effects),
+            Event::Built(task, result) => self.built(task, *result, now, &mut effects),
+            Event::Deployed(task, result) => self.deployed(task, result, now, &mut effects),
+            Event::Removed(key) => self.removed(&key, now, &mut effects),
+            Event::Written(key, status, written) => self.written(&key, *status, written, &mut effects),
+            Event::Tick => {}
+        }
+        self.retry(now, &mut effects);
+        self.start(now, &mut effects);
+        effects
+    }
+
+    /// Time at which something is to be tried again.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Time> {
+        self.retries.first().map(|(at, _)| *at)
+    }
+
+    /// Functions that changed since the last call, with what they are now; `None`: gone.
+    pub fn changed(&mut self) -> Vec<(String, Option<View<'_>>)> {
+        let changed = std::mem::take(&mut self.changed);
+        let view = |key: String| {
+            let view = self.functions.get_key_value(&key).map(|(key, function)| function.view(key));
+            (key, view)
+        };
+        changed.into_iter().map(view).collect()
+    }
+
+    /// Every function, for people.
+    pub fn view(&self) -> impl Iterator<Item = View<'_>> {
+        self.functions.iter().map(|(key, function)| function.view(key))
+    }
+
+    /// Functions by phase.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts: BTreeMap<_, _> = Phase::ALL.iter().map(|phase| (phase.as_str(), 0)).collect();
+        for function in self.functions.values() {
+            *counts.entry(function.status.phase.as_str()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// A whole listing: what is not in it is gone.
+    fn listed(&mut self, objects: Vec<(String, Declared)>, now: Time, effects: &mut Vec<Effect>) {
+        let there: BTreeSet<&String> = objects.iter().map(|(key, _)| key).collect();
+        let gone: Vec<String> = self.functions.keys().filter(|key| !there.contains(key)).cloned().collect();
+        for key in gone {
+            self.deleted(&key, now, effects);
+        }
+        let served = std::mem::take(&mut self.serving);
+        effects.extend(served.iter().filter(|name| !there.contains(name)).cloned().map(Effect::Remove));
+        for (key, declared) in objects {
+            let serves = served.contains(&key);
+            self.put(key, declared, (serves, now), effects);
+        }
+    }
+
+    fn put(&mut self, key: String, declared: Declared, (serves, now): (bool, Time), effects: &mut Vec<Effect>) {
+        self.changed.insert(key.clone());
+        let Some(function) = self.functions.get_mut(&key) else {
+            let function = Function::new(declared, serves, now);
+            self.functions.insert(key.clone(), function);
+            self.begin(&key, effects);
+            return;
+        };
+        if function.declared.identity == declared.identity && !function.gone {
+            // A person may have put an object with an old status.
+            function.seen(declared);
+            function.write_if_new(&key, effects);
+            return;
+        }
+        match function.stage {
+            // What was deleted is removed whole before it comes again.
+            Stage::Removing { done: false } => {
+                function.next = Some(declared);
+                return;
+            }
+            Stage::Removing { done: true } => {
+                self.functions.insert(key.clone(), Function::new(declared, false, now));
+                self.begin(&key, effects);
+                return;
+            }
+            _ => {}
+        }
+        self.forget_work(&key, effects);
+        if let Some(function) = self.functions.get_mut(&key) {
+            function.replace(declared, now);
+        }
+        self.begin(&key, effects);
+    }
+
+    /// Sets out for the desired state.
+    fn begin(&mut self, key: &str, effects: &mut Vec<Effect>) {
+        let Some(function) = self.functions.get_mut(key) else { return };
+        match function.stage {
+            Stage::Queued { .. } => self.queue.push_back(key.to_owned()),
+            Stage::Removing { done: false } => effects.push(Effect::Remove(key.to_owned())),
+            _ => {}
+        }
+        function.write_if_new(key, effects);
+    }
+
+    fn deleted(&mut self, key: &str, now: Time, effects: &mut Vec<Effect>) {
+        self.forget_work(key, effects);
+        self.changed.insert(key.to_owned());
+        let Some(function) = self.functions.get_mut(key) else { return };
+        function.next = None;
+        function.gone = true;
+        match function.stage {
+            Stage::Removing { done: true } => {
+                self.functions.remove(key);
+            }
+            Stage::Removing { done: false } => {}
+            _ => {
+                function.leave(now);
+                effects.push(Effect::Remove(key.to_owned()));
+            }
+        }
+    }
+
+    fn removed(&mut self, key: &str, now: Time, effects: &mut Vec<Effect>) {
+        let Some(function) = self.functions.get_mut(key) else { return };
+        let Stage::Removing { done } = &mut function.stage else { return };
+        self.changed.insert(key.to_owned());
+        *done = true;
+        if let Some(declared) = function.next.take() {
+            self.functions.insert(key.to_owned(), Function::new(declared, false, now));
+            self.begin(key, effects);
+        } else if function.gone {
+            self.functions.remove(key);
+        } else {
+            // Its owner asked for the end and left the object to us.
+            effects.push(Effect::Delete(key.to_owned(), function.declared.identity.clone()));
+        }
+    }
+
+    /// Cancels what runs for a function and takes it out of the line.
+    fn forget_work(&mut self, key: &str, effects: &mut Vec<Effect>) {
+        self.queue.retain(|waiting| waiting != key);
+        self.retries.retain(|(_, waiting)| waiting != key);
+        let Some(function) = self.functions.get(key) else { return };
+        if let Some(task) = function.task() {
+            self.running.remove(&task);
+            effects.push(Effect::Cancel(task));
+        }
+    }
+
+    /// Gives turns to those who wait.
+    fn start(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        while self.running.len() < self.policy.parallel {
+            let Some(key) = self.queue.pop_front() else { return };
+            let Some(function) = self.functions.get_mut(&key) else { continue };
+            let task = TaskId(self.next);
+            self.next += 1;
+            let Some(build) = function.start(task, now) else { continue };
+            self.running.insert(task, key.clone());
+            self.changed.insert(key.clone());
+            effects.push(Effect::Build(task, build));
+            function.write_if_new(&key, effects);
+        }
+    }
+
+    fn built(&mut self, task: TaskId, result: Result<Built, Failure>, now: Time, effects: &mut Vec<Effect>) {
+        let Some(key) = self.running.get(&task).cloned() else { return };
+        self.changed.insert(key.clone());
+        let Some(function) = self.functions.get_mut(&key) else { return };
+        match result {
+            Ok(built) => {
+                if let Some(work) = function.built(&built, now) {
+                    effects.push(Effect::Deploy(task, work, built.artifact));
+                }
+                function.write_if_new(&key, effects);
+            }
+            Err(failure) => self.failed(task, &key, failure, now, effects),
+        }
+    }
+
+    fn deployed(&mut self, task: TaskId, result: Result<Deployed, Failure>, now: Time, effects: &mut Vec<Effect>) {
+        let Some(key) = self.running.get(&task).cloned() else { return };
+        self.changed.insert(key.clone());
+        match result {
+            Ok(deployed) => {
+                self.running.remove(&task);
+                if let Some(function) = self.functions.get_mut(&key) {
+                    function.deployed(&deployed, now);
+                    function.write_if_new(&key, effects);
+                }
+            }
+            Err(failure) => self.failed(task, &key, failure, now, effects),
+        }
+    }
+
+    fn failed(&mut self, task: TaskId, key: &str, failure: Failure, now: Time, effects: &mut Vec<Effect>) {
+        self.running.remove(&task);
+        let Some(function) = self.functions.get_mut(key) else { return };
+        if let Some(at) = function.failed(failure, now) {
+            self.retries.insert((at, key.to_owned()));
+        }
+        function.write_if_new(key, effects);
+    }
+
+    fn retry(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        while let Some((_, key)) = self.retries.first().filter(|(at, _)| *at <= now).cloned() {
+            self.retries.pop_first();
+            if let Some(function) = self.functions.get_mut(&key)
+                && function.again()
+            {
+                self.queue.push_back(key.clone());
+                self.changed.insert(key.clone());
+                function.write_if_new(&key, effects);
+            }
+        }
+    }
+
+    fn written(&mut self, key: &str, status: Status, written: Written, effects: &mut Vec<Effect>) {
+        let Some(function) = self.functions.get_mut(key) else { return };
+        function.writing = false;
+        // What was superseded is another object: the watch tells it.
+        if let Written::Done(rev) = written {
+            function.wrote(status, rev);
+            function.write_if_new(key, effects);
+        }
+    }
+
+    /// True if the function may be asked for by this name.
+    #[must_use]
+    pub fn has(&self, name: &FunctionName) -> bool {
+        self.functions.contains_key(name.as_str())
+    }
+}

@@ -1,0 +1,46 @@
+//! Effects of the controller.
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    deployment::{FunctionSpec, Identity},
+    status::{ArtifactStatus, Status},
+};
+
+/// Number of a build and the deployment that follows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub u64);
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b{}", self.0)
+    }
+}
+
+/// A function to build and deploy.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// Its spec.
+    pub spec: Arc<FunctionSpec>,
+    /// Digest of an artifact that a status names for exactly this desired state.
+    pub known: Option<ArtifactStatus>,
+    /// True if the artifact was proved before: its processes start with the first request.
+    pub proved: bool,
+}
+
+/// Something to do.
+#[derive(Debug)]
+pub enum Effect {
+    /// Build; answered by [`Event::Built`](super::Event::Built).
+    Build(TaskId, Task),
+    /// Deploy; answered by [`Event::Deployed`](super::Event::Deployed).
+    Deploy(TaskId, Task, ArtifactStatus),
+    /// Give up a build or a deployment. No answer is taken any more.
+    Cancel(TaskId),
+    /// Remove everything of a function; answered by [`Event::Removed`](super::Event::Removed).
+    Remove(String),
+    /// Delete the object, if it is still this one.
+    Delete(String, Identity),
+    /// Write a status; answered by [`Event::Written`](super::Event::Written).
+    Write(String, Identity, Box<Status>),
+}

@@ -1,0 +1,70 @@
+//! Events of the controller.
+
+use std::time::Duration;
+
+use super::effect::TaskId;
+use crate::{
+    deployment::Declared,
+    status::{ArtifactStatus, Status},
+    writer::Written,
+};
+
+/// News for the controller.
+#[derive(Debug)]
+pub enum Event {
+    /// All objects, by the last part of their keys.
+    Listed(Vec<(String, Declared)>),
+    /// An object was written.
+    Put(String, Declared),
+    /// An object was deleted.
+    Deleted(String),
+    /// A build ended.
+    Built(TaskId, Box<Result<Built, Failure>>),
+    /// A deployment ended.
+    Deployed(TaskId, Result<Deployed, Failure>),
+    /// Nothing of a function is left.
+    Removed(String),
+    /// A status was written, or not.
+    Written(String, Box<Status>, Written),
+    /// Time has passed.
+    Tick,
+}
+
+/// A successful build.
+#[derive(Debug, Clone)]
+pub struct Built {
+    /// The artifact.
+    pub artifact: ArtifactStatus,
+    /// True if an earlier build of the same inputs was used.
+    pub cached: bool,
+    /// True if the artifact was deployed before the controller started: nothing has to be proved.
+    pub restored: bool,
+    /// Time that it took.
+    pub took: Duration,
+    /// Last lines of its log.
+    pub log_tail: String,
+    /// Remarks for people.
+    pub notes: Vec<String>,
+}
+
+/// A successful deployment.
+#[derive(Debug, Clone)]
+pub struct Deployed {
+    /// URL that answers a POST of JSON.
+    pub endpoint: String,
+}
+
+/// A failed build or deployment.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// One word.
+    pub reason: &'static str,
+    /// A sentence with the remedy.
+    pub message: String,
+    /// True if it may succeed later without a change of the spec.
+    pub transient: bool,
+    /// Last lines of the log.
+    pub log_tail: String,
+    /// Time that it took.
+    pub took: Duration,
+}

@@ -1,0 +1,286 @@
+//! One function: its state machine, and the status that tells of it. The diagram is in [`super`].
+
+use std::{sync::Arc, time::Duration};
+
+use berth_control::store::Rev;
+use berth_spec::Time;
+
+use super::{
+    effect::{Effect, Task, TaskId},
+    event::{Built, Deployed, Failure},
+};
+use crate::{
+    deployment::{Declared, FunctionSpec},
+    status::{ArtifactStatus, BuildStatus, Phase, Status},
+};
+
+/// First pause after a failure that may pass by itself.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Longest pause: a store that is away for an hour is asked a dozen times.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// A function that is known.
+#[derive(Debug)]
+pub(super) struct Function {
+    pub(super) declared: Declared,
+    pub(super) stage: Stage,
+    /// The status that its object should have.
+    pub(super) status: Status,
+    /// A write of the status is on its way.
+    pub(super) writing: bool,
+    /// The object is gone.
+    pub(super) gone: bool,
+    /// The object that came while the earlier one was being removed.
+    pub(super) next: Option<Declared>,
+    /// Number of the desired state.
+    number: i64,
+    /// An earlier version answers.
+    serves: bool,
+    /// Failures in a row.
+    failures: u32,
+}
+
+/// State of a function.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Waits for its turn.
+    Queued {
+        /// The artifact of this very desired state, from before the controller started.
+        known: Option<ArtifactStatus>,
+    },
+    /// Being built.
+    Building { task: TaskId, proved: bool },
+    /// Being deployed.
+    Deploying { task: TaskId, artifact: ArtifactStatus },
+    /// Answers.
+    Serving,
+    /// The desired state could not be reached.
+    Failed,
+    /// Being removed.
+    Removing {
+        /// Nothing is left of it but its object.
+        done: bool,
+    },
+}
+
+/// A function, for people.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its spec, where it is valid.
+    pub spec: Option<&'a Arc<FunctionSpec>>,
+    /// Its status.
+    pub status: &'a Status,
+    /// Number of the desired state.
+    pub generation: i64,
+}
+
+impl Function {
+    pub(super) fn new(declared: Declared, serves: bool, now: Time) -> Self {
+        let stored = declared.status.clone();
+        let mut function = Self {
+            stage: Stage::Failed,
+            number: stored.observed_generation,
+            serves,
+            status: stored,
+            declared,
+            writing: false,
+            gone: false,
+            next: None,
+            failures: 0,
+        };
+        function.arrive(now);
+        function
+    }
+
+    /// Takes another desired state.
+    pub(super) fn replace(&mut self, declared: Declared, now: Time) {
+        self.declared = declared;
+        self.failures = 0;
+        self.arrive(now);
+    }
+
+    fn arrive(&mut self, now: Time) {
+        let identity = self.declared.identity.clone();
+        let same = self.status.observed_digest == identity.digest;
+        self.number = identity.generation.unwrap_or(if same { self.number.max(1) } else { self.number + 1 });
+        if identity.deleting {
+            return self.leave(now);
+        }
+        let (now, unknown) = (now.to_string(), self.declared.unknown.join(", "));
+        match &self.declared.spec {
+            Err(wrong) => {
+                let wrong = wrong.clone();
+                self.stage = Stage::Failed;
+                self.status.set("SpecValid", false, "Invalid", (&wrong, &now));
+                self.conclude(Phase::Failed, &format!("The spec is invalid: {wrong}.{}", self.remainder()));
+            }
+            Ok(_) => {
+                let warning = match unknown.as_str() {
+                    "" => String::new(),
+                    names => format!("Unknown fields are ignored: {names}."),
+                };
+                self.status.set("SpecValid", true, "Valid", (&warning, &now));
+                let same = same && self.status.observed_generation == self.number;
+                let restored = same && self.status.phase == Phase::Succeeded;
+                let known = self.status.artifact.clone().filter(|_| restored);
+                if known.is_none() {
+                    self.status.say(Phase::Pending, "Waits for its turn.");
+                }
+                self.stage = Stage::Queued { known };
+            }
+        }
+    }
+
+    /// Removal begins.
+    pub(super) fn leave(&mut self, _now: Time) {
+        self.stage = Stage::Removing { done: false };
+        self.serves = false;
+        self.status.endpoint = None;
+        self.status.say(Phase::Terminating, "Is being removed.");
+    }
+
+    /// Notes the same desired state at another revision, with the status that stands there.
+    pub(super) fn seen(&mut self, declared: Declared) {
+        self.declared = declared;
+    }
+
+    /// Notes that a status was written at `rev`, unless something later has been seen.
+    pub(super) fn wrote(&mut self, status: Status, rev: Rev) {
+        if rev >= self.declared.rev {
+            (self.declared.status, self.declared.rev) = (status, rev);
+        }
+    }
+
+    pub(super) fn task(&self) -> Option<TaskId> {
+        match self.stage {
+            Stage::Building { task, .. } | Stage::Deploying { task, .. } => Some(task),
+            _ => None,
+        }
+    }
+
+    fn work(&self, known: Option<ArtifactStatus>, proved: bool) -> Option<Task> {
+        let spec = Arc::clone(self.declared.spec.as_ref().ok()?);
+        Some(Task { spec, known, proved })
+    }
+
+    /// Its turn has come.
+    pub(super) fn start(&mut self, task: TaskId, now: Time) -> Option<Task> {
+        let Stage::Queued { known } = &mut self.stage else { return None };
+        let known = known.take();
+        let work = self.work(known.clone(), known.is_some())?;
+        self.stage = Stage::Building { task, proved: known.is_some() };
+        if known.is_none() {
+            let name = work.spec.name.clone();
+            let build = BuildStatus {
+                id: task.to_string(),
+                started: now.to_string(),
+                log: format!("/v1/functions/{name}/log"),
+                ..BuildStatus::default()
+            };
+            self.status.build = Some(build);
+            self.status.say(Phase::Building, &format!("Builds {}.{}", work.spec.source, self.remainder()));
+        }
+        Some(work)
+    }
+
+    pub(super) fn built(&mut self, built: &Built, now: Time) -> Option<Task> {
+        let Stage::Building { task, proved } = self.stage else { return None };
+        let proved = proved && built.restored;
+        if !proved {
+            self.note_build(&built.log_tail, built.took);
+            if let Some(build) = &mut self.status.build {
+                build.cached = built.cached;
+            }
+            let reason = if built.cached { "Cached" } else { "Built" };
+            self.status.set("Built", true, reason, (&built.notes.join(" "), &now.to_string()));
+            self.status.say(Phase::Deploying, &format!("Starts the new version.{}", self.remainder()));
+        }
+        self.stage = Stage::Deploying { task, artifact: built.artifact.clone() };
+        self.work(None, proved)
+    }
+
+    pub(super) fn deployed(&mut self, deployed: &Deployed, now: Time) {
+        let Stage::Deploying { artifact, .. } = &self.stage else { return };
+        self.status.artifact = Some(artifact.clone());
+        self.stage = Stage::Serving;
+        (self.serves, self.failures) = (true, 0);
+        self.status.endpoint = Some(deployed.endpoint.clone());
+        let now = now.to_string();
+        self.status.set("Deployed", true, "Deployed", ("", &now));
+        self.status.set("Ready", true, "Serving", ("", &now));
+        self.conclude(Phase::Succeeded, "Deployment is active and healthy.");
+    }
+
+    /// A build or deployment failed; returns the time of the next attempt.
+    pub(super) fn failed(&mut self, failure: Failure, now: Time) -> Option<Time> {
+        let built = matches!(self.stage, Stage::Deploying { .. });
+        self.stage = Stage::Failed;
+        self.failures += 1;
+        if !built {
+            self.note_build(&failure.log_tail, failure.took);
+        }
+        let (fact, at) = (if built { "Deployed" } else { "Built" }, now.to_string());
+        self.status.set(fact, false, failure.reason, (&failure.message, &at));
+        if !self.serves {
+            self.status.endpoint = None;
+            self.status.artifact = None;
+            self.status.set("Ready", false, failure.reason, ("", &at));
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(10).saturating_sub(1)).min(LONGEST_PAUSE);
+        let again = failure.transient.then(|| now + pause);
+        let hint = again.map(|_| format!(" Tried again in {} s.", pause.as_secs())).unwrap_or_default();
+        self.conclude(Phase::Failed, &format!("{}{hint}{}", failure.message, self.remainder()));
+        again
+    }
+
+    /// The time of the next attempt has come.
+    pub(super) fn again(&mut self) -> bool {
+        if !matches!(self.stage, Stage::Failed) || self.declared.spec.is_err() {
+            return false;
+        }
+        self.stage = Stage::Queued { known: None };
+        true
+    }
+
+    fn note_build(&mut self, log_tail: &str, took: Duration) {
+        if let Some(build) = &mut self.status.build {
+            log_tail.clone_into(&mut build.log_tail);
+            build.took = format!("{:.1}s", took.as_secs_f64());
+        }
+    }
+
+    /// A sentence about the version that still answers.
+    fn remainder(&self) -> &'static str {
+        if self.serves { " The previous version keeps serving." } else { "" }
+    }
+
+    /// The desired state was carried out, or failed.
+    fn conclude(&mut self, phase: Phase, message: &str) {
+        self.status.observed_generation = self.number;
+        self.status.observed_digest = self.declared.identity.digest.clone();
+        self.status.say(phase, message);
+    }
+
+    /// Writes the status, unless the object has it.
+    pub(super) fn write_if_new(&mut self, key: &str, effects: &mut Vec<Effect>) {
+        if self.declared.status != self.status {
+            self.write(key, effects);
+        }
+    }
+
+    pub(super) fn write(&mut self, key: &str, effects: &mut Vec<Effect>) {
+        if self.writing || self.gone || !self.declared.writable {
+            return;
+        }
+        self.writing = true;
+        let status = Box::new(self.status.clone());
+        effects.push(Effect::Write(key.to_owned(), self.declared.identity.clone(), status));
+    }
+
+    pub(super) fn view<'a>(&'a self, name: &'a str) -> View<'a> {
+        View { name, spec: self.declared.spec.as_ref().ok(), status: &self.status, generation: self.number }
+    }
+}

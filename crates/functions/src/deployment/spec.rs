@@ -1,0 +1,325 @@
+//! The spec of a function (`v1alpha1`).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{
+    FunctionName,
+    field::{Mistakes, Object},
+    source::CodeUri,
+};
+
+/// A function as a person wants it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FunctionSpec {
+    /// Its name.
+    pub name: FunctionName,
+    /// `spec.type`, as written: `keras`, `tfjs`.
+    pub kind: String,
+    /// The language that the type stands for.
+    pub language: Language,
+    /// The place of its code.
+    pub source: CodeUri,
+    /// The SHA-256 that the archive has to have.
+    pub sha256: Option<String>,
+    /// The function that is called.
+    pub entrypoint: Entrypoint,
+    /// `runtime.pythonVersion` or `runtime.nodeVersion`.
+    pub version: Option<String>,
+    /// The bundler of a JavaScript build.
+    pub bundler: Option<Bundler>,
+    /// The platform that runs it.
+    pub platform: Platform,
+    /// Variables of its environment.
+    pub env: BTreeMap<String, String>,
+    /// Bounds of its processes and requests.
+    pub limits: Limits,
+    /// JSON that a new version has to answer before it takes over.
+    pub probe: Option<Value>,
+}
+
+/// Language of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    /// Python, with packages of `requirements.txt`.
+    Python,
+    /// JavaScript on Node.js, with packages of `package.json`.
+    JavaScript,
+}
+
+/// The function that is called: an attribute of a module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entrypoint {
+    /// The module: dotted for Python, a path without its ending for JavaScript.
+    pub module: String,
+    /// The function in it.
+    pub function: String,
+}
+
+/// A bundler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bundler {
+    /// Rollup, with its configuration file.
+    Rollup {
+        /// The file, relative to the code.
+        config: String,
+    },
+}
+
+/// The platform that runs a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Platform {
+    /// Processes of this machine, behind the gateway.
+    Local,
+    /// Azure Functions.
+    Azure(AzureApp),
+}
+
+/// A function app.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AzureApp {
+    /// The resource group.
+    pub group: String,
+    /// The name of the function app.
+    pub app: String,
+}
+
+/// Bounds of the processes and requests of a function on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// The longest that one request may take.
+    pub timeout: Duration,
+    /// Requests that run at once.
+    pub concurrency: usize,
+    /// Time without a request after which its process ends.
+    pub idle: Duration,
+    /// Memory of its process, in MiB.
+    pub memory_mib: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        Self { timeout: Duration::from_secs(30), concurrency: 8, idle: minutes(10), memory_mib: 2048 }
+    }
+}
+
+/// Fields of `spec`.
+const FIELDS: [&str; 10] =
+    ["type", "sourceUri", "sourceSha256", "entrypoint", "runtime", "build", "target", "env", "limits", "probe"];
+
+/// The most variables of the environment.
+const MOST_VARIABLES: usize = 100;
+
+/// Reads an object; `None` where something is wrong that has been told.
+pub(super) fn read(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Option<FunctionSpec> {
+    head(key, object, mistakes);
+    let name = mistakes.keep(FunctionName::new(key));
+    let spec = Object::of(object, "spec", "spec", mistakes);
+    if !spec.is_there() {
+        mistakes.add("spec is missing");
+        return None;
+    }
+    spec.only(&FIELDS, mistakes);
+    let (kind, language) = language(&spec, mistakes)?;
+    let source = spec.required("sourceUri", "\"azure-blob://CONTAINER/src.zip\"", mistakes);
+    let source =
+        source.and_then(|text| mistakes.keep(CodeUri::parse(text).map_err(|why| format!("spec.sourceUri: {why}"))));
+    let sha256 =
+        spec.text("sourceSha256", mistakes).map(|text| text.trim_start_matches("sha256:").to_ascii_lowercase());
+    if sha256.as_ref().is_some_and(|text| text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+        mistakes.add("spec.sourceSha256 must be 64 hexadecimal digits");
+    }
+    let example = if language == Language::Python { "\"handler.predict\"" } else { "\"dist/bundle.handler\"" };
+    let entrypoint = spec.required("entrypoint", example, mistakes);
+    let entrypoint = entrypoint.and_then(|text| mistakes.keep(entrypoint_of(text, language)));
+    let version = version(&spec, language, mistakes);
+    let bundler = bundler(&spec, language, mistakes);
+    let platform = platform(&spec, mistakes);
+    let env = environment(&spec, mistakes);
+    let limits = limits(&spec, mistakes);
+    let probe = spec.value("probe").cloned();
+    Some(FunctionSpec {
+        name: name?,
+        kind,
+        language,
+        source: source?,
+        sha256,
+        entrypoint: entrypoint?,
+        version,
+        bundler,
+        platform: platform?,
+        env,
+        limits,
+        probe,
+    })
+}
+
+fn head(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) {
+    match object.get("apiVersion").and_then(Value::as_str) {
+        Some("v1alpha1") => {}
+        Some(other) => mistakes.add(format!("apiVersion {other:?} is unknown: write \"v1alpha1\"")),
+        None => mistakes.add("apiVersion is missing: write \"v1alpha1\""),
+    }
+    match object.get("kind").and_then(Value::as_str) {
+        Some("ModelDeployment" | "Function") => {}
+        Some(other) => mistakes.add(format!("kind {other:?} is unknown: write \"ModelDeployment\"")),
+        None => mistakes.add("kind is missing: write \"ModelDeployment\""),
+    }
+    let metadata = Object::of(object, "metadata", "metadata", mistakes);
+    match metadata.required("name", &format!("{key:?}"), mistakes) {
+        Some(name) if name != key => {
+            mistakes.add(format!("metadata.name is {name:?}, but the key ends with {key:?}: use one name for both"));
+        }
+        _ => {}
+    }
+    if metadata.value("generation").is_some_and(|generation| generation.as_i64().is_none_or(|number| number < 0)) {
+        mistakes.add("metadata.generation must be a whole number that grows with each change, or be left out");
+    }
+}
+
+fn language(spec: &Object<'_>, mistakes: &mut Mistakes) -> Option<(String, Language)> {
+    let kind = spec.required("type", "\"keras\" or \"tfjs\"", mistakes)?;
+    let language = match kind {
+        "keras" | "python" => Language::Python,
+        "tfjs" | "javascript" => Language::JavaScript,
+        other => {
+            mistakes.add(format!("spec.type {other:?} is unknown: use keras, python, tfjs or javascript"));
+            return None;
+        }
+    };
+    Some((kind.to_owned(), language))
+}
+
+fn entrypoint_of(text: &str, language: Language) -> Result<Entrypoint, String> {
+    let wrong = |why: &str| Err(format!("spec.entrypoint {text:?}: {why}"));
+    let word = |word: &str| {
+        let plain = |c: char| c.is_alphanumeric() || c == '_' || (c == '$' && language == Language::JavaScript);
+        !word.is_empty() && word.chars().all(plain) && !word.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let Some((module, function)) = text.rsplit_once('.') else {
+        return wrong(match language {
+            Language::Python => "write MODULE.FUNCTION, e.g. handler.predict",
+            Language::JavaScript => "write FILE.EXPORT without the file's ending, e.g. dist/bundle.handler",
+        });
+    };
+    let fine = match language {
+        Language::Python => module.split('.').all(word),
+        Language::JavaScript => {
+            let inside = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['\\', '\0']);
+            module.strip_prefix("./").unwrap_or(module).split('/').all(inside)
+        }
+    };
+    if !fine || !word(function) {
+        return wrong("it names no function inside the code");
+    }
+    let module = module.strip_prefix("./").unwrap_or(module);
+    Ok(Entrypoint { module: module.to_owned(), function: function.to_owned() })
+}
+
+fn version(spec: &Object<'_>, language: Language, mistakes: &mut Mistakes) -> Option<String> {
+    let runtime = spec.below("runtime", "spec.runtime", mistakes);
+    runtime.only(&["pythonVersion", "nodeVersion"], mistakes);
+    let (field, other) = match language {
+        Language::Python => ("pythonVersion", "nodeVersion"),
+        Language::JavaScript => ("nodeVersion", "pythonVersion"),
+    };
+    if runtime.value(other).is_some() {
+        mistakes.add(format!("spec.runtime.{other} does not belong to this spec.type"));
+    }
+    let text = runtime.text(field, mistakes)?;
+    let digits = |part: &str| (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts: Vec<&str> = text.split('.').collect();
+    let fine = parts.iter().all(|part| digits(part))
+        && match language {
+            Language::Python => parts.len() == 2,
+            Language::JavaScript => parts.len() <= 3,
+        };
+    if !fine {
+        let example = if language == Language::Python { "\"3.11\"" } else { "\"20\"" };
+        mistakes.add(format!("spec.runtime.{field} {text:?} is no version: write e.g. {example}"));
+    }
+    Some(text.to_owned())
+}
+
+fn bundler(spec: &Object<'_>, language: Language, mistakes: &mut Mistakes) -> Option<Bundler> {
+    let build = spec.below("build", "spec.build", mistakes);
+    if !build.is_there() {
+        return None;
+    }
+    build.only(&["bundler", "configFile"], mistakes);
+    if language == Language::Python {
+        mistakes.add("spec.build belongs to JavaScript: a Python function needs none");
+        return None;
+    }
+    let config = build.text("configFile", mistakes).unwrap_or("rollup.config.js");
+    let inside = |part: &str| !part.is_empty() && part != "..";
+    if config.starts_with('/') || !config.split('/').all(inside) {
+        mistakes.add(format!("spec.build.configFile {config:?} must be a path inside the code"));
+    }
+    match build.text("bundler", mistakes) {
+        None | Some("rollup") => Some(Bundler::Rollup { config: config.to_owned() }),
+        Some("none") => None,
+        Some(other) => {
+            mistakes.add(format!("spec.build.bundler {other:?} is unknown: use rollup or none"));
+            None
+        }
+    }
+}
+
+fn platform(spec: &Object<'_>, mistakes: &mut Mistakes) -> Option<Platform> {
+    let target = spec.below("target", "spec.target", mistakes);
+    target.only(&["platform", "resourceGroup", "appName"], mistakes);
+    match target.required("platform", "\"azure-function\" or \"local\"", mistakes)? {
+        "local" => Some(Platform::Local),
+        "azure-function" => {
+            let group = target.required("resourceGroup", "\"ml-prod-rg\"", mistakes);
+            let app = target.required("appName", "\"sentiment-prod\"", mistakes);
+            Some(Platform::Azure(AzureApp { group: group?.to_owned(), app: app?.to_owned() }))
+        }
+        other => {
+            mistakes.add(format!("spec.target.platform {other:?} is unknown: use azure-function or local"));
+            None
+        }
+    }
+}
+
+fn environment(spec: &Object<'_>, mistakes: &mut Mistakes) -> BTreeMap<String, String> {
+    let env = spec.below("env", "spec.env", mistakes);
+    if env.fields().count() > MOST_VARIABLES {
+        mistakes.add(format!("spec.env has more than {MOST_VARIABLES} variables"));
+    }
+    let mut variables = BTreeMap::new();
+    for (name, value) in env.fields() {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        match value {
+            Value::String(text) if begins && name.chars().all(plain) && !text.contains('\0') => {
+                variables.insert(name.clone(), text.clone());
+            }
+            Value::String(_) => {
+                mistakes.add(format!("spec.env has the name {name:?}: use letters, digits and underscores"))
+            }
+            _ => mistakes.add(format!("spec.env.{name} must be a string")),
+        }
+    }
+    variables
+}
+
+fn limits(spec: &Object<'_>, mistakes: &mut Mistakes) -> Limits {
+    let given = spec.below("limits", "spec.limits", mistakes);
+    given.only(&["timeoutSeconds", "concurrency", "idleSeconds", "memoryMiB"], mistakes);
+    let otherwise = Limits::default();
+    let seconds =
+        |field, most, mistakes: &mut Mistakes| given.whole(field, (1, most), mistakes).map(Duration::from_secs);
+    let concurrency = given.whole("concurrency", (1, 1_000), mistakes).and_then(|number| usize::try_from(number).ok());
+    Limits {
+        timeout: seconds("timeoutSeconds", 600, mistakes).unwrap_or(otherwise.timeout),
+        concurrency: concurrency.unwrap_or(otherwise.concurrency),
+        idle: seconds("idleSeconds", 86_400, mistakes).unwrap_or(otherwise.idle),
+        memory_mib: given.whole("memoryMiB", (32, 1 << 20), mistakes).unwrap_or(otherwise.memory_mib),
+    }
+}

@@ -1,0 +1,81 @@
+//! The two lines of a platform team's manual, verbatim, and mistakes in them.
+
+use super::*;
+
+const KERAS: &str = r#"{"apiVersion":"v1alpha1","kind":"ModelDeployment","metadata":{"name":"sentiment-analyzer","uid":"a1b2c3d4-e5f6-7890-1234-567890abcdef"},"spec":{"type":"keras","sourceUri":"azure-blob://artifacts/models/sentiment-analyzer/v1.2.0/src.zip","entrypoint":"handler.predict","runtime":{"pythonVersion":"3.9"},"target":{"platform":"azure-function","resourceGroup":"ml-prod-rg","appName":"sentiment-analyzer-prod"}},"status":{"phase":"Pending","observedGeneration":0}}"#;
+const TFJS: &str = r#"{"apiVersion":"v1alpha1","kind":"ModelDeployment","metadata":{"name":"image-classifier-js","uid":"b2c3d4e5-f6a7-8901-2345-67890abcdef1"},"spec":{"type":"tfjs","sourceUri":"azure-blob://artifacts/models/image-classifier-js/v0.8.1/src.zip","entrypoint":"dist/bundle.handler","runtime":{"nodeVersion":"18"},"build":{"bundler":"rollup","configFile":"rollup.config.js"},"target":{"platform":"azure-function","resourceGroup":"ml-edge-rg","appName":"image-classifier-js-prod"}},"status":{"phase":"Pending","observedGeneration":0}}"#;
+
+fn read(key: &str, text: &str) -> Declared {
+    Declared::read(key, text.as_bytes(), Rev(1))
+}
+
+#[test]
+fn both_examples_are_read() {
+    let keras = read("sentiment-analyzer", KERAS);
+    let spec = keras.spec.expect("a spec");
+    assert_eq!((spec.kind.as_str(), spec.language, spec.version.as_deref()), ("keras", Language::Python, Some("3.9")));
+    assert_eq!((spec.entrypoint.module.as_str(), spec.entrypoint.function.as_str()), ("handler", "predict"));
+    let blob = "models/sentiment-analyzer/v1.2.0/src.zip".to_owned();
+    assert_eq!(spec.source, CodeUri::AzureBlob { container: "artifacts".to_owned(), blob });
+    assert_eq!((keras.identity.generation, keras.unknown.len(), keras.writable), (None, 0, true));
+    let tfjs = read("image-classifier-js", TFJS).spec.expect("a spec");
+    assert_eq!(tfjs.bundler, Some(Bundler::Rollup { config: "rollup.config.js".to_owned() }));
+    assert_eq!((tfjs.entrypoint.module.as_str(), tfjs.entrypoint.function.as_str()), ("dist/bundle", "handler"));
+    let app = AzureApp { group: "ml-edge-rg".to_owned(), app: "image-classifier-js-prod".to_owned() };
+    assert_eq!(tfjs.platform, Platform::Azure(app));
+}
+
+#[test]
+fn mistakes_are_named() {
+    for (from, to, says) in [
+        (r#""type":"keras""#, r#""type":"pytorch""#, "spec.type \"pytorch\" is unknown: use keras"),
+        (r#""type":"keras","#, "", "spec.type is missing"),
+        (r#""handler.predict""#, r#""handler""#, "spec.entrypoint \"handler\": write MODULE.FUNCTION"),
+        (r#""handler.predict""#, r#""../x.predict""#, "names no function inside the code"),
+        (r#""3.9""#, "3.9", "spec.runtime.pythonVersion must be a string, not 3.9"),
+        (r#""3.9""#, r#""3""#, "is no version"),
+        ("azure-blob:", "ftp:", "the scheme \"ftp\" is unknown: write file:PATH"),
+        (r#""resourceGroup":"ml-prod-rg","#, "", "spec.target.resourceGroup is missing"),
+        (r#""azure-function""#, r#""lambda""#, "spec.target.platform \"lambda\" is unknown"),
+        (r#""name":"sentiment-analyzer""#, r#""name":"other""#, "the key ends with \"sentiment-analyzer\""),
+        ("v1alpha1", "v9", "apiVersion \"v9\" is unknown"),
+        (r#""spec":{"#, r#""spec":[],"x":{"#, "spec must be an object, not a list; spec is missing"),
+        ("{\"api", "[{\"api", "the value is not JSON"),
+    ] {
+        let declared = read("sentiment-analyzer", &KERAS.replacen(from, to, 1));
+        let message = declared.spec.expect_err(to);
+        assert!(message.contains(says), "{to}: {message}");
+    }
+    let typo = read("sentiment-analyzer", &KERAS.replacen("\"runtime\"", "\"runtimes\"", 1));
+    assert_eq!(typo.unknown, ["spec.runtimes"]);
+}
+
+#[test]
+fn the_status_is_no_part_of_the_identity() {
+    let one = read("sentiment-analyzer", KERAS).identity;
+    assert_eq!(one, read("sentiment-analyzer", &KERAS.replace("Pending", "Succeeded")).identity);
+    assert_ne!(one, read("sentiment-analyzer", &KERAS.replace("v1.2.0", "v1.2.1")).identity);
+    let counted = read("sentiment-analyzer", &KERAS.replace("\"uid\"", "\"generation\":7,\"uid\"")).identity;
+    assert_eq!((counted.generation, &counted.digest), (Some(7), &one.digest));
+}
+
+#[test]
+fn places_of_code() {
+    let good = "0123456789abcdef0123456789abcdef01234567";
+    for (text, fine) in [
+        ("file:/a/b.zip", true),
+        ("file:///a/b", true),
+        ("file:b.zip", false),
+        ("https://h/x.tar.gz?sig=1", true),
+        ("https://me:secret@h/x.zip", false),
+        ("s3://b/k.zip", true),
+        ("s3://b", false),
+        ("azure-blob:///x", false),
+        (&format!("git+https://h/r.git@{good}"), true),
+        ("git+https://h/r.git@main", false),
+        ("x.zip", false),
+    ] {
+        assert_eq!(CodeUri::parse(text).is_ok(), fine, "{text}");
+    }
+    assert_eq!(CodeUri::parse("https://h/x.zip?sig=1").expect("a URI").to_string(), "https://h/x.zip");
+}

@@ -1,0 +1,237 @@
+//! Carries out what the controller decides, in one loop.
+//!
+//! ```text
+//! follow ──News──▶ ┐                     ┌──▶ build, deploy: tasks that can be cancelled
+//! tasks  ──Event─▶ ├─▶ controller ──────▶├──▶ remove
+//! timers ────────▶ ┘      │ Effect       └──▶ write a status (one at a time for each function)
+//!                         └──▶ board: what people see
+//! ```
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use berth_control::store::{Rev, Store};
+use berth_spec::Time;
+use tokio::{
+    sync::mpsc,
+    task::{AbortHandle, JoinSet},
+    time::MissedTickBehavior,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Task, TaskId},
+    follow::{News, follow},
+    source::{Host, Report, Summary},
+    target::Unavailable,
+    writer,
+};
+
+/// News that wait for the controller.
+const QUEUE: usize = 256;
+
+/// Interval at which idle processes are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Sweeps between two clean-ups of the disk.
+const CLEAN_EVERY: u32 = 60;
+
+/// Pause before a status is written again that the store did not take.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
+
+/// The driver of one term.
+pub(crate) struct Driver {
+    store: Arc<dyn Store>,
+    host: Arc<Host>,
+    controller: Controller,
+    reports: mpsc::Sender<Report>,
+    work: JoinSet<Option<Event>>,
+    tasks: BTreeMap<TaskId, AbortHandle>,
+    rev: Rev,
+}
+
+impl Driver {
+    pub(crate) fn new(store: Arc<dyn Store>, host: Arc<Host>, reports: mpsc::Sender<Report>) -> Self {
+        let policy = Policy { parallel: host.parallel() };
+        // Numbers of builds are times, so that those of two terms differ.
+        let controller = Controller::new(policy, now().as_millis(), host.local().serving());
+        let (work, tasks) = (JoinSet::new(), BTreeMap::new());
+        Self { store, host, controller, reports, work, tasks, rev: Rev::NONE }
+    }
+
+    /// Runs until the end of the term. What is deployed goes on serving.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let (news, mut heard) = mpsc::channel(QUEUE);
+        let mut following = JoinSet::new();
+        following.spawn(follow(Arc::clone(&self.store), news));
+        let (mut sweep, mut sweeps) = (tokio::time::interval(SWEEP), 0_u32);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let wake = self.controller.wake_at().map_or(SWEEP, |at| at.since(now()));
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(told) = heard.recv() => match told {
+                    News::Event(event, rev) => {
+                        self.rev = rev;
+                        self.on(event);
+                        self.report(None).await;
+                    }
+                    News::Trouble(problem) => self.report(Some(problem)).await,
+                },
+                Some(done) = self.work.join_next(), if !self.work.is_empty() => match done {
+                    Ok(Some(event)) => {
+                        self.on(event);
+                        self.report(None).await;
+                    }
+                    Ok(None) => {}
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => tracing::error!(event = "function_task_broke", %error, "please report it"),
+                },
+                () = tokio::time::sleep(wake) => self.on(Event::Tick),
+                _ = sweep.tick() => {
+                    self.host.sweep(Instant::now());
+                    sweeps = (sweeps + 1) % CLEAN_EVERY;
+                    if sweeps == 0 {
+                        self.clean();
+                    }
+                }
+            }
+        }
+        self.work.shutdown().await;
+        following.shutdown().await;
+    }
+
+    fn on(&mut self, event: Event) {
+        let effects = self.controller.on(event, now());
+        for effect in effects {
+            self.perform(effect);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Build(id, task) => {
+                let host = Arc::clone(&self.host);
+                let handle = self.work.spawn(async move {
+                    let built = match host.runs_here(&task.spec.platform) {
+                        true => host.builder().build(id, &task).await,
+                        false => Err(Unavailable::failure()),
+                    };
+                    tell_built(&task, &built);
+                    Some(Event::Built(id, Box::new(built)))
+                });
+                self.tasks.insert(id, handle);
+            }
+            Effect::Deploy(id, task, artifact) => {
+                let host = Arc::clone(&self.host);
+                let handle = self.work.spawn(async move {
+                    let deployed = host.target(&task.spec.platform).deploy(&task, &artifact).await;
+                    tell_deployed(&task, &deployed);
+                    Some(Event::Deployed(id, deployed))
+                });
+                self.tasks.insert(id, handle);
+            }
+            Effect::Cancel(id) => {
+                if let Some(task) = self.tasks.remove(&id) {
+                    task.abort();
+                }
+            }
+            Effect::Remove(key) => {
+                let host = Arc::clone(&self.host);
+                self.work.spawn(async move {
+                    for target in host.targets() {
+                        if let Err(failure) = target.remove(&key).await {
+                            tracing::warn!(event = "function_not_removed", function = %key, reason = failure.message);
+                        }
+                    }
+                    tracing::info!(event = "function_removed", function = %key, "nothing of it is left");
+                    Some(Event::Removed(key))
+                });
+            }
+            Effect::Delete(key, identity) => {
+                let store = Arc::clone(&self.store);
+                self.work.spawn(async move {
+                    while let Err(error) = writer::remove(&*store, &full(&key), &identity).await {
+                        tracing::debug!(event = "function_not_deleted", function = %key, %error);
+                        tokio::time::sleep(WRITE_AGAIN).await;
+                    }
+                    None
+                });
+            }
+            Effect::Write(key, identity, status) => {
+                let store = Arc::clone(&self.store);
+                self.work.spawn(async move {
+                    loop {
+                        match writer::write(&*store, &full(&key), &identity, &status).await {
+                            Ok(written) => return Some(Event::Written(key, status, written)),
+                            Err(error) => tracing::debug!(event = "function_status_unwritten", function = %key, %error),
+                        }
+                        tokio::time::sleep(WRITE_AGAIN).await;
+                    }
+                });
+            }
+        }
+        self.tasks.retain(|_, task| !task.is_finished());
+    }
+
+    /// Tells people how things stand.
+    async fn report(&mut self, problem: Option<String>) {
+        let counts = self.controller.counts();
+        let changed = self.controller.changed().into_iter();
+        self.host.show(changed.map(|(name, view)| (name, view.map(|view| Summary::of(&view)))), &counts);
+        let report = Report { rev: self.rev, problem, functions: counts };
+        // Nobody listens at the end of a term.
+        let _ = self.reports.send(report).await;
+    }
+
+    fn clean(&mut self) {
+        let mut used = self.host.local().used();
+        used.extend(self.controller.view().filter_map(|view| Some(view.status.artifact.as_ref()?.digest.clone())));
+        let host = Arc::clone(&self.host);
+        self.work.spawn(async move {
+            let swept = tokio::task::spawn_blocking(move || host.builder().artifacts().sweep(&used)).await;
+            if let Ok(Err(error)) = swept {
+                tracing::warn!(event = "artifacts_not_swept", %error);
+            }
+            None
+        });
+    }
+}
+
+/// Key of an object in the store.
+fn full(key: &str) -> String {
+    format!("/{key}")
+}
+
+/// The time.
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn tell_built(task: &Task, built: &Result<Built, Failure>) {
+    let function = &task.spec.name;
+    match built {
+        Ok(built) if built.restored => {}
+        Ok(built) => tracing::info!(
+            event = "function_built", %function, artifact = built.artifact.digest, size = built.artifact.size,
+            cached = built.cached, took_ms = u64::try_from(built.took.as_millis()).unwrap_or(u64::MAX), "built"
+        ),
+        Err(failure) => {
+            tracing::warn!(event = "function_build_failed", %function, reason = failure.reason, message = failure.message);
+        }
+    }
+}
+
+fn tell_deployed(task: &Task, deployed: &Result<Deployed, Failure>) {
+    let function = &task.spec.name;
+    match deployed {
+        Ok(deployed) => tracing::info!(event = "function_deployed", %function, endpoint = deployed.endpoint, "serving"),
+        Err(failure) => {
+            tracing::warn!(event = "function_deploy_failed", %function, reason = failure.reason, message = failure.message);
+        }
+    }
+}

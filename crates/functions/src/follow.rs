@@ -1,0 +1,93 @@
+//! Follows the objects of the store: all of them at one revision, then every change after it.
+//!
+//! ```text
+//! list (pages of one revision) ──▶ watch from revision + 1 ──▶ changes
+//!   ▲                                   │ compacted, or broken
+//!   └───────────────────────────────────┘  the controller compares: nothing is lost, and nothing is done twice
+//! ```
+
+use std::{sync::Arc, time::Duration};
+
+use berth_control::store::{Change, MAX_PAGE, Page, Rev, Store, StoreError};
+use futures::StreamExt as _;
+use tokio::sync::mpsc;
+
+use crate::{controller::Event, deployment::Declared};
+
+/// Pause after an error: long enough for a store that is away.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// News of the store.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// Something for the controller, as of a revision.
+    Event(Event, Rev),
+    /// The store does not answer.
+    Trouble(String),
+}
+
+/// Follows until nobody takes the news any more.
+pub(crate) async fn follow(store: Arc<dyn Store>, news: mpsc::Sender<News>) {
+    loop {
+        match round(&*store, &news).await {
+            Ok(()) => return,
+            Err(StoreError::Compacted { oldest }) => {
+                tracing::info!(
+                    event = "functions_relist",
+                    oldest = oldest.0,
+                    "the history is compacted: listing again"
+                );
+            }
+            Err(error) => {
+                tracing::warn!(event = "functions_store_away", %error, "functions go on serving; retrying");
+                if news.send(News::Trouble(error.to_string())).await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+}
+
+/// One listing and the watch after it. Ends well when nobody listens.
+async fn round(store: &dyn Store, news: &mpsc::Sender<News>) -> Result<(), StoreError> {
+    let (mut objects, mut page) = (Vec::new(), Page { limit: MAX_PAGE, ..Page::default() });
+    let at = loop {
+        let listing = store.list("/", page.clone()).await?;
+        let at = if page.at == Rev::NONE { listing.at } else { page.at };
+        page.after = listing.entries.last().map(|entry| entry.key.clone());
+        page.at = at;
+        for entry in listing.entries {
+            let key = name_of(&entry.key);
+            objects.push((key.to_owned(), Declared::read(key, &entry.value, entry.modified)));
+        }
+        if !listing.more {
+            break at;
+        }
+    };
+    if news.send(News::Event(Event::Listed(objects), at)).await.is_err() {
+        return Ok(());
+    }
+    let mut watch = store.watch("/", at.next()).await?;
+    while let Some(commit) = watch.next().await {
+        let commit = commit?;
+        for change in commit.changes {
+            let event = match change {
+                Change::Put(entry) => {
+                    let key = name_of(&entry.key);
+                    Event::Put(key.to_owned(), Declared::read(key, &entry.value, entry.modified))
+                }
+                Change::Deleted { key } => Event::Deleted(name_of(&key).to_owned()),
+            };
+            if news.send(News::Event(event, commit.rev)).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+    Err(StoreError::Closed)
+}
+
+/// The name of a function from its key, which begins with a slash.
+fn name_of(key: &str) -> &str {
+    key.strip_prefix('/').unwrap_or(key)
+}

@@ -1,0 +1,207 @@
+"""Runs one Python function: HTTP over a Unix socket in, the function, HTTP out.
+
+Arguments: the folder of the code, MODULE, FUNCTION, the path of the socket. The process ends when its standard input does.
+"""
+
+import asyncio
+import http.server
+import importlib
+import inspect
+import json
+import os
+import socketserver
+import sys
+import threading
+import traceback
+
+LARGEST = 64 << 20
+
+
+def follow_parent():
+    while os.read(0, 1024):
+        pass
+    os._exit(0)
+
+
+def annotated(parameter):
+    annotation = parameter.annotation
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return name.rsplit(".", 1)[-1] == "HttpRequest"
+
+
+def style_of(function, module):
+    """`json`: takes the parsed body. `azure`: takes an HttpRequest. `azure-context`: that and a context."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return "json"
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if not positional:
+        return "nothing"
+    if len(positional) > 1 and positional[1].name == "context":
+        return "azure-context"
+    imports = "azure.functions" in sys.modules and any(
+        getattr(value, "__name__", "") == "azure.functions" for value in vars(module).values()
+    )
+    if annotated(positional[0]) or (imports and positional[0].name == "req"):
+        return "azure"
+    return "json"
+
+
+def find(module, name):
+    function = getattr(module, name, None)
+    if function is None:
+        have = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise SystemExit(f"{module.__name__} has no {name}, which spec.entrypoint names; it has {', '.join(have) or 'no functions'}")
+    # A function that the decorators of Azure's second model have wrapped.
+    wrapped = getattr(function, "_function", None)
+    if wrapped is not None and hasattr(wrapped, "get_user_function"):
+        return wrapped.get_user_function()
+    if not callable(function):
+        raise SystemExit(f"{module.__name__}.{name} is no function")
+    return function
+
+
+class Context:
+    """Of an invocation, as Azure's workers give it."""
+
+    def __init__(self, name):
+        self.function_name = name
+        self.function_directory = os.getcwd()
+        self.invocation_id = os.urandom(8).hex()
+        self.trace_context = None
+        self.retry_context = None
+
+
+def plain(value):
+    """Arrays and numbers of numpy and its kin."""
+    for method in ("tolist", "item", "numpy"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    if isinstance(value, (set, tuple)):
+        return list(value)
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode()
+    raise TypeError(f"the function returned a {type(value).__name__}, which is no JSON")
+
+
+def as_json(value):
+    return 200, {"content-type": "application/json"}, json.dumps(value, default=plain).encode()
+
+
+def as_answer(value):
+    if hasattr(value, "get_body") and hasattr(value, "status_code"):
+        headers = {str(k).lower(): str(v) for k, v in dict(value.headers or {}).items()}
+        if value.mimetype and "content-type" not in headers:
+            headers["content-type"] = value.mimetype
+        return int(value.status_code), headers, bytes(value.get_body() or b"")
+    return None
+
+
+def refuse(status, message):
+    return status, {"content-type": "application/json"}, json.dumps({"error": message}).encode()
+
+
+class Function:
+    def __init__(self, folder, module_name, name):
+        sys.path.insert(0, folder)
+        packages = os.path.join(folder, ".python_packages", "lib", "site-packages")
+        if os.path.isdir(packages):
+            import site
+
+            sys.path.insert(1, packages)
+            site.addsitedir(packages)
+        os.chdir(folder)
+        module = importlib.import_module(module_name)
+        self.name = os.environ.get("BERTH_FUNCTION", name)
+        self.function = find(module, name)
+        self.style = style_of(self.function, module)
+
+    def call(self, *arguments):
+        value = self.function(*arguments)
+        return asyncio.run(value) if inspect.iscoroutine(value) else value
+
+    def answer(self, method, url, headers, body):
+        if self.style.startswith("azure"):
+            return self.azure(method, url, headers, body)
+        if method not in ("POST", "PUT"):
+            return refuse(405, "this function takes a POST of JSON")
+        try:
+            value = json.loads(body) if body else None
+        except ValueError as error:
+            return refuse(400, f"the body is not JSON: {error}")
+        value = self.call() if self.style == "nothing" else self.call(value)
+        return as_answer(value) or as_json(value)
+
+    def azure(self, method, url, headers, body):
+        import azure.functions as func
+        from urllib.parse import parse_qsl, urlsplit
+
+        query = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+        request = func.HttpRequest(method=method, url=url, headers=headers, params=query, route_params={}, body=body)
+        context = (Context(self.name),) if self.style == "azure-context" else ()
+        value = self.call(request, *context)
+        found = as_answer(value)
+        if found:
+            return found
+        if value is None:
+            return 204, {}, b""
+        if isinstance(value, (str, bytes)):
+            return 200, {"content-type": "text/plain; charset=utf-8"}, value.encode() if isinstance(value, str) else value
+        return as_json(value)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def handle_one(self):
+        if self.path == "/.berth/health":
+            return 200, {}, b"ok"
+        length = int(self.headers.get("content-length") or 0)
+        if length > LARGEST:
+            return refuse(413, "the body is too large")
+        body = self.rfile.read(length)
+        url = self.headers.get("x-berth-url") or self.path
+        headers = {k: v for k, v in self.headers.items() if k.lower() != "x-berth-url"}
+        try:
+            return self.server.function.answer(self.command, url, headers, body)
+        except Exception as error:
+            traceback.print_exc()
+            return refuse(500, f"{type(error).__name__}: {error}")
+
+    def do(self):
+        status, headers, body = self.handle_one()
+        self.send_response_only(status)
+        for name, value in headers.items():
+            if name not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = do
+
+    def address_string(self):
+        return "gateway"
+
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def main():
+    folder, module, name, path = sys.argv[1:5]
+    threading.Thread(target=follow_parent, daemon=True).start()
+    function = Function(folder, module, name)
+    # The socket appears when everything is loaded.
+    half = path + ".new"
+    server = Server(half, Handler)
+    server.function = function
+    os.chmod(half, 0o600)
+    os.rename(half, path)
+    server.serve_forever()
+
+
+main()

@@ -1,0 +1,16 @@
+//! The way in: a source that follows etcd on the leader, and the host that runs functions on this machine.
+//!
+//! The host outlives terms: what is deployed goes on serving while nobody leads. It has threads of its own, so that no build
+//! delays a plan or an inference.
+
+mod etcd;
+mod host;
+mod metrics;
+mod summary;
+
+pub(crate) use self::summary::Report;
+pub use self::{
+    etcd::{DEFAULT_PREFIX, EtcdFunctions, address},
+    host::{Host, HostConfig},
+    summary::Summary,
+};

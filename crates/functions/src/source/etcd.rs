@@ -1,0 +1,176 @@
+//! The source: follows the objects of an etcd while this node leads.
+//!
+//! ```text
+//! Connecting ──etcd answers──▶ Following ──pause──▶ Paused: what is deployed serves on
+//!     ▲                           │  ▲                │
+//!     └──── sync, a new term ─────┘  └────resume──────┘
+//! ```
+
+use std::{sync::Arc, time::Duration};
+
+use berth_control::{
+    handle::Error,
+    source::{Context, Request, Requests, Source, SourceState},
+    store::etcd::{ConfigError, EtcdConfig, EtcdStore},
+};
+use berth_spec::Origin;
+use futures::{FutureExt as _, future::BoxFuture};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Host, Report};
+use crate::driver::Driver;
+
+/// Prefix of the objects.
+pub const DEFAULT_PREFIX: &str = "/models/deployments";
+
+/// Pause before etcd is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Reads `http://HOST:PORT;HOST:PORT/PREFIX` (`https` with TLS) as an address of etcd.
+///
+/// # Errors
+/// The form, where the text has another one.
+pub fn address(text: &str) -> Result<EtcdConfig, ConfigError> {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    let scheme = match scheme {
+        "http" | "etcd" => "etcd",
+        "https" | "etcds" => "etcds",
+        _ => return Err(ConfigError::Scheme(text.to_owned())),
+    };
+    let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let hosts: Vec<&str> = hosts.split([';', ',']).map(|host| host.rsplit("://").next().unwrap_or(host)).collect();
+    let prefix = if prefix.trim_matches('/').is_empty() { DEFAULT_PREFIX } else { prefix };
+    EtcdConfig::parse(&format!("{scheme}://{}/{}", hosts.join(","), prefix.trim_matches('/')))
+}
+
+/// A source of functions in etcd.
+pub struct EtcdFunctions {
+    config: EtcdConfig,
+    host: Arc<Host>,
+}
+
+impl EtcdFunctions {
+    /// Follows the objects below the prefix of `config`; `host` builds and runs them.
+    #[must_use]
+    pub fn new(config: EtcdConfig, host: Arc<Host>) -> Self {
+        Self { config, host }
+    }
+
+    fn place(&self) -> String {
+        format!("{}{}/", self.config.endpoints.join(","), self.config.prefix)
+    }
+}
+
+impl Source for EtcdFunctions {
+    fn kind(&self) -> &'static str {
+        "etcd"
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::new("etcd", &self.place())
+    }
+
+    fn run(self: Arc<Self>, context: Context, requests: Requests) -> BoxFuture<'static, Result<(), Error>> {
+        async move {
+            self.attend(context, requests).await;
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+impl EtcdFunctions {
+    async fn attend(&self, context: Context, mut requests: Requests) {
+        loop {
+            if requests.is_paused() {
+                context.update_status(|status| status.state = SourceState::Paused);
+                tokio::select! {
+                    () = context.shutdown().cancelled() => return,
+                    _ = requests.next() => continue,
+                }
+            }
+            let (reports, mut told) = mpsc::channel(16);
+            let over = CancellationToken::new();
+            let follow = follow(self.config.clone(), Arc::clone(&self.host), reports, over.clone());
+            let Some(mut following) = self.host.start(follow) else { return };
+            loop {
+                tokio::select! {
+                    () = context.shutdown().cancelled() => {
+                        over.cancel();
+                        // It ends its builds, and leaves what is deployed.
+                        let _ = (&mut following).await;
+                        return;
+                    }
+                    Some(report) = told.recv() => show(&context, &report),
+                    request = requests.next() => match request {
+                        Request::Webhook => {}
+                        Request::Sync | Request::Pause | Request::Resume => break,
+                    },
+                }
+            }
+            over.cancel();
+            let _ = following.await;
+        }
+    }
+}
+
+/// Connects, and follows until `over`.
+async fn follow(config: EtcdConfig, host: Arc<Host>, reports: mpsc::Sender<Report>, over: CancellationToken) {
+    let connected = connect(config, &reports);
+    let Some(store) = over.run_until_cancelled(connected).await else { return };
+    Driver::new(Arc::new(store), host, reports).run(over).await;
+}
+
+async fn connect(config: EtcdConfig, reports: &mpsc::Sender<Report>) -> EtcdStore {
+    let mut told = None;
+    loop {
+        let error = match EtcdStore::connect(config.clone()).await {
+            Ok(store) => return store,
+            Err(error) => {
+                error.to_string().replace("the address given with --store", "the address given with --source")
+            }
+        };
+        if told.as_ref() != Some(&error) {
+            tracing::warn!(event = "functions_store_away", error, "functions go on serving; retrying");
+            told = Some(error.clone());
+        }
+        let report = Report { rev: berth_control::store::Rev::NONE, problem: Some(error), functions: [].into() };
+        // Nobody listens at the end of a term.
+        let _ = reports.send(report).await;
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+fn show(context: &Context, report: &Report) {
+    let now = context.now();
+    context.update_status(|status| {
+        status.problem.clone_from(&report.problem);
+        status.state = if report.problem.is_some() { SourceState::Retrying } else { SourceState::Synced };
+        if report.problem.is_none() {
+            status.revision = Some(report.rev.to_string());
+            status.seen = Some(report.rev.to_string());
+            status.checked_at = Some(now);
+            status.applied_at = Some(now);
+            let count = |phase| report.functions.get(phase).copied().unwrap_or_default();
+            status.counts.deployments = report.functions.values().sum();
+            status.set_detail("succeeded", count("Succeeded").to_string());
+            status.set_detail("failed", count("Failed").to_string());
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read() {
+        let read = |text: &str| address(text).map(|config| (config.endpoints, config.prefix, config.tls.is_some()));
+        let hosts = |hosts: &[&str]| hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>();
+        assert_eq!(read("http://h:1"), Ok((hosts(&["h:1"]), DEFAULT_PREFIX.to_owned(), false)));
+        assert_eq!(read("https://h;i:2/x/y/"), Ok((hosts(&["h:2379", "i:2"]), "/x/y".to_owned(), true)));
+        assert_eq!(read("http://h:1;http://i:2"), Ok((hosts(&["h:1", "i:2"]), DEFAULT_PREFIX.to_owned(), false)));
+        assert!(read("ftp://h").is_err() && read("http://").is_err() && read("http://u:p@h").is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! Functions of this machine: what builds them, what runs them, and what people see of them.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use berth_control::api::FunctionBoard;
+use berth_wire::api::FunctionView;
+use berth_worker::prepare::Settings;
+use bytes::Bytes;
+use prometheus_client::registry::Registry;
+use tokio::runtime::Runtime;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Summary, metrics::Metrics};
+use crate::{
+    build::{BuildConfig, Builder},
+    deployment::Platform,
+    target::{
+        Target, Unavailable,
+        local::{LocalConfig, LocalTarget},
+    },
+};
+
+/// Settings of the host.
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// Folder for everything.
+    pub root: PathBuf,
+    /// The gateway's address, as in `http://HOST:PORT`.
+    pub gateway: String,
+    /// Credentials of object stores, by the variable names of their own tools.
+    pub credentials: BTreeMap<String, String>,
+    /// Settings of `uv` and interpreters.
+    pub python: Settings,
+    /// True if all functions run on this machine, whatever their specs say.
+    pub all_local: bool,
+    /// Builds at once.
+    pub parallel: usize,
+}
+
+/// Functions of this machine.
+pub struct Host {
+    builder: Builder,
+    local: LocalTarget,
+    azure: Unavailable,
+    all_local: bool,
+    parallel: usize,
+    board: Mutex<BTreeMap<String, Summary>>,
+    metrics: Metrics,
+    runtime: Threads,
+}
+
+/// Threads of functions. They end in the background: the process ends with them.
+struct Threads(Option<Runtime>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Host {
+    /// Opens the folders, takes up what ran before, and starts its threads. Blocks.
+    ///
+    /// # Errors
+    /// If a folder cannot be used.
+    pub fn open(config: HostConfig, registry: &mut Registry) -> io::Result<Arc<Self>> {
+        let HostConfig { root, gateway, credentials, python, all_local, parallel } = config;
+        let builder = Builder::open(BuildConfig { root: root.join("builds"), credentials, python })?;
+        let local = LocalConfig { root: root.join("run"), gateway };
+        let local = LocalTarget::open(local, Arc::clone(builder.artifacts()), Arc::clone(builder.toolchain()))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("berth-functions")
+            .enable_all()
+            .build()?;
+        tracing::info!(event = "functions_ready", isolation = builder.isolation(), restored = local.serving().len());
+        Ok(Arc::new(Self {
+            builder,
+            local,
+            azure: Unavailable,
+            all_local,
+            parallel: parallel.max(1),
+            board: Mutex::default(),
+            metrics: Metrics::register(registry),
+            runtime: Threads(Some(runtime)),
+        }))
+    }
+
+    pub(crate) fn builder(&self) -> &Builder {
+        &self.builder
+    }
+
+    pub(crate) fn local(&self) -> &LocalTarget {
+        &self.local
+    }
+
+    pub(crate) fn parallel(&self) -> usize {
+        self.parallel
+    }
+
+    /// The target of a platform.
+    pub(crate) fn target(&self, platform: &Platform) -> &dyn Target {
+        if self.runs_here(platform) { &self.local } else { &self.azure }
+    }
+
+    pub(crate) fn runs_here(&self, platform: &Platform) -> bool {
+        self.all_local || matches!(platform, Platform::Local)
+    }
+
+    /// All targets: a removed function may have been on any of them.
+    pub(crate) fn targets(&self) -> [&dyn Target; 2] {
+        [&self.local, &self.azure]
+    }
+
+    /// Starts work on the threads of functions. Dropping the handle ends it.
+    pub(crate) fn start<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<AbortOnDropHandle<T>> {
+        let runtime = self.runtime.0.as_ref()?;
+        Some(AbortOnDropHandle::new(runtime.handle().spawn(work)))
+    }
+
+    /// Answers a request to a function.
+    pub async fn call(self: Arc<Self>, request: http::Request<Bytes>) -> http::Response<Bytes> {
+        let host = Arc::clone(&self);
+        let answer = match self.start(async move { host.local.call(request).await }) {
+            Some(running) => running.await.ok(),
+            None => None,
+        };
+        let answer = answer.unwrap_or_else(|| {
+            let mut response = http::Response::new(Bytes::from_static(b"{\"error\":\"the server is stopping\"}"));
+            *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
+            response
+        });
+        self.metrics.answered(answer.status().as_u16());
+        answer
+    }
+
+    /// Changes what people see.
+    pub(crate) fn show(
+        &self,
+        changed: impl Iterator<Item = (String, Option<Summary>)>,
+        counts: &BTreeMap<&'static str, usize>,
+    ) {
+        let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, summary) in changed {
+            match summary {
+                Some(summary) => drop(board.insert(name, summary)),
+                None => drop(board.remove(&name)),
+            }
+        }
+        drop(board);
+        self.metrics.functions(counts);
+    }
+
+    /// Ends processes that nobody needs.
+    pub(crate) fn sweep(&self, now: Instant) {
+        self.local.sweep(now);
+        self.metrics.processes(self.local.load().0);
+    }
+
+    /// Every function, by name.
+    #[must_use]
+    pub fn functions(&self) -> Vec<Summary> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// One function.
+    #[must_use]
+    pub fn function(&self, name: &str) -> Option<Summary> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+}
+
+impl FunctionBoard for Host {
+    fn list(&self) -> Vec<FunctionView> {
+        self.functions().iter().map(Summary::view).collect()
+    }
+
+    fn log(&self, name: &str) -> Option<String> {
+        self.function(name)?;
+        let built = std::fs::File::open(self.builder.log_path(name)).and_then(std::io::read_to_string);
+        let said = self.local.said(name).filter(|said| !said.is_empty());
+        let said = said.map(|said| format!("--- output of the function ---\n{said}")).unwrap_or_default();
+        Some(format!("{}{said}", built.unwrap_or_default()))
+    }
+}

@@ -1,0 +1,153 @@
+//! The status of a function, as it stands in its object.
+
+use serde::{Deserialize, Serialize};
+
+/// The longest message in a status.
+const LONGEST_MESSAGE: usize = 2_000;
+
+/// Status of a function. Berth alone writes it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Status {
+    /// State in one word.
+    pub phase: Phase,
+    /// The same in a sentence.
+    pub message: String,
+    /// The last generation that was carried out, or that failed.
+    pub observed_generation: i64,
+    /// Digest of the desired state that `observed_generation` numbers.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub observed_digest: String,
+    /// Facts, each true or false.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// The last build.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildStatus>,
+    /// The artifact that is deployed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<ArtifactStatus>,
+    /// URL that answers a POST of JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+}
+
+/// State of a function in one word.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Phase {
+    /// Waits for its turn.
+    #[default]
+    Pending,
+    /// Its code is fetched and built.
+    Building,
+    /// Its artifact is started and asked.
+    Deploying,
+    /// Answers.
+    Succeeded,
+    /// The newest generation could not be carried out. An earlier one may still answer.
+    Failed,
+    /// Being removed.
+    Terminating,
+}
+
+impl Phase {
+    /// All phases.
+    pub const ALL: [Self; 6] =
+        [Self::Pending, Self::Building, Self::Deploying, Self::Succeeded, Self::Failed, Self::Terminating];
+
+    /// The word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Building => "Building",
+            Self::Deploying => "Deploying",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::Terminating => "Terminating",
+        }
+    }
+}
+
+/// A fact about a function.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Name of the fact: `SpecValid`, `Built`, `Deployed`, `Ready`.
+    pub r#type: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// One word that says why.
+    pub reason: String,
+    /// The same in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Time at which `status` last changed.
+    pub last_transition_time: String,
+}
+
+/// A build.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BuildStatus {
+    /// Its number.
+    pub id: String,
+    /// When it began.
+    pub started: String,
+    /// Seconds that it took, as text: `12.4s`.
+    pub took: String,
+    /// True if an earlier build of the same inputs was used.
+    pub cached: bool,
+    /// Last lines of its log.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub log_tail: String,
+    /// Path of the whole log in the control API.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub log: String,
+}
+
+/// An artifact.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ArtifactStatus {
+    /// `sha256:…` of the ZIP file.
+    pub digest: String,
+    /// Its bytes.
+    pub size: u64,
+}
+
+impl Status {
+    /// Sets a condition. Its time changes with its status only.
+    pub fn set(&mut self, name: &str, holds: bool, reason: &str, (message, now): (&str, &str)) {
+        let status = if holds { "True" } else { "False" };
+        let message = shortened(message);
+        let same = self.conditions.iter_mut().find(|condition| condition.r#type == name);
+        if let Some(condition) = same {
+            if condition.status != status {
+                now.clone_into(&mut condition.last_transition_time);
+            }
+            (condition.status, condition.reason, condition.message) = (status.to_owned(), reason.to_owned(), message);
+            return;
+        }
+        self.conditions.push(Condition {
+            r#type: name.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message,
+            last_transition_time: now.to_owned(),
+        });
+    }
+
+    /// Sets phase and message.
+    pub fn say(&mut self, phase: Phase, message: &str) {
+        (self.phase, self.message) = (phase, shortened(message));
+    }
+}
+
+/// A message that fits into a status.
+fn shortened(message: &str) -> String {
+    match message.char_indices().nth(LONGEST_MESSAGE) {
+        Some((end, _)) => format!("{} …", &message[..end]),
+        None => message.to_owned(),
+    }
+}

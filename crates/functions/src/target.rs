@@ -1,0 +1,23 @@
+//! Targets: where a built function runs.
+
+pub mod local;
+mod unavailable;
+
+pub(crate) use unavailable::Unavailable;
+
+use futures::future::BoxFuture;
+
+use crate::{
+    controller::{Deployed, Failure, Task},
+    status::ArtifactStatus,
+};
+
+/// A place where functions run.
+pub trait Target: Send + Sync {
+    /// Deploys an artifact beside what runs, proves it, and lets it take over. What ran before stays where this fails or is
+    /// dropped.
+    fn deploy<'a>(&'a self, task: &'a Task, artifact: &'a ArtifactStatus) -> BoxFuture<'a, Result<Deployed, Failure>>;
+
+    /// Removes everything of a function. What is not there is no error.
+    fn remove<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), Failure>>;
+}

@@ -1,0 +1,260 @@
+//! Functions as processes of this machine, behind the gateway's `/functions/NAME`.
+//!
+//! ```text
+//! deploy: unpack ──▶ start ──▶ health, probe ──▶ take the route ──▶ the version before drains and ends
+//! call:   route ──▶ permit (concurrency, bounded line) ──▶ instance (started if there is none) ──▶ Unix socket
+//! idle:   no request for `idleSeconds` ──▶ its process ends; the next request starts one
+//! ```
+
+mod answer;
+mod instance;
+mod record;
+mod version;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use berth_worker::prepare::Toolchain;
+use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture};
+
+use self::{record::Record, version::Version};
+use super::Target;
+use crate::{
+    build::{ArtifactStore, Manifest, Parents, blocking, unpack_zip},
+    controller::{Deployed, Failure, Task},
+    status::ArtifactStatus,
+};
+
+/// Path below which the gateway finds functions.
+pub const PREFIX: &str = "/functions/";
+
+/// Processes of functions at once. Further ones end the one that has been idle for longest.
+const MOST_INSTANCES: usize = 64;
+
+/// Settings of the target.
+#[derive(Debug, Clone)]
+pub struct LocalConfig {
+    /// Folder for unpacked artifacts.
+    pub root: PathBuf,
+    /// The gateway's address, as in `http://HOST:PORT`.
+    pub gateway: String,
+}
+
+/// Runs functions on this machine.
+#[derive(Debug)]
+pub struct LocalTarget {
+    config: LocalConfig,
+    artifacts: Arc<ArtifactStore>,
+    toolchain: Arc<Toolchain>,
+    parents: Parents,
+    routes: ArcSwap<BTreeMap<String, Arc<Version>>>,
+    /// Held while routes are replaced.
+    changing: Mutex<()>,
+    /// Versions deployed since the start: each has a folder of its own.
+    next: std::sync::atomic::AtomicU64,
+}
+
+impl LocalTarget {
+    /// Opens the folder and takes up what ran before. Blocks.
+    ///
+    /// # Errors
+    /// If the folder cannot be used.
+    pub fn open(config: LocalConfig, artifacts: Arc<ArtifactStore>, toolchain: Arc<Toolchain>) -> io::Result<Self> {
+        fs_err::create_dir_all(&config.root)?;
+        let root = fs_err::canonicalize(&config.root)?;
+        let target = Self {
+            config: LocalConfig { root, ..config },
+            artifacts,
+            toolchain,
+            parents: Parents::find(),
+            routes: ArcSwap::default(),
+            changing: Mutex::default(),
+            next: std::sync::atomic::AtomicU64::new(0),
+        };
+        target.restore()?;
+        Ok(target)
+    }
+
+    /// Routes what ran when the process before ended; processes start with the first request.
+    fn restore(&self) -> io::Result<()> {
+        for entry in fs_err::read_dir(&self.config.root)?.flatten() {
+            let folder = entry.path();
+            if let Some(record) = Record::read(&folder) {
+                let name = record.manifest.name.clone();
+                let version = Version::new(record, folder, self.launcher());
+                if let Some(other) = self.replace(&name, Some(Arc::new(version))) {
+                    // The process before ended between two versions. The controller mends a wrong choice.
+                    other.retire();
+                }
+            } else if folder.is_dir() {
+                // Half of a deployment that was cut off.
+                fs_err::remove_dir_all(&folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of functions that answer.
+    #[must_use]
+    pub fn serving(&self) -> BTreeSet<String> {
+        self.routes.load().keys().cloned().collect()
+    }
+
+    /// Digests of artifacts in use.
+    #[must_use]
+    pub fn used(&self) -> BTreeSet<String> {
+        self.routes.load().values().map(|version| version.record().artifact.digest.clone()).collect()
+    }
+
+    /// Processes that run, and requests in flight.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        let routes = self.routes.load();
+        let running = routes.values().filter(|version| version.is_running()).count();
+        (running, routes.values().map(|version| version.in_flight()).sum())
+    }
+
+    /// The end of what a function's processes have said.
+    #[must_use]
+    pub fn said(&self, name: &str) -> Option<String> {
+        self.routes.load().get(name).map(|version| version.said())
+    }
+
+    fn launcher(&self) -> version::Launcher {
+        version::Launcher { toolchain: Arc::clone(&self.toolchain), parents: self.parents.clone() }
+    }
+
+    /// Puts a version in the place of another, which ends when its last request has.
+    fn replace(&self, name: &str, version: Option<Arc<Version>>) -> Option<Arc<Version>> {
+        let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = BTreeMap::clone(&self.routes.load());
+        let before = match version {
+            Some(version) => routes.insert(name.to_owned(), version),
+            None => routes.remove(name),
+        };
+        self.routes.store(Arc::new(routes));
+        before
+    }
+
+    /// Ends processes that nobody has asked for long enough, and those that are too many. Call it every second or so.
+    pub fn sweep(&self, now: Instant) {
+        let routes = self.routes.load();
+        let mut running: Vec<&Arc<Version>> = routes.values().filter(|version| version.is_running()).collect();
+        running.sort_by_key(|version| version.idle_since());
+        let surplus = running.len().saturating_sub(MOST_INSTANCES);
+        for (at, version) in running.into_iter().enumerate() {
+            let idle = now.saturating_duration_since(version.idle_since());
+            if version.in_flight() == 0 && (at < surplus || idle >= version.record().limits.idle) {
+                version.rest();
+            }
+        }
+    }
+
+    /// Answers a request whose path begins with [`PREFIX`].
+    pub async fn call(&self, request: http::Request<Bytes>) -> http::Response<Bytes> {
+        let rest = request.uri().path().strip_prefix(PREFIX).unwrap_or_default();
+        let name = rest.split('/').next().unwrap_or_default().to_owned();
+        let found = self.routes.load().get(&name).cloned();
+        match found {
+            Some(version) => version.call(request).await,
+            None => answer::refused(404, &format!("there is no function {name:?}: `berth get functions` lists them")),
+        }
+    }
+
+    async fn place(&self, task: &Task, artifact: &ArtifactStatus) -> Result<Version, crate::build::BuildError> {
+        let record = Record {
+            manifest: Manifest::of(&task.spec),
+            artifact: artifact.clone(),
+            env: task.spec.env.clone(),
+            limits: task.spec.limits.clone(),
+        };
+        let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let folder = self.config.root.join(format!("{}-{}-{number}", record.manifest.name, std::process::id()));
+        let half = Half(Some(folder.clone()));
+        let zip = self.artifacts.path(&artifact.digest).filter(|path| path.is_file());
+        let zip = zip.ok_or_else(|| {
+            crate::build::BuildError::passing("ArtifactGone", "the artifact is gone from the disk: it is built again")
+        })?;
+        let to = folder.join("app");
+        blocking(move || {
+            fs_err::create_dir_all(&to)?;
+            unpack_zip(&zip, &to)
+        })
+        .await?;
+        let version = Version::new(record, folder, self.launcher());
+        half.done();
+        Ok(version)
+    }
+
+    async fn bring_up(&self, task: &Task, artifact: &ArtifactStatus) -> Result<Deployed, crate::build::BuildError> {
+        let name = task.spec.name.as_str();
+        let endpoint = format!("{}{PREFIX}{name}", self.config.gateway);
+        let deployed = Deployed { endpoint };
+        let wanted = (&artifact.digest, &task.spec.limits, &task.spec.env);
+        let same = |version: &Arc<Version>| {
+            let record = version.record();
+            (&record.artifact.digest, &record.limits, &record.env) == wanted
+                && record.manifest == Manifest::of(&task.spec)
+        };
+        if task.proved && self.routes.load().get(name).is_some_and(same) {
+            return Ok(deployed);
+        }
+        let version = self.place(task, artifact).await?;
+        if !task.proved {
+            version.prove(task.spec.probe.as_ref()).await?;
+        }
+        version.keep()?;
+        if let Some(before) = self.replace(name, Some(Arc::new(version))) {
+            before.retire();
+        }
+        Ok(deployed)
+    }
+}
+
+/// Removes a folder unless its making is done.
+struct Half(Option<PathBuf>);
+
+impl Half {
+    fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.0 {
+            // What cannot be removed goes at the next start.
+            let _ = fs_err::remove_dir_all(folder);
+        }
+    }
+}
+
+impl Target for LocalTarget {
+    fn deploy<'a>(&'a self, task: &'a Task, artifact: &'a ArtifactStatus) -> BoxFuture<'a, Result<Deployed, Failure>> {
+        async move {
+            let started = Instant::now();
+            let done = self.bring_up(task, artifact).await;
+            done.map_err(|error| error.into_failure(String::new(), started.elapsed()))
+        }
+        .boxed()
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), Failure>> {
+        async move {
+            if let Some(version) = self.replace(name, None) {
+                version.retire();
+                // Requests in flight have their own time-outs.
+                version.emptied(Duration::from_secs(30)).await;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+}

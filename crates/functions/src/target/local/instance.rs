@@ -1,0 +1,277 @@
+//! One process of a function: started, asked over its Unix socket, ended.
+//!
+//! Its standard input is a pipe that ends when this process does, however that happens: it ends then, too.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::UnixStream,
+    process::{Child, ChildStdin, Command},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::version::Launcher;
+use crate::{
+    build::{BuildLog, Group, Manifest, find_node},
+    deployment::Language,
+};
+
+/// Program of Python functions.
+const PYTHON_HOST: &str = include_str!("../../host/host.py");
+
+/// Program of JavaScript functions.
+const NODE_HOST: &str = include_str!("../../host/host.cjs");
+
+/// The largest answer.
+const LARGEST_ANSWER: usize = 64 << 20;
+
+/// Processes and threads of a function.
+const PROCESSES: u32 = 256;
+
+/// Version of Python where none was wished.
+const PYTHON: &str = "3.11";
+
+/// Interval at which a start is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Joins the groups, and becomes the program.
+const SCRIPT: &str = r#"n=$1; shift
+while [ "$n" -gt 0 ]; do echo $$ > "$1" || exit 125; shift; n=$((n-1)); done
+ulimit -c 0
+exec "$@""#;
+
+/// A start.
+pub(super) struct Start<'a> {
+    pub(super) manifest: &'a Manifest,
+    pub(super) app: &'a Path,
+    pub(super) env: &'a BTreeMap<String, String>,
+    pub(super) memory_mib: u64,
+    pub(super) limit: Duration,
+}
+
+/// Reason why a process gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    #[error("its process is gone ({0})")]
+    Gone(String),
+    #[error("its answer has more than {LARGEST_ANSWER} bytes")]
+    TooLarge,
+}
+
+/// A running process.
+#[derive(Debug)]
+pub(super) struct Instance {
+    child: Mutex<Child>,
+    group: Option<Pid>,
+    limits: Group,
+    socket: PathBuf,
+    /// Folder of the socket and the host program.
+    folder: PathBuf,
+    _input: Option<ChildStdin>,
+    _readers: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Instance {
+    /// Starts a process and waits until it is ready.
+    pub(super) async fn start(start: Start<'_>, launcher: &Launcher, log: Arc<BuildLog>) -> Result<Self, String> {
+        let folder = private_folder().map_err(|error| error.to_string())?;
+        let guard = Folder(folder.clone());
+        let socket = folder.join("s");
+        let (program, host, text) = match start.manifest.language {
+            Language::Python => {
+                let version = start.manifest.version.as_deref().unwrap_or(PYTHON);
+                let python = launcher.toolchain.python(version).await.map_err(|fault| fault.message)?;
+                (python, "host.py", PYTHON_HOST)
+            }
+            Language::JavaScript => {
+                let environment = launcher.toolchain.environment();
+                let (node, _) =
+                    find_node(&environment, start.manifest.version.as_deref()).await.map_err(|error| error.text())?;
+                (node, "host.cjs", NODE_HOST)
+            }
+        };
+        let host = folder.join(host);
+        fs_err::write(&host, text).map_err(|error| error.to_string())?;
+        let limits = Group::make(&launcher.parents, start.memory_mib, PROCESSES);
+        let doors: Vec<PathBuf> = limits.doors().collect();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors).arg(&program);
+        if start.manifest.language == Language::Python {
+            command.args(["-s", "-B", "-u"]);
+        }
+        command.arg(&host).arg(start.app).args([&start.manifest.module, &start.manifest.function]).arg(&socket);
+        command.env_clear().envs(environment(launcher, &start)).current_dir(start.app);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+        let readers = [follow(child.stdout.take(), &log), follow(child.stderr.take(), &log)];
+        let instance = Self {
+            group: child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)),
+            _input: child.stdin.take(),
+            child: Mutex::new(child),
+            limits,
+            socket,
+            folder: guard.taken(),
+            _readers: readers.into_iter().flatten().collect(),
+        };
+        instance.ready(start.limit, &log).await?;
+        Ok(instance)
+    }
+
+    /// Waits until it answers.
+    async fn ready(&self, limit: Duration, log: &BuildLog) -> Result<(), String> {
+        let end = Instant::now() + limit;
+        loop {
+            if self.socket.exists() {
+                let health =
+                    http::Request::get("/.berth/health").body(Bytes::new()).map_err(|error| error.to_string())?;
+                if let Ok(Ok(answer)) = tokio::time::timeout(Duration::from_secs(5), self.call(health)).await
+                    && answer.status().is_success()
+                {
+                    return Ok(());
+                }
+            }
+            if !self.is_alive() {
+                // Its last words may be on their way.
+                tokio::time::sleep(LOOK).await;
+                let why = if self.limits.ran_out_of_memory() { "out of memory (spec.limits.memoryMiB): " } else { "" };
+                return Err(format!("its process ended: {why}{}", last_words(&log.tail())));
+            }
+            if Instant::now() >= end {
+                return Err(format!("its process was not ready within {} s", limit.as_secs()));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(child.try_wait(), Ok(None))
+    }
+
+    /// One request over a connection of its own: on a Unix socket that costs microseconds, and none is broken when it is
+    /// needed.
+    pub(super) async fn call(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, CallError> {
+        let gone = |error: &dyn std::error::Error| {
+            let memory = if self.limits.ran_out_of_memory() { ", out of memory" } else { "" };
+            CallError::Gone(format!("{error}{memory}"))
+        };
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| gone(&error))?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| gone(&error))?;
+        let asked = async {
+            let answer = sender.send_request(sent(request)).await.map_err(|error| gone(&error))?;
+            let (head, body) = answer.into_parts();
+            let body = Limited::new(body, LARGEST_ANSWER).collect().await;
+            let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+                true => CallError::TooLarge,
+                false => gone(&*error),
+            })?;
+            Ok(http::Response::from_parts(head, body.to_bytes()))
+        };
+        tokio::pin!(asked);
+        tokio::select! {
+            answer = &mut asked => answer,
+            // The connection may end before its answer is taken.
+            _ = connection => asked.await,
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if let Some(group) = self.group {
+            // Nobody is left in it where all have ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A request as a function sees it.
+fn sent(request: http::Request<Bytes>) -> http::Request<Full<Bytes>> {
+    let (mut head, body) = request.into_parts();
+    let url = head.uri.to_string();
+    if let Ok(url) = http::HeaderValue::from_str(&url) {
+        head.headers.insert("x-berth-url", url);
+    }
+    for name in ["connection", "transfer-encoding", "content-length", "expect", "upgrade", "te", "keep-alive"] {
+        head.headers.remove(name);
+    }
+    head.headers.insert(http::header::HOST, http::HeaderValue::from_static("function"));
+    let path = if head.uri.path() == "/.berth/health" { "/.berth/health" } else { "/" };
+    head.uri = http::Uri::from_static(path);
+    head.version = http::Version::HTTP_11;
+    http::Request::from_parts(head, Full::new(body))
+}
+
+/// The last lines that say something.
+fn last_words(tail: &str) -> String {
+    let lines: Vec<&str> = tail.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let error = lines.iter().rposition(|line| line.contains("Error") || line.contains("error:"));
+    let from = error.unwrap_or(lines.len().saturating_sub(1));
+    lines[from.min(lines.len())..].iter().take(2).copied().collect::<Vec<_>>().join(" ").chars().take(500).collect()
+}
+
+fn environment(launcher: &Launcher, start: &Start<'_>) -> Vec<(OsString, OsString)> {
+    let mut environment = launcher.toolchain.environment();
+    environment.extend(start.env.iter().map(|(name, value)| (name.into(), value.into())));
+    environment.extend([
+        ("HOME".into(), start.app.into()),
+        ("BERTH_FUNCTION".into(), (&start.manifest.name).into()),
+        ("PYTHONDONTWRITEBYTECODE".into(), "1".into()),
+        ("TF_CPP_MIN_LOG_LEVEL".into(), "2".into()),
+    ]);
+    environment
+}
+
+fn follow(
+    pipe: Option<impl tokio::io::AsyncRead + Unpin + Send + 'static>,
+    log: &Arc<BuildLog>,
+) -> Option<AbortOnDropHandle<()>> {
+    let (mut pipe, log) = (pipe?, Arc::clone(log));
+    let read = async move {
+        let mut buffer = vec![0; 8 << 10];
+        while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
+            log.add(&buffer[..read]);
+        }
+    };
+    Some(AbortOnDropHandle::new(tokio::runtime::Handle::current().spawn(read)))
+}
+
+/// A folder that only we can look into, with a path short enough for a socket.
+fn private_folder() -> io::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let folder = std::env::temp_dir().join(format!("berth-{:016x}", rand::random::<u64>()));
+    std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+    Ok(folder)
+}
+
+/// Removes a folder unless it is taken.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn taken(mut self) -> PathBuf {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}

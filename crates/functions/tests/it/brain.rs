@@ -1,0 +1,308 @@
+//! The brain as a table of stories: events in, effects out.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use berth_control::store::Rev;
+use berth_functions::{
+    controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, TaskId},
+    deployment::Declared,
+    status::{ArtifactStatus, Phase, Status},
+    writer::Written,
+};
+use berth_spec::Time;
+use serde_json::{Value, json};
+
+/// A controller with a store of one object's statuses.
+struct Play {
+    brain: Controller,
+    now: Time,
+    rev: u64,
+    effects: Vec<Effect>,
+}
+
+fn object(name: &str, code: &str, generation: Option<i64>) -> Value {
+    let mut object = json!({
+        "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": name},
+        "spec": {"type": "python", "sourceUri": format!("file:/code/{code}"), "entrypoint": "handler.predict",
+                 "target": {"platform": "local"}},
+        "status": {"phase": "Pending", "observedGeneration": 0},
+    });
+    if let Some(generation) = generation {
+        object["metadata"]["generation"] = generation.into();
+    }
+    object
+}
+
+fn artifact(digit: u64) -> ArtifactStatus {
+    ArtifactStatus { digest: format!("sha256:{digit:064}"), size: 7 }
+}
+
+impl Play {
+    fn new() -> Self {
+        Self {
+            brain: Controller::new(Policy { parallel: 2 }, 1, BTreeSet::new()),
+            now: Time(1),
+            rev: 1,
+            effects: vec![],
+        }
+    }
+
+    fn declared(&mut self, object: &Value) -> (String, Declared) {
+        self.rev += 1;
+        let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
+        let declared = Declared::read(&name, object.to_string().as_bytes(), Rev(self.rev));
+        (name, declared)
+    }
+
+    fn on(&mut self, event: Event) {
+        let effects = self.brain.on(event, self.now);
+        self.effects.extend(effects);
+    }
+
+    fn put(&mut self, object: &Value) {
+        let (name, declared) = self.declared(object);
+        self.on(Event::Put(name, declared));
+    }
+
+    /// Answers every write as a store would that nobody else writes to, with its echo.
+    fn settle(&mut self) -> Option<Status> {
+        let mut last = None;
+        while let Some(at) = self.effects.iter().position(|effect| matches!(effect, Effect::Write(..))) {
+            let Effect::Write(key, _, status) = self.effects.remove(at) else { continue };
+            self.rev += 1;
+            last = Some((*status).clone());
+            self.on(Event::Written(key, status, Written::Done(Rev(self.rev))));
+        }
+        last
+    }
+
+    fn builds(&self) -> Vec<u64> {
+        let id = |effect: &Effect| if let Effect::Build(id, _) = effect { Some(id.0) } else { None };
+        self.effects.iter().filter_map(id).collect()
+    }
+
+    fn built(&mut self, task: u64) {
+        let built = Built {
+            artifact: artifact(task),
+            cached: false,
+            restored: false,
+            took: Duration::from_secs(1),
+            log_tail: "done".to_owned(),
+            notes: vec![],
+        };
+        self.on(Event::Built(TaskId(task), Box::new(Ok(built))));
+    }
+
+    fn deployed(&mut self, task: u64) {
+        self.on(Event::Deployed(TaskId(task), Ok(Deployed { endpoint: "http://h/functions/f".to_owned() })));
+    }
+
+    fn failed(&mut self, task: u64, transient: bool) {
+        let message = "npm ci failed".to_owned();
+        let failure =
+            Failure { reason: "BuildFailed", message, transient, log_tail: "words".to_owned(), took: Duration::ZERO };
+        self.on(Event::Built(TaskId(task), Box::new(Err(failure))));
+    }
+
+    fn status(&self, name: &str) -> Status {
+        self.brain.view().find(|view| view.name == name).expect("a function").status.clone()
+    }
+}
+
+#[test]
+fn a_put_is_built_deployed_and_told() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    assert_eq!(play.builds(), [1]);
+    assert_eq!(play.settle().map(|status| status.phase), Some(Phase::Building));
+    play.built(1);
+    assert_eq!(play.settle().map(|status| status.phase), Some(Phase::Deploying));
+    assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Deploy(TaskId(1), ..))));
+    play.deployed(1);
+    let status = play.settle().expect("a status");
+    assert_eq!((status.phase, status.observed_generation), (Phase::Succeeded, 1));
+    assert_eq!((status.endpoint.as_deref(), status.artifact), (Some("http://h/functions/f"), Some(artifact(1))));
+    assert_eq!(status.build.map(|build| (build.took, build.log_tail)), Some(("1.0s".to_owned(), "done".to_owned())));
+    play.effects.clear();
+    play.put(&object("f", "a.zip", None));
+    assert!(play.builds().is_empty(), "the same spec is not built again");
+    assert_eq!(play.settle().map(|status| status.phase), Some(Phase::Succeeded), "the status of a person is mended");
+}
+
+#[test]
+fn the_generation_of_a_person_counts_and_content_where_there_is_none() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", Some(7)));
+    play.built(1);
+    play.deployed(1);
+    assert_eq!(play.status("f").observed_generation, 7);
+    play.put(&object("f", "b.zip", Some(9)));
+    assert_eq!(play.status("f").observed_generation, 7, "not carried out yet");
+    play.built(2);
+    play.deployed(2);
+    assert_eq!(play.status("f").observed_generation, 9);
+    play.put(&object("f", "c.zip", None));
+    play.built(3);
+    play.deployed(3);
+    assert_eq!(play.status("f").observed_generation, 10);
+}
+
+#[test]
+fn the_newest_spec_wins() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    play.put(&object("f", "b.zip", None));
+    assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Cancel(TaskId(1)))));
+    assert_eq!(play.builds(), [1, 2]);
+    play.built(1);
+    assert!(!play.effects.iter().any(|effect| matches!(effect, Effect::Deploy(..))), "the answer of a cancelled build");
+    play.built(2);
+    play.deployed(2);
+    assert_eq!((play.status("f").phase, play.status("f").artifact), (Phase::Succeeded, Some(artifact(2))));
+}
+
+#[test]
+fn a_broken_build_leaves_the_old_version_serving() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    play.built(1);
+    play.deployed(1);
+    play.put(&object("f", "b.zip", None));
+    play.failed(2, false);
+    let status = play.status("f");
+    assert_eq!((status.phase, status.observed_generation), (Phase::Failed, 2));
+    assert_eq!(status.message, "npm ci failed The previous version keeps serving.");
+    assert_eq!((status.endpoint.is_some(), status.artifact), (true, Some(artifact(1))));
+    assert_eq!(play.brain.wake_at(), None, "a broken build waits for a change");
+}
+
+#[test]
+fn failures_that_pass_are_tried_again_with_pauses() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    let mut pauses = vec![];
+    for task in 1..=9 {
+        play.failed(task, true);
+        let at = play.brain.wake_at().expect("another attempt");
+        pauses.push(at.since(play.now).as_secs());
+        play.now = at;
+        play.on(Event::Tick);
+        assert_eq!(play.builds().last(), Some(&(task + 1)));
+    }
+    assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
+}
+
+#[test]
+fn a_bad_spec_is_told_and_not_built() {
+    let mut play = Play::new();
+    let mut bad = object("f", "a.zip", Some(3));
+    bad["spec"]["type"] = "pytorch".into();
+    play.put(&bad);
+    let status = play.settle().expect("a status");
+    assert_eq!((status.phase, status.observed_generation), (Phase::Failed, 3));
+    assert!(status.message.contains("spec.type \"pytorch\" is unknown"), "{}", status.message);
+    assert!(play.builds().is_empty());
+    play.on(Event::Put("x".to_owned(), Declared::read("x", b"{", Rev(9))));
+    assert!(play.effects.is_empty(), "nothing is written over text that is no object");
+    assert_eq!(play.status("x").phase, Phase::Failed);
+}
+
+#[test]
+fn deletion_tears_down_and_a_name_may_come_again() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    play.built(1);
+    play.deployed(1);
+    play.settle();
+    play.effects.clear();
+    play.on(Event::Deleted("f".to_owned()));
+    assert!(matches!(play.effects.as_slice(), [Effect::Remove(key)] if key == "f"), "{:?}", play.effects);
+    assert_eq!(play.status("f").phase, Phase::Terminating);
+    play.put(&object("f", "b.zip", None));
+    assert!(play.builds().is_empty(), "what was deleted is removed first");
+    play.on(Event::Removed("f".to_owned()));
+    assert_eq!(play.builds(), [2]);
+    play.on(Event::Deleted("f".to_owned()));
+    play.on(Event::Removed("f".to_owned()));
+    assert_eq!(play.brain.view().count(), 0);
+}
+
+#[test]
+fn a_deletion_timestamp_asks_for_the_end() {
+    let mut play = Play::new();
+    let mut leaving = object("f", "a.zip", None);
+    play.put(&leaving);
+    play.settle();
+    play.effects.clear();
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    play.put(&leaving);
+    assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Remove(_))));
+    assert_eq!(play.settle().map(|status| status.phase), Some(Phase::Terminating));
+    play.on(Event::Removed("f".to_owned()));
+    assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Delete(..))));
+    play.on(Event::Deleted("f".to_owned()));
+    assert_eq!(play.brain.view().count(), 0);
+}
+
+#[test]
+fn a_restart_builds_nothing_that_was_built() {
+    let mut play = Play::new();
+    let before = object("f", "a.zip", None);
+    play.put(&before);
+    play.built(1);
+    play.deployed(1);
+    let mut stored = before;
+    stored["status"] = serde_json::to_value(play.status("f")).expect("JSON");
+
+    let mut play = Play::new();
+    let (name, declared) = play.declared(&stored);
+    play.on(Event::Listed(vec![(name, declared)]));
+    let known = play.effects.iter().find_map(|effect| match effect {
+        Effect::Build(_, task) => task.known.clone(),
+        _ => None,
+    });
+    assert_eq!(known, Some(artifact(1)), "the artifact of the status is asked for");
+    let restored = Built {
+        artifact: artifact(1),
+        cached: true,
+        restored: true,
+        took: Duration::ZERO,
+        log_tail: String::new(),
+        notes: vec![],
+    };
+    play.on(Event::Built(TaskId(1), Box::new(Ok(restored))));
+    play.deployed(1);
+    assert_eq!(play.settle(), None, "nothing has changed, and nothing is written");
+    assert_eq!(play.status("f").phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_listing_removes_what_is_gone_and_turns_are_few() {
+    let brain = Controller::new(Policy { parallel: 2 }, 1, BTreeSet::from(["old".to_owned(), "c".to_owned()]));
+    let mut play = Play { brain, ..Play::new() };
+    let objects = ["a", "b", "c"].map(|name| play.declared(&object(name, "a.zip", None)));
+    play.on(Event::Listed(objects.into()));
+    assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Remove(key) if key == "old")));
+    assert_eq!(play.builds(), [1, 2], "two turns");
+    play.failed(1, false);
+    assert_eq!(play.builds(), [1, 2, 3]);
+    play.failed(3, false);
+    assert!(play.status("c").message.ends_with("The previous version keeps serving."), "{}", play.status("c").message);
+    play.on(Event::Listed(vec![]));
+    assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Cancel(TaskId(2)))));
+}
+
+#[test]
+fn a_status_that_a_person_overwrites_during_a_write_is_written_again() {
+    let mut play = Play::new();
+    let put = object("f", "a.zip", None);
+    play.put(&put);
+    let write = play.effects.iter().position(|effect| matches!(effect, Effect::Write(..))).expect("a write");
+    let Effect::Write(key, _, status) = play.effects.remove(write) else { panic!("a write") };
+    let written = Rev(play.rev + 1);
+    play.rev += 1;
+    // The person's put comes after ours, and is heard of before ours is acknowledged.
+    play.put(&put);
+    play.on(Event::Written(key, status, Written::Done(written)));
+    assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Write(..))), "{:?}", play.effects);
+}

@@ -1,0 +1,4 @@
+//! Tests of functions from etcd.
+
+mod brain;
+mod swap;

@@ -1,0 +1,325 @@
+"""Functions from etcd: plain `etcdctl put` in, builds by the real programs, answers over HTTP out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from harness.ports import free_port
+from harness.processes import Process
+from harness.waiting import PATIENCE, until
+
+KERAS = '{"apiVersion":"v1alpha1","kind":"ModelDeployment","metadata":{"name":"sentiment-analyzer","uid":"a1b2c3d4-e5f6-7890-1234-567890abcdef"},"spec":{"type":"keras","sourceUri":"azure-blob://artifacts/models/sentiment-analyzer/v1.2.0/src.zip","entrypoint":"handler.predict","runtime":{"pythonVersion":"3.9"},"target":{"platform":"azure-function","resourceGroup":"ml-prod-rg","appName":"sentiment-analyzer-prod"}},"status":{"phase":"Pending","observedGeneration":0}}'  # fmt: skip
+TFJS = '{"apiVersion":"v1alpha1","kind":"ModelDeployment","metadata":{"name":"image-classifier-js","uid":"b2c3d4e5-f6a7-8901-2345-67890abcdef1"},"spec":{"type":"tfjs","sourceUri":"azure-blob://artifacts/models/image-classifier-js/v0.8.1/src.zip","entrypoint":"dist/bundle.handler","runtime":{"nodeVersion":"18"},"build":{"bundler":"rollup","configFile":"rollup.config.js"},"target":{"platform":"azure-function","resourceGroup":"ml-edge-rg","appName":"image-classifier-js-prod"}},"status":{"phase":"Pending","observedGeneration":0}}'  # fmt: skip
+
+# A build installs from a registry, on a machine that compiles.
+BUILD = PATIENCE * 2
+
+
+class Etcd(Process):
+    """One member of etcd, and `etcdctl` against it."""
+
+    def __init__(self, folder: Path):
+        super().__init__("etcd", folder)
+        self.client, self.peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        self.start()
+
+    def start(self) -> None:
+        self.spawn(
+            "etcd", "--name", "s1", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", self.client,
+            "--advertise-client-urls", self.client, "--listen-peer-urls", self.peer,
+            "--initial-advertise-peer-urls", self.peer, "--initial-cluster", f"s1={self.peer}", "--unsafe-no-fsync",
+        )  # fmt: skip
+        until("etcd to be healthy", lambda: self.ctl("endpoint", "health", check=False).returncode == 0)
+
+    def ctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
+        command = ["etcdctl", "--endpoints", self.client, *arguments]
+        env = os.environ | {"ETCDCTL_API": "3"}
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=PATIENCE)
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    def put(self, value: str | dict) -> None:
+        text = value if isinstance(value, str) else json.dumps(value)
+        self.ctl("put", f"/models/deployments/{json.loads(text)['metadata']['name']}", text)
+
+    def object(self, name: str) -> dict:
+        text = self.ctl("get", f"/models/deployments/{name}", "--print-value-only").stdout
+        return json.loads(text) if text.strip() else {}
+
+    def status(self, name: str) -> dict:
+        return self.object(name).get("status", {})
+
+    def revision(self) -> int:
+        return json.loads(self.ctl("get", "/", "-w", "json").stdout)["header"]["revision"]
+
+    def settled(self, name: str, phase: str, generation: int, patience: float = BUILD) -> dict:
+        """The status, once the generation was carried out or has failed."""
+        seen = {}
+
+        def there():
+            seen.update(self.status(name))
+            return seen.get("phase") == phase and seen.get("observedGeneration") == generation and seen
+
+        return dict(until(lambda: f"{phase} of generation {generation}: {seen}", there, patience))
+
+
+@pytest.fixture
+def etcd(tmp_path):
+    etcd = Etcd(tmp_path)
+    yield etcd
+    etcd.close()
+
+
+@pytest.fixture
+def functions(berth, etcd):
+    """A server that follows etcd, and runs all functions itself."""
+    berth.arguments = ("--source", f"etcd={etcd.client}", "--function-target", "local")
+    return berth.start(*berth.arguments)
+
+
+def archive(folder: Path, name: str, files: dict[str, str | bytes]) -> str:
+    """A ZIP file with these files; its URI."""
+    path = folder / name
+    with zipfile.ZipFile(path, "w") as zipped:
+        for file, content in files.items():
+            zipped.writestr(file, content)
+    return f"file:{path}"
+
+
+def function(name: str, uri: str, generation: int = 1, **spec) -> dict:
+    """A Python function of one file."""
+    spec = {"type": "python", "sourceUri": uri, "entrypoint": "handler.predict", "target": {"platform": "local"}} | spec
+    metadata = {"name": name, "generation": generation}
+    return {"apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec}
+
+
+def ask(berth, name: str, body) -> tuple[int, object]:
+    status, _, answer = berth.post(f"/functions/{name}", body)
+    return status, json.loads(answer)
+
+
+def at_endpoint(berth, status: dict, body) -> object:
+    """The answer of `status.endpoint` to a POST of JSON."""
+    path = re.fullmatch(rf"http://{re.escape(berth.http)}(/.*)", status["endpoint"])[1]
+    code, _, answer = berth.post(path, body)
+    assert code == 200, answer
+    return json.loads(answer)
+
+
+WORDS = "def predict(body):\n    return {'version': %d, 'words': len(body['text'].split())}\n"
+
+
+@pytest.mark.timeout(900)
+def test_both_lines_of_a_manual_answer(functions, etcd, tmp_path):
+    """Verbatim but for the place of the code."""
+    # A model in the shape of Keras weights: an installed Keras would download hundreds of megabytes.
+    weights = json.dumps({"good": 2.0, "bad": -2.0})
+    keras = archive(tmp_path, "src.zip", {
+        "handler.py": (
+            "import json, math, os\nimport six\n"
+            "weights = json.load(open(os.path.join(os.path.dirname(__file__), 'weights.json')))\n"
+            "def predict(body):\n"
+            "    score = sum(weights.get(word, 0) for word in body['text'].lower().split())\n"
+            "    return {'positive': 1 / (1 + math.exp(-score)), 'six': six.__version__}\n"
+        ),
+        "weights.json": weights,
+        "requirements.txt": "six==1.16.0\n",
+    })  # fmt: skip
+    tfjs = archive(tmp_path, "js.zip", {
+        "package.json": json.dumps({"dependencies": {"rollup": "^3.0.0"}}),
+        "rollup.config.js": "export default { input: 'index.js', output: { file: 'dist/bundle.js', format: 'cjs' } };",
+        "model.js": "export const weights = [0.5, 1.5];",
+        "index.js": (
+            "import { weights } from './model.js';\n"
+            "export function handler(body) {\n"
+            "  return { score: body.pixels.reduce((sum, pixel, at) => sum + pixel * weights[at], 0) };\n"
+            "}\n"
+        ),
+    })  # fmt: skip
+    etcd.put(KERAS.replace("azure-blob://artifacts/models/sentiment-analyzer/v1.2.0/src.zip", keras))
+    etcd.put(TFJS.replace("azure-blob://artifacts/models/image-classifier-js/v0.8.1/src.zip", tfjs))
+    status = etcd.settled("sentiment-analyzer", "Succeeded", 1)
+    answer = at_endpoint(functions, status, {"text": "good good film"})
+    assert answer["positive"] > 0.98 and answer["six"] == "1.16.0"
+    assert {c["type"]: c["status"] for c in status["conditions"]} == dict.fromkeys(
+        ["SpecValid", "Built", "Deployed", "Ready"], "True"
+    )
+    assert status["artifact"]["digest"].startswith("sha256:") and status["artifact"]["size"] > 1000
+    assert status["build"]["logTail"] and status["build"]["took"].endswith("s")
+    status = etcd.settled("image-classifier-js", "Succeeded", 1)
+    assert at_endpoint(functions, status, {"pixels": [2, 1]}) == {"score": 2.5}
+    stored = etcd.object("image-classifier-js")
+    assert stored["metadata"] == json.loads(TFJS)["metadata"], "all but the status stays as it was put"
+    code, _, body = functions.post("/functions/image-classifier-js", b"{", {})
+    assert (code, "not JSON" in body.decode()) == (400, True)
+
+
+@pytest.mark.timeout(600)
+def test_update_break_roll_back_delete(functions, etcd, tmp_path):
+    first = archive(tmp_path, "1.zip", {"handler.py": WORDS % 1})
+    second = archive(tmp_path, "2.zip", {"handler.py": WORDS % 2})
+    broken = archive(tmp_path, "3.zip", {"handler.py": "import nothing_like_this\n"})
+    etcd.put(function("words", first))
+    one = etcd.settled("words", "Succeeded", 1)
+    assert ask(functions, "words", {"text": "a b c"}) == (200, {"version": 1, "words": 3})
+
+    # Requests without a pause from before the update until after it: none may fail.
+    answers, over = [], threading.Event()
+
+    def call():
+        while not over.is_set():
+            answers.append(ask(functions, "words", {"text": "a b"}))
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    etcd.put(function("words", second, 2))
+    etcd.settled("words", "Succeeded", 2)
+    assert ask(functions, "words", {"text": "a"}) == (200, {"version": 2, "words": 1})
+    over.set()
+    for caller in callers:
+        caller.join()
+    assert {status for status, _ in answers} == {200} and len(answers) > 10
+    assert {answer["version"] for _, answer in answers} <= {1, 2}
+
+    etcd.put(function("words", broken, 3))
+    failed = etcd.settled("words", "Failed", 3)
+    assert "nothing_like_this" in failed["message"] and "previous version keeps serving" in failed["message"]
+    assert ask(functions, "words", {"text": "a"}) == (200, {"version": 2, "words": 1})
+
+    etcd.put(function("words", first, 4))
+    back = etcd.settled("words", "Succeeded", 4)
+    assert ask(functions, "words", {"text": "a"}) == (200, {"version": 1, "words": 1})
+    assert back["artifact"] == one["artifact"] and back["build"]["cached"], "the way back needs no build"
+
+    etcd.put(function("words", first, 5, entrypoint="handler.nothing"))
+    failed = etcd.settled("words", "Failed", 5)
+    assert "handler has no nothing" in failed["message"] and "it has predict" in failed["message"]
+    etcd.put(function("words", first, 6) | {"spec": {"type": "pytorch"}})
+    failed = etcd.settled("words", "Failed", 6)
+    assert 'spec.type "pytorch" is unknown' in failed["message"]
+    assert ask(functions, "words", {"text": "a"})[0] == 200
+
+    etcd.ctl("del", "/models/deployments/words")
+    until("the function to go", lambda: ask(functions, "words", {"text": "a"})[0] == 404)
+    assert etcd.object("words") == {}, "what was deleted stays deleted"
+
+
+@pytest.mark.timeout(600)
+def test_restarts_and_compaction_neither_lose_nor_repeat(functions, etcd, tmp_path):
+    uri = archive(tmp_path, "1.zip", {"handler.py": WORDS % 1})
+    for name in ("a", "b", "c"):
+        etcd.put(function(name, uri))
+    before = {name: etcd.settled(name, "Succeeded", 1) for name in ("a", "b", "c")}
+    functions.kill()
+    # While nobody follows: one changes, one goes, one comes, and the history is compacted.
+    etcd.put(function("a", archive(tmp_path, "2.zip", {"handler.py": WORDS % 2}), 2))
+    etcd.ctl("del", "/models/deployments/b")
+    etcd.put(function("d", uri))
+    etcd.ctl("compact", str(etcd.revision()))
+    functions.start(*functions.arguments)
+    assert ask(functions, "c", {"text": "x"})[0] == 200, "what was deployed serves from the start"
+    etcd.settled("a", "Succeeded", 2)
+    etcd.settled("d", "Succeeded", 1)
+    until("b to go", lambda: ask(functions, "b", {"text": "x"})[0] == 404)
+    assert etcd.status("c") == before["c"], "nothing is built, and nothing is written, where nothing changed"
+    assert ask(functions, "a", {"text": "x"}) == (200, {"version": 2, "words": 1})
+    # A store that is away and comes back is caught up with.
+    etcd.kill()
+    assert ask(functions, "a", {"text": "x"})[0] == 200
+    etcd.start()
+    etcd.put(function("a", uri, 3))
+    etcd.settled("a", "Succeeded", 3)
+    # A person overwrites the status: it is mended, and nothing is built.
+    build = etcd.status("a")["build"]
+    etcd.put(function("a", uri, 3) | {"status": {"phase": "Pending", "observedGeneration": 0}})
+    assert etcd.settled("a", "Succeeded", 3)["build"] == build
+
+
+@pytest.mark.timeout(600)
+def test_functions_for_azure_work_unchanged(functions, etcd, tmp_path):
+    python = archive(tmp_path, "azure.zip", {
+        "handler.py": (
+            "import json, os\nimport azure.functions as func\n"
+            "def main(req: func.HttpRequest) -> func.HttpResponse:\n"
+            "    body = req.get_json()\n"
+            "    text = json.dumps({'sum': sum(body), 'by': os.environ['WHO'], 'q': req.params.get('q')})\n"
+            "    return func.HttpResponse(text, status_code=201, mimetype='application/json', headers={'x-one': '1'})\n"
+        ),
+    })  # fmt: skip
+    node = archive(tmp_path, "node.zip", {
+        "src/score.js": (
+            "exports.handler = async (request, context) => {\n"
+            "  const body = await request.json();\n"
+            "  context.log('scoring');\n"
+            "  return { status: 202, jsonBody: { sum: body[0] + body[1], q: request.query.get('q') } };\n"
+            "};\n"
+        ),
+    })  # fmt: skip
+    etcd.put(function("py", python, entrypoint="handler.main", env={"WHO": "me"}, probe=[1]))
+    etcd.put(function("js", node, type="javascript", entrypoint="src/score.handler"))
+    etcd.settled("py", "Succeeded", 1)
+    etcd.settled("js", "Succeeded", 1)
+    code, headers, body = functions.post("/functions/py?q=7", [1, 2])
+    assert (code, headers["x-one"], json.loads(body)) == (201, "1", {"sum": 3, "by": "me", "q": "7"})
+    code, _, body = functions.post("/functions/js?q=8", [1, 2])
+    assert (code, json.loads(body)) == (202, {"sum": 3, "q": "8"})
+
+
+@pytest.mark.timeout(600)
+def test_bad_code_is_bounded(functions, etcd, tmp_path):
+    uri = archive(tmp_path, "bad.zip", {
+        "handler.py": (
+            "import os, time\n"
+            "def predict(body):\n"
+            "    if body == 'exit': os._exit(3)\n"
+            "    if body == 'sleep': time.sleep(1000)\n"
+            "    if body == 'raise': raise ValueError('no')\n"
+            "    return {'pid': os.getpid(), 'secrets': [k for k in os.environ if 'SECRET' in k or 'AWS' in k]}\n"
+        ),
+    })  # fmt: skip
+    etcd.put(function("bad", uri, limits={"timeoutSeconds": 2, "idleSeconds": 1, "concurrency": 2}))
+    etcd.settled("bad", "Succeeded", 1)
+    status, first = ask(functions, "bad", "x")
+    assert (status, first["secrets"]) == (200, [])
+    assert ask(functions, "bad", "raise") == (500, {"error": "ValueError: no"})
+    assert ask(functions, "bad", "exit")[0] == 502
+    status, after = ask(functions, "bad", "x")
+    assert status == 200 and after["pid"] != first["pid"], "another process took its place"
+    status, answer = ask(functions, "bad", "sleep")
+    assert status == 504 and "spec.limits.timeoutSeconds" in answer["error"]
+    assert ask(functions, "bad", "x")[0] == 200
+    until("its process to rest", lambda: functions.metric("berth_function_processes") == 0)
+    assert ask(functions, "bad", "x")[0] == 200, "the next request starts one"
+    escape = tmp_path / "escape.zip"
+    with zipfile.ZipFile(escape, "w") as zipped:
+        zipped.writestr("../../outside.py", "x")
+    etcd.put(function("escape", f"file:{escape}"))
+    assert "leads out of its folder" in etcd.settled("escape", "Failed", 1)["message"]
+    etcd.put(function("gone", f"file:{tmp_path}/none.zip"))
+    assert "Tried again in" in etcd.settled("gone", "Failed", 1)["message"]
+    archive(tmp_path, "none.zip", {"handler.py": WORDS % 1})
+    etcd.settled("gone", "Succeeded", 1)
+
+
+def test_the_same_code_gives_the_same_artifact(functions, etcd, tmp_path):
+    """From a folder and from an archive, in two builds."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "handler.py").write_text(WORDS % 1)
+    etcd.put(function("one", f"file:{folder}"))
+    one = etcd.settled("one", "Succeeded", 1)
+    shutil.rmtree(functions.data / "functions" / "builds" / "artifacts" / "built")
+    (functions.data / "functions" / "builds" / "artifacts" / "built").mkdir()
+    etcd.put(function("one", archive(tmp_path, "a.zip", {"handler.py": WORDS % 1}), 2))
+    two = etcd.settled("one", "Succeeded", 2)
+    assert not two["build"]["cached"] and two["artifact"] == one["artifact"]
