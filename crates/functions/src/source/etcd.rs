@@ -38,8 +38,10 @@ pub fn address(text: &str) -> Result<EtcdConfig, ConfigError> {
         "https" | "etcds" => "etcds",
         _ => return Err(ConfigError::Scheme(text.to_owned())),
     };
-    let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    let hosts: Vec<&str> = hosts.split([';', ',']).map(|host| host.rsplit("://").next().unwrap_or(host)).collect();
+    // Some write the scheme before each address.
+    let rest = rest.replace(";http://", ";").replace(";https://", ";");
+    let (hosts, prefix) = rest.split_once('/').unwrap_or((&rest, ""));
+    let hosts: Vec<&str> = hosts.split([';', ',']).collect();
     let prefix = if prefix.trim_matches('/').is_empty() { DEFAULT_PREFIX } else { prefix };
     EtcdConfig::parse(&format!("{scheme}://{}/{}", hosts.join(","), prefix.trim_matches('/')))
 }

@@ -29,7 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (0..3usize).prop_map(Step::Read),
         4 => (0..3usize).prop_map(Step::Write),
     ];
-    prop::collection::vec(step, 1..30)
+    prop::collection::vec(step, 1..16)
 }
 
 fn object(spec: u8) -> Vec<u8> {
