@@ -340,7 +340,7 @@ def note(build: str, busy: float) -> str:
 
 
 def targets(steps: Steps, mends: Steps, thousand: Steps, served: dict) -> str:
-    """What was measured beside what the registry's document asks for."""
+    """Rows of the table of targets, each with the measured value."""
     median = lambda of, step: p50(of.samples[step])
     # Of ten samples each that is the slowest, and both together no less than the slowest of both.
     change = p95(thousand.samples[WARM]) + p95(thousand.samples[STORED])
@@ -368,7 +368,7 @@ Berth, git and the start of a Python process. What a real model adds is its own:
 The way of a commit, with requests all the while: {sent:,} were sent, {failed} failed. The controller is told by a webhook.
 
 {webhook}
-The same where nobody tells: the branch is asked for every second (30 s is the default, so that a poll adds 15 s in the middle).
+The same without a webhook: the branch is polled every second. With the default of 30 s, polling adds 15 s on average.
 
 {polled}
 ## Preparing a model with packages ({packages})
@@ -380,7 +380,7 @@ The same where nobody tells: the branch is asked for every second (30 s is the d
 ## A thousand manifests
 
 {many}
-## What the registry's document asks for (§12)
+## Targets
 
 | target | here, without the model's own download and load |
 |---|---|

@@ -44,11 +44,11 @@ pub(crate) enum Command {
     Up(Box<up::UpArgs>),
     /// Start a node of a cluster
     Node(Box<node::settings::NodeArgs>),
-    /// Create or update deployments from manifests
+    /// Create or update deployments and aliases from manifests
     Apply(commands::apply::ApplyArgs),
-    /// List resources: deployments, nodes, workers, replicas, revisions, aliases, events, sources or secrets
+    /// List resources: deployments, nodes, workers, replicas, revisions, aliases, functions, events, sources or secrets
     Get(commands::get::GetArgs),
-    /// Show all details of a deployment, node or worker
+    /// Show all details of a deployment, alias, function, source, node or worker
     Describe(commands::describe::DescribeArgs),
     /// Print the log of a function: its last build, then its output
     Logs(commands::functions::LogsArgs),
@@ -62,7 +62,7 @@ pub(crate) enum Command {
     Infer(commands::infer::InferArgs),
     /// Watch models live: memory, rates, misses, latencies
     Top(commands::top::TopArgs),
-    /// Delete deployments
+    /// Delete deployments or aliases
     Delete(commands::delete::DeleteArgs),
     /// Keep new replicas off a node
     #[command(after_help = commands::cordon::CORDON_EXAMPLES)]

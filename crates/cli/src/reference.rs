@@ -12,9 +12,9 @@ const INTRODUCTION: &str = "# Command line
 
 <!-- Generated from crates/cli/src: `UPDATE=1 cargo test -p berth-cli reference` rewrites it. -->
 
-`berth` is one binary: `berth up` is a server, `berth node` one of several that work together, everything else asks one. Results go
-to standard output, logs and errors to standard error. `NO_COLOR` turns colours off. Every command has `--help` with
-examples. Settings of servers can stand in a file, too: [configuration](configuration.md).
+`berth` is one binary. `berth up` runs a single server, `berth node` a node of a cluster; the other commands ask a server or work on
+files. Results go to standard output, logs and errors to standard error. `NO_COLOR` turns colours off. Every command has
+`--help` with examples. Settings of servers can also be in a file: [configuration](configuration.md).
 
 ";
 

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 /// The high bit of [`Admission::state`].
 const CLOSED: u32 = 1 << 31;
 
-/// When to try again after the door was closed: another process has taken over by then.
+/// The `Retry-After` once admission has ended: another process has taken over by then.
 const RETRY_ELSEWHERE: Duration = Duration::from_secs(5);
 /// When to try again after too many requests: inferences are short.
 const RETRY_SOON: Duration = Duration::from_secs(1);

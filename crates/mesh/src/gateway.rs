@@ -69,7 +69,7 @@ pub struct Gateway {
     stack: Arc<Stack>,
     applier: Applier,
     members: Option<Members>,
-    /// The door of requests that other nodes sent.
+    /// The admission of requests that other nodes sent.
     hops: Arc<Admission>,
 }
 

@@ -11,7 +11,7 @@
 //!  routes ──▶  stack ── find · admit · park · lease · infer · account
 //!     ▲          │  │
 //!  RouteChange   │  └─ miss ─▶ parking ─▶ demand ─▶ GatewayEvent
-//!                ├────────▶ hop ── another node's replica, over its peer port
+//!                ├────▶ forward ── another node's replica, over its peer port
 //!                ▼            (there: `Handle::forwarded`)
 //!              local ── the replicas of this process
 //! ```

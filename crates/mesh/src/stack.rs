@@ -1,16 +1,16 @@
 //! The layers that one inference passes, from the bottom (nearest to the model) to the top (nearest to the client).
 //!
 //! ```text
-//!  head ─▶ find ─▶ door ─▶ full? ─▶ ready? ─▶ here: [ingress reads and decodes the body] ─▶ lease ─▶ model ─▶ account
-//!                                   ▲  │  └──▶ there: the body goes as it comes ─▶ another node's replica ──▶ account
-//!                                   │ park          │
-//!                                   └──┴── moved ◀──┘  nothing was run: to the next endpoint (`hop`)
+//!  head ─▶ find ─▶ admit ─▶ full? ─▶ ready? ─▶ here: [ingress reads and decodes the body] ─▶ lease ─▶ model ─▶ account
+//!                                    ▲  │  └──▶ there: the body goes as it comes ─▶ another node's replica ──▶ account
+//!                                    │ park          │
+//!                                    └──┴── moved ◀──┘  nothing was run: to the next endpoint (`forward`)
 //! ```
 //!
 //! * **account** is outermost, so that every end is counted, a client that went away included: it is the drop of
 //!   [`Admitted`].
 //! * **find** comes before everything that costs: unknown names are answered from the route table alone.
-//! * **door** bounds all requests together and refuses at shutdown.
+//! * **admit** bounds all requests together and refuses at shutdown.
 //! * **full?** sheds before the body is read what the deployment's own bound would shed after it.
 //! * **ready?** parks before the body is read: a request that waits holds a few hundred bytes, not its tensors.
 //! * **lease** comes after the body: a slow sender never keeps a replica from draining. A lease that is refused because

@@ -16,11 +16,11 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth source list                          every source, its state and what is wrong with it
-  berth source sync registry                 read it now, and validate again what was refused
-  berth source pause registry                what it declared stays; nothing new is taken until it is resumed
+  berth source list                          every source, its state and problems
+  berth source sync registry                 read it now, and validate a refused revision again
+  berth source pause registry                its deployments stay, changes wait
   berth source resume registry
-  berth source describe                      what is in force, what is refused and why; the name is needed only if
+  berth source describe                      the applied and the refused revision, and why; the name is needed only if
                                              there are several sources
   berth get secrets                          which worker has which credentials; never their values")]
 pub(crate) struct SourceArgs {
@@ -32,7 +32,7 @@ pub(crate) struct SourceArgs {
 enum SourceCommand {
     /// Read a source now
     Sync(OneArgs),
-    /// Pause a source: what it declared stays, and nothing new is taken
+    /// Pause a source: its deployments stay, and changes wait
     Pause(OneArgs),
     /// Resume a source that is paused
     Resume(OneArgs),

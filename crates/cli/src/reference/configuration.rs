@@ -14,7 +14,7 @@ const INTRODUCTION: &str = "# Configuration
 
 <!-- Generated from crates/cli/src: `UPDATE=1 cargo test -p berth-cli reference` rewrites it. -->
 
-`berth up` and `berth node` are told what to do by flags, by the environment and by a file. Where several say something,
+`berth up` and `berth node` take their settings from flags, the environment and a file. If a setting is given more than once,
 the first of these counts:
 
 1. a flag, `--memory 8GiB`
@@ -22,14 +22,14 @@ the first of these counts:
 3. the file that `--config` or `BERTH_CONFIG` names, `memory: 8GiB`
 4. the default
 
-All of it is read once, when the process starts; what is wrong is told with its place and ends the process before
-anything runs.
+All settings are read once, when the process starts. An invalid one ends the process before anything runs; the message
+names its place.
 
 ## The file
 
-One YAML mapping. Keys are named as the flags are; a key that is not known is an error, as is a value that the flag would
-not take. Settings with several values take a list, labels also a mapping. Relative paths start from the folder in which
-`berth` is started, not from the file's.
+The file is one YAML mapping. Keys have the names of the flags. An unknown key is an error, and so is a value that the flag
+does not accept. Settings with several values take a list, labels also a mapping. Relative paths start at the folder in which
+`berth` is started, not at the file's.
 
 ```yaml
 # berth.yaml, for `berth node --config berth.yaml`
@@ -48,8 +48,8 @@ peer: 10.0.0.2:7947
 join: [10.0.0.3, 10.0.0.4]
 ```
 
-`berth config show` prints what `berth up` would be told and who said it, `berth config show node` the same of
-`berth node`; both take all of their flags. What they print is a file again:
+`berth config show` prints the settings that `berth up` would use, with the origin of each; `berth config show node` does the
+same for `berth node`. Both take all flags of these commands. The output is a valid file again:
 
 ```text
 $ BERTH_LOG=debug berth config show --config berth.yaml --memory 2GiB
@@ -79,11 +79,11 @@ pub(super) fn page() -> String {
     out
 }
 
-const CREDENTIALS: &str = "## What else is read from the environment
+const CREDENTIALS: &str = "## Other environment variables
 
-Object stores find `AWS_*`, `GOOGLE_*` and `AZURE_*` by the names of their own tools. `ORT_DYLIB_PATH` names the ONNX
-Runtime library where `onnxruntime` does not. `NO_COLOR` turns colours off. `BERTH_API` and `BERTH_HTTP` tell commands
-where servers answer; `BERTH_API` may name several nodes, with commas between.
+Object stores read `AWS_*`, `GOOGLE_*` and `AZURE_*`, with the names that their own tools use. `ORT_DYLIB_PATH` names the ONNX
+Runtime library if `onnxruntime` is not set. `NO_COLOR` turns colours off. `BERTH_API` and `BERTH_HTTP` are the addresses that
+commands use; `BERTH_API` may list several nodes, separated by commas.
 ";
 
 fn table(heading: &str, settings: &[&Arg], out: &mut String) {

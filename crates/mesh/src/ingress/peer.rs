@@ -1,7 +1,7 @@
 //! Requests that another node's gateway sent here, because a replica is here.
 //!
 //! ```text
-//!  head ─▶ which revision? ─▶ door ─▶ is it here? ─▶ [body read and decoded] ─▶ lease ─▶ model ─▶ answer
+//!  head ─▶ which revision? ─▶ admit ─▶ is it here? ─▶ [body read and decoded] ─▶ lease ─▶ model ─▶ answer
 //!                              └─ stopping ─┴─ absent, draining ───────────────────┘ 503, berth-not-run
 //! ```
 //!
