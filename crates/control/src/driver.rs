@@ -347,12 +347,12 @@ impl Driver {
             Ok(false) => {
                 tracing::info!(
                     event = "plan_outdated",
-                    "a deployment changed while a plan was being stored: planning again"
+                    "a deployment changed while a plan was being stored; planning again"
                 );
                 self.feed(Event::Refused);
             }
             Err(error) => {
-                tracing::error!(event = "plan_unstored", %error, "a plan could not be stored: planning again");
+                tracing::error!(event = "plan_unstored", %error, "cannot store a plan; planning again");
                 self.feed(Event::Refused);
             }
         }

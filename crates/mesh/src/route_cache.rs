@@ -64,11 +64,11 @@ impl RouteCache {
         match read {
             Ok(Ok(Some(kept))) => {
                 let routes = kept.set.len();
-                tracing::info!(event = "routes_restored", routes, "serving by the last ones until a controller speaks");
+                tracing::info!(event = "routes_restored", routes, "serving by the saved routes until a controller answers");
                 applier.restore(kept);
             }
             Ok(Ok(None)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "routes: the last ones cannot be read; waiting for a controller"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot read the saved routes; waiting for a controller"),
             Err(_) => tracing::error!("routes: reading the last ones panicked"),
         }
         let me = applier.me().clone();
@@ -100,7 +100,7 @@ impl RouteCache {
             keeping.writing = Some(spawn_blocking(move || {
                 let started = std::time::Instant::now();
                 if let Err(error) = write(&path, &format::encode(&routes, &me)) {
-                    tracing::warn!(%error, "routes: the last ones cannot be kept");
+                    tracing::warn!(%error, "cannot save the routes");
                 }
                 started.elapsed()
             }));

@@ -208,7 +208,7 @@ impl Applier {
     /// Puts routes in force that were kept: the controller's first word replaces them, and builds on nothing.
     pub(crate) fn restore(&mut self, kept: RouteChange) {
         if let Err(missing) = self.apply(RouteChange { base: None, ..kept }) {
-            tracing::error!(?missing, "a whole change builds on nothing");
+            tracing::error!(?missing, "a complete route change needed an earlier one");
         }
         self.seq = None;
     }

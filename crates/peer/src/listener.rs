@@ -141,7 +141,7 @@ impl PeerListener {
             tracing::warn!(
                 event = "peer_requests_cut",
                 connections = connections.len(),
-                "requests of other nodes did not end; their lines are cut"
+                "requests of other nodes did not end in time; closing their connections"
             );
             ends.cut.cancel();
             connections.wait().await;

@@ -108,7 +108,7 @@ async fn follow(sources: Setup, mut views: watch::Receiver<LeadershipView>, stop
                 && !stop.is_cancelled()
             {
                 // Of a term that is over; or the store did not answer before a source began.
-                tracing::info!(event = "sources_ended", %error, %epoch, "they begin again if this node still leads");
+                tracing::info!(event = "sources_ended", %error, %epoch, "sources failed; restarting them if this node still leads");
                 tokio::select! {
                     () = tokio::time::sleep(SOURCES_AGAIN) => continue,
                     changed = views.changed() => if changed.is_err() { return } else { continue },

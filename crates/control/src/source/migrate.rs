@@ -64,7 +64,7 @@ pub(super) async fn forget(handle: &Handle, setup: &Setup) -> Result<(), Error> 
         let keys = entries.iter().filter(|entry| layout::source_in(&entry.key).as_ref() == Some(gone));
         let ops = keys.map(|entry| Op::Delete { key: entry.key.clone() }).collect();
         handle.store.commit(Txn { compare: Vec::new(), ops }).await?;
-        tracing::info!(event = "source_forgotten", source = %gone, "it is not configured any more: what it declared stays");
+        tracing::info!(event = "source_forgotten", source = %gone, "no longer configured; its deployments stay");
     }
     Ok(())
 }

@@ -113,7 +113,7 @@ fn credentials(bytes: &[u8]) -> Option<FromController> {
     match CredentialSet::from_wire(bytes) {
         Ok(set) => Some(FromController::Credentials(Arc::new(set))),
         Err(error) => {
-            tracing::error!(event = "credentials_unreadable", %error, "going on with those of before");
+            tracing::error!(event = "credentials_unreadable", %error, "keeping the previous credentials");
             None
         }
     }

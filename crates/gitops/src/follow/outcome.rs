@@ -106,7 +106,7 @@ impl Driver {
             return match report.desired {
                 Some(desired) => Verdict::Good(Box::new(Candidate { info, desired: Arc::new(desired) })),
                 None => {
-                    let message = "validation gave nothing to declare".to_owned();
+                    let message = "validation returned nothing to declare; retrying".to_owned();
                     Verdict::Failed(Fault { message, passing: true })
                 }
             };

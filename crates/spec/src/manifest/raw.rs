@@ -156,9 +156,9 @@ pub struct RawModel {
     /// format can be declared; a replica needs a worker with a runtime that takes it. `onnx` is run by the built-in engine.
     /// `python` is a model card: code, an environment and weights, run in a process of its own.
     pub format: RawFormat,
-    /// Where the artifact is: `file:` (absolute, or relative to the manifest), `http:`, `https:`, `s3:`, `gs:` or `az:`.
-    /// Credentials come from the environment of the worker or from the registry's secrets, never from here. A model
-    /// card names it already.
+    /// The location of the artifact: `file:` (absolute, or relative to the manifest), `http:`, `https:`, `s3:`, `gs:` or
+    /// `az:`; or `runtime:` for a model that a model server finds by itself. Credentials come from the environment of the
+    /// worker or from the registry's secrets, never from here. Left out for a model card, which names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<Location>,
     /// The SHA-256 digest that the artifact must have.

@@ -23,7 +23,7 @@ spec:
 
 Durations are written `500ms`, `30s`, `10m`, `1h30m`, `2d`; sizes `512MiB`, `1.5GiB`, `200MB` or a number of bytes.
 `berth validate -f FILE` checks a manifest without a server; `berth schema manifest` and `berth schema alias` print
-the JSON schemas that editors understand. Defaults are applied in memory and shown in the status; what you wrote is never changed.
+the JSON schemas that editors understand. Your text is kept and returned as you wrote it; `berth describe` shows the spec with all defaults.
 
 ## ModelDeployment
 

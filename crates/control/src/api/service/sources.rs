@@ -44,7 +44,7 @@ impl Service {
             None => Err(self.no_source(name)),
             Some(Ok(())) => Ok(()),
             Some(Err(problem)) => {
-                tracing::warn!(event = "webhook_refused", source = name, "a webhook without the proof of the secret");
+                tracing::warn!(event = "webhook_refused", source = name, "no valid proof of the webhook secret");
                 Err(ApiError::forbidden(problem))
             }
         }
