@@ -51,7 +51,11 @@ impl GitCredentials {
         match self.0.kind.read() {
             Ok(credentials) => *last = credentials,
             Err(problem) => {
-                tracing::warn!(event = "credentials_not_read", problem, "cannot read the file; using its previous content");
+                tracing::warn!(
+                    event = "credentials_not_read",
+                    problem,
+                    "cannot read the file; using its previous content"
+                );
             }
         }
         last.clone()

@@ -64,7 +64,11 @@ impl RouteCache {
         match read {
             Ok(Ok(Some(kept))) => {
                 let routes = kept.set.len();
-                tracing::info!(event = "routes_restored", routes, "serving by the saved routes until a controller answers");
+                tracing::info!(
+                    event = "routes_restored",
+                    routes,
+                    "serving by the saved routes until a controller answers"
+                );
                 applier.restore(kept);
             }
             Ok(Ok(None)) => {}
