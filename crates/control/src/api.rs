@@ -15,6 +15,7 @@ pub mod top;
 pub use node::{Leader, LeaderSource, MembersSource};
 
 mod body;
+mod dashboard;
 mod guard;
 mod node;
 mod peer_queries;

@@ -25,6 +25,17 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Every phase.
+    pub const ALL: [Self; 7] = [
+        Self::Progressing,
+        Self::Available,
+        Self::Degraded,
+        Self::Failed,
+        Self::ScheduleFailed,
+        Self::ScaledDown,
+        Self::Terminating,
+    ];
+
     /// The word.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

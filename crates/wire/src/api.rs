@@ -9,6 +9,7 @@
 
 mod alias;
 mod apply;
+mod dashboard;
 mod deployment;
 mod error;
 mod event;
@@ -25,6 +26,7 @@ mod watch;
 
 pub use alias::{AliasStatus, AliasTarget, AliasView};
 pub use apply::{Applied, ApplyResult, Outcome, Validated};
+pub use dashboard::{MemoryPart, ModelPage, ModelRow, WorkerMemory};
 pub use deployment::{
     ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, Progress, ReplicaCount, ReplicaDetail,
     RevisionPair,

@@ -1,6 +1,7 @@
 //! REST: requests in, JSON out. What is done is in `service`; here is only how it is asked for.
 
 mod ask;
+mod dashboard;
 mod declare;
 mod functions;
 mod nodes;
@@ -88,6 +89,11 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/sources/{name}/webhook", &["post"], post(sources::webhook)),
         ("/v1/secrets", &["get"], get(sources::secrets)),
         ("/v1/top", &["get"], get(tell::top)),
+        ("/v1/dashboard/models", &["get"], get(dashboard::models)),
+        ("/v1/dashboard/memory", &["get"], get(dashboard::memory)),
+        ("/dashboard", &["get"], get(dashboard::moved)),
+        ("/dashboard/", &["get"], get(dashboard::page)),
+        ("/dashboard/{file}", &["get"], get(dashboard::file)),
         ("/healthz", &["get"], get(operate::healthz)),
         ("/readyz", &["get"], get(operate::readyz)),
         ("/version", &["get"], get(operate::version)),
@@ -170,6 +176,11 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         nodes::cordon,
         nodes::uncordon,
         nodes::drain,
+        dashboard::models,
+        dashboard::memory,
+        dashboard::moved,
+        dashboard::page,
+        dashboard::file,
         operate::healthz,
         operate::readyz,
         operate::version,

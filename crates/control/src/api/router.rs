@@ -1,7 +1,8 @@
 //! Routes each request to this node's controller or to the leader.
 //!
 //! ```text
-//! request ─┬ /healthz, /readyz, /version, /metrics of a node that follows ──▶ this node
+//! request ─┬ /dashboard, /dashboard/… ──────────▶ this node, whoever leads
+//!          ├ /healthz, /readyz, /version, /metrics of a node that follows ──▶ this node
 //!          ├ this node leads ─────────▶ the router of this term
 //!          ├ another leads ───────────▶ relay: the same request to the port of that node, once
 //!          └ nobody is known to lead ─▶ 503 NoLeader
@@ -21,7 +22,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
 
 use super::{
-    Seams,
+    Seams, dashboard,
     peer_queries::{self, OWN, PeerQueries},
     relay::{self, RELAY},
     rest,
@@ -82,6 +83,9 @@ impl ApiRouter {
 
     /// Answers a request of a client.
     pub(super) async fn answer(&self, request: Request) -> Response {
+        if let Some(file) = dashboard::answer(request.uri().path()).filter(|_| request.method().is_safe()) {
+            return file;
+        }
         if let Some(router) = self.router() {
             return routed(router, request).await;
         }

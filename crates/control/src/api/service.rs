@@ -1,6 +1,7 @@
 //! Implementation of the control API. The REST layer converts requests into these calls and the answers, shapes of
 //! [`berth_wire::api`], into bytes.
 
+mod dashboard;
 mod declare;
 mod functions;
 mod operate;
@@ -14,6 +15,7 @@ use berth_wire::api::{ReadinessView, VersionView};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use dashboard::{Selection, Sort};
 pub(crate) use declare::{ALIAS, DEPLOYMENT, Declared, Delete, Expect, Write};
 pub(crate) use tell::Page;
 
@@ -40,6 +42,7 @@ pub(crate) struct Service {
     members: super::MembersSource,
     leader: super::LeaderSource,
     pub(super) bodies: Arc<Semaphore>,
+    kept: dashboard::Kept,
     /// Ends watches, which would not end by themselves.
     pub(super) shutdown: CancellationToken,
 }
@@ -62,6 +65,7 @@ impl Service {
             members: seams.members,
             leader: seams.leader,
             bodies: Arc::new(Semaphore::new(BODIES)),
+            kept: dashboard::Kept::default(),
             shutdown,
         }
     }

@@ -139,7 +139,8 @@ impl Handle {
         (self.clock)()
     }
 
-    pub(super) async fn known(&self, name: &DeploymentName) -> Result<Option<Known>, Error> {
+    /// One deployment without its manifest: a question to the driver alone, not to the store.
+    pub(crate) async fn known(&self, name: &DeploymentName) -> Result<Option<Known>, Error> {
         self.ask(|reply| Request::Status { name: name.clone(), reply }).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use berth_spec::{Cordon, DeploymentName, Namespace};
+use berth_spec::{Cordon, DeploymentName, Namespace, Time, WorkerId};
 use berth_wire::api::{
     API_VERSION, AliasView, DeploymentView, EventView, ExplainView, List, ListMetadata, ModelTop, ReplicaView,
     RevisionView, Timestamp, TopView, WorkerView,
@@ -22,6 +22,20 @@ use crate::{
 
 /// Most items in one page. Bounds the time that a request occupies the driver.
 pub(crate) const MAX_PAGE: usize = 500;
+
+/// Recent activity of all gateways.
+#[derive(Debug)]
+pub(super) struct Activity {
+    pub(super) at: Time,
+    /// Period of the rates; zero for the first sample.
+    pub(super) window: Duration,
+    /// Number of gateways included.
+    pub(super) gateways: u32,
+    /// Nodes that did not answer in time.
+    pub(super) missing: Vec<WorkerId>,
+    /// By name, without phases.
+    pub(super) models: BTreeMap<String, ModelTop>,
+}
 
 /// Page of a list.
 #[derive(Debug, Clone, Default)]
@@ -151,15 +165,9 @@ impl Service {
 
     /// The `limit` busiest models of all gateways, and the memory of all workers.
     pub(crate) async fn top(&self, limit: usize) -> Result<TopView, ApiError> {
-        let now = (self.handle.clock)();
-        let (mut tops, missing) = self.peer_queries.tops(limit).await;
-        if self.has_gateway() {
-            tops.push(self.sampler.look(now, limit));
-        }
-        let gateways = u32::try_from(tops.len()).unwrap_or(u32::MAX);
-        let (window, figures) = together(tops);
-        let replicas = self.handle.replicas().await?;
-        let mut models = joined(figures, &replicas);
+        let Activity { at, window, gateways, missing, models } = self.activity(limit).await?;
+        let mut models: Vec<ModelTop> = models.into_values().collect();
+        models.sort_by(by_use);
         models.truncate(limit);
         for model in &mut models {
             let Ok(name) = DeploymentName::new(&model.deployment) else { continue };
@@ -173,7 +181,7 @@ impl Service {
         Ok(TopView {
             api_version: API_VERSION.to_owned(),
             kind: "Top".to_owned(),
-            at: Timestamp(now),
+            at: Timestamp(at),
             window_ms: millis(window),
             gateways,
             missing: missing.iter().map(ToString::to_string).collect(),
@@ -186,6 +194,19 @@ impl Service {
         })
     }
 
+    /// Use of the `limit` busiest models over all gateways, and memory of all models that hold some.
+    pub(super) async fn activity(&self, limit: usize) -> Result<Activity, ApiError> {
+        let at = (self.handle.clock)();
+        let (mut tops, missing) = self.peer_queries.tops(limit).await;
+        if self.has_gateway() {
+            tops.push(self.sampler.look(at, limit));
+        }
+        let gateways = u32::try_from(tops.len()).unwrap_or(u32::MAX);
+        let (window, figures) = together(tops);
+        let models = joined(figures, &self.handle.replicas().await?);
+        Ok(Activity { at, window, gateways, missing, models })
+    }
+
     /// True if this leader also serves clients, which a single node does.
     fn has_gateway(&self) -> bool {
         let leader = (self.leader)().map(|leader| leader.name);
@@ -194,8 +215,8 @@ impl Service {
     }
 }
 
-/// Use and memory together, the busiest first.
-fn joined(mut models: BTreeMap<String, ModelTop>, replicas: &[handle::ReplicaView]) -> Vec<ModelTop> {
+/// Use and memory together.
+fn joined(mut models: BTreeMap<String, ModelTop>, replicas: &[handle::ReplicaView]) -> BTreeMap<String, ModelTop> {
     for replica in replicas {
         let deployment = replica.revision.deployment().to_string();
         let model = models.entry(deployment.clone()).or_insert_with(|| ModelTop { deployment, ..ModelTop::default() });
@@ -205,8 +226,6 @@ fn joined(mut models: BTreeMap<String, ModelTop>, replicas: &[handle::ReplicaVie
         model.memory += view::replica(replica).status.memory;
         model.ready += u32::from(replica.residency.as_ref().is_some_and(berth_spec::Residency::is_ready));
     }
-    let mut models: Vec<ModelTop> = models.into_values().collect();
-    models.sort_by(by_use);
     models
 }
 
@@ -216,6 +235,6 @@ fn list<Item, Shown: berth_wire::api::Kind>(page: &DeploymentPage<Item>, show: f
     List::page(page.items.iter().map(show).collect(), metadata)
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -90,6 +90,14 @@ pub(super) fn condition(condition: &Condition) -> ConditionView {
     }
 }
 
+/// Bytes of memory of a replica: measured where it is ready, else what is set aside.
+pub(crate) fn replica_memory(replica: &ReplicaStatus) -> u64 {
+    match &replica.residency {
+        Some(Residency::Ready(ready)) => ready.memory.0,
+        _ => replica.claim.0,
+    }
+}
+
 fn detail(replica: &ReplicaStatus) -> ReplicaDetail {
     let said = ResidencyText::of(replica.residency.as_ref(), replica.lost);
     ReplicaDetail {

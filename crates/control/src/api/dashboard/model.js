@@ -1,0 +1,89 @@
+// One model: figures, rollout, replicas, explanation, events, declaration.
+
+import { get, pathOf } from "./api.js";
+import { h } from "./dom.js";
+import { ago, bytes, clock, millis, number, percent, rate, short } from "./format.js";
+import { badge, figures, section, table } from "./parts.js";
+import { list } from "./events.js";
+import { rollout } from "./rollout.js";
+
+export const every = 2_000;
+export const title = ({ part }) => part;
+
+export async function load({ part }, signal) {
+  const path = pathOf(part);
+  const [deployment, page, explanation, events] = await Promise.all([
+    get(path, {}, signal),
+    get("v1/dashboard/models", { deployment: part }, signal),
+    get(`${path}/explain`, {}, signal),
+    get("v1/events", { deployment: part, limit: 50 }, signal),
+  ]);
+  return { deployment, row: page.items[0], explanation, events };
+}
+
+export function draw({ deployment, row, explanation, events }, { part }) {
+  const { metadata, status, spec } = deployment;
+  return [
+    h("p", { class: "path" }, h("a", { href: "#/models" }, "Models")),
+    h("h1", {}, part, " ", badge(status.phase)),
+    h("p", { class: "quiet" }, [
+      `format ${row.format}`,
+      `declared by ${metadata.origin}`,
+      `generation ${metadata.generation}`,
+      metadata.deleting ? "being deleted" : null,
+      ...Object.entries(metadata.labels ?? {}).map(([key, value]) => `${key}=${value}`),
+    ].filter(Boolean).join(" · ")),
+    status.conditions.filter((condition) => condition.status !== "True" && status.phase !== "ScaledDown").map((condition) =>
+      h("p", { class: "notice" }, h("b", {}, `${condition.type}: ${condition.reason}`), " ", condition.message)),
+    figures([
+      ["Replicas", `${status.replicas.ready} of ${status.replicas.desired}`, "ready"],
+      ["Requests", `${rate(row.requestsPerSecond)} /s`, `${number(row.requests)} since the start, ${number(row.inFlight)} in flight`],
+      ["Latency", millis(row.latency?.p50), row.latency ? `p90 ${millis(row.latency.p90)}, p99 ${millis(row.latency.p99)}` : "no request in the last 10 s"],
+      ["Errors", `${rate(row.failuresPerSecond)} /s`, `${number(row.failures)} since the start (${percent(row.failures, row.requests)})`],
+      ["Misses", number(row.misses), "requests that found nothing ready"],
+      ["Memory", bytes(row.memory), `last use ${ago(row.lastUsed)}`],
+    ]),
+    section("Rollout", rollout(status)),
+    section("Replicas", replicas(status)),
+    section("Where it fits, and why", placement(explanation)),
+    section("Events", list(events.items.toReversed())),
+    section("Declaration", h("details", {}, h("summary", {}, "As it was written"), h("pre", {}, JSON.stringify(spec, null, 2)))),
+  ];
+}
+
+function replicas(status) {
+  return table([
+    ["Worker", "", (replica) => replica.worker],
+    ["Revision", "", (replica) => h("code", {}, short(replica.revision))],
+    ["State", "", (replica) => [badge(replica.state), progress(replica.progress), replica.message ? h("small", { class: "reason" }, replica.message) : null, failure(replica.failure)]],
+    ["Memory", "number", (replica) => `${bytes(replica.memory)}${replica.measured ? "" : " (predicted)"}`],
+    ["Requests", "number", (replica) => (replica.requests === undefined ? "–" : number(replica.requests))],
+    ["Last use", "number", (replica) => ago(replica.lastUsed)],
+  ], status.replicaDetails ?? [], { key: (replica) => `${replica.revision}/${replica.worker}`, empty: "None is loaded." });
+}
+
+function progress(progress) {
+  if (!progress) return null;
+  return h("small", { class: "reason" }, progress.total ? `${bytes(progress.done)} of ${bytes(progress.total)}` : bytes(progress.done));
+}
+
+function failure(failure) {
+  if (!failure) return null;
+  return h("details", {}, h("summary", {}, `${failure.attempts} ${failure.attempts === 1 ? "attempt" : "attempts"}, last ${clock(failure.at)}${failure.retryAt ? `, next ${clock(failure.retryAt)}` : ""}`),
+    h("pre", {}, [failure.message, failure.trace].filter(Boolean).join("\n\n")));
+}
+
+function placement(explanation) {
+  return [
+    h("p", {}, explanation.summary),
+    h("p", { class: "quiet" }, `Needs ${bytes(explanation.need)} (${explanation.needFrom}).`),
+    table([
+      ["Worker", "", (worker) => worker.worker],
+      ["Verdict", "", (worker) => h("span", { class: `verdict ${worker.verdict}` }, worker.verdict, worker.rank ? ` (rank ${worker.rank})` : "")],
+      ["Free", "number", (worker) => `${bytes(worker.memory.free)} of ${bytes(worker.memory.total)}`],
+      ["Why", "", (worker) => worker.message],
+    ], explanation.workers ?? [], { key: (worker) => worker.worker, empty: "No worker is attached." }),
+    explanation.evictions?.length ? h("ul", {}, explanation.evictions.map((one) =>
+      h("li", {}, `${clock(one.at)}: ${short(one.revision)} left ${one.worker}${one.roomFor ? ` to make room for ${one.roomFor}` : ""}`))) : null,
+  ];
+}

@@ -1,0 +1,98 @@
+//! Shapes of the dashboard: lists that are searched, sorted and cut on the server, so that a page of them stays small.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Kind, Memory, ModelTop, Timestamp};
+
+/// One page of the models that match a search, in the order asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelPage {
+    /// Always `berth.dev/v1`.
+    pub api_version: String,
+    /// Always `ModelPage`.
+    pub kind: String,
+    /// Time of the figures.
+    pub at: Timestamp,
+    /// Time of the table that the order and the counts come from; the rows themselves are as of `at`.
+    pub table_at: Timestamp,
+    /// Period of the rates in milliseconds.
+    pub window_ms: u64,
+    /// Nodes whose gateways did not answer in time: what they did is missing in the figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    /// All deployments.
+    pub total: u64,
+    /// Those that match.
+    pub matching: u64,
+    /// Number of the first row, from 0.
+    pub offset: u64,
+    /// Deployments per phase, of those that match but for their phase.
+    pub phases: BTreeMap<String, u64>,
+    /// The rows.
+    pub items: Vec<ModelRow>,
+}
+
+impl Kind for ModelPage {
+    const KIND: &'static str = "ModelPage";
+}
+
+/// One model in a list.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ModelRow {
+    /// Name, phase, memory and activity.
+    #[serde(flatten)]
+    pub figures: ModelTop,
+    /// Replicas wanted now.
+    pub desired: u32,
+    /// Format of its model.
+    pub format: String,
+    /// Time of the last request; absent if there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_used: Option<Timestamp>,
+    /// Reason for a phase other than `Available` and `ScaledDown`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// Memory of every worker by model, the largest models first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkerMemory {
+    /// Always `berth.dev/v1`.
+    pub api_version: String,
+    /// Always `WorkerMemory`.
+    pub kind: String,
+    /// Name of the worker.
+    pub worker: String,
+    /// Memory for models.
+    pub memory: Memory,
+    /// The largest replicas.
+    pub largest: Vec<MemoryPart>,
+    /// Number of the other replicas.
+    pub others: u64,
+    /// Memory of the other replicas, in bytes.
+    pub others_memory: u64,
+}
+
+impl Kind for WorkerMemory {
+    const KIND: &'static str = "WorkerMemory";
+}
+
+/// One replica's part of a worker's memory.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MemoryPart {
+    /// Deployment of the replica.
+    pub deployment: String,
+    /// Revision of the replica.
+    pub revision: String,
+    /// State of the replica.
+    pub state: String,
+    /// Bytes of memory.
+    pub memory: u64,
+}
