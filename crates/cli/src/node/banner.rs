@@ -45,7 +45,7 @@ impl Banner {
             None => "on other nodes (this one is no gateway)".to_owned(),
         };
         let mut text = format!(
-            "\nberth {version}: node {} ({}){of}\n\n  models answer   {answers}\n  control API     http://{api}\n  other nodes     {} (TLS), {} (gossip)\n  state           {data}\n",
+            "\nberth {version}: node {} ({}){of}\n\n  models answer   {answers}\n  control API     http://{api}\n  dashboard       http://{api}/dashboard/\n  other nodes     {} (TLS), {} (gossip)\n  state           {data}\n",
             me.name, me.roles, me.peer, me.gossip
         );
         for missing in missing {

@@ -24,7 +24,7 @@ pub(super) fn show(settings: &Settings, system: &System) {
         return;
     }
     let mut text = format!(
-        "\nberth {version}: worker {}, {} of memory for models\n\n  models answer   http://{http}/v2   (REST and gRPC)\n  control API     http://{api}\n  state           {}\n",
+        "\nberth {version}: worker {}, {} of memory for models\n\n  models answer   http://{http}/v2   (REST and gRPC)\n  control API     http://{api}\n  dashboard       http://{api}/dashboard/\n  state           {}\n",
         info.id,
         info.memory,
         settings.server.data.display(),

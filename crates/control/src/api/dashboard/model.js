@@ -7,6 +7,9 @@ import { badge, figures, section, table } from "./parts.js";
 import { list } from "./events.js";
 import { rollout } from "./rollout.js";
 
+// In these phases nothing asks for a reason.
+const WELL = ["Available", "ScaledDown"];
+
 export const every = 2_000;
 export const title = ({ part }) => part;
 
@@ -33,7 +36,7 @@ export function draw({ deployment, row, explanation, events }, { part }) {
       metadata.deleting ? "being deleted" : null,
       ...Object.entries(metadata.labels ?? {}).map(([key, value]) => `${key}=${value}`),
     ].filter(Boolean).join(" · ")),
-    status.conditions.filter((condition) => condition.status !== "True" && status.phase !== "ScaledDown").map((condition) =>
+    WELL.includes(status.phase) ? null : status.conditions.filter((condition) => condition.status !== "True").map((condition) =>
       h("p", { class: "notice" }, h("b", {}, `${condition.type}: ${condition.reason}`), " ", condition.message)),
     figures([
       ["Replicas", `${status.replicas.ready} of ${status.replicas.desired}`, "ready"],

@@ -9,7 +9,7 @@ export function rollout(status) {
   const { wanted, serving } = status.revision;
   if (!wanted) return null;
   const mine = (status.replicaDetails ?? []).filter((replica) => replica.revision === wanted);
-  const failed = mine.find((replica) => replica.state === "Failed");
+  const failed = mine.find((replica) => replica.state === "Failed") ?? (["Failed", "ScheduleFailed"].includes(status.phase) ? {} : undefined);
   // The farthest replica tells how far the revision is.
   const far = Math.max(-1, ...mine.map((replica) => STEPS.indexOf(replica.state)));
   const steps = [["Declared", true], ...STEPS.slice(2).map((step) => [step, far >= STEPS.indexOf(step)]), ["Serving", serving === wanted]];
@@ -24,7 +24,7 @@ export function rollout(status) {
 function said(wanted, serving, failed, idle) {
   if (failed) {
     const stays = serving && serving !== wanted ? ` Revision ${short(serving)} goes on answering.` : "";
-    return `Revision ${short(wanted)} failed on ${failed.worker}.${stays}`;
+    return `Revision ${short(wanted)} ${failed.worker ? `failed on ${failed.worker}` : "cannot be served: the conditions above say why"}.${stays}`;
   }
   if (idle) return `Revision ${short(wanted)} is loaded when the next request comes.`;
   if (serving === wanted) return `Revision ${short(wanted)} answers all requests.`;

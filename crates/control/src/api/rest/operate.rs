@@ -138,7 +138,7 @@ pub(super) async fn index(State(service): State<Arc<Service>>) -> Html<String> {
          <style>body{{font:15px/1.5 system-ui;margin:3rem auto;max-width:60rem;padding:0 1rem;color-scheme:light dark}}\
          td{{padding:.15rem 1rem .15rem 0;vertical-align:top}}</style>\
          <h1>Berth {version}: control API</h1>\
-         <p>Use it with <code>berth get deployments</code> or with curl.</p>\
+         <p><a href=\"dashboard/\"><b>Open the dashboard</b></a>, or use it with <code>berth get deployments</code> or with curl.</p>\
          <table>{rows}</table></html>"
     ))
 }

@@ -157,7 +157,7 @@ fn shown(known: &Known, activity: &BTreeMap<String, ModelTop>) -> ModelRow {
     let figures = activity.get(&name).cloned().unwrap_or_default();
     let message = match status {
         Some(status) if row.wants_a_reason() => {
-            let not = status.conditions.iter().rev().find(|it| it.status != berth_spec::status::Truth::True);
+            let not = status.conditions.iter().find(|it| it.status != berth_spec::status::Truth::True);
             not.map(|condition| condition.message.clone()).unwrap_or_default()
         }
         _ => String::new(),
