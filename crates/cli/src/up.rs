@@ -20,6 +20,7 @@ mod control_plane;
 pub(crate) mod seams;
 pub(crate) mod settings;
 pub(crate) mod signals;
+mod trial;
 
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;

@@ -11,15 +11,18 @@
 
 pub mod error;
 pub mod top;
+pub mod trial;
 
 pub use node::{Leader, LeaderSource, MembersSource};
 
 mod body;
 mod dashboard;
 mod guard;
+mod history;
 mod node;
 mod peer_queries;
 mod query;
+mod recorder;
 mod relay;
 mod rest;
 mod router;
@@ -58,6 +61,8 @@ pub struct Seams {
     pub metrics: MetricsSource,
     /// The counters of this node's gateway, for `/v1/top`.
     pub top: top::TopSource,
+    /// This node's gateway, for models that are tried from the dashboard; `None` without one.
+    pub trial: Option<trial::TrialSource>,
     /// The version of the binary, for `/version`.
     pub version: String,
     /// Members of the cluster, for `/v1/nodes`; empty for a single node.

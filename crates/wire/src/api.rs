@@ -26,7 +26,7 @@ mod watch;
 
 pub use alias::{AliasStatus, AliasTarget, AliasView};
 pub use apply::{Applied, ApplyResult, Outcome, Validated};
-pub use dashboard::{MemoryPart, ModelPage, ModelRow, WorkerMemory};
+pub use dashboard::{HistoryLine, HistoryView, MemoryPart, ModelPage, ModelRow, Pulse, WorkerMemory};
 pub use deployment::{
     ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, Progress, ReplicaCount, ReplicaDetail,
     RevisionPair,

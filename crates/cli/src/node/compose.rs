@@ -86,7 +86,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let (election, deciding, leadership) =
         deciding(settings, &me, (&members, &peers), functions.as_ref(), &mut registry)?;
     let rules = settings.roles.controller.then(|| settings.server.rules());
-    let seams = node_seams(&members, &leadership, look.clone(), registry, (rules, functions.as_ref()));
+    let seams = node_seams(&members, &leadership, look.clone(), registry, (rules, functions.as_ref()))?;
     let context = ConnectContext {
         me: me.name.clone(),
         incarnation: me.incarnation,
@@ -260,7 +260,7 @@ fn node_seams(
     gateway: berth_mesh::Handle,
     registry: Registry,
     rules: (Option<String>, Option<&Arc<Host>>),
-) -> Seams {
+) -> Result<Seams, Failure> {
     let (everybody, me, leadership) = (members.clone(), members.me().clone(), leadership.clone());
     let members = move || everybody.table().values().cloned().collect();
     let leader = move || {

@@ -70,7 +70,7 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
         let _ = hook.set(functions::hook(host));
     }
     let sources = settings.sources.build(&settings.server.data, functions.as_ref(), &mut registry)?;
-    let seams = seams::alone(Arc::new(Mutex::new(registry)), look, settings.server.name.clone(), functions.as_ref());
+    let seams = seams::alone(Arc::new(Mutex::new(registry)), look, settings.server.name.clone(), functions.as_ref())?;
     let control = ControlPlane::start(Parts { control, handle, listener, seams, sources })?;
     Ok(System { worker, gateway, control, http, api })
 }

@@ -8,6 +8,9 @@ use berth_functions::source::Host;
 use berth_spec::WorkerId;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
+use super::trial;
+use crate::failure::Failure;
+
 /// The seams over one registry and one gateway.
 pub(crate) fn of(
     registry: Arc<Mutex<Registry>>,
@@ -15,8 +18,9 @@ pub(crate) fn of(
     members: MembersSource,
     leader: LeaderSource,
     (rules, functions): (Option<String>, Option<&Arc<Host>>),
-) -> Seams {
-    Seams {
+) -> Result<Seams, Failure> {
+    let trial = trial::source(gateway.local_addr())?;
+    Ok(Seams {
         metrics: Arc::new(move || metrics(&registry)),
         top: Arc::new(move || gateway.top().iter().map(counters).collect()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -24,7 +28,8 @@ pub(crate) fn of(
         leader,
         rules,
         functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
-    }
+        trial,
+    })
 }
 
 /// The same for a server that is alone: nobody else, and it decides.
@@ -33,7 +38,7 @@ pub(super) fn alone(
     gateway: berth_mesh::Handle,
     name: WorkerId,
     functions: Option<&Arc<Host>>,
-) -> Seams {
+) -> Result<Seams, Failure> {
     let leader = move || Some(Leader { name: name.clone(), epoch: None });
     of(registry, gateway, Arc::new(Vec::new), Arc::new(leader), (None, functions))
 }

@@ -22,7 +22,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// Every file: its name, its media type, its content. The page itself has no name.
-const FILES: [(&str, &str, &str); 14] = [
+const FILES: [(&str, &str, &str); 17] = [
     ("", HTML, include_str!("dashboard/index.html")),
     ("style.css", CSS, include_str!("dashboard/style.css")),
     ("icon.svg", SVG, include_str!("dashboard/icon.svg")),
@@ -34,6 +34,9 @@ const FILES: [(&str, &str, &str); 14] = [
     ("fleet.js", SCRIPT, include_str!("dashboard/fleet.js")),
     ("models.js", SCRIPT, include_str!("dashboard/models.js")),
     ("model.js", SCRIPT, include_str!("dashboard/model.js")),
+    ("charts.js", SCRIPT, include_str!("dashboard/charts.js")),
+    ("live.js", SCRIPT, include_str!("dashboard/live.js")),
+    ("try.js", SCRIPT, include_str!("dashboard/try.js")),
     ("rollout.js", SCRIPT, include_str!("dashboard/rollout.js")),
     ("events.js", SCRIPT, include_str!("dashboard/events.js")),
     ("sources.js", SCRIPT, include_str!("dashboard/sources.js")),

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! GET /own/top?limit=N ──▶ GatewayTop        GET /own/rules ──▶ Rules
+//! GET /own/history?range=hour&deployment=NAME ──▶ GatewayHistory
 //! ```
 
 use std::{sync::Arc, time::Duration};
@@ -20,7 +21,9 @@ use http_body_util::{BodyExt, Limited};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
+    history::ModelFigures,
     query::Query,
+    recorder::{GatewayHistory, Recorder},
     top::{GatewayTop, Sampler},
 };
 
@@ -50,14 +53,24 @@ pub(super) struct PeerQueries(pub(super) Option<Peers>);
 impl PeerQueries {
     /// Activity of the other gateways, and the nodes that did not answer.
     pub(super) async fn tops(&self, limit: usize) -> (Vec<GatewayTop>, Vec<WorkerId>) {
+        self.gateways(&format!("{OWN}top?limit={limit}")).await
+    }
+
+    /// History of the other gateways by this query, and the nodes that did not answer.
+    pub(super) async fn histories(&self, query: &str) -> (Vec<Vec<ModelFigures>>, Vec<WorkerId>) {
+        let (histories, missing) = self.gateways::<GatewayHistory>(&format!("{OWN}history?{query}")).await;
+        (histories.into_iter().map(GatewayHistory::points).collect(), missing)
+    }
+
+    /// The answers of the other gateways to one question, and the nodes that did not answer.
+    async fn gateways<T: DeserializeOwned>(&self, path: &str) -> (Vec<T>, Vec<WorkerId>) {
         let peers = self.of(|roles| roles.gateway);
-        let path = format!("{OWN}top?limit={limit}");
         let mut asked: FuturesUnordered<_> =
-            peers.iter().map(|peer| async { (peer.name().clone(), ask::<GatewayTop>(peer, &path).await) }).collect();
-        let (mut tops, mut missing) = (Vec::new(), Vec::new());
+            peers.iter().map(|peer| async { (peer.name().clone(), ask::<T>(peer, path).await) }).collect();
+        let (mut answers, mut missing) = (Vec::new(), Vec::new());
         while let Some((name, answer)) = asked.next().await {
             match answer {
-                Ok(top) => tops.push(top),
+                Ok(answer) => answers.push(answer),
                 Err(why) => {
                     tracing::debug!(event = "gateway_silent", node = %name, why);
                     missing.push(name);
@@ -65,7 +78,7 @@ impl PeerQueries {
             }
         }
         missing.sort();
-        (tops, missing)
+        (answers, missing)
     }
 
     /// Says of nodes what is worth knowing: why they do not come to the leader, and where their rules are others than `rules`.
@@ -147,7 +160,12 @@ fn trouble(error: &str) -> String {
 }
 
 /// Answers what another node asks of this one.
-pub(super) fn answer(path: &str, query: Option<&str>, sampler: &Sampler, rules: Option<&str>) -> Response {
+pub(super) fn answer(
+    path: &str,
+    query: Option<&str>,
+    (sampler, recorder): (&Sampler, &Recorder),
+    rules: Option<&str>,
+) -> Response {
     match path.strip_prefix(OWN) {
         Some("top") => {
             let limit = Query::parse(query, &["limit"])
@@ -158,13 +176,14 @@ pub(super) fn answer(path: &str, query: Option<&str>, sampler: &Sampler, rules: 
                 Err(error) => error.into_response(),
             }
         }
+        Some("history") => recorder.answer(query, now()),
         Some("rules") => Json(Rules { rules: rules.map(str::to_owned) }).into_response(),
         _ => StatusCode::NOT_FOUND.into_response(),
     }
 }
 
 /// Now, by the machine's clock.
-fn now() -> Time {
+pub(super) fn now() -> Time {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

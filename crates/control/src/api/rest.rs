@@ -43,6 +43,8 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
             get(tell::deployment).put(declare::put).merge(delete(declare::delete)),
         ),
         ("/v1/deployments/{name}/explain", &["get"], get(tell::explain)),
+        ("/v1/deployments/{name}/try", &["get", "post"], get(dashboard::signature).post(dashboard::infer)),
+        ("/v1/namespaces/{namespace}/deployments/{name}/try", &["get", "post"], get(dashboard::signature).post(dashboard::infer)),
         ("/v1/namespaces/{namespace}/deployments", &["get"], get(tell::deployments)),
         (
             "/v1/namespaces/{namespace}/deployments/{name}",
@@ -91,6 +93,8 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/top", &["get"], get(tell::top)),
         ("/v1/dashboard/models", &["get"], get(dashboard::models)),
         ("/v1/dashboard/memory", &["get"], get(dashboard::memory)),
+        ("/v1/dashboard/history", &["get"], get(dashboard::history)),
+        ("/v1/dashboard/stream", &["get"], get(dashboard::stream)),
         ("/dashboard", &["get"], get(dashboard::moved)),
         ("/dashboard/", &["get"], get(dashboard::page)),
         ("/dashboard/{file}", &["get"], get(dashboard::file)),
@@ -176,8 +180,12 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         nodes::cordon,
         nodes::uncordon,
         nodes::drain,
+        dashboard::signature,
+        dashboard::infer,
         dashboard::models,
         dashboard::memory,
+        dashboard::history,
+        dashboard::stream,
         dashboard::moved,
         dashboard::page,
         dashboard::file,
@@ -212,7 +220,7 @@ pub(super) fn document() -> utoipa::openapi::OpenApi {
         })
         .collect();
     for (path, mut item) in inside {
-        for operation in [&mut item.get, &mut item.put, &mut item.delete].into_iter().flatten() {
+        for operation in [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten() {
             let namespace = ParameterBuilder::new()
                 .name("namespace")
                 .parameter_in(ParameterIn::Path)

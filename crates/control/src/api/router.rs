@@ -17,17 +17,18 @@ use berth_spec::{Epoch, WorkerId};
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
 
 use super::{
     Seams, dashboard,
     peer_queries::{self, OWN, PeerQueries},
+    recorder::{self, Recorder},
     relay::{self, RELAY},
     rest,
     service::Service,
-    top::Sampler,
+    top::{Sampler, WINDOW},
 };
 use crate::{Handle, leadership::LeadershipView};
 
@@ -50,6 +51,8 @@ struct Inner {
     seams: Seams,
     /// Recent activity of this node's gateway.
     sampler: Arc<Sampler>,
+    /// Figures of the last day.
+    recorder: Arc<Recorder>,
     /// Ends watches, which would not end by themselves.
     stop: CancellationToken,
     term: Mutex<Option<TermRouter>>,
@@ -66,8 +69,10 @@ impl ApiRouter {
     /// `relay` is `None` for a process that is alone.
     #[must_use]
     pub fn new(leadership: watch::Receiver<LeadershipView>, relay: Option<Relay>, seams: Seams) -> Self {
-        let (sampler, stop) = (Arc::new(Sampler::new(Arc::clone(&seams.top))), CancellationToken::new());
-        Self(Arc::new(Inner { leadership, relay, seams, sampler, stop, term: Mutex::new(None) }))
+        let sampler = Arc::new(Sampler::new(Arc::clone(&seams.top), WINDOW));
+        let recorder = Arc::new(Recorder::new(Arc::clone(&seams.top)));
+        let (stop, term) = (CancellationToken::new(), Mutex::new(None));
+        Self(Arc::new(Inner { leadership, relay, seams, sampler, recorder, stop, term }))
     }
 
     /// For a process that is alone.
@@ -129,8 +134,8 @@ impl ApiRouter {
 
     /// Answers what another node asks of this one; its path begins with [`OWN`].
     pub fn own(&self, request: &http::Request<Incoming>) -> BoxFuture<'static, http::Response<PeerBody>> {
-        let (uri, Inner { sampler, seams, .. }) = (request.uri(), &*self.0);
-        let response = peer_queries::answer(uri.path(), uri.query(), sampler, seams.rules.as_deref());
+        let (uri, Inner { sampler, recorder, seams, .. }) = (request.uri(), &*self.0);
+        let response = peer_queries::answer(uri.path(), uri.query(), (sampler, recorder), seams.rules.as_deref());
         Box::pin(std::future::ready(response.map(|body| body.map_err(Into::into).boxed_unsync())))
     }
 
@@ -138,6 +143,24 @@ impl ApiRouter {
     #[must_use]
     pub fn is_own(path: &str) -> bool {
         path.starts_with(OWN)
+    }
+
+    /// Samples figures for the history, for as long as it is polled.
+    pub(super) async fn record(self) {
+        let mut ticks = tokio::time::interval(recorder::EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let leading = match &*self.0.leadership.borrow() {
+                LeadershipView::Leading { handle, .. } => Some(handle.clone()),
+                LeadershipView::Following { .. } => None,
+            };
+            let workers = match leading {
+                Some(handle) => handle.workers().await.unwrap_or_default(),
+                None => Vec::new(),
+            };
+            self.0.recorder.sample(peer_queries::now(), &workers);
+        }
     }
 
     fn leader(&self) -> Option<(WorkerId, Epoch)> {
@@ -166,7 +189,7 @@ impl ApiRouter {
         }
         let over = self.0.stop.child_token();
         let peer_queries = PeerQueries(self.0.relay.as_ref().map(|relay| relay.peers.clone()));
-        let gateways = (Arc::clone(&self.0.sampler), peer_queries);
+        let gateways = (Arc::clone(&self.0.sampler), Arc::clone(&self.0.recorder), peer_queries);
         let service = Arc::new(Service::new(handle, self.0.seams.clone(), gateways, over.clone()));
         let router = rest::router(service);
         *term = Some(TermRouter { epoch, router: router.clone(), _over: over.drop_guard() });

@@ -67,6 +67,9 @@ pub async fn serve(listener: TcpListener, api: ApiRouter, shutdown: Cancellation
     let (server, graceful) = (server(), GracefulShutdown::new());
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
+    // Ends with this function.
+    let mut recording = JoinSet::new();
+    recording.spawn(api.clone().record());
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
         let accepted = tokio::select! {

@@ -19,7 +19,9 @@ pub(crate) use dashboard::{Selection, Sort};
 pub(crate) use declare::{ALIAS, DEPLOYMENT, Declared, Delete, Expect, Write};
 pub(crate) use tell::Page;
 
-use super::{Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, top::Sampler};
+use super::{
+    Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, recorder::Recorder, top::Sampler,
+};
 use crate::{
     Handle,
     handle::{Error, ListRequest},
@@ -34,10 +36,12 @@ pub(crate) struct Service {
     pub(super) handle: Handle,
     /// Recent activity of this node's gateway.
     sampler: Arc<Sampler>,
+    recorder: Arc<Recorder>,
     peer_queries: PeerQueries,
     rules: Option<String>,
     functions: Option<Arc<dyn super::FunctionBoard>>,
     metrics: super::MetricsSource,
+    trial: Option<super::trial::TrialSource>,
     version: String,
     members: super::MembersSource,
     leader: super::LeaderSource,
@@ -51,16 +55,18 @@ impl Service {
     pub(super) fn new(
         handle: Handle,
         seams: Seams,
-        (sampler, peer_queries): (Arc<Sampler>, PeerQueries),
+        (sampler, recorder, peer_queries): (Arc<Sampler>, Arc<Recorder>, PeerQueries),
         shutdown: CancellationToken,
     ) -> Self {
         Self {
             handle,
             sampler,
+            recorder,
             peer_queries,
             rules: seams.rules,
             functions: seams.functions,
             metrics: seams.metrics,
+            trial: seams.trial,
             version: seams.version,
             members: seams.members,
             leader: seams.leader,

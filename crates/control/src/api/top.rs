@@ -4,7 +4,7 @@
 //! each node: TopSource ──sample──▶ history (a few, seconds apart) ──newest minus oldest in the window──▶ its busiest models
 //! the one that is asked: the answers of all nodes ──together──▶ rates, quantiles
 //! ```
-//! Nothing runs while nobody looks: a sample is taken when somebody asks. Quantiles of several nodes cannot be put together,
+//! A sample is taken when somebody asks, and every 10 s for the history. Quantiles of several nodes cannot be put together,
 //! so that nodes tell each other how many requests took how long.
 
 use std::{
@@ -39,8 +39,8 @@ pub struct ModelCounters {
     pub latency: Vec<(f64, u64)>,
 }
 
-/// Period of the rates. Smooths bursts and still follows a new load.
-const WINDOW: Duration = Duration::from_secs(10);
+/// Period of the rates that people see. Smooths bursts and still follows a new load.
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
 /// Shortest interval between samples, so that several viewers cost no more than one.
 const SPACING: Duration = Duration::from_millis(500);
@@ -67,22 +67,23 @@ pub(crate) struct ModelUse {
 #[derive(Debug, Default)]
 struct History(VecDeque<(Time, BTreeMap<String, ModelCounters>)>);
 
-/// Turns counters into rates.
+/// Turns counters into rates over a window.
 pub(crate) struct Sampler {
     source: TopSource,
+    window: Duration,
     history: Mutex<History>,
 }
 
 impl Sampler {
-    pub(crate) fn new(source: TopSource) -> Self {
-        Self { source, history: Mutex::default() }
+    pub(crate) fn new(source: TopSource, window: Duration) -> Self {
+        Self { source, window, history: Mutex::default() }
     }
 
     /// The `limit` busiest models of those that the source knows.
     pub(crate) fn look(&self, now: Time, limit: usize) -> GatewayTop {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if history.wants_sample(now) {
-            history.push(now, (self.source)());
+            history.push(now, self.window, (self.source)());
         }
         let mut top = history.figures();
         top.models.sort_by(|a, b| by_use(&a.figures, &b.figures));
@@ -113,6 +114,17 @@ pub(crate) fn together(tops: impl IntoIterator<Item = GatewayTop>) -> (Duration,
     }
     let figures = |(name, one): (String, ModelUse)| (name, ModelTop { latency: quantiles(&one.took), ..one.figures });
     (Duration::from_millis(window), models.into_iter().map(figures).collect())
+}
+
+impl GatewayTop {
+    /// All models as one.
+    pub(crate) fn total(&self) -> ModelTop {
+        let mut sum = ModelUse::default();
+        for one in &self.models {
+            sum.add(one.clone());
+        }
+        ModelTop { latency: quantiles(&sum.took), ..sum.figures }
+    }
 }
 
 impl ModelUse {
@@ -146,8 +158,8 @@ impl History {
         self.0.back().is_none_or(|(at, _)| now.since(*at) >= SPACING)
     }
 
-    fn push(&mut self, now: Time, counters: Vec<ModelCounters>) {
-        self.0.retain(|(at, _)| now.since(*at) <= WINDOW);
+    fn push(&mut self, now: Time, window: Duration, counters: Vec<ModelCounters>) {
+        self.0.retain(|(at, _)| now.since(*at) <= window);
         let by_name = counters.into_iter().map(|counters| (counters.deployment.clone(), counters)).collect();
         self.0.push_back((now, by_name));
     }
@@ -236,11 +248,12 @@ mod tests {
     fn rates_are_over_the_window() {
         let requests = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&requests);
-        let sampler = Sampler::new(Arc::new(move || {
+        let source: TopSource = Arc::new(move || {
             let requests = counter.load(Relaxed);
             let latency = vec![(1.0, requests / 2), (2.0, requests), (f64::INFINITY, requests)];
             vec![ModelCounters { deployment: "iris".into(), requests, misses: 1, latency, ..Default::default() }]
-        }));
+        });
+        let sampler = Sampler::new(source, WINDOW);
         let (window, models) = shown(&sampler, 1_000);
         assert_eq!((window, models[0].requests_per_second, models[0].latency), (Duration::ZERO, 0.0, None));
         requests.store(100, Relaxed);

@@ -1,6 +1,7 @@
 //! The control API over loopback, on a real control plane with a store in memory.
 
 mod aliases;
+mod dashboard;
 mod formats;
 mod nodes;
 mod rest;

@@ -96,3 +96,57 @@ pub struct MemoryPart {
     /// Bytes of memory.
     pub memory: u64,
 }
+
+/// History of a model, of all models or of a worker: points at equal distances, the newest last.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryView {
+    /// Always `berth.dev/v1`.
+    pub api_version: String,
+    /// Always `History`.
+    pub kind: String,
+    /// The deployment or worker; empty for all models together.
+    pub of: String,
+    /// Distance of two points in milliseconds.
+    pub step_ms: u64,
+    /// Time of the newest point.
+    pub end: Timestamp,
+    /// Nodes whose gateways did not answer in time: what they did is missing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    /// One line per figure; of the same length.
+    pub lines: Vec<HistoryLine>,
+}
+
+impl Kind for HistoryView {
+    const KIND: &'static str = "History";
+}
+
+/// One figure over time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HistoryLine {
+    /// Name of the figure.
+    pub name: String,
+    /// Its values; `null` where none is known.
+    pub points: Vec<Option<f64>>,
+}
+
+/// The state of the whole in a few numbers, sent to dashboards every second or two.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Pulse {
+    /// The node that decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    /// Nodes known.
+    pub nodes: u32,
+    /// Nodes that the others can reach.
+    pub alive: u32,
+    /// Requests per second, all models.
+    pub requests_per_second: f64,
+    /// Failures per second, all models.
+    pub failures_per_second: f64,
+    /// Requests in flight or parked.
+    pub in_flight: u64,
+}

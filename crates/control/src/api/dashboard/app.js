@@ -4,10 +4,11 @@
 //        ▲                     │ 401: ask for a token      every page.every ms while the tab is looked at
 //        └── go(place) ────────┘
 
-import { Refused, get, keepToken } from "./api.js";
+import { Refused, keepToken } from "./api.js";
 import { h, patch } from "./dom.js";
 import * as events from "./events.js";
 import * as fleet from "./fleet.js";
+import { listen, live } from "./live.js";
 import * as model from "./model.js";
 import * as models from "./models.js";
 import * as sources from "./sources.js";
@@ -15,6 +16,9 @@ import * as sources from "./sources.js";
 const PAGES = { fleet, models, model, events, sources };
 const MENU = [["fleet", "Fleet"], ["models", "Models"], ["events", "Events"], ["sources", "Sources"]];
 const $ = (id) => document.getElementById(id);
+
+// Events come in bursts: one look afterwards shows all of them.
+const SETTLES = 300;
 
 let running = new AbortController();
 
@@ -70,6 +74,7 @@ async function show() {
 /// Waits, and as long as nobody looks.
 function pause(time, signal) {
   return new Promise((done) => {
+    hurry = () => { if (!document.hidden) setTimeout(end, SETTLES); };
     const end = () => { document.removeEventListener("visibilitychange", check); clearTimeout(timer); done(); };
     const check = () => { if (!document.hidden) end(); };
     const timer = setTimeout(() => (document.hidden ? document.addEventListener("visibilitychange", check) : end()), time);
@@ -83,17 +88,21 @@ function problem(message) {
   $("problem").textContent = message ? `Shown as last known: ${message}` : "";
 }
 
-async function health() {
-  try {
-    const nodes = await get("v1/nodes");
-    const alive = nodes.items.filter((node) => node.status.health === "Alive").length;
-    const leader = nodes.status.leader ? `${nodes.status.leader} leads` : "nobody leads";
-    $("health").textContent = `${alive} of ${nodes.items.length} ${nodes.items.length === 1 ? "node" : "nodes"} alive, ${leader}`;
-    $("health").className = alive === nodes.items.length && nodes.status.leader ? "" : "bad";
-  } catch (error) {
-    $("health").textContent = error.status === 401 ? "" : "not connected";
-    $("health").className = "bad";
-  }
+/// The state of the whole, beside the menu.
+function health() {
+  const { pulse, connected } = live;
+  const well = connected && pulse && pulse.alive === pulse.nodes && pulse.leader;
+  $("health").className = well ? "" : "bad";
+  $("health").textContent = !connected ? "no live news"
+    : pulse ? `${pulse.alive} of ${pulse.nodes} ${pulse.nodes === 1 ? "node" : "nodes"} alive, ${pulse.leader ?? "nobody"} leads` : "";
+}
+
+/// News: the state is shown at once, and after an event the page is asked for sooner.
+let hurry = () => {};
+
+function news(kind) {
+  health();
+  if (kind === "events") hurry();
 }
 
 function askForToken(refusal) {
@@ -159,10 +168,8 @@ $("token").onclose = () => {
   $("token-text").value = "";
   if (text) keepToken(text);
   show();
-  health();
 };
 addEventListener("hashchange", show);
 theme();
 show();
-health();
-setInterval(() => document.hidden || health(), 5_000);
+listen(news);

@@ -3,20 +3,22 @@
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { clock } from "./format.js";
+import { live } from "./live.js";
 import { badge, modelLink, table } from "./parts.js";
 
 export const every = 2_000;
 export const title = () => "Events";
 
 export async function load(_place, signal) {
-  return get("v1/events", { limit: 500 }, signal);
+  // Where the stream is connected, everything is here already.
+  return live.connected ? { items: live.events } : get("v1/events", { limit: 500 }, signal);
 }
 
 export function draw(page, { query }, go) {
   const { worker, warnings } = query;
   const wanted = page.items.filter((event) => (!worker || event.worker === worker) && (!warnings || event.severity === "Warning"));
   return [
-    h("h1", {}, "Events"),
+    h("h1", {}, "Events ", live.connected ? h("span", { class: "badge good" }, "● live") : null),
     h("div", { class: "tools chips" },
       h("button", { type: "button", class: "chip", "aria-pressed": String(!warnings), onclick: () => go({ warnings: "" }) }, "All"),
       h("button", { type: "button", class: "chip", "aria-pressed": String(Boolean(warnings)), onclick: () => go({ warnings: "true" }) }, "Warnings"),

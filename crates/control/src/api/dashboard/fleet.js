@@ -3,21 +3,29 @@
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { ago, bytes, millis, number, percent, rate } from "./format.js";
+import { chart, history, ranges } from "./charts.js";
 import { badge, bar, colour, figures, memoryText, modelLink, section, table } from "./parts.js";
+
+// Workers with a chart of their own.
+const CHARTED = 12;
 
 export const every = 2_000;
 export const title = () => "Fleet";
 
-export async function load(_place, signal) {
-  const [nodes, memory, busiest] = await Promise.all([
+export async function load({ query }, signal) {
+  const [nodes, memory, busiest, past] = await Promise.all([
     get("v1/nodes", {}, signal),
     get("v1/dashboard/memory", { largest: 24 }, signal),
     get("v1/dashboard/models", { sort: "requests", descending: true, limit: 10 }, signal),
+    history({}, query.range, signal),
   ]);
-  return { nodes, memory: new Map(memory.items.map((one) => [one.worker, one])), busiest };
+  // Of a large fleet, the first few: each is a question of its own.
+  const workers = memory.items.slice(0, CHARTED).map((one) => one.worker);
+  const pasts = await Promise.all(workers.map(async (worker) => [worker, await history({ worker }, query.range, signal)]));
+  return { past, pasts: new Map(pasts), nodes, memory: new Map(memory.items.map((one) => [one.worker, one])), busiest };
 }
 
-export function draw({ nodes, memory, busiest }) {
+export function draw({ nodes, memory, busiest, past, pasts }, { query }, go) {
   const workers = [...memory.values()];
   const sum = (what) => workers.reduce((sum, one) => sum + what(one), 0);
   const used = sum((one) => one.memory.used), total = sum((one) => one.memory.total);
@@ -34,7 +42,10 @@ export function draw({ nodes, memory, busiest }) {
       ["Requests", `${rate(active)} /s`, "ten busiest models"],
       ["Leader", nodes.status.leader ?? "none", nodes.status.epoch ? `term ${nodes.status.epoch}` : ""],
     ]),
-    section("Workers", nodes.items.map((node) => worker(node, memory.get(node.metadata.name)))),
+    section("History", ranges(query, go), h("div", { class: "charts" },
+      chart(past, "Requests per second", [["requestsPerSecond", "requests"], ["failuresPerSecond", "errors"], ["missesPerSecond", "misses"]], rate),
+      chart(past, "Latency", [["p50", "p50"], ["p99", "p99"]], millis))),
+    section("Workers", nodes.items.map((node) => worker(node, memory.get(node.metadata.name), pasts.get(node.metadata.name)))),
     section("Busiest models", table([
       ["Model", "", (row) => modelLink(row.deployment)],
       ["State", "", (row) => badge(row.phase)],
@@ -46,7 +57,7 @@ export function draw({ nodes, memory, busiest }) {
   ];
 }
 
-function worker(node, memory) {
+function worker(node, memory, past) {
   const { status, metadata } = node;
   const capacity = status.capacity;
   const facts = [
@@ -68,6 +79,9 @@ function worker(node, memory) {
       fact("Loads waiting", number(capacity.loadQueue)),
       fact("Requests", `${number(capacity.requestsPerMinute)} /min`)) : null,
     (capacity?.gpus ?? []).map(gpu),
+    past ? h("div", { class: "charts" },
+      chart(past, "Memory set aside", [["memory", "memory"]], bytes),
+      chart(past, "CPU", [["cpuPercent", "CPU"]], (value) => `${Math.round(value)} %`)) : null,
     status.drain ? drain(status.drain) : null);
 }
 

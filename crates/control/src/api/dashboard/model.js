@@ -4,8 +4,10 @@ import { get, pathOf } from "./api.js";
 import { h } from "./dom.js";
 import { ago, bytes, clock, millis, number, percent, rate, short } from "./format.js";
 import { badge, figures, section, table } from "./parts.js";
+import { chart, history, ranges } from "./charts.js";
 import { list } from "./events.js";
 import { rollout } from "./rollout.js";
+import { tryIt } from "./try.js";
 
 // In these phases nothing asks for a reason.
 const WELL = ["Available", "ScaledDown"];
@@ -13,18 +15,19 @@ const WELL = ["Available", "ScaledDown"];
 export const every = 2_000;
 export const title = ({ part }) => part;
 
-export async function load({ part }, signal) {
+export async function load({ part, query }, signal) {
   const path = pathOf(part);
-  const [deployment, page, explanation, events] = await Promise.all([
+  const [deployment, page, explanation, events, past] = await Promise.all([
     get(path, {}, signal),
     get("v1/dashboard/models", { deployment: part }, signal),
     get(`${path}/explain`, {}, signal),
     get("v1/events", { deployment: part, limit: 50 }, signal),
+    history({ deployment: part }, query.range, signal),
   ]);
-  return { deployment, row: page.items[0], explanation, events };
+  return { deployment, row: page.items[0], explanation, events, past };
 }
 
-export function draw({ deployment, row, explanation, events }, { part }) {
+export function draw({ deployment, row, explanation, events, past }, { part, query }, go) {
   const { metadata, status, spec } = deployment;
   return [
     h("p", { class: "path" }, h("a", { href: "#/models" }, "Models")),
@@ -46,10 +49,14 @@ export function draw({ deployment, row, explanation, events }, { part }) {
       ["Misses", number(row.misses), "requests that found nothing ready"],
       ["Memory", bytes(row.memory), `last use ${ago(row.lastUsed)}`],
     ]),
+    section("History", ranges(query, go), h("div", { class: "charts" },
+      chart(past, "Requests per second", [["requestsPerSecond", "requests"], ["failuresPerSecond", "errors"], ["missesPerSecond", "misses"]], rate),
+      chart(past, "Latency", [["p50", "p50"], ["p99", "p99"]], millis))),
     section("Rollout", rollout(status)),
     section("Replicas", replicas(status)),
     section("Where it fits, and why", placement(explanation)),
     section("Events", list(events.items.toReversed())),
+    section("Try it", tryIt(part)),
     section("Declaration", h("details", {}, h("summary", {}, "As it was written"), h("pre", {}, JSON.stringify(spec, null, 2)))),
   ];
 }

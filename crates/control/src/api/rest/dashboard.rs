@@ -1,21 +1,27 @@
 //! The dashboard: its page, and the lists that it shows.
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Json,
+    body::Body,
     extract::{Path, State},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use berth_spec::status::Phase;
-use berth_wire::api::{ErrorBody, List, ModelPage, WorkerMemory};
+use berth_wire::api::{ErrorBody, HistoryView, List, ModelPage, Pulse, WorkerMemory};
+use futures::StreamExt;
 
-use super::ask::{Answer, RawParameters, deployment as named, namespace};
+use super::ask::{Answer, Of, RawParameters, deployment as named, namespace};
 use crate::api::{
     dashboard,
     error::ApiError,
     query::Query,
+    recorder,
     service::{Selection, Service, Sort},
+    trial,
+    watch::version,
 };
 
 /// The most rows in one page. More do not fit on a screen.
@@ -26,6 +32,9 @@ const FARTHEST: usize = 10_000_000;
 
 /// The longest text to search for, in bytes: that of the longest name.
 const LONGEST_SEARCH: usize = 1_024;
+
+/// Limit for receiving a request that is tried.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
 /// The most replicas that a worker's memory is split into.
 const MOST_PARTS: usize = 100;
@@ -69,6 +78,103 @@ pub(super) async fn models(State(service): State<Arc<Service>>, asked: RawParame
 pub(super) async fn memory(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<WorkerMemory>> {
     let largest = asked.read(&["largest"])?.number("largest", MOST_PARTS)?;
     service.worker_memory(largest.unwrap_or(12)).await.map(Json)
+}
+
+/// Figures of the last hour or day: of a model, of a worker, or of all models together.
+#[utoipa::path(
+    get, path = "/v1/dashboard/history", tag = "tell", operation_id = "dashboard_history",
+    params(
+        ("deployment" = Option<String>, Query, description = "Of this deployment: NAME, or NAMESPACE/NAME"),
+        ("worker" = Option<String>, Query, description = "Of this worker"),
+        ("range" = Option<String>, Query, description = "hour (in steps of 10 s, unless given) or day (of 2 min)"),
+    ),
+    responses(
+        (status = 200, description = "Lines of points; empty for a model that is not among the busiest", body = HistoryView),
+        (status = 400, description = "A parameter is wrong", body = ErrorBody),
+        (status = 404, description = "There is no worker of that name", body = ErrorBody),
+    )
+)]
+pub(super) async fn history(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<HistoryView> {
+    let query = asked.read(&["deployment", "worker", "range"])?;
+    let range = query.text("range").map(recorder::range).transpose()?.unwrap_or_default();
+    match (query.text("worker"), named(&query)?) {
+        (Some(worker), None) => service.worker_history(worker, range).await.map(Json),
+        (None, deployment) => service.model_history(deployment.as_ref(), range).await.map(Json),
+        (Some(_), Some(_)) => Err(ApiError::invalid("worker", "both a worker and a deployment are asked for", "ask for one")),
+    }
+}
+
+/// Live news as server-sent events: `events` with a list of new events, `pulse` with the state of the whole.
+#[utoipa::path(
+    get, path = "/v1/dashboard/stream", tag = "tell", operation_id = "dashboard_stream",
+    params(("last-event-id" = Option<String>, Header, description = "Number of the last event that was received; 0 for those that are kept")),
+    responses(
+        (status = 200, description = "A stream", body = Pulse, content_type = "text/event-stream"),
+        (status = 503, description = "Too many watch already", body = ErrorBody),
+    )
+)]
+pub(super) async fn stream(
+    State(service): State<Arc<Service>>,
+    asked: RawParameters,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    asked.nothing()?;
+    let after = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let after = after.map(|text| version("Last-Event-ID", text)).transpose()?;
+    let news = service.news(after.map(|rev| rev.0)).await?;
+    let fixed = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((fixed, Body::from_stream(news.map(Ok::<_, Infallible>))).into_response())
+}
+
+/// Inputs and outputs of a model, as its gateway says them.
+#[utoipa::path(
+    get, path = "/v1/deployments/{name}/try", tag = "tell", operation_id = "dashboard_signature",
+    params(("name" = String, Path, description = "The deployment")),
+    responses(
+        (status = 200, description = "Model metadata of the Open Inference Protocol", body = Object),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+        (status = 503, description = "Not now", body = ErrorBody),
+    )
+)]
+pub(super) async fn signature(
+    State(service): State<Arc<Service>>,
+    Of(of): Of,
+    asked: RawParameters,
+) -> Result<Response, ApiError> {
+    asked.nothing()?;
+    service.trial(of, None).await.map(told)
+}
+
+/// Sends one inference to a model, as a client of this node's gateway. For trying it: up to 1 MiB, and one of eight at a time.
+#[utoipa::path(
+    post, path = "/v1/deployments/{name}/try", tag = "operate", operation_id = "dashboard_infer",
+    params(("name" = String, Path, description = "The deployment")),
+    request_body(content = Object, description = "An inference request of the Open Inference Protocol in JSON"),
+    responses(
+        (status = 200, description = "The model's answer, or with another status the gateway's refusal", body = Object),
+        (status = 413, description = "It is too large", body = ErrorBody),
+        (status = 503, description = "Not now", body = ErrorBody),
+    )
+)]
+pub(super) async fn infer(
+    State(service): State<Arc<Service>>,
+    Of(of): Of,
+    asked: RawParameters,
+    body: Body,
+) -> Result<Response, ApiError> {
+    asked.nothing()?;
+    let arrival = tokio::time::timeout(ARRIVES_WITHIN, axum::body::to_bytes(body, trial::MOST_BYTES)).await;
+    let Ok(Ok(body)) = arrival else {
+        let message = format!("the request is larger than {} MiB, or did not arrive whole", trial::MOST_BYTES >> 20);
+        return Err(ApiError::new(berth_spec::Class::TooLarge, message));
+    };
+    service.trial(of, Some(body)).await.map(told)
+}
+
+/// The answer of a gateway as it came.
+fn told(answer: trial::TrialAnswer) -> Response {
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    (status, [(header::CONTENT_TYPE, "application/json")], answer.body).into_response()
 }
 
 /// Redirect to the dashboard.

@@ -7,14 +7,18 @@
 //! However many people look, the walk is made once per [`cache::Cached::get`], and less often the longer it takes.
 
 mod cache;
+mod history;
+mod news;
 mod table;
+mod trial;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_spec::{DeploymentName, Time, WorkerId};
 use berth_wire::api::{
-    API_VERSION, Kind, List, MemoryPart, ModelPage, ModelRow, ModelTop, Timestamp, WorkerMemory,
+    API_VERSION, Kind, List, MemoryPart, ModelPage, ModelRow, ModelTop, Pulse, Timestamp, WorkerMemory,
 };
+use tokio::sync::Semaphore;
 
 pub(crate) use table::{Selection, Sort};
 
@@ -32,11 +36,23 @@ const ACTIVITY_FOR: Duration = Duration::from_secs(1);
 /// Age up to which the table is used again. A new model is listed after this at the latest.
 const TABLE_FOR: Duration = Duration::from_secs(2);
 
-/// What is kept between questions.
-#[derive(Default)]
+/// Answers that are kept between questions.
 pub(super) struct Kept {
     table: Cached<Table>,
     activity: Cached<Activity>,
+    pulse: Cached<Pulse>,
+    /// Places of those who watch.
+    readers: Arc<Semaphore>,
+    /// Places of models that are being tried.
+    trials: Arc<Semaphore>,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        let readers = Arc::new(Semaphore::new(news::READERS));
+        let trials = Arc::new(Semaphore::new(trial::TRIALS));
+        Self { table: Cached::default(), activity: Cached::default(), pulse: Cached::default(), readers, trials }
+    }
 }
 
 impl Service {

@@ -33,7 +33,7 @@ impl Service {
         found.into_iter().next().ok_or_else(|| nobody("node", name, known))
     }
 
-    async fn known_nodes(&self) -> Result<NodeList, ApiError> {
+    pub(super) async fn known_nodes(&self) -> Result<NodeList, ApiError> {
         let (workers, loss) = (self.handle.workers().await?, self.handle.mass_loss().await?);
         let known = NodeInputs { members: (self.members)(), workers, leader: (self.leader)(), loss };
         Ok(node::nodes(known, self.handle.now()))

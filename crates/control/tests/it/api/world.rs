@@ -82,6 +82,7 @@ impl World {
         let seams = Seams {
             metrics: Arc::new(|| "# EOF\n".to_owned()),
             top: Arc::new(|| vec![ModelCounters { deployment: "iris".into(), requests: 7, ..Default::default() }]),
+            trial: None,
             version: "1.2.3".into(),
             members: Arc::new(move || members.clone()),
             leader: Arc::new(move || leader.clone()),

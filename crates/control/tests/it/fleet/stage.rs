@@ -285,6 +285,7 @@ fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, leadership: watch
     Seams {
         metrics: Arc::new(|| "# EOF\n".to_owned()),
         top: counters(name),
+        trial: None,
         rules: Some(if name.as_str() == "c" { "onnx:required:pool=c".to_owned() } else { String::new() }),
         functions: None,
         version,

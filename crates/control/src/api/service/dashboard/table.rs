@@ -104,7 +104,7 @@ impl Row {
         !matches!(self.phase, Phase::Available | Phase::ScaledDown)
     }
 
-    /// What the row is sorted by, where that is a number; by it the largest are the most interesting.
+    /// Figure that a column sorts by, where that is a number; by it the largest are the most interesting.
     fn figure(&self, sort: Sort, activity: &BTreeMap<String, ModelTop>) -> f64 {
         let did = |figure: fn(&ModelTop) -> f64| activity.get(self.deployment.name.as_str()).map_or(0.0, figure);
         match sort {
