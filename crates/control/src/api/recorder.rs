@@ -58,7 +58,8 @@ impl Recorder {
         let top = self.sampler.look(now, MODELS);
         let total = figures(&top.total());
         let (_, models) = super::top::together([top]);
-        let models: BTreeMap<String, ModelFigures> = models.iter().map(|(name, top)| (name.clone(), figures(top))).collect();
+        let models: BTreeMap<String, ModelFigures> =
+            models.iter().map(|(name, top)| (name.clone(), figures(top))).collect();
         let reporting = workers.iter().filter(|worker| worker.state != WorkerState::Lost);
         let workers: BTreeMap<WorkerId, WorkerFigures> =
             reporting.map(|worker| (worker.info.id.clone(), worker_figures(worker))).collect();
@@ -115,7 +116,8 @@ pub(super) fn range(text: &str) -> Result<Range, ApiError> {
 }
 
 fn figures(top: &ModelTop) -> ModelFigures {
-    let latency = |pick: fn(&berth_wire::api::LatencyMs) -> f64| top.latency.as_ref().map_or(f32::NAN, |of| pick(of) as f32);
+    let latency =
+        |pick: fn(&berth_wire::api::LatencyMs) -> f64| top.latency.as_ref().map_or(f32::NAN, |of| pick(of) as f32);
     [
         top.requests_per_second as f32,
         top.failures_per_second as f32,

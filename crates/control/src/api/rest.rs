@@ -44,7 +44,11 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ),
         ("/v1/deployments/{name}/explain", &["get"], get(tell::explain)),
         ("/v1/deployments/{name}/try", &["get", "post"], get(dashboard::signature).post(dashboard::infer)),
-        ("/v1/namespaces/{namespace}/deployments/{name}/try", &["get", "post"], get(dashboard::signature).post(dashboard::infer)),
+        (
+            "/v1/namespaces/{namespace}/deployments/{name}/try",
+            &["get", "post"],
+            get(dashboard::signature).post(dashboard::infer),
+        ),
         ("/v1/namespaces/{namespace}/deployments", &["get"], get(tell::deployments)),
         (
             "/v1/namespaces/{namespace}/deployments/{name}",

@@ -19,9 +19,7 @@ pub(crate) use dashboard::{Selection, Sort};
 pub(crate) use declare::{ALIAS, DEPLOYMENT, Declared, Delete, Expect, Write};
 pub(crate) use tell::Page;
 
-use super::{
-    Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, recorder::Recorder, top::Sampler,
-};
+use super::{Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, recorder::Recorder, top::Sampler};
 use crate::{
     Handle,
     handle::{Error, ListRequest},

@@ -5,7 +5,16 @@ use super::*;
 #[test]
 fn files_load_only_files_that_are_there_and_make_no_markup_of_text() {
     for (name, media_type, content) in FILES {
-        for banned in ["innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "http:", "https:", "localStorage.token"] {
+        for banned in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacent",
+            "document.write",
+            "eval(",
+            "http:",
+            "https:",
+            "localStorage.token",
+        ] {
             // The name of a namespace is no request.
             let content = content.replace("http://www.w3.org/2000/svg", "");
             assert!(!content.contains(banned), "{name} has {banned}");
@@ -13,7 +22,10 @@ fn files_load_only_files_that_are_there_and_make_no_markup_of_text() {
         if media_type == SCRIPT {
             let imported = content.lines().filter_map(|line| line.split_once(" from \"./")?.1.strip_suffix("\";"));
             for import in imported {
-                assert!(FILES.iter().any(|(known, ..)| *known == import), "{name} imports {import}, which is not there");
+                assert!(
+                    FILES.iter().any(|(known, ..)| *known == import),
+                    "{name} imports {import}, which is not there"
+                );
             }
         }
         if media_type == HTML {

@@ -59,9 +59,8 @@ const MOST_PARTS: usize = 100;
     )
 )]
 pub(super) async fn models(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<ModelPage> {
-    let known = [
-        "search", "namespace", "labelSelector", "phase", "sort", "descending", "offset", "limit", "deployment",
-    ];
+    let known =
+        ["search", "namespace", "labelSelector", "phase", "sort", "descending", "offset", "limit", "deployment"];
     let query = asked.read(&known)?;
     if let Some(name) = named(&query)? {
         return service.model_alone(&name).await.map(Json);
@@ -100,7 +99,9 @@ pub(super) async fn history(State(service): State<Arc<Service>>, asked: RawParam
     match (query.text("worker"), named(&query)?) {
         (Some(worker), None) => service.worker_history(worker, range).await.map(Json),
         (None, deployment) => service.model_history(deployment.as_ref(), range).await.map(Json),
-        (Some(_), Some(_)) => Err(ApiError::invalid("worker", "both a worker and a deployment are asked for", "ask for one")),
+        (Some(_), Some(_)) => {
+            Err(ApiError::invalid("worker", "both a worker and a deployment are asked for", "ask for one"))
+        }
     }
 }
 

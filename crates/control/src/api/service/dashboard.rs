@@ -90,7 +90,8 @@ impl Service {
             return Err(self.explained(crate::handle::Error::NotFound(name.clone())).await);
         };
         let row = shown(&known, &activity.models);
-        let counts = Counts { total: 1, matching: 1, offset: 0, phases: BTreeMap::from([(row.figures.phase.clone(), 1)]) };
+        let counts =
+            Counts { total: 1, matching: 1, offset: 0, phases: BTreeMap::from([(row.figures.phase.clone(), 1)]) };
         Ok(page(&activity, activity.at, counts, vec![row]))
     }
 

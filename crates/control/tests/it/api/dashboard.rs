@@ -39,7 +39,9 @@ async fn models_are_searched_sorted_and_cut_here() {
     assert_eq!((&next["items"][0]["deployment"], &next["offset"]), (&json!("shop/iris"), &json!(1)));
     let alone = world.get("/v1/dashboard/models?deployment=shop/iris").await.ok(200);
     assert_eq!(alone["items"][0]["deployment"], "shop/iris");
-    for (wrong, says) in [("sort=size", "lastUsed"), ("phase=Good", "Available"), ("limit=201", "200"), ("offset=-1", "offset")] {
+    for (wrong, says) in
+        [("sort=size", "lastUsed"), ("phase=Good", "Available"), ("limit=201", "200"), ("offset=-1", "offset")]
+    {
         let error = world.get(&format!("/v1/dashboard/models?{wrong}")).await.refused(400, "BadRequest");
         assert!(error.to_string().contains(says), "{wrong}: {error}");
     }
@@ -75,7 +77,10 @@ async fn history_begins_with_the_process() {
     };
     assert_eq!((&history["stepMs"], &history["lines"][0]["name"]), (&json!(10_000), &json!("requestsPerSecond")));
     let day = world.get("/v1/dashboard/history?worker=node-1&range=day").await.ok(200);
-    assert_eq!((&day["stepMs"], &day["of"], &day["lines"][0]["name"]), (&json!(120_000), &json!("node-1"), &json!("memory")));
+    assert_eq!(
+        (&day["stepMs"], &day["of"], &day["lines"][0]["name"]),
+        (&json!(120_000), &json!("node-1"), &json!("memory"))
+    );
     world.get("/v1/dashboard/history?worker=nobody").await.refused(404, "NotFound");
     world.get("/v1/dashboard/history?range=year").await.refused(400, "BadRequest");
     world.get("/v1/dashboard/history?worker=node-1&deployment=iris").await.refused(400, "BadRequest");

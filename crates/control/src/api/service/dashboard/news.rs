@@ -50,7 +50,10 @@ struct Reader {
 
 impl Service {
     /// News from now on, or from the event of this number on.
-    pub(crate) async fn news(self: &Arc<Self>, after: Option<u64>) -> Result<impl Stream<Item = Bytes> + use<>, ApiError> {
+    pub(crate) async fn news(
+        self: &Arc<Self>,
+        after: Option<u64>,
+    ) -> Result<impl Stream<Item = Bytes> + use<>, ApiError> {
         let place = Arc::clone(&self.kept.readers).try_acquire_owned().map_err(|_| {
             let class = Class::Waiting { retry_in: Duration::from_secs(10) };
             ApiError::new(class, format!("{READERS} dashboards watch already: close one, or ask again later"))
@@ -61,14 +64,8 @@ impl Service {
         };
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let reader = Reader {
-            service: Arc::clone(self),
-            ticks,
-            after,
-            looks: 0,
-            pieces: VecDeque::new(),
-            _place: place,
-        };
+        let reader =
+            Reader { service: Arc::clone(self), ticks, after, looks: 0, pieces: VecDeque::new(), _place: place };
         let pieces = stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) });
         Ok(futures::StreamExt::take_until(pieces, self.shutdown.clone().cancelled_owned()))
     }

@@ -1,10 +1,6 @@
 //! Every deployment in one row, and the selection of a page: search, filter, order. Pure.
 
-use std::{
-    cmp::Ordering,
-    collections::BTreeMap,
-    sync::Arc,
-};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use berth_spec::{Deployment, DeploymentName, Namespace, Time, status::Phase};
 use berth_wire::api::ModelTop;

@@ -16,9 +16,14 @@ pub(super) const TRIALS: usize = 8;
 
 impl Service {
     /// Asks a model; `None`: for its inputs and outputs.
-    pub(crate) async fn trial(&self, deployment: DeploymentName, request: Option<Bytes>) -> Result<TrialAnswer, ApiError> {
+    pub(crate) async fn trial(
+        &self,
+        deployment: DeploymentName,
+        request: Option<Bytes>,
+    ) -> Result<TrialAnswer, ApiError> {
         let Some(source) = &self.trial else {
-            let message = "the node that decides has no gateway, so nothing can be tried here: send the request to a gateway";
+            let message =
+                "the node that decides has no gateway, so nothing can be tried here: send the request to a gateway";
             return Err(ApiError::new(Class::Unsupported, message));
         };
         let retry = |message: String| {

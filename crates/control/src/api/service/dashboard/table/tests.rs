@@ -33,7 +33,10 @@ fn all() -> Selection {
 fn search_and_filters() {
     let search = |search: &str| names(&Selection { search: search.into(), ..all() });
     assert_eq!(search("IRIS"), ["iris", "iris-v2", "shop/iris"]);
-    assert_eq!((search("churn"), search("op/i"), search("ä")), (vec!["Churn".into()], vec!["shop/iris".into()], vec![]));
+    assert_eq!(
+        (search("churn"), search("op/i"), search("ä")),
+        (vec!["Churn".into()], vec!["shop/iris".into()], vec![])
+    );
     let shop = Namespace::new("shop").ok();
     assert_eq!(names(&Selection { namespace: shop, ..all() }), ["shop/iris"]);
     assert_eq!(names(&Selection { phase: Some(Phase::Failed), ..all() }), ["iris-v2"]);
