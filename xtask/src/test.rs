@@ -3,7 +3,7 @@
 //! ```text
 //! tools:    packages ─ Python environments ─ engine ─ models ─ dependencies allowed
 //! compiler: format ─ berth ─────────┬─ tests in Rust ─┬─ lints
-//! tests:                            └─ e2e, gitops, cluster
+//! tests:                            └─ e2e, attack, gitops, cluster
 //!                                                     └─ programs of tests in Rust
 //! ```
 
@@ -39,20 +39,23 @@ pub(crate) struct Options {
     /// Run only the end-to-end tests with real clients and servers.
     #[arg(long, group = "only")]
     e2e: bool,
+    /// Run only the attacks on a server.
+    #[arg(long, group = "only")]
+    attack: bool,
     /// Run only the tests of clusters in network namespaces (as root).
     #[arg(long, group = "only")]
     cluster: bool,
     /// Run only the tests from a Git commit to a running fleet.
     #[arg(long, group = "only")]
     gitops: bool,
-    /// Arguments for cargo test, or for pytest after --e2e, --cluster and --gitops.
+    /// Arguments for cargo test, or for pytest after --e2e, --attack, --cluster and --gitops.
     #[arg(last = true)]
     rest: Vec<String>,
 }
 
 impl Options {
     fn all(&self) -> bool {
-        !(self.rust || self.e2e || self.cluster || self.gitops)
+        !(self.rust || self.e2e || self.attack || self.cluster || self.gitops)
     }
 
     fn has_rust(&self) -> bool {
@@ -61,7 +64,12 @@ impl Options {
 
     /// The one that takes longest first.
     fn suites(&self) -> Vec<Suite> {
-        let chosen = [(self.gitops, suites::GITOPS), (self.cluster, suites::CLUSTER), (self.e2e, suites::E2E)];
+        let chosen = [
+            (self.gitops, suites::GITOPS),
+            (self.cluster, suites::CLUSTER),
+            (self.e2e, suites::E2E),
+            (self.attack, suites::ATTACK),
+        ];
         chosen.into_iter().filter(|(chosen, _)| self.all() || *chosen).map(|(_, suite)| suite).collect()
     }
 }

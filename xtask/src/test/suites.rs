@@ -26,6 +26,8 @@ pub(crate) struct Suite {
 
 /// Real clients and servers against one `berth`.
 pub(crate) const E2E: Suite = Suite { name: "e2e", workers: 1 };
+/// Strangers with bad intentions against one `berth`.
+pub(crate) const ATTACK: Suite = Suite { name: "attack", workers: 1 };
 /// From a Git commit to a running fleet.
 pub(crate) const GITOPS: Suite = Suite { name: "gitops", workers: 2 };
 /// Clusters of real processes in network namespaces.

@@ -9,12 +9,16 @@
 //! connections go first (one yield, or `max_delay`), then runs everything that fits together and answers for all. A
 //! request therefore costs no thread switch while runs are short, and batches grow by themselves under load.
 //!
+//! A connection's thread is never held for long: models whose run time depends on the values of their inputs
+//! ([`Engine::is_bounded`]) run on threads of the pool that are theirs, and one that once kept a connection's thread too
+//! long does so from then on.
+//!
 //! What holds, and is property-tested: an answer is the same as without batching, bit for bit where the engine is; a
 //! request that fails, fails alone; a request that was dropped or whose deadline passed is not run; no queue is
 //! unbounded.
 //!
 //! Reading order: [`queue`] decides who runs with whom and [`batch_sizer`] how many rows pay, [`join`] copies, [`batcher`] leads, [`pool`] lends threads,
-//! [`tally`] counts. [`independence`] says whether a model may be batched at all.
+//! [`tally`] counts, [`stop`] ends. [`independence`] says whether a model may be batched at all.
 
 pub mod batch_sizer;
 pub mod batcher;
@@ -22,12 +26,14 @@ pub mod independence;
 pub mod join;
 pub mod pool;
 pub mod queue;
+pub mod stop;
 pub mod tally;
 
 use berth_spec::{Datatype, InferError, Tensor};
 
 pub use batcher::{Batcher, Limits};
 pub use pool::Pool;
+pub use stop::Stop;
 
 /// One input of one run: row-major, little-endian, as in [`Tensor`].
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +57,16 @@ impl<'a> View<'a> {
 /// An engine that executes runs. Called from many threads at once, at most [`Limits::lanes`] of them.
 pub trait Engine: Send + Sync + 'static {
     /// Runs the model on `inputs`, which are in the order of its signature, and gives the outputs whose indices in
-    /// the signature are `outputs`, in that order. Blocks.
-    fn run(&self, inputs: &[View<'_>], outputs: &[usize]) -> Result<Vec<Tensor>, InferError>;
+    /// the signature are `outputs`, in that order. Blocks, and fails with [`InferError::TimedOut`] soon after `stop`
+    /// says so.
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError>;
+
+    /// True if the time of a run follows from the sizes of its inputs. One whose time depends on their values never runs
+    /// on the thread of a connection, nor among the runs of other models.
+    fn is_bounded(&self) -> bool {
+        true
+    }
+
+    /// Stops all runs and refuses further ones.
+    fn end(&self) {}
 }

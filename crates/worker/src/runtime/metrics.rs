@@ -180,6 +180,12 @@ pub struct ModelMetrics {
 }
 
 impl ModelMetrics {
+    /// The name of the deployment.
+    #[must_use]
+    pub fn deployment(&self) -> &DeploymentName {
+        &self.deployment
+    }
+
     /// A request came.
     pub fn request(&self) {
         self.requests.inc();

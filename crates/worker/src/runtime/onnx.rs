@@ -8,10 +8,13 @@
 
 mod account;
 mod call;
+mod graph;
 mod library;
 mod memory;
 mod model;
+mod protobuf;
 mod session;
+mod watchdog;
 
 use std::{io, num::NonZero, path::Path, sync::Arc};
 
@@ -95,13 +98,18 @@ impl Runtime for OnnxEngine {
             threads => threads,
         };
 
+        let found = graph::inspect(&graph, &request.artifact)?;
         let mut books = self.account.open();
         let before = Used::now();
         let (session, peak) = Peak::of(size, || session::build(&self.environment, &graph, threads));
         let session = session?;
+        if let Some(reason) = found.unreadable {
+            let message = format!("the graph cannot be inspected ({reason}): save it again with the onnx package");
+            return Err(LoadError::new(FailureCategory::InvalidModel, message));
+        }
         let signature = session::signature(&session, revision.signature.as_deref())?;
         let signature = Arc::new(signature);
-        let call = Call::new(session, &signature)
+        let call = Call::new(session, &signature, found.unbounded.is_none())
             .map_err(|error| LoadError::new(FailureCategory::InvalidModel, error.message().to_owned()))?;
         let known = books.known(&request.digest).cloned();
         let verdict = match &known {
@@ -116,7 +124,12 @@ impl Runtime for OnnxEngine {
         let call = Accounted::enter(call, memory, peak, &self.account, &mut books);
         drop(books);
 
-        let note = verdict.as_ref().map(|reason| format!("batching is off: {reason}"));
+        let batching = verdict.as_ref().map(|reason| format!("batching is off: {reason}"));
+        let aside = found.unbounded.map(|operator| {
+            format!("runs on threads of its own: how long a run takes depends on the values of its inputs ({operator})")
+        });
+        let notes: Vec<String> = batching.into_iter().chain(aside).collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
         let footprint =
             Footprint { memory, lanes: (self.pool.threads() / threads).max(1), batchable: verdict.is_none() };
         let metrics = self.families.model(&request.serving.deployment);

@@ -11,7 +11,7 @@ use std::{
 
 use berth_spec::{Datatype, InferError, Tensor, inference::Shed};
 use berth_worker::runtime::{
-    batch::{Batcher, Engine, Limits, Pool, View, queue::Work},
+    batch::{Batcher, Engine, Limits, Pool, Stop, View, queue::Work},
     metrics::Families,
 };
 use bytes::Bytes;
@@ -42,7 +42,7 @@ impl Doubler {
 struct Shared(Arc<Doubler>);
 
 impl Engine for Shared {
-    fn run(&self, inputs: &[View<'_>], outputs: &[usize]) -> Result<Vec<Tensor>, InferError> {
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], _: &Stop) -> Result<Vec<Tensor>, InferError> {
         self.0.entered.fetch_add(1, Ordering::SeqCst);
         let held = self.0.held.lock().expect("not poisoned");
         drop(self.0.changed.wait_while(held, |held| *held).expect("not poisoned"));
@@ -346,4 +346,77 @@ proptest! {
         let statistics = batcher.tally().statistics(0);
         prop_assert_eq!(statistics.queue.count, requests.len() as u64);
     }
+}
+
+/// Runs that are told the name of their thread, and last as long as they are told.
+struct Lasting {
+    threads: Mutex<Vec<String>>,
+    lasts: Mutex<Duration>,
+    bounded: bool,
+}
+
+struct SharedLasting(Arc<Lasting>);
+
+impl Engine for SharedLasting {
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        self.0.threads.lock().expect("not poisoned").push(name);
+        let end = Instant::now() + *self.0.lasts.lock().expect("not poisoned");
+        while Instant::now() < end {
+            if Instant::now() > stop.until || Stop::is_abandoned(&stop.callers) {
+                return Err(InferError::TimedOut("stopped".to_owned()));
+            }
+            std::thread::yield_now();
+        }
+        let data = Bytes::copy_from_slice(inputs[0].data);
+        let tensor = |index: &usize| Tensor {
+            name: format!("y{index}"),
+            datatype: Datatype::Uint8,
+            shape: inputs[0].shape.to_vec(),
+            data: data.clone(),
+        };
+        Ok(outputs.iter().map(tensor).collect())
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.0.bounded
+    }
+}
+
+fn lasting(bounded: bool) -> (Arc<Lasting>, Batcher, Pool) {
+    let engine = Arc::new(Lasting { threads: Mutex::default(), lasts: Mutex::default(), bounded });
+    let pool = Pool::start(1).expect("threads");
+    let metrics = Families::register(&mut Registry::default()).model(&"m".parse().expect("a name"));
+    let batcher = Batcher::new(Box::new(SharedLasting(Arc::clone(&engine))), LIMITS, pool.line(), metrics);
+    batcher.tally().seed(1, Duration::from_nanos(100));
+    (engine, batcher, pool)
+}
+
+#[tokio::test]
+async fn one_long_run_keeps_a_model_off_the_threads_of_connections() {
+    let (engine, batcher, _pool) = lasting(true);
+    let here = std::thread::current().name().unwrap_or_default().to_owned();
+    let last = || engine.threads.lock().expect("not poisoned").last().cloned();
+    batcher.infer(work(&[[1, 1]]), soon()).await.expect("it runs");
+    assert_eq!(last(), Some(here.clone()));
+    *engine.lasts.lock().expect("not poisoned") = Duration::from_millis(1_300);
+    batcher.infer(work(&[[1, 1]]), soon()).await.expect("it is stopped here and run again there");
+    assert_eq!(engine.threads.lock().expect("not poisoned").len(), 3);
+    assert_eq!(last().as_deref(), Some("berth-long-0"));
+    *engine.lasts.lock().expect("not poisoned") = Duration::ZERO;
+    batcher.tally().seed(1, Duration::from_nanos(100));
+    batcher.infer(work(&[[1, 1]]), soon()).await.expect("it runs");
+    assert_eq!(last().as_deref(), Some("berth-long-0"), "for good");
+}
+
+#[tokio::test]
+async fn a_model_without_bound_runs_aside_from_the_start_and_ends_with_its_callers() {
+    let (engine, batcher, _pool) = lasting(false);
+    *engine.lasts.lock().expect("not poisoned") = PATIENCE;
+    let run = batcher.infer(work(&[[1, 1]]), soon());
+    assert!(tokio::time::timeout(Duration::from_millis(50), run).await.is_err(), "it lasts");
+    *engine.lasts.lock().expect("not poisoned") = Duration::ZERO;
+    batcher.infer(work(&[[1, 1]]), soon()).await.expect("the thread is free again");
+    let threads = engine.threads.lock().expect("not poisoned").clone();
+    assert!(threads.len() == 2 && threads.iter().all(|name| name == "berth-long-0"), "{threads:?}");
 }

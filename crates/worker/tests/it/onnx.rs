@@ -3,6 +3,7 @@
 
 mod batched;
 mod datatypes;
+mod endless;
 mod load;
 mod memory;
 mod run;

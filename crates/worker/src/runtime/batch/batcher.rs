@@ -8,7 +8,10 @@
 //! ```
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -19,10 +22,11 @@ use tokio::{
 };
 
 use super::{
-    Engine,
+    Engine, Stop,
     join::{Spent, run_alone, run_joined},
-    pool::Line,
+    pool::{Kind, Line},
     queue::{Entry, Pushed, Queue, Share, Work},
+    stop::Caller,
     tally::{Run, Tally},
 };
 use crate::runtime::metrics::ModelMetrics;
@@ -36,6 +40,23 @@ const SHORT: Duration = Duration::from_micros(200);
 /// The time that a leader goes on running batches of others before it hands them to the pool: few changes of thread,
 /// and its own answer does not wait for long.
 const BUDGET: Duration = Duration::from_micros(500);
+
+/// A run that takes this long on the thread of a connection was expected to take [`SHORT`]: the model never runs there
+/// again. Several time slices of a busy machine, so that a thread that merely had to wait is not taken for a long run.
+const OVERSTAYED: Duration = Duration::from_millis(50);
+
+/// A run on the thread of a connection is stopped after this, and done again on the pool: the connections of that thread
+/// stand still meanwhile.
+const MOST_HERE: Duration = Duration::from_secs(1);
+
+/// Where a batch is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// On the thread of a connection.
+    Here,
+    /// On a thread of the pool.
+    Pool,
+}
 
 /// The requests of one model on their way to its engine. Cheap to clone.
 #[derive(Clone)]
@@ -51,6 +72,8 @@ struct Shared {
     line: Arc<Line>,
     tally: Tally,
     metrics: Arc<ModelMetrics>,
+    /// The sizes of the inputs decide how long a run takes, as far as is known.
+    bounded: AtomicBool,
 }
 
 impl Batcher {
@@ -59,7 +82,8 @@ impl Batcher {
     pub fn new(engine: Box<dyn Engine>, limits: Limits, line: Arc<Line>, metrics: Arc<ModelMetrics>) -> Self {
         let queue = Mutex::new(Queue::new(limits));
         let complete = Notify::new();
-        Self { shared: Arc::new(Shared { engine, queue, complete, line, tally: Tally::default(), metrics }) }
+        let (tally, bounded) = (Tally::default(), AtomicBool::new(engine.is_bounded()));
+        Self { shared: Arc::new(Shared { engine, queue, complete, line, tally, metrics, bounded }) }
     }
 
     /// The engine, for runs outside of the queue.
@@ -99,7 +123,9 @@ impl Batcher {
         // request out before it passes the lead on.
         let token;
         let (reply, answer) = oneshot::channel();
-        let entry = Entry { work, deadline, since, reply };
+        // Only a run that may last is worth the allocation.
+        let caller = (!self.shared.bounded.load(Relaxed)).then(Caller::new);
+        let entry = Entry { work, deadline, since, caller: caller.as_ref().map(Caller::waiting), reply };
         let pushed = self.shared.queue().push(entry, self.shared.tally.run_time());
         match pushed {
             Ok(Pushed::Lead(delay)) => {
@@ -151,7 +177,7 @@ impl LeaderToken {
 
     /// Runs batches on this thread until nothing waits or `until` has passed.
     fn turns_here(mut self, until: Instant) {
-        while self.turn() {
+        while self.turn(Place::Here) {
             let short = self.shared.as_ref().is_some_and(|shared| shared.is_short());
             if !short || Instant::now() >= until {
                 return self.hand_over();
@@ -161,13 +187,13 @@ impl LeaderToken {
 
     /// One batch, then to the back of the line.
     pub(super) fn turn_on_pool(mut self) {
-        if self.turn() {
+        if self.turn(Place::Pool) {
             self.hand_over();
         }
     }
 
     /// One batch. `false`: nothing was left to run and the lead is released.
-    fn turn(&mut self) -> bool {
+    fn turn(&mut self, place: Place) -> bool {
         let Some(shared) = &self.shared else { return false };
         let now = Instant::now();
         let share = if shared.tally.run_time() < SHORT { Share::All } else { Share::Lane };
@@ -180,7 +206,7 @@ impl LeaderToken {
             self.shared = None;
             return false;
         }
-        shared.run(taken.batch, now);
+        shared.run(taken.batch, now, place);
         true
     }
 
@@ -190,7 +216,15 @@ impl LeaderToken {
         if let Some(line) = line
             && let Err(mut token) = line.join(self)
         {
-            while token.turn() {}
+            while token.turn(Place::Pool) {}
+        }
+    }
+
+    /// The threads of the pool that run it.
+    pub(super) fn kind(&self) -> Kind {
+        match &self.shared {
+            Some(shared) if !shared.bounded.load(Relaxed) => Kind::Unbounded,
+            _ => Kind::Bounded,
         }
     }
 }
@@ -219,19 +253,30 @@ impl Shared {
     /// True if the next run is so short that the thread of a connection may do it. Its rows count: the average is of
     /// runs that may have had fewer. A model that never ran may take any time.
     fn is_short(&self) -> bool {
+        if !self.bounded.load(Relaxed) {
+            return false;
+        }
         let rows = self.queue().next_rows();
         self.tally.expected(rows).is_some_and(|time| time < SHORT)
     }
 
     /// Runs what was taken and answers it.
-    fn run(&self, batch: Vec<Entry>, started: Instant) {
+    fn run(&self, batch: Vec<Entry>, started: Instant, place: Place) {
         let finish = Finish { shared: self, count: batch.len() };
         let mut spent = Spent::default();
         let works: Vec<&Work> = batch.iter().map(|entry| &entry.work).collect();
         let rows = works.iter().map(|work| u64::from(work.counted_rows())).sum();
-        let (answers, executions) = self.answers(&works, &mut spent);
+        let (answers, executions) = self.answers(&batch, &works, place, &mut spent);
 
         let done = Instant::now();
+        if place == Place::Here && done - started > OVERSTAYED && self.bounded.swap(false, Relaxed) {
+            tracing::info!(
+                event = "model_runs_aside",
+                deployment_id = %self.metrics.deployment(),
+                took_ms = u64::try_from((done - started).as_millis()).unwrap_or(u64::MAX),
+                "a run took long where short ones were expected: the model runs on threads of its own from now on"
+            );
+        }
         let mut run =
             Run { requests: 0, succeeded: 0, rows, executions, spent, queued: Duration::ZERO, total: Duration::ZERO };
         for (entry, answer) in batch.iter().zip(&answers) {
@@ -251,26 +296,46 @@ impl Shared {
             self.queue().learn(rows, spent.infer);
         }
         drop(finish);
+        let mut again = Vec::new();
         for (entry, answer) in batch.into_iter().zip(answers) {
-            // Nobody may be waiting any more.
-            let _ = entry.reply.send(answer);
+            if place == Place::Here && matches!(answer, Err(InferError::TimedOut(_))) && entry.deadline > done {
+                again.push(entry);
+            } else {
+                // Nobody may be waiting any more.
+                let _ = entry.reply.send(answer);
+            }
+        }
+        if !again.is_empty() {
+            self.queue().put_back(again);
         }
     }
 
     /// Runs what was taken, together where that works, and says how often the engine was called.
-    fn answers(&self, works: &[&Work], spent: &mut Spent) -> (Vec<Result<Vec<Tensor>, InferError>>, u64) {
+    fn answers(
+        &self,
+        batch: &[Entry],
+        works: &[&Work],
+        place: Place,
+        spent: &mut Spent,
+    ) -> (Vec<Result<Vec<Tensor>, InferError>>, u64) {
         let mut executions = 0;
         if works.len() > 1 {
             executions += 1;
-            match run_joined(&*self.engine, works, spent) {
+            match run_joined(&*self.engine, works, &stop(batch, place), spent) {
                 Ok(answers) => return (answers.into_iter().map(Ok).collect(), executions),
+                Err(InferError::TimedOut(message)) => {
+                    return (works.iter().map(|_| Err(InferError::TimedOut(message.clone()))).collect(), executions);
+                }
                 Err(error) => {
                     tracing::debug!(requests = works.len(), %error, "a batch failed, its requests are run one by one");
                 }
             }
         }
         executions += works.len() as u64;
-        (works.iter().map(|work| run_alone(&*self.engine, work, spent)).collect(), executions)
+        let alone = |entry: &Entry| {
+            run_alone(&*self.engine, &entry.work, &stop(std::slice::from_ref(entry), place), spent)
+        };
+        (batch.iter().map(alone).collect(), executions)
     }
 
     /// The answer where the queue is full.
@@ -290,6 +355,16 @@ impl Shared {
             retry_in,
         )
     }
+}
+
+/// The end of a run of these requests.
+fn stop(batch: &[Entry], place: Place) -> Stop {
+    let now = Instant::now();
+    let until = batch.iter().map(|entry| entry.deadline).max().unwrap_or(now);
+    let until = if place == Place::Here { until.min(now + MOST_HERE) } else { until };
+    // One that is not followed may wait until the end.
+    let callers = batch.iter().map(|entry| entry.caller.clone()).collect::<Option<Vec<_>>>().unwrap_or_default();
+    Stop { until, callers }
 }
 
 /// Makes room in the queue when a run is over, even if it panics.

@@ -1,9 +1,11 @@
 //! Tests if a model may be batched: its rows must not see each other. A first dimension that is variable everywhere is
 //! a promise of the model's author; this checks it.
 
+use std::time::{Duration, Instant};
+
 use berth_spec::{Datatype, Signature, Tensor};
 
-use super::{Engine, View, join::rows_of};
+use super::{Engine, Stop, View, join::rows_of};
 use crate::runtime::sample;
 
 /// The difference that an output may have when its row is in a batch, relative and absolute: kernels add in another
@@ -19,6 +21,10 @@ const ROWS: usize = 3;
 /// kernels.
 const SIZES: [i64; 4] = [2, 32, 224, 1];
 
+/// The longest that all sample runs of a model may take. A model that needs longer for a few rows gains little by
+/// joining them, and other models wait to be loaded meanwhile.
+const TRIED_WITHIN: Duration = Duration::from_secs(10);
+
 /// Runs sample rows alone and together.
 ///
 /// # Errors
@@ -32,9 +38,10 @@ pub fn rows_are_independent(engine: &dyn Engine, signature: &Signature) -> Resul
         }
     }
     let outputs: Vec<usize> = (0..signature.outputs.len()).collect();
+    let stop = Stop::at(Instant::now() + TRIED_WITHIN);
     let run = |inputs: &[Tensor]| {
         let views: Vec<View<'_>> = inputs.iter().map(View::of).collect();
-        engine.run(&views, &outputs).map_err(|error| error.to_string())
+        engine.run(&views, &outputs, &stop).map_err(|error| error.to_string())
     };
 
     let mut failure = "its inputs are too large to be generated".to_owned();

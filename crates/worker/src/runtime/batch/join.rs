@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use berth_spec::{Datatype, InferError, Tensor, tensor::BytesElements};
 use bytes::Bytes;
 
-use super::{Engine, View, queue::Work};
+use super::{Engine, Stop, View, queue::Work};
 
 /// The memory for joined inputs that a thread keeps between batches: most batches fit without allocating, and idle
 /// threads hold little.
@@ -27,17 +27,27 @@ pub struct Spent {
 }
 
 /// Runs one request as it is.
-pub fn run_alone(engine: &dyn Engine, work: &Work, spent: &mut Spent) -> Result<Vec<Tensor>, InferError> {
+pub fn run_alone(
+    engine: &dyn Engine,
+    work: &Work,
+    stop: &Stop,
+    spent: &mut Spent,
+) -> Result<Vec<Tensor>, InferError> {
     let views: Vec<View<'_>> = work.inputs.iter().map(View::of).collect();
     let start = std::time::Instant::now();
-    let outputs = engine.run(&views, &work.outputs);
+    let outputs = engine.run(&views, &work.outputs, stop);
     spent.infer += start.elapsed();
     outputs
 }
 
 /// Runs compatible requests, each with at least one row, as one batch; the answers are in their order.
 /// An error means that each should be run alone.
-pub fn run_joined(engine: &dyn Engine, works: &[&Work], spent: &mut Spent) -> Result<Vec<Vec<Tensor>>, InferError> {
+pub fn run_joined(
+    engine: &dyn Engine,
+    works: &[&Work],
+    stop: &Stop,
+    spent: &mut Spent,
+) -> Result<Vec<Vec<Tensor>>, InferError> {
     let Some(first) = works.first() else { return Ok(Vec::new()) };
     let rows: Vec<usize> = works.iter().map(|work| work.counted_rows() as usize).collect();
     let total: usize = rows.iter().sum();
@@ -56,7 +66,7 @@ pub fn run_joined(engine: &dyn Engine, works: &[&Work], spent: &mut Spent) -> Re
     let views: Vec<View<'_>> =
         views.map(|((input, shape), data)| View { datatype: input.datatype, shape, data }).collect();
     let joined = std::time::Instant::now();
-    let outputs = engine.run(&views, &first.outputs);
+    let outputs = engine.run(&views, &first.outputs, stop);
     let done = std::time::Instant::now();
     drop(views);
     for buffer in &mut buffers {

@@ -1,5 +1,8 @@
 //! Threads for runs that are too long for the threads of connections. One pool for all models of a process: a model
 //! with work holds a place in line, gets one run, and goes to the back, so that no model starves another.
+//!
+//! Models whose run time depends on the values of their inputs have as many threads of their own: a run that lasts until
+//! its deadline holds up only models of that kind.
 
 use std::{
     collections::VecDeque,
@@ -7,11 +10,15 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
+    time::{Duration, Instant},
 };
 
 use super::batcher::LeaderToken;
 
-/// Owns the threads; dropping it lets them finish what is in line, and waits for that.
+/// The longest that the end of the pool waits for its threads: a run that cannot be interrupted ends with the process.
+const JOINED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Owns the threads; dropping it lets them finish what is in line, and waits a while for that.
 pub struct Pool {
     line: Arc<Line>,
     threads: Vec<thread::JoinHandle<()>>,
@@ -22,18 +29,20 @@ impl Pool {
     pub fn start(threads: usize) -> io::Result<Self> {
         let line = Arc::new(Line::default());
         let mut pool = Self { line: Arc::clone(&line), threads: Vec::new() };
-        for number in 0..threads.max(1) {
-            let line = Arc::clone(&line);
-            let thread = thread::Builder::new().name(format!("berth-run-{number}"));
-            pool.threads.push(thread.spawn(move || work(&line))?);
+        for kind in [Kind::Bounded, Kind::Unbounded] {
+            for number in 0..threads.max(1) {
+                let line = Arc::clone(&line);
+                let thread = thread::Builder::new().name(format!("{}-{number}", kind.thread()));
+                pool.threads.push(thread.spawn(move || work(&line, kind))?);
+            }
         }
         Ok(pool)
     }
 
-    /// The number of threads.
+    /// The number of threads for each kind of model.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.threads.len()
+        self.threads.len() / 2
     }
 
     /// Where batchers put themselves in line.
@@ -46,10 +55,39 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.line.locked().stopped = true;
-        self.line.wake.notify_all();
+        for kind in [Kind::Bounded, Kind::Unbounded] {
+            self.line.wake[kind as usize].notify_all();
+        }
+        let until = Instant::now() + JOINED_WITHIN;
         for thread in self.threads.drain(..) {
-            // A thread cannot have panicked: `work` catches what a turn throws.
-            let _ = thread.join();
+            while !thread.is_finished() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(1));
+            }
+            if thread.is_finished() {
+                // A thread cannot have panicked: `work` catches what a turn throws.
+                let _ = thread.join();
+            } else {
+                tracing::warn!(event = "run_abandoned", "a run does not end and is left behind");
+            }
+        }
+    }
+}
+
+/// The kinds of models that have threads of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The sizes of the inputs decide how long a run takes.
+    Bounded,
+    /// Their values do.
+    Unbounded,
+}
+
+impl Kind {
+    /// The name of its threads.
+    fn thread(self) -> &'static str {
+        match self {
+            Self::Bounded => "berth-run",
+            Self::Unbounded => "berth-long",
         }
     }
 }
@@ -58,12 +96,12 @@ impl Drop for Pool {
 #[derive(Default)]
 pub struct Line {
     slots: Mutex<RunSlots>,
-    wake: Condvar,
+    wake: [Condvar; 2],
 }
 
 #[derive(Default)]
 struct RunSlots {
-    waiting: VecDeque<LeaderToken>,
+    waiting: [VecDeque<LeaderToken>; 2],
     stopped: bool,
 }
 
@@ -74,15 +112,18 @@ impl Line {
         if slots.stopped {
             return Err(token);
         }
-        slots.waiting.push_back(token);
+        let kind = token.kind() as usize;
+        slots.waiting[kind].push_back(token);
         drop(slots);
-        self.wake.notify_one();
+        self.wake[kind].notify_one();
         Ok(())
     }
 
-    fn next(&self) -> Option<LeaderToken> {
-        let slots = self.wake.wait_while(self.locked(), |slots| slots.waiting.is_empty() && !slots.stopped);
-        slots.unwrap_or_else(PoisonError::into_inner).waiting.pop_front()
+    fn next(&self, kind: Kind) -> Option<LeaderToken> {
+        let kind = kind as usize;
+        let wait = |slots: &mut RunSlots| slots.waiting[kind].is_empty() && !slots.stopped;
+        let slots = self.wake[kind].wait_while(self.locked(), wait);
+        slots.unwrap_or_else(PoisonError::into_inner).waiting[kind].pop_front()
     }
 
     fn locked(&self) -> MutexGuard<'_, RunSlots> {
@@ -90,8 +131,8 @@ impl Line {
     }
 }
 
-fn work(line: &Line) {
-    while let Some(token) = line.next() {
+fn work(line: &Line, kind: Kind) {
+    while let Some(token) = line.next(kind) {
         // A panic drops the token, which passes the lead on; the requests of the run get an internal error.
         if catch_unwind(AssertUnwindSafe(|| token.turn_on_pool())).is_err() {
             tracing::error!("a run panicked");

@@ -19,7 +19,7 @@ use std::{
 use berth_spec::{InferError, Tensor};
 use tokio::sync::oneshot;
 
-use super::batch_sizer::BatchSizer;
+use super::{batch_sizer::BatchSizer, stop::Waiting};
 
 /// A request that was checked against the signature.
 #[derive(Debug)]
@@ -57,6 +57,8 @@ pub struct Entry {
     pub deadline: Instant,
     /// When it was pushed.
     pub since: Instant,
+    /// Follows the caller, for a run that ends when it has gone.
+    pub caller: Option<Waiting>,
     /// Where the answer goes; closed when nobody waits any more.
     pub reply: oneshot::Sender<Result<Vec<Tensor>, InferError>>,
 }
@@ -243,6 +245,14 @@ impl Queue {
             self.leaders -= 1;
         }
         needed
+    }
+
+    /// Puts requests that were taken back to the front: their run was stopped before their deadline.
+    pub fn put_back(&mut self, entries: Vec<Entry>) {
+        for entry in entries.into_iter().rev() {
+            self.waiting_rows += u64::from(entry.work.counted_rows());
+            self.waiting.push_front(entry);
+        }
     }
 
     /// `count` requests that were taken are about to be answered.

@@ -14,7 +14,7 @@ use std::{
 use berth_spec::{ByteSize, Digest, InferError, Tensor};
 
 use super::memory;
-use crate::runtime::batch::{Engine, View};
+use crate::runtime::batch::{Engine, Stop, View};
 
 /// Contents that are remembered, so that a model that is paged in again is not tried out again: three runs, and a size that
 /// nothing disturbs. It takes a few hundred kilobytes.
@@ -117,10 +117,20 @@ impl<E: Engine> Accounted<E> {
 }
 
 impl<E: Engine> Engine for Accounted<E> {
-    fn run(&self, inputs: &[View<'_>], outputs: &[usize]) -> Result<Vec<Tensor>, InferError> {
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
         match &self.engine {
-            Some(engine) => engine.run(inputs, outputs),
+            Some(engine) => engine.run(inputs, outputs, stop),
             None => Err(InferError::Internal("the session is gone".to_owned())),
+        }
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.engine.as_ref().is_none_or(Engine::is_bounded)
+    }
+
+    fn end(&self) {
+        if let Some(engine) = &self.engine {
+            engine.end();
         }
     }
 }
@@ -142,7 +152,7 @@ mod tests {
     struct Block(#[expect(dead_code, reason = "it only takes memory")] Vec<u8>);
 
     impl Engine for Block {
-        fn run(&self, _: &[View<'_>], _: &[usize]) -> Result<Vec<Tensor>, InferError> {
+        fn run(&self, _: &[View<'_>], _: &[usize], _: &Stop) -> Result<Vec<Tensor>, InferError> {
             Ok(Vec::new())
         }
     }
@@ -159,7 +169,8 @@ mod tests {
         drop(books);
         let held = account.overhead();
         assert!(held.0 < before.0 + size.0 / 2, "{held} after {before}");
-        assert!(entered.run(&[], &[]).is_ok_and(|outputs| outputs.is_empty()));
+        let stop = Stop::at(std::time::Instant::now());
+        assert!(entered.run(&[], &[], &stop).is_ok_and(|outputs| outputs.is_empty()));
         drop(entered);
         assert_eq!(account.open().live, 0);
     }

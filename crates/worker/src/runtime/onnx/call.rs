@@ -19,7 +19,8 @@ use ort::{
     sys,
 };
 
-use crate::runtime::batch::{Engine, View};
+use super::watchdog::Runs;
+use crate::runtime::batch::{Engine, Stop, View};
 
 /// A session with what its runs need.
 pub(super) struct Call {
@@ -27,6 +28,9 @@ pub(super) struct Call {
     memory: MemoryInfo<'static>,
     input_names: Vec<CString>,
     outputs: Vec<(CString, String)>,
+    /// The sizes of the inputs decide how long a run takes.
+    bounded: bool,
+    runs: Runs,
 }
 
 /// Turns a status of the C interface into a result, and frees it.
@@ -44,17 +48,18 @@ macro_rules! api {
 }
 
 impl Call {
-    /// Prepares the runs of `session`, whose signature is `signature`.
-    pub(super) fn new(session: Session, signature: &Signature) -> ort::Result<Self> {
+    /// Prepares the runs of `session`, whose signature is `signature`. `bounded`: the sizes of the inputs decide how long
+    /// a run takes.
+    pub(super) fn new(session: Session, signature: &Signature, bounded: bool) -> ort::Result<Self> {
         let name = |name: &str| CString::new(name).map_err(|_| ort::Error::new("a tensor's name contains NUL"));
         let memory = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::Default)?;
         let input_names = signature.inputs.iter().map(|spec| name(&spec.name)).collect::<ort::Result<_>>()?;
         let outputs = signature.outputs.iter();
         let outputs = outputs.map(|spec| Ok((name(&spec.name)?, spec.name.clone()))).collect::<ort::Result<_>>()?;
-        Ok(Self { session, memory, input_names, outputs })
+        Ok(Self { session, memory, input_names, outputs, bounded, runs: Runs::new() })
     }
 
-    fn call(&self, inputs: &[View<'_>], outputs: &[usize]) -> Result<Vec<Tensor>, InferError> {
+    fn call(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
         let values = inputs.iter().map(|input| self.value(input)).collect::<Result<Vec<Value<'_>>, InferError>>()?;
         let value_pointers: Vec<*const sys::OrtValue> =
             values.iter().map(|value| value.raw.as_ptr().cast_const()).collect();
@@ -64,10 +69,13 @@ impl Call {
         }
         let output_names: Vec<*const c_char> = outputs.iter().map(|&index| self.outputs[index].0.as_ptr()).collect();
         let mut raw: Vec<*mut sys::OrtValue> = vec![ptr::null_mut(); outputs.len()];
-        // All arrays have the lengths that are given, names are NUL-terminated, and `values` outlives the call.
+        let watched = self.runs.begin(stop).map_err(|error| internal(&error))?;
+        let watched = watched.ok_or_else(|| InferError::Model("the model is being unloaded".to_owned()))?;
+        // All arrays have the lengths that are given, names are NUL-terminated, and `values` and the options outlive the
+        // call.
         let ran = api!(Run(
             self.session.ptr().cast_mut(),
-            ptr::null(),
+            watched.options(),
             input_names.as_ptr(),
             value_pointers.as_ptr(),
             values.len(),
@@ -77,7 +85,8 @@ impl Call {
         ));
         // Owned from here on, so that they are freed whatever happens.
         let results: Vec<Option<Value<'_>>> = raw.into_iter().map(|raw| NonNull::new(raw).map(Value::owned)).collect();
-        ran.map_err(|error| model_failed(&error))?;
+        let stopped = watched.end();
+        ran.map_err(|error| if stopped { self.stopped() } else { model_failed(&error) })?;
         let results = results.into_iter().zip(outputs);
         results
             .map(|(value, &index)| {
@@ -86,6 +95,13 @@ impl Call {
                 value.read(name)
             })
             .collect()
+    }
+
+    fn stopped(&self) -> InferError {
+        if self.runs.have_ended() {
+            return InferError::Model("the model was unloaded while it ran this request".to_owned());
+        }
+        InferError::TimedOut("the deadline passed while the model ran, and the run was stopped".to_owned())
     }
 
     /// A value over `input`, without copying unless it is text or lies badly.
@@ -125,8 +141,16 @@ impl Call {
 }
 
 impl Engine for Call {
-    fn run(&self, inputs: &[View<'_>], outputs: &[usize]) -> Result<Vec<Tensor>, InferError> {
-        self.call(inputs, outputs)
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
+        self.call(inputs, outputs, stop)
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.bounded
+    }
+
+    fn end(&self) {
+        self.runs.end();
     }
 }
 

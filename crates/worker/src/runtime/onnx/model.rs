@@ -16,7 +16,7 @@ use futures::{FutureExt, future::BoxFuture};
 use super::{account::Accounted, call::Call};
 use crate::runtime::{
     LoadError, LoadedModel,
-    batch::{Batcher, Limits, View, pool::Line, queue::Work},
+    batch::{Batcher, Limits, Stop, View, pool::Line, queue::Work},
     input::Checker,
     metrics::ModelMetrics,
     sample,
@@ -25,6 +25,10 @@ use crate::runtime::{
 /// The requests in one replica at once where the deployment does not say: with 64 clients, four times what batching
 /// needs; a slow model's last request still gets its answer in time.
 const DEFAULT_MAX_REQUESTS: u32 = 256;
+
+/// The longest that the validation inference may take: far longer than the first run of any model that callers wait
+/// for, and the end of one that never returns.
+const VALIDATED_WITHIN: Duration = Duration::from_secs(300);
 
 /// The findings of a load about a model.
 #[derive(Debug, Clone, Copy)]
@@ -133,9 +137,14 @@ impl LoadedModel for OnnxModel {
         let Some(work) = self.warmup(warmup).map_err(failed)? else { return Ok(()) };
         let views: Vec<View<'_>> = work.inputs.iter().map(View::of).collect();
         let start = Instant::now();
-        self.batcher.engine().run(&views, &work.outputs).map_err(|error| failed(error.to_string()))?;
+        let stop = Stop::at(start + VALIDATED_WITHIN);
+        self.batcher.engine().run(&views, &work.outputs, &stop).map_err(|error| failed(error.to_string()))?;
         self.batcher.tally().seed(work.counted_rows().into(), start.elapsed());
         Ok(())
+    }
+
+    fn end(&self) {
+        self.batcher.engine().end();
     }
 
     fn set_serving(&self, serving: &Serving) {

@@ -37,6 +37,8 @@ fn options(environment: &Environment, threads: usize) -> ort::Result<SessionBuil
         .with_memory_pattern(false)?
         // Weights outside of the arena, so that an unloaded model's memory goes back to the system.
         .with_device_allocated_initializers()?
+        // Of the two file formats, only this one can be inspected before it is loaded.
+        .with_config_entry("session.load_model_format", "ONNX")?
         .with_execution_providers([ep::CPU::default().with_arena_allocator(false).build()])?;
     Ok(builder)
 }
