@@ -13,6 +13,7 @@ mod client;
 mod commands;
 mod control_thread;
 mod data;
+mod descriptors;
 mod failure;
 mod files;
 mod node;

@@ -101,6 +101,10 @@ pub(crate) struct ServerArgs {
     /// Largest request body
     #[arg(long, value_name = "SIZE", env = "BERTH_MAX_BODY", default_value = "64MiB", value_parser = values::size)]
     pub(crate) max_body: ByteSize,
+    /// Memory that all requests may take together: bodies, decompressed and decoded. The default is a tenth of the
+    /// machine's
+    #[arg(long, value_name = "SIZE", env = "BERTH_REQUEST_MEMORY", value_parser = values::size)]
+    pub(crate) request_memory: Option<ByteSize>,
     /// Time for requests in flight after the request to stop
     #[arg(long, value_name = "TIME", env = "BERTH_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
@@ -160,6 +164,8 @@ pub(crate) struct ServerSettings {
     pub(crate) threads: Option<usize>,
     /// The largest request body, in bytes.
     pub(crate) max_body: usize,
+    /// Memory that all requests may take together, in bytes.
+    pub(crate) request_memory: usize,
     /// Time for requests in flight after the request to stop.
     pub(crate) drain_timeout: Duration,
     /// Credentials of object stores from the environment.
@@ -239,12 +245,20 @@ impl ServerSettings {
             parallel_loads: args.parallel_loads.map(NonZeroUsize::get),
             threads: args.threads.map(NonZeroUsize::get),
             max_body: usize::try_from(args.max_body.0).unwrap_or(usize::MAX),
+            request_memory: request_memory(args.request_memory, args.max_body),
             drain_timeout: args.drain_timeout,
             credentials: credentials(),
             telemetry: TelemetrySettings { filter: args.log, json, otlp: args.otlp, worker: name.clone() },
             name,
         })
     }
+}
+
+/// The memory of all requests: a tenth of the machine's unless told, and always room for a few of the largest bodies.
+fn request_memory(told: Option<ByteSize>, body: ByteSize) -> usize {
+    let share = || ByteSize(berth_worker::capacity::Capacity::probe().memory.0 / 10);
+    let memory = told.unwrap_or_else(share).0.max(body.0.saturating_mul(4));
+    usize::try_from(memory).unwrap_or(usize::MAX)
 }
 
 /// Checks that no two of these addresses are equal.

@@ -16,6 +16,7 @@ pub mod trial;
 pub use node::{Leader, LeaderSource, MembersSource};
 
 mod body;
+mod connection;
 mod dashboard;
 mod guard;
 mod history;

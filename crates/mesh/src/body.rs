@@ -1,5 +1,6 @@
 //! Bodies of requests and answers.
 
+pub(crate) mod memory;
 pub(crate) mod read;
 pub(crate) mod relayed;
 pub(crate) mod reply;

@@ -80,12 +80,21 @@ pub struct Limits {
     /// Connections at once; further ones wait in the kernel's backlog. Each costs some 30 KiB at rest, and an open
     /// file.
     pub connections: usize,
+    /// Connections of one address at once; further ones are closed.
+    pub connections_per_address: usize,
+    /// The longest until the first request of a connection has come, in whatever protocol.
+    pub first_request: Duration,
+    /// The longest that an HTTP/2 connection may rest between requests, whether it answers pings or not.
+    pub idle: Duration,
     /// Inferences at once, parked ones included; more are shed with `queue_full`.
     pub requests: u32,
     /// Requests parked at once over all deployments (each deployment has its own bound in `concurrency.queue`).
     pub parked: u32,
     /// Bytes of a request body, before and after decompression. Triton's default.
     pub body: usize,
+    /// Bytes of the bodies of all requests together, decompressed and decoded; beyond it requests are shed with
+    /// `no_memory`.
+    pub memory: usize,
     /// The longest pause between two pieces of a request body (streams may rest): long enough for a bad link.
     pub body_idle: Duration,
     /// The longest that a connection may take to send a request's headers, or rest between two requests: longer than
@@ -124,9 +133,13 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 16_384,
+            connections_per_address: 8_192,
+            first_request: Duration::from_secs(15),
+            idle: Duration::from_secs(600),
             requests: 32_768,
             parked: 8_192,
             body: 64 << 20,
+            memory: 1 << 30,
             body_idle: Duration::from_secs(15),
             header_idle: Duration::from_secs(75),
             unread: Duration::from_secs(60),

@@ -18,6 +18,7 @@ use prometheus_client::{
 use crate::{
     admission::Admission,
     alias::AliasCounters,
+    body::memory::RequestMemory,
     deployment::{DeploymentState, Hot},
     endpoint::forwarding::Forwarding,
     metrics::{Outcome, Protocol, SHEDS, Stats, Totals, counter, forward::Served},
@@ -29,6 +30,7 @@ pub(crate) struct Exporter {
     pub(crate) routes: Arc<Routes>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) admission: Arc<Admission>,
+    pub(crate) memory: Arc<RequestMemory>,
     /// The way to other nodes; `None`: there are none.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     /// Requests that other nodes sent here.
@@ -228,6 +230,13 @@ impl Collector for Exporter {
         })?;
         of(&mut encoder, "berth_gateway_requests_inside", "Inferences inside now", MetricType::Gauge, &|mut gauge| {
             gauge.encode_gauge(&self.admission.inside())
+        })?;
+        let (used, most) = ("berth_gateway_request_memory_bytes", "berth_gateway_request_memory_limit_bytes");
+        of(&mut encoder, used, "Memory that requests hold now", MetricType::Gauge, &|mut gauge| {
+            gauge.encode_gauge(&(self.memory.used() as u64))
+        })?;
+        of(&mut encoder, most, "Memory that requests may hold together", MetricType::Gauge, &|mut gauge| {
+            gauge.encode_gauge(&(self.memory.most() as u64))
         })?;
         of(&mut encoder, "berth_gateway_connections", "Open connections", MetricType::Gauge, &|mut gauge| {
             gauge.encode_gauge(&self.totals.connections.load(Relaxed))

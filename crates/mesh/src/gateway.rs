@@ -14,6 +14,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use berth_peer::Members;
@@ -25,6 +26,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admission::Admission,
+    body::memory::RequestMemory,
     config::Config,
     demand::DemandTracker,
     endpoint::{fleet::Fleet, forwarding::Forwarding},
@@ -43,6 +45,9 @@ use crate::{
     top,
     wait_queue::Total,
 };
+
+/// The longest that the end of connections takes once they are cut: they end at once unless a thread of theirs hangs.
+const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The channels between a gateway and the controller.
 pub struct GatewayLink {
@@ -99,6 +104,7 @@ pub fn build(
     let (routes, demand) = (Arc::new(Routes::new()), DemandTracker::new());
     let (admission, totals) = (Admission::new(limits.requests), Arc::new(Totals::default()));
     let (hops, served) = (Admission::new(limits.requests), Arc::new(Served::default()));
+    let memory = RequestMemory::new(limits.memory);
     let members = fleet.as_ref().and_then(|fleet| fleet.members.clone());
     let forwarding = fleet.map(|fleet| Arc::new(Forwarding::new(fleet, limits, config.propagate.clone())));
     if let Some(members) = members.clone() {
@@ -108,6 +114,7 @@ pub fn build(
         routes: Arc::clone(&routes),
         totals: Arc::clone(&totals),
         admission: Arc::clone(&admission),
+        memory: Arc::clone(&memory),
         forwarding: forwarding.clone(),
         served: Arc::clone(&served),
     };
@@ -117,7 +124,7 @@ pub fn build(
     let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
     let resolver = Resolver { me, replicas: Arc::clone(&replicas), remotes };
     let applier = Applier::new(Arc::clone(&routes), resolver);
-    let peer_service = PeerService::new(replicas, limits.clone(), (Arc::clone(&hops), served), config.spans.clone());
+    let peer_service = PeerService::new(replicas, (limits.clone(), Arc::clone(&memory)), (Arc::clone(&hops), served), config.spans.clone());
     let stack = Arc::new(Stack {
         routes,
         parking,
@@ -125,6 +132,7 @@ pub fn build(
         admission,
         totals,
         limits: limits.clone(),
+        memory,
         forwarding,
         leaving: AtomicBool::new(false),
     });
@@ -209,7 +217,9 @@ impl Gateway {
         hops.close();
         cut.cancel();
         told.cancel();
-        tasks.wait().await;
+        if timeout(ENDED_WITHIN, tasks.wait()).await.is_err() {
+            tracing::warn!(event = "gateway_connections_left", "connections do not end and are left behind");
+        }
         let drained = Drained { finished: inside.saturating_sub(left), cut: left };
         tracing::info!(finished = drained.finished, cut = drained.cut, "gateway: drained");
         Ok(drained)

@@ -13,13 +13,13 @@ mod connection;
 
 use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed, time::Duration};
 
-use berth_peer::EventLoops;
+use berth_peer::{
+    EventLoops,
+    port::{Bounds, Patience, Place, Port},
+};
 use hyper_util::{rt::TokioTimer, server::conn::auto};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{
     sync::CancellationToken,
     task::{TaskTracker, task_tracker::TaskTrackerToken},
@@ -35,10 +35,6 @@ use crate::{
 /// Connections that wait in the kernel to be accepted: room for a burst of new clients. The kernel cuts it to its own
 /// bound.
 const BACKLOG: i32 = 4_096;
-
-/// The pause after the kernel could not give a connection, most often for want of file descriptors: long enough not to
-/// spin.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// HTTP/2 flow control: the bytes that a client may send ahead, a large tensor at once.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -84,42 +80,38 @@ pub(crate) struct Listener {
 impl Listener {
     /// Accepts until it is told to stop, then waits for the last connection.
     pub(crate) async fn run(self) {
+        let Self { listener, ingress, totals, limits, loops, stopping, cut } = self;
         let connections = TaskTracker::new();
-        let room = Arc::new(Semaphore::new(self.limits.connections));
+        let bounds = Bounds { connections: limits.connections, per_address: limits.connections_per_address };
+        let port = Port::new("inference", listener, bounds);
         loop {
-            let accepted = tokio::select! {
-                accepted = accept(&self.listener, &room, self.limits.unread) => accepted,
-                () = self.stopping.cancelled() => break,
+            let (stream, place) = tokio::select! {
+                (stream, _, place) = port.accept() => (stream, place),
+                () = stopping.cancelled() => break,
             };
-            match accepted {
-                Ok((stream, permit)) => {
-                    let connection = self.connection((permit, connections.token()));
-                    match &self.loops {
-                        None => drop(connections.spawn(connection.serve(stream))),
-                        Some(loops) => {
-                            if let Err(error) = loops.adopt(stream, |stream| connection.serve(stream)) {
-                                tracing::warn!(%error, "a connection is lost");
-                            }
-                        }
+            prepare(&stream, limits.unread);
+            let begun = Begun::default();
+            let connection = Connection {
+                http: builder(&limits, begun.clone()),
+                begun,
+                patience: Patience { first: limits.first_request, idle: limits.idle },
+                ingress: Arc::clone(&ingress),
+                totals: Arc::clone(&totals),
+                ends: Ends { stopping: stopping.clone(), cut: cut.clone() },
+                _held: (place, connections.token()),
+            };
+            match &loops {
+                None => drop(connections.spawn(connection.serve(stream))),
+                Some(loops) => {
+                    if let Err(error) = loops.adopt(stream, |stream| connection.serve(stream)) {
+                        tracing::warn!(%error, "a connection is lost");
                     }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
                 }
             }
         }
-        drop(self.listener);
+        drop(port);
         connections.close();
         connections.wait().await;
-    }
-
-    fn connection(&self, held: (OwnedSemaphorePermit, TaskTrackerToken)) -> Connection {
-        let begun = Begun::default();
-        let http = builder(&self.limits, begun.clone());
-        let ends = Ends { stopping: self.stopping.clone(), cut: self.cut.clone() };
-        let (ingress, totals) = (Arc::clone(&self.ingress), Arc::clone(&self.totals));
-        Connection { http, begun, ingress, totals, ends, _held: held }
     }
 }
 
@@ -127,18 +119,19 @@ impl Listener {
 struct Connection {
     http: auto::Builder<Begun>,
     begun: Begun,
+    patience: Patience,
     ingress: Arc<Ingress>,
     totals: Arc<Totals>,
     ends: Ends,
     /// Held as long as the connection is served: it counts until then.
-    _held: (OwnedSemaphorePermit, TaskTrackerToken),
+    _held: (Place, TaskTrackerToken),
 }
 
 impl Connection {
     async fn serve(self, stream: TcpStream) {
-        let Self { http, begun, ingress, totals, ends, _held } = self;
+        let Self { http, begun, patience, ingress, totals, ends, _held } = self;
         let _open = Open::new(&totals);
-        if let Err(error) = connection::serve(http, begun, stream, ingress, ends).await {
+        if let Err(error) = connection::serve(http, (begun, patience), stream, ingress, ends).await {
             tracing::debug!(%error, "a connection ended early");
         }
     }
@@ -160,20 +153,14 @@ impl Drop for Open<'_> {
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    room: &Arc<Semaphore>,
-    unread: Duration,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
+/// Sets the options of a socket. One that refuses still works.
+fn prepare(stream: &TcpStream, unread: Duration) {
     // Answers are written whole; waiting for more only delays them.
-    stream.set_nodelay(true)?;
+    let _ = stream.set_nodelay(true);
     // hyper waits for ever on a client that reads nothing. The kernel does not; its clock starts when the client's
-    // window is full or it is silent. A socket that refuses still works.
+    // window is full or it is silent.
     #[cfg(target_os = "linux")]
-    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(unread));
-    Ok((stream, permit))
+    let _ = SockRef::from(stream).set_tcp_user_timeout(Some(unread));
 }
 
 fn builder(limits: &Limits, begun: Begun) -> auto::Builder<Begun> {

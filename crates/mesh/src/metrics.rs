@@ -205,7 +205,7 @@ pub(crate) struct Totals {
 }
 
 /// Reasons, in the order of their counters.
-pub(crate) const SHEDS: [Shed; 7] = [
+pub(crate) const SHEDS: [Shed; 8] = [
     Shed::Loading,
     Shed::QueueFull,
     Shed::NoCapacity,
@@ -213,6 +213,7 @@ pub(crate) const SHEDS: [Shed; 7] = [
     Shed::ScaledDown,
     Shed::ShuttingDown,
     Shed::Unavailable,
+    Shed::NoMemory,
 ];
 
 impl Totals {

@@ -36,7 +36,7 @@ use berth_spec::{
 use crate::{
     admission::Admission,
     alias::Via,
-    body::upload::Bounds,
+    body::{memory::RequestMemory, upload::Bounds},
     config::{Limits, PropagateHook},
     demand::DemandTracker,
     deployment::DeploymentState,
@@ -59,6 +59,8 @@ pub(crate) struct Stack {
     pub(crate) admission: Arc<Admission>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) limits: Limits,
+    /// What the bodies and tensors of all requests count against.
+    pub(crate) memory: Arc<RequestMemory>,
     /// The way to other nodes; `None`: there are none.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     /// True once the gateway is going to stop: it is no more ready, while new requests are still taken.
@@ -168,7 +170,7 @@ impl Stack {
 
     /// The bounds of the bodies of requests.
     pub(crate) fn bounds(&self) -> Bounds {
-        Bounds::new(&self.limits, self.forwarding.as_ref().map(|forwarding| &forwarding.room))
+        Bounds::new(&self.limits, self.forwarding.as_ref().map(|forwarding| &forwarding.room), &self.memory)
     }
 
     /// True once the gateway stops, or is going to.

@@ -15,6 +15,7 @@ mod members;
 pub mod membership;
 mod peer;
 mod peers;
+pub mod port;
 pub mod pki;
 mod streams;
 pub mod tls;

@@ -18,17 +18,18 @@ use berth_spec::WorkerId;
 use futures::future::BoxFuture;
 use hyper::{Request, Response, body::Incoming};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
     connection::{Connection, Ends},
     refusals::Refusals,
 };
-use crate::{EventLoops, PeerBody, pki::Identity};
+use crate::{
+    EventLoops, PeerBody,
+    pki::Identity,
+    port::{Bounds, Port},
+};
 
 /// Connections that wait in the kernel to be accepted. Enough for all nodes of a cluster that start together.
 const BACKLOG: i32 = 1_024;
@@ -36,8 +37,9 @@ const BACKLOG: i32 = 1_024;
 /// Most connections at a time, including handshakes. Room for hundreds of nodes with several connections each.
 const CONNECTIONS: usize = 8_192;
 
-/// Pause after the kernel could not accept a connection, usually for lack of file descriptors.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// Most connections of one address. Nodes may share one behind a gateway; strangers with one address leave room for all
+/// nodes.
+const PER_ADDRESS: usize = 2_048;
 
 /// Limit for requests in flight when the port closes. Nodes with longer requests drain before.
 const FINISH: Duration = Duration::from_secs(30);
@@ -103,7 +105,8 @@ impl PeerListener {
     pub async fn run(self, handler: Arc<dyn PeerHandler>, shutdown: CancellationToken) -> io::Result<()> {
         let Self { listener, identity, loops } = self;
         let listener = TcpListener::from_std(listener)?;
-        let (connections, room) = (TaskTracker::new(), Arc::new(Semaphore::new(CONNECTIONS)));
+        let connections = TaskTracker::new();
+        let port = Port::new("peer", listener, Bounds { connections: CONNECTIONS, per_address: PER_ADDRESS });
         let ends = Ends { stopping: shutdown.clone(), cut: CancellationToken::new() };
         let refusals = Arc::new(Refusals::default());
         let follower = {
@@ -111,31 +114,24 @@ impl PeerListener {
             async move { identity.follow(&shutdown).await }
         };
         connections.spawn(follower);
-        while let Some(accepted) = shutdown.run_until_cancelled(accept(&listener, &room)).await {
-            match accepted {
-                Ok((stream, from, permit)) => {
-                    let (identity, handler, ends) = (identity.clone(), Arc::clone(&handler), ends.clone());
-                    let refusals = Arc::clone(&refusals);
-                    let tracked = connections.token();
-                    let serve = move |stream| async move {
-                        let _held = (permit, tracked);
-                        Connection { stream, from, identity, handler, ends, refusals }.serve().await;
-                    };
-                    match &loops {
-                        None => drop(connections.spawn(serve(stream))),
-                        Some(loops) => match loops.adopt(stream, serve) {
-                            Ok(()) => {}
-                            Err(error) => tracing::warn!(event = "peer_connection_lost", %error),
-                        },
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(event = "peer_accept_failed", %error, "cannot accept a connection of another node");
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
-                }
+        while let Some((stream, from, place)) = shutdown.run_until_cancelled(port.accept()).await {
+            prepare(&stream);
+            let (identity, handler, ends) = (identity.clone(), Arc::clone(&handler), ends.clone());
+            let refusals = Arc::clone(&refusals);
+            let tracked = connections.token();
+            let serve = move |stream| async move {
+                let _held = (place, tracked);
+                Connection { stream, from, identity, handler, ends, refusals }.serve().await;
+            };
+            match &loops {
+                None => drop(connections.spawn(serve(stream))),
+                Some(loops) => match loops.adopt(stream, serve) {
+                    Ok(()) => {}
+                    Err(error) => tracing::warn!(event = "peer_connection_lost", %error),
+                },
             }
         }
-        drop(listener);
+        drop(port);
         connections.close();
         if tokio::time::timeout(FINISH, connections.wait()).await.is_err() {
             tracing::warn!(
@@ -150,14 +146,9 @@ impl PeerListener {
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    room: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, from) = listener.accept().await?;
-    stream.set_nodelay(true)?;
+/// Sets the options of a socket. One that refuses still works.
+fn prepare(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]
-    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD));
-    Ok((stream, from, permit))
+    let _ = SockRef::from(stream).set_tcp_user_timeout(Some(UNREAD));
 }

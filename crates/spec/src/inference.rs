@@ -76,6 +76,8 @@ pub enum Shed {
     ShuttingDown,
     /// The replica was taken away and no other one is ready.
     Unavailable,
+    /// Requests hold all the memory that they may take together.
+    NoMemory,
 }
 
 impl Shed {
@@ -90,6 +92,7 @@ impl Shed {
             Self::ScaledDown => "scaled_down",
             Self::ShuttingDown => "shutting_down",
             Self::Unavailable => "unavailable",
+            Self::NoMemory => "no_memory",
         }
     }
 }

@@ -35,7 +35,9 @@ use super::{
     settings::NodeSettings,
     store,
 };
-use crate::{control_thread::ControlThread, failure::Failure, settings::functions, telemetry::Telemetry, up::seams};
+use crate::{
+    control_thread::ControlThread, descriptors, failure::Failure, settings::functions, telemetry::Telemetry, up::seams,
+};
 
 /// Everything of one node, running.
 pub(super) struct System {
@@ -194,8 +196,12 @@ fn gateway(
     registry: &mut Registry,
 ) -> Result<(Gateway, berth_mesh::Handle), Failure> {
     let server = &settings.server;
+    let connections = descriptors::raise();
     let limits = Limits {
+        connections,
+        connections_per_address: connections / 2,
         body: server.max_body,
+        memory: server.request_memory,
         drain: server.drain_timeout,
         lame_duck: settings.lame_duck,
         ..Limits::default()

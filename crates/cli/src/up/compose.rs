@@ -17,7 +17,7 @@ use super::{
     seams,
     settings::Settings,
 };
-use crate::{failure::Failure, settings::functions, telemetry::Telemetry};
+use crate::{descriptors, failure::Failure, settings::functions, telemetry::Telemetry};
 
 /// Everything of one machine: the control plane runs already, the data path does not yet.
 pub(super) struct System {
@@ -91,7 +91,15 @@ fn worker_config(settings: &Settings) -> berth_worker::Config {
 }
 
 fn gateway_config(settings: &Settings, telemetry: &Telemetry) -> berth_mesh::Config {
-    let limits = Limits { body: settings.server.max_body, drain: settings.server.drain_timeout, ..Limits::default() };
+    let connections = descriptors::raise();
+    let limits = Limits {
+        connections,
+        connections_per_address: connections / 2,
+        body: settings.server.max_body,
+        memory: settings.server.request_memory,
+        drain: settings.server.drain_timeout,
+        ..Limits::default()
+    };
     berth_mesh::Config { limits, spans: telemetry.request_spans(), ..berth_mesh::Config::new(settings.server.http) }
 }
 

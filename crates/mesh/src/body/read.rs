@@ -1,5 +1,7 @@
 //! Reading request bodies: bounded in bytes, in the time between two pieces, and by the request's deadline.
 
+use std::sync::Arc;
+
 use berth_spec::InferError;
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
@@ -7,27 +9,53 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Duration, Instant, timeout, timeout_at};
 
+use crate::body::memory::{Charge, RequestMemory};
+
 /// The most that is set aside before anything has come: enough for most tensors, and little for a client that sends
 /// nothing.
 const FIRST_PIECE: usize = 1 << 20;
 
 /// The whole body. One that came in one piece, as small ones do, is not copied.
 ///
-/// `limit` is in bytes, `pause` the longest time between two pieces.
+/// `limit` is in bytes, `pause` the longest time between two pieces. The bytes count against `memory`.
 pub(crate) async fn read(
     body: &mut Incoming,
     limit: usize,
-    pause: Duration,
-    deadline: Instant,
+    (pause, deadline): (Duration, Instant),
+    memory: &Arc<RequestMemory>,
 ) -> Result<Bytes, InferError> {
-    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if expected > limit {
+    if usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX) > limit {
         return Err(too_large(limit));
     }
     let Some(first) = piece(body, pause, deadline).await? else { return Ok(Bytes::new()) };
+    rest(first, body, limit, (pause, deadline), memory).await
+}
+
+/// The whole body, of which `first` has come.
+pub(crate) async fn rest(
+    first: Bytes,
+    body: &mut Incoming,
+    limit: usize,
+    (pause, deadline): (Duration, Instant),
+    memory: &Arc<RequestMemory>,
+) -> Result<Bytes, InferError> {
+    let mut charge = memory.charge();
+    let whole = gather(first, body, limit, (pause, deadline), &mut charge).await?;
+    Ok(charge.hold(whole))
+}
+
+async fn gather(
+    first: Bytes,
+    body: &mut Incoming,
+    limit: usize,
+    (pause, deadline): (Duration, Instant),
+    charge: &mut Charge,
+) -> Result<Bytes, InferError> {
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX).saturating_add(first.len());
     if first.len() > limit {
         return Err(too_large(limit));
     }
+    charge.grow_to(first.len())?;
     if body.is_end_stream() {
         return Ok(first);
     }
@@ -40,6 +68,7 @@ pub(crate) async fn read(
         if whole.len() + more.len() > limit {
             return Err(too_large(limit));
         }
+        charge.grow_to(whole.capacity().max(whole.len() + more.len()))?;
         whole.extend_from_slice(&more);
         next = piece(body, pause, deadline).await?;
     }
@@ -65,7 +94,7 @@ pub(crate) async fn discard(mut body: Incoming) {
 }
 
 /// The next piece of data; `None` at the end.
-async fn piece(body: &mut Incoming, pause: Duration, deadline: Instant) -> Result<Option<Bytes>, InferError> {
+pub(crate) async fn piece(body: &mut Incoming, pause: Duration, deadline: Instant) -> Result<Option<Bytes>, InferError> {
     loop {
         // What is there already needs no timer.
         let next = match futures::FutureExt::now_or_never(body.frame()) {

@@ -21,7 +21,7 @@ use std::{
 
 use berth_peer::PeerBody;
 use berth_spec::InferError;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
@@ -30,10 +30,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     body::{
+        memory::RequestMemory,
         read,
         upload::streaming::{Part, Streaming, lock},
     },
     config::Limits,
+    oip::grpc::frame::PREFIX,
 };
 
 /// The longest pause where there is no bound on it: as long as the longest call.
@@ -86,6 +88,8 @@ pub(crate) struct Bounds {
     replay: usize,
     /// `None`: nothing is sent anywhere, and nothing is kept.
     room: Option<Arc<ReplayBudget>>,
+    /// What it counts against.
+    memory: Arc<RequestMemory>,
 }
 
 impl Bounds {
@@ -94,8 +98,19 @@ impl Bounds {
         Self { body: usize::MAX, pause: None, ..self }
     }
 
-    pub(crate) fn new(limits: &Limits, room: Option<&Arc<ReplayBudget>>) -> Self {
-        Self { body: limits.body, pause: Some(limits.body_idle), replay: limits.replay, room: room.cloned() }
+    /// For a message with its frame.
+    pub(crate) fn framed(self) -> Self {
+        Self { body: self.body.saturating_add(PREFIX), ..self }
+    }
+
+    pub(crate) fn new(limits: &Limits, room: Option<&Arc<ReplayBudget>>, memory: &Arc<RequestMemory>) -> Self {
+        Self {
+            body: limits.body,
+            pause: Some(limits.body_idle),
+            replay: limits.replay,
+            room: room.cloned(),
+            memory: Arc::clone(memory),
+        }
     }
 }
 
@@ -112,6 +127,13 @@ impl Upload {
         Self { state: State::Untouched(body), bounds }
     }
 
+    /// One whose first bytes have been read.
+    pub(crate) fn begun(first: Bytes, body: Incoming, bounds: Bounds) -> Self {
+        let mut streaming = Streaming::new(body, bounds.clone());
+        streaming.begin_with(first);
+        Self { state: State::Streaming(Arc::new(Mutex::new(streaming))), bounds }
+    }
+
     /// One that is here already.
     pub(crate) fn whole(body: Bytes, bounds: Bounds) -> Self {
         Self { state: State::Whole(body), bounds }
@@ -122,8 +144,8 @@ impl Upload {
         let bytes = match std::mem::replace(&mut self.state, State::Spent) {
             State::Whole(bytes) => bytes,
             State::Untouched(mut incoming) => {
-                let read =
-                    read::read(&mut incoming, self.bounds.body, self.bounds.pause.unwrap_or(LONG), deadline).await;
+                let pace = (self.bounds.pause.unwrap_or(LONG), deadline);
+                let read = read::read(&mut incoming, self.bounds.body, pace, &self.bounds.memory).await;
                 // What is left of it may have to be discarded.
                 match read {
                     Ok(bytes) => bytes,
@@ -135,11 +157,11 @@ impl Upload {
             }
             State::Streaming(shared) => {
                 let part = Part::new(&shared).ok_or_else(unrepeatable)?;
-                let read = timeout_at(deadline, part.collect()).await;
+                let read = timeout_at(deadline, collect(part, &self.bounds.memory)).await;
                 let fault = lock(&shared).fault.clone();
                 match read {
-                    Ok(Ok(collected)) => collected.to_bytes(),
-                    Ok(Err(_)) => return Err(fault.unwrap_or(InferError::Cancelled)),
+                    Ok(Ok(whole)) => whole,
+                    Ok(Err(error)) => return Err(fault.unwrap_or(error)),
                     Err(_) => return Err(too_late()),
                 }
             }
@@ -220,6 +242,11 @@ impl Upload {
         }
     }
 
+    /// The memory that it counts against.
+    pub(crate) fn memory(&self) -> &Arc<RequestMemory> {
+        &self.bounds.memory
+    }
+
     /// The most bytes that it may have.
     pub(crate) fn limit(&self) -> usize {
         self.bounds.body
@@ -241,6 +268,18 @@ impl Upload {
             _ => None,
         }
     }
+}
+
+/// All that is left of a body, in one piece.
+async fn collect(mut part: Part, memory: &Arc<RequestMemory>) -> Result<Bytes, InferError> {
+    let (mut charge, mut whole) = (memory.charge(), BytesMut::new());
+    while let Some(frame) = part.frame().await {
+        // The fault is kept with the body.
+        let Ok(piece) = frame.map_err(|_| InferError::Cancelled)?.into_data() else { continue };
+        charge.grow_to(whole.capacity().max(whole.len() + piece.len()))?;
+        whole.extend_from_slice(&piece);
+    }
+    Ok(charge.hold(whole.freeze()))
 }
 
 /// The error of a body that is gone: nothing of it was run.

@@ -25,6 +25,7 @@ use tracing::Instrument as _;
 use crate::{
     admission::{Admission, Permit},
     body::{
+        memory::RequestMemory,
         reply::ReplyBody,
         upload::{Bounds, Upload},
     },
@@ -69,6 +70,7 @@ pub struct PeerService(Arc<Inner>);
 struct Inner {
     replicas: Arc<LocalReplicas>,
     limits: Limits,
+    memory: Arc<RequestMemory>,
     admission: Arc<Admission>,
     served: Arc<Served>,
     spans: Option<SpanHook>,
@@ -118,11 +120,11 @@ impl From<InferError> for Refusal {
 impl PeerService {
     pub(crate) fn new(
         replicas: Arc<LocalReplicas>,
-        limits: Limits,
+        (limits, memory): (Limits, Arc<RequestMemory>),
         (admission, served): (Arc<Admission>, Arc<Served>),
         spans: Option<SpanHook>,
     ) -> Self {
-        Self(Arc::new(Inner { replicas, limits, admission, served, spans }))
+        Self(Arc::new(Inner { replicas, limits, memory, admission, served, spans }))
     }
 
     /// Answers one request of the peer port: those under `/v2/` and `/inference.GRPCInferenceService/`.
@@ -178,7 +180,7 @@ impl Inner {
             return Err(Refusal::NotRun(NotRun::Draining));
         }
         let mut runner = PeerRun { service: self, deadline: asked.deadline, asked, replica, permit: Some(permit) };
-        let bounds = Bounds::new(&self.limits, None);
+        let bounds = Bounds::new(&self.limits, None, &self.memory);
         if head.uri.path() == EXCHANGE {
             let mut upload = Upload::new(body, bounds.of_stream());
             let answer = Opaque { head }.local(&mut runner, &mut upload).await?;
@@ -226,7 +228,7 @@ async fn grpc_answer(
     if head.uri.path() != INFER {
         let body = upload.bytes(runner.deadline).await?;
         let coding = coding(&head.headers).ok_or_else(|| Refusal::Status(message::unknown_coding()))?;
-        let message = unframed(body, coding, upload.limit()).await.map_err(Refusal::Status)?;
+        let message = unframed(body, coding, upload.limit(), upload.memory()).await.map_err(Refusal::Status)?;
         return describe(head.uri.path(), &head.headers, (message, &runner.asked.version), &runner.replica);
     }
     let form = if head.headers.contains_key(STREAM) { Form::Stream } else { Form::Unary };

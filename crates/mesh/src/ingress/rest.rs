@@ -210,7 +210,8 @@ impl Rest {
     async fn small(&self, body: &mut Option<Incoming>) -> Result<Bytes, InferError> {
         let Some(body) = body else { return Ok(Bytes::new()) };
         let limits = &self.stack.limits;
-        read::read(body, SMALL_BODY.min(limits.body), limits.body_idle, Instant::now() + limits.body_idle).await
+        let pace = (limits.body_idle, Instant::now() + limits.body_idle);
+        read::read(body, SMALL_BODY.min(limits.body), pace, &self.stack.memory).await
     }
 
     fn ready(&self) -> Reply {

@@ -20,6 +20,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use berth_peer::port::{Activity, Patience, Silence};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{rt::TokioIo, server::conn::auto};
@@ -34,33 +35,40 @@ enum Event {
     Answered,
     /// Take no more requests.
     Stop,
+    /// It has been silent for too long.
+    Silent(Silence),
     /// End now.
     Cut,
 }
 
 /// Takes the streams of one connection from hyper.
 #[derive(Clone, Default)]
-pub(super) struct Begun(Arc<Mutex<Vec<BoxFuture<'static, Event>>>>);
+pub(super) struct Begun {
+    streams: Arc<Mutex<Vec<BoxFuture<'static, Event>>>>,
+    activity: Activity,
+}
 
 impl<F> hyper::rt::Executor<F> for Begun
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
+        let open = self.activity.stream();
         // A panic ends its own stream, which the client sees reset, and not the connection with all the others.
-        let stream = Box::pin(AssertUnwindSafe(stream).catch_unwind().map(|ended| {
+        let stream = Box::pin(AssertUnwindSafe(stream).catch_unwind().map(move |ended| {
+            drop(open);
             if ended.is_err() {
                 tracing::error!("a stream panicked");
             }
             Event::Answered
         }));
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
     }
 }
 
 impl Begun {
     fn take(&self) -> Vec<BoxFuture<'static, Event>> {
-        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *self.streams.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -76,13 +84,16 @@ pub(super) struct Ends {
 /// Serves one connection to its end. `begun` is the executor of `http`.
 pub(super) async fn serve(
     http: auto::Builder<Begun>,
-    begun: Begun,
+    (begun, patience): (Begun, Patience),
     stream: TcpStream,
     ingress: Arc<Ingress>,
     ends: Ends,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let activity = begun.activity.clone();
+    let silence = activity.clone().silence(patience);
     let client = stream.peer_addr().ok().map(|address| address.ip());
     let service = service_fn(move |mut request: Request<Incoming>| {
+        activity.request();
         if let Some(client) = client {
             ingress.note_client(&mut request, client);
         }
@@ -93,6 +104,7 @@ pub(super) async fn serve(
     let mut parts = FuturesUnordered::from_iter([
         ends.stopping.cancelled_owned().map(|()| Event::Stop).boxed(),
         ends.cut.cancelled_owned().map(|()| Event::Cut).boxed(),
+        silence.map(Event::Silent).boxed(),
     ]);
     let turn = |cx: &mut Context<'_>| {
         if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
@@ -103,11 +115,11 @@ pub(super) async fn serve(
         while let Poll::Ready(event) = parts.poll_next_unpin(cx) {
             match event {
                 Some(Event::Answered) => {}
-                Some(Event::Stop) => {
+                Some(Event::Stop | Event::Silent(Silence::Idle)) => {
                     connection.as_mut().graceful_shutdown();
                     cx.waker().wake_by_ref();
                 }
-                Some(Event::Cut) | None => return Poll::Ready(Ok(())),
+                Some(Event::Cut | Event::Silent(Silence::Mute)) | None => return Poll::Ready(Ok(())),
             }
         }
         Poll::Pending

@@ -17,6 +17,13 @@ const WORTH_COMPRESSING: usize = 1024;
 /// that many small requests do not use.
 const FIRST_RESERVED: usize = 64 * 1024;
 
+/// The most that a body may grow by: numbers shrink to a tenth, images of one colour to a hundredth; what shrinks more is
+/// made to grow.
+const RATIO: usize = 200;
+
+/// A body that is no larger than this may have shrunk by any ratio.
+const FREE: usize = 1 << 20;
+
 /// A content coding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
@@ -92,20 +99,49 @@ impl Coding {
 /// The codings that requests may have, for the `Accept-Encoding` of the answer to another one.
 pub const ACCEPTED: &str = "gzip, deflate";
 
-/// The decompressed body, or `TooLarge` as soon as it would have more than `limit` bytes. Identity costs nothing.
-pub fn decompress(body: Bytes, coding: Coding, limit: ByteSize) -> Result<Bytes, InferError> {
-    let read = match coding {
-        Coding::Identity if body.len() as u64 <= limit.0 => return Ok(body),
+/// The decompressed body, or `TooLarge` as soon as it would have more than `limit` bytes, or more than [`RATIO`] times
+/// those that came. Identity costs nothing. `grow` is told the bytes that are about to be held, and may refuse them.
+pub fn decompress(
+    body: Bytes,
+    coding: Coding,
+    limit: ByteSize,
+    mut grow: impl FnMut(usize) -> Result<(), InferError>,
+) -> Result<Bytes, InferError> {
+    let most = usize::try_from(limit.0).unwrap_or(usize::MAX);
+    let mut decoder: Box<dyn Read + '_> = match coding {
+        Coding::Identity if body.len() <= most => return Ok(body),
         Coding::Identity => return Err(too_large(limit)),
-        Coding::Gzip => read_bounded(MultiGzDecoder::new(body.as_ref()), limit),
-        Coding::Deflate if has_zlib_header(&body) => read_bounded(ZlibDecoder::new(body.as_ref()), limit),
-        Coding::Deflate => read_bounded(DeflateDecoder::new(body.as_ref()), limit),
+        Coding::Gzip => Box::new(MultiGzDecoder::new(body.as_ref())),
+        Coding::Deflate if has_zlib_header(&body) => Box::new(ZlibDecoder::new(body.as_ref())),
+        Coding::Deflate => Box::new(DeflateDecoder::new(body.as_ref())),
     };
-    let whole = read.map_err(|error| {
-        let name = coding.name().unwrap_or("identity");
-        InferError::Invalid(format!("the body is not valid {name}: {error}"))
-    })?;
-    if whole.len() as u64 > limit.0 { Err(too_large(limit)) } else { Ok(whole.into()) }
+    let dense = body.len().saturating_mul(RATIO).max(FREE);
+    let mut whole = Vec::with_capacity(FIRST_RESERVED.min(most));
+    loop {
+        if whole.len() == whole.capacity() {
+            let larger = whole.len().saturating_mul(2).max(FIRST_RESERVED).min(most.saturating_add(1));
+            grow(larger)?;
+            whole.reserve_exact(larger - whole.len());
+        }
+        // One byte more than the limit at most: whether it is there tells whether the limit holds.
+        let room = (whole.capacity().min(most.saturating_add(1)) - whole.len()) as u64;
+        let read = decoder.by_ref().take(room).read_to_end(&mut whole).map_err(|error| {
+            let name = coding.name().unwrap_or("identity");
+            InferError::Invalid(format!("the body is not valid {name}: {error}"))
+        })?;
+        if whole.len() > most {
+            return Err(too_large(limit));
+        }
+        if whole.len() > dense {
+            return Err(InferError::TooLarge(format!(
+                "the body is more than {RATIO} times as large once decompressed: send it with less compression"
+            )));
+        }
+        if (read as u64) < room {
+            drop(decoder);
+            return Ok(whole.into());
+        }
+    }
 }
 
 /// The compressed body and its coding: identity for what is small or does not get smaller.
@@ -124,13 +160,6 @@ pub fn compress(body: Bytes, coding: Coding) -> (Bytes, Coding) {
         Ok(smaller) if smaller.len() < body.len() => (smaller.into(), coding),
         _ => (body, Coding::Identity),
     }
-}
-
-/// Reads one byte more than the limit at most: whether it is there tells whether the limit holds.
-fn read_bounded(decoder: impl Read, limit: ByteSize) -> io::Result<Vec<u8>> {
-    let mut whole = Vec::with_capacity(FIRST_RESERVED.min(usize::try_from(limit.0).unwrap_or(usize::MAX)));
-    decoder.take(limit.0.saturating_add(1)).read_to_end(&mut whole)?;
-    Ok(whole)
 }
 
 fn write_all<W: Write>(
@@ -156,6 +185,10 @@ mod tests {
     use super::*;
 
     const LIMIT: ByteSize = ByteSize::mib(1);
+
+    fn decompress(body: Bytes, coding: Coding, limit: ByteSize) -> Result<Bytes, InferError> {
+        super::decompress(body, coding, limit, |_| Ok(()))
+    }
 
     #[test]
     fn request_codings() {
@@ -219,7 +252,15 @@ mod tests {
         let (bomb, coding) = compress(vec![0; 8 << 20].into(), Coding::Gzip);
         assert!(bomb.len() < 1 << 19);
         assert!(matches!(decompress(bomb.clone(), coding, LIMIT), Err(InferError::TooLarge(_))));
-        assert!(decompress(bomb.clone(), coding, ByteSize::mib(8)).is_ok(), "exactly the limit is allowed");
+        assert!(bomb.len() * RATIO < 8 << 20, "it shrank by more than is credible");
+        assert!(matches!(decompress(bomb.clone(), coding, ByteSize::mib(8)), Err(InferError::TooLarge(_))));
+        let dense: Bytes = (0..4_u32 << 20).flat_map(|n| ((n / 8).wrapping_mul(2_654_435_761) as u16).to_le_bytes()).collect();
+        let (packed, coding) = compress(dense.clone(), Coding::Gzip);
+        assert_eq!(decompress(packed.clone(), coding, ByteSize::mib(8)).ok(), Some(dense), "exactly the limit is allowed");
+        let refused = super::decompress(packed, coding, ByteSize::mib(8), |bytes| {
+            if bytes > 1 << 20 { Err(InferError::Cancelled) } else { Ok(()) }
+        });
+        assert!(matches!(refused, Err(InferError::Cancelled)), "before it is held");
         assert!(matches!(
             decompress(bomb.slice(..100), coding, LIMIT),
             Err(InferError::Invalid(_) | InferError::TooLarge(_))

@@ -16,19 +16,19 @@ use std::{
 };
 
 use berth_git::{Repository, Stop};
+use berth_peer::port::{Activity, Bounds, Counting, Patience, Port, Silence};
 use berth_spec::Time;
 use clap::Args;
 use fs_err as fs;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
-    sync::Semaphore,
 };
 use tokio_rustls::{TlsAcceptor, rustls};
 use tokio_util::task::TaskTracker;
@@ -45,14 +45,17 @@ use super::{
 };
 use crate::{failure::Failure, terminal};
 
-/// Most connections at a time, which bounds the number of git processes.
-const MOST_CONNECTIONS: usize = 128;
+/// Bounds of the port, which bound the number of git processes. One address leaves half of them to others.
+const BOUNDS: Bounds = Bounds { connections: 128, per_address: 64 };
 
 /// Limit for a TLS handshake, and for running requests at shutdown.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest silence of a connection between requests, in a request's head, and between HTTP/2 pings.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// Limits for the first request, and for HTTP/2 connections at rest: git asks at once, and closes when it is done.
+const SILENT: Patience = Patience { first: PATIENCE, idle: SILENCE };
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -173,23 +176,16 @@ async fn serve(server: Arc<Server>, address: SocketAddr, tls: Option<TlsAcceptor
         TcpListener::bind(address).await.map_err(|e| Failure::doing(format!("cannot listen on {address}"), e))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     terminal::print(&format!("serving {scheme}://{}", listener.local_addr()?))?;
-    let (tasks, room) = (TaskTracker::new(), Arc::new(Semaphore::new(MOST_CONNECTIONS)));
+    let (tasks, port) = (TaskTracker::new(), Port::new("registry", listener, BOUNDS));
     let mut ended = std::pin::pin!(stopped());
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (stream, peer, place) = tokio::select! {
+            accepted = port.accept() => accepted,
             () = &mut ended => break,
         };
-        // A connection that broke before it was accepted is nobody's business; no more files heal by waiting.
-        let Ok((stream, peer)) = accepted else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        // Above the bound the connection is closed at once: git says so and can be run again.
-        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
         let (server, tls) = (Arc::clone(&server), tls.clone());
         tasks.spawn(async move {
-            let _permit = permit;
+            let _place = place;
             match tls {
                 Some(tls) => {
                     if let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, tls.accept(stream)).await {
@@ -221,15 +217,27 @@ async fn stopped() {
 }
 
 async fn connection(server: Arc<Server>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, peer: SocketAddr) {
+    let activity = Activity::default();
+    let counted = activity.clone();
     let answer = service_fn(move |request| {
+        counted.request();
         let server = Arc::clone(&server);
         async move { Ok::<_, std::convert::Infallible>(server.answer(request, peer).await) }
     });
-    let mut builder = Builder::new(TokioExecutor::new());
+    let mut builder = Builder::new(Counting(activity.clone()));
     builder.http1().timer(TokioTimer::new()).header_read_timeout(SILENCE);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(SILENCE).keep_alive_timeout(PATIENCE);
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), answer));
     // A peer that breaks the line ends its own request only.
-    let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        silence = activity.silence(SILENT) => {
+            if silence == Silence::Idle {
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.await;
+            }
+        }
+    }
 }
 
 /// Body of responses.

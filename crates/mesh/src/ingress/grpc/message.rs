@@ -1,5 +1,7 @@
 //! The one message of a gRPC body, and inferences in it, both ways.
 
+use std::sync::Arc;
+
 use berth_spec::{ByteSize, InferError, InferResponse};
 use berth_wire::oip::ModelInferRequest;
 use bytes::Bytes;
@@ -8,8 +10,9 @@ use prost::Message;
 use tonic::{Code, Status};
 
 use crate::{
+    body::memory::{Charge, RequestMemory},
     ingress::grpc::status,
-    offload::{self, HEAVY},
+    offload,
     oip::{
         self, AnswerForm, Decoded,
         content::{Coding, decompress},
@@ -36,14 +39,24 @@ pub(in crate::ingress) fn unknown_coding() -> Status {
 }
 
 /// The one message of a body, decompressed. `limit` is in bytes.
-pub(in crate::ingress) async fn unframed(body: Bytes, coding: Coding, limit: usize) -> Result<Bytes, Status> {
+pub(in crate::ingress) async fn unframed(
+    body: Bytes,
+    coding: Coding,
+    limit: usize,
+    memory: &Arc<RequestMemory>,
+) -> Result<Bytes, Status> {
     let (message, compressed) = split(body, coding)?;
     if !compressed {
         return Ok(message);
     }
     let weight = message.len().saturating_mul(4);
     let limit = ByteSize(limit as u64);
-    offload::run(weight, move || decompress(message, coding, limit)).await.map_err(status)
+    let mut charge = memory.charge();
+    let read = move || {
+        let message = decompress(message, coding, limit, |bytes| charge.grow_to(bytes))?;
+        Ok(charge.hold(message))
+    };
+    offload::run(weight, read).await.map_err(status)
 }
 
 /// The message as it came, and whether it is compressed.
@@ -60,15 +73,23 @@ fn split(mut body: Bytes, coding: Coding) -> Result<(Bytes, bool), Status> {
     Ok((body.split_off(PREFIX), flag == 1))
 }
 
-/// Reads an inference.
-pub(in crate::ingress) async fn decode(message: Bytes) -> Result<Decoded, InferError> {
-    let weight = effort::to_read(&message, HEAVY);
+/// Numbers of one byte become eight, once in the message and once in the tensor.
+const GROWS: usize = 16;
+
+/// Reads an inference. What its tensors take beside the message is held as long as the charge.
+pub(in crate::ingress) async fn decode(
+    message: Bytes,
+    memory: &Arc<RequestMemory>,
+) -> Result<(Decoded, Charge), InferError> {
+    let weight = effort::to_read(&message, usize::MAX);
+    let charge = memory.take(weight.saturating_mul(GROWS))?;
     let read = move || {
         let invalid = |error| InferError::Invalid(format!("the request is no ModelInferRequest: {error}"));
         ModelInferRequest::decode(message).map_err(invalid)
     };
     let message = offload::run(weight, read).await?;
-    offload::run(effort::to_decode(&message), move || oip::grpc::decode(message)).await
+    let decoded = offload::run(effort::to_decode(&message), move || oip::grpc::decode(message)).await?;
+    Ok((decoded, charge))
 }
 
 /// Writes an answer as a body; also the bytes of its raw contents.

@@ -110,7 +110,7 @@ pub(in crate::ingress) fn takes(request: &Request<Incoming>) -> bool {
 /// Answers every request of a stream.
 pub(in crate::ingress) fn answer(stack: Arc<Stack>, request: Request<Incoming>) -> Response<ReplyBody> {
     let (head, body) = request.into_parts();
-    let reader = MessageReader::new(body, coding(&head.headers).unwrap_or(Coding::Identity), stack.limits.body);
+    let reader = MessageReader::new(body, coding(&head.headers).unwrap_or(Coding::Identity), &stack);
     let manner = match Manner::of(head) {
         Ok(manner) => Arc::new(manner),
         Err(status) => return status.into_http(),
@@ -165,7 +165,7 @@ fn ended(status: Status) -> Messages {
 
 /// Runs one request, here or elsewhere.
 async fn infer(stack: &Stack, request: Message, manner: &Manner) -> Result<Messages, Status> {
-    let names = named(&request.message).await?;
+    let names = named(&request.message, &stack.memory).await?;
     let model = NameKey { namespace: namespace(&manner.head.headers), name: names.model };
     let call = Call {
         model,

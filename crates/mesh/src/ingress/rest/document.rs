@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::{
     body::{
+        memory::RequestMemory,
         reply::{ReplyBody, described},
         upload::Upload,
     },
@@ -127,7 +128,7 @@ impl Codec for Document {
     ) -> Result<LocalOutcome<Response<ReplyBody>>, Failure> {
         let body = upload.bytes(runner.deadline()).await.map_err(|error| runner.failed(error))?;
         runner.received(body.len());
-        let plain = plain(body, self.coding, upload.limit()).await.map_err(|error| runner.failed(error))?;
+        let plain = plain(body, self.coding, upload.limit(), upload.memory()).await.map_err(|error| runner.failed(error))?;
         match runner.call(plain).await? {
             LocalOutcome::Moved(why) => Ok(LocalOutcome::Moved(why)),
             LocalOutcome::Answered(answer) => {
@@ -143,11 +144,21 @@ impl Codec for Document {
 }
 
 /// A body as the model reads it. `limit` is in bytes, after decompression.
-async fn plain(body: Bytes, coding: Coding, limit: usize) -> Result<Bytes, InferError> {
+async fn plain(
+    body: Bytes,
+    coding: Coding,
+    limit: usize,
+    memory: &Arc<RequestMemory>,
+) -> Result<Bytes, InferError> {
     if coding == Coding::Identity {
         return Ok(body);
     }
-    offload::run(offload::HEAVY, move || decompress(body, coding, berth_spec::ByteSize(limit as u64))).await
+    let mut charge = memory.charge();
+    offload::run(offload::HEAVY, move || {
+        let body = decompress(body, coding, berth_spec::ByteSize(limit as u64), |bytes| charge.grow_to(bytes))?;
+        Ok(charge.hold(body))
+    })
+    .await
 }
 
 /// The model's answer, compressed where the client takes that.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
 
 use crate::{
-    body::{reply::ReplyBody, upload::Upload},
+    body::{memory::Charge, reply::ReplyBody, upload::Upload},
     deployment::DeploymentState,
     forward::{
         admitted::Forwarded,
@@ -49,8 +49,12 @@ impl Codec for Inference {
         let headers = &self.head.headers;
         let body = upload.bytes(runner.deadline()).await.map_err(|error| runner.failed(error))?;
         let length = body.len();
-        let decoded = decode(headers, self.coding, body, upload.limit(), || runner.signature()).await;
-        let Decoded { request, form, options } = decoded.map_err(|error| {
+        // Tensors are held until the request is answered.
+        let decoded = match upload.memory().take(weight(headers, &body)) {
+            Ok(tensors) => decode(headers, self.coding, body, (upload.limit(), tensors), || runner.signature()).await,
+            Err(error) => Err(error),
+        };
+        let (Decoded { request, form, options }, _tensors) = decoded.map_err(|error| {
             runner.received(length);
             runner.failed(error)
         })?;
@@ -80,27 +84,42 @@ pub(in crate::ingress) fn coding(headers: &HeaderMap) -> Result<Coding, InferErr
     Coding::of_request(headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes))
 }
 
-/// Reads a body. `limit` is in bytes, after decompression.
+/// The most bytes that the tensors in the JSON of a body can take: a number of one digit and a comma become eight bytes.
+/// What follows the JSON stays where it is.
+fn weight(headers: &HeaderMap, body: &Bytes) -> usize {
+    let length = headers.get(oip::HEADER_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    body.len().min(length.unwrap_or(usize::MAX)).saturating_mul(4)
+}
+
+/// Reads a body. `limit` is in bytes, after decompression; `tensors` is what is held for them so far.
 async fn decode(
     headers: &HeaderMap,
     coding: Coding,
     body: Bytes,
-    limit: usize,
+    (limit, mut tensors): (usize, Charge),
     signature: impl Fn() -> Arc<Signature>,
-) -> Result<Decoded, InferError> {
+) -> Result<(Decoded, Charge), InferError> {
     let length = headers.get(oip::HEADER_LENGTH);
     if coding == Coding::Identity && body.len() < HEAVY {
         let layout = Layout::of(length.map(HeaderValue::as_bytes), body.len())?;
-        return match layout {
+        let decoded = match layout {
             Layout::Raw => oip::decode(&body, layout, &signature()),
             Layout::Json | Layout::Binary { .. } => oip::decode(&body, layout, &Signature::default()),
         };
+        return Ok((decoded?, tensors));
     }
     let (signature, length, limit) = (signature(), length.cloned(), ByteSize(limit as u64));
+    let mut charge = tensors.another();
     offload::run(HEAVY, move || {
-        let body: Bytes = decompress(body, coding, limit)?;
+        let came = body.len();
+        let body: Bytes = decompress(body, coding, limit, |bytes| charge.grow_to(bytes))?;
+        let body = charge.hold(body);
         let layout = Layout::of(length.as_ref().map(HeaderValue::as_bytes), body.len())?;
-        oip::decode(&body, layout, &signature)
+        // Of a body that was compressed, more than was thought.
+        if matches!(layout, Layout::Json) && body.len() > came {
+            tensors.grow_to(body.len().saturating_mul(4))?;
+        }
+        Ok((oip::decode(&body, layout, &signature)?, tensors))
     })
     .await
 }

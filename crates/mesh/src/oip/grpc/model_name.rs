@@ -28,6 +28,26 @@ pub(crate) struct Names<'a> {
     pub(crate) asks_last: bool,
 }
 
+/// The part of a message whose end has not come yet that holds its names; `None` while more of them may follow.
+pub(crate) fn leading(start: &[u8]) -> Option<&[u8]> {
+    let mut at = start;
+    while !at.is_empty() {
+        let before = at;
+        let (field, wire) = decode_key(&mut at).ok()?;
+        if wire != WireType::LengthDelimited {
+            return None;
+        }
+        if field > PARAMETERS {
+            // Writers put the fields in order: the names are complete.
+            let leading = &start[..start.len() - before.len()];
+            return names(leading).filter(|names| !names.model.is_empty()).map(|_| leading);
+        }
+        let length = usize::try_from(decode_varint(&mut at).ok()?).ok()?;
+        at = at.split_at_checked(length)?.1;
+    }
+    None
+}
+
 /// `None` where the message is none. Of a field that comes twice the last counts, as protobuf has it.
 pub(crate) fn names(mut message: &[u8]) -> Option<Names<'_>> {
     let mut names = Names::default();
@@ -134,6 +154,21 @@ mod tests {
             let bytes = message.encode_to_vec();
             let found = names(&bytes);
             prop_assert_eq!(found, Some(Names { model: &model, version: &version, id: &id, asks_last: asks == Some(true) }));
+        }
+
+        #[test]
+        fn what_leads_is_what_the_whole_says(model in "[a-z]{1,40}", version in ".{0,10}", blob in 1..300_usize, cut in 0..400_usize) {
+            let message = ModelInferRequest {
+                model_name: model.clone(),
+                model_version: version.clone(),
+                raw_input_contents: vec![vec![7; blob].into()],
+                ..ModelInferRequest::default()
+            };
+            let bytes = message.encode_to_vec();
+            if let Some(found) = leading(&bytes[..cut.min(bytes.len())]).and_then(names) {
+                prop_assert_eq!((found.model, found.version), (&*model, &*version));
+            }
+            prop_assert!(leading(&bytes).is_some());
         }
 
         /// Whatever comes: where both read it they agree, and neither panics.

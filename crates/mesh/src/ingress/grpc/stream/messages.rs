@@ -1,16 +1,20 @@
 //! Reads the messages of a stream, one after the other. A message that came in one piece is not copied.
 
+use std::sync::Arc;
+
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tonic::Status;
 
 use crate::{
-    ingress::grpc::message::unframed,
+    body::memory::{Charge, RequestMemory},
+    ingress::grpc::{message::unframed, status},
     oip::{
         content::Coding,
         grpc::frame::{PREFIX, first},
     },
+    stack::Stack,
 };
 
 /// The most that is set aside for a message before it has come.
@@ -43,13 +47,15 @@ pub(super) struct MessageReader {
     coding: Coding,
     /// The most bytes of a message.
     limit: usize,
+    memory: Arc<RequestMemory>,
     /// Bytes that came and were not read yet.
     pending: Bytes,
 }
 
 impl MessageReader {
-    pub(super) fn new(body: Incoming, coding: Coding, limit: usize) -> Self {
-        Self { body, coding, limit, pending: Bytes::new() }
+    pub(super) fn new(body: Incoming, coding: Coding, stack: &Stack) -> Self {
+        let (limit, memory) = (stack.limits.body, Arc::clone(&stack.memory));
+        Self { body, coding, limit, memory, pending: Bytes::new() }
     }
 
     /// The next message; `None` at the end.
@@ -65,7 +71,7 @@ impl MessageReader {
                 Some((flag, length)) if self.pending.len() >= PREFIX + length => {
                     let framed = self.pending.split_to(PREFIX + length);
                     let plain = (flag == 0).then(|| framed.clone());
-                    let message = unframed(framed, self.coding, self.limit).await?;
+                    let message = unframed(framed, self.coding, self.limit, &self.memory).await?;
                     return Ok(Some(Message { message, plain }));
                 }
                 Some((_, length)) => PREFIX + length,
@@ -83,11 +89,11 @@ impl MessageReader {
 
     /// Reads until `needed` bytes are here; false at the end.
     async fn more(&mut self, needed: usize) -> Result<bool, Status> {
-        let mut whole = BytesMut::new();
+        let (mut whole, mut charge) = (BytesMut::new(), self.memory.charge());
         loop {
             let frame = match self.body.frame().await {
                 None => {
-                    self.keep(whole);
+                    self.keep(whole, charge);
                     return Ok(false);
                 }
                 Some(Ok(frame)) => frame,
@@ -105,17 +111,18 @@ impl MessageReader {
                 whole.reserve(needed.min(FIRST_PIECE).max(self.pending.len() + data.len()));
                 whole.extend_from_slice(&self.pending);
             }
+            charge.grow_to(whole.capacity().max(whole.len() + data.len())).map_err(status)?;
             whole.extend_from_slice(&data);
             if whole.len() >= needed {
-                self.keep(whole);
+                self.keep(whole, charge);
                 return Ok(true);
             }
         }
     }
 
-    fn keep(&mut self, whole: BytesMut) {
+    fn keep(&mut self, whole: BytesMut, charge: Charge) {
         if !whole.is_empty() {
-            self.pending = whole.freeze();
+            self.pending = charge.hold(whole.freeze());
         }
     }
 }

@@ -1,0 +1,75 @@
+//! One connection of a client, HTTP/1.1 or HTTP/2.
+//!
+//! ```text
+//! serving ── shutdown, or idle ──▶ finishing: takes no new requests, ends after those in flight
+//!    └── no request ever came ──▶ ended
+//! ```
+
+use std::{pin::pin, time::Duration};
+
+use axum::Router;
+use berth_peer::{
+    BoxError,
+    port::{Activity, Counting, Patience, Silence},
+};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceBuilder;
+
+/// Most streams in one HTTP/2 connection.
+const STREAMS: u32 = 128;
+
+/// Limit for receiving a request's head. Allows for slow links.
+const HEAD_WITHIN: Duration = Duration::from_secs(15);
+
+/// Largest head in bytes, for both protocols. Holds long tokens.
+const HEAD_BYTES: usize = 32 << 10;
+
+/// Interval between pings on an idle HTTP/2 connection, to detect dead watches.
+const PING_EVERY: Duration = Duration::from_secs(20);
+
+/// Serves a connection to its end.
+pub(super) async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    patience: Patience,
+    finish: CancellationToken,
+) -> Result<(), BoxError> {
+    let activity = Activity::default();
+    let counted = activity.clone();
+    let service = ServiceBuilder::new()
+        .map_request(move |request| {
+            counted.request();
+            request
+        })
+        .service(router);
+    let server = server(activity.clone());
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = finish.cancelled() => connection.as_mut().graceful_shutdown(),
+        silence = activity.silence(patience) => match silence {
+            Silence::Mute => return Ok(()),
+            Silence::Idle => connection.as_mut().graceful_shutdown(),
+        },
+    }
+    connection.await
+}
+
+fn server(activity: Activity) -> auto::Builder<Counting> {
+    let mut server = auto::Builder::new(Counting(activity));
+    server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(HEAD_BYTES);
+    server
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD_BYTES as u32)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_EVERY);
+    server
+}

@@ -1,0 +1,199 @@
+//! The bounds of a port: how many connections, how many of one address, and how long each may be silent. Every port of
+//! Berth has them, whatever it speaks.
+//!
+//! ```text
+//! kernel ──▶ accept ── room for all? ── room for its address? ──▶ Place (counts until it is dropped)
+//!               ▲            │ no: waits in the kernel   │ no: closed at once, one line in the log now and then
+//!               └────────────┘
+//!
+//! Activity::silence:  no request within Patience::first ──▶ Mute       (whatever protocol it began to speak)
+//!                     HTTP/2 without streams for Patience::idle ──▶ Idle    (HTTP/1 has a limit of its own in hyper)
+//! ```
+
+mod activity;
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+
+pub use self::activity::{Activity, Counting, OpenStream, Patience, Silence};
+
+/// The pause after the kernel could not give a connection, most often for want of file descriptors: long enough not to
+/// spin.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// Shortest time between two lines in the log about the same port, which strangers can cause at any rate.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+
+/// Bounds on the number of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Connections at once; more wait in the kernel.
+    pub connections: usize,
+    /// Those of one address; more are closed.
+    pub per_address: usize,
+}
+
+/// A port that listens.
+pub struct Port {
+    name: &'static str,
+    listener: TcpListener,
+    room: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
+    failed: Damped,
+    refused: Damped,
+}
+
+/// The place of one connection. Counts until it is dropped.
+pub struct Place {
+    _room: OwnedSemaphorePermit,
+    address: IpAddr,
+    addresses: Arc<Addresses>,
+}
+
+/// Connections by address.
+struct Addresses {
+    most: usize,
+    held: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Port {
+    /// `name` is what the log calls it.
+    #[must_use]
+    pub fn new(name: &'static str, listener: TcpListener, bounds: Bounds) -> Self {
+        Self {
+            name,
+            listener,
+            room: Arc::new(Semaphore::new(bounds.connections)),
+            addresses: Arc::new(Addresses { most: bounds.per_address.max(1), held: Mutex::default() }),
+            failed: Damped::default(),
+            refused: Damped::default(),
+        }
+    }
+
+    /// The next connection. Failures to accept one are told in the log, and waited out.
+    pub async fn accept(&self) -> (TcpStream, SocketAddr, Place) {
+        loop {
+            let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { std::future::pending().await };
+            match self.listener.accept().await {
+                Ok((stream, from)) => match Addresses::place(&self.addresses, from.ip(), room) {
+                    Some(place) => return (stream, from, place),
+                    None => self.refuse(from),
+                },
+                Err(error) => {
+                    if let Some(times) = self.failed.tell(Instant::now()) {
+                        tracing::warn!(
+                            event = "accept_failed",
+                            port = self.name,
+                            %error,
+                            times,
+                            "cannot accept a connection; if files are short, raise the limit of open files"
+                        );
+                    }
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, from: SocketAddr) {
+        if let Some(times) = self.refused.tell(Instant::now()) {
+            tracing::warn!(
+                event = "connection_refused",
+                port = self.name,
+                address = %from.ip(),
+                most = self.addresses.most,
+                times,
+                "an address has too many connections; further ones are closed"
+            );
+        }
+    }
+}
+
+impl Addresses {
+    fn place(addresses: &Arc<Self>, address: IpAddr, room: OwnedSemaphorePermit) -> Option<Place> {
+        // One that is written in the form of the other family is the same.
+        let address = address.to_canonical();
+        let mut held = addresses.held();
+        let count = held.entry(address).or_default();
+        if *count >= addresses.most {
+            return None;
+        }
+        *count += 1;
+        drop(held);
+        Some(Place { _room: room, address, addresses: Arc::clone(addresses) })
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut held = self.addresses.held();
+        if let Some(count) = held.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Lets one of many equal lines through now and then, with their number.
+#[derive(Debug, Default)]
+pub struct Damped(Mutex<(Option<Instant>, u64)>);
+
+impl Damped {
+    /// The number of times since the last line, if it is time for one.
+    pub fn tell(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (told, times) = &mut *state;
+        *times += 1;
+        if told.is_some_and(|told| now < told + TOLD_EVERY) {
+            return None;
+        }
+        *told = Some(now);
+        Some(std::mem::take(times))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn one_of_many_lines_is_told_with_their_number() {
+        let (damped, now) = (Damped::default(), Instant::now());
+        let told: Vec<_> = (0..1_000).filter_map(|_| damped.tell(now)).collect();
+        assert_eq!((told, damped.tell(now + TOLD_EVERY)), (vec![1], Some(1_000)));
+    }
+
+    #[tokio::test]
+    async fn an_address_has_its_share_and_no_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let port = Port::new("test", listener, Bounds { connections: 8, per_address: 2 });
+        let clients = futures::future::join_all((0..3).map(|_| TcpStream::connect(address))).await;
+        let (first, second) = (port.accept().await, port.accept().await);
+        assert!(port.accept().now_or_never().is_none(), "the third was closed");
+        drop((first, clients));
+        let _again = TcpStream::connect(address).await.expect("it listens");
+        port.accept().await;
+        drop(second);
+        assert_eq!(port.room.available_permits(), 8);
+        assert!(port.addresses.held().is_empty());
+    }
+}

@@ -1,0 +1,81 @@
+"""Requests that are small on the wire and large in memory."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import struct
+import threading
+
+from harness.examples import manifest
+from harness.waiting import until
+
+MIB = 1 << 20
+
+
+def resident(berth) -> int:
+    """Bytes of memory of the server at its highest."""
+    for line in open(f"/proc/{berth.process.pid}/status"):
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) << 10
+    raise AssertionError("no peak in /proc")
+
+
+def test_compressed_bodies_have_a_sum_and_a_ratio(berth):
+    berth.start("--request-memory", "256MiB")
+    berth.apply(manifest("iris"))
+    berth.available("iris")
+    before = resident(berth)
+    # 64 KiB on the wire, 60 MiB of zeros once decompressed.
+    body = gzip.compress(b'{"inputs":[' + b" " * (60 * MIB) + b"]}")
+    statuses = []
+    send = lambda: statuses.append(berth.post("/v2/models/iris/infer", body, {"content-encoding": "gzip"})[0])  # noqa: E731
+    threads = [threading.Thread(target=send) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(statuses) <= {413, 503}, statuses
+    assert resident(berth) - before < 600 * MIB
+    assert berth.infer("iris")[0] == 200
+    assert berth.metric("berth_gateway_request_memory_bytes") == 0
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header without compression."""
+    return bytes([0, len(name)]) + name + bytes([len(value)]) + value
+
+
+def test_unfinished_grpc_requests_are_counted_and_bounded(berth):
+    berth.start("--request-memory", "256MiB")
+    berth.apply(manifest("iris"))
+    berth.available("iris")
+    before = resident(berth)
+    host, port = berth.http.split(":")
+    stranger = socket.create_connection((host, int(port)))
+    stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
+    head = b"".join(
+        literal(name, value)
+        for name, value in [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
+            (b":authority", berth.http.encode()),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+        ]
+    )
+    # Forty megabytes are announced on each stream; the name of the model is their first field.
+    message = b"\0" + struct.pack(">I", 40 * MIB) + b"\x0a\x04iris" + b"\x3a" + b"\x80\x80\x80\x13"
+    for stream in range(1, 65, 2):
+        stranger.sendall(frame(1, 4, stream, head) + frame(0, 0, stream, message))
+    until("the requests to be counted", lambda: berth.metric("berth_gateway_requests_inside") == 32)
+    assert berth.infer("iris")[0] == 200
+    assert resident(berth) - before < 600 * MIB
+    stranger.close()
+    until("the requests to be forgotten", lambda: berth.metric("berth_gateway_requests_inside") == 0)
+    assert berth.metric("berth_gateway_request_memory_bytes") == 0

@@ -1,0 +1,77 @@
+"""Connections that say nothing, or nearly nothing."""
+
+from __future__ import annotations
+
+import resource
+import socket
+
+import pytest
+
+from harness.waiting import until
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+
+
+def connected(address: str, count: int, said: bytes = b"") -> list[socket.socket]:
+    """Sockets of strangers from another address than the tests', who said `said`, as far as they were let in."""
+    host, port = address.split(":")
+    sockets = []
+    for _ in range(count):
+        try:
+            stranger = socket.create_connection((host, int(port)), timeout=5, source_address=("127.0.0.2", 0))
+            stranger.sendall(said)
+        except OSError:
+            break
+        sockets.append(stranger)
+    return sockets
+
+
+def closed(stranger: socket.socket) -> bool:
+    stranger.settimeout(0.01)
+    try:
+        while True:
+            if not stranger.recv(65_536):
+                return True
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def files():
+    """Enough descriptors for this side."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("said", [b"", b"P", PREFACE, PREFACE + SETTINGS, b"GET / HTTP/1.1\r\nhost:"])
+def test_who_asks_nothing_is_closed(berth, said):
+    berth.start()
+    for address in (berth.http, berth.api):
+        strangers = connected(address, 4, said)
+        assert len(strangers) == 4
+        until("the silent connections to be closed", lambda: all(closed(stranger) for stranger in strangers))
+
+
+def test_silent_strangers_do_not_take_the_api(berth, files):
+    berth.start()
+    strangers = connected(berth.api, 1_100)
+    assert berth.control("/healthz")[0] == 200, "there is room for others"
+    until("the silent connections to be closed", lambda: all(closed(stranger) for stranger in strangers))
+    refused = [line for line in berth.logged_lines() if "connection_refused" in line]
+    assert len(refused) <= 2, refused
+
+
+def test_strangers_on_the_inference_port_leave_files_for_the_api(berth, files, monkeypatch):
+    spawn = berth.command
+    monkeypatch.setattr(berth, "command", lambda *command: ["prlimit", "--nofile=1024:1024", *spawn(*command)])
+    berth.start()
+    strangers = connected(berth.http, 1_200)
+    assert berth.control("/healthz")[0] == 200
+    assert berth.get("/v2/health/live")[0] == 200
+    assert not [line for line in berth.logged_lines() if "accept_failed" in line]
+    del strangers
