@@ -124,7 +124,12 @@ pub fn build(
     let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
     let resolver = Resolver { me, replicas: Arc::clone(&replicas), remotes };
     let applier = Applier::new(Arc::clone(&routes), resolver);
-    let peer_service = PeerService::new(replicas, (limits.clone(), Arc::clone(&memory)), (Arc::clone(&hops), served), config.spans.clone());
+    let peer_service = PeerService::new(
+        replicas,
+        (limits.clone(), Arc::clone(&memory)),
+        (Arc::clone(&hops), served),
+        config.spans.clone(),
+    );
     let stack = Arc::new(Stack {
         routes,
         parking,

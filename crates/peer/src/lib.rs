@@ -15,8 +15,8 @@ mod members;
 pub mod membership;
 mod peer;
 mod peers;
-pub mod port;
 pub mod pki;
+pub mod port;
 mod streams;
 pub mod tls;
 

@@ -94,7 +94,11 @@ pub(crate) async fn discard(mut body: Incoming) {
 }
 
 /// The next piece of data; `None` at the end.
-pub(crate) async fn piece(body: &mut Incoming, pause: Duration, deadline: Instant) -> Result<Option<Bytes>, InferError> {
+pub(crate) async fn piece(
+    body: &mut Incoming,
+    pause: Duration,
+    deadline: Instant,
+) -> Result<Option<Bytes>, InferError> {
     loop {
         // What is there already needs no timer.
         let next = match futures::FutureExt::now_or_never(body.frame()) {

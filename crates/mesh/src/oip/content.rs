@@ -254,9 +254,14 @@ mod tests {
         assert!(matches!(decompress(bomb.clone(), coding, LIMIT), Err(InferError::TooLarge(_))));
         assert!(bomb.len() * RATIO < 8 << 20, "it shrank by more than is credible");
         assert!(matches!(decompress(bomb.clone(), coding, ByteSize::mib(8)), Err(InferError::TooLarge(_))));
-        let dense: Bytes = (0..4_u32 << 20).flat_map(|n| ((n / 8).wrapping_mul(2_654_435_761) as u16).to_le_bytes()).collect();
+        let dense: Bytes =
+            (0..4_u32 << 20).flat_map(|n| ((n / 8).wrapping_mul(2_654_435_761) as u16).to_le_bytes()).collect();
         let (packed, coding) = compress(dense.clone(), Coding::Gzip);
-        assert_eq!(decompress(packed.clone(), coding, ByteSize::mib(8)).ok(), Some(dense), "exactly the limit is allowed");
+        assert_eq!(
+            decompress(packed.clone(), coding, ByteSize::mib(8)).ok(),
+            Some(dense),
+            "exactly the limit is allowed"
+        );
         let refused = super::decompress(packed, coding, ByteSize::mib(8), |bytes| {
             if bytes > 1 << 20 { Err(InferError::Cancelled) } else { Ok(()) }
         });

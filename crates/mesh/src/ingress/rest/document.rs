@@ -128,7 +128,8 @@ impl Codec for Document {
     ) -> Result<LocalOutcome<Response<ReplyBody>>, Failure> {
         let body = upload.bytes(runner.deadline()).await.map_err(|error| runner.failed(error))?;
         runner.received(body.len());
-        let plain = plain(body, self.coding, upload.limit(), upload.memory()).await.map_err(|error| runner.failed(error))?;
+        let plain =
+            plain(body, self.coding, upload.limit(), upload.memory()).await.map_err(|error| runner.failed(error))?;
         match runner.call(plain).await? {
             LocalOutcome::Moved(why) => Ok(LocalOutcome::Moved(why)),
             LocalOutcome::Answered(answer) => {
@@ -144,12 +145,7 @@ impl Codec for Document {
 }
 
 /// A body as the model reads it. `limit` is in bytes, after decompression.
-async fn plain(
-    body: Bytes,
-    coding: Coding,
-    limit: usize,
-    memory: &Arc<RequestMemory>,
-) -> Result<Bytes, InferError> {
+async fn plain(body: Bytes, coding: Coding, limit: usize, memory: &Arc<RequestMemory>) -> Result<Bytes, InferError> {
     if coding == Coding::Identity {
         return Ok(body);
     }

@@ -332,9 +332,8 @@ impl Shared {
             }
         }
         executions += works.len() as u64;
-        let alone = |entry: &Entry| {
-            run_alone(&*self.engine, &entry.work, &stop(std::slice::from_ref(entry), place), spent)
-        };
+        let alone =
+            |entry: &Entry| run_alone(&*self.engine, &entry.work, &stop(std::slice::from_ref(entry), place), spent);
         (batch.iter().map(alone).collect(), executions)
     }
 

@@ -27,12 +27,7 @@ pub struct Spent {
 }
 
 /// Runs one request as it is.
-pub fn run_alone(
-    engine: &dyn Engine,
-    work: &Work,
-    stop: &Stop,
-    spent: &mut Spent,
-) -> Result<Vec<Tensor>, InferError> {
+pub fn run_alone(engine: &dyn Engine, work: &Work, stop: &Stop, spent: &mut Spent) -> Result<Vec<Tensor>, InferError> {
     let views: Vec<View<'_>> = work.inputs.iter().map(View::of).collect();
     let start = std::time::Instant::now();
     let outputs = engine.run(&views, &work.outputs, stop);

@@ -80,7 +80,9 @@ fn refusal(location: &str, path: &Path, artifact: &Source) -> Option<String> {
     match (plain, plain.then(inside).flatten()) {
         (true, Some(true)) => None,
         (true, None) => Some(format!("it keeps weights in {location:?}, which the folder does not have")),
-        _ => Some(format!("it keeps weights in {location:?}, which is outside of its folder: move them beside the graph")),
+        _ => Some(format!(
+            "it keeps weights in {location:?}, which is outside of its folder: move them beside the graph"
+        )),
     }
 }
 

@@ -41,7 +41,8 @@ async fn a_run_ends_at_its_deadline_and_holds_up_no_thread_that_waits() {
     let loaded = load(engine, "turns").expect("it loads");
     loaded.model.validate(&berth_spec::deployment::Warmup::Generated).expect("no turns are quick");
     for _ in 0..8 {
-        let answer = loaded.model.infer(turns(3), Instant::now() + Duration::from_secs(120)).await.expect("three turns");
+        let answer =
+            loaded.model.infer(turns(3), Instant::now() + Duration::from_secs(120)).await.expect("three turns");
         assert_eq!(super::numbers(&answer[0]), [3.0]);
     }
     let begun = Instant::now();
@@ -58,7 +59,8 @@ async fn a_run_ends_at_its_deadline_and_holds_up_no_thread_that_waits() {
     let (answers, ticks) = tokio::join!(futures::future::join_all(runs), ticks);
     assert!(answers.iter().all(|answer| matches!(answer, Err(InferError::TimedOut(_)))), "{answers:?}");
     assert!(ticks > 20, "the thread of the connection went on: {ticks}");
-    let answer = loaded.model.infer(turns(2), Instant::now() + Duration::from_secs(120)).await.expect("threads are free");
+    let answer =
+        loaded.model.infer(turns(2), Instant::now() + Duration::from_secs(120)).await.expect("threads are free");
     assert_eq!(super::numbers(&answer[0]), [2.0]);
 }
 
@@ -86,7 +88,8 @@ async fn a_model_that_is_ended_ends_its_runs() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         model.end();
     };
-    let (answer, ()) = tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(run, end) }).await.expect("ends");
+    let (answer, ()) =
+        tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(run, end) }).await.expect("ends");
     assert!(matches!(&answer, Err(InferError::Model(message)) if message.contains("unloaded")), "{answer:?}");
     let answer = loaded.model.infer(turns(1), Instant::now() + Duration::from_secs(60)).await;
     assert!(matches!(answer, Err(InferError::Model(_))), "{answer:?}");
