@@ -28,14 +28,16 @@ pub(super) async fn read(
 ) -> Result<(Bytes, Option<u64>), InferError> {
     let limits = &stack.limits;
     let Some(incoming) = body else { return Err(InferError::Cancelled) };
-    let whole = read::read(incoming, limits.body, limits.body_idle, Instant::now() + limits.deadline).await?;
+    let pace = (limits.body_idle, Instant::now() + limits.deadline);
+    let whole = read::read(incoming, limits.body, pace, &stack.memory).await?;
     *body = None;
     let Ok(coding) = infer::coding(&head.headers) else { return Ok((whole, None)) };
     let length = head.headers.get(oip::HEADER_LENGTH).cloned();
     let (text, path, limit) = (whole.clone(), path.to_owned(), ByteSize(limits.body as u64));
     let weight = if coding == Coding::Identity { whole.len() } else { offload::HEAVY };
+    let mut charge = stack.memory.charge();
     let find = move || {
-        let plain = decompress(text, coding, limit)?;
+        let plain = decompress(text, coding, limit, |bytes| charge.grow_to(bytes))?;
         Ok(match Layout::of(length.as_ref().map(HeaderValue::as_bytes), plain.len())? {
             Layout::Json => json_field(&plain, &path),
             Layout::Binary { json } => json_field(&plain[..json], &path),
