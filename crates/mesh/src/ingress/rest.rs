@@ -138,7 +138,8 @@ impl Rest {
         self.guard.check(&head.uri, &head.headers)?;
         let limits = &self.stack.limits;
         let Some(incoming) = body else { return Err(Fault::no_such_path()) };
-        let whole = read::read(incoming, limits.body, limits.body_idle, Instant::now() + limits.deadline).await?;
+        let pace = (limits.body_idle, Instant::now() + limits.deadline);
+        let whole = read::read(incoming, limits.body, pace, &self.stack.memory).await?;
         let mut request = Request::new(whole);
         (*request.method_mut(), *request.uri_mut()) = (head.method.clone(), head.uri.clone());
         *request.headers_mut() = head.headers.clone();
