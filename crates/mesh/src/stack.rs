@@ -59,7 +59,7 @@ pub(crate) struct Stack {
     pub(crate) admission: Arc<Admission>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) limits: Limits,
-    /// What the bodies and tensors of all requests count against.
+    /// Budget of the bodies and tensors of all requests.
     pub(crate) memory: Arc<RequestMemory>,
     /// The way to other nodes; `None`: there are none.
     pub(crate) forwarding: Option<Arc<Forwarding>>,

@@ -6,7 +6,7 @@
 //!               ▲            │ no: waits in the kernel   │ no: closed at once, one line in the log now and then
 //!               └────────────┘
 //!
-//! Activity::silence:  no request within Patience::first ──▶ Mute       (whatever protocol it began to speak)
+//! Activity::silence:  no request within Patience::first ──▶ NoRequest  (whatever protocol it began to speak)
 //!                     HTTP/2 without streams for Patience::idle ──▶ Idle    (HTTP/1 has a limit of its own in hyper)
 //! ```
 
@@ -25,7 +25,7 @@ use tokio::{
     time::Instant,
 };
 
-pub use self::activity::{Activity, Counting, OpenStream, Patience, Silence};
+pub use self::activity::{Activity, Counting, OpenStream, Patience, Inactivity};
 
 /// The pause after the kernel could not give a connection, most often for want of file descriptors: long enough not to
 /// spin.

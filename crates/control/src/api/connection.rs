@@ -10,7 +10,7 @@ use std::{pin::pin, time::Duration};
 use axum::Router;
 use berth_peer::{
     BoxError,
-    port::{Activity, Counting, Patience, Silence},
+    port::{Activity, Counting, Patience, Inactivity},
 };
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -54,8 +54,8 @@ pub(super) async fn serve(
         ended = connection.as_mut() => return ended,
         () = finish.cancelled() => connection.as_mut().graceful_shutdown(),
         silence = activity.silence(patience) => match silence {
-            Silence::Mute => return Ok(()),
-            Silence::Idle => connection.as_mut().graceful_shutdown(),
+            Inactivity::NoRequest => return Ok(()),
+            Inactivity::Idle => connection.as_mut().graceful_shutdown(),
         },
     }
     connection.await

@@ -88,7 +88,7 @@ pub(crate) struct Bounds {
     replay: usize,
     /// `None`: nothing is sent anywhere, and nothing is kept.
     room: Option<Arc<ReplayBudget>>,
-    /// What it counts against.
+    /// Budget that it counts against.
     memory: Arc<RequestMemory>,
 }
 

@@ -20,7 +20,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use berth_peer::port::{Activity, Patience, Silence};
+use berth_peer::port::{Activity, Patience, Inactivity};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{rt::TokioIo, server::conn::auto};
@@ -35,8 +35,8 @@ enum Event {
     Answered,
     /// Take no more requests.
     Stop,
-    /// It has been silent for too long.
-    Silent(Silence),
+    /// Inactive for too long.
+    Silent(Inactivity),
     /// End now.
     Cut,
 }
@@ -115,11 +115,11 @@ pub(super) async fn serve(
         while let Poll::Ready(event) = parts.poll_next_unpin(cx) {
             match event {
                 Some(Event::Answered) => {}
-                Some(Event::Stop | Event::Silent(Silence::Idle)) => {
+                Some(Event::Stop | Event::Silent(Inactivity::Idle)) => {
                     connection.as_mut().graceful_shutdown();
                     cx.waker().wake_by_ref();
                 }
-                Some(Event::Cut | Event::Silent(Silence::Mute)) | None => return Poll::Ready(Ok(())),
+                Some(Event::Cut | Event::Silent(Inactivity::NoRequest)) | None => return Poll::Ready(Ok(())),
             }
         }
         Poll::Pending

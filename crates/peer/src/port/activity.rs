@@ -24,10 +24,10 @@ pub struct Patience {
 
 /// The reason to end a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Silence {
-    /// It never made a request: end it now.
-    Mute,
-    /// It has rested for long: let it end in good order.
+pub enum Inactivity {
+    /// Never made a request: end it now.
+    NoRequest,
+    /// Rested for long: let it end in good order.
     Idle,
 }
 
@@ -61,17 +61,17 @@ impl Activity {
     }
 
     /// Resolves when the connection has been silent for too long.
-    pub async fn silence(self, patience: Patience) -> Silence {
+    pub async fn silence(self, patience: Patience) -> Inactivity {
         tokio::time::sleep(patience.first).await;
         if self.0.requests.load(Relaxed) == 0 {
-            return Silence::Mute;
+            return Inactivity::NoRequest;
         }
         loop {
             let seen = self.0.requests.load(Relaxed);
             tokio::time::sleep(patience.idle).await;
             let (requests, streams) = (self.0.requests.load(Relaxed), self.0.streams.load(Relaxed));
             if requests == seen && streams == 0 && self.0.had_streams.load(Relaxed) {
-                return Silence::Idle;
+                return Inactivity::Idle;
             }
         }
     }
@@ -118,11 +118,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_ends_a_connection_and_a_stream_that_lasts_does_not() {
-        assert_eq!(Activity::default().silence(PATIENCE).await, Silence::Mute);
+        assert_eq!(Activity::default().silence(PATIENCE).await, Inactivity::NoRequest);
         let rests = Activity::default();
         rests.request();
         drop(rests.stream());
-        assert_eq!(rests.silence(PATIENCE).await, Silence::Idle);
+        assert_eq!(rests.silence(PATIENCE).await, Inactivity::Idle);
         let (watches, http1) = (Activity::default(), Activity::default());
         watches.request();
         http1.request();

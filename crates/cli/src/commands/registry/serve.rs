@@ -16,7 +16,7 @@ use std::{
 };
 
 use berth_git::{Repository, Stop};
-use berth_peer::port::{Activity, Bounds, Counting, Patience, Port, Silence};
+use berth_peer::port::{Activity, Bounds, Counting, Patience, Port, Inactivity};
 use berth_spec::Time;
 use clap::Args;
 use fs_err as fs;
@@ -232,7 +232,7 @@ async fn connection(server: Arc<Server>, stream: impl AsyncRead + AsyncWrite + U
     tokio::select! {
         _ = connection.as_mut() => {}
         silence = activity.silence(SILENT) => {
-            if silence == Silence::Idle {
+            if silence == Inactivity::Idle {
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.await;
             }

@@ -92,7 +92,7 @@ struct Node {
     operator: String,
     inputs: Vec<String>,
     outputs: Vec<String>,
-    /// It runs a graph of its own.
+    /// Runs a graph of its own.
     has_graph: bool,
 }
 
