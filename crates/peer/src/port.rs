@@ -25,7 +25,7 @@ use tokio::{
     time::Instant,
 };
 
-pub use self::activity::{Activity, Counting, OpenStream, Patience, Inactivity};
+pub use self::activity::{Activity, Counting, Inactivity, OpenStream, Patience};
 
 /// The pause after the kernel could not give a connection, most often for want of file descriptors: long enough not to
 /// spin.

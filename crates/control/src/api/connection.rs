@@ -10,7 +10,7 @@ use std::{pin::pin, time::Duration};
 use axum::Router;
 use berth_peer::{
     BoxError,
-    port::{Activity, Counting, Patience, Inactivity},
+    port::{Activity, Counting, Inactivity, Patience},
 };
 use hyper_util::{
     rt::{TokioIo, TokioTimer},

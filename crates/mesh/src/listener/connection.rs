@@ -20,7 +20,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use berth_peer::port::{Activity, Patience, Inactivity};
+use berth_peer::port::{Activity, Inactivity, Patience};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{rt::TokioIo, server::conn::auto};

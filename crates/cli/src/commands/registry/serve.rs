@@ -16,7 +16,7 @@ use std::{
 };
 
 use berth_git::{Repository, Stop};
-use berth_peer::port::{Activity, Bounds, Counting, Patience, Port, Inactivity};
+use berth_peer::port::{Activity, Bounds, Counting, Inactivity, Patience, Port};
 use berth_spec::Time;
 use clap::Args;
 use fs_err as fs;
