@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import email.utils
+import hashlib
+import hmac
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 import threading
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -279,12 +286,12 @@ def test_functions_for_azure_work_unchanged(functions, etcd, tmp_path):
 def test_bad_code_is_bounded(functions, etcd, tmp_path):
     uri = archive(tmp_path, "bad.zip", {
         "handler.py": (
-            "import os, time\n"
+            "import os, time, uuid\nME = uuid.uuid4().hex\n"
             "def predict(body):\n"
             "    if body == 'exit': os._exit(3)\n"
             "    if body == 'sleep': time.sleep(1000)\n"
             "    if body == 'raise': raise ValueError('no')\n"
-            "    return {'pid': os.getpid(), 'secrets': [k for k in os.environ if 'SECRET' in k or 'AWS' in k]}\n"
+            "    return {'me': ME, 'secrets': [k for k in os.environ if 'SECRET' in k or 'AWS' in k]}\n"
         ),
     })  # fmt: skip
     etcd.put(function("bad", uri, limits={"timeoutSeconds": 2, "idleSeconds": 1, "concurrency": 2}))
@@ -294,7 +301,7 @@ def test_bad_code_is_bounded(functions, etcd, tmp_path):
     assert ask(functions, "bad", "raise") == (500, {"error": "ValueError: no"})
     assert ask(functions, "bad", "exit")[0] == 502
     status, after = ask(functions, "bad", "x")
-    assert status == 200 and after["pid"] != first["pid"], "another process took its place"
+    assert status == 200 and after["me"] != first["me"], "another process took its place"
     status, answer = ask(functions, "bad", "sleep")
     assert status == 504 and "spec.limits.timeoutSeconds" in answer["error"]
     assert ask(functions, "bad", "x")[0] == 200
@@ -309,6 +316,83 @@ def test_bad_code_is_bounded(functions, etcd, tmp_path):
     assert "Tried again in" in etcd.settled("gone", "Failed", 1)["message"]
     archive(tmp_path, "none.zip", {"handler.py": WORDS % 1})
     etcd.settled("gone", "Succeeded", 1)
+
+
+@pytest.fixture(scope="module")
+def azurite(tmp_path_factory):
+    """Microsoft's server of Azure Blob Storage for developers; the account and its key are fixed."""
+    folder = tmp_path_factory.mktemp("azurite")
+    install = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "azurite@3.35.0"]
+    subprocess.run(install, check=True, capture_output=True, timeout=BUILD)
+    server, port = Process("azurite", folder), free_port()
+    server.spawn(
+        str(folder / "node_modules/.bin/azurite-blob"), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder / "data"),
+        "--skipApiVersionCheck", "--disableTelemetry",
+    )  # fmt: skip
+    until("Azurite", lambda: "successfully listens" in server.logged())
+    yield f"http://127.0.0.1:{port}"
+    server.close()
+
+
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+def azure_blob(url: str, method: str, path: str, body: bytes = b"") -> None:
+    """A request that is signed with the key of the account (Shared Key)."""
+    when = email.utils.formatdate(usegmt=True)
+    headers = {"x-ms-date": when, "x-ms-version": "2021-08-06"}
+    if not path.endswith("restype=container"):
+        headers["x-ms-blob-type"] = "BlockBlob"
+    named = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    place, _, query = path.partition("?")
+    asked = f"/devstoreaccount1/devstoreaccount1{place}" + (f"\n{query.replace('=', ':')}" if query else "")
+    kind = "application/octet-stream"
+    text = f"{method}\n\n\n{len(body) or ''}\n\n{kind}\n\n\n\n\n\n\n{named}{asked}"
+    digest = hmac.new(base64.b64decode(AZURITE_KEY), text.encode(), hashlib.sha256).digest()
+    headers["authorization"] = f"SharedKey devstoreaccount1:{base64.b64encode(digest).decode()}"
+    request = urllib.request.Request(f"{url}/devstoreaccount1{path}", body, headers | {"content-type": kind}, method=method)
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        assert answer.status == 201
+
+
+@pytest.mark.timeout(900)
+def test_code_comes_from_many_places(berth, etcd, files, azurite, tmp_path):
+    """A web server, Azure Blob Storage and a commit; the first line of the manual, verbatim."""
+    source = {"handler.py": WORDS % 1}
+    zipped = Path(archive(tmp_path, "a.zip", source).removeprefix("file:")).read_bytes()
+    tarred = io.BytesIO()
+    with tarfile.open(fileobj=tarred, mode="w:gz") as tar:
+        (tmp_path / "handler.py").write_text(source["handler.py"])
+        tar.add(tmp_path / "handler.py", "code/handler.py")
+    files.files["src.tar.gz"] = tarred.getvalue()
+    azure_blob(azurite, "PUT", "/artifacts?restype=container")
+    azure_blob(azurite, "PUT", "/artifacts/models/sentiment-analyzer/v1.2.0/src.zip", zipped)
+    repository = tmp_path / "repository"
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    (repository / "handler.py").write_text(source["handler.py"])
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "x"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    account = {
+        "AZURE_STORAGE_ACCOUNT_NAME": "devstoreaccount1",
+        "AZURE_STORAGE_ACCOUNT_KEY": AZURITE_KEY,
+        "AZURE_STORAGE_ENDPOINT": f"{azurite}/devstoreaccount1",
+        "AZURE_ALLOW_HTTP": "true",
+    }
+    berth.start("--source", f"etcd={etcd.client}", "--function-target", "local", env=account)
+    sha256 = hashlib.sha256(tarred.getvalue()).hexdigest()
+    etcd.put(function("web", files.place("src.tar.gz"), sourceSha256=sha256))
+    etcd.put(function("other", files.place("src.tar.gz"), sourceSha256="0" * 64))
+    etcd.put(function("commit", f"git+file://{repository}@{commit}"))
+    etcd.put(KERAS)
+    for name in ("web", "commit", "sentiment-analyzer"):
+        etcd.settled(name, "Succeeded", 1)
+        assert ask(berth, name, {"text": "a b"}) == (200, {"version": 1, "words": 2})
+    assert sha256 in etcd.settled("other", "Failed", 1)["message"]
+    listed = berth.run("get", "functions")
+    assert "sentiment-analyzer" in listed and "ChecksumMismatch" in berth.run("describe", "function", "other")
+    assert "file:" not in berth.run("logs", "function/web") and "sha256:" in berth.run("logs", "function/web")
 
 
 def test_the_same_code_gives_the_same_artifact(functions, etcd, tmp_path):

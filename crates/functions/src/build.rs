@@ -36,7 +36,7 @@ pub use self::{
     limits::{Group, Parents},
     log::BuildLog,
 };
-pub(crate) use self::{javascript::find_node, unpack::unpack_zip};
+pub(crate) use self::{javascript::find_node, sandbox::Walls, unpack::unpack_zip};
 use self::{sandbox::Sandbox, tree::Tree};
 use crate::{
     controller::{Built, Failure, Task, TaskId},
@@ -162,6 +162,12 @@ impl Builder {
     #[must_use]
     pub fn toolchain(&self) -> &Arc<Toolchain> {
         &self.toolchain
+    }
+
+    /// The bubblewrap program, where it works.
+    #[must_use]
+    pub fn bubblewrap(&self) -> Option<&PathBuf> {
+        self.sandbox.bubblewrap()
     }
 
     /// Isolation of builds, in a word.

@@ -102,6 +102,11 @@ impl Sandbox {
         Self { bubblewrap: bubblewrap.filter(works), parents: Parents::find() }
     }
 
+    /// The bubblewrap program, where it works.
+    pub(super) fn bubblewrap(&self) -> Option<&PathBuf> {
+        self.bubblewrap.as_ref()
+    }
+
     pub(super) fn isolation(&self) -> &'static str {
         if self.bubblewrap.is_some() { "bubblewrap" } else { "processes" }
     }
@@ -114,7 +119,10 @@ impl Sandbox {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
         if let Some(bubblewrap) = &self.bubblewrap {
-            command.arg(bubblewrap).args(walls(&step));
+            let mut writable = step.writable.clone();
+            writable.push(step.folder.to_owned());
+            let walls = Walls { readable: step.readable.clone(), writable, network: step.network, at: step.at };
+            command.arg(bubblewrap).args(walls.arguments());
         }
         command.arg(step.program).args(&step.arguments);
         command.env_clear().envs(step.environment.iter().map(|(name, value)| (name, value))).current_dir(step.at);
@@ -204,18 +212,31 @@ async fn follow(pipe: Option<impl AsyncRead + Unpin>, log: &BuildLog) {
     }
 }
 
-/// Arguments of bubblewrap.
-fn walls(step: &Step<'_>) -> Vec<OsString> {
-    let mut words: Vec<OsString> = ["--unshare-all", "--die-with-parent", "--new-session"].map(Into::into).to_vec();
-    if step.network {
-        words.push("--share-net".into());
+/// The part of the machine that a program sees.
+pub(crate) struct Walls<'a> {
+    /// Folders beside those of the system that it may read.
+    pub(crate) readable: Vec<PathBuf>,
+    /// Folders that it may write.
+    pub(crate) writable: Vec<PathBuf>,
+    /// True if it may reach the network.
+    pub(crate) network: bool,
+    /// Folder that it runs in.
+    pub(crate) at: &'a Path,
+}
+
+impl Walls<'_> {
+    /// Arguments of bubblewrap.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = ["--unshare-all", "--die-with-parent", "--new-session"].map(Into::into).to_vec();
+        if self.network {
+            words.push("--share-net".into());
+        }
+        words.extend(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"].map(Into::into));
+        let mut bind = |how: &str, path: &Path| words.extend([how.into(), path.into(), path.into()]);
+        SYSTEM.iter().for_each(|folder| bind("--ro-bind-try", Path::new(folder)));
+        self.readable.iter().for_each(|folder| bind("--ro-bind-try", folder));
+        self.writable.iter().for_each(|folder| bind("--bind", folder));
+        words.extend(["--chdir".into(), self.at.into(), "--".into()]);
+        words
     }
-    words.extend(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"].map(Into::into));
-    let mut bind = |how: &str, path: &Path| words.extend([how.into(), path.into(), path.into()]);
-    SYSTEM.iter().for_each(|folder| bind("--ro-bind-try", Path::new(folder)));
-    step.readable.iter().for_each(|folder| bind("--ro-bind-try", folder));
-    step.writable.iter().for_each(|folder| bind("--bind", folder));
-    bind("--bind", step.folder);
-    words.extend(["--chdir".into(), step.at.into(), "--".into()]);
-    words
 }

@@ -75,7 +75,7 @@ impl Host {
         let HostConfig { root, gateway, credentials, python, all_local, parallel } = config;
         let builder = Builder::open(BuildConfig { root: root.join("builds"), credentials, python })?;
         let local = LocalConfig { root: root.join("run"), gateway };
-        let local = LocalTarget::open(local, Arc::clone(builder.artifacts()), Arc::clone(builder.toolchain()))?;
+        let local = LocalTarget::open(local, &builder)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("berth-functions")

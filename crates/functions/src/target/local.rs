@@ -20,14 +20,13 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use berth_worker::prepare::Toolchain;
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 
 use self::{record::Record, version::Version};
 use super::Target;
 use crate::{
-    build::{ArtifactStore, Manifest, Parents, blocking, unpack_zip},
+    build::{ArtifactStore, Builder, Manifest, Parents, blocking, unpack_zip},
     controller::{Deployed, Failure, Task},
     status::ArtifactStatus,
 };
@@ -52,8 +51,7 @@ pub struct LocalConfig {
 pub struct LocalTarget {
     config: LocalConfig,
     artifacts: Arc<ArtifactStore>,
-    toolchain: Arc<Toolchain>,
-    parents: Parents,
+    launcher: version::Launcher,
     routes: ArcSwap<BTreeMap<String, Arc<Version>>>,
     /// Held while routes are replaced.
     changing: Mutex<()>,
@@ -66,14 +64,17 @@ impl LocalTarget {
     ///
     /// # Errors
     /// If the folder cannot be used.
-    pub fn open(config: LocalConfig, artifacts: Arc<ArtifactStore>, toolchain: Arc<Toolchain>) -> io::Result<Self> {
+    pub fn open(config: LocalConfig, builder: &Builder) -> io::Result<Self> {
         fs_err::create_dir_all(&config.root)?;
         let root = fs_err::canonicalize(&config.root)?;
         let target = Self {
             config: LocalConfig { root, ..config },
-            artifacts,
-            toolchain,
-            parents: Parents::find(),
+            artifacts: Arc::clone(builder.artifacts()),
+            launcher: version::Launcher {
+                toolchain: Arc::clone(builder.toolchain()),
+                parents: Parents::find(),
+                bubblewrap: builder.bubblewrap().cloned(),
+            },
             routes: ArcSwap::default(),
             changing: Mutex::default(),
             next: std::sync::atomic::AtomicU64::new(0),
@@ -88,7 +89,7 @@ impl LocalTarget {
             let folder = entry.path();
             if let Some(record) = Record::read(&folder) {
                 let name = record.manifest.name.clone();
-                let version = Version::new(record, folder, self.launcher());
+                let version = Version::new(record, folder, self.launcher.clone());
                 if let Some(other) = self.replace(&name, Some(Arc::new(version))) {
                     // The process before ended between two versions. The controller mends a wrong choice.
                     other.retire();
@@ -125,10 +126,6 @@ impl LocalTarget {
     #[must_use]
     pub fn said(&self, name: &str) -> Option<String> {
         self.routes.load().get(name).map(|version| version.said())
-    }
-
-    fn launcher(&self) -> version::Launcher {
-        version::Launcher { toolchain: Arc::clone(&self.toolchain), parents: self.parents.clone() }
     }
 
     /// Puts a version in the place of another, which ends when its last request has.
@@ -188,7 +185,7 @@ impl LocalTarget {
             unpack_zip(&zip, &to)
         })
         .await?;
-        let version = Version::new(record, folder, self.launcher());
+        let version = Version::new(record, folder, self.launcher.clone());
         half.done();
         Ok(version)
     }

@@ -136,6 +136,7 @@ impl Rest {
     /// At the path of a function. Its caller is counted like that of a model.
     async fn function(&self, hook: &FunctionHook, head: &Parts, body: &mut Option<Incoming>) -> Reply {
         self.guard.check(&head.uri, &head.headers)?;
+        let _permit = self.stack.admission.enter()?;
         let limits = &self.stack.limits;
         let Some(incoming) = body else { return Err(Fault::no_such_path()) };
         let pace = (limits.body_idle, Instant::now() + limits.deadline);

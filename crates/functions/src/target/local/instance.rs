@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::version::Launcher;
 use crate::{
-    build::{BuildLog, Group, Manifest, find_node},
+    build::{BuildLog, Group, Manifest, Walls, find_node},
     deployment::Language,
 };
 
@@ -109,12 +109,19 @@ impl Instance {
         let limits = Group::make(&launcher.parents, start.memory_mib, PROCESSES);
         let doors: Vec<PathBuf> = limits.doors().collect();
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors).arg(&program);
+        command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
+        if let Some(bubblewrap) = &launcher.bubblewrap {
+            let prefix = program.parent().and_then(Path::parent).map(Path::to_owned);
+            let readable = prefix.into_iter().chain([start.app.to_owned()]).collect();
+            let walls = Walls { readable, writable: vec![folder.clone()], network: true, at: start.app };
+            command.arg(bubblewrap).args(walls.arguments());
+        }
+        command.arg(&program);
         if start.manifest.language == Language::Python {
             command.args(["-s", "-B", "-u"]);
         }
         command.arg(&host).arg(start.app).args([&start.manifest.module, &start.manifest.function]).arg(&socket);
-        command.env_clear().envs(environment(launcher, &start)).current_dir(start.app);
+        command.env_clear().envs(environment(launcher, &start, &folder)).current_dir(start.app);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
         let readers = [follow(child.stdout.take(), &log), follow(child.stderr.take(), &log)];
@@ -225,11 +232,11 @@ fn last_words(tail: &str) -> String {
     lines[from.min(lines.len())..].iter().take(2).copied().collect::<Vec<_>>().join(" ").chars().take(500).collect()
 }
 
-fn environment(launcher: &Launcher, start: &Start<'_>) -> Vec<(OsString, OsString)> {
+fn environment(launcher: &Launcher, start: &Start<'_>, home: &Path) -> Vec<(OsString, OsString)> {
     let mut environment = launcher.toolchain.environment();
     environment.extend(start.env.iter().map(|(name, value)| (name.into(), value.into())));
     environment.extend([
-        ("HOME".into(), start.app.into()),
+        ("HOME".into(), home.into()),
         ("BERTH_FUNCTION".into(), (&start.manifest.name).into()),
         ("PYTHONDONTWRITEBYTECODE".into(), "1".into()),
         ("TF_CPP_MIN_LOG_LEVEL".into(), "2".into()),

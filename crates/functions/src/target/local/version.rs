@@ -35,6 +35,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(2);
 pub(super) struct Launcher {
     pub(super) toolchain: Arc<Toolchain>,
     pub(super) parents: Parents,
+    /// `None`: processes see what this one sees.
+    pub(super) bubblewrap: Option<PathBuf>,
 }
 
 /// A deployed version.
