@@ -3,7 +3,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{commands, failure::EXIT_CODES, node, up};
+use crate::{commands, failure::EXIT_CODES, modelmesh, node, up};
 
 /// Serve machine-learning models from declarations: one binary that loads, places, routes and updates them.
 #[derive(Debug, Parser)]
@@ -44,6 +44,9 @@ pub(crate) enum Command {
     Up(Box<up::UpArgs>),
     /// Start a node of a cluster
     Node(Box<node::settings::NodeArgs>),
+    /// Start an instance from the environment variables of ModelMesh
+    #[command(name = "modelmesh")]
+    ModelMesh(modelmesh::ModelMeshArgs),
     /// Create or update deployments and aliases from manifests
     Apply(commands::apply::ApplyArgs),
     /// List resources: deployments, nodes, workers, replicas, revisions, aliases, functions, events, sources or secrets

@@ -28,13 +28,14 @@ pub(crate) mod top;
 pub(crate) mod validate;
 pub(crate) mod wait;
 
-use crate::{args::Command, failure::Failure, node, settings::layers::Parsed, up};
+use crate::{args::Command, failure::Failure, modelmesh, node, settings::layers::Parsed, up};
 
 /// Carries out a command.
 pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure> {
     match arguments.command {
         Command::Up(args) => up::run(*args),
         Command::Node(args) => node::run(*args),
+        Command::ModelMesh(args) => modelmesh::run(args),
         Command::Config(args) => match &effective {
             Some(effective) => config::run(&args, effective),
             None => Err(Failure::Usage("which settings? Write `berth config show`".to_owned())),

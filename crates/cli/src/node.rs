@@ -40,16 +40,29 @@ use crate::{
 
 /// Starts a node and serves until it is told to stop.
 pub(crate) fn run(args: NodeArgs) -> Result<(), Failure> {
-    let settings = NodeSettings::new(args, |folder| {
-        let identity = berth_peer::Identity::load(folder).map_err(|error| Failure::Usage(error.to_string()))?;
-        Ok(identity.name().clone())
-    })?;
+    start(NodeSettings::new(args, settings::certified)?, Hooks::default())
+}
+
+/// Callbacks at moments of a node's life.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    /// Logs are written from now on.
+    pub(crate) logging: Option<Box<dyn FnOnce()>>,
+    /// The node's parts are running.
+    pub(crate) serving: Option<Box<dyn FnOnce(berth_mesh::Handle)>>,
+}
+
+/// Starts a node with these settings and serves until it is told to stop.
+pub(crate) fn start(settings: NodeSettings, hooks: Hooks) -> Result<(), Failure> {
     let runtime = data_runtime(settings.server.threads)?;
     let telemetry = {
         // The exporter of traces lives on the runtime of the data path.
         let _entered = runtime.enter();
         Telemetry::start(&settings.server.telemetry)?
     };
+    if let Some(logging) = hooks.logging {
+        logging();
+    }
     let _data = DataFolder::take(&settings.server.data)?;
     let done = runtime.block_on(async {
         let mut signals = Signals::listen()?;
@@ -59,6 +72,9 @@ pub(crate) fn run(args: NodeArgs) -> Result<(), Failure> {
             _ = signals.next() => return Ok(()),
         };
         system.banner.show(&settings);
+        if let Some(serving) = hooks.serving {
+            serving(system.gateway.clone());
+        }
         serve(system, &mut signals, settings.server.drain_timeout).await
     });
     telemetry.stop();

@@ -14,6 +14,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::HeaderMap;
 
+use crate::data_plane::DataPlane;
+
 /// Makes the span of one request from its headers: the place to continue a trace that the caller began
 /// (`traceparent`). `None` leaves the request without a span.
 pub type SpanHook = Arc<dyn Fn(&HeaderMap) -> Option<tracing::Span> + Send + Sync>;
@@ -49,6 +51,8 @@ pub struct Config {
     pub routes_file: Option<PathBuf>,
     /// Answers for functions; `None`: there are none. It may be set once the gateway has its port.
     pub functions: Arc<OnceLock<FunctionHook>>,
+    /// The methods of models that may be called, and where they name the model; `None`: all, in their metadata.
+    pub data_plane: Option<DataPlane>,
 }
 
 impl Config {
@@ -64,6 +68,7 @@ impl Config {
             loops: None,
             routes_file: None,
             functions: Arc::default(),
+            data_plane: None,
         }
     }
 }

@@ -140,6 +140,7 @@ pub fn build(
         memory,
         forwarding,
         leaving: AtomicBool::new(false),
+        data_plane: config.data_plane.clone(),
     });
     let handle = Handle { stack: Arc::clone(&stack), address, peer_service };
     Ok((Gateway { listener, config, stack, applier, members, hops }, handle))

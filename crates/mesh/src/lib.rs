@@ -19,6 +19,7 @@
 //! Read in this order: [`local`] is the seam to the worker, [`config`] the bounds, then the way of a request downwards.
 
 pub mod config;
+pub mod data_plane;
 pub mod exchange;
 pub mod local;
 pub mod oip;
@@ -51,6 +52,7 @@ mod body;
 mod not_run;
 mod offload;
 mod wait_queue;
+mod wire_field;
 
 mod exporter;
 mod latency;

@@ -38,6 +38,7 @@ use crate::{
     alias::Via,
     body::{memory::RequestMemory, upload::Bounds},
     config::{Limits, PropagateHook},
+    data_plane::DataPlane,
     demand::DemandTracker,
     deployment::DeploymentState,
     endpoint::forwarding::Forwarding,
@@ -65,6 +66,8 @@ pub(crate) struct Stack {
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     /// True once the gateway is going to stop: it is no more ready, while new requests are still taken.
     pub(crate) leaving: AtomicBool,
+    /// The methods of models that may be called; `None`: all.
+    pub(crate) data_plane: Option<DataPlane>,
 }
 
 impl Stack {

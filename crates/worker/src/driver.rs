@@ -27,7 +27,7 @@ use std::{
 };
 
 use berth_mesh::local::LocalReplicas;
-use berth_spec::{CredentialSet, FailureCategory, FromController, Gpu, InventoryChange, WorkerInfo};
+use berth_spec::{ByteSize, CredentialSet, FailureCategory, FromController, Gpu, InventoryChange, WorkerInfo};
 use prometheus_client::registry::Registry;
 use tokio::{
     sync::{mpsc, watch},
@@ -133,6 +133,9 @@ pub fn build_with_servers(
     registry: &mut Registry,
 ) -> Result<Worker, Fault> {
     let runtimes = servers(&mut config, &Families::register(registry))?;
+    // The models are elsewhere: this machine's memory says nothing about them.
+    let said: Option<ByteSize> = runtimes.iter().map(|runtime| runtime.info().memory).sum();
+    config.memory = config.memory.or(said);
     build_with(config, runtimes, local, registry)
 }
 

@@ -10,7 +10,7 @@
 //!
 //! | `testing` | answer |
 //! |---|---|
-//! | `purge` | the call's own, after all models were forgotten |
+//! | `purge` | the call's own; all models are forgotten |
 //! | `delay=200` | the call's own, 200 ms later |
 //! | `error=UNAVAILABLE:text` | this status |
 

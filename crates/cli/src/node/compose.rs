@@ -47,6 +47,7 @@ pub(super) struct System {
     pub(super) control: ControlThread,
     pub(super) election: Option<ElectionHandle>,
     pub(super) banner: Banner,
+    pub(super) gateway: berth_mesh::Handle,
 }
 
 impl System {
@@ -116,7 +117,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     if let Some((worker, link, uplink)) = worker {
         running.worker(worker, link, uplink);
     }
-    Ok(System { members, local, running, control, election, banner })
+    Ok(System { members, local, running, control, election, banner, gateway: look })
 }
 
 fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Registry) -> Result<Worker, Failure> {
@@ -135,7 +136,8 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
         credentials: server.credentials.clone(),
         ..berth_worker::Config::new(server.name.clone(), &server.data)
     };
-    berth_worker::build(config, Arc::clone(local), registry).map_err(|e| Failure::doing("the worker cannot start", e))
+    let build = if settings.built_in { berth_worker::build } else { berth_worker::build_with_servers };
+    build(config, Arc::clone(local), registry).map_err(|e| Failure::doing("the worker cannot start", e))
 }
 
 /// Takes the ports towards other nodes, asks whether the name is free, and begins to be a member.
@@ -214,6 +216,7 @@ fn gateway(
         http: settings.roles.gateway.then_some(server.http),
         routes_file: settings.roles.gateway.then(|| server.data.join("routes")),
         functions: Arc::clone(functions),
+        data_plane: settings.data_plane.clone(),
         ..berth_mesh::Config::new(server.http)
     };
     let region = server.labels.get(REGION).cloned();
@@ -250,7 +253,7 @@ fn deciding(
     registry: &mut Registry,
 ) -> Result<Decision, Failure> {
     let Some(store) = &settings.store else { return Ok((None, None, LeadershipView::never())) };
-    let store = store::config(store)?;
+    let store = settings.etcd.clone().map_or_else(|| store::config(store), Ok)?;
     let me = CandidateInfo { name: me.name.clone(), peer: me.peer.to_string(), rules: settings.server.rules() };
     let (leadership, election) = ElectionHandle::start(store.clone(), me, peers.clone())?;
     let (view, views) = watch::channel(LeadershipView::Following { leader: None });

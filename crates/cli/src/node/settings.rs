@@ -1,11 +1,13 @@
 //! Settings of `berth node` beyond those of every server: membership, addresses and roles.
 
 use std::{
+    ffi::OsString,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use berth_control::store::etcd::EtcdConfig;
 use berth_peer::pki::certifies;
 use berth_spec::{Gpu, Roles, WorkerId};
 use clap::Args;
@@ -101,9 +103,30 @@ pub(crate) struct NodeSettings {
     pub(crate) max_models: Option<u32>,
     /// Time to accept new requests after the request to stop.
     pub(crate) lame_duck: Duration,
+    /// The worker has the built-in runtimes beside the declared ones.
+    pub(crate) built_in: bool,
+    /// The methods of models that may be called; `None`: all.
+    pub(crate) data_plane: Option<berth_mesh::data_plane::DataPlane>,
+    /// The store's whole settings, where they come from elsewhere than `store`.
+    pub(crate) etcd: Option<EtcdConfig>,
+}
+
+/// The arguments alone, for whoever starts a node in other words.
+#[derive(Debug, clap::Parser)]
+#[command(name = "node")]
+struct Words {
+    #[command(flatten)]
+    args: NodeArgs,
 }
 
 impl NodeSettings {
+    /// The settings that these words of the command line give.
+    pub(crate) fn from_words(words: Vec<OsString>) -> Result<Self, Failure> {
+        let words =
+            <Words as clap::Parser>::try_parse_from(words).map_err(|error| Failure::Usage(error.to_string()))?;
+        Self::new(words.args, certified)
+    }
+
     /// Checks what one setting alone cannot know. `certified` reads the name in the certificate in a folder.
     pub(crate) fn new(
         args: NodeArgs,
@@ -161,6 +184,9 @@ impl NodeSettings {
             gpus: cluster.gpus.iter().flat_map(Gpus::each).collect(),
             max_models: cluster.max_models,
             lame_duck: cluster.lame_duck,
+            built_in: true,
+            data_plane: None,
+            etcd: None,
             server,
         })
     }
@@ -175,6 +201,12 @@ impl NodeSettings {
         let ip: IpAddr = host.resolve().map_err(|e| Failure::Failed(format!("--advertise: {e}")))?;
         Ok(SocketAddr::new(ip, bound.port()))
     }
+}
+
+/// The name in the certificate in a folder.
+pub(super) fn certified(folder: &Path) -> Result<WorkerId, Failure> {
+    let identity = berth_peer::Identity::load(folder).map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(identity.name().clone())
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! The gRPC face of the Open Inference Protocol: Triton's superset of the service.
 
+mod called;
 pub(super) mod infer;
 pub(super) mod message;
 pub(super) mod opaque;
 mod refused;
+mod several;
 pub(super) mod stream;
 
 use std::{sync::Arc, time::Duration};

@@ -23,17 +23,34 @@ static BINARY_KEYS: [HeaderName; 3] = [
 /// The version to ask for.
 const VERSION: HeaderName = HeaderName::from_static("berth-model-version");
 
-/// The model that a call's metadata names; `None`: no model is named.
-pub(super) fn of_metadata(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, InferError> {
+/// The models that a call's metadata names, in their order; none: no model is named.
+pub(super) fn all_of_metadata(headers: &HeaderMap) -> Result<Vec<Cow<'_, str>>, InferError> {
+    let [_, alias, model] = &KEYS;
+    let [_, alias_binary, model_binary] = &BINARY_KEYS;
+    let has = |plain: &HeaderName, binary: &HeaderName| headers.contains_key(plain) || headers.contains_key(binary);
+    if has(alias, alias_binary) && has(model, model_binary) {
+        let message = format!("the call has metadata {alias} and {model}: give one of them");
+        return Err(InferError::Invalid(message));
+    }
     for (plain, binary) in KEYS.iter().zip(&BINARY_KEYS) {
-        if let Some(value) = headers.get(plain) {
-            return text(plain, value).map(|name| Some(Cow::Borrowed(name)));
+        let mut names = Vec::new();
+        for value in headers.get_all(plain) {
+            names.push(Cow::Borrowed(text(plain, value)?));
         }
-        if let Some(value) = headers.get(binary) {
-            return decoded(binary, value).map(|name| Some(Cow::Owned(name)));
+        // Both forms of one name may be there: the plain one counts.
+        if names.is_empty() {
+            for value in headers.get_all(binary) {
+                // gRPC may join values of one key by commas.
+                for part in value.as_bytes().split(|byte| *byte == b',') {
+                    names.push(Cow::Owned(decoded(binary, part)?));
+                }
+            }
+        }
+        if !names.is_empty() {
+            return Ok(names);
         }
     }
-    Ok(None)
+    Ok(Vec::new())
 }
 
 /// The version that a call's metadata names.
@@ -45,8 +62,8 @@ fn text<'a>(key: &HeaderName, value: &'a HeaderValue) -> Result<&'a str, InferEr
     str::from_utf8(value.as_bytes()).map_err(|_| InferError::Invalid(format!("metadata {key} is not UTF-8")))
 }
 
-fn decoded(key: &HeaderName, value: &HeaderValue) -> Result<String, InferError> {
-    let unpadded = value.as_bytes().trim_ascii_end();
+fn decoded(key: &HeaderName, value: &[u8]) -> Result<String, InferError> {
+    let unpadded = value.trim_ascii();
     let end = unpadded.iter().rposition(|byte| *byte != b'=').map_or(0, |at| at + 1);
     let bytes = STANDARD_NO_PAD.decode(&unpadded[..end]).ok();
     bytes
@@ -71,10 +88,25 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(HeaderName::from_static(key), HeaderValue::from_static(value));
-            assert_eq!(of_metadata(&headers).expect("readable").as_deref(), expected, "{key}: {value}");
+            let names = all_of_metadata(&headers).expect("readable");
+            assert_eq!(names.first().map(|name| &**name), expected, "{key}: {value}");
         }
         let mut headers = HeaderMap::new();
         headers.insert("mm-model-id-bin", HeaderValue::from_static("!"));
-        assert!(of_metadata(&headers).is_err());
+        assert!(all_of_metadata(&headers).is_err());
+    }
+
+    #[test]
+    fn several_models_stay_in_their_order() {
+        let mut headers = HeaderMap::new();
+        for name in ["b", "a", "c"] {
+            headers.append("mm-model-id", HeaderValue::from_static(name));
+        }
+        headers.append("mm-model-id-bin", HeaderValue::from_static("Yg,YQ,Yw"));
+        assert_eq!(all_of_metadata(&headers).expect("readable"), ["b", "a", "c"], "said twice, meant once");
+        headers.remove("mm-model-id");
+        assert_eq!(all_of_metadata(&headers).expect("readable"), ["b", "a", "c"]);
+        headers.append("mm-vmodel-id", HeaderValue::from_static("alias"));
+        assert!(all_of_metadata(&headers).is_err(), "one of both");
     }
 }

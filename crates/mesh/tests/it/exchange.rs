@@ -47,6 +47,22 @@ async fn a_unary_call_has_head_message_and_trailers() {
 }
 
 #[tokio::test]
+async fn several_models_answer_as_one() {
+    let (mut town, _talk) = town().await;
+    for node in NODES {
+        let names =
+            [("mm-model-id", "talk"), ("mm-model-id", "talk"), ("mm-model-id", "nobody"), ("mm-required", "any")];
+        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", &names).await;
+        call.send(framed(b"hello"), true);
+        assert_eq!(call.head().await.status, 200, "{node}");
+        assert_eq!(call.rest().await, framed(b"hellohello"), "{node}");
+        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", &names[..3]).await;
+        call.send(framed(b"hello"), true);
+        assert_eq!(call.head().await.headers["grpc-status"], "5", "{node}: all are required");
+    }
+}
+
+#[tokio::test]
 async fn a_client_streams_and_is_answered_once() {
     let (mut town, _talk) = town().await;
     for node in NODES {

@@ -42,6 +42,8 @@ pub(super) async fn of(models: &Models, request: Request<Incoming>) -> Response<
 
 async fn answered(models: &Models, request: Request<Incoming>) -> Result<Response<Body>, Status> {
     let (parts, body) = request.into_parts();
+    let id = id(&parts.headers).ok_or_else(|| Status::invalid_argument("the call names no model in mm-model-id"))?;
+    let there = models.has(&id);
     if let Some(asked) = parts.headers.get("testing").and_then(|value| value.to_str().ok()) {
         match asked.split_once('=') {
             None if asked == "purge" => models.purge(),
@@ -54,8 +56,7 @@ async fn answered(models: &Models, request: Request<Incoming>) -> Result<Respons
             }
         }
     }
-    let id = id(&parts.headers).ok_or_else(|| Status::invalid_argument("the call names no model in mm-model-id"))?;
-    if !models.has(&id) {
+    if !there {
         return Err(Status::not_found(format!("model {id} is not loaded")));
     }
     let body = if parts.uri.path() == INFER { inferred(body).await? } else { echo(body) };

@@ -9,7 +9,7 @@ use http::{Request, Response, Uri, request::Parts};
 use hyper::body::Incoming;
 use tonic::Status;
 
-use super::timeout;
+use super::{called, several, timeout};
 use crate::{
     body::{reply::ReplyBody, upload::Upload},
     deployment::DeploymentState,
@@ -72,18 +72,35 @@ pub(in crate::ingress) async fn answer(stack: &Stack, request: Request<Incoming>
 
 async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Response<ReplyBody>, Status> {
     let timeout = timeout(&head.headers).map_err(status)?;
-    let headers = head.headers.clone();
-    let Some(model) = model_name::of_metadata(&headers).map_err(status)? else {
-        let path = head.uri.path();
-        return Err(Status::unimplemented(format!(
-            "no such method: {path}; to call a method of a model, name the model in the metadata berth-model"
-        )));
+    let method = head.uri.path();
+    let Some(path) = stack.data_plane.as_ref().map_or(Some(&[][..]), |methods| methods.path(method)) else {
+        return Err(Status::unimplemented(format!("{method} is none of the methods that may be called")));
     };
-    let version = model_name::version_of_metadata(&headers).map_err(status)?;
-    let model = NameKey { namespace: namespace(&headers), name: &model };
-    let caller = Caller { headers: Some(&headers), client: head.extensions.get().copied(), field: None };
+    let called = called::of(&head.headers, path, incoming, stack.bounds()).await.map_err(status)?;
+    let called::Called { models, mut upload } = called;
+    // Metadata and names of models are borrowed from it.
+    let head = Arc::new(head.clone());
+    let [model] = &models[..] else {
+        if !models.is_empty() {
+            return several::answer(stack, &head, &models, upload).await;
+        }
+        return Err(unnamed(stack, method));
+    };
+    let version = model_name::version_of_metadata(&head.headers).map_err(status)?;
+    let model = NameKey { namespace: namespace(&head.headers), name: model };
+    let caller = Caller { headers: Some(&head.headers), client: head.extensions.get().copied(), field: None };
     let call = Call { model, version, caller, protocol: Protocol::Grpc, timeout, exchange: true };
     let mut admitted = stack.admit(call).map_err(status)?;
-    let mut upload = Upload::new(incoming, stack.bounds().of_stream());
-    Ok(run(&mut admitted, &mut Opaque { head: Arc::new(head) }, &mut upload).await?)
+    let mut codec = Opaque { head: Arc::clone(&head) };
+    Ok(run(&mut admitted, &mut codec, &mut upload).await?)
+}
+
+/// The error of a call that names no model.
+fn unnamed(stack: &Stack, method: &str) -> Status {
+    match stack.data_plane {
+        Some(_) => Status::invalid_argument(format!("must include mm-model-id header: {method} names no model")),
+        None => Status::unimplemented(format!(
+            "no such method: {method}; to call a method of a model, name the model in the metadata berth-model"
+        )),
+    }
 }

@@ -47,9 +47,11 @@ use crate::runtime::{
 /// When to try again while the model is being loaded again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A model that is said to be missing right after it was loaded again is not loaded once more for so long: the runtime means
-/// something else by that word then, and its callers get it as it is.
-const MEANT: Duration = Duration::from_secs(60);
+/// Loads that changed nothing, within [`FRUITLESS_FOR`], after which a missing model is not loaded again: by then the runtime
+/// means something else by that word, and its callers get it as it is.
+const FRUITLESS: u32 = 3;
+/// The time for which they count.
+const FRUITLESS_FOR: Duration = Duration::from_secs(60);
 
 /// A model of a runtime.
 pub(super) struct SpiModel {
@@ -73,9 +75,17 @@ struct Mending {
     turn: tokio::sync::Mutex<()>,
     /// The number of loads.
     loads: AtomicU64,
-    /// When a missing model was no reason to load it, last.
-    meant: Mutex<Option<Instant>>,
+    /// Loads after which the model was missing still: since when, and how many.
+    fruitless: Mutex<Option<(Instant, u32)>>,
     health: watch::Sender<Health>,
+}
+
+impl Mending {
+    fn was_fruitless(&self) {
+        let mut fruitless = self.fruitless.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = fruitless.filter(|(since, _)| since.elapsed() <= FRUITLESS_FOR);
+        *fruitless = Some(before.map_or((Instant::now(), 1), |(since, count)| (since, count + 1)));
+    }
 }
 
 impl SpiModel {
@@ -90,7 +100,7 @@ impl SpiModel {
         let mending = Mending {
             turn: tokio::sync::Mutex::new(()),
             loads: AtomicU64::new(0),
-            meant: Mutex::new(None),
+            fruitless: Mutex::new(None),
             health: watch::Sender::new(Health::default()),
         };
         Self {
@@ -143,7 +153,7 @@ impl SpiModel {
         };
         let answer = self.send(parts, body).await?;
         if lost::at_once(&answer).as_ref().and_then(lost::reason).is_some() {
-            *self.mending.meant.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            self.mending.was_fruitless();
         }
         Ok(guarded(answer, permit))
     }
@@ -178,8 +188,8 @@ impl SpiModel {
     }
 
     fn mends(&self) -> bool {
-        let meant = *self.mending.meant.lock().unwrap_or_else(PoisonError::into_inner);
-        meant.is_none_or(|at| at.elapsed() > MEANT)
+        let fruitless = *self.mending.fruitless.lock().unwrap_or_else(PoisonError::into_inner);
+        fruitless.is_none_or(|(since, count)| count < FRUITLESS || since.elapsed() > FRUITLESS_FOR)
     }
 
     /// Loads it again, once for all who found it missing after `loads` loads. Goes on when nobody waits any more.

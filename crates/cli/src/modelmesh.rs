@@ -1,0 +1,192 @@
+//! `berth modelmesh`: an instance as ModelMesh's launcher starts it, from the same arguments and environment variables.
+//!
+//! ```text
+//! variables ─▶ environment ─▶ bootstrap: authority and other instances, through the store ─▶ a node of a cluster
+//!                   └──────── one runtime beside it (SPI), the probe port, the termination message
+//! ```
+//! It is a [`node`](crate::node) with all roles, without built-in runtimes; what `berth node` takes from `BERTH_*` holds here, too.
+
+mod bootstrap;
+mod environment;
+mod etcd;
+mod probe;
+
+use std::{
+    ffi::OsString,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    path::Path,
+    sync::Arc,
+};
+
+use berth_mesh::data_plane::DataPlane;
+use berth_spec::WorkerId;
+use clap::{ArgAction, Args};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    bootstrap::Bootstrap,
+    environment::Environment,
+    probe::{Standing, start as start_probe},
+};
+use crate::{
+    failure::Failure,
+    node::{self, Hooks, settings::NodeSettings},
+};
+
+/// The probe port where nobody says.
+const PROBE: &str = "8089";
+
+#[derive(Debug, Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:
+  KV_STORE=etcd:http://localhost:2379 INTERNAL_GRPC_PORT=8085 berth modelmesh -n my-service
+  KV_STORE=etcd:http://localhost:2379 MM_SVC_GRPC_PORT=9000 INTERNAL_GRPC_PORT=9002 \\
+    berth modelmesh -n my-service -v 1 -i instance-0 -h 9001
+
+Reads the environment variables of ModelMesh; docs/from-modelmesh.md lists them."
+)]
+pub(crate) struct ModelMeshArgs {
+    /// Name of the service: instances of one name and one store form a cluster [default: MM_SERVICE_NAME]
+    #[arg(short = 'n', long, value_name = "NAME")]
+    service_name: Option<String>,
+    /// Version of the service, for people
+    #[arg(short = 'v', long, value_name = "VERSION")]
+    service_version: Option<String>,
+    /// Name of this instance in the cluster [default: the host's name]
+    #[arg(short = 'i', long, value_name = "ID", env = "MM_INSTANCE_ID")]
+    instance_id: Option<String>,
+    /// Port for /ready, /live and /prestop
+    #[arg(short = 'h', long, value_name = "PORT", env = "MM_PROBE_PORT", default_value = PROBE)]
+    probe_port: u16,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// Starts an instance and serves until it is told to stop.
+pub(crate) fn run(args: ModelMeshArgs) -> Result<(), Failure> {
+    let text = |(name, value): (OsString, OsString)| name.into_string().ok().zip(value.into_string().ok());
+    let variables = std::env::vars_os().filter_map(text).collect();
+    let environment = environment::read(&variables, args.service_name.as_deref()).map_err(Failure::Usage);
+    let termination = std::env::var_os("LL_TERMINATION_MSG_PATH");
+    let done = environment.and_then(|environment| serve(args, environment));
+    if let (Err(failure), Some(path)) = (&done, termination) {
+        // The one who reads it asks nobody else; that it cannot be written is no second error.
+        let _ = fs_err::write(Path::new(&path), format!("{failure}\n"));
+    }
+    done
+}
+
+fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
+    let name = instance(args.instance_id.as_deref())?;
+    let standing = Arc::new(Standing::default());
+    let mut ports = vec![args.probe_port];
+    // Another instance of this machine may have it: then that one answers for all of them.
+    if environment.prestop != args.probe_port && TcpListener::bind((Ipv4Addr::UNSPECIFIED, environment.prestop)).is_ok()
+    {
+        ports.push(environment.prestop);
+    }
+    start_probe(&ports, &standing)
+        .map_err(|error| Failure::Failed(format!("cannot listen: {error}; -h takes another port")))?;
+
+    let folder = tempfile::Builder::new().prefix("berth-modelmesh-").tempdir()?;
+    let prefix = format!("{}/{}/berth", environment.prefix, environment.service);
+    let config = |part: &str| environment.store.config(&format!("{prefix}/{part}")).map_err(Failure::Usage);
+    let ip = bootstrap::own_address(&environment.store.endpoints).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let gossip = bootstrap::free_udp(ip)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (bootstrap, pki, (lease, key, others)) = runtime.block_on(async {
+        let bootstrap = Bootstrap::connect(config("instances")?).await?;
+        let pki = bootstrap.certificate(folder.path(), &name).await?;
+        let met = bootstrap.meet(&name, gossip).await?;
+        Ok::<_, Failure>((bootstrap, pki, met))
+    })?;
+    // The connection's tasks are of the runtime that goes: the thread that stays makes its own.
+    drop((bootstrap, runtime));
+    let stays = CancellationToken::new();
+    Bootstrap::stay(config("instances")?, (lease, key, gossip), stays.clone())?;
+
+    let words = words(&environment, &name, (gossip, &others), (&pki, folder.path()))?;
+    let mut settings = NodeSettings::from_words(words)?;
+    settings.server.runtimes = vec![environment.runtime.clone()];
+    settings.built_in = false;
+    let data_plane = environment.data_plane.as_deref().map_or(Ok(DataPlane::default()), DataPlane::parse);
+    settings.data_plane = Some(data_plane.map_err(|error| Failure::Usage(format!("MM_DATAPLANE_CONFIG: {error}")))?);
+    settings.etcd = Some(config("cluster")?);
+    let ready = Arc::clone(&standing);
+    let hooks = Hooks {
+        logging: Some(Box::new(move || {
+            for warning in &environment.warnings {
+                tracing::warn!(event = "setting_not_read", "{warning}");
+            }
+        })),
+        serving: Some(Box::new(move |gateway| {
+            let _ = ready.gateway.set(gateway);
+        })),
+    };
+    let done = node::start(settings, hooks);
+    stays.cancel();
+    standing.stopped.cancel();
+    done
+}
+
+/// The words by which `berth node` is told the same.
+fn words(
+    environment: &Environment,
+    name: &WorkerId,
+    (gossip, others): (SocketAddr, &[SocketAddr]),
+    (pki, data): (&Path, &Path),
+) -> Result<Vec<OsString>, Failure> {
+    let mut words: Vec<OsString> = vec!["node".into()];
+    let mut say =
+        |flag: &str, value: &dyn AsRef<std::ffi::OsStr>| words.extend([flag.into(), value.as_ref().to_owned()]);
+    let millis = |time: std::time::Duration| format!("{}ms", time.as_millis());
+    say("--name", &name.as_str());
+    // The address is said again below with all that belongs to it.
+    say("--store", &format!("etcd://{}", environment.store.endpoints.join(",")));
+    say("--pki", &pki);
+    say("--data", &data.join("data"));
+    say("--http", &format!("0.0.0.0:{}", environment.clients));
+    say("--api", &"127.0.0.1:0");
+    say("--gossip", &gossip.to_string());
+    say("--peer", &SocketAddr::new(gossip.ip(), 0).to_string());
+    say("--max-body", &environment.max_message.to_string());
+    say("--drain-timeout", &millis(environment.drain));
+    say("--lame-duck", &"1s");
+    for other in others {
+        say("--join", &other.to_string());
+    }
+    for label in &environment.labels {
+        say("--labels", &label);
+    }
+    words.push("--insecure".into());
+    Ok(words)
+}
+
+/// The instance as a name of a node.
+fn instance(said: Option<&str>) -> Result<WorkerId, Failure> {
+    let host = || fs_err::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let said = said.filter(|said| !said.is_empty()).map_or_else(host, str::to_owned);
+    let said = said.trim();
+    let plain =
+        |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c.to_ascii_lowercase() } else { '-' };
+    let mut name: String = said.chars().map(plain).take(60).collect();
+    let edges = |c: char| !c.is_ascii_alphanumeric();
+    name = name.trim_matches(edges).to_owned();
+    WorkerId::new(&name).map_err(|error| Failure::Usage(format!("-i {said:?} cannot name an instance: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_have_names_of_nodes() {
+        for (said, name) in [("9000", "9000"), ("MM_Instance_1", "mm-instance-1"), ("-pod-abc12-", "pod-abc12")] {
+            assert_eq!(instance(Some(said)).expect("a name").as_str(), name);
+        }
+        assert!(instance(Some("---")).is_err());
+        assert!(instance(None).is_ok(), "the host has a name");
+    }
+}

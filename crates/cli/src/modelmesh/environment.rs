@@ -1,0 +1,252 @@
+//! ModelMesh's environment variables, and their meaning here.
+//!
+//! ```text
+//! variables ─▶ understood: settings of a node, of one runtime, of the probes
+//!           └▶ the others that are ModelMesh's: one warning each, with Berth's own setting where there is one
+//! ```
+
+use std::{collections::BTreeMap, time::Duration};
+
+use berth_spec::FormatSupport;
+use berth_worker::runtime::spi::{self, address::Address};
+
+use super::etcd::KvStore;
+use crate::settings::runtime::START;
+
+/// The port for clients where nobody says.
+const CLIENTS: u16 = 8033;
+/// The port of the runtime where nobody says, and there is no socket.
+const RUNTIME: u16 = 8085;
+/// The socket of the runtime where nobody says.
+const SOCKET: &str = "/tmp/mmesh/grpc.sock";
+/// The prefix of keys in the store.
+const PREFIX: &str = "tas-runtime";
+/// The port that tells when this instance has stopped.
+const PRESTOP: u16 = 8090;
+/// The time to stop.
+const SHUTDOWN: Duration = Duration::from_secs(30);
+/// The part of the time to stop that is left for what follows the move of models.
+const AFTER_MOVE: Duration = Duration::from_secs(5);
+/// The largest message.
+const MESSAGE: u64 = 16 << 20;
+
+/// Variables that ModelMesh reads and that mean nothing here, with what to do instead.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("MM_SVC_GRPC_MAX_HEADERS_SIZE", "headers are bounded by 64 KiB"),
+    ("MM_SVC_GRPC_MAX_CONNECTION_AGE_SECS", "connections are not ended by age; a node that leaves ends them"),
+    ("MM_SVC_GRPC_MAX_CONNECTION_AGE_GRACE_SECS", "connections are not ended by age"),
+    ("MM_SCALEUP_RPM_THRESHOLD", "set spec.scaling.targetRate of deployments"),
+    ("MM_MAX_INFLIGHT_PER_MODEL_COPY", "set spec.concurrency.max of deployments"),
+    ("MM_CONC_SCALEUP_BANDWIDTH_PCT", "set spec.scaling.targetConcurrency of deployments"),
+    ("MM_LOAD_FAILURE_EXPIRY_TIME_MS", "failed loads are tried again after 30 s, 1 min and 2 min"),
+    ("MM_TYPE_CONSTRAINTS", "use --model-type or BERTH_MODEL_TYPE"),
+    ("MM_TYPE_CONSTRAINTS_PATH", "use --model-type or BERTH_MODEL_TYPE"),
+    ("MM_LOCATION", "use --labels region=…"),
+    ("MM_ZONE", "use --labels zone=…"),
+    ("MM_AUTO_REGISTER_MODELS", "apply manifests, or give a folder of them with --source"),
+    ("MM_AUTO_REGISTER_MODEL_PATH", "apply manifests, or give a folder of them with --source"),
+    ("MM_METRICS", "the control API serves /metrics for Prometheus"),
+    ("MM_INFO_METRICS", "the control API serves /metrics for Prometheus"),
+    ("MM_LOG_EACH_INVOKE", "use --log berth=debug"),
+    ("MM_LOG_REQUEST_HEADERS", "traces carry a request's context: use --otlp"),
+    ("MM_SEND_DEST_ID", "answers do not say who gave them; traces do: use --otlp"),
+    ("MM_MULTI_PARALLELISM", "calls for several models run all at once"),
+    ("MM_PAYLOAD_PROCESSORS", "there are no payload processors yet"),
+    ("MM_PAYLOAD_PROCESSORS_CAPACITY", "there are no payload processors yet"),
+    ("MM_PAYLOAD_PROCESSORS_THREADS", "there are no payload processors yet"),
+    ("MM_INTERNAL_TRUST_CERTS", "nodes trust the cluster's own CA, which they find in the store"),
+    ("MM_INTRACLUSTER_CLIENTAUTH", "between nodes both sides always show certificates"),
+    ("MM_ENABLE_SSL", "between nodes there is always TLS"),
+    ("MM_FAILFAST_UPGRADE_ENABLED", "a revision that fails leaves the old one serving"),
+    ("BOOTSTRAP_CLEARANCE_PERIOD_MS", "a revision that fails leaves the old one serving"),
+    ("KV_READ_ONLY", "the store is always written"),
+    ("HEAP_SIZE_MB", "there is no heap to size"),
+];
+
+/// Variables whose silence would change who may call.
+const TLS: [&str; 6] = [
+    "MM_TLS_KEY_CERT_PATH",
+    "MM_TLS_PRIVATE_KEY_PATH",
+    "MM_TLS_PRIVATE_KEY_PASSPHRASE",
+    "MM_TLS_CLIENT_AUTH",
+    "MM_TLS_TRUST_CERT_PATH",
+    "MM_TLS_CLIENT_AUTH_PATH",
+];
+
+/// The settings of an instance.
+#[derive(Debug)]
+pub(super) struct Environment {
+    pub(super) service: String,
+    pub(super) store: KvStore,
+    pub(super) prefix: String,
+    pub(super) clients: u16,
+    pub(super) prestop: u16,
+    /// The time for models to move before it stops.
+    pub(super) drain: Duration,
+    pub(super) max_message: u64,
+    pub(super) labels: Vec<String>,
+    pub(super) runtime: spi::Settings,
+    /// The data plane's configuration, in JSON.
+    pub(super) data_plane: Option<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Variables by name.
+pub(super) type Variables = BTreeMap<String, String>;
+
+/// Reads them. `service` is from the command line.
+pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Environment, String> {
+    let text = |name: &str| variables.get(name).map(String::as_str).filter(|text| !text.is_empty());
+    let number = |name: &str, otherwise: u64| match text(name) {
+        None => Ok(otherwise),
+        Some(digits) => digits.trim().parse().map_err(|_| format!("{name} is {digits:?}: it must be a whole number")),
+    };
+    let port = |name: &str, otherwise: u16| {
+        let port = number(name, otherwise.into())?;
+        u16::try_from(port).map_err(|_| format!("{name} is {port}: a port has at most 65535"))
+    };
+    let service = service.or(text("MM_SERVICE_NAME")).ok_or("no service is named: give -n NAME or MM_SERVICE_NAME")?;
+    if let Some(name) = TLS.into_iter().find(|name| text(name).is_some()) {
+        return Err(format!(
+            "{name} asks for TLS on the port for clients, which this command does not have yet: \
+             put a proxy that has it in front, and leave {name} out"
+        ));
+    }
+    let store = text("KV_STORE").ok_or("no store is named: set KV_STORE to etcd:http://HOST:2379")?;
+    let shutdown = Duration::from_millis(number("SHUTDOWN_TIMEOUT_MS", SHUTDOWN.as_millis() as u64)?);
+    let data_plane = match (text("MM_DATAPLANE_CONFIG"), text("MM_DATAPLANE_CONFIG_PATH")) {
+        (Some(config), _) => Some(config.to_owned()),
+        (None, Some(path)) => {
+            let read = fs_err::read_to_string(path);
+            Some(read.map_err(|error| format!("MM_DATAPLANE_CONFIG_PATH: {error}"))?)
+        }
+        (None, None) => None,
+    };
+    Ok(Environment {
+        service: service.to_owned(),
+        store: KvStore::parse(store)?,
+        prefix: text("MM_KVSTORE_PREFIX").unwrap_or(PREFIX).trim_matches('/').to_owned(),
+        clients: port("MM_SVC_GRPC_PORT", CLIENTS)?,
+        prestop: port("MM_PRESTOP_WAIT_PORT", PRESTOP)?,
+        drain: shutdown.saturating_sub(AFTER_MOVE).max(Duration::from_secs(1)),
+        max_message: number("MM_SVC_GRPC_MAX_MSG_SIZE", MESSAGE)?,
+        labels: labels(text("MM_LABELS").unwrap_or_default()),
+        runtime: runtime(&text, &port)?,
+        data_plane,
+        warnings: warnings(variables),
+    })
+}
+
+/// The labels of the instance: each is there, and has no value of its own.
+fn labels(list: &str) -> Vec<String> {
+    let labels = list.split(',').map(str::trim).filter(|label| !label.is_empty());
+    labels.map(|label| if label.contains('=') { label.to_owned() } else { format!("{label}=true") }).collect()
+}
+
+fn runtime<'v>(
+    text: &impl Fn(&str) -> Option<&'v str>,
+    port: &impl Fn(&str, u16) -> Result<u16, String>,
+) -> Result<spi::Settings, String> {
+    let at = |path: &str| format!("unix:{path}").parse::<Address>().map_err(|error| error.to_string());
+    let address = |socket: &str, number: &str| match (text(socket), text(number)) {
+        (Some(path), _) => at(path).map(Some),
+        (None, Some(_)) => Ok(Some(Address::port(port(number, RUNTIME)?))),
+        (None, None) => Ok(None),
+    };
+    let control = match address("INTERNAL_GRPC_SOCKET_PATH", "INTERNAL_GRPC_PORT")? {
+        Some(address) => address,
+        None if std::path::Path::new(SOCKET).exists() => at(SOCKET)?,
+        None => Address::port(RUNTIME),
+    };
+    Ok(spi::Settings {
+        name: "runtime".to_owned(),
+        address: control,
+        inference: address("INTERNAL_SERVING_GRPC_SOCKET_PATH", "INTERNAL_SERVING_GRPC_PORT")?,
+        formats: vec![FormatSupport { name: FormatSupport::ANY.to_owned(), versions: Vec::new() }],
+        memory: None,
+        max_models: None,
+        device_memory: None,
+        start: START,
+    })
+}
+
+fn warnings(variables: &Variables) -> Vec<String> {
+    const READ: [&str; 11] = [
+        "MM_SERVICE_NAME",
+        "MM_KVSTORE_PREFIX",
+        "MM_SVC_GRPC_PORT",
+        "MM_SVC_GRPC_MAX_MSG_SIZE",
+        "MM_PRESTOP_WAIT_PORT",
+        "MM_PROBE_PORT",
+        "MM_LABELS",
+        "MM_DATAPLANE_CONFIG",
+        "MM_DATAPLANE_CONFIG_PATH",
+        "MM_DEFAULT_VMODEL_OWNER",
+        "MM_INSTANCE_ID",
+    ];
+    let instead = |name: &str| ELSEWHERE.iter().find(|(known, _)| *known == name).map(|(_, instead)| *instead);
+    let one = |(name, value): (&String, &String)| match instead(name) {
+        _ if value.is_empty() || READ.contains(&name.as_str()) => None,
+        Some(instead) => Some(format!("{name} is not read: {instead}")),
+        None if name.starts_with("MM_") => Some(format!("{name} is not read: Berth has no such setting")),
+        None => None,
+    };
+    variables.iter().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> Result<Environment, String> {
+        let variables = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        read(&variables, Some("svc"))
+    }
+
+    const STORE: (&str, &str) = ("KV_STORE", "etcd:http://localhost:2379");
+
+    #[test]
+    fn an_instance_as_its_tests_start_it() {
+        let read = of(&[
+            STORE,
+            ("MM_SVC_GRPC_PORT", "9004"),
+            ("INTERNAL_GRPC_PORT", "9006"),
+            ("INTERNAL_SERVING_GRPC_SOCKET_PATH", "/tmp/serve.sock"),
+            ("SHUTDOWN_TIMEOUT_MS", "90000"),
+            ("MM_LABELS", "mt:onnx, gpu"),
+        ])
+        .expect("understood");
+        assert_eq!((read.clients, read.prestop, read.prefix.as_str()), (9004, 8090, "tas-runtime"));
+        assert_eq!(read.runtime.address.to_string(), "9006");
+        assert_eq!(read.runtime.inference.map(|at| at.to_string()).as_deref(), Some("unix:/tmp/serve.sock"));
+        assert_eq!((read.drain.as_secs(), read.labels), (85, vec!["mt:onnx=true".to_owned(), "gpu=true".to_owned()]));
+        assert!(read.warnings.is_empty(), "{:?}", read.warnings);
+    }
+
+    #[test]
+    fn what_is_not_read_is_named_once() {
+        let read = of(&[STORE, ("MM_METRICS", "prometheus"), ("MM_NEW", "1"), ("MM_ZONE", "")]).expect("understood");
+        assert_eq!(
+            read.warnings,
+            [
+                "MM_METRICS is not read: the control API serves /metrics for Prometheus",
+                "MM_NEW is not read: Berth has no such setting"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_started_says_why() {
+        for (pairs, says) in [
+            (&[][..], "set KV_STORE"),
+            (&[("KV_STORE", "zookeeper:localhost:2181")], "etcd:"),
+            (&[STORE, ("MM_SVC_GRPC_PORT", "http")], "MM_SVC_GRPC_PORT"),
+            (&[STORE, ("MM_SVC_GRPC_PORT", "70000")], "65535"),
+            (&[STORE, ("MM_TLS_KEY_CERT_PATH", "/c")], "TLS"),
+            (&[STORE, ("MM_DATAPLANE_CONFIG_PATH", "/nonexistent")], "MM_DATAPLANE_CONFIG_PATH"),
+        ] {
+            let error = of(pairs).expect_err(says);
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Which gRPC methods of models may be called, and where their requests name the model: ModelMesh's configuration of the
+//! data plane.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// The methods.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DataPlane {
+    /// By their full names: `pkg.Service/Method`.
+    #[serde(default)]
+    rpc_configs: BTreeMap<String, RpcConfig>,
+    /// Others may be called, too.
+    #[serde(default = "yes")]
+    allow_other_rpcs: bool,
+}
+
+impl Default for DataPlane {
+    fn default() -> Self {
+        Self { rpc_configs: BTreeMap::new(), allow_other_rpcs: true }
+    }
+}
+
+/// One method.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RpcConfig {
+    /// Field numbers from the request down to the text that names the model; empty: metadata name it.
+    #[serde(default)]
+    id_extraction_path: Vec<u32>,
+    /// The name is that of an alias. Names of aliases and models are of one kind here.
+    #[serde(default, rename = "vModelId")]
+    _alias: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The most field numbers of a path.
+const DEEPEST: usize = 16;
+
+impl DataPlane {
+    /// Reads ModelMesh's JSON.
+    ///
+    /// # Errors
+    /// For people: what is wrong in it.
+    pub fn parse(json: &str) -> Result<Self, String> {
+        let read: Self = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let wrong = |config: &RpcConfig| {
+            let path = &config.id_extraction_path;
+            path.len() > DEEPEST || path.contains(&0)
+        };
+        if let Some((method, _)) = read.rpc_configs.iter().find(|(_, config)| wrong(config)) {
+            return Err(format!("{method}: idExtractionPath has 1 to {DEEPEST} field numbers, each at least 1"));
+        }
+        Ok(read)
+    }
+
+    /// Where the requests of a method name the model; empty: nowhere. `None`: the method may not be called.
+    pub(crate) fn path(&self, uri: &str) -> Option<&[u32]> {
+        let method = uri.strip_prefix('/').unwrap_or(uri);
+        match self.rpc_configs.get(method) {
+            Some(config) => Some(&config.id_extraction_path),
+            None => self.allow_other_rpcs.then_some(&[]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modelmesh_writes_it_so() {
+        let json =
+            r#"{"rpcConfigs": {"a.B/c": {"idExtractionPath": [1, 1], "vModelId": true}}, "allowOtherRpcs": false}"#;
+        let read = DataPlane::parse(json).expect("it is right");
+        assert_eq!((read.path("/a.B/c"), read.path("/a.B/d")), (Some(&[1, 1][..]), None));
+        assert_eq!(DataPlane::parse("{}").expect("nothing is said").path("/x/y"), Some(&[][..]));
+        assert!(DataPlane::parse(&json.replace("[1, 1]", "[0]")).is_err_and(|error| error.contains("a.B/c")));
+    }
+}

@@ -1,0 +1,117 @@
+//! One unary call for several models: all run it, and their answers are put together as one message.
+//!
+//! Protobuf makes the answer: repeated fields and maps of messages that follow each other add up, in the order in which the
+//! models were named.
+
+use std::{borrow::Cow, sync::Arc};
+
+use berth_spec::NameKey;
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream};
+use http::{HeaderMap, Response, request::Parts};
+use http_body_util::{BodyExt as _, Limited};
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use super::{called, infer::well, opaque::Opaque, status, timeout};
+use crate::{
+    body::{reply::ReplyBody, upload::Upload},
+    forward::{admitted::Call, run::run},
+    ingress::namespace,
+    metrics::Protocol,
+    stack::Stack,
+    sticky::Caller,
+};
+
+/// The most models of one call.
+const MOST: usize = 256;
+
+/// Models that run it at once.
+const AT_ONCE: usize = 16;
+
+/// Says whether all models must answer.
+const REQUIRED: &str = "mm-required";
+
+/// True if models that are not found are left out.
+fn any(headers: &HeaderMap) -> Result<bool, Status> {
+    match headers.get(REQUIRED).map(http::HeaderValue::as_bytes) {
+        None | Some(b"all") => Ok(false),
+        Some(b"any") => Ok(true),
+        Some(other) => Err(Status::invalid_argument(format!("{REQUIRED} is {other:?}: it must be all or any"))),
+    }
+}
+
+/// Answers a call for `models`.
+pub(super) async fn answer(
+    stack: &Stack,
+    head: &Arc<Parts>,
+    models: &[Cow<'_, str>],
+    mut upload: Upload,
+) -> Result<Response<ReplyBody>, Status> {
+    if models.len() > MOST {
+        return Err(Status::invalid_argument(format!("a call is for at most {MOST} models, not {}", models.len())));
+    }
+    let any = any(&head.headers)?;
+    let body = upload.bytes(Instant::now() + stack.limits.deadline).await.map_err(status)?;
+    if called::message(&body).is_none() {
+        return Err(Status::unimplemented("a call for several models has one message, which is not compressed"));
+    }
+    let mut answers = stream::iter(calls(stack, head, models, &body)).buffered(AT_ONCE);
+    let mut whole = BytesMut::from(&[0_u8; 5][..]);
+    let mut answered = false;
+    let mut missing = None;
+    while let Some(answer) = answers.next().await {
+        match answer {
+            Ok(message) => {
+                answered = true;
+                whole.put(message);
+            }
+            Err(status) if any && status.code() == Code::NotFound => missing = Some(status),
+            Err(status) => return Err(status),
+        }
+        if whole.len() > stack.limits.body {
+            return Err(Status::resource_exhausted("the answers of the models are too long together"));
+        }
+    }
+    if let (false, Some(missing)) = (answered, missing) {
+        return Err(missing);
+    }
+    let length = u32::try_from(whole.len() - 5).unwrap_or(u32::MAX);
+    whole[1..5].copy_from_slice(&length.to_be_bytes());
+    Ok(well(whole.freeze()))
+}
+
+/// The calls of all models. Boxed, because the compiler cannot prove closures over borrowed parts to be `Send`.
+fn calls<'a>(
+    stack: &'a Stack,
+    head: &'a Arc<Parts>,
+    models: &'a [Cow<'_, str>],
+    body: &Bytes,
+) -> Vec<BoxFuture<'a, Result<Bytes, Status>>> {
+    models.iter().map(|model| one(stack, head, model, body.clone()).boxed()).collect()
+}
+
+/// The message of one model's answer.
+async fn one(stack: &Stack, head: &Arc<Parts>, model: &str, body: Bytes) -> Result<Bytes, Status> {
+    let model = NameKey { namespace: namespace(&head.headers), name: model };
+    let timeout = timeout(&head.headers).map_err(status)?;
+    let caller = Caller { headers: Some(&head.headers), client: head.extensions.get().copied(), field: None };
+    let call = Call { model, version: None, caller, protocol: Protocol::Grpc, timeout, exchange: true };
+    let mut admitted = stack.admit(call).map_err(status)?;
+    let mut upload = Upload::whole(body, stack.bounds());
+    let response = run(&mut admitted, &mut Opaque { head: Arc::clone(head) }, &mut upload).await?;
+    let (head, body) = response.into_parts();
+    refused(Some(&head.headers))?;
+    let collected = Limited::new(body, stack.limits.body).collect().await;
+    let collected = collected.map_err(|error| Status::internal(format!("an answer broke off: {error}")))?;
+    refused(collected.trailers())?;
+    let message = called::message(&collected.to_bytes());
+    message.ok_or_else(|| Status::unimplemented("a call for several models has one message as its answer"))
+}
+
+fn refused(headers: Option<&HeaderMap>) -> Result<(), Status> {
+    match headers.and_then(Status::from_header_map) {
+        Some(status) if status.code() != Code::Ok => Err(status),
+        _ => Ok(()),
+    }
+}
