@@ -79,6 +79,7 @@ impl LocalTarget {
             changing: Mutex::default(),
             next: std::sync::atomic::AtomicU64::new(0),
         };
+        instance::clear_left_behind();
         target.restore()?;
         Ok(target)
     }

@@ -45,6 +45,9 @@ const PROCESSES: u32 = 256;
 /// Version of Python where none was wished.
 const PYTHON: &str = "3.11";
 
+/// Beginning of the names of folders with a socket; the number of the process that made it follows.
+const FOLDER: &str = "berth-function-";
+
 /// Interval at which a start is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -261,9 +264,22 @@ fn follow(
 /// A folder that only we can look into, with a path short enough for a socket.
 fn private_folder() -> io::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt as _;
-    let folder = std::env::temp_dir().join(format!("berth-{:016x}", rand::random::<u64>()));
+    let name = format!("{FOLDER}{}-{:08x}", std::process::id(), rand::random::<u32>());
+    let folder = std::env::temp_dir().join(name);
     std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     Ok(folder)
+}
+
+/// Removes the folders of processes that were killed. Blocks.
+pub(super) fn clear_left_behind() {
+    for entry in fs_err::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(FOLDER).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
+            // Another user's stays.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Removes a folder unless it is taken.
