@@ -40,6 +40,9 @@ pub(crate) const NPM: Program = Program { name: "npm", package: "npm" };
 /// Isolates builds of functions.
 pub(crate) const BUBBLEWRAP: Program = Program { name: "bwrap", package: "bubblewrap" };
 
+/// Shows the dashboard in tests.
+pub(crate) const CHROMIUM: Program = Program { name: "chromium", package: "chromium" };
+
 /// Reads alert rules and tries them; its package also holds the server.
 pub(crate) const PROMTOOL: Program = Program { name: "promtool", package: "prometheus" };
 

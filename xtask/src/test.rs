@@ -118,7 +118,7 @@ impl Run<'_> {
     /// Installs what the tests need beside cargo.
     fn tools(&self) -> Result<Tools> {
         debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT, debian::SOFTHSM, debian::IP, debian::IPTABLES])?;
-        debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL, debian::PROMTOOL])?;
+        debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL, debian::PROMTOOL, debian::CHROMIUM])?;
         debian::ensure(&[debian::NODE, debian::NPM, debian::BUBBLEWRAP])?;
         let engine = setup::engine_and_models(self.workspace)?.engine;
         Tools::ensure(self.workspace, engine, python::uv(self.workspace)?)
