@@ -101,8 +101,7 @@ pub(crate) struct ServerArgs {
     /// Largest request body
     #[arg(long, value_name = "SIZE", env = "BERTH_MAX_BODY", default_value = "64MiB", value_parser = values::size)]
     pub(crate) max_body: ByteSize,
-    /// Memory that all requests may take together: bodies, decompressed and decoded. The default is a tenth of the
-    /// machine's
+    /// Memory for all requests together: bodies, decompressed and decoded [default: a tenth of the machine's]
     #[arg(long, value_name = "SIZE", env = "BERTH_REQUEST_MEMORY", value_parser = values::size)]
     pub(crate) request_memory: Option<ByteSize>,
     /// Time for requests in flight after the request to stop
