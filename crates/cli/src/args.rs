@@ -3,7 +3,7 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{commands, failure::EXIT_CODES, modelmesh, node, up};
+use crate::{commands, failure::EXIT_CODES, modelmesh, node, serve, up};
 
 /// Serve machine-learning models from declarations: one binary that loads, places, routes and updates them.
 #[derive(Debug, Parser)]
@@ -21,6 +21,7 @@ pub(crate) struct Arguments {
 }
 
 const LONG_HELP: &str = "Start here:
+  berth serve model.onnx                 serve a model file or folder
   berth up ./models                      serve what the folder declares
   berth get deployments                  list deployments and their state
   berth infer iris -f input.json         send a request
@@ -42,6 +43,8 @@ Exit codes:
 pub(crate) enum Command {
     /// Start a single server: gateway, worker and control plane in one process
     Up(Box<up::UpArgs>),
+    /// Serve a model file or folder: ONNX, scikit-learn, XGBoost, LightGBM, a model card
+    Serve(Box<serve::ServeArgs>),
     /// Start a node of a cluster
     Node(Box<node::settings::NodeArgs>),
     /// Start an instance from the environment variables of ModelMesh

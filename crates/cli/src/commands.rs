@@ -28,12 +28,13 @@ pub(crate) mod top;
 pub(crate) mod validate;
 pub(crate) mod wait;
 
-use crate::{args::Command, failure::Failure, modelmesh, node, settings::layers::Parsed, up};
+use crate::{args::Command, failure::Failure, modelmesh, node, serve, settings::layers::Parsed, up};
 
 /// Carries out a command.
 pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure> {
     match arguments.command {
         Command::Up(args) => up::run(*args),
+        Command::Serve(args) => serve::run(*args),
         Command::Node(args) => node::run(*args),
         Command::ModelMesh(args) => modelmesh::run(args),
         Command::Config(args) => match &effective {

@@ -20,6 +20,7 @@ mod modelmesh;
 mod node;
 #[cfg(test)]
 mod reference;
+mod serve;
 mod settings;
 mod telemetry;
 mod terminal;

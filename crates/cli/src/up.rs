@@ -22,6 +22,8 @@ pub(crate) mod settings;
 pub(crate) mod signals;
 mod trial;
 
+use std::net::SocketAddr;
+
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -32,17 +34,58 @@ use crate::{data::DataFolder, failure::Failure, telemetry::Telemetry};
 /// Starts a server and serves until it is told to stop.
 pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
     let settings = Settings::new(args)?;
+    start(&settings, |system| {
+        banner::show(&settings, system);
+        Ok(())
+    })
+}
+
+/// Checks what one setting alone cannot know.
+pub(crate) fn settings(args: UpArgs) -> Result<Settings, Failure> {
+    Settings::new(args)
+}
+
+/// Addresses of a server that has started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) http: SocketAddr,
+    pub(crate) api: SocketAddr,
+}
+
+/// Starts a server that tells people of itself in its own way. `prepare` runs once the data folder is this process's.
+pub(crate) fn run_with<T, F>(
+    settings: &Settings,
+    prepare: impl FnOnce() -> Result<T, Failure>,
+    announce: impl FnOnce(Addresses, T) -> F,
+) -> Result<(), Failure>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let _data = DataFolder::take(&settings.server.data)?;
+    let prepared = prepare()?;
+    serve_with(settings, |system| {
+        // Ends with the runtime.
+        let _announcing = spawn(announce(Addresses { http: system.http, api: system.api }, prepared));
+        Ok(())
+    })
+}
+
+fn start(settings: &Settings, show: impl FnOnce(&System) -> Result<(), Failure>) -> Result<(), Failure> {
+    let _data = DataFolder::take(&settings.server.data)?;
+    serve_with(settings, show)
+}
+
+fn serve_with(settings: &Settings, show: impl FnOnce(&System) -> Result<(), Failure>) -> Result<(), Failure> {
     let runtime = compose::data_runtime(settings.server.threads)?;
     let telemetry = {
         // The exporter of traces lives on the runtime of the data path.
         let _entered = runtime.enter();
         Telemetry::start(&settings.server.telemetry)?
     };
-    let _data = DataFolder::take(&settings.server.data)?;
     let done = runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        let system = compose::compose(&settings, &telemetry)?;
-        banner::show(&settings, &system);
+        let system = compose::compose(settings, &telemetry)?;
+        show(&system)?;
         serve(system, &mut signals).await
     });
     telemetry.stop();

@@ -29,11 +29,11 @@ The server listens on loopback. There is no TLS yet, so other addresses need --i
 pub(crate) struct UpArgs {
     /// Folder of manifests to serve and watch
     #[arg(value_name = "FOLDER")]
-    folder: Option<PathBuf>,
+    pub(crate) folder: Option<PathBuf>,
     #[command(flatten)]
-    server: ServerArgs,
+    pub(crate) server: ServerArgs,
     #[command(flatten)]
-    source: SourceArgs,
+    pub(crate) source: SourceArgs,
 }
 
 /// The settings of a server that is alone.

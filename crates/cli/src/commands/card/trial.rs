@@ -83,18 +83,22 @@ pub(super) fn run(args: &TrialArgs, folder: &Path, card: ModelCard) -> Result<()
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|e| Failure::doing("cannot start the runtime", e))?;
     let scratch = tempfile::tempdir()?;
-    let pinned = pin(args, folder, card, scratch.path())?;
+    let pinned = pin(folder, card, args.artifact.as_deref(), &scratch.path().join("code.git"))?;
     let done = runtime.block_on(load(args, pinned, request));
     let done = done.map_err(|failure| failure.with(|text| at_home(text, folder)));
     runtime.shutdown_timeout(Duration::from_secs(5));
     done
 }
 
-/// The card as a registry would pin it, with the folder as it lies there for its code.
-fn pin(args: &TrialArgs, folder: &Path, mut card: ModelCard, scratch: &Path) -> Result<PinnedCard, Failure> {
+/// The card as a registry would pin it, with the folder as it lies there for its code, in a repository at `place`.
+pub(crate) fn pin(
+    folder: &Path,
+    mut card: ModelCard,
+    artifact: Option<&Path>,
+    place: &Path,
+) -> Result<PinnedCard, Failure> {
     let (stop, git) = (Stop::within(SNAPSHOT), Arc::new(Git::new(std::env::vars_os())));
-    let place = scratch.join("code.git");
-    let repository = Repository::create(git, &place, "main", &stop)?;
+    let repository = Repository::create(git, place, "main", &stop)?;
     let mut edits = Vec::new();
     collect(folder, "", &mut edits, &mut 0)?;
     let draft = Draft {
@@ -109,9 +113,9 @@ fn pin(args: &TrialArgs, folder: &Path, mut card: ModelCard, scratch: &Path) -> 
     let commit = commit.ok_or_else(|| Failure::NotFound(format!("{} holds no files", folder.display())))?.to_string();
     // No branch names it: it is fetched by its name alone.
     repository.configure("uploadpack.allowAnySHA1InWant", "true", &stop)?;
-    card.code.repository = format!("file://{}", fs::canonicalize(&place)?.display());
+    card.code.repository = format!("file://{}", fs::canonicalize(place)?.display());
     card.code.reference.clone_from(&commit);
-    if let Some(artifact) = &args.artifact {
+    if let Some(artifact) = artifact {
         let weights = std::fs::canonicalize(artifact)
             .map_err(|e| Failure::NotFound(format!("--artifact {}: {e}", artifact.display())))?;
         card.artifacts.model_path = format!("file://{}", weights.display());

@@ -1,0 +1,144 @@
+//! The manifests of what is served, and the code that they name.
+
+use std::path::{Path, PathBuf};
+
+use berth_spec::DeploymentName;
+use fs_err as fs;
+use serde_json::{Value, json};
+
+use super::what::What;
+use crate::{
+    commands::card::{card_of, pin},
+    failure::Failure,
+};
+
+/// Folders below the data folder.
+pub(super) struct Place {
+    pub(super) manifests: PathBuf,
+    /// Code of a card, as a repository that a worker fetches from.
+    pub(super) code: PathBuf,
+}
+
+/// Declared models.
+#[derive(Debug)]
+pub(super) struct Declared {
+    /// For people, before anything is loaded.
+    pub(super) notes: Vec<String>,
+    /// At least one.
+    pub(super) models: Vec<Model>,
+}
+
+/// One model.
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    pub(super) name: DeploymentName,
+    /// Where it answers in JSON of its own, with one row of numbers; `None`: by the Open Inference Protocol.
+    pub(super) rows_at: Option<String>,
+}
+
+/// Extra settings of the declaration.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Choices<'a> {
+    pub(super) name: Option<&'a str>,
+    pub(super) requirements: Option<&'a Path>,
+    pub(super) artifact: Option<&'a Path>,
+}
+
+/// Writes the manifests, in place of those of before.
+pub(super) fn declare(what: &What, choices: Choices<'_>, place: &Place) -> Result<Declared, Failure> {
+    let (documents, declared) = match what {
+        What::Onnx(files) => onnx(files, choices)?,
+        What::Card(folder) => {
+            let name = name_of(choices.name, folder)?;
+            let (model, _) = carded(&name, folder, choices.artifact, place)?;
+            (vec![model], Declared { notes: Vec::new(), models: vec![Model { name, rows_at: None }] })
+        }
+        What::Estimator(framework, file) => {
+            let name = name_of(choices.name, file)?;
+            let packages = framework.packages(file, choices.requirements)?;
+            let folder = place.code.join("files");
+            framework.write(&folder, &packages)?;
+            let (mut model, endpoint) = carded(&name, &folder, Some(file), place)?;
+            // How many numbers a row has is known once it is loaded.
+            model["spec"]["warmup"] = json!("off");
+            let notes = vec![format!("packages: {}", packages.from)];
+            (vec![model], Declared { notes, models: vec![Model { name, rows_at: Some(endpoint) }] })
+        }
+    };
+    if place.manifests.exists() {
+        fs::remove_dir_all(&place.manifests)?;
+    }
+    fs::create_dir_all(&place.manifests)?;
+    for (number, document) in documents.iter().enumerate() {
+        fs::write(place.manifests.join(format!("{number}.yaml")), document.to_string())?;
+    }
+    Ok(declared)
+}
+
+fn onnx(files: &[PathBuf], choices: Choices<'_>) -> Result<(Vec<Value>, Declared), Failure> {
+    if choices.name.is_some() && files.len() > 1 {
+        return Err(Failure::Usage("--model names one model, and the folder holds several".to_owned()));
+    }
+    // Several are loaded when they are asked for: they may be more than fit.
+    let replicas = if files.len() > 1 { json!({"min": 0, "max": 1}) } else { json!(1) };
+    let (mut documents, mut models) = (Vec::new(), Vec::new());
+    for file in files {
+        let name = name_of(choices.name, file)?;
+        let model = json!({"format": "onnx", "uri": format!("file:{}", file.display())});
+        documents.push(manifest(&name, json!({"model": model, "replicas": replicas})));
+        models.push(Model { name, rows_at: None });
+    }
+    Ok((documents, Declared { notes: Vec::new(), models }))
+}
+
+/// The manifest of a card, and where it answers in JSON.
+fn carded(
+    name: &DeploymentName,
+    folder: &Path,
+    artifact: Option<&Path>,
+    place: &Place,
+) -> Result<(Value, String), Failure> {
+    let repository = place.code.join("code.git");
+    if repository.exists() {
+        fs::remove_dir_all(&repository)?;
+    }
+    fs::create_dir_all(&place.code)?;
+    let pinned = pin(folder, card_of(folder)?, artifact, &repository)?;
+    let card = serde_json::to_value(&pinned).map_err(|error| Failure::doing("the card cannot be written", error))?;
+    let endpoint = format!("/v1/{}", name.as_str());
+    let spec = json!({"model": {"format": "python", "card": card}, "replicas": 1, "endpoint": endpoint});
+    Ok((manifest(name, spec), endpoint))
+}
+
+fn manifest(name: &DeploymentName, spec: Value) -> Value {
+    json!({"apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": name.as_str()}, "spec": spec})
+}
+
+/// The name that was chosen, or that of the file or folder.
+fn name_of(chosen: Option<&str>, path: &Path) -> Result<DeploymentName, Failure> {
+    let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
+    let found = stem.map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = chosen.unwrap_or(&found);
+    DeploymentName::new(name).map_err(|error| Failure::Usage(format!("{error}; --model takes another name")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_graphs_are_loaded_when_they_are_asked_for_and_those_of_before_are_gone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = Place { manifests: folder.path().join("manifests"), code: folder.path().join("code") };
+        let files = vec![PathBuf::from("/m/a.onnx"), PathBuf::from("/m/b.onnx")];
+        let two = declare(&What::Onnx(files.clone()), Choices::default(), &place).expect("declared");
+        assert_eq!(two.models.len(), 2);
+        let text = fs::read_to_string(place.manifests.join("1.yaml")).expect("written");
+        assert!(text.contains("\"min\":0") && text.contains("file:/m/b.onnx"), "{text}");
+        let chosen = Choices { name: Some("mine"), ..Choices::default() };
+        assert!(declare(&What::Onnx(files.clone()), chosen, &place).is_err());
+        let one = declare(&What::Onnx(files[..1].to_vec()), chosen, &place).expect("declared");
+        assert_eq!(one.models[0].name.as_str(), "mine");
+        assert!(!place.manifests.join("1.yaml").exists());
+    }
+}

@@ -1,0 +1,128 @@
+//! Finds out which model a file or folder holds, by names and first bytes.
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use fs_err as fs;
+
+use super::estimator::Framework;
+use crate::failure::Failure;
+
+/// Entries of a folder that are looked at.
+const MAX_ENTRIES: usize = 100_000;
+
+/// Content of a file or folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum What {
+    /// ONNX graphs, each a model.
+    Onnx(Vec<PathBuf>),
+    /// A folder with a model card and its code.
+    Card(PathBuf),
+    /// An estimator in a file.
+    Estimator(Framework, PathBuf),
+}
+
+impl What {
+    /// Looks at a file or folder.
+    pub(super) fn of(path: &Path) -> Result<Self, Failure> {
+        let path = fs::canonicalize(path).map_err(|error| Failure::NotFound(error.to_string()))?;
+        if path.is_file() {
+            return Self::of_file(&path)?.ok_or_else(|| unknown(&path));
+        }
+        if path.join("model-card.yaml").is_file() {
+            return Ok(Self::Card(path));
+        }
+        let mut files: Vec<PathBuf> = Vec::new();
+        for entry in fs::read_dir(&path)?.take(MAX_ENTRIES) {
+            files.push(entry?.path());
+        }
+        files.sort();
+        let (mut graphs, mut others) = (Vec::new(), Vec::new());
+        for file in files.into_iter().filter(|file| file.is_file()) {
+            match Self::of_file(&file)? {
+                Some(Self::Onnx(_)) => graphs.push(file),
+                Some(other) => others.push(other),
+                None => {}
+            }
+        }
+        match (graphs.is_empty(), others.len()) {
+            (false, _) => Ok(Self::Onnx(graphs)),
+            (true, 1) => others.pop().ok_or_else(|| unknown(&path)),
+            (true, 0) => Err(unknown(&path)),
+            (true, count) => Err(Failure::Usage(format!(
+                "{} holds {count} models that Python runs: name one of the files",
+                path.display()
+            ))),
+        }
+    }
+
+    /// Looks at a file; `None`: it is no model that is known.
+    fn of_file(file: &Path) -> Result<Option<Self>, Failure> {
+        let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        let framework = match extension {
+            "onnx" => return Ok(Some(Self::Onnx(vec![file.to_owned()]))),
+            "joblib" | "pkl" | "pickle" => Framework::Sklearn,
+            "ubj" => Framework::Xgboost,
+            "json" if begins(file)?.contains("\"learner\"") => Framework::Xgboost,
+            "txt" | "lgb" | "model" if begins(file)?.starts_with("tree\n") => Framework::Lightgbm,
+            _ => return Ok(None),
+        };
+        Ok(Some(Self::Estimator(framework, file.to_owned())))
+    }
+}
+
+/// The first kilobyte of a file, as far as it is text.
+fn begins(file: &Path) -> Result<String, Failure> {
+    let mut begin = Vec::new();
+    fs::File::open(file)?.take(1024).read_to_end(&mut begin)?;
+    Ok(String::from_utf8_lossy(&begin).into_owned())
+}
+
+fn unknown(path: &Path) -> Failure {
+    Failure::Usage(format!(
+        "{} holds no model that is known: an .onnx file, a folder of them, a folder with model-card.yaml, a scikit-learn \
+         .joblib or .pkl, an XGBoost .ubj or .json, a LightGBM text file. For anything else write a card: `berth card new`",
+        path.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_first_bytes_tell_what_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().canonicalize().expect("a folder");
+        let put = |name: &str, content: &str| {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(&path, content).expect("written");
+            path
+        };
+        let of = |name: &str| What::of(&root.join(name)).map_err(|failure| failure.to_string());
+        let estimator = |framework, file: &PathBuf| Ok(What::Estimator(framework, file.clone()));
+        let (joblib, ubj) = (put("sk/m.joblib", ""), put("m.ubj", ""));
+        assert_eq!(of("sk/m.joblib"), estimator(Framework::Sklearn, &joblib));
+        assert_eq!(of("sk"), estimator(Framework::Sklearn, &joblib), "the only one of a folder");
+        assert_eq!(of("m.ubj"), estimator(Framework::Xgboost, &ubj));
+        let json = put("m.json", "{\"learner\": {}}");
+        assert_eq!(of("m.json"), estimator(Framework::Xgboost, &json));
+        let text = put("m.txt", "tree\nversion=v4\nmax_feature_idx=3\n");
+        assert_eq!(of("m.txt"), estimator(Framework::Lightgbm, &text));
+        let graphs = vec![put("graphs/a.onnx", ""), put("graphs/b.onnx", "")];
+        put("graphs/README.txt", "tree");
+        assert_eq!(of("graphs"), Ok(What::Onnx(graphs)));
+        put("card/model-card.yaml", "");
+        put("card/m.onnx", "");
+        assert_eq!(of("card"), Ok(What::Card(root.join("card"))));
+        put("two/a.pkl", "");
+        put("two/b.pkl", "");
+        assert!(of("two").is_err_and(|text| text.contains("name one of the files")));
+        put("notes.txt", "trees");
+        assert!(of("notes.txt").is_err_and(|text| text.contains("berth card new")));
+        assert!(matches!(What::of(&root.join("nothing")), Err(Failure::NotFound(_))));
+    }
+}
