@@ -16,6 +16,7 @@ mod data;
 mod descriptors;
 mod failure;
 mod files;
+mod management;
 mod modelmesh;
 mod node;
 #[cfg(test)]

@@ -37,6 +37,7 @@ use std::sync::Arc;
 
 use berth_wire::api::FunctionView;
 
+use crate::Handle;
 pub use peer_queries::OWN;
 pub(crate) use peer_queries::differing;
 pub use relay::RELAY;
@@ -55,6 +56,9 @@ pub trait FunctionBoard: Send + Sync {
     fn log(&self, name: &str) -> Option<String>;
 }
 
+/// Makes the routes of a service that stands beside the control API and works on the same handle.
+pub type Beside = Arc<dyn Fn(Handle) -> axum::Router + Send + Sync>;
+
 /// Information that the API shows and the controller does not have.
 #[derive(Clone)]
 pub struct Seams {
@@ -70,6 +74,8 @@ pub struct Seams {
     pub members: MembersSource,
     /// Current leader.
     pub leader: LeaderSource,
+    /// What else answers beside the API, over the handle of each term of leadership.
+    pub beside: Option<Beside>,
     /// Settings that all controllers must share, as comparable text; `None` without the controller role.
     pub rules: Option<String>,
     /// Functions; `None`: none are followed.

@@ -29,6 +29,7 @@ mod settle;
 mod stopwatch;
 mod terms;
 mod unreported;
+mod wanted;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,6 +53,7 @@ pub use settle::{SETTLE, SETTLE_CLUSTER};
 use stopwatch::Stopwatch;
 pub use unreported::Absent;
 use unreported::UnreportedWorkers;
+use wanted::Wanted;
 
 use crate::{debouncer::Debouncer, store::Rev};
 
@@ -102,6 +104,7 @@ pub struct Controller {
     /// When each worker spoke last, also those that are gone.
     words: BTreeMap<WorkerId, Time>,
     unreported: UnreportedWorkers,
+    wanted: Wanted,
     /// Gateways that get their first routes with the first plan.
     unwelcomed: BTreeSet<GatewayId>,
     /// Workers that are to be empty before they go, with the replicas that they still had when it was last said.
@@ -183,6 +186,7 @@ impl Controller {
             workers: BTreeMap::new(),
             words: BTreeMap::new(),
             unreported,
+            wanted: Wanted::default(),
             unwelcomed: BTreeSet::new(),
             emptying: BTreeMap::new(),
             cordons: restored.cordons,
@@ -245,6 +249,7 @@ impl Controller {
             }
             // Whoever sends the routes keeps count of that.
             Event::Gateway(_, GatewayEvent::Applied(_)) => {}
+            Event::Wanted { deployment, last_used } => self.want(deployment, last_used, now),
             Event::Committed => self.committed(now, &mut out),
             Event::Refused => self.refused(now, &mut out),
             Event::Tick => self.tick(now, &mut out),

@@ -17,8 +17,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_plan::{preview::Preview, report::Explanation, world::MassLoss};
 use berth_spec::{
-    Alias, Cordon, CredentialSet, DeploymentName, FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId,
-    WorkerInfo, alias::TargetStatus, routes::Readiness,
+    Alias, Cordon, CredentialSet, DeploymentName, FromController, GatewayEvent, InventoryChange, RouteChange, Time,
+    WorkerId, WorkerInfo, alias::TargetStatus, routes::Readiness,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
@@ -71,6 +71,8 @@ pub struct Handle {
 pub(crate) enum Request {
     Scan { scan: view::Scan, reply: oneshot::Sender<view::Scanned> },
     Aliases { scan: view::Scan, reply: oneshot::Sender<aliases::Scanned> },
+    AliasesOf { deployment: DeploymentName, reply: oneshot::Sender<Vec<DeploymentName>> },
+    Want { name: DeploymentName, last_used: Time, reply: oneshot::Sender<bool> },
     AliasTargets { alias: Arc<Alias>, reply: oneshot::Sender<Vec<TargetStatus>> },
     Status { name: DeploymentName, reply: oneshot::Sender<Option<view::Known>> },
     Explain { name: DeploymentName, reply: oneshot::Sender<Option<Explanation>> },
@@ -143,6 +145,16 @@ impl Handle {
     pub async fn explain(&self, name: &DeploymentName) -> Result<Explanation, Error> {
         let found = self.ask(|reply| Request::Explain { name: name.clone(), reply }).await?;
         found.ok_or_else(|| Error::NotFound(name.clone()))
+    }
+
+    /// Has an on-demand deployment loaded as a request would, without one. Returns when the planner knows; it is loaded
+    /// later, or it turns out that it cannot be. `last_used` says who has to leave first where room is short.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Stopped`], [`Error::Busy`].
+    pub async fn want(&self, name: &DeploymentName, last_used: Time) -> Result<(), Error> {
+        let there = self.ask(|reply| Request::Want { name: name.clone(), last_used, reply }).await?;
+        if there { Ok(()) } else { Err(Error::NotFound(name.clone())) }
     }
 
     /// Recent events, oldest first.

@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
-use berth_peer::EventLoops;
+use berth_peer::{EventLoops, PeerBody};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::HeaderMap;
+use http::{HeaderMap, Request, Response};
+use hyper::body::Incoming;
 
 use crate::data_plane::DataPlane;
 
@@ -29,6 +30,9 @@ pub type FunctionHook = Arc<dyn Fn(http::Request<Bytes>) -> BoxFuture<'static, h
 
 /// Path below which functions answer.
 pub const FUNCTIONS: &str = "/functions/";
+
+/// Answers gRPC calls below a path that are no inferences.
+pub type BesideHook = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> + Send + Sync>;
 
 /// The settings of a gateway.
 #[derive(Clone)]
@@ -53,6 +57,8 @@ pub struct Config {
     pub functions: Arc<OnceLock<FunctionHook>>,
     /// The methods of models that may be called, and where they name the model; `None`: all, in their metadata.
     pub data_plane: Option<DataPlane>,
+    /// Answers gRPC calls below this path; `None`: they are calls of models.
+    pub beside: Option<(&'static str, BesideHook)>,
 }
 
 impl Config {
@@ -69,6 +75,7 @@ impl Config {
             routes_file: None,
             functions: Arc::default(),
             data_plane: None,
+            beside: None,
         }
     }
 }

@@ -178,7 +178,7 @@ impl Gateway {
                         Arc::clone(&stack),
                         config.version.into(),
                         config.spans,
-                        (guard, config.functions),
+                        (guard, config.functions, config.beside),
                     ),
                     totals: Arc::clone(&stack.totals),
                     limits: config.limits.clone(),

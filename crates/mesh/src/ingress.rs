@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     body::{reply::ReplyBody, timeout::BodyTimeout},
-    config::{FunctionHook, SpanHook},
+    config::{BesideHook, FunctionHook, SpanHook},
     oip::grpc::methods::SERVICE,
     stack::Stack,
     sticky::Client,
@@ -60,6 +60,7 @@ pub(crate) struct Ingress {
     /// The longest pause inside the body of a call that is no stream.
     body_idle: Duration,
     guard: Guard,
+    beside: Option<(&'static str, BesideHook)>,
 }
 
 impl Ingress {
@@ -67,7 +68,7 @@ impl Ingress {
         stack: Arc<Stack>,
         version: Arc<str>,
         spans: Option<SpanHook>,
-        (guard, functions): (Guard, Arc<OnceLock<FunctionHook>>),
+        (guard, functions, beside): (Guard, Arc<OnceLock<FunctionHook>>, Option<(&'static str, BesideHook)>),
     ) -> Arc<Self> {
         // Answers are never compressed: most gRPC clients say that they accept gzip without wanting it, and tensors
         // hardly shrink. Compressed requests are taken.
@@ -77,7 +78,7 @@ impl Ingress {
             .accept_compressed(tonic::codec::CompressionEncoding::Gzip)
             .accept_compressed(tonic::codec::CompressionEncoding::Deflate);
         let body_idle = stack.limits.body_idle;
-        Arc::new(Self { rest: Rest::new(stack, version, guard, functions), grpc, spans, body_idle, guard })
+        Arc::new(Self { rest: Rest::new(stack, version, guard, functions), grpc, spans, body_idle, guard, beside })
     }
 
     /// Notes the client's address where an alias asks for it.
@@ -127,6 +128,9 @@ impl Ingress {
             return stream::answer(Arc::clone(stack), request);
         }
         if !request.uri().path().starts_with(SERVICE) {
+            if let Some((_, hook)) = self.beside.as_ref().filter(|(path, _)| request.uri().path().starts_with(path)) {
+                return hook(request).await.map(|body| ReplyBody::Grpc(tonic::body::Body::new(body)));
+            }
             return opaque::answer(stack, request).await;
         }
         if grpc::changes(request.uri().path())

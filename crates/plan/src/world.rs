@@ -93,7 +93,7 @@ pub struct World {
     /// When to look at which deployment again.
     wakes: BTreeSet<(Time, DeploymentName)>,
     /// Names that lead to deployments.
-    aliases: BTreeMap<DeploymentName, std::sync::Arc<berth_spec::Alias>>,
+    aliases: aliases::Aliases,
     /// The settings that deployments share.
     sharing: Sharing,
     /// Which deployments each gateway uses.
@@ -144,7 +144,7 @@ impl World {
             dirty: BTreeSet::new(),
             all_dirty: true,
             wakes: BTreeSet::new(),
-            aliases: BTreeMap::new(),
+            aliases: aliases::Aliases::default(),
             sharing: Sharing::default(),
             used_by: BTreeMap::new(),
             waiting: BTreeSet::new(),
@@ -229,7 +229,7 @@ impl World {
                 .map(|entry| self.route(entry, now))
                 .collect(),
             unset: Vec::new(),
-            aliases: self.aliases.values().map(|alias| crate::route::of_alias(alias)).collect(),
+            aliases: self.aliases().map(|alias| crate::route::of_alias(alias)).collect(),
             readiness: self.readiness(),
         }
     }

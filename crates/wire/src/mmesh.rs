@@ -1,4 +1,5 @@
-//! The services of package `mmesh`, which ModelMesh defined: code generated from `proto/model-runtime.proto`.
+//! The services of package `mmesh`, which ModelMesh defined: code generated from `proto/model-runtime.proto` and
+//! `proto/model-mesh.proto`.
 
 #![expect(missing_docs, reason = "generated; the files in proto/ say what the fields mean")]
 

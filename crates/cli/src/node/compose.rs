@@ -36,7 +36,8 @@ use super::{
     store,
 };
 use crate::{
-    control_thread::ControlThread, descriptors, failure::Failure, settings::functions, telemetry::Telemetry, up::seams,
+    control_thread::ControlThread, descriptors, failure::Failure, management::Management, settings::functions,
+    telemetry::Telemetry, up::seams,
 };
 
 /// Everything of one node, running.
@@ -76,8 +77,9 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let local = Arc::new(LocalReplicas::default());
     let worker = settings.roles.worker.then(|| worker(settings, &local, &mut registry)).transpose()?;
     let presence = presence(settings, worker.as_ref().map(Worker::info), &mut registry).await?;
-    let hook = Arc::default();
-    let (gateway, look) = gateway(settings, telemetry, &presence, (&local, &hook), &mut registry)?;
+    let (hook, management) = (Arc::default(), Management::default());
+    let (gateway, look) =
+        gateway((settings, telemetry), &presence, (&local, &hook, &management), &mut registry)?;
     let api = TcpListener::bind(settings.server.api)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .map_err(|e| {
@@ -105,6 +107,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let found = found.or_else(|| worker.as_ref().map(|(.., uplink)| uplink.leader()));
     let relay = Relay { peers: peers.clone(), found };
     let front = ApiRouter::new(leadership.clone(), Some(relay), seams);
+    management.connect(&front);
     let port = PeerPort {
         fleet: FleetService::new(leadership, Some(peers)),
         front: front.clone(),
@@ -191,10 +194,9 @@ fn routed(settings: &NodeSettings, context: &ConnectContext, me: &Member) -> (Op
 }
 
 fn gateway(
-    settings: &NodeSettings,
-    telemetry: &Telemetry,
+    (settings, telemetry): (&NodeSettings, &Telemetry),
     presence: &ClusterMembership,
-    (local, functions): (&Arc<LocalReplicas>, &Arc<OnceLock<FunctionHook>>),
+    (local, functions, management): (&Arc<LocalReplicas>, &Arc<OnceLock<FunctionHook>>, &Management),
     registry: &mut Registry,
 ) -> Result<(Gateway, berth_mesh::Handle), Failure> {
     let server = &settings.server;
@@ -213,6 +215,7 @@ fn gateway(
         spans: telemetry.request_spans(),
         propagate: telemetry.propagation(),
         loops: Some(presence.loops.clone()),
+        beside: Some(management.hook()),
         http: settings.roles.gateway.then_some(server.http),
         routes_file: settings.roles.gateway.then(|| server.data.join("routes")),
         functions: Arc::clone(functions),

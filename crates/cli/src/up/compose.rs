@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use berth_control::{Handle, store::embedded::EmbeddedStore};
+use berth_control::{Handle, api::ApiRouter, store::embedded::EmbeddedStore};
 use berth_mesh::{Gateway, GatewayLink, Limits, local::LocalReplicas};
 use berth_peer::EventLoops;
 use berth_worker::{Worker, WorkerLink};
@@ -17,7 +17,7 @@ use super::{
     seams,
     settings::Settings,
 };
-use crate::{descriptors, failure::Failure, settings::functions, telemetry::Telemetry};
+use crate::{descriptors, failure::Failure, management::Management, settings::functions, telemetry::Telemetry};
 
 /// Everything of one machine: the control plane runs already, the data path does not yet.
 pub(super) struct System {
@@ -49,7 +49,9 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
         .map_err(|e| Failure::doing("the worker cannot start", e))?;
     let loops = EventLoops::start(settings.server.threads)
         .map_err(|e| Failure::doing("cannot start the threads that serve requests", e))?;
-    let config = berth_mesh::Config { loops: Some(loops), ..gateway_config(settings, telemetry) };
+    let management = Management::default();
+    let beside = Some(management.hook());
+    let config = berth_mesh::Config { loops: Some(loops), beside, ..gateway_config(settings, telemetry) };
     let hook = Arc::clone(&config.functions);
     let (gateway, look) = berth_mesh::build(config, settings.server.name.clone(), local, None, &mut registry)
         .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
@@ -71,7 +73,9 @@ pub(super) fn compose(settings: &Settings, telemetry: &Telemetry) -> Result<Syst
     }
     let sources = settings.sources.build(&settings.server.data, functions.as_ref(), &mut registry)?;
     let seams = seams::alone(Arc::new(Mutex::new(registry)), look, settings.server.name.clone(), functions.as_ref())?;
-    let control = ControlPlane::start(Parts { control, handle, listener, seams, sources })?;
+    let api_router = ApiRouter::alone(handle.clone(), seams);
+    management.connect(&api_router);
+    let control = ControlPlane::start(Parts { control, handle, listener, api: api_router, sources })?;
     Ok(System { worker, gateway, control, http, api })
 }
 

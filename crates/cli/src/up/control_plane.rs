@@ -29,7 +29,7 @@ pub(super) struct Parts {
     pub(super) control: Control,
     pub(super) handle: Handle,
     pub(super) listener: TcpListener,
-    pub(super) seams: api::Seams,
+    pub(super) api: api::ApiRouter,
     /// The sources of deployments besides the API.
     pub(super) sources: Setup,
 }
@@ -60,14 +60,14 @@ impl ControlPlane {
 }
 
 async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
-    let Parts { control, handle, listener, seams, sources } = parts;
+    let Parts { control, handle, listener, api: router, sources } = parts;
     let deciding = CancellationToken::new();
     let mut doors: JoinSet<Result<(), Failure>> = JoinSet::new();
     let listener = tokio::net::TcpListener::from_std(listener)?;
     doors.spawn({
-        let (handle, stop) = (handle.clone(), stop.clone());
+        let stop = stop.clone();
         async move {
-            let served: io::Result<()> = api::serve(listener, api::ApiRouter::alone(handle, seams), stop).await;
+            let served: io::Result<()> = api::serve(listener, router, stop).await;
             served.map_err(|e| Failure::doing("the control API failed", e))
         }
     });

@@ -9,7 +9,7 @@ use berth_spec::WorkerId;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use super::trial;
-use crate::failure::Failure;
+use crate::{failure::Failure, management::Management};
 
 /// The seams over one registry and one gateway.
 pub(crate) fn of(
@@ -26,6 +26,7 @@ pub(crate) fn of(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         members,
         leader,
+        beside: Some(Management::beside()),
         rules,
         functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
         trial,

@@ -26,6 +26,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Limit for the head of an answer. Longer than an apply of thousands of documents takes.
 const HEAD_WITHIN: Duration = Duration::from_secs(60);
 
+/// The same of a gRPC call, which may wait for a model to be loaded: longer than such calls wait.
+const CALL_WITHIN: Duration = Duration::from_secs(660);
+
 /// Headers of one connection, which the next one has of its own.
 const HOP: [HeaderName; 7] = [
     header::CONNECTION,
@@ -46,9 +49,12 @@ pub(super) async fn send(peers: &Peers, leader: &WorkerId, request: Request) -> 
     let Some(request) = onward(leader, request) else {
         return ApiError::new(Class::Invalid, "the path of the request cannot be relayed").into_response();
     };
+    let kind = request.headers().get(header::CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    let grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
+    let within = if grpc { CALL_WITHIN } else { HEAD_WITHIN };
     let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
     let sent = tokio::select! {
-        sent = tokio::time::timeout(HEAD_WITHIN, peer.send(request)) => sent,
+        sent = tokio::time::timeout(within, peer.send(request)) => sent,
         () = peer.lost() => return broken(leader, "it is gone", writes).into_response(),
     };
     match sent {

@@ -87,7 +87,7 @@ impl ApiRouter {
     }
 
     /// Answers a request of a client.
-    pub(super) async fn answer(&self, request: Request) -> Response {
+    pub async fn answer(&self, request: Request) -> Response {
         if let Some(file) = dashboard::answer(request.uri().path()).filter(|_| request.method().is_safe()) {
             return file;
         }
@@ -124,6 +124,18 @@ impl ApiRouter {
             };
             response.map(|body| body.map_err(Into::into).boxed_unsync())
         })
+    }
+
+    /// Makes the router of each term as it begins, so that what stands beside the API goes on without a first request.
+    pub(super) async fn follow_terms(self) {
+        let mut leadership = self.0.leadership.clone();
+        loop {
+            drop(self.router());
+            tokio::select! {
+                changed = leadership.changed() => if changed.is_err() { return },
+                () = self.0.stop.cancelled() => return,
+            }
+        }
     }
 
     /// True if [`ApiRouter::relayed`] answers this path on the peer port.
@@ -190,8 +202,13 @@ impl ApiRouter {
         let over = self.0.stop.child_token();
         let peer_queries = PeerQueries(self.0.relay.as_ref().map(|relay| relay.peers.clone()));
         let gateways = (Arc::clone(&self.0.sampler), Arc::clone(&self.0.recorder), peer_queries);
+        let beside = self.0.seams.beside.as_ref().map(|beside| beside(handle.clone()));
         let service = Arc::new(Service::new(handle, self.0.seams.clone(), gateways, over.clone()));
-        let router = rest::router(service);
+        let mut router = rest::router(service);
+        if let Some(beside) = beside {
+            // Its paths come first; the fallback of the API answers the rest.
+            router = router.merge(beside);
+        }
         *term = Some(TermRouter { epoch, router: router.clone(), _over: over.drop_guard() });
         Some(router)
     }

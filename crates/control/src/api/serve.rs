@@ -52,6 +52,7 @@ pub async fn serve(listener: TcpListener, api: ApiRouter, shutdown: Cancellation
     // Ends with this function.
     let mut recording = JoinSet::new();
     recording.spawn(api.clone().record());
+    recording.spawn(api.clone().follow_terms());
     loop {
         let (stream, place) = tokio::select! {
             () = shutdown.cancelled() => break,

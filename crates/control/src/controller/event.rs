@@ -64,6 +64,13 @@ pub enum Event {
     GatewayDetached(GatewayId),
     /// Message of a gateway.
     Gateway(GatewayId, GatewayEvent),
+    /// Somebody wants a deployment loaded, without a request for it.
+    Wanted {
+        /// Name of the deployment.
+        deployment: DeploymentName,
+        /// When it counts as used.
+        last_used: Time,
+    },
     /// The store took what [`Effect::Commit`](super::Effect::Commit) asked for, all of it.
     Committed,
     /// Not stored: another writer was faster, or the store failed.

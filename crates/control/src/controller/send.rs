@@ -64,6 +64,7 @@ impl Controller {
             let change = RouteChange { seq: self.route_seq, base, set: routes, unset, aliases: Vec::new(), readiness };
             out.push(Effect::SendRoutes { to: To::All, change });
         }
+        self.release_wanted(&scope, now);
         for gateway in std::mem::take(&mut self.unwelcomed) {
             self.welcome(gateway, now, out);
         }

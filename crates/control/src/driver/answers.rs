@@ -26,6 +26,12 @@ impl Driver {
             Request::Status { name, reply } => reply.send(self.known(&name)).is_err(),
             Request::Scan { scan, reply } => reply.send(self.scan(&scan)).is_err(),
             Request::Aliases { scan, reply } => reply.send(self.scan_aliases(&scan)).is_err(),
+            Request::AliasesOf { deployment, reply } => reply.send(world.aliases_of(&deployment)).is_err(),
+            Request::Want { name, last_used, reply } => {
+                let there = world.deployment(&name).is_some_and(|deployment| !deployment.deleting);
+                self.feed(Event::Wanted { deployment: name, last_used });
+                reply.send(there).is_err()
+            }
             Request::AliasTargets { alias, reply } => reply.send(report::alias_targets(world, &alias, now)).is_err(),
             Request::Explain { name, reply } => reply.send(report::explain(world, &name, now)).is_err(),
             Request::Preview { changes, reply } => reply.send(preview::preview(world, &changes, now)).is_err(),

@@ -202,6 +202,14 @@ impl Handle {
         Ok(DeploymentPage { items: items.into_iter().flatten().collect(), next, rev })
     }
 
+    /// The aliases that name a deployment as a target, those with a weight of 0 included.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub async fn aliases_of(&self, deployment: &DeploymentName) -> Result<Vec<DeploymentName>, Error> {
+        self.ask(|reply| Request::AliasesOf { deployment: deployment.clone(), reply }).await
+    }
+
     /// The names and owners of all aliases.
     pub(crate) async fn alias_owners(&self) -> Result<Vec<(DeploymentName, Origin)>, Error> {
         let (mut owners, mut after) = (Vec::new(), None);

@@ -3,6 +3,7 @@
 mod cluster;
 mod limits;
 mod unreported;
+mod wanted;
 
 use std::{sync::Arc, time::Duration};
 

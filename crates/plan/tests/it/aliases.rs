@@ -29,7 +29,9 @@ fn gateways_hear_of_every_alias_and_not_of_targets_without_a_weight() {
     let [route] = routes.aliases.as_slice() else { panic!("{routes:?}") };
     assert_eq!((&route.name, &route.sticky), (&name("iris"), &Stickiness::Client));
     assert_eq!(route.targets, [(name("v1"), 90), (name("v3"), 10)]);
+    assert_eq!((world.aliases_of(&name("v2")), world.aliases_of(&name("v4"))), (vec![name("iris")], vec![]));
     world.remove_alias(&name("iris"));
+    assert!(world.aliases_of(&name("v1")).is_empty());
     assert!(world.whole_routes(Time(1)).aliases.is_empty());
 }
 

@@ -1,0 +1,43 @@
+//! ModelMesh's management API on the port of the gateway. The gateway is made before the control API that answers there.
+
+use std::sync::{Arc, OnceLock};
+
+use berth_control::api::{ApiRouter, Beside};
+use berth_mesh::BesideHook;
+use futures::FutureExt as _;
+use tonic::Status;
+
+/// The way from the gateway to the control API, once there is one.
+#[derive(Clone, Default)]
+pub(crate) struct Management(Arc<OnceLock<ApiRouter>>);
+
+impl Management {
+    /// The hook of the gateway.
+    pub(crate) fn hook(&self) -> (&'static str, BesideHook) {
+        let api = Arc::clone(&self.0);
+        let answer = move |request: http::Request<hyper::body::Incoming>| {
+            let api = api.get().cloned();
+            let answer = async move {
+                match api {
+                    Some(api) => berth_modelmesh::answer(api, request).await,
+                    None => {
+                        let starting = Status::unavailable("the server is starting: try again");
+                        starting.into_http().map(|(): ()| berth_peer::full(""))
+                    }
+                }
+            };
+            answer.boxed()
+        };
+        (berth_modelmesh::PATH, Arc::new(answer))
+    }
+
+    /// Names the control API.
+    pub(crate) fn connect(&self, api: &ApiRouter) {
+        let _connected_before = self.0.set(api.clone()).is_err();
+    }
+
+    /// The service beside the control API.
+    pub(crate) fn beside() -> Beside {
+        Arc::new(berth_modelmesh::router)
+    }
+}

@@ -1,0 +1,159 @@
+//! Names and manifests of models: attributes in, a deployment's manifest out.
+
+use berth_spec::{
+    DeploymentName, ModelFormat, Namespace, OpaqueModel,
+    manifest::{ManifestAlias, ManifestDeployment, ParseContext},
+};
+use berth_wire::mmesh::ModelInfo;
+use serde_json::{Value, json};
+use tonic::{Status, metadata::MetadataMap};
+
+/// The annotation of a model that goes with the last virtual model that leads to it.
+pub(crate) const AUTO_DELETE: &str = "modelmesh.berth.dev/auto-delete";
+/// The annotation with the owner of a virtual model.
+pub(crate) const OWNER: &str = "modelmesh.berth.dev/owner";
+
+/// The format of models whose type names none.
+const OPAQUE: &str = "modelmesh";
+
+/// The most copies of a model: rate and concurrency decide how many there are, and no fleet has more workers.
+const COPIES: u32 = 100;
+
+/// The namespace that a call is about: `berth-namespace`, else `default`.
+pub(crate) fn namespace(metadata: &MetadataMap) -> Result<Namespace, Status> {
+    let Some(text) = metadata.get("berth-namespace") else { return Ok(Namespace::DEFAULT) };
+    let text = text.to_str().map_err(|_| Status::invalid_argument("berth-namespace is not ASCII"))?;
+    Namespace::new(text).map_err(|error| Status::invalid_argument(format!("berth-namespace is {text:?}: {error}")))
+}
+
+/// The name of a model or virtual model.
+pub(crate) fn name(namespace: &Namespace, field: &str, id: &str) -> Result<DeploymentName, Status> {
+    if id.is_empty() {
+        return Err(Status::invalid_argument(format!("{field} is empty")));
+    }
+    DeploymentName::within(namespace, id)
+        .map_err(|error| Status::invalid_argument(format!("{field} is {id:?}: {error}")))
+}
+
+/// The attributes as one location.
+pub(crate) fn location(info: &ModelInfo) -> OpaqueModel {
+    OpaqueModel { kind: info.r#type.clone(), path: info.path.clone(), key: info.key.clone() }
+}
+
+/// The attributes of a declared model; `None`: it is none of this API's.
+pub(crate) fn attributes(uri: &str) -> Option<OpaqueModel> {
+    uri.parse().ok()
+}
+
+/// The format of a type: `mt:NAME:VERSION` as ModelMesh Serving writes it, or a type that is a format itself. Others have
+/// a format of their own.
+fn format(kind: &str) -> ModelFormat {
+    let name = kind.strip_prefix("mt:").map_or(kind, |rest| rest.split('|').next().unwrap_or(rest));
+    let lower = name.to_lowercase();
+    let format = if kind.starts_with("rt:") { OPAQUE.parse() } else { lower.parse() };
+    let python = |format: &ModelFormat| format.is_python();
+    // A Python model needs a card, and these have none.
+    format.ok().filter(|format| !python(format)).unwrap_or_else(|| OPAQUE.parse().unwrap_or(ModelFormat::ONNX))
+}
+
+/// The manifest of a model.
+pub(crate) fn model(
+    name: &DeploymentName,
+    attributes: &OpaqueModel,
+    auto_delete: bool,
+) -> Result<ManifestDeployment, Status> {
+    let mut metadata = json!({ "name": name.name(), "namespace": name.namespace() });
+    if auto_delete {
+        metadata["annotations"] = json!({ AUTO_DELETE: "true" });
+    }
+    let document = json!({
+        "apiVersion": "berth.dev/v1",
+        "kind": "ModelDeployment",
+        "metadata": metadata,
+        "spec": {
+            "model": { "format": format(&attributes.kind).as_str(), "uri": attributes.to_string() },
+            "replicas": { "min": 0, "max": COPIES },
+        },
+    });
+    read(&document)
+}
+
+/// Reads a manifest of a deployment that is JSON already.
+pub(crate) fn read(document: &Value) -> Result<ManifestDeployment, Status> {
+    let context = ParseContext { file: "the request".to_owned(), ..ParseContext::default() };
+    let read = berth_spec::manifest::parse(&document.to_string(), &context);
+    let mut manifests = read.map_err(|errors| Status::invalid_argument(joined(&errors)))?;
+    manifests.pop().ok_or_else(|| Status::internal("the manifest of the model is empty"))
+}
+
+/// The manifest of a virtual model: what it leads to, and what it will lead to.
+pub(crate) fn vmodel(
+    name: &DeploymentName,
+    active: &DeploymentName,
+    target: &DeploymentName,
+    owner: &str,
+) -> Result<ManifestAlias, Status> {
+    let mut targets = vec![json!({ "deployment": active.name(), "weight": 1 })];
+    if target != active {
+        targets.push(json!({ "deployment": target.name(), "weight": 0 }));
+    }
+    let mut metadata = json!({ "name": name.name(), "namespace": name.namespace() });
+    if !owner.is_empty() {
+        metadata["annotations"] = json!({ OWNER: owner });
+    }
+    let document = json!({
+        "apiVersion": "berth.dev/v1", "kind": "Alias", "metadata": metadata, "spec": { "targets": targets },
+    });
+    let context = ParseContext { file: "the request".to_owned(), ..ParseContext::default() };
+    ManifestAlias::from_value(&document, &context).map_err(|errors| Status::invalid_argument(joined(&errors)))
+}
+
+/// An annotation in a stored manifest.
+pub(crate) fn annotation<'a>(manifest: &'a Value, key: &str) -> Option<&'a str> {
+    manifest.get("metadata")?.get("annotations")?.get(key)?.as_str()
+}
+
+fn joined(errors: &[berth_spec::manifest::ManifestError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_name_their_format_as_far_as_they_do() {
+        for (kind, expected) in [
+            ("mt:sklearn:0", "sklearn:0"),
+            ("mt:onnx|pv:v2", "onnx"),
+            ("mt:tensorflow:1.15|pv:v2", "tensorflow:1.15"),
+            ("rt:my-runtime", "modelmesh"),
+            ("ExampleType", "exampletype"),
+            ("a type of its own", "modelmesh"),
+            ("python", "modelmesh"),
+        ] {
+            assert_eq!(format(kind).as_str(), expected, "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_model_says_what_it_was_registered_with() {
+        let name = DeploymentName::new("team/My Model/1").expect("a name");
+        let info = ModelInfo { r#type: "mt:x".into(), path: "a b?c".into(), key: "{\"k\":1}".into() };
+        let manifest = model(&name, &location(&info), true).expect("a manifest");
+        assert_eq!(manifest.name, name);
+        assert_eq!(attributes(&manifest.spec.model.uri), Some(location(&info)));
+        assert_eq!(annotation(&manifest.raw, AUTO_DELETE), Some("true"));
+        assert_eq!(manifest.spec.replicas.min, 0);
+    }
+
+    #[test]
+    fn a_virtual_model_shows_where_it_goes() {
+        let name = |text: &str| DeploymentName::new(text).expect("a name");
+        let settled = vmodel(&name("v"), &name("a"), &name("a"), "").expect("an alias");
+        assert_eq!(settled.targets, [(name("a"), 1)]);
+        let going = vmodel(&name("v"), &name("a"), &name("b"), "me").expect("an alias");
+        assert_eq!(going.targets, [(name("a"), 1), (name("b"), 0)]);
+        assert_eq!(annotation(&going.raw, OWNER), Some("me"));
+    }
+}

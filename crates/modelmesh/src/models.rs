@@ -1,0 +1,228 @@
+//! Models: registering, removing, loading, and their state.
+
+use std::time::Duration;
+
+use berth_control::{
+    Handle,
+    handle::{ApplyRequest, DeleteRequest, DeploymentView, Error, Ownership},
+    store::Rev,
+};
+use berth_spec::{DeploymentName, OpaqueModel, Origin, Time};
+use berth_wire::mmesh::ModelInfo;
+use serde_json::{Value, json};
+use tonic::Status;
+
+use crate::{
+    code::{other_attributes, status},
+    ids::{self, AUTO_DELETE, annotation},
+    load,
+    status::ModelState,
+};
+
+/// Attempts of a change that lost to another caller. Each failure means that another one succeeded.
+pub(crate) const ATTEMPTS: usize = 8;
+
+/// The age that a model has which is loaded at registration and says nothing of its use: ModelMesh's. Models that are in use
+/// stay before it.
+const REGISTERED_USE: Duration = Duration::from_secs(60 * 60);
+
+/// The copies that the transition to a model keeps, as an annotation.
+pub(crate) const RAISED: &str = "modelmesh.berth.dev/raised";
+
+/// Loading of a model that is registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LoadWhen {
+    /// With its first request.
+    Asked,
+    /// At once, and the caller does not wait.
+    Now,
+    /// At once, and the caller waits.
+    Awaited,
+}
+
+/// Registers a model, if it is not registered with the same attributes.
+pub(crate) async fn declare(
+    handle: &Handle,
+    model: &DeploymentName,
+    info: &ModelInfo,
+    auto_delete: bool,
+) -> Result<(), Status> {
+    if info.r#type.is_empty() {
+        return Err(Status::invalid_argument("modelInfo.type is empty"));
+    }
+    let attributes = ids::location(info);
+    for _ in 0..ATTEMPTS {
+        let expect = match handle.get(model).await {
+            Ok(view) if !view.deployment.deleting => return same(&view, &attributes),
+            Ok(view) => view.rev,
+            Err(Error::NotFound(_)) => Rev::NONE,
+            Err(error) => return Err(status(error)),
+        };
+        let manifest = ids::model(model, &attributes, auto_delete)?;
+        let request = ApplyRequest { expect: Some(expect), ..ApplyRequest::new(manifest, Origin::API) };
+        match handle.apply(request).await {
+            Ok(_) => return Ok(()),
+            Err(Error::Stale { .. }) => {}
+            Err(error) => return Err(status(error)),
+        }
+    }
+    Err(status(Error::Contended(model.clone())))
+}
+
+fn same(view: &DeploymentView, attributes: &OpaqueModel) -> Result<(), Status> {
+    let uri = &view.deployment.spec.model.uri;
+    if ids::attributes(uri).as_ref() == Some(attributes) {
+        return Ok(());
+    }
+    Err(other_attributes(&view.deployment.name, uri))
+}
+
+/// Registers a model, and has it loaded where that is asked for.
+pub(crate) async fn register(
+    handle: &Handle,
+    model: &DeploymentName,
+    info: &ModelInfo,
+    (when, last_used): (LoadWhen, u64),
+) -> Result<ModelState, Status> {
+    declare(handle, model, info, false).await?;
+    if when != LoadWhen::Asked {
+        let registered = before(handle.now(), REGISTERED_USE);
+        load::start(handle, model, Some(load::time(last_used).unwrap_or(registered))).await?;
+    }
+    match when {
+        LoadWhen::Awaited => load::finished(handle, model).await,
+        LoadWhen::Asked | LoadWhen::Now => Ok(load::state(handle, model).await),
+    }
+}
+
+/// Has a model loaded.
+pub(crate) async fn ensure_loaded(
+    handle: &Handle,
+    model: &DeploymentName,
+    (when, last_used): (LoadWhen, u64),
+) -> Result<ModelState, Status> {
+    load::start(handle, model, load::time(last_used)).await?;
+    match when {
+        LoadWhen::Awaited => load::finished(handle, model).await,
+        LoadWhen::Asked | LoadWhen::Now => Ok(load::state(handle, model).await),
+    }
+}
+
+/// Removes a model that no virtual model leads to.
+pub(crate) async fn unregister(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
+    let view = match handle.get(model).await {
+        Ok(view) if !view.deployment.deleting => view,
+        Ok(_) | Err(Error::NotFound(_)) => return Ok(()),
+        Err(error) => return Err(status(error)),
+    };
+    if ids::attributes(&view.deployment.spec.model.uri).is_none() {
+        let message = format!("{model} was not registered here: delete it with `berth delete deployment`");
+        return Err(Status::failed_precondition(message));
+    }
+    let referents = handle.aliases_of(model).await.map_err(status)?;
+    if !referents.is_empty() {
+        let names: Vec<String> = referents.iter().map(ToString::to_string).collect();
+        let message = format!("model {model} cannot be removed: it is the target of vmodels {}", names.join(", "));
+        return Err(Status::failed_precondition(message));
+    }
+    delete(handle, model).await
+}
+
+async fn delete(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
+    let request = DeleteRequest { origin: Origin::API, expect: None, ownership: Ownership::Respect };
+    match handle.delete(model, request).await {
+        Ok(_) | Err(Error::NotFound(_)) => Ok(()),
+        Err(error) => Err(status(error)),
+    }
+}
+
+/// Removes a model that nothing leads to any more, if it was to go then.
+pub(crate) async fn release(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
+    let goes = handle.get(model).await.is_ok_and(|view| annotation(&view.manifest, AUTO_DELETE) == Some("true"));
+    if goes && handle.aliases_of(model).await.map_err(status)?.is_empty() {
+        tracing::info!(event = "model_released", %model, "no virtual model leads to the model any more: it is removed");
+        delete(handle, model).await?;
+    }
+    Ok(())
+}
+
+/// Notes that a model goes with the last virtual model that leads to it.
+pub(crate) async fn set_auto_delete(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
+    change(handle, model, |manifest| {
+        let there = annotation(manifest, AUTO_DELETE) == Some("true");
+        (!there).then(|| annotate(manifest, AUTO_DELETE, Some("true")))
+    })
+    .await
+}
+
+/// Keeps so many copies of a model loaded, until [`lower`].
+pub(crate) async fn raise(handle: &Handle, model: &DeploymentName, copies: u32) -> Result<(), Status> {
+    change(handle, model, |manifest| {
+        let min = manifest.pointer("/spec/replicas/min").and_then(Value::as_u64);
+        if min.is_some_and(|min| min >= u64::from(copies)) {
+            return None;
+        }
+        let mut raised = annotate(manifest, RAISED, Some("true"));
+        *raised.pointer_mut("/spec/replicas/min")? = json!(copies);
+        Some(raised)
+    })
+    .await
+}
+
+/// Leaves the number of copies to requests again.
+pub(crate) async fn lower(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
+    change(handle, model, |manifest| {
+        annotation(manifest, RAISED)?;
+        let mut lowered = annotate(manifest, RAISED, None);
+        *lowered.pointer_mut("/spec/replicas/min")? = json!(0);
+        Some(lowered)
+    })
+    .await
+}
+
+/// Changes the manifest of a model that was registered here; `None` from `changed`: there is nothing to change.
+async fn change(
+    handle: &Handle,
+    model: &DeploymentName,
+    changed: impl Fn(&Value) -> Option<Value>,
+) -> Result<(), Status> {
+    for _ in 0..ATTEMPTS {
+        let view = match handle.get(model).await {
+            Ok(view) => view,
+            Err(Error::NotFound(_)) => return Ok(()),
+            Err(error) => return Err(status(error)),
+        };
+        let ours = view.deployment.origin == Origin::API && ids::attributes(&view.deployment.spec.model.uri).is_some();
+        let Some(manifest) = changed(&view.manifest).filter(|_| ours && !view.deployment.deleting) else {
+            return Ok(());
+        };
+        let mut manifest = ids::read(&manifest)?;
+        manifest.name = model.clone();
+        let request = ApplyRequest { expect: Some(view.rev), ..ApplyRequest::new(manifest, Origin::API) };
+        match handle.apply(request).await {
+            Ok(_) => return Ok(()),
+            Err(Error::Stale { .. }) => {}
+            Err(error) => return Err(status(error)),
+        }
+    }
+    Err(status(Error::Contended(model.clone())))
+}
+
+/// The manifest with an annotation, or without it.
+fn annotate(manifest: &Value, key: &str, value: Option<&str>) -> Value {
+    let mut changed = manifest.clone();
+    let Some(metadata) = changed.get_mut("metadata").and_then(Value::as_object_mut) else { return changed };
+    let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+    if let Some(annotations) = annotations.as_object_mut() {
+        match value {
+            Some(value) => drop(annotations.insert(key.to_owned(), value.into())),
+            None => drop(annotations.remove(key)),
+        }
+    }
+    changed
+}
+
+/// A point in time that is earlier by so much.
+fn before(now: Time, by: Duration) -> Time {
+    Time(now.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+}

@@ -1,0 +1,126 @@
+//! The gRPC service, and the router that it is mounted as.
+
+use std::sync::Arc;
+
+use axum::Router;
+use berth_control::Handle;
+use berth_wire::mmesh::{
+    DeleteVModelRequest, DeleteVModelResponse, EnsureLoadedRequest, GetStatusRequest, GetVModelStatusRequest,
+    ModelStatusInfo, RegisterModelRequest, SetVModelRequest, UnregisterModelRequest, UnregisterModelResponse,
+    VModelStatusInfo,
+    model_mesh_server::{ModelMesh, ModelMeshServer},
+};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    ids::{name, namespace},
+    load,
+    models::{self, LoadWhen},
+    transition::Transitions,
+    vmodels::{self, Change},
+};
+
+/// The path below which the service answers.
+pub const PATH: &str = "/mmesh.ModelMesh/";
+
+/// The largest request: attributes of a model, far below it.
+const MAX_REQUEST: usize = 1 << 20;
+
+/// The service of one term of leadership.
+struct Service {
+    handle: Handle,
+    transitions: Arc<Transitions>,
+}
+
+/// The service over a control plane, to be mounted beside the control API. Changes of virtual models that were under way go
+/// on; they end with the router.
+#[must_use]
+pub fn router(handle: Handle) -> Router {
+    let transitions = Transitions::new(handle.clone());
+    transitions.resume();
+    let service = ModelMeshServer::new(Service { handle, transitions }).max_decoding_message_size(MAX_REQUEST);
+    Router::new().route_service(&format!("{PATH}{{method}}"), service)
+}
+
+fn when(load: bool, sync: bool) -> LoadWhen {
+    match (load, sync) {
+        (false, _) => LoadWhen::Asked,
+        (true, false) => LoadWhen::Now,
+        (true, true) => LoadWhen::Awaited,
+    }
+}
+
+#[tonic::async_trait]
+impl ModelMesh for Service {
+    async fn register_model(
+        &self,
+        request: Request<RegisterModelRequest>,
+    ) -> Result<Response<ModelStatusInfo>, Status> {
+        let (metadata, _, asked) = request.into_parts();
+        let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
+        let info = asked.model_info.ok_or_else(|| Status::invalid_argument("modelInfo is missing"))?;
+        let when = (when(asked.load_now, asked.sync), asked.last_used_time);
+        models::register(&self.handle, &model, &info, when).await.map(|state| Response::new(state.info))
+    }
+
+    async fn unregister_model(
+        &self,
+        request: Request<UnregisterModelRequest>,
+    ) -> Result<Response<UnregisterModelResponse>, Status> {
+        let (metadata, _, asked) = request.into_parts();
+        let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
+        models::unregister(&self.handle, &model).await.map(|()| Response::new(UnregisterModelResponse {}))
+    }
+
+    async fn get_model_status(&self, request: Request<GetStatusRequest>) -> Result<Response<ModelStatusInfo>, Status> {
+        let (metadata, _, asked) = request.into_parts();
+        let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
+        Ok(Response::new(load::state(&self.handle, &model).await.info))
+    }
+
+    async fn ensure_loaded(&self, request: Request<EnsureLoadedRequest>) -> Result<Response<ModelStatusInfo>, Status> {
+        let (metadata, _, asked) = request.into_parts();
+        let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
+        let when = (when(true, asked.sync), asked.last_used_time);
+        models::ensure_loaded(&self.handle, &model, when).await.map(|state| Response::new(state.info))
+    }
+
+    async fn set_v_model(&self, request: Request<SetVModelRequest>) -> Result<Response<VModelStatusInfo>, Status> {
+        let (metadata, _, asked) = request.into_parts();
+        let inside = namespace(&metadata)?;
+        let expected = Some(asked.expected_target_model_id).filter(|expected| !expected.is_empty());
+        let change = Change {
+            vmodel: name(&inside, "vModelId", &asked.v_model_id)?,
+            target: name(&inside, "targetModelId", &asked.target_model_id)?,
+            expected: expected.map(|id| name(&inside, "expectedTargetModelId", &id)).transpose()?,
+            owner: asked.owner,
+            info: asked.model_info,
+            update_only: asked.update_only,
+            auto_delete: asked.auto_delete_target_model,
+            load_now: asked.load_now,
+            force: asked.force,
+            sync: asked.sync,
+        };
+        vmodels::set(&self.handle, &self.transitions, change).await.map(Response::new)
+    }
+
+    async fn delete_v_model(
+        &self,
+        request: Request<DeleteVModelRequest>,
+    ) -> Result<Response<DeleteVModelResponse>, Status> {
+        let (metadata, _, asked) = request.into_parts();
+        let vmodel = name(&namespace(&metadata)?, "vModelId", &asked.v_model_id)?;
+        vmodels::remove(&self.handle, &self.transitions, &vmodel, &asked.owner).await?;
+        Ok(Response::new(DeleteVModelResponse {}))
+    }
+
+    async fn get_v_model_status(
+        &self,
+        request: Request<GetVModelStatusRequest>,
+    ) -> Result<Response<VModelStatusInfo>, Status> {
+        let (metadata, _, asked) = request.into_parts();
+        let vmodel = name(&namespace(&metadata)?, "vModelId", &asked.v_model_id)?;
+        let owner = Some(asked.owner.as_str()).filter(|owner| !owner.is_empty());
+        vmodels::tell(&self.handle, &vmodel, owner).await.map(Response::new)
+    }
+}

@@ -1,0 +1,123 @@
+//! The state of a model in ModelMesh's words, with the true state of each copy.
+
+use berth_control::handle::{DeploymentView, Error};
+use berth_spec::{
+    DeploymentName, Residency, Time,
+    status::{Phase, ReplicaStatus, Status},
+};
+use berth_wire::mmesh::{
+    ModelStatusInfo,
+    model_status_info::{ModelCopyInfo, ModelStatus},
+};
+
+/// A model as it is now.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ModelState {
+    pub(crate) info: ModelStatusInfo,
+    /// Copies that answer.
+    pub(crate) ready: u32,
+    /// Copies that are on their way.
+    pub(crate) coming: u32,
+}
+
+impl ModelState {
+    /// Its status.
+    pub(crate) fn status(&self) -> ModelStatus {
+        self.info.status()
+    }
+
+    /// The state of something that is not registered.
+    pub(crate) fn not_found() -> Self {
+        Self { info: ModelStatusInfo::default(), ready: 0, coming: 0 }
+    }
+
+    /// The state of a deployment, as the control plane tells it.
+    pub(crate) fn of(found: Result<&DeploymentView, &Error>) -> Self {
+        let view = match found {
+            Ok(view) if view.deployment.deleting => return Self::not_found(),
+            Ok(view) => view,
+            Err(Error::NotFound(_)) => return Self::not_found(),
+            Err(error) => {
+                let errors = vec![error.to_string()];
+                let info =
+                    ModelStatusInfo { status: ModelStatus::Unknown.into(), errors, ..ModelStatusInfo::default() };
+                return Self { info, ready: 0, coming: 0 };
+            }
+        };
+        match &view.status {
+            Some(status) => Self::seen(status),
+            // It was declared a moment ago.
+            None => Self { info: info(ModelStatus::NotLoaded), ready: 0, coming: 0 },
+        }
+    }
+
+    fn seen(status: &Status) -> Self {
+        let copies: Vec<_> = status.replicas.iter().map(|replica| (copy(replica), replica)).collect();
+        let count = |wanted: ModelStatus| {
+            let alike = copies.iter().filter(|(copy, replica)| copy.copy_status() == wanted && !replica.lost);
+            u32::try_from(alike.count()).unwrap_or(u32::MAX)
+        };
+        let (ready, coming) = (count(ModelStatus::Loaded), count(ModelStatus::Loading));
+        let mut errors = errors(status);
+        let state = if ready > 0 {
+            ModelStatus::Loaded
+        } else if coming > 0 {
+            ModelStatus::Loading
+        } else if !errors.is_empty() {
+            ModelStatus::LoadingFailed
+        } else if matches!(status.phase, Phase::ScheduleFailed | Phase::Failed) {
+            let said = status.conditions.iter().filter(|condition| !condition.message.is_empty());
+            errors.extend(said.map(|condition| condition.message.clone()).take(1));
+            ModelStatus::LoadingFailed
+        } else {
+            ModelStatus::NotLoaded
+        };
+        let mut infos: Vec<ModelCopyInfo> = copies.into_iter().map(|(copy, _)| copy).collect();
+        infos.sort_by_key(|copy| std::cmp::Reverse(copy.time));
+        let info = ModelStatusInfo { errors, model_copy_infos: infos, ..info(state) };
+        Self { info, ready, coming }
+    }
+}
+
+/// A status without copies.
+fn info(status: ModelStatus) -> ModelStatusInfo {
+    ModelStatusInfo { status: status.into(), ..ModelStatusInfo::default() }
+}
+
+fn copy(replica: &ReplicaStatus) -> ModelCopyInfo {
+    let (status, since) = match &replica.residency {
+        None | Some(Residency::Queued | Residency::Fetching { .. } | Residency::Preparing(_)) => {
+            (ModelStatus::Loading, None)
+        }
+        Some(Residency::Loading | Residency::Validating) => (ModelStatus::Loading, None),
+        Some(Residency::Ready(ready)) => (ModelStatus::Loaded, Some(ready.since)),
+        Some(Residency::Draining { since, .. }) => (ModelStatus::NotLoaded, Some(*since)),
+        Some(Residency::Failed(failure)) => (ModelStatus::LoadingFailed, Some(failure.at)),
+    };
+    let time = since.map_or(0, millis);
+    ModelCopyInfo { location: replica.worker.to_string(), copy_status: status.into(), time }
+}
+
+/// Messages of failed loads, the newest first.
+fn errors(status: &Status) -> Vec<String> {
+    let held = status.replicas.iter().filter_map(|replica| match &replica.residency {
+        Some(Residency::Failed(failure)) => Some(failure),
+        _ => None,
+    });
+    let wanted = status.failures.iter().filter(|failed| failed.revision == status.wanted);
+    let mut failures: Vec<_> = wanted.map(|failed| &failed.failure).chain(held).collect();
+    failures.sort_by_key(|failure| std::cmp::Reverse(failure.at));
+    let mut messages: Vec<String> = failures.into_iter().map(|failure| failure.message.clone()).collect();
+    messages.dedup();
+    messages
+}
+
+/// Milliseconds since the Unix epoch.
+pub(crate) fn millis(time: Time) -> u64 {
+    time.0 / 1_000_000
+}
+
+/// The error for a model that does not exist.
+pub(crate) fn missing(model: &DeploymentName) -> tonic::Status {
+    tonic::Status::not_found(format!("target model {model} not found"))
+}

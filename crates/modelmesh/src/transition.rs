@@ -1,0 +1,186 @@
+//! Changes of virtual models to another target: the target is loaded as often as the active model, then requests switch.
+//!
+//! ```text
+//! Loading ──as many ready as the active model has──▶ switched
+//!    └ failed: told, and tried again as the planner does ┘
+//! ```
+//! One task per change, for as long as it lasts. What is to change is in the store, so a new leader goes on.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use berth_control::{
+    Handle,
+    handle::{ListRequest, WatchEvent, WatchRequest},
+};
+use berth_spec::DeploymentName;
+use futures::StreamExt as _;
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::Status;
+
+use crate::{
+    code::status,
+    load, models,
+    vmodels::{self, VModel},
+};
+
+/// The time after which a change looks again though nothing was told: somebody may have changed the alias elsewhere.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The changes under way.
+pub(crate) struct Transitions {
+    handle: Handle,
+    going: Mutex<BTreeSet<DeploymentName>>,
+    tasks: TaskTracker,
+    /// Counts steps of changes.
+    progress: watch::Sender<u64>,
+    stop: CancellationToken,
+}
+
+impl Transitions {
+    pub(crate) fn new(handle: Handle) -> Arc<Self> {
+        let (progress, _) = watch::channel(0);
+        let stop = CancellationToken::new();
+        Arc::new(Self { handle, going: Mutex::default(), tasks: TaskTracker::new(), progress, stop })
+    }
+
+    /// Goes on with the changes that were under way when the last leader ended.
+    pub(crate) fn resume(self: &Arc<Self>) {
+        let me = Arc::downgrade(self);
+        let (handle, stop) = (self.handle.clone(), self.stop.clone());
+        self.tasks.spawn(stop.run_until_cancelled_owned(async move {
+            let mut after = None;
+            loop {
+                match handle.aliases(ListRequest { after: after.clone(), ..ListRequest::default() }).await {
+                    Ok(page) => {
+                        let Some(me) = me.upgrade() else { return };
+                        let changing = page.items.iter().filter(|found| found.alias.targets.iter().any(|t| t.1 == 0));
+                        changing.for_each(|found| me.changed(&found.alias.name));
+                        match page.next {
+                            Some(last) => after = Some(last),
+                            None => return,
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(event = "vmodels_unread", %error, "virtual models cannot be listed: trying again");
+                        sleep(LOOK_AGAIN).await;
+                    }
+                }
+            }
+        }));
+    }
+
+    /// Steps of changes as they come.
+    pub(crate) fn progress(&self) -> watch::Receiver<u64> {
+        self.progress.subscribe()
+    }
+
+    /// A virtual model was written: whoever waits looks again, and a change begins if there is one.
+    pub(crate) fn changed(self: &Arc<Self>, vmodel: &DeploymentName) {
+        self.progress.send_modify(|count| *count += 1);
+        if !self.going().insert(vmodel.clone()) {
+            return;
+        }
+        let (me, vmodel) = (Arc::downgrade(self), vmodel.clone());
+        let (handle, stop) = (self.handle.clone(), self.stop.clone());
+        let mut progress = self.progress();
+        self.tasks.spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                progress.mark_unchanged();
+                let going = match vmodels::read(&handle, &vmodel).await {
+                    Ok(Some(found)) if found.changes() => Some(found),
+                    Ok(_) => None,
+                    Err(error) => {
+                        tracing::warn!(event = "vmodel_unread", %vmodel, %error, "a virtual model cannot be read: trying again");
+                        sleep(LOOK_AGAIN).await;
+                        continue;
+                    }
+                };
+                let Some(found) = going else {
+                    let Some(me) = me.upgrade() else { return };
+                    // One that was set again in this moment begins anew.
+                    me.going().remove(&vmodel);
+                    return;
+                };
+                match step(&handle, &found).await {
+                    Ok(true) => tracing::info!(event = "vmodel_switched", %vmodel, model = %found.target, "requests go to the new target"),
+                    Ok(false) => wait(&handle, &found, &mut progress).await,
+                    Err(error) => {
+                        tracing::warn!(event = "vmodel_stuck", %vmodel, %error, "the change of a virtual model is tried again");
+                        sleep(LOOK_AGAIN).await;
+                    }
+                }
+                let Some(me) = me.upgrade() else { return };
+                me.progress.send_modify(|count| *count += 1);
+            }
+        }));
+    }
+
+    fn going(&self) -> std::sync::MutexGuard<'_, BTreeSet<DeploymentName>> {
+        self.going.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Transitions {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// Switches if the target is ready for it, else has it loaded. True: switched.
+async fn step(handle: &Handle, found: &VModel) -> Result<bool, Status> {
+    let (active, target) = (load::state(handle, &found.active).await, load::state(handle, &found.target).await);
+    let copies = active.ready.max(1);
+    // Fewer copies are enough where there is no room for more.
+    let all_there_is = target.ready > 0 && target.coming == 0 && is_raised(handle, found, copies).await;
+    if target.ready >= copies || active.ready == 0 || all_there_is {
+        let (vmodel, owner, target) = (&found.name, found.owner.as_str(), &found.target);
+        if vmodels::write(handle, (vmodel, owner), (target, target), found.rev).await? {
+            vmodels::settle(handle, found, &(target.clone(), target.clone())).await?;
+            return Ok(true);
+        }
+        return Ok(false);
+    }
+    models::raise(handle, &found.target, copies).await?;
+    load::start(handle, &found.target, None).await?;
+    Ok(false)
+}
+
+/// The target wants so many copies already, and its plan has been made.
+async fn is_raised(handle: &Handle, found: &VModel, copies: u32) -> bool {
+    let Ok(view) = handle.get(&found.target).await else { return false };
+    let seen = view.status.as_ref().is_some_and(|status| status.observed_generation == view.deployment.generation);
+    seen && view.deployment.spec.replicas.min >= copies
+}
+
+/// Waits until something may have changed.
+async fn wait(handle: &Handle, found: &VModel, progress: &mut watch::Receiver<u64>) {
+    let request = WatchRequest { name: Some(found.target.clone()), ..WatchRequest::default() };
+    let told = async {
+        let Ok(mut changes) = handle.watch(request).await.map_err(status) else { return };
+        // What there is now was looked at.
+        let mut present = true;
+        while let Some(Ok(event)) = changes.next().await {
+            match event {
+                WatchEvent::Bookmark(_) => present = false,
+                _ if present => {}
+                _ => return,
+            }
+        }
+    };
+    let change = async {
+        tokio::select! {
+            () = told => {}
+            _ = progress.changed() => {}
+        }
+    };
+    // Over either way: it looks again.
+    let _looks_again = timeout(LOOK_AGAIN, change).await.is_err();
+}

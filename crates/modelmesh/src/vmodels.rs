@@ -1,0 +1,269 @@
+//! Virtual models: setting, removing, and their state.
+//!
+//! ```text
+//! Settled(active) ──another target──▶ Changing(active, target) ──target as often loaded as active──▶ Settled(target)
+//!                                       └─ at once, where active has no copy, target has as many, or `force` ─┘
+//! ```
+
+use std::{sync::Arc, time::Duration};
+
+use berth_control::{
+    Handle,
+    handle::{ApplyAlias, ApplyMode, DeclaredAlias, DeleteAlias, DeleteRequest, Error, Ownership},
+    store::Rev,
+};
+use berth_spec::{DeploymentName, Origin};
+use berth_wire::mmesh::{
+    ModelInfo, VModelStatusInfo, model_status_info::ModelStatus, v_model_status_info::VModelStatus,
+};
+use tokio::time::{Instant, timeout_at};
+use tonic::Status;
+
+use crate::{
+    code::{other_owner, status},
+    ids::{self, OWNER, annotation},
+    load,
+    models::{self, ATTEMPTS},
+    status::missing,
+    transition::Transitions,
+};
+
+/// The longest that a synchronous change waits: ModelMesh's.
+const CHANGE_WITHIN: Duration = Duration::from_secs(240);
+
+/// A virtual model as it is stored.
+#[derive(Debug, Clone)]
+pub(crate) struct VModel {
+    pub(crate) name: DeploymentName,
+    pub(crate) rev: Rev,
+    /// The model that answers.
+    pub(crate) active: DeploymentName,
+    /// The model that is to answer; the active one where nothing changes.
+    pub(crate) target: DeploymentName,
+    pub(crate) owner: String,
+}
+
+/// A change of a virtual model.
+pub(crate) struct Change {
+    pub(crate) vmodel: DeploymentName,
+    pub(crate) target: DeploymentName,
+    pub(crate) owner: String,
+    /// The target is registered with these attributes first.
+    pub(crate) info: Option<ModelInfo>,
+    pub(crate) expected: Option<DeploymentName>,
+    pub(crate) update_only: bool,
+    pub(crate) auto_delete: bool,
+    pub(crate) load_now: bool,
+    pub(crate) force: bool,
+    pub(crate) sync: bool,
+}
+
+impl VModel {
+    fn of(found: &DeclaredAlias) -> Option<Self> {
+        let targets = &found.alias.targets;
+        let (active, _) = targets.iter().rev().max_by_key(|(_, weight)| *weight)?;
+        let target = targets.iter().find(|(_, weight)| *weight == 0).map_or(active, |(target, _)| target);
+        Some(Self {
+            name: found.alias.name.clone(),
+            rev: found.rev,
+            active: active.clone(),
+            target: target.clone(),
+            owner: annotation(&found.manifest, OWNER).unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// True while it changes to another target.
+    pub(crate) fn changes(&self) -> bool {
+        self.active != self.target
+    }
+}
+
+/// Reads a virtual model; `None`: there is none.
+pub(crate) async fn read(handle: &Handle, vmodel: &DeploymentName) -> Result<Option<VModel>, Status> {
+    match handle.alias(vmodel).await {
+        Ok(found) => Ok(VModel::of(&found)),
+        Err(Error::NoAlias(_)) => Ok(None),
+        Err(error) => Err(status(error)),
+    }
+}
+
+/// Writes what a virtual model leads to, if it is still as it was read. False: somebody else was faster.
+pub(crate) async fn write(
+    handle: &Handle,
+    (vmodel, owner): (&DeploymentName, &str),
+    (active, target): (&DeploymentName, &DeploymentName),
+    expect: Rev,
+) -> Result<bool, Status> {
+    let manifest = ids::vmodel(vmodel, active, target, owner)?;
+    let request = ApplyAlias { expect: Some(expect), ..ApplyAlias::new(manifest, Origin::API) };
+    match handle.apply_alias(&request).await {
+        Ok(_) => Ok(true),
+        Err(Error::Stale { .. }) => Ok(false),
+        Err(error) => Err(status(error)),
+    }
+}
+
+/// Creates a virtual model, or gives it another target.
+pub(crate) async fn set(
+    handle: &Handle,
+    transitions: &Arc<Transitions>,
+    change: Change,
+) -> Result<VModelStatusInfo, Status> {
+    for _ in 0..ATTEMPTS {
+        let before = read(handle, &change.vmodel).await?;
+        check(&change, before.as_ref())?;
+        prepare(handle, &change).await?;
+        let after = wanted(handle, &change, before.as_ref()).await;
+        let unchanged = before.as_ref().is_some_and(|before| (&before.active, &before.target) == (&after.0, &after.1));
+        if !unchanged {
+            let rev = before.as_ref().map_or(Rev::NONE, |before| before.rev);
+            if !write(handle, (&change.vmodel, &change.owner), (&after.0, &after.1), rev).await? {
+                continue;
+            }
+        }
+        if let Some(before) = before {
+            settle(handle, &before, &after).await?;
+        }
+        if change.load_now {
+            load::start(handle, &change.target, None).await?;
+        }
+        transitions.changed(&change.vmodel);
+        if change.sync {
+            settled(handle, transitions, &change.vmodel).await?;
+        }
+        return tell(handle, &change.vmodel, None).await;
+    }
+    Err(status(Error::Contended(change.vmodel)))
+}
+
+/// The rules that concern what is there.
+fn check(change: &Change, before: Option<&VModel>) -> Result<(), Status> {
+    let expected = |found: Option<&DeploymentName>| match &change.expected {
+        Some(expected) if found != Some(expected) => {
+            let found = found.map_or_else(|| "none".to_owned(), ToString::to_string);
+            let message = format!("the target of vmodel {} is {found}, not {expected}", change.vmodel);
+            Err(Status::failed_precondition(message))
+        }
+        _ => Ok(()),
+    };
+    match before {
+        None if change.update_only => Err(Status::not_found("vmodel not found")),
+        None => expected(None),
+        Some(before) if before.owner != change.owner => Err(other_owner(&change.vmodel, &before.owner)),
+        // Asking again for what is so already is no conflict.
+        Some(before) if before.target == change.target => Ok(()),
+        Some(before) => expected(Some(&before.target)),
+    }
+}
+
+/// Registers the target, or finds it.
+async fn prepare(handle: &Handle, change: &Change) -> Result<(), Status> {
+    match &change.info {
+        Some(info) => models::declare(handle, &change.target, info, change.auto_delete).await?,
+        None if load::state(handle, &change.target).await.status() == ModelStatus::NotFound => {
+            return Err(missing(&change.target));
+        }
+        None => {}
+    }
+    if change.auto_delete { models::set_auto_delete(handle, &change.target).await } else { Ok(()) }
+}
+
+/// The active model and the target after a change.
+async fn wanted(handle: &Handle, change: &Change, before: Option<&VModel>) -> (DeploymentName, DeploymentName) {
+    let target = change.target.clone();
+    let Some(before) = before.filter(|before| before.active != target && !change.force) else {
+        return (target.clone(), target);
+    };
+    let (active, new) = (load::state(handle, &before.active).await, load::state(handle, &target).await);
+    if active.ready == 0 || new.ready >= active.ready {
+        return (target.clone(), target);
+    }
+    (before.active.clone(), target)
+}
+
+/// Lets go of what a virtual model led to before.
+pub(crate) async fn settle(
+    handle: &Handle,
+    before: &VModel,
+    (active, target): &(DeploymentName, DeploymentName),
+) -> Result<(), Status> {
+    if active == target {
+        models::lower(handle, target).await?;
+    }
+    for old in [&before.active, &before.target] {
+        if old != active && old != target {
+            models::lower(handle, old).await?;
+            models::release(handle, old).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until a change is done, or has failed, or the time is over.
+async fn settled(handle: &Handle, transitions: &Transitions, vmodel: &DeploymentName) -> Result<(), Status> {
+    let deadline = Instant::now() + CHANGE_WITHIN;
+    let mut progress = transitions.progress();
+    loop {
+        progress.mark_unchanged();
+        let told = tell(handle, vmodel, None).await?;
+        if told.status() != VModelStatus::Transitioning {
+            return Ok(());
+        }
+        match timeout_at(deadline, progress.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Status::unavailable("the controller is stopping: try again")),
+            Err(_) => return Ok(()),
+        }
+    }
+}
+
+/// The state of a virtual model. One of another owner is not found.
+pub(crate) async fn tell(
+    handle: &Handle,
+    vmodel: &DeploymentName,
+    owner: Option<&str>,
+) -> Result<VModelStatusInfo, Status> {
+    let found = read(handle, vmodel).await?.filter(|found| owner.is_none_or(|owner| owner == found.owner));
+    let Some(found) = found else { return Ok(VModelStatusInfo::default()) };
+    let (active, target) = (load::state(handle, &found.active).await, load::state(handle, &found.target).await);
+    let status = match (found.changes(), target.status()) {
+        (false, _) => VModelStatus::Defined,
+        (true, ModelStatus::LoadingFailed | ModelStatus::NotFound) => VModelStatus::TransitionFailed,
+        (true, _) => VModelStatus::Transitioning,
+    };
+    Ok(VModelStatusInfo {
+        status: status.into(),
+        active_model_id: found.active.name().to_owned(),
+        target_model_id: found.target.name().to_owned(),
+        active_model_status: Some(active.info),
+        target_model_status: Some(target.info),
+        owner: found.owner,
+    })
+}
+
+/// Removes a virtual model. One that is not there, or of another owner, is no error.
+pub(crate) async fn remove(
+    handle: &Handle,
+    transitions: &Arc<Transitions>,
+    vmodel: &DeploymentName,
+    owner: &str,
+) -> Result<(), Status> {
+    for _ in 0..ATTEMPTS {
+        let Some(found) = read(handle, vmodel).await?.filter(|found| owner == found.owner) else { return Ok(()) };
+        let of = DeleteRequest { origin: Origin::API, expect: Some(found.rev), ownership: Ownership::Respect };
+        match handle.delete_alias(vmodel, DeleteAlias { mode: ApplyMode::Commit, of }).await {
+            Ok(_) => {
+                transitions.changed(vmodel);
+                for model in [&found.active, &found.target] {
+                    models::lower(handle, model).await?;
+                    models::release(handle, model).await?;
+                }
+                return Ok(());
+            }
+            Err(Error::NoAlias(_)) => return Ok(()),
+            Err(Error::Stale { .. }) => {}
+            Err(error) => return Err(status(error)),
+        }
+    }
+    Err(status(Error::Contended(vmodel.clone())))
+}

@@ -1,0 +1,202 @@
+//! Virtual models: targets, owners, transitions, and what goes with them.
+
+use std::sync::Arc;
+
+use berth_wire::mmesh::{
+    DeleteVModelRequest, GetVModelStatusRequest, SetVModelRequest, UnregisterModelRequest,
+    model_status_info::ModelStatus, v_model_status_info::VModelStatus,
+};
+use tonic::Code;
+
+use crate::town::{Town, attributes, name, setting};
+
+#[tokio::test]
+async fn a_virtual_model_is_an_alias() {
+    let mut town = Town::new(1).await;
+    assert_eq!(town.vmodel("v").await.status(), VModelStatus::NotFound);
+    assert_eq!(town.set(setting("v", "a")).await.expect_err("no target").code(), Code::NotFound);
+    town.register("a", "p").await.expect("registered");
+    let only = SetVModelRequest { update_only: true, ..setting("v", "a") };
+    assert_eq!(town.set(only).await.expect_err("nothing to update").code(), Code::NotFound);
+    let told = town.set(setting("v", "a")).await.expect("set");
+    assert_eq!((told.status(), told.active_model_id.as_str()), (VModelStatus::Defined, "a"));
+    assert_eq!(told.active_model_status.expect("told").status(), ModelStatus::NotLoaded);
+    let alias = town.handle.alias(&name("v")).await.expect("it is there").alias;
+    assert_eq!(alias.targets, [(name("a"), 1)]);
+
+    let unregister = UnregisterModelRequest { model_id: "a".to_owned() };
+    let refused = town.client.unregister_model(unregister.clone()).await.expect_err("it has a referent");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let delete = DeleteVModelRequest { v_model_id: "v".to_owned(), owner: String::new() };
+    town.client.delete_v_model(delete.clone()).await.expect("removed");
+    town.client.delete_v_model(delete).await.expect("it is gone, which is no error");
+    town.client.unregister_model(unregister).await.expect("removed");
+}
+
+#[tokio::test]
+async fn a_change_loads_the_target_before_it_switches() {
+    let mut town = Town::new(1).await;
+    town.loaded("a", "p").await;
+    town.set(setting("v", "a")).await.expect("set");
+    let to_b = SetVModelRequest { model_info: Some(attributes("SLOW")), ..setting("v", "b") };
+    let told = town.set(to_b.clone()).await.expect("set");
+    assert_eq!(told.status(), VModelStatus::Transitioning, "{told:?}");
+    assert_eq!((told.active_model_id.as_str(), told.target_model_id.as_str()), ("a", "b"));
+    let again = town.set(to_b).await.expect("the same again");
+    assert_eq!(again.active_model_id, "a");
+    let alias = town.handle.alias(&name("v")).await.expect("it is there").alias;
+    assert_eq!(alias.targets, [(name("a"), 1), (name("b"), 0)], "people see where it goes");
+    town.open();
+    town.settles("v", "b").await;
+    assert_eq!(town.status("a").await.status(), ModelStatus::Loaded, "nothing needs its room");
+    assert_eq!(town.handle.get(&name("b")).await.expect("it is there").deployment.spec.replicas.min, 0);
+}
+
+#[tokio::test]
+async fn a_synchronous_change_returns_when_it_is_done() {
+    let mut town = Town::new(1).await;
+    town.loaded("a", "p").await;
+    town.set(setting("v", "a")).await.expect("set");
+    town.register("b", "q").await.expect("registered");
+    let told = town.set(SetVModelRequest { sync: true, ..setting("v", "b") }).await.expect("set");
+    assert_eq!((told.status(), told.active_model_id.as_str()), (VModelStatus::Defined, "b"));
+    let bad = SetVModelRequest { sync: true, model_info: Some(attributes("FAIL_broken")), ..setting("v", "c") };
+    let told = town.set(bad).await.expect("set");
+    assert_eq!((told.status(), told.active_model_id.as_str()), (VModelStatus::TransitionFailed, "b"));
+    assert_eq!(told.target_model_status.expect("told").errors, ["broken"]);
+    // The way back is another target.
+    let told = town.set(SetVModelRequest { sync: true, ..setting("v", "b") }).await.expect("set");
+    assert_eq!(told.status(), VModelStatus::Defined);
+    assert_eq!(town.handle.get(&name("c")).await.expect("it is there").deployment.spec.replicas.min, 0);
+}
+
+#[tokio::test]
+async fn a_target_comes_to_the_scale_of_the_active_model_first() {
+    let mut town = Town::new(2).await;
+    town.loaded("a", "p").await;
+    let view = town.handle.get(&name("a")).await.expect("it is there");
+    let mut manifest = view.manifest.clone();
+    manifest["spec"]["replicas"]["min"] = 2.into();
+    let read = berth_spec::manifest::parse(&manifest.to_string(), &Default::default()).expect("a manifest").remove(0);
+    let request = berth_control::handle::ApplyRequest::new(read, berth_spec::Origin::API);
+    town.handle.apply(request).await.expect("applied");
+    let loaded = |told: &berth_wire::mmesh::ModelStatusInfo| {
+        told.model_copy_infos.iter().filter(|copy| copy.copy_status() == ModelStatus::Loaded).count()
+    };
+    while loaded(&town.status("a").await) < 2 {
+        tokio::task::yield_now().await;
+    }
+    town.set(setting("v", "a")).await.expect("set");
+    let told = town.set(SetVModelRequest { model_info: Some(attributes("q")), ..setting("v", "b") }).await;
+    assert_ne!(told.expect("set").status(), VModelStatus::TransitionFailed);
+    town.settles("v", "b").await;
+    assert_eq!(loaded(&town.status("b").await), 2);
+}
+
+#[tokio::test]
+async fn what_is_not_loaded_and_what_is_forced_switches_at_once() {
+    let mut town = Town::new(1).await;
+    town.register("a", "p").await.expect("registered");
+    town.register("b", "SLOW").await.expect("registered");
+    town.set(setting("v", "a")).await.expect("set");
+    let told = town.set(setting("v", "b")).await.expect("set");
+    assert_eq!((told.status(), told.active_model_id.as_str()), (VModelStatus::Defined, "b"));
+    town.loaded("c", "p").await;
+    town.set(setting("w", "c")).await.expect("set");
+    let forced = town.set(SetVModelRequest { force: true, ..setting("w", "b") }).await.expect("set");
+    assert_eq!((forced.status(), forced.active_model_id.as_str()), (VModelStatus::Defined, "b"));
+    let now = SetVModelRequest { load_now: true, ..setting("x", "b") };
+    assert_eq!(town.set(now).await.expect("set").active_model_id, "b");
+    town.open();
+    assert_eq!(town.ensure("b", true).await.expect("told").status(), ModelStatus::Loaded);
+}
+
+#[tokio::test]
+async fn owners_and_expected_targets_are_checked() {
+    let mut town = Town::new(1).await;
+    for id in ["a", "b", "c"] {
+        town.register(id, "p").await.expect("registered");
+    }
+    let of = |owner: &str, target: &str| SetVModelRequest { owner: owner.to_owned(), ..setting("v", target) };
+    assert_eq!(town.set(of("isvc", "a")).await.expect("set").owner, "isvc");
+    for other in ["ksp", ""] {
+        let refused = town.set(of(other, "b")).await.expect_err("another owner");
+        assert_eq!(refused.code(), Code::AlreadyExists);
+        assert!(refused.message().contains("already exists with different owner \"isvc\""), "{refused}");
+    }
+    let told = |owner: &str| GetVModelStatusRequest { v_model_id: "v".to_owned(), owner: owner.to_owned() };
+    let other = town.client.get_v_model_status(told("ksp")).await.expect("told").into_inner();
+    assert_eq!(other.status(), VModelStatus::NotFound);
+    let delete = DeleteVModelRequest { v_model_id: "v".to_owned(), owner: "ksp".to_owned() };
+    town.client.delete_v_model(delete).await.expect("silent");
+    assert_eq!(town.vmodel("v").await.owner, "isvc");
+
+    let expecting = |expected: &str, target: &str| SetVModelRequest {
+        expected_target_model_id: expected.to_owned(),
+        ..of("isvc", target)
+    };
+    assert_eq!(town.set(expecting("b", "c")).await.expect_err("it is a").code(), Code::FailedPrecondition);
+    assert_eq!(town.set(expecting("a", "b")).await.expect("set").target_model_id, "b");
+    assert_eq!(town.set(expecting("a", "b")).await.expect("it is so already").target_model_id, "b");
+    let new = SetVModelRequest { expected_target_model_id: "a".to_owned(), ..setting("new", "b") };
+    assert_eq!(town.set(new).await.expect_err("there is none").code(), Code::FailedPrecondition);
+    for wrong in [setting("", "a"), setting("v", "")] {
+        assert_eq!(town.set(wrong).await.expect_err("an id is empty").code(), Code::InvalidArgument);
+    }
+}
+
+#[tokio::test]
+async fn a_model_goes_with_the_last_virtual_model_that_leads_to_it() {
+    let mut town = Town::new(1).await;
+    let auto = |vmodel: &str, target: &str| SetVModelRequest {
+        auto_delete_target_model: true,
+        model_info: Some(attributes("p")),
+        ..setting(vmodel, target)
+    };
+    town.set(auto("v", "a")).await.expect("set");
+    town.set(auto("w", "a")).await.expect("set");
+    town.set(auto("v", "b")).await.expect("set");
+    assert_eq!(town.status("a").await.status(), ModelStatus::NotLoaded, "w leads to it");
+    town.set(auto("w", "b")).await.expect("set");
+    assert_eq!(town.status("a").await.status(), ModelStatus::NotFound);
+    town.register("kept", "p").await.expect("registered");
+    town.set(setting("v", "kept")).await.expect("set");
+    for vmodel in ["v", "w"] {
+        let delete = DeleteVModelRequest { v_model_id: vmodel.to_owned(), owner: String::new() };
+        town.client.delete_v_model(delete).await.expect("removed");
+    }
+    assert_eq!(town.status("b").await.status(), ModelStatus::NotFound);
+    assert_eq!(town.status("kept").await.status(), ModelStatus::NotLoaded);
+}
+
+#[tokio::test]
+async fn a_change_goes_on_after_a_restart() {
+    let mut town = Town::new(1).await;
+    town.loaded("a", "p").await;
+    town.set(setting("v", "a")).await.expect("set");
+    let told = town.set(SetVModelRequest { model_info: Some(attributes("SLOW")), ..setting("v", "b") }).await;
+    assert_eq!(told.expect("set").status(), VModelStatus::Transitioning);
+    let store = town.stop().await;
+    let mut town = Town::over(Arc::clone(&store), 1).await;
+    town.open();
+    town.settles("v", "b").await;
+}
+
+#[tokio::test]
+async fn many_callers_set_one_virtual_model() {
+    let mut town = Town::new(1).await;
+    for id in 0..8 {
+        town.loaded(&format!("m{id}"), "p").await;
+    }
+    let calls = (0..8).map(|id| {
+        let mut client = town.client.clone();
+        async move { client.set_v_model(setting("v", &format!("m{id}"))).await }
+    });
+    let told: Vec<_> = futures::future::join_all(calls).await;
+    assert!(told.iter().any(Result::is_ok), "{told:?}");
+    for refused in told.into_iter().filter_map(Result::err) {
+        assert!(matches!(refused.code(), Code::Unavailable | Code::Aborted), "{refused}");
+    }
+    let told = town.vmodel("v").await;
+    assert!(told.active_model_id.starts_with('m') && told.status() != VModelStatus::NotFound, "{told:?}");
+}
