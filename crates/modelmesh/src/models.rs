@@ -26,7 +26,7 @@ pub(crate) const ATTEMPTS: usize = 8;
 /// stay before it.
 const REGISTERED_USE: Duration = Duration::from_secs(60 * 60);
 
-/// The copies that the transition to a model keeps, as an annotation.
+/// The label of a model whose number of copies a transition keeps up.
 pub(crate) const RAISED: &str = "modelmesh.berth.dev/raised";
 
 /// Loading of a model that is registered.
@@ -150,7 +150,7 @@ pub(crate) async fn release(handle: &Handle, model: &DeploymentName) -> Result<(
 pub(crate) async fn set_auto_delete(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
     change(handle, model, |manifest| {
         let there = annotation(manifest, AUTO_DELETE) == Some("true");
-        (!there).then(|| annotate(manifest, AUTO_DELETE, Some("true")))
+        (!there).then(|| noted(manifest, "annotations", AUTO_DELETE, Some("true")))
     })
     .await
 }
@@ -162,7 +162,7 @@ pub(crate) async fn raise(handle: &Handle, model: &DeploymentName, copies: u32) 
         if min.is_some_and(|min| min >= u64::from(copies)) {
             return None;
         }
-        let mut raised = annotate(manifest, RAISED, Some("true"));
+        let mut raised = noted(manifest, "labels", RAISED, Some("true"));
         *raised.pointer_mut("/spec/replicas/min")? = json!(copies);
         Some(raised)
     })
@@ -172,8 +172,8 @@ pub(crate) async fn raise(handle: &Handle, model: &DeploymentName, copies: u32) 
 /// Leaves the number of copies to requests again.
 pub(crate) async fn lower(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
     change(handle, model, |manifest| {
-        annotation(manifest, RAISED)?;
-        let mut lowered = annotate(manifest, RAISED, None);
+        manifest.get("metadata")?.get("labels")?.get(RAISED)?;
+        let mut lowered = noted(manifest, "labels", RAISED, None);
         *lowered.pointer_mut("/spec/replicas/min")? = json!(0);
         Some(lowered)
     })
@@ -208,15 +208,14 @@ async fn change(
     Err(status(Error::Contended(model.clone())))
 }
 
-/// The manifest with an annotation, or without it.
-fn annotate(manifest: &Value, key: &str, value: Option<&str>) -> Value {
+/// The manifest with an entry in a part of its metadata, or without it.
+fn noted(manifest: &Value, part: &str, key: &str, value: Option<&str>) -> Value {
     let mut changed = manifest.clone();
     let Some(metadata) = changed.get_mut("metadata").and_then(Value::as_object_mut) else { return changed };
-    let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
-    if let Some(annotations) = annotations.as_object_mut() {
+    if let Some(entries) = metadata.entry(part).or_insert_with(|| json!({})).as_object_mut() {
         match value {
-            Some(value) => drop(annotations.insert(key.to_owned(), value.into())),
-            None => drop(annotations.remove(key)),
+            Some(value) => drop(entries.insert(key.to_owned(), value.into())),
+            None => drop(entries.remove(key)),
         }
     }
     changed

@@ -7,7 +7,7 @@
 //! One task per change, for as long as it lasts. What is to change is in the store, so a new leader goes on.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -34,6 +34,9 @@ use crate::{
 /// The time after which a change looks again though nothing was told: somebody may have changed the alias elsewhere.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// The time for which a model keeps its copies after a switch: until the rate of its requests is known, which then decides.
+const KEPT: Duration = Duration::from_secs(60);
+
 /// The changes under way.
 pub(crate) struct Transitions {
     handle: Handle,
@@ -56,6 +59,11 @@ impl Transitions {
         let me = Arc::downgrade(self);
         let (handle, stop) = (self.handle.clone(), self.stop.clone());
         self.tasks.spawn(stop.run_until_cancelled_owned(async move {
+            let labels = BTreeMap::from([(models::RAISED.to_owned(), "true".to_owned())]);
+            let raised = handle.list(ListRequest { labels, ..ListRequest::default() }).await;
+            if let (Ok(raised), Some(me)) = (raised, me.upgrade()) {
+                raised.items.iter().for_each(|found| me.cool(&found.deployment.name));
+            }
             let mut after = None;
             loop {
                 match handle.aliases(ListRequest { after: after.clone(), ..ListRequest::default() }).await {
@@ -73,6 +81,17 @@ impl Transitions {
                         sleep(LOOK_AGAIN).await;
                     }
                 }
+            }
+        }));
+    }
+
+    /// Leaves the number of copies of a model to requests again, after a while.
+    pub(crate) fn cool(self: &Arc<Self>, model: &DeploymentName) {
+        let (handle, stop, model) = (self.handle.clone(), self.stop.clone(), model.clone());
+        self.tasks.spawn(stop.run_until_cancelled_owned(async move {
+            sleep(KEPT).await;
+            if let Err(error) = lower_unless_awaited(&handle, &model).await {
+                tracing::warn!(event = "model_kept_up", %model, %error, "the number of copies of a model stays as it was");
             }
         }));
     }
@@ -110,7 +129,12 @@ impl Transitions {
                     return;
                 };
                 match step(&handle, &found).await {
-                    Ok(true) => tracing::info!(event = "vmodel_switched", %vmodel, model = %found.target, "requests go to the new target"),
+                    Ok(true) => {
+                        tracing::info!(event = "vmodel_switched", %vmodel, model = %found.target, "requests go to the new target");
+                        if let Some(me) = me.upgrade() {
+                            me.cool(&found.target);
+                        }
+                    }
                     Ok(false) => wait(&handle, &found, &mut progress).await,
                     Err(error) => {
                         tracing::warn!(event = "vmodel_stuck", %vmodel, %error, "the change of a virtual model is tried again");
@@ -134,6 +158,16 @@ impl Drop for Transitions {
     }
 }
 
+/// Leaves the number of copies to requests, unless a virtual model is on its way to this model.
+async fn lower_unless_awaited(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
+    for vmodel in handle.aliases_of(model).await.map_err(status)? {
+        if vmodels::read(handle, &vmodel).await?.is_some_and(|found| found.changes() && found.target == *model) {
+            return Ok(());
+        }
+    }
+    models::lower(handle, model).await
+}
+
 /// Switches if the target is ready for it, else has it loaded. True: switched.
 async fn step(handle: &Handle, found: &VModel) -> Result<bool, Status> {
     let (active, target) = (load::state(handle, &found.active).await, load::state(handle, &found.target).await);
@@ -148,7 +182,9 @@ async fn step(handle: &Handle, found: &VModel) -> Result<bool, Status> {
         }
         return Ok(false);
     }
-    models::raise(handle, &found.target, copies).await?;
+    if copies > 1 {
+        models::raise(handle, &found.target, copies).await?;
+    }
     load::start(handle, &found.target, None).await?;
     Ok(false)
 }

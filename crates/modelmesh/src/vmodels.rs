@@ -123,6 +123,7 @@ pub(crate) async fn set(
         }
         if let Some(before) = before {
             settle(handle, &before, &after).await?;
+            transitions.cool(&after.0);
         }
         if change.load_now {
             load::start(handle, &change.target, None).await?;
@@ -187,9 +188,6 @@ pub(crate) async fn settle(
     before: &VModel,
     (active, target): &(DeploymentName, DeploymentName),
 ) -> Result<(), Status> {
-    if active == target {
-        models::lower(handle, target).await?;
-    }
     for old in [&before.active, &before.target] {
         if old != active && old != target {
             models::lower(handle, old).await?;
