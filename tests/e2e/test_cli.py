@@ -19,9 +19,12 @@ def test_get_lists_and_formats(shared):
     assert {"type", "status", "reason", "message"} <= iris["status"]["conditions"][0].keys()
     assert json.loads(shared.run("get", "deployment", "iris", "-o", "json"))["metadata"] == iris["metadata"]
     assert "kind: ModelDeployment" in shared.run("get", "deployment", "iris", "-o", "yaml")
+    alias = {"apiVersion": "berth.dev/v1", "kind": "Alias", "metadata": {"name": "flowers"}, "spec": {"targets": [{"deployment": "iris"}]}}
+    shared.apply(alias)
     for kind in ("workers", "replicas", "revisions", "aliases", "events"):
         assert shared.run("get", kind).strip(), kind
         assert json.loads(shared.run("get", kind, "-o", "json"))["items"], kind
+    shared.run("delete", "alias/flowers")
 
 
 def test_describe_and_explain(shared):
