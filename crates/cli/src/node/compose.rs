@@ -78,8 +78,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let worker = settings.roles.worker.then(|| worker(settings, &local, &mut registry)).transpose()?;
     let presence = presence(settings, worker.as_ref().map(Worker::info), &mut registry).await?;
     let (hook, management) = (Arc::default(), Management::default());
-    let (gateway, look) =
-        gateway((settings, telemetry), &presence, (&local, &hook, &management), &mut registry)?;
+    let (gateway, look) = gateway((settings, telemetry), &presence, (&local, &hook, &management), &mut registry)?;
     let api = TcpListener::bind(settings.server.api)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .map_err(|e| {
