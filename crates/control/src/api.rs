@@ -74,7 +74,7 @@ pub struct Seams {
     pub members: MembersSource,
     /// Current leader.
     pub leader: LeaderSource,
-    /// What else answers beside the API, over the handle of each term of leadership.
+    /// The routes of a service beside the API, over the handle of each term of leadership.
     pub beside: Option<Beside>,
     /// Settings that all controllers must share, as comparable text; `None` without the controller role.
     pub rules: Option<String>,
