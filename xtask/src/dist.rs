@@ -1,46 +1,136 @@
-//! `cargo xtask dist`: the binary to ship, stripped, and its symbols in a file beside it.
+//! `cargo xtask dist`: everything that is shipped, made from one tree of files.
+//!
+//! ```text
+//! cargo build ──▶ stage/ ──▶ berth-V-linux-M.tar.gz   archive, with install.sh
+//!                   │    ├──▶ berth-V-py3-none-….whl   `pip install`
+//!                   │    ├──▶ berth_V_A.deb            Debian package with a service
+//!                   │    └──▶ berth-V-oci.tar          container image
+//!                   └ bin/berth, lib/berth/libonnxruntime.so, share/…
+//! ```
+//! The same input gives the same bytes: archives have no times, no owners and an order of their own.
 
-use std::{path::PathBuf, process::Command};
+mod archive;
+mod deb;
+mod elf;
+mod image;
+mod sbom;
+mod stage;
+mod wheel;
+
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
+use self::stage::Stage;
 use crate::{
     run::{run, run_quiet, step},
+    setup,
     test::cargo,
     workspace::Workspace,
 };
 
-/// Place of the binary.
-#[derive(Args)]
+/// What to make, and where.
+#[derive(Args, Default)]
 pub(crate) struct Options {
-    /// Write `berth` and `berth.debug` to this folder [default: target/dist].
+    /// What to make [default: all]
+    #[arg(value_enum)]
+    packages: Vec<Package>,
+    /// Folder for the results [default: target/dist].
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Package the binary of the test profile, which is there already: to test the packages, not to ship them.
+    #[arg(long)]
+    debug: bool,
+}
+
+/// One form of the same files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Package {
+    /// The stripped binary, and its symbols beside it
+    Binary,
+    /// A .tar.gz with install.sh
+    Archive,
+    /// A Python wheel
+    Wheel,
+    /// A Debian package
+    Deb,
+    /// A container image, as an OCI archive
+    Image,
+}
+
+/// The facts about this build that all packages name.
+pub(crate) struct Release {
+    pub(crate) version: &'static str,
+    /// As `uname -m` says it: `x86_64`.
+    pub(crate) machine: &'static str,
+    pub(crate) out: PathBuf,
 }
 
 pub(crate) fn make(workspace: &Workspace, options: &Options) -> Result<()> {
-    step("building for release");
-    run(cargo(workspace).args(["build", "--release", "--locked", "--bin", "berth"]))?;
     let out = options.out.clone().unwrap_or_else(|| workspace.target("dist"));
     fs_err::create_dir_all(&out)?;
-    let (built, symbols, stripped) =
-        (workspace.target("release").join("berth"), out.join("berth.debug"), out.join("berth"));
-    let objcopy = objcopy(workspace)?;
-    run_quiet(Command::new(&objcopy).arg("--only-keep-debug").args([&built, &symbols]))?;
-    // Debuggers, perf and backtraces of Rust find the symbols by the link, in the folder of the binary.
-    let link = format!("--add-gnu-debuglink={}", symbols.display());
-    run_quiet(Command::new(&objcopy).args(["--strip-all", &link]).args([&built, &stripped]))?;
-    for file in [&stripped, &symbols] {
+    let release = Release { version: env!("CARGO_PKG_VERSION"), machine: std::env::consts::ARCH, out };
+    let binary = binary(workspace, options, &release)?;
+    let wants = |package| options.packages.is_empty() || options.packages.contains(&package);
+    let mut made = Vec::new();
+    if options.packages.iter().any(|package| *package != Package::Binary) || options.packages.is_empty() {
+        step("packing");
+        let engine = setup::engine_and_models(workspace)?.engine;
+        let stage = Stage::new(workspace, &release, &binary, &engine)?;
+        if wants(Package::Archive) {
+            made.push(archive::make(workspace, &release, &stage)?);
+        }
+        if wants(Package::Wheel) {
+            made.push(wheel::make(workspace, &release, &stage)?);
+        }
+        if wants(Package::Deb) {
+            made.push(deb::make(workspace, &release, &stage)?);
+        }
+        if wants(Package::Image) {
+            made.push(image::make(workspace, &release, &stage)?);
+        }
+    }
+    for file in &made {
+        checksum(file)?;
+    }
+    made.push(binary);
+    for file in &made {
         println!("{} {:.1} MB", file.display(), fs_err::metadata(file)?.len() as f64 / 1e6);
     }
     Ok(())
 }
 
-/// The objcopy that comes with Rust.
-fn objcopy(workspace: &Workspace) -> Result<PathBuf> {
-    let about = run_quiet(Command::new("rustc").arg("-vV").current_dir(workspace.root()))?;
-    let host = about.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
-    let root = run_quiet(Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace.root()))?;
-    Ok(PathBuf::from(root.trim()).join("lib/rustlib").join(host).join("bin/rust-objcopy"))
+/// The stripped binary, with its symbols in a file beside it.
+fn binary(workspace: &Workspace, options: &Options, release: &Release) -> Result<PathBuf> {
+    let profile = if options.debug { "debug" } else { "release" };
+    if options.debug {
+        step("building with the profile of the tests");
+        run(cargo(workspace).args(["build", "--locked", "--bin", "berth"]))?;
+    } else {
+        step("building for release");
+        run(cargo(workspace).args(["build", "--release", "--locked", "--bin", "berth"]))?;
+    }
+    let built = workspace.target(profile).join("berth");
+    let (symbols, stripped) = (release.out.join("berth.debug"), release.out.join("berth"));
+    let objcopy = elf::objcopy(workspace)?;
+    run_quiet(std::process::Command::new(&objcopy).arg("--only-keep-debug").args([&built, &symbols]))?;
+    // Debuggers, perf and backtraces of Rust find the symbols by the link, in the folder of the binary.
+    let link = format!("--add-gnu-debuglink={}", symbols.display());
+    run_quiet(std::process::Command::new(&objcopy).args(["--strip-all", &link]).args([&built, &stripped]))?;
+    Ok(stripped)
+}
+
+/// Writes `FILE.sha256`, in the form that `sha256sum --check` reads.
+fn checksum(file: &Path) -> Result<()> {
+    let name = file.file_name().context("a package is a file")?.to_string_lossy().into_owned();
+    let digest = sha256(&fs_err::read(file)?);
+    fs_err::write(format!("{}.sha256", file.display()), format!("{digest}  {name}\n"))?;
+    Ok(())
+}
+
+/// The SHA-256 of some bytes, in hex digits.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    use sha2::{Digest as _, Sha256};
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

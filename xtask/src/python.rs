@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The installer; fetched once with pip, after which every environment takes seconds.
-const UV: &str = "uv==0.13.8";
+pub(crate) const UV: &str = "uv==0.13.8";
 
 /// An environment with what `requirements` (a file in the repository) lists.
 pub(crate) struct Environment {

@@ -22,6 +22,7 @@ pub(crate) struct Arguments {
 
 const LONG_HELP: &str = "Start here:
   berth serve model.onnx                 serve a model file or folder
+  berth doctor                           check this machine
   berth up ./models                      serve what the folder declares
   berth get deployments                  list deployments and their state
   berth infer iris -f input.json         send a request
@@ -96,6 +97,8 @@ pub(crate) enum Command {
     Schema(commands::schema::SchemaArgs),
     /// Run parts for tests: a scriptable model server
     Testing(commands::testing::TestingArgs),
+    /// Check this machine: what Berth finds, what is missing, and what to type
+    Doctor(commands::doctor::DoctorArgs),
     /// Print a completion script for a shell
     Completions(commands::local::CompletionsArgs),
     /// Print a manual page

@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod cordon;
 pub(crate) mod delete;
 pub(crate) mod describe;
+pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod explain;
 pub(crate) mod functions;
@@ -49,6 +50,7 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => local::completions(&args),
         Command::Man(args) => local::man(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Version(args) => local::version(&args),
         Command::Infer(args) => infer::run(args),
         command => block_on(ask(command)),

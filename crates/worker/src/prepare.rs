@@ -146,6 +146,14 @@ pub struct Preparer {
     gate: Gate,
 }
 
+/// The `uv` that makes environments of Python models.
+///
+/// # Errors
+/// It is nowhere; the message says how to get it.
+pub fn find_uv(settings: &Settings) -> Result<PathBuf, Fault> {
+    uv::Uv::find(settings, PathBuf::new()).map(|uv| uv.program().to_owned())
+}
+
 impl Preparer {
     /// Keeps everything below `root`; checkouts and environments each take at most `bound`. Blocks.
     ///

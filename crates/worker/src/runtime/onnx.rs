@@ -76,6 +76,14 @@ impl OnnxEngine {
     }
 }
 
+/// Loads the library as [`OnnxEngine::open`] does, and names the file: for those who ask what is there.
+///
+/// # Errors
+/// [`OpenError`]: it is nowhere, or is not usable.
+pub fn probe(library: Option<&Path>) -> Result<std::path::PathBuf, OpenError> {
+    library::probe(library)
+}
+
 impl Runtime for OnnxEngine {
     fn info(&self) -> RuntimeInfo {
         RuntimeInfo::unlimited("onnx", &[ModelFormat::ONNX])

@@ -59,6 +59,12 @@ pub struct PythonRuntime {
     families: Families,
 }
 
+/// True if control groups can bound the memory, and the CPU time, of models' processes on this machine.
+#[must_use]
+pub fn bounds() -> (bool, bool) {
+    CgroupParents::bounds()
+}
+
 impl PythonRuntime {
     /// Opens it over a folder of its own, `data/python`. What an earlier process left behind there, or running, is
     /// cleared away.

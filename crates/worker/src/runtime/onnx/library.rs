@@ -69,6 +69,13 @@ pub(super) fn open(explicit: Option<&Path>) -> Result<Environment, OpenError> {
     Ok(environment)
 }
 
+/// The library that [`open`] would load, loaded to see that it is usable.
+pub(super) fn probe(explicit: Option<&Path>) -> Result<PathBuf, OpenError> {
+    open(explicit)?;
+    let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(loaded.as_ref().map(|(path, _)| path.clone()).unwrap_or_default())
+}
+
 /// Passes the library's own words on; its warnings are about models, not about Berth.
 fn log(level: LogLevel, category: &str, _id: &str, _place: &str, message: &str) {
     match level {
@@ -99,6 +106,7 @@ fn directories() -> Vec<PathBuf> {
     let mut directories = Vec::new();
     if let Some(beside) = env::current_exe().ok().as_deref().and_then(Path::parent) {
         directories.push(beside.to_owned());
+        directories.push(beside.join("../lib/berth"));
         directories.push(beside.join("../lib"));
     }
     if let Some(home) = env::home_dir() {

@@ -40,6 +40,12 @@ impl CgroupParents {
         parents
     }
 
+    /// True if groups can bound the memory, and the CPU time, of a process.
+    pub(super) fn bounds() -> (bool, bool) {
+        let found = Self::below(Path::new("/"));
+        (found.unified.is_some() || found.memory.is_some(), found.unified.is_some() || found.cpu.is_some())
+    }
+
     fn below(root: &Path) -> Self {
         let mount = root.join("sys/fs/cgroup");
         let mut parents = Self::default();

@@ -1,0 +1,48 @@
+//! Facts about binaries.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{run::run_quiet, workspace::Workspace};
+
+/// The objcopy that comes with Rust.
+pub(super) fn objcopy(workspace: &Workspace) -> Result<PathBuf> {
+    let about = run_quiet(Command::new("rustc").arg("-vV").current_dir(workspace.root()))?;
+    let host = about.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
+    let root = run_quiet(Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace.root()))?;
+    Ok(PathBuf::from(root.trim()).join("lib/rustlib").join(host).join("bin/rust-objcopy"))
+}
+
+/// The minor version of glibc 2 that these files need: the highest that their symbols name.
+pub(super) fn glibc(files: &[&Path]) -> Result<u32> {
+    const NAME: &[u8] = b"GLIBC_2.";
+    let mut newest = 0;
+    for file in files {
+        let bytes = fs_err::read(file)?;
+        for at in bytes.windows(NAME.len()).enumerate().filter(|(_, text)| *text == NAME).map(|(at, _)| at) {
+            let digits = bytes[at + NAME.len()..].iter().take_while(|byte| byte.is_ascii_digit()).take(3);
+            let minor = digits.fold(0, |number, digit| number * 10 + u32::from(digit - b'0'));
+            newest = newest.max(minor);
+        }
+    }
+    Ok(newest)
+}
+
+/// The shared libraries that these files need on this machine, the loader included, by their paths.
+pub(super) fn libraries(files: &[&Path]) -> Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    for file in files {
+        let listed = run_quiet(Command::new("ldd").arg(file))?;
+        let paths = listed.lines().filter_map(|line| {
+            let path = line.split_once("=>").map_or(line, |(_, path)| path).split_whitespace().next()?;
+            path.starts_with('/').then(|| PathBuf::from(path))
+        });
+        found.extend(paths);
+    }
+    Ok(found)
+}
