@@ -42,6 +42,16 @@ pub(crate) struct Options {
     /// Package the binary of the test profile, which is there already: to test the packages, not to ship them.
     #[arg(long)]
     debug: bool,
+    /// The binary is built already.
+    #[arg(skip)]
+    built: bool,
+}
+
+impl Options {
+    /// Every package, of the binary that the tests have built.
+    pub(crate) fn for_tests(out: PathBuf) -> Self {
+        Self { out: Some(out), debug: true, built: true, ..Self::default() }
+    }
 }
 
 /// One form of the same files.
@@ -104,7 +114,9 @@ pub(crate) fn make(workspace: &Workspace, options: &Options) -> Result<()> {
 /// The stripped binary, with its symbols in a file beside it.
 fn binary(workspace: &Workspace, options: &Options, release: &Release) -> Result<PathBuf> {
     let profile = if options.debug { "debug" } else { "release" };
-    if options.debug {
+    if options.built {
+        // Nothing to do.
+    } else if options.debug {
         step("building with the profile of the tests");
         run(cargo(workspace).args(["build", "--locked", "--bin", "berth"]))?;
     } else {

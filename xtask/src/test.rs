@@ -26,7 +26,7 @@ use self::{
     stages::Stages,
     suites::{Suite, Tools},
 };
-use crate::{debian, deny, python, setup, workspace::Workspace};
+use crate::{debian, deny, dist, python, setup, workspace::Workspace};
 
 pub(crate) use self::stages::LIMIT;
 
@@ -48,14 +48,17 @@ pub(crate) struct Options {
     /// Run only the tests from a Git commit to a running fleet.
     #[arg(long, group = "only")]
     gitops: bool,
-    /// Arguments for cargo test, or for pytest after --e2e, --attack, --cluster and --gitops.
+    /// Run only the tests of packages, installed and started.
+    #[arg(long, group = "only")]
+    packages: bool,
+    /// Arguments for cargo test, or for pytest after the name of a suite.
     #[arg(last = true)]
     rest: Vec<String>,
 }
 
 impl Options {
     fn all(&self) -> bool {
-        !(self.rust || self.e2e || self.attack || self.cluster || self.gitops)
+        !(self.rust || self.e2e || self.attack || self.cluster || self.gitops || self.packages)
     }
 
     fn has_rust(&self) -> bool {
@@ -69,6 +72,7 @@ impl Options {
             (self.cluster, suites::CLUSTER),
             (self.e2e, suites::E2E),
             (self.attack, suites::ATTACK),
+            (self.packages, suites::PACKAGES),
         ];
         chosen.into_iter().filter(|(chosen, _)| self.all() || *chosen).map(|(_, suite)| suite).collect()
     }
@@ -133,6 +137,12 @@ impl Run<'_> {
     }
 
     fn suite(&self, name: &str, suite: Suite, tools: &Tools) {
+        if suite.name == suites::PACKAGES.name {
+            let options = dist::Options::for_tests(suites::packages(self.workspace));
+            if self.stages.step("packages", || dist::make(self.workspace, &options)).is_none() {
+                return self.stages.not_run(name, "the packages could not be made");
+            }
+        }
         // Without a choice the arguments are cargo's.
         let rest = if self.options.all() { &[] } else { self.options.rest.as_slice() };
         self.keep(suites::run(&self.stages, name, self.workspace, (suite, tools), rest));

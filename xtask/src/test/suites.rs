@@ -33,6 +33,9 @@ pub(crate) const GITOPS: Suite = Suite { name: "gitops", workers: 2 };
 /// Clusters of real processes in network namespaces.
 pub(crate) const CLUSTER: Suite = Suite { name: "cluster", workers: 1 };
 
+/// Packages, installed and started.
+pub(crate) const PACKAGES: Suite = Suite { name: "packages", workers: 1 };
+
 /// Programs and files that the suites need, beside `berth`.
 pub(crate) struct Tools {
     python: Environment,
@@ -68,6 +71,11 @@ pub(crate) fn run(
     slowest::of_pytest(&fs_err::read_to_string(&report).unwrap_or_default())
 }
 
+/// The folder of the packages that are tested.
+pub(crate) fn packages(workspace: &Workspace) -> PathBuf {
+    workspace.target("dist").join("tested")
+}
+
 fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) -> Command {
     let debug = workspace.target("debug");
     let mut pytest = Command::new(tools.python.program("python"));
@@ -84,6 +92,7 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
         .env("TRANSFORMER", &tools.transformer)
         .env("BERTH_UV", &tools.uv)
         .env("S3_SERVER", debug.join("examples/s3_server"))
+        .env("PACKAGES", packages(workspace))
         .env("PYTHONDONTWRITEBYTECODE", "1");
     pytest
 }

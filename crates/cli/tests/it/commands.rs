@@ -106,6 +106,13 @@ const CASES: &[Case] = &[
         &[],
         &["nothing answers"],
     ),
+    (
+        &[],
+        &["doctor", "--http", "127.0.0.1:0", "--api", "127.0.0.1:0", "--onnxruntime", "/nonexistent"],
+        1,
+        &["onnx engine", "missing", "ORT_DYLIB_PATH", "data folder", "127.0.0.1:0 is free"],
+        &["models cannot be served yet: onnx engine"],
+    ),
     (&[], &["delete", "worker", "a"], 2, &[], &["only deployments"]),
     (&[], &["up", "--memory", "much"], 2, &[], &["512MiB"]),
     (&[], &["up", "--http", "0.0.0.0:8080"], 2, &[], &["--insecure"]),
