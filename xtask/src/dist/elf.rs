@@ -20,17 +20,9 @@ pub(super) fn objcopy(workspace: &Workspace) -> Result<PathBuf> {
 
 /// The minor version of glibc 2 that these files need: the highest that their symbols name.
 pub(super) fn glibc(files: &[&Path]) -> Result<u32> {
-    const NAME: &[u8] = b"GLIBC_2.";
-    let mut newest = 0;
-    for file in files {
-        let bytes = fs_err::read(file)?;
-        for at in bytes.windows(NAME.len()).enumerate().filter(|(_, text)| *text == NAME).map(|(at, _)| at) {
-            let digits = bytes[at + NAME.len()..].iter().take_while(|byte| byte.is_ascii_digit()).take(3);
-            let minor = digits.fold(0, |number, digit| number * 10 + u32::from(digit - b'0'));
-            newest = newest.max(minor);
-        }
-    }
-    Ok(newest)
+    let named = run_quiet(Command::new("grep").args(["-haoE", r"GLIBC_2\.[0-9]+"]).args(files))?;
+    let minor = |name: &str| name.trim_start_matches("GLIBC_2.").parse().ok();
+    named.lines().filter_map(minor).max().context("the binary names no version of glibc")
 }
 
 /// The shared libraries that these files need on this machine, the loader included, by their paths.

@@ -99,7 +99,8 @@ fn layer(workspace: &Workspace, stage: &Stage) -> Result<Vec<u8>> {
     put("etc/passwd", format!("berth:x:{USER}:{USER}::/var/lib/berth:/nonexistent\n").as_bytes(), 0o644)?;
     put("etc/group", format!("berth:x:{USER}:\n").as_bytes(), 0o644)?;
     put("etc/nsswitch.conf", b"hosts: files dns\n", 0o644)?;
-    let authorities = fs_err::read(AUTHORITIES).context("the image takes certificates of authorities from this machine")?;
+    let authorities =
+        fs_err::read(AUTHORITIES).context("the image takes certificates of authorities from this machine")?;
     put(AUTHORITIES.trim_start_matches('/'), &authorities, 0o644)?;
     for item in &stage.items {
         put(&format!("usr/{}", item.path), &item.bytes, if item.executable { 0o755 } else { 0o644 })?;

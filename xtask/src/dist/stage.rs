@@ -93,7 +93,7 @@ fn said_by(binary: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
 
 /// The same bytes in gzip, without a time in them.
 pub(super) fn gzip(bytes: Vec<u8>) -> Result<Vec<u8>> {
-    let mut child = Command::new("gzip").args(["-n", "-9"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut child = Command::new("gzip").arg("-n").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().context("gzip reads")?;
     let feed = std::thread::spawn(move || std::io::Write::write_all(&mut input, &bytes));
     let mut packed = Vec::new();
