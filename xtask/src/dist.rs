@@ -30,10 +30,10 @@ use crate::{
     workspace::Workspace,
 };
 
-/// What to make, and where.
+/// Packages to make, and their folder.
 #[derive(Args, Default)]
 pub(crate) struct Options {
-    /// What to make [default: all]
+    /// Packages [default: all]
     #[arg(value_enum)]
     packages: Vec<Package>,
     /// Folder for the results [default: target/dist].

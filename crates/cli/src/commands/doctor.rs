@@ -44,17 +44,17 @@ pub(crate) struct DoctorArgs {
 /// The result of one check.
 #[derive(Debug, Serialize)]
 struct Check {
-    /// What was looked at.
+    /// The part of the machine.
     name: &'static str,
     verdict: Verdict,
-    /// What was found, for people.
+    /// The finding, for people.
     found: String,
-    /// What to do about it.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
 }
 
-/// How much a finding matters.
+/// Weight of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
