@@ -84,7 +84,7 @@ impl Controller {
         let mut effects = Vec::new();
         match event {
             Event::Listed(objects) => self.listed(objects, now, &mut effects),
-            Event::Put(key, declared) => self.put(key, declared, (false, now), &mut effects),
+            Event::Put(key, declared) => self.put(key, *declared, (false, now), &mut effects),
             Event::Deleted(key) => self.deleted(&key, now, &mut effects),
             Event::Built(task, result) => self.built(task, *result, now, &mut effects),
             Event::Deployed(task, result) => self.deployed(task, result, now, &mut effects),

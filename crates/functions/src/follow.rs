@@ -75,7 +75,7 @@ async fn round(store: &dyn Store, news: &mpsc::Sender<News>) -> Result<(), Store
             let event = match change {
                 Change::Put(entry) => {
                     let key = name_of(&entry.key);
-                    Event::Put(key.to_owned(), Declared::read(key, &entry.value, entry.modified))
+                    Event::Put(key.to_owned(), Box::new(Declared::read(key, &entry.value, entry.modified)))
                 }
                 Change::Deleted { key } => Event::Deleted(name_of(&key).to_owned()),
             };

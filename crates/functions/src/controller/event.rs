@@ -15,7 +15,7 @@ pub enum Event {
     /// All objects, by the last part of their keys.
     Listed(Vec<(String, Declared)>),
     /// An object was written.
-    Put(String, Declared),
+    Put(String, Box<Declared>),
     /// An object was deleted.
     Deleted(String),
     /// A build ended.

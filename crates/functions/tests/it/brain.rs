@@ -61,7 +61,7 @@ impl Play {
 
     fn put(&mut self, object: &Value) {
         let (name, declared) = self.declared(object);
-        self.on(Event::Put(name, declared));
+        self.on(Event::Put(name, Box::new(declared)));
     }
 
     /// Answers every write as a store would that nobody else writes to, with its echo.
@@ -202,7 +202,7 @@ fn a_bad_spec_is_told_and_not_built() {
     assert_eq!((status.phase, status.observed_generation), (Phase::Failed, 3));
     assert!(status.message.contains("spec.type \"pytorch\" is unknown"), "{}", status.message);
     assert!(play.builds().is_empty());
-    play.on(Event::Put("x".to_owned(), Declared::read("x", b"{", Rev(9))));
+    play.on(Event::Put("x".to_owned(), Box::new(Declared::read("x", b"{", Rev(9)))));
     assert!(play.effects.is_empty(), "nothing is written over text that is no object");
     assert_eq!(play.status("x").phase, Phase::Failed);
 }
