@@ -17,12 +17,12 @@ use prometheus_client::{
 
 use crate::{
     admission::Admission,
-    alias::AliasCounters,
     body::memory::RequestMemory,
     deployment::{DeploymentState, Hot},
     endpoint::forwarding::Forwarding,
     metrics::{Outcome, Protocol, SHEDS, Stats, Totals, counter, forward::Served},
     routes::Routes,
+    routes::alias::AliasCounters,
 };
 
 /// Tells Prometheus.

@@ -38,7 +38,6 @@ mod forward;
 mod stack;
 mod sticky;
 
-mod alias;
 mod demand;
 mod deployment;
 mod parking;
@@ -51,6 +50,7 @@ mod admission;
 mod body;
 mod not_run;
 mod offload;
+mod rendezvous;
 mod wait_queue;
 mod wire_field;
 

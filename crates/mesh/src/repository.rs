@@ -9,10 +9,10 @@ use berth_spec::{Class, DeploymentName, InferError, NameKey, routes::OnMiss};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    alias::AliasState,
     deployment::DeploymentState,
     oip::describe::{IndexEntry, RepositoryParameters, State},
     resolved::Resolved,
+    routes::alias::AliasState,
     stack::Stack,
 };
 

@@ -1,6 +1,5 @@
 //! A route, resolved: to the replicas of this process and to the endpoints on other nodes.
 
-pub(crate) mod rendezvous;
 pub(crate) mod schedule;
 
 use std::{sync::Arc, time::Duration};
@@ -15,6 +14,7 @@ use self::schedule::Schedule;
 use crate::{
     endpoint::{Endpoints, Ready, fleet::Remotes},
     local::{LocalReplicas, Replica},
+    rendezvous,
 };
 
 /// Resolves routes.

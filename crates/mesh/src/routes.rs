@@ -1,6 +1,7 @@
 //! Every deployment and alias by name, as the controller told it. Read without a lock by every request; written by one
 //! task, and by the first request for a cold deployment, which makes its state.
 
+pub(crate) mod alias;
 mod alias_index;
 mod slot;
 
@@ -15,10 +16,10 @@ use papaya::{Compute, HashMap, Operation};
 use slot::{ColdRoute, Slot};
 
 use crate::{
-    alias::AliasState,
     deployment::DeploymentState,
     endpoint::Ready,
     resolved::{Resolved, Resolver, Terms},
+    routes::alias::AliasState,
     routes::alias_index::AliasIndex,
 };
 

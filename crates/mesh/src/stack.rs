@@ -35,7 +35,6 @@ use berth_spec::{
 
 use crate::{
     admission::Admission,
-    alias::Via,
     body::{memory::RequestMemory, upload::Bounds},
     config::{Limits, PropagateHook},
     data_plane::DataPlane,
@@ -46,6 +45,7 @@ use crate::{
     parking::{Parking, refusal},
     resolved::NoLease,
     routes::Routes,
+    routes::alias::Via,
     sticky::Caller,
 };
 

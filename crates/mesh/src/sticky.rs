@@ -6,7 +6,7 @@ use berth_spec::routes::Stickiness;
 use http::HeaderMap;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::resolved::rendezvous::hash;
+use crate::rendezvous::hash;
 
 /// The client's address, among the extensions of a request's head. Only there while an alias asks for it.
 #[derive(Debug, Clone, Copy)]

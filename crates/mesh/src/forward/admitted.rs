@@ -11,7 +11,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     admission::Permit,
-    alias::Via,
     body::{reply::ReplyBody, upload::Upload},
     deployment::{DeploymentState, Leased},
     endpoint::{
@@ -29,6 +28,7 @@ use crate::{
     local::Model,
     metrics::{Outcome, Protocol},
     not_run::NotRun,
+    routes::alias::Via,
     stack::Stack,
     sticky::Caller,
 };

@@ -13,7 +13,10 @@ use berth_spec::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{alias::AliasState, deployment::DeploymentState, routes::Routes};
+use crate::{
+    deployment::DeploymentState,
+    routes::{Routes, alias::AliasState},
+};
 
 /// The first bytes of the file; the last of them is the version.
 const MAGIC: [u8; 8] = *b"berthrt\x03";

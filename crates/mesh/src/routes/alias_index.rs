@@ -14,7 +14,7 @@ use berth_spec::{
 };
 
 use super::Routes;
-use crate::alias::AliasState;
+use super::alias::AliasState;
 
 /// The aliases by target. There is one per gateway, beside the one who changes routes.
 #[derive(Default)]

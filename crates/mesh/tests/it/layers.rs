@@ -3,8 +3,12 @@
 use std::path::{Path, PathBuf};
 
 /// From the bottom to the top.
-const LAYERS: [&str; 30] = [
+const LAYERS: [&str; 34] = [
     "not_run",
+    "rendezvous",
+    "wire_field",
+    "data_plane",
+    "sticky",
     "latency",
     "metrics",
     "exchange",

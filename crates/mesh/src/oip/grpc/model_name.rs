@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use berth_wire::oip::{InferParameter, infer_parameter::ParameterChoice};
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint};
 
-use crate::resolved::rendezvous::hash;
+use crate::rendezvous::hash;
 
 /// The fields of `model_name`, `model_version`, `id` and `parameters`.
 const NAME: u32 = 1;

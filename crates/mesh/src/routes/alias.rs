@@ -17,12 +17,7 @@ use berth_spec::{
     routes::{AliasRoute, Stickiness},
 };
 
-use crate::{
-    deployment::DeploymentState,
-    metrics::Outcome,
-    resolved::{rendezvous, schedule::Schedule},
-    routes::Routes,
-};
+use crate::{deployment::DeploymentState, metrics::Outcome, rendezvous, resolved::schedule::Schedule, routes::Routes};
 
 /// One alias.
 pub(crate) struct AliasState {
