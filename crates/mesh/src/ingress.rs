@@ -60,15 +60,18 @@ pub(crate) struct Ingress {
     /// The longest pause inside the body of a call that is no stream.
     body_idle: Duration,
     guard: Guard,
-    beside: Option<(&'static str, BesideHook)>,
+    beside: Option<BesideService>,
 }
+
+/// A gRPC service of others on this port: the prefix of its paths, and what answers.
+type BesideService = (&'static str, BesideHook);
 
 impl Ingress {
     pub(crate) fn new(
         stack: Arc<Stack>,
         version: Arc<str>,
         spans: Option<SpanHook>,
-        (guard, functions, beside): (Guard, Arc<OnceLock<FunctionHook>>, Option<(&'static str, BesideHook)>),
+        (guard, functions, beside): (Guard, Arc<OnceLock<FunctionHook>>, Option<BesideService>),
     ) -> Arc<Self> {
         // Answers are never compressed: most gRPC clients say that they accept gzip without wanting it, and tensors
         // hardly shrink. Compressed requests are taken.

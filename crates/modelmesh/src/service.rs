@@ -34,7 +34,6 @@ struct Service {
 
 /// The service over a control plane, to be mounted beside the control API. Changes of virtual models that were under way go
 /// on; they end with the router.
-#[must_use]
 pub fn router(handle: Handle) -> Router {
     let transitions = Transitions::new(handle.clone());
     transitions.resume();

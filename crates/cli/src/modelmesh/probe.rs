@@ -13,12 +13,9 @@ use std::{
 
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::{body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-};
-use tokio::sync::Semaphore;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// Connections at once: probes are few.
@@ -63,7 +60,9 @@ pub(super) fn start(ports: &[u16], standing: &Arc<Standing>) -> io::Result<()> {
 
 async fn accept(listener: tokio::net::TcpListener, standing: Arc<Standing>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
     loop {
+        while connections.try_join_next().is_some() {}
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -75,12 +74,12 @@ async fn accept(listener: tokio::net::TcpListener, standing: Arc<Standing>) {
         };
         let standing = Arc::clone(&standing);
         let service = service_fn(move |request| answer(request, Arc::clone(&standing)));
-        drop(tokio::spawn(async move {
-            let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+        connections.spawn(async move {
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
             drop(place);
-        }));
+        });
     }
 }
 

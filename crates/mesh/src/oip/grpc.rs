@@ -164,12 +164,11 @@ pub fn outputs(response: ModelInferResponse) -> Result<Vec<Tensor>, InferError> 
     let tensors = response.outputs.into_iter().map(|output| {
         let InferOutputTensor { name, datatype, shape, contents, .. } = output;
         let datatype: Datatype = datatype.parse().map_err(|error| wrong(format!("output {name:?}: {error}")))?;
-        let tensor = match (blobs.next(), contents) {
+        match (blobs.next(), contents) {
             (Some(blob), _) => Tensor::new(name, datatype, shape, blob).map_err(|error| wrong(error.to_string())),
             (None, contents) => contents::read(name, datatype, shape, contents.unwrap_or_default())
                 .map_err(|error| wrong(error.to_string())),
-        };
-        tensor
+        }
     });
     tensors.collect()
 }

@@ -162,8 +162,7 @@ fn tensors_go_as_an_inference_of_the_protocol() {
     let data: Vec<u8> = [1.5_f32, -2.0].into_iter().flat_map(f32::to_le_bytes).collect();
     let tensor = Tensor::new("x".to_owned(), Datatype::Fp32, vec![1, 2], data.into()).expect("a tensor");
     let deadline = Instant::now() + Duration::from_secs(60);
-    let infer =
-        InferRequest { id: None, parameters: BTreeMap::new().into(), inputs: vec![tensor.clone()], outputs: vec![] };
+    let infer = InferRequest { id: None, parameters: BTreeMap::new(), inputs: vec![tensor.clone()], outputs: vec![] };
     let outputs = bench.tokio.block_on(loaded.model.infer(infer, deadline)).expect("an answer");
     assert_eq!((outputs.len(), &outputs[0].data, &outputs[0].name), (1, &tensor.data, &tensor.name));
     assert!(loaded.model.infers_undecoded());
