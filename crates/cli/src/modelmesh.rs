@@ -4,7 +4,8 @@
 //! variables ─▶ environment ─▶ bootstrap: authority and other instances, through the store ─▶ a node of a cluster
 //!                   └──────── one runtime beside it (SPI), the probe port, the termination message
 //! ```
-//! It is a [`node`](crate::node) with all roles, without built-in runtimes; what `berth node` takes from `BERTH_*` holds here, too.
+//! An instance is a [`node`](crate::node) with all roles, without built-in runtimes. It reads the `BERTH_*` variables as `berth node`
+//! does.
 
 mod bootstrap;
 mod environment;

@@ -149,7 +149,7 @@ pub struct Preparer {
 /// The `uv` that makes environments of Python models.
 ///
 /// # Errors
-/// It is nowhere; the message says how to get it.
+/// The program is in none of the usual places; the message says how to get it.
 pub fn find_uv(settings: &Settings) -> Result<PathBuf, Fault> {
     uv::Uv::find(settings, PathBuf::new()).map(|uv| uv.program().to_owned())
 }

@@ -32,7 +32,7 @@ pub(super) struct Declared {
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) name: DeploymentName,
-    /// Where it answers in JSON of its own, with one row of numbers; `None`: by the Open Inference Protocol.
+    /// Path at which it takes one row of numbers as plain JSON; `None`: it speaks the Open Inference Protocol only.
     pub(super) rows_at: Option<String>,
 }
 

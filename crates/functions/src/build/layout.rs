@@ -6,7 +6,7 @@
 //! function_app.py, requirements.txt           Python: the v2 model, over the entrypoint
 //! berth_function.mjs, package.json (main)     Node.js: the v4 model, over the entrypoint
 //! ```
-//! Where the code brings such a file of its own, that one stays.
+//! A file of this name that the code brings stays as it is.
 
 use std::path::Path;
 

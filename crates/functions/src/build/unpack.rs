@@ -104,7 +104,7 @@ fn read_some(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
 /// Unpacks a ZIP file.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The archive is damaged, too large, or leads out of the folder; the message says which.
 pub(crate) fn unpack_zip(archive: &Path, folder: &Path) -> Result<(), BuildError> {
     let damaged = |error: zip::result::ZipError| invalid(format!("the ZIP file is damaged: {error}"));
     let mut budget = Budget::of(archive)?;
