@@ -5,12 +5,17 @@
 //! kernel ──▶ accept ── room for all? ── room for its address? ──▶ Place (counts until it is dropped)
 //!               ▲            │ no: waits in the kernel   │ no: closed at once, one line in the log now and then
 //!               └────────────┘
+//! Greeter::greet:     TLS, where the port has it, in 10 s (greeting)
 //!
 //! Activity::silence:  no request within Patience::first ──▶ NoRequest  (whatever protocol it began to speak)
 //!                     HTTP/2 without streams for Patience::idle ──▶ Idle    (HTTP/1 has a limit of its own in hyper)
 //! ```
 
 mod activity;
+mod client_certificate;
+mod greeting;
+mod stream;
+mod tls;
 
 use std::{
     collections::HashMap,
@@ -25,7 +30,12 @@ use tokio::{
     time::Instant,
 };
 
-pub use self::activity::{Activity, Counting, Inactivity, OpenStream, Patience};
+pub use self::{
+    activity::{Activity, Counting, Inactivity, OpenStream, Patience},
+    greeting::{Greeted, Greeter},
+    stream::ClientStream,
+    tls::{ClientAuth, PortTls, TlsError, TlsSettings, TlsVersion},
+};
 
 /// The pause after the kernel could not give a connection, most often for want of file descriptors: long enough not to
 /// spin.
@@ -51,6 +61,7 @@ pub struct Port {
     addresses: Arc<Addresses>,
     failed: Damped,
     refused: Damped,
+    greeter: Greeter,
 }
 
 /// The place of one connection. Counts until it is dropped.
@@ -77,7 +88,20 @@ impl Port {
             addresses: Arc::new(Addresses { most: bounds.per_address.max(1), held: Mutex::default() }),
             failed: Damped::default(),
             refused: Damped::default(),
+            greeter: Greeter::new(name, None),
         }
+    }
+
+    /// Its connections begin with a TLS handshake. Nobody follows the files here ([`PortTls::follow`]).
+    #[must_use]
+    pub fn with_tls(self, tls: Option<PortTls>) -> Self {
+        Self { greeter: Greeter::new(self.name, tls), ..self }
+    }
+
+    /// Begins its connections, each in the task that serves it.
+    #[must_use]
+    pub fn greeter(&self) -> Greeter {
+        self.greeter.clone()
     }
 
     /// The next connection. Failures to accept one are told in the log, and waited out.

@@ -62,6 +62,7 @@ pub mod assignment;
 pub mod residency;
 pub mod worker;
 
+pub mod client_certificate;
 pub mod credential;
 pub mod member;
 
@@ -78,6 +79,7 @@ pub use alias::Alias;
 pub use assignment::{Assignment, AssignmentChange, FromController, Placed, Serving, WorkerLimits, correlation_id};
 pub use card::{ModelCard, PinnedCard};
 pub use class::Class;
+pub use client_certificate::{ClientCertificate, SubjectName};
 pub use credential::{Credential, CredentialSet, Secret};
 pub use deployment::{Deployment, Replicas, Spec};
 pub use event::Event;
