@@ -31,7 +31,7 @@ use self::{
 };
 use crate::{
     failure::Failure,
-    node::{self, Hooks, settings::NodeSettings},
+    node::{self, Hooks, ServingHook, settings::NodeSettings},
 };
 
 /// The probe port where nobody says.
@@ -114,7 +114,9 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
     settings.built_in = false;
     let data_plane = environment.data_plane.as_deref().map_or(Ok(DataPlane::default()), DataPlane::parse);
     settings.data_plane = Some(data_plane.map_err(|error| Failure::Usage(format!("MM_DATAPLANE_CONFIG: {error}")))?);
-    settings.etcd = Some(config("cluster")?);
+    if let Some(cluster) = &mut settings.cluster {
+        cluster.etcd = Some(config("cluster")?);
+    }
     let ready = Arc::clone(&standing);
     let hooks = Hooks {
         logging: Some(Box::new(move || {
@@ -122,9 +124,13 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
                 tracing::warn!(event = "setting_not_read", "{warning}");
             }
         })),
-        serving: Some(Box::new(move |gateway| {
-            let _ = ready.gateway.set(gateway);
+        prepare: Some(Box::new(|| {
+            let serving: ServingHook = Box::new(move |started| {
+                let _ = ready.gateway.set(started.gateway);
+            });
+            Ok(serving)
         })),
+        quiet: false,
     };
     let done = node::start(settings, hooks);
     stays.cancel();

@@ -1,55 +1,76 @@
-//! `berth node`: one node of a cluster.
+//! `berth node`: one node of a cluster. `berth up` is the same without a cluster.
 //!
 //! ```text
-//!   thread "gossip"            thread "berth-election"      thread "berth-control"          runtime of the data path
-//!   members: who is there ──▶  who leads ──────seat──────▶  terms: a controller while       worker ◀─replicas─▶ gateway ── clients
-//!                                                           this node leads; control API      │ uplinks             │
-//!                                                                ▲         ▲                  └──────┐              │ hops
-//!                                            port for other nodes ┴─────────┴── fleet, relay ◀───────┴──── peers ◀──┘
+//!   thread "gossip"*           thread "berth-election"*     thread "berth-control"          runtime of the data path
+//!   members: who is there ──▶  who leads ──────seat──────▶  a controller while this node    worker ◀─replicas─▶ gateway ── clients
+//!                                                           leads; control API; sources       │ links or uplinks*   │
+//!                                                                ▲         ▲                  └──────┐              │ hops*
+//!                                           port for other nodes*┴─────────┴── fleet, relay ◀───────┴──── peers ◀──┘
+//!   * only in a cluster (`cluster`)
 //! ```
-//! Gossip and election have threads of their own: no plan and no request makes them late, which would look like death.
+//! The control plane has a thread of its own, so that no plan, however large, delays a request. So have gossip and election:
+//! no plan and no request makes them late, which would look like death.
 //!
 //! ```text
 //! Serving ──signal──▶ Leaving: says so, hands over, its models move, clients look elsewhere (`leave`)
 //!    │                    └──▶ gateway drains ──▶ worker unloads ──▶ says goodbye ──▶ exit 0
+//!    │                                            └── a second signal at any time: exit at once
 //!    └── a part ended by itself ──▶ the same way out without waiting for others, exit 1
 //! ```
 
 mod banner;
+mod cluster;
 mod compose;
 mod control_plane;
 mod election;
 mod leave;
 mod peer_port;
+pub(crate) mod running;
+mod seams;
 pub(crate) mod settings;
+mod signals;
 mod store;
+mod trial;
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
+
+use tokio::runtime::Runtime;
 
 use self::{
     compose::System,
     leave::ShutdownMode,
     settings::{NodeArgs, NodeSettings},
+    signals::Signals,
 };
-use crate::{
-    data::DataFolder,
-    failure::Failure,
-    telemetry::Telemetry,
-    up::{data_runtime, signals::Signals},
-};
+use crate::{data::DataFolder, failure::Failure, telemetry::Telemetry};
 
 /// Starts a node and serves until it is told to stop.
 pub(crate) fn run(args: NodeArgs) -> Result<(), Failure> {
     start(NodeSettings::new(args, settings::certified)?, Hooks::default())
 }
 
+/// A node whose parts have started.
+#[derive(Clone)]
+pub(crate) struct Started {
+    pub(crate) gateway: berth_mesh::Handle,
+    /// Address for inference; `None`: it answers no clients.
+    pub(crate) http: Option<SocketAddr>,
+    /// Address of the control API.
+    pub(crate) api: SocketAddr,
+}
+
+/// Called when the parts of a node have started, on the runtime of the data path.
+pub(crate) type ServingHook = Box<dyn FnOnce(Started)>;
+
 /// Callbacks at moments of a node's life.
 #[derive(Default)]
 pub(crate) struct Hooks {
     /// Logs are written from now on.
     pub(crate) logging: Option<Box<dyn FnOnce()>>,
-    /// The node's parts are running.
-    pub(crate) serving: Option<Box<dyn FnOnce(berth_mesh::Handle)>>,
+    /// The data folder is this process's, and nothing has been read from it.
+    pub(crate) prepare: Option<Box<dyn FnOnce() -> Result<ServingHook, Failure>>>,
+    /// Nothing is printed at the start.
+    pub(crate) quiet: bool,
 }
 
 /// Starts a node with these settings and serves until it is told to stop.
@@ -64,6 +85,7 @@ pub(crate) fn start(settings: NodeSettings, hooks: Hooks) -> Result<(), Failure>
         logging();
     }
     let _data = DataFolder::take(&settings.server.data)?;
+    let serving = hooks.prepare.map(|prepare| prepare()).transpose()?;
     let done = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let system = tokio::select! {
@@ -71,9 +93,9 @@ pub(crate) fn start(settings: NodeSettings, hooks: Hooks) -> Result<(), Failure>
             // Nobody was told of this node yet.
             _ = signals.next() => return Ok(()),
         };
-        system.banner.show(&settings);
-        if let Some(serving) = hooks.serving {
-            serving(system.gateway.clone());
+        system.banner.show(&settings, hooks.quiet);
+        if let Some(serving) = serving {
+            serving(system.started.clone());
         }
         serve(system, &mut signals, settings.server.drain_timeout).await
     });
@@ -83,15 +105,25 @@ pub(crate) fn start(settings: NodeSettings, hooks: Hooks) -> Result<(), Failure>
     done
 }
 
+/// The runtime of the data path.
+fn data_runtime(threads: Option<usize>) -> Result<Runtime, Failure> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = threads {
+        runtime.worker_threads(threads);
+    }
+    let runtime = runtime.thread_name("berth-data").enable_all().build();
+    runtime.map_err(|e| Failure::doing("cannot start the runtime", e))
+}
+
 async fn serve(mut system: System, signals: &mut Signals, patience: Duration) -> Result<(), Failure> {
     let why = tokio::select! {
         signal = signals.next() => {
-            tracing::info!(event = "stopping", signal, "shutting down: moving models, finishing requests in flight");
+            tracing::info!(event = "stopping", signal, "{}", system.farewell());
             Ok(())
         }
         failure = system.ended() => Err(failure),
     };
-    let haste = match &why {
+    let mode = match &why {
         Ok(()) => ShutdownMode::Orderly { patience },
         Err(failure) => {
             tracing::error!(event = "part_ended", error = %failure, "finishing the requests in flight");
@@ -99,7 +131,7 @@ async fn serve(mut system: System, signals: &mut Signals, patience: Duration) ->
         }
     };
     tokio::select! {
-        () = leave::leave(system, haste) => why,
+        () = leave::leave(system, mode) => why,
         signal = signals.next() => {
             tracing::warn!(event = "stopped", signal, "a second signal: leaving at once");
             Err(Failure::Failed("stopped before requests in flight were finished".to_owned()))

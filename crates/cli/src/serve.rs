@@ -14,12 +14,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
 
-use self::{
-    declare::{Choices, Declared},
-    what::What,
-};
+use self::{declare::Choices, what::What};
 use crate::{
     failure::Failure,
+    node::{self, Hooks, ServingHook, running::spawn},
     settings::{ServerArgs, source::SourceArgs},
     terminal,
     up::{self, UpArgs},
@@ -86,16 +84,20 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
     let place = declare::Place { manifests: manifests.clone(), code: server.data.join("serve/code") };
     let sources = NoSources::try_parse_from(["berth"]).map_err(|error| Failure::Usage(error.to_string()))?;
     let settings = up::settings(UpArgs { folder: Some(manifests), server, source: sources.source })?;
-    let prepare = move || -> Result<Declared, Failure> {
+    let prepare = move || {
         let choices =
             Choices { name: model.as_deref(), requirements: requirements.as_deref(), artifact: artifact.as_deref() };
         let declared = declare::declare(&found, choices, &place)?;
         for note in &declared.notes {
             terminal::print(&format!("{note}\n"))?;
         }
-        Ok(declared)
+        let serving: ServingHook = Box::new(move |started| {
+            // Ends with the runtime.
+            let _announcing = spawn(announce::announce(started, declared));
+        });
+        Ok(serving)
     };
-    up::run_with(&settings, prepare, announce::announce)
+    node::start(settings, Hooks { prepare: Some(Box::new(prepare)), quiet: true, ..Hooks::default() })
 }
 
 /// The folder for state, environments and fetched artifacts: what was made for a model once is there the next time.

@@ -58,7 +58,7 @@ pub struct GatewayLink {
 }
 
 /// The end of a gateway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Inferences that were inside when it was told to stop, and were answered.
     pub finished: u32,

@@ -1,54 +1,55 @@
 //! Puts the parts of a node together. What can fail because of what a user said fails here, before anything serves.
 
-mod running;
-
 use std::{
     net::{SocketAddr, TcpListener},
     sync::{Arc, Mutex, OnceLock},
 };
 
 use berth_control::{
-    Config, Metrics,
-    api::{ApiRouter, Leader, Relay, Seams},
-    fleet::FleetService,
-    leadership::CandidateInfo,
+    Config, Handle,
+    api::{ApiRouter, Leader, Seams},
     leadership::LeadershipView,
-    uplink::{ConnectContext, GatewayUplink, WorkerUplink},
+    store::embedded::EmbeddedStore,
 };
 use berth_functions::source::Host;
-use berth_mesh::{Fleet, Gateway, GatewayLink, Limits, config::FunctionHook, local::LocalReplicas};
-use berth_peer::{
-    EventLoops, Identity, LinePolicy, Members, PeerListener, Peers,
-    membership::{Gossip, GossipConfig, Policy},
-};
-use berth_spec::{Member, WorkerInfo, member::REGION};
+use berth_mesh::{GatewayLink, Limits, config::FunctionHook, local::LocalReplicas};
+use berth_peer::{EventLoops, Members};
+use berth_spec::{WorkerId, WorkerInfo};
 use berth_worker::{Worker, WorkerLink};
+use futures::FutureExt as _;
 use prometheus_client::registry::Registry;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-pub(super) use self::running::Running;
 use super::{
+    Started,
     banner::Banner,
-    control_plane::{self, ControllerParts, Parts},
+    cluster::{ControllerRole, Membership},
+    control_plane::{self, Deciding, Parts},
     election::ElectionHandle,
-    peer_port::PeerPort,
+    running::{Links, Running},
+    seams,
     settings::NodeSettings,
-    store,
 };
 use crate::{
     control_thread::ControlThread, descriptors, failure::Failure, management::Management, settings::functions,
-    telemetry::Telemetry, up::seams,
+    telemetry::Telemetry,
 };
 
 /// Everything of one node, running.
 pub(super) struct System {
-    pub(super) members: Members,
+    pub(super) started: Started,
+    pub(super) banner: Banner,
     pub(super) local: Arc<LocalReplicas>,
     pub(super) running: Running,
     pub(super) control: ControlThread,
+    /// `None`: the node is alone.
+    pub(super) cluster: Option<Cluster>,
+}
+
+/// The other nodes, for one that leaves them.
+pub(super) struct Cluster {
+    pub(super) members: Members,
     pub(super) election: Option<ElectionHandle>,
-    pub(super) banner: Banner,
-    pub(super) gateway: berth_mesh::Handle,
 }
 
 impl System {
@@ -59,16 +60,21 @@ impl System {
             failure = self.running.ended() => failure,
         }
     }
+
+    /// The last words about itself, for the log.
+    pub(super) fn farewell(&self) -> &'static str {
+        match self.cluster {
+            Some(_) => "shutting down: moving models, finishing requests in flight",
+            None => "shutting down: refusing new requests, finishing those in flight",
+        }
+    }
 }
 
-/// Membership of this node: its description, and the sockets of gossip and the peer port.
-struct ClusterMembership {
-    listener: PeerListener,
-    members: Members,
-    gossip: Gossip,
-    peers: Peers,
-    me: Member,
-    loops: EventLoops,
+/// Connections of the gateway to parts that are made after it.
+#[derive(Default)]
+struct Later {
+    functions: Arc<OnceLock<FunctionHook>>,
+    management: Management,
 }
 
 /// Opens, binds and builds everything, and starts it.
@@ -76,50 +82,43 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let mut registry = Registry::default();
     let local = Arc::new(LocalReplicas::default());
     let worker = settings.roles.worker.then(|| worker(settings, &local, &mut registry)).transpose()?;
-    let presence = presence(settings, worker.as_ref().map(Worker::info), &mut registry).await?;
-    let (hook, management) = (Arc::default(), Management::default());
-    let (gateway, look) = gateway((settings, telemetry), &presence, (&local, &hook, &management), &mut registry)?;
-    let api = TcpListener::bind(settings.server.api)
-        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-        .map_err(|e| {
-            Failure::Failed(format!("cannot listen on {}: {e}; --api takes another address", settings.server.api))
-        })?;
-    let addresses = (look.local_addr(), api.local_addr()?);
-    let ClusterMembership { listener, members, gossip, peers, me, .. } = presence;
-    let functions = functions(settings, look.local_addr(), &hook, &mut registry)?;
-    let (election, deciding, leadership) =
-        deciding(settings, &me, (&members, &peers), functions.as_ref(), &mut registry)?;
-    let rules = settings.roles.controller.then(|| settings.server.rules());
-    let seams = node_seams(&members, &leadership, look.clone(), registry, (rules, functions.as_ref()))?;
-    let context = ConnectContext {
-        me: me.name.clone(),
-        incarnation: me.incarnation,
-        peers: peers.clone(),
-        leadership: leadership.clone(),
+    let info = worker.as_ref().map(Worker::info);
+    let loops = EventLoops::start(settings.server.threads)
+        .map_err(|e| Failure::doing("cannot start the threads that serve requests", e))?;
+    let cluster = settings.cluster.as_ref();
+    let membership = match cluster {
+        Some(cluster) => Some(Membership::join((settings, cluster), info, &loops, &mut registry).await?),
+        None => None,
     };
-    let (routed, link) = routed(settings, &context, &me);
-    let worker = worker.map(|worker| {
-        let (uplink, (reports, assignments)) = WorkerUplink::new(context, worker.info().clone());
-        (worker, WorkerLink { assignments, reports }, uplink)
-    });
-    let found = routed.as_ref().map(GatewayUplink::leader);
-    let found = found.or_else(|| worker.as_ref().map(|(.., uplink)| uplink.leader()));
-    let relay = Relay { peers: peers.clone(), found };
-    let front = ApiRouter::new(leadership.clone(), Some(relay), seams);
-    management.connect(&front);
-    let port = PeerPort {
-        fleet: FleetService::new(leadership, Some(peers)),
-        front: front.clone(),
-        inference: look.peer_service(),
+    let (later, fleet) = (Later::default(), membership.as_ref().map(Membership::fleet));
+    let config = gateway_config(settings, telemetry, &later, loops);
+    let (gateway, look) =
+        berth_mesh::build(config, settings.server.name.clone(), Arc::clone(&local), fleet, &mut registry)
+            .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
+    let api = listen(settings.server.api)?;
+    let started = Started { gateway: look.clone(), http: look.local_addr(), api: api.local_addr()? };
+    let functions = functions(settings, started.http, &later.functions, &mut registry)?;
+    let (role, links, relay) = match (&membership, cluster) {
+        (Some(membership), Some(cluster)) => {
+            let role = membership.stand((settings, cluster), functions.as_ref(), &mut registry)?;
+            let (links, relay) = membership.links(settings.roles, info, role.view.clone());
+            (role, links, Some(relay))
+        }
+        _ => {
+            let (role, handle) = alone(settings, functions.as_ref(), &mut registry)?;
+            (role, direct(handle, &settings.server.name, info), None)
+        }
     };
-    let control = control_plane::start(Parts { listener: api, front, deciding })?;
-    let banner = Banner::of(addresses, &me, worker.as_ref().map(|(worker, ..)| worker));
-    let mut running = Running::start(listener, Arc::new(port), gossip);
-    running.gateway(gateway, link, routed);
-    if let Some((worker, link, uplink)) = worker {
-        running.worker(worker, link, uplink);
-    }
-    Ok(System { members, local, running, control, election, banner, gateway: look })
+    let ControllerRole { view, deciding, election } = role;
+    let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, functions.as_ref())?;
+    let front = ApiRouter::new(view.clone(), relay, seams);
+    later.management.connect(&front);
+    let control = control_plane::start(Parts { listener: api, front: front.clone(), deciding })?;
+    let banner = Banner::of(&started, membership.as_ref().map(|membership| &membership.me), worker.as_ref());
+    let cluster = membership.as_ref().map(|membership| Cluster { members: membership.members.clone(), election });
+    let tasks = membership.map(|membership| membership.tasks(view, front, look.peer_service()));
+    let running = Running::start(gateway, worker, links, tasks);
+    Ok(System { started, banner, local, running, control, cluster })
 }
 
 fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Registry) -> Result<Worker, Failure> {
@@ -142,62 +141,12 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
     build(config, Arc::clone(local), registry).map_err(|e| Failure::doing("the worker cannot start", e))
 }
 
-/// Takes the ports towards other nodes, asks whether the name is free, and begins to be a member.
-async fn presence(
+fn gateway_config(
     settings: &NodeSettings,
-    worker: Option<&WorkerInfo>,
-    registry: &mut Registry,
-) -> Result<ClusterMembership, Failure> {
-    let identity = Identity::load(&settings.pki).map_err(|error| Failure::Usage(error.to_string()))?;
-    let listener = PeerListener::bind(settings.peer, identity.clone())
-        .map_err(|error| Failure::Failed(format!("{error}; --peer takes another address")))?;
-    let loops = EventLoops::start(settings.server.threads)
-        .map_err(|e| Failure::doing("cannot start the threads that serve requests", e))?;
-    let listener = listener.on(loops.clone());
-    let me = Member {
-        name: settings.server.name.clone(),
-        incarnation: worker.map_or_else(now, |worker| worker.incarnation),
-        gossip: settings.reached_at(settings.gossip)?,
-        peer: settings.reached_at(listener.local_addr()?)?,
-        roles: settings.roles,
-        labels: settings.server.labels.clone(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        protocol: berth_peer::PROTOCOL,
-    };
-    let config = GossipConfig {
-        bind: settings.gossip,
-        join: settings.join.iter().map(ToString::to_string).collect(),
-        policy: Policy::default(),
-    };
-    let (members, gossip) = Gossip::bind(config, me.clone(), identity.clone(), registry)
-        .map_err(|error| Failure::Failed(format!("{error}; --gossip takes another address")))?;
-    gossip.ask_for_name().await.map_err(|error| Failure::Failed(error.to_string()))?;
-    let peers = Peers::start(identity, members.clone(), LinePolicy::default());
-    Ok(ClusterMembership { listener, members, gossip, peers, me, loops })
-}
-
-/// A number that grows with each start.
-fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Route channel of a gateway. A node without that role needs none: it only answers forwarded requests.
-fn routed(settings: &NodeSettings, context: &ConnectContext, me: &Member) -> (Option<GatewayUplink>, GatewayLink) {
-    if settings.roles.gateway {
-        let (uplink, (events, routes)) = GatewayUplink::new(context.clone(), me.region().map(str::to_owned));
-        return (Some(uplink), GatewayLink { routes, events });
-    }
-    let ((events, _), (_, routes)) = (mpsc::channel(1), mpsc::channel(1));
-    (None, GatewayLink { routes, events })
-}
-
-fn gateway(
-    (settings, telemetry): (&NodeSettings, &Telemetry),
-    presence: &ClusterMembership,
-    (local, functions, management): (&Arc<LocalReplicas>, &Arc<OnceLock<FunctionHook>>, &Management),
-    registry: &mut Registry,
-) -> Result<(Gateway, berth_mesh::Handle), Failure> {
+    telemetry: &Telemetry,
+    later: &Later,
+    loops: EventLoops,
+) -> berth_mesh::Config {
     let server = &settings.server;
     let connections = descriptors::raise();
     let limits = Limits {
@@ -209,22 +158,26 @@ fn gateway(
         lame_duck: settings.lame_duck,
         ..Limits::default()
     };
-    let config = berth_mesh::Config {
+    // A gateway that is alone learns its routes from a controller in this process, which needs no file.
+    let kept = settings.roles.gateway && settings.cluster.is_some();
+    berth_mesh::Config {
         limits,
         spans: telemetry.request_spans(),
         propagate: telemetry.propagation(),
-        loops: Some(presence.loops.clone()),
-        beside: Some(management.hook()),
+        loops: Some(loops),
+        beside: Some(later.management.hook()),
         http: settings.roles.gateway.then_some(server.http),
-        routes_file: settings.roles.gateway.then(|| server.data.join("routes")),
-        functions: Arc::clone(functions),
+        routes_file: kept.then(|| server.data.join("routes")),
+        functions: Arc::clone(&later.functions),
         data_plane: settings.data_plane.clone(),
         ..berth_mesh::Config::new(server.http)
-    };
-    let region = server.labels.get(REGION).cloned();
-    let fleet = Fleet::new(presence.peers.clone(), presence.members.clone(), region);
-    berth_mesh::build(config, server.name.clone(), Arc::clone(local), Some(fleet), registry)
-        .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .map_err(|e| Failure::Failed(format!("cannot listen on {address}: {e}; --api takes another address")))
 }
 
 /// Functions of a controller. Any of them may lead.
@@ -234,7 +187,7 @@ fn functions(
     hook: &Arc<OnceLock<FunctionHook>>,
     registry: &mut Registry,
 ) -> Result<Option<Arc<Host>>, Failure> {
-    if settings.store.is_none() || !settings.sources.has_functions() {
+    if !settings.roles.controller || !settings.sources.has_functions() {
         return Ok(None);
     }
     let gateway = gateway.map(|gateway| settings.reached_at(gateway)).transpose()?;
@@ -244,39 +197,72 @@ fn functions(
     Ok(Some(host))
 }
 
-type Decision = (Option<ElectionHandle>, Option<ControllerParts>, watch::Receiver<LeadershipView>);
-
-/// Parts of a controller. A node without that role always follows.
-fn deciding(
+/// A node that is alone decides as long as it lives, over the store in its data folder.
+fn alone(
     settings: &NodeSettings,
-    me: &Member,
-    (members, peers): (&Members, &Peers),
     functions: Option<&Arc<Host>>,
     registry: &mut Registry,
-) -> Result<Decision, Failure> {
-    let Some(store) = &settings.store else { return Ok((None, None, LeadershipView::never())) };
-    let store = settings.etcd.clone().map_or_else(|| store::config(store), Ok)?;
-    let me = CandidateInfo { name: me.name.clone(), peer: me.peer.to_string(), rules: settings.server.rules() };
-    let (leadership, election) = ElectionHandle::start(store.clone(), me, peers.clone())?;
-    let (view, views) = watch::channel(LeadershipView::Following { leader: None });
-    let config = Config { policy: settings.server.policy(), members: Some(members.clone()), ..Config::default() };
+) -> Result<(ControllerRole, Handle), Failure> {
+    let store = EmbeddedStore::open(&settings.server.data).map_err(|e| Failure::Failed(e.to_string()))?;
+    let config = Config { policy: settings.server.policy(), ..Config::default() };
+    let (control, handle) = berth_control::build(config, Arc::new(store), registry);
     let sources = settings.sources.build(&settings.server.data, functions, registry)?;
-    let deciding = ControllerParts { config, metrics: Metrics::register(registry), store, leadership, view, sources };
-    Ok((Some(election), Some(deciding), views))
+    let view = LeadershipView::alone(handle.clone());
+    let deciding = Some(Deciding::Always { control: Box::new(control), handle: handle.clone(), sources });
+    Ok((ControllerRole { view, deciding, election: None }, handle))
 }
 
-fn node_seams(
-    members: &Members,
+/// Links to the controller in this process, which first restores what it knew.
+fn direct(handle: Handle, me: &WorkerId, worker: Option<&WorkerInfo>) -> Links {
+    let worker = worker.cloned().map(|info| {
+        let handle = handle.clone();
+        let link = async move {
+            let (reports, assignments) = patiently(|| handle.attach_worker(info.clone())).await;
+            WorkerLink { assignments, reports }
+        };
+        link.boxed()
+    });
+    let me = me.clone();
+    let gateway = async move {
+        let (events, routes) = patiently(|| handle.attach_gateway(me.clone(), None)).await;
+        GatewayLink { routes, events }
+    };
+    Links { gateway: gateway.boxed(), worker, gateway_uplink: None, worker_uplink: None }
+}
+
+/// A control plane with much to restore answers late; that it fails is heard from elsewhere.
+async fn patiently<T, F>(ask: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, berth_control::handle::Error>>,
+{
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(berth_control::handle::Error::Busy { .. }) => tracing::info!(event = "restoring"),
+            // The control plane has ended: its own failure says why.
+            Err(_) => return std::future::pending().await,
+        }
+    }
+}
+
+fn seams(
+    settings: &NodeSettings,
+    membership: Option<&Membership>,
     leadership: &watch::Receiver<LeadershipView>,
     gateway: berth_mesh::Handle,
     registry: Registry,
-    rules: (Option<String>, Option<&Arc<Host>>),
+    functions: Option<&Arc<Host>>,
 ) -> Result<Seams, Failure> {
-    let (everybody, me, leadership) = (members.clone(), members.me().clone(), leadership.clone());
-    let members = move || everybody.table().values().cloned().collect();
+    let (me, leadership, terms) = (settings.server.name.clone(), leadership.clone(), membership.is_some());
     let leader = move || {
         let (name, epoch) = leadership.borrow().leader(&me)?;
-        Some(Leader { name, epoch: Some(epoch) })
+        Some(Leader { name, epoch: terms.then_some(epoch) })
     };
-    seams::of(Arc::new(Mutex::new(registry)), gateway, Arc::new(members), Arc::new(leader), rules)
+    let everybody = membership.map(|membership| membership.members.clone());
+    let members = move || match &everybody {
+        Some(everybody) => everybody.table().values().cloned().collect(),
+        None => Vec::new(),
+    };
+    let rules = (membership.is_some() && settings.roles.controller).then(|| settings.server.rules());
+    seams::of(Arc::new(Mutex::new(registry)), gateway, Arc::new(members), Arc::new(leader), (rules, functions))
 }

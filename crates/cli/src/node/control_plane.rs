@@ -1,21 +1,21 @@
-//! The control plane of a node: the control API always, a controller while this node leads.
+//! The control plane of a node: the control API always, a controller and the sources while this node leads.
 //!
 //! ```text
-//! Running ──stop──▶ api ends ──▶ the term ends, its last plan stored
-//!    └── the api fails ──▶ the same, with the failure
+//! Running ──stop──▶ api and sources end ──▶ the controller ends, its last plan stored
+//!    └── one of them fails ──▶ the same, with the failure
 //! ```
 
 use std::{net::TcpListener, time::Duration};
 
 use berth_control::{
-    Config, Metrics,
+    Config, Control, Handle, Metrics,
     api::{self, ApiRouter},
     leadership::{LeaderLoop, Leadership, LeadershipView},
     source::{self, Setup},
     store::etcd::EtcdConfig,
 };
 use berth_spec::Epoch;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::election;
@@ -27,7 +27,19 @@ use crate::{
 /// The pause after the sources ended in the midst of a term: the store did not answer before any of them began.
 const SOURCES_AGAIN: Duration = Duration::from_secs(5);
 
-/// Parts of a controller.
+/// Limit for the API and the sources at shutdown, so that a large apply is not cut. The API cuts its own clients
+/// earlier.
+const SERVED: Duration = Duration::from_secs(10);
+
+/// The controller of a node.
+pub(super) enum Deciding {
+    /// A node that is alone decides as long as it lives.
+    Always { control: Box<Control>, handle: Handle, sources: Setup },
+    /// A node of a cluster decides while it leads.
+    Terms(Box<ControllerParts>),
+}
+
+/// Parts of a controller that is built for each term.
 pub(super) struct ControllerParts {
     pub(super) config: Config,
     pub(super) metrics: Metrics,
@@ -44,7 +56,7 @@ pub(super) struct Parts {
     pub(super) listener: TcpListener,
     pub(super) front: ApiRouter,
     /// `None` where the node is no controller.
-    pub(super) deciding: Option<ControllerParts>,
+    pub(super) deciding: Option<Deciding>,
 }
 
 /// Starts the thread.
@@ -55,17 +67,72 @@ pub(super) fn start(parts: Parts) -> Result<ControlThread, Failure> {
 async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
     let Parts { listener, front, deciding } = parts;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let mut terms = JoinSet::new();
-    if let Some(deciding) = deciding {
-        terms.spawn(decide(deciding, stop.clone()));
+    let (mut served, mut controllers, decided) = (JoinSet::new(), JoinSet::new(), CancellationToken::new());
+    served.spawn({
+        let stop = stop.clone();
+        async move {
+            let served = api::serve(listener, front, stop).await;
+            served.map_err(|error| Failure::doing("the control API failed", error))
+        }
+    });
+    match deciding {
+        Some(Deciding::Always { control, handle, sources }) => {
+            let stop = stop.clone();
+            served.spawn(async move {
+                let ran = source::run(sources, handle, Epoch(0), stop).await;
+                ran.map_err(|error| Failure::doing("the sources of deployments failed", error))
+            });
+            let over = decided.clone();
+            controllers.spawn(async move {
+                let ended = control.run(over).await;
+                ended.map(drop).map_err(|error| Failure::doing("the control plane failed", error))
+            });
+        }
+        Some(Deciding::Terms(parts)) => {
+            // The term of a node that leaves ends with its API: another node goes on.
+            let stop = stop.clone();
+            controllers.spawn(async move {
+                decide(*parts, stop).await;
+                Ok(())
+            });
+        }
+        None => {}
     }
-    let served = tokio::select! {
-        served = api::serve(listener, front, stop.clone()) => served,
+    let failed = tokio::select! {
         () = give_back() => Ok(()),
+        Some(ended) = controllers.join_next(), if !stop.is_cancelled() => ended_early(ended),
+        failed = first_failure(&mut served), if !stop.is_cancelled() => failed,
+        () = stop.cancelled() => Ok(()),
     };
     stop.cancel();
-    while terms.join_next().await.is_some() {}
-    served.map_err(|error| Failure::doing("the control API failed", error))
+    let closed = timeout(SERVED, async { while served.join_next().await.is_some() {} }).await;
+    if closed.is_err() {
+        tracing::warn!(
+            event = "control_parts_cut",
+            left = served.len(),
+            "parts of the control plane did not stop in time and were cut"
+        );
+        served.shutdown().await;
+    }
+    decided.cancel();
+    while controllers.join_next().await.is_some() {}
+    failed
+}
+
+/// The failure of a controller that was not told to end.
+fn ended_early(ended: Result<Result<(), Failure>, tokio::task::JoinError>) -> Result<(), Failure> {
+    match ended {
+        Ok(Err(failure)) => Err(failure),
+        _ => Err(Failure::Failed("the control plane ended by itself, please report it".to_owned())),
+    }
+}
+
+/// Waits until all have ended or one failed.
+async fn first_failure(tasks: &mut JoinSet<Result<(), Failure>>) -> Result<(), Failure> {
+    while let Some(ended) = tasks.join_next().await {
+        ended.map_err(|e| Failure::doing("a part of the control plane failed, please report it", e))??;
+    }
+    Ok(())
 }
 
 /// Runs a controller whenever this node leads. Until etcd has answered once, nobody here does.

@@ -8,15 +8,21 @@
 //!     ▼
 //! Gone: goodbye to the members; the port for other nodes, the control plane and gossip end
 //! ```
-//! Where all are stopped at once, each is told of the others by themselves: nobody waits for one that goes as well.
+//! A node that is alone drains, ends its control plane and unloads. Where all are stopped at once, each is told of the others by themselves: nobody waits for one that goes as well.
 
 use std::{sync::Arc, time::Duration};
 
+use berth_mesh::{Drained, local::LocalReplicas};
 use berth_peer::{MemberTable, Members};
 use berth_spec::{Roles, WorkerId};
+use berth_worker::Stopped;
 use tokio::time::timeout;
 
-use super::compose::System;
+use super::{
+    compose::{Cluster, System},
+    running::Running,
+};
+use crate::control_thread::ControlThread;
 
 /// Consideration for other nodes at shutdown.
 #[derive(Debug, Clone, Copy)]
@@ -31,9 +37,36 @@ pub(super) enum ShutdownMode {
 }
 
 /// Leaves. Every wait in it is bounded.
-pub(super) async fn leave(system: System, haste: ShutdownMode) {
-    let System { members, mut running, control, election, local, .. } = system;
+pub(super) async fn leave(system: System, mode: ShutdownMode) {
+    let System { mut running, control, local, cluster, .. } = system;
     running.stop_gateway();
+    let (drained, stopped) = match cluster {
+        Some(cluster) => leave_cluster(cluster, &mut running, control, &local, mode).await,
+        None => {
+            let drained = running.gateway_drained().await;
+            // Before the worker: one that leaves an awake controller would be taken for lost.
+            control.stop().await;
+            (drained, running.stop_worker().await)
+        }
+    };
+    running.stop().await;
+    tracing::info!(
+        event = "stopped",
+        finished = drained.map(|drained| drained.finished),
+        cut = drained.map(|drained| drained.cut),
+        unloaded = stopped.drained,
+        left = stopped.left,
+        "drained and stopped"
+    );
+}
+
+async fn leave_cluster(
+    Cluster { members, election }: Cluster,
+    running: &mut Running,
+    control: ControlThread,
+    local: &LocalReplicas,
+    mode: ShutdownMode,
+) -> (Option<Drained>, Stopped) {
     // A single controller goes on deciding while its node's models move.
     members.announce().await;
     let successor = others(&members.table(), members.me(), |roles| roles.controller);
@@ -44,7 +77,7 @@ pub(super) async fn leave(system: System, haste: ShutdownMode) {
         }
         election => election,
     };
-    if let ShutdownMode::Orderly { patience } = haste
+    if let ShutdownMode::Orderly { patience } = mode
         && others(&members.table(), members.me(), |roles| roles.worker)
     {
         running.announce();
@@ -64,15 +97,7 @@ pub(super) async fn leave(system: System, haste: ShutdownMode) {
         election.resign().await;
     }
     control.stop().await;
-    running.stop().await;
-    tracing::info!(
-        event = "stopped",
-        finished = drained.map(|drained| drained.finished),
-        cut = drained.map(|drained| drained.cut),
-        unloaded = stopped.drained,
-        left = stopped.left,
-        "drained and stopped"
-    );
+    (drained, stopped)
 }
 
 /// True if another node has such a role, is reachable, and stays.

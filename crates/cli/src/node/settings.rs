@@ -76,27 +76,15 @@ struct ClusterArgs {
     lame_duck: Duration,
 }
 
-/// The settings of a node of a cluster.
+/// The settings of a node.
 #[derive(Debug)]
 pub(crate) struct NodeSettings {
     /// Settings of every server. Its name is the node's name.
     pub(crate) server: ServerSettings,
     /// Roles of the node.
     pub(crate) roles: Roles,
-    /// The cluster's store: there where it has the role controller, and only there.
-    pub(crate) store: Option<StoreSettings>,
     /// The sources of deployments that the leader follows.
     pub(crate) sources: SourceSettings,
-    /// The folder with its certificate.
-    pub(crate) pki: PathBuf,
-    /// Address for gossip (UDP).
-    pub(crate) gossip: SocketAddr,
-    /// Address for connections from other nodes (TLS).
-    pub(crate) peer: SocketAddr,
-    /// Host that other nodes use, if it differs from the addresses to listen on.
-    pub(crate) advertise: Option<Host>,
-    /// Gossip addresses of other nodes. Names are looked up at each use, because they may change.
-    pub(crate) join: Vec<HostPort>,
     /// GPUs that models may use.
     pub(crate) gpus: Vec<Gpu>,
     /// The most models at once; `None`: as many as fit.
@@ -107,9 +95,31 @@ pub(crate) struct NodeSettings {
     pub(crate) built_in: bool,
     /// The methods of models that may be called; `None`: all.
     pub(crate) data_plane: Option<berth_mesh::data_plane::DataPlane>,
+    /// The cluster that it is a node of; `None`: it is alone, with an embedded store.
+    pub(crate) cluster: Option<ClusterSettings>,
+}
+
+/// The settings of a node of a cluster.
+#[derive(Debug)]
+pub(crate) struct ClusterSettings {
+    /// The cluster's store: there where it has the role controller, and only there.
+    pub(crate) store: Option<StoreSettings>,
     /// The store's whole settings, where they come from elsewhere than `store`.
     pub(crate) etcd: Option<EtcdConfig>,
+    /// The folder with its certificate.
+    pub(crate) pki: PathBuf,
+    /// Address for gossip (UDP).
+    pub(crate) gossip: SocketAddr,
+    /// Address for connections from other nodes (TLS).
+    pub(crate) peer: SocketAddr,
+    /// Host that other nodes use, if it differs from the addresses to listen on.
+    pub(crate) advertise: Option<Host>,
+    /// Gossip addresses of other nodes. Names are looked up at each use, because they may change.
+    pub(crate) join: Vec<HostPort>,
 }
+
+/// The name of a node that is alone.
+const ALONE: &str = "local";
 
 /// The arguments alone, for whoever starts a node in other words.
 #[derive(Debug, clap::Parser)]
@@ -173,21 +183,45 @@ impl NodeSettings {
             ));
         }
         Ok(Self {
-            store: store.filter(|_| cluster.roles.controller),
             sources,
             roles: cluster.roles,
-            pki,
-            gossip: cluster.gossip,
-            peer: cluster.peer,
-            advertise: cluster.advertise,
-            join: cluster.join,
             gpus: cluster.gpus.iter().flat_map(Gpus::each).collect(),
             max_models: cluster.max_models,
             lame_duck: cluster.lame_duck,
             built_in: true,
             data_plane: None,
-            etcd: None,
             server,
+            cluster: Some(ClusterSettings {
+                store: store.filter(|_| cluster.roles.controller),
+                etcd: None,
+                pki,
+                gossip: cluster.gossip,
+                peer: cluster.peer,
+                advertise: cluster.advertise,
+                join: cluster.join,
+            }),
+        })
+    }
+
+    /// The settings of a node that is alone: all roles, and every GPU that the driver finds.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`]: settings that contradict each other.
+    pub(crate) fn alone(server: ServerArgs, sources: SourceSettings) -> Result<Self, Failure> {
+        let name = WorkerId::new(ALONE).expect("the name of a node that is alone is a name");
+        let mut server = ServerSettings::new(server, name)?;
+        server.cards.local_repositories |= sources.is_local();
+        Ok(Self {
+            server,
+            sources,
+            roles: Roles::ALL,
+            gpus: Vec::new(),
+            max_models: None,
+            // Nobody else takes the requests that a load balancer would send elsewhere.
+            lame_duck: Duration::ZERO,
+            built_in: true,
+            data_plane: None,
+            cluster: None,
         })
     }
 
@@ -197,7 +231,7 @@ impl NodeSettings {
     /// # Errors
     /// [`Failure::Failed`]: the advertised name is not known.
     pub(crate) fn reached_at(&self, bound: SocketAddr) -> Result<SocketAddr, Failure> {
-        let Some(host) = &self.advertise else { return Ok(bound) };
+        let Some(host) = self.cluster.as_ref().and_then(|cluster| cluster.advertise.as_ref()) else { return Ok(bound) };
         let ip: IpAddr = host.resolve().map_err(|e| Failure::Failed(format!("--advertise: {e}")))?;
         Ok(SocketAddr::new(ip, bound.port()))
     }
@@ -241,17 +275,18 @@ mod tests {
         .expect("settings");
         assert_eq!(node.server.name.as_str(), "a");
         assert_eq!(node.server.labels.len(), 3);
+        let cluster = node.cluster.expect("a cluster");
         assert_eq!(
-            node.join.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+            cluster.join.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
             "10.0.0.2:7946 10.0.0.3:7946 c:7946"
         );
         assert_eq!((node.gpus.len(), node.roles), (3, Roles::ALL));
-        assert_eq!(node.store.map(|store| store.address.endpoints), Some(vec!["127.0.0.1:2379".to_owned()]));
+        assert_eq!(cluster.store.map(|store| store.address.endpoints), Some(vec!["127.0.0.1:2379".to_owned()]));
         let bound = "0.0.0.0:7".parse().expect("an address");
         let node = settings("--pki p --store etcd://s --gossip 0.0.0.0:7946 --advertise 10.0.0.9").expect("settings");
         assert_eq!(node.reached_at(bound).map(|at| at.to_string()).ok().as_deref(), Some("10.0.0.9:7"));
         let worker = settings("--pki p --store etcd://s --roles worker --join b").expect("settings");
-        assert_eq!(worker.store, None, "only controllers ask the store");
+        assert_eq!(worker.cluster.and_then(|cluster| cluster.store), None, "only controllers ask the store");
     }
 
     #[test]

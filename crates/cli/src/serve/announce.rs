@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use super::declare::{Declared, Model};
-use crate::{client, failure::Failure, terminal, up::Addresses};
+use crate::{client, failure::Failure, node::Started, terminal};
 
 /// Interval of looks for the model. People do not see less.
 const EVERY: Duration = Duration::from_millis(100);
@@ -21,21 +21,21 @@ const TRIES: usize = 8;
 const LONGEST_ROW: usize = 4096;
 
 /// Waits for the first model and prints where it answers; a failure is printed as often as its text changes.
-pub(super) async fn announce(addresses: Addresses, declared: Declared) {
-    if let Err(failure) = tell(addresses, &declared).await {
+pub(super) async fn announce(started: Started, declared: Declared) {
+    if let Err(failure) = tell(&started, &declared).await {
         eprintln!("{failure}");
     }
 }
 
-async fn tell(addresses: Addresses, declared: &Declared) -> Result<(), Failure> {
-    let http = client::http()?;
-    let Some(first) = declared.models.first() else { return Ok(()) };
-    let asks = Asks { http, gateway: addresses.http, api: addresses.api, model: first };
+async fn tell(started: &Started, declared: &Declared) -> Result<(), Failure> {
+    let client = client::http()?;
+    let (Some(first), Some(gateway)) = (declared.models.first(), started.http) else { return Ok(()) };
+    let asks = Asks { http: client, gateway, api: started.api, model: first };
     let (path, body) = asks.until_it_answers().await?;
     let count = declared.models.len();
     let others =
         if count > 1 { format!(", one of {count} models, each loaded by its first request") } else { String::new() };
-    let url = format!("http://{}{path}", addresses.http);
+    let url = format!("http://{gateway}{path}");
     Ok(terminal::print(&format!(
         "{} answers at {url}{others}\n\n  curl -s '{url}' -H 'content-type: application/json' -d '{body}'\n\n",
         first.name.as_str()

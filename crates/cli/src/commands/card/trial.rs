@@ -159,7 +159,7 @@ async fn load(args: &TrialArgs, pinned: PinnedCard, request: Option<Vec<u8>>) ->
     let (assign, assignments) = mpsc::channel(4);
     let (reports, mut reported) = mpsc::channel(64);
     let stop = CancellationToken::new();
-    let running = crate::up::spawn(worker.run(WorkerLink { assignments, reports }, stop.clone()));
+    let running = crate::node::running::spawn(worker.run(WorkerLink { assignments, reports }, stop.clone()));
     let claim = deployment.spec.memory.unwrap_or(MEMORY);
     let serving = Arc::new(Serving {
         deployment: deployment.name.clone(),

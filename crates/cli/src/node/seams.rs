@@ -3,16 +3,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use berth_control::api::{FunctionBoard, Leader, LeaderSource, MembersSource, Seams, top::ModelCounters};
+use berth_control::api::{FunctionBoard, LeaderSource, MembersSource, Seams, top::ModelCounters};
 use berth_functions::source::Host;
-use berth_spec::WorkerId;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use super::trial;
 use crate::{failure::Failure, management::Management};
 
 /// The seams over one registry and one gateway.
-pub(crate) fn of(
+pub(super) fn of(
     registry: Arc<Mutex<Registry>>,
     gateway: berth_mesh::Handle,
     members: MembersSource,
@@ -31,17 +30,6 @@ pub(crate) fn of(
         functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
         trial,
     })
-}
-
-/// The same for a server that is alone: nobody else, and it decides.
-pub(super) fn alone(
-    registry: Arc<Mutex<Registry>>,
-    gateway: berth_mesh::Handle,
-    name: WorkerId,
-    functions: Option<&Arc<Host>>,
-) -> Result<Seams, Failure> {
-    let leader = move || Some(Leader { name: name.clone(), epoch: None });
-    of(registry, gateway, Arc::new(Vec::new), Arc::new(leader), (None, functions))
 }
 
 fn metrics(registry: &Mutex<Registry>) -> String {

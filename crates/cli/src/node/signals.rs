@@ -5,19 +5,19 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::failure::Failure;
 
 /// Hears both from the moment it is made.
-pub(crate) struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    pub(crate) fn listen() -> Result<Self, Failure> {
+    pub(super) fn listen() -> Result<Self, Failure> {
         let hear = |kind| signal(kind).map_err(|e| Failure::doing("cannot listen for signals", e));
         Ok(Self { terminate: hear(SignalKind::terminate())?, interrupt: hear(SignalKind::interrupt())? })
     }
 
     /// The next one's name.
-    pub(crate) async fn next(&mut self) -> &'static str {
+    pub(super) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

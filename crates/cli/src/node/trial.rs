@@ -12,7 +12,7 @@ use reqwest::{Client, Url, header};
 use crate::failure::Failure;
 
 /// Trials by the gateway that listens here; `None` where there is none.
-pub(crate) fn source(gateway: Option<SocketAddr>) -> Result<Option<TrialSource>, Failure> {
+pub(super) fn source(gateway: Option<SocketAddr>) -> Result<Option<TrialSource>, Failure> {
     let Some(gateway) = gateway else { return Ok(None) };
     let (client, base) = (crate::client::http()?, base(gateway)?);
     Ok(Some(Arc::new(move |trial| Box::pin(send(client.clone(), base.clone(), trial)))))
