@@ -51,7 +51,7 @@ def test_top_once(shared):
 def test_errors_suggest(shared):
     shared.run("get", "deployment", "irsi", code=3)
     assert "iris" in shared.stderr
-    shared.run("get", "deploymints", code=2)
+    shared.run("get", "deploymints", code=3)
     assert "deployments" in shared.stderr
     shared.run("infer", "nobody", "-f", str(ARTIFACTS / "iris.json"), code=3)
     shared.run("wait", "deployment/diabetes", "--for=Ready=1", code=2)

@@ -57,12 +57,20 @@ pub(crate) enum Command {
     Get(commands::get::GetArgs),
     /// Show all details of a deployment, alias, function, source, node or worker
     Describe(commands::describe::DescribeArgs),
-    /// Print the log of a function: its last build, then its output
-    Logs(commands::functions::LogsArgs),
+    /// Print the recent log of a model over all its replicas, or of a function
+    Logs(commands::logs::LogsArgs),
     /// Explain the placement of a deployment
     Explain(commands::explain::ExplainArgs),
     /// Preview the effect of applying manifests
     Plan(commands::plan::PlanArgs),
+    /// Show the fields that applying manifests would change
+    Diff(commands::diff::DiffArgs),
+    /// Change the number of replicas
+    Scale(commands::scale::ScaleArgs),
+    /// Change a deployment in an editor
+    Edit(commands::edit::EditArgs),
+    /// Follow, undo and restart rollouts
+    Rollout(commands::rollout::RolloutArgs),
     /// Wait for a condition of a deployment
     Wait(commands::wait::WaitArgs),
     /// Send inference requests to a model

@@ -259,6 +259,7 @@ async fn refused(response: Response) -> Failure {
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
             Failure::Invalid(message)
         }
+        StatusCode::PRECONDITION_FAILED => Failure::Conflict(message),
         StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => Failure::TimedOut(message),
         _ => Failure::Failed(message),
     }

@@ -2,18 +2,23 @@
 
 pub(crate) mod apply;
 pub(crate) mod card;
+mod change;
 pub(crate) mod completing;
 pub(crate) mod config;
 pub(crate) mod cordon;
 pub(crate) mod delete;
 pub(crate) mod describe;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod drain;
+pub(crate) mod edit;
+mod editor;
 pub(crate) mod explain;
-pub(crate) mod functions;
+mod functions;
 pub(crate) mod get;
 pub(crate) mod infer;
 pub(crate) mod local;
+pub(crate) mod logs;
 pub(crate) mod namespace;
 mod nodes;
 pub(crate) mod output;
@@ -21,8 +26,11 @@ pub(crate) mod pki;
 pub(crate) mod plan;
 pub(crate) mod registry;
 pub(crate) mod resource;
+pub(crate) mod rollout;
+pub(crate) mod scale;
 pub(crate) mod schema;
 pub(crate) mod secrets;
+mod signature;
 pub(crate) mod source;
 pub(crate) mod testing;
 pub(crate) mod top;
@@ -63,7 +71,11 @@ async fn ask(command: Command) -> Result<(), Failure> {
         Command::Apply(args) => apply::run(&args).await,
         Command::Get(args) => get::run(&args).await,
         Command::Describe(args) => describe::run(&args).await,
-        Command::Logs(args) => functions::logs(&args).await,
+        Command::Logs(args) => logs::run(&args).await,
+        Command::Scale(args) => scale::run(&args).await,
+        Command::Edit(args) => edit::run(&args).await,
+        Command::Diff(args) => diff::run(&args).await,
+        Command::Rollout(args) => rollout::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Plan(args) => plan::run(&args).await,
         Command::Wait(args) => wait::run(&args).await,

@@ -29,6 +29,12 @@ pub(crate) enum Failure {
     /// Timed out.
     #[error("{0}")]
     TimedOut(String),
+    /// Somebody else wrote in between.
+    #[error("{0}")]
+    Conflict(String),
+    /// Something would change, for `--detailed-exitcode`: an answer, not worth a word.
+    #[error("something would change")]
+    Changes,
     /// Whoever read our output has gone (`berth get … | head`): not worth a word.
     #[error("the reader of the output has gone")]
     ReaderGone,
@@ -39,8 +45,8 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::ReaderGone => 0,
-            Self::Failed(_) => 1,
-            Self::Usage(_) => 2,
+            Self::Failed(_) | Self::Conflict(_) => 1,
+            Self::Usage(_) | Self::Changes => 2,
             Self::NotFound(_) => 3,
             Self::Invalid(_) => 4,
             Self::TimedOut(_) => 5,
@@ -55,6 +61,8 @@ impl Failure {
             Self::NotFound(text) => Self::NotFound(words(&text)),
             Self::Invalid(text) => Self::Invalid(words(&text)),
             Self::TimedOut(text) => Self::TimedOut(words(&text)),
+            Self::Conflict(text) => Self::Conflict(words(&text)),
+            Self::Changes => Self::Changes,
             Self::ReaderGone => Self::ReaderGone,
         }
     }

@@ -163,6 +163,9 @@ impl Batch {
             if let Some(version) = manifest.resource_version() {
                 document["metadata"]["resourceVersion"] = version.into();
             }
+            if let Some(base) = manifest.base().filter(|base| *base != self.base) {
+                document["metadata"]["baseUri"] = base.into();
+            }
             let text = format!("---\n{document}\n");
             match bodies.last_mut() {
                 Some(body) if body.len() + text.len() <= berth_wire::api::MAX_BODY => body.push_str(&text),

@@ -47,14 +47,23 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             report(&failure);
-            failure.exit_code()
+            match failure {
+                Failure::Changes | Failure::ReaderGone => failure.exit_code(),
+                _ if detailed() => ExitCode::FAILURE,
+                _ => failure.exit_code(),
+            }
         }
     }
 }
 
+/// True for a command line whose exit code 2 means that something would change: every failure is 1 then.
+fn detailed() -> bool {
+    std::env::args_os().any(|word| word == "--detailed-exitcode")
+}
+
 /// Tells a person on standard error; there is nobody to tell if that fails.
 fn report(failure: &Failure) {
-    if matches!(failure, Failure::ReaderGone) {
+    if matches!(failure, Failure::ReaderGone | Failure::Changes) {
         return;
     }
     let text = failure.to_string();

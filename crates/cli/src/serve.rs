@@ -5,7 +5,7 @@
 //! ```
 //! Nothing is imitated: what answers here is served as a fleet would serve it, from manifests that are kept in `--data`.
 
-mod announce;
+pub(crate) mod announce;
 mod declare;
 mod estimator;
 mod what;

@@ -1,25 +1,37 @@
 //! Logs and traces of a server.
 //!
 //! ```text
-//! tracing ──filter──▶ text on a terminal │ JSON otherwise        (standard error)
+//! tracing ──filter──▶ lines for people on a terminal │ JSON otherwise   (standard error)
+//!         ──────────▶ the recent log of each model, for `berth logs`    (memory)
 //!         ──filter──▶ OTLP, where a collector is configured      (spans only)
 //! ```
 //! Metrics go another way: every part registers its own with the registry that `/metrics` encodes.
 
 mod json;
+pub(crate) mod model_logs;
+mod people;
+mod sentence;
 mod trace;
 
 use std::io::{self, IsTerminal, Write};
 
 use berth_mesh::{PropagateHook, SpanHook};
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Layer, filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt,
+};
 
+use self::model_logs::ModelLogs;
 use crate::{failure::Failure, settings::TelemetrySettings};
+
+/// Takes a finished line, its end included.
+type Sink = Box<dyn Fn(&str) + Send + Sync>;
 
 /// Started parts of telemetry, to be flushed at the end.
 pub(crate) struct Telemetry {
     traces: Option<SdkTracerProvider>,
+    /// Recent lines of each model.
+    pub(crate) model_logs: ModelLogs,
 }
 
 impl Telemetry {
@@ -33,26 +45,28 @@ impl Telemetry {
                 ))
             })
         };
+        let sink: Sink = Box::new(|line: &str| {
+            // Logging has nowhere to report that logging failed.
+            let _ = io::stderr().lock().write_all(line.as_bytes());
+        });
         let logs = if settings.json {
-            let sink = Box::new(|line: &str| {
-                // Logging has nowhere to report that logging failed.
-                let _ = io::stderr().lock().write_all(line.as_bytes());
-            });
             json::JsonLogs::new(&settings.worker, sink).with_filter(filter()?).boxed()
         } else {
             let colours =
                 io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            let text = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(colours);
-            text.with_filter(filter()?).boxed()
+            let steps = ["debug", "trace"].iter().any(|level| settings.filter.contains(level));
+            people::PeopleLogs::new(colours, steps, sink).with_filter(filter()?).boxed()
         };
         let traces = settings.otlp.as_ref().map(|endpoint| trace::provider(endpoint, &settings.worker)).transpose()?;
         let spans = traces.as_ref().map(trace::layer);
+        let model_logs = ModelLogs::default();
         tracing_subscriber::registry()
             .with(logs)
             .with(spans)
+            .with(model_logs.clone().with_filter(LevelFilter::INFO))
             .try_init()
             .map_err(|e| Failure::doing("cannot start logging", e))?;
-        Ok(Self { traces })
+        Ok(Self { traces, model_logs })
     }
 
     /// Makes the span of a request, continuing the caller's trace; `None` when traces go nowhere.

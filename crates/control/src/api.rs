@@ -10,6 +10,7 @@
 //! `body`, `watch`, `node`, [`top`].
 
 pub mod error;
+pub mod log;
 pub mod top;
 pub mod trial;
 
@@ -78,6 +79,8 @@ pub struct Seams {
     pub beside: Option<Beside>,
     /// Settings that all controllers must share, as comparable text; `None` without the controller role.
     pub rules: Option<String>,
+    /// Recent logs of the models on this node; `None` without a worker.
+    pub logs: Option<log::LogSource>,
     /// Functions; `None`: none are followed.
     pub functions: Option<Arc<dyn FunctionBoard>>,
 }

@@ -8,6 +8,7 @@
 pub(crate) mod aliases;
 mod declare;
 mod error;
+mod past;
 mod queries;
 pub(crate) mod view;
 mod watching;
@@ -33,6 +34,7 @@ use crate::{
 pub use aliases::{ApplyAlias, DeclaredAlias, DeleteAlias, DeletedAlias};
 pub use declare::{Applied, ApplyMode, ApplyOutcome, ApplyRequest, Comparison, DeleteRequest, Deleted, Ownership};
 pub use error::Error;
+pub use past::Replaced;
 pub use queries::PreviewRequest;
 pub use view::{
     DeploymentPage, DeploymentView, Known, ListRequest, ReplicaView, RevisionView, WorkerState, WorkerView,

@@ -99,6 +99,7 @@ pub fn deployment(called: &str) -> Deployment {
         pinned: false,
         scaling: Scaling::default(),
         idempotent: true,
+        restart: None,
         endpoint: None,
     };
     Deployment {

@@ -6,7 +6,7 @@ use berth_spec::{
     residency::{Phases, Ready},
 };
 
-use crate::{Planned, World, plan};
+use crate::{Basis, Planned, World, claim, plan};
 
 /// Something that somebody might do.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +39,8 @@ pub struct Step {
     pub worker: WorkerId,
     /// The memory that it takes or gives back.
     pub memory: ByteSize,
+    /// Where that figure comes from; `None` for what is unloaded.
+    pub basis: Option<Basis>,
 }
 
 /// Action on a replica.
@@ -195,13 +197,14 @@ fn steps_of(world: &World, planned: &Planned) -> Vec<Step> {
         for revision in &change.unset {
             let action = if evicted(revision, worker) { Action::Evict } else { Action::Unload };
             let memory = tracked.assigned.get(revision).map_or(ByteSize::ZERO, |placed| placed.claim);
-            steps.push(Step { action, revision: revision.clone(), worker: worker.clone(), memory });
+            steps.push(Step { action, revision: revision.clone(), worker: worker.clone(), memory, basis: None });
         }
         for placed in change.set.iter().filter(|placed| !tracked.assigned.contains_key(&placed.revision.id)) {
             let id = &placed.revision.id;
             let older = tracked.assigned.keys().find(|other| other.deployment() == id.deployment());
             let action = older.map_or(Action::Load, |from| Action::Reload { from: from.clone() });
-            steps.push(Step { action, revision: id.clone(), worker: worker.clone(), memory: placed.claim });
+            let basis = world.entries.get(id.deployment()).map(|entry| claim::need(world, entry, &placed.revision).1);
+            steps.push(Step { action, revision: id.clone(), worker: worker.clone(), memory: placed.claim, basis });
         }
     }
     steps

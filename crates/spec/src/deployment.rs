@@ -98,6 +98,8 @@ pub struct Settings {
     pub scaling: Scaling,
     /// A request may be run twice: it is sent to another replica when the first one broke under it.
     pub idempotent: bool,
+    /// Text that is part of the revision and changes nothing else: another one makes fresh replicas.
+    pub restart: Option<Box<str>>,
     /// The path at which the gateway answers in the model's own JSON beside the Open Inference Protocol, e.g.
     /// `/v1/sentiment`.
     pub endpoint: Option<Box<str>>,

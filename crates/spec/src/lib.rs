@@ -94,5 +94,5 @@ pub use revision::Revision;
 pub use routes::{Route, RouteChange};
 pub use tensor::{Datatype, Signature, Tensor, TensorSpec};
 pub use traffic::{Demand, GatewayEvent, RevisionOutcomes};
-pub use unit::{ByteSize, Time};
+pub use unit::{ByteSize, InvalidSize, Time};
 pub use worker::{Breaker, Gpu, GpuLoad, Load, RuntimeInfo, UnknownWorkers, WorkerInfo, WorkerState, WorkerTerms};

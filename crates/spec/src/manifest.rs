@@ -10,6 +10,7 @@
 //! from them. What a user wrote is never changed: it is kept beside the [`Spec`] that it became.
 
 mod check;
+mod changes;
 mod claim;
 mod copies;
 mod endpoint;
@@ -26,6 +27,7 @@ mod uri;
 
 use std::collections::BTreeMap;
 
+pub use changes::{FieldChange, changes};
 pub use endpoint::endpoint_path;
 pub use error::ManifestError;
 pub use kinds::{Manifest, ManifestAlias, parse_all};
@@ -177,8 +179,12 @@ impl Reader<'_> {
         raw: serde_json::Value,
         place: impl Fn(&str) -> Place,
     ) -> Result<ManifestDeployment, Vec<ManifestError>> {
-        let base = self.context.base.as_deref();
-        let spec = resolve::resolve(&document, base).map_err(|problems| {
+        let own = document.metadata.base_uri.clone();
+        if let Some(problem) = own.as_deref().and_then(uri::wrong_base) {
+            return Err(vec![self.error(place("metadata.baseUri"), "metadata.baseUri", problem)]);
+        }
+        let base = own.or_else(|| self.context.base.clone());
+        let spec = resolve::resolve(&document, base.as_deref()).map_err(|problems| {
             let error = |(path, problem): (&'static str, Problem)| self.error(place(path), path, problem);
             problems.into_iter().map(error).collect::<Vec<_>>()
         })?;
@@ -196,7 +202,7 @@ impl Reader<'_> {
                 .uri
                 .as_ref()
                 .is_some_and(|uri| uri::is_relative(&uri.0))
-                .then(|| self.context.base.clone())
+                .then_some(base)
                 .flatten(),
         })
     }
@@ -262,7 +268,7 @@ fn as_written(mut raw: serde_json::Value) -> serde_json::Value {
     if let Some(document) = raw.as_object_mut() {
         document.remove("status");
         if let Some(metadata) = document.get_mut("metadata").and_then(serde_json::Value::as_object_mut) {
-            for added in ["resourceVersion", "generation", "creationTimestamp", "origin", "deleting"] {
+            for added in ["baseUri", "resourceVersion", "generation", "creationTimestamp", "origin", "deleting"] {
                 metadata.remove(added);
             }
         }

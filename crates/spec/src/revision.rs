@@ -58,7 +58,7 @@ impl Revision {
     }
 
     /// Hashes what decides what is loaded: the format, the artifact (its digest where that is known, else its
-    /// location), the declared version and signature, and the engine's settings. Labels, replica counts, priority,
+    /// location), the declared version and signature, the engine's settings, and `restart`. Labels, replica counts, priority,
     /// limits, warm-up and batching are not part of it: changing them loads nothing.
     #[must_use]
     pub fn id_of(deployment: &Deployment) -> RevisionId {
@@ -78,6 +78,10 @@ impl Revision {
         if let Some(card) = &model.card {
             content.extend_from_slice(b"\ncard ");
             content.extend_from_slice(&card.content());
+        }
+        if let Some(restart) = &deployment.spec.restart {
+            content.extend_from_slice(b"\nrestart ");
+            content.extend_from_slice(restart.as_bytes());
         }
         RevisionId::of(deployment.name.clone(), &content)
     }

@@ -9,17 +9,37 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// A number of bytes of memory or disk. Written `512MiB`, `1.5GiB`, `200MB` or a plain number.
+/// A number of bytes of memory or disk. Written `512MiB`, `1.5GiB`, `200MB`, `64B`, or from 1 MiB a plain number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ByteSize(pub u64);
 
 /// Why a string is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a size: write for example 512MiB, 1.5GiB, 200MB or a number of bytes")]
-pub struct InvalidSize(String);
+pub enum InvalidSize {
+    /// No number, an unknown unit, or too much.
+    #[error("{0:?} is not a size: write for example 512MiB, 1.5GiB, 200MB or a number of bytes")]
+    Unreadable(String),
+    /// A small number without a unit: nobody means so few bytes.
+    #[error("{0} has no unit: write {1} if that is meant, {0}B for bytes")]
+    NoUnit(u64, ByteSize),
+}
+
+/// Numbers below this are meant in another unit than bytes.
+const LEAST_WITHOUT_UNIT: u64 = 1 << 20;
 
 impl ByteSize {
+    /// Reads a size as a person gives it: a small number needs a unit. What programs wrote is read by [`FromStr`].
+    ///
+    /// # Errors
+    /// The form to write instead.
+    pub fn given(text: &str) -> Result<Self, InvalidSize> {
+        match text.trim().parse::<u64>() {
+            Ok(number @ 1..LEAST_WITHOUT_UNIT) => Err(InvalidSize::NoUnit(number, likely(number))),
+            _ => text.parse(),
+        }
+    }
+
     /// Nothing.
     pub const ZERO: Self = Self(0);
 
@@ -104,7 +124,7 @@ impl fmt::Display for ByteSize {
 impl FromStr for ByteSize {
     type Err = InvalidSize;
     fn from_str(text: &str) -> Result<Self, InvalidSize> {
-        let invalid = || InvalidSize(text.to_owned());
+        let invalid = || InvalidSize::Unreadable(text.to_owned());
         let trimmed = text.trim();
         let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(split);
@@ -130,6 +150,16 @@ impl FromStr for ByteSize {
         } else {
             Err(invalid())
         }
+    }
+}
+
+/// The size that a small number without a unit most likely stands for: gibibytes as machines have them, mebibytes as models
+/// have them, else bytes in the unit that reads best.
+fn likely(number: u64) -> ByteSize {
+    match number {
+        0..=64 => ByteSize::gib(number),
+        65..=9_999 => ByteSize::mib(number),
+        _ => ByteSize(number.next_multiple_of(1 << 10)),
     }
 }
 
@@ -185,12 +215,17 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in [("0", 0), ("512MiB", 512 << 20), ("1.5Gi", 3 << 29), ("200MB", 200_000_000), (" 7 B", 7)]
+        for (text, bytes) in [("0", 0), ("1048576", 1 << 20), ("64B", 64), ("512MiB", 512 << 20), ("1.5Gi", 3 << 29), ("200MB", 200_000_000), (" 7 B", 7)]
         {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
         for bad in ["", "MiB", "-1", "1e999GiB", "5 apples", "99999999999TiB", "."] {
             assert!(bad.parse::<ByteSize>().is_err(), "{bad}");
+        }
+        for (text, meant) in [("8", "8GiB"), ("512", "512MiB"), ("65536", "64KiB")] {
+            let error = ByteSize::given(text).expect_err(text).to_string();
+            assert!(error.contains(&format!("write {meant} if")) && error.contains(&format!("{text}B for bytes")), "{error}");
+            assert!(text.parse::<ByteSize>().is_ok(), "what was stored is read");
         }
         assert_eq!(ByteSize::mib(1536).to_string(), "1.5GiB");
         assert_eq!(ByteSize::gib(2).to_string(), "2GiB");

@@ -17,15 +17,17 @@ mod explain;
 mod failure;
 mod fleet;
 mod function;
+mod log;
 mod node;
 mod plan;
+mod rollout;
 mod source;
 mod time;
 mod top;
 mod watch;
 
 pub use alias::{AliasStatus, AliasTarget, AliasView};
-pub use apply::{Applied, ApplyResult, Outcome, Validated};
+pub use apply::{Applied, ApplyResult, FieldChange, Outcome, Validated};
 pub use dashboard::{HistoryLine, HistoryView, MemoryPart, ModelPage, ModelRow, Pulse, WorkerMemory};
 pub use deployment::{
     ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, Progress, ReplicaCount, ReplicaDetail,
@@ -37,11 +39,13 @@ pub use explain::{ExplainView, Rejection, Victim, WorkerVerdict, WorkerVerdictKi
 pub use failure::{AttemptView, BreakerView, EvictionView, FailureView, TermsView};
 pub use fleet::{Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WorkerSpec, WorkerStatus, WorkerView};
 pub use function::{FunctionArtifact, FunctionBuild, FunctionCondition, FunctionSpec, FunctionStatus, FunctionView};
+pub use log::{LogLine, LogView, NodeLog};
 pub use node::{
     Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, MassLossView, Models, NodeList, NodeSpec, NodeStatus,
     NodeView, RuntimeView,
 };
 pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
+pub use rollout::{PastGeneration, RolloutHistory};
 pub use source::{RefusedRevision, SecretStatus, SecretView, SourceBreaker, SourceSpec, SourceStatus, SourceView};
 pub use time::{InvalidTimestamp, Timestamp};
 pub use top::{LatencyMs, ModelTop, TopView};

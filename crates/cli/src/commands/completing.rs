@@ -10,7 +10,7 @@ use super::resource::{Resource, names};
 use crate::client::{ApiArgs, DEFAULT_API};
 
 /// Limit for an answer. A key press must not hang where no server runs.
-const PATIENCE: Duration = Duration::from_millis(800);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Names that are offered at most: more are of no use on a screen.
 const MOST: usize = 200;
@@ -43,18 +43,37 @@ pub(crate) fn namespaces() -> ArgValueCompleter {
     })
 }
 
-/// A kind of thing, or KIND/NAME.
+/// `KIND/NAME`; a name of the kind that an earlier word says; else a name of a model, or a kind.
 pub(crate) fn targets() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| {
         let word = word.to_string_lossy();
-        match word.split_once('/') {
-            Some((kind, name)) => match kind.parse() {
-                Ok(resource) => offered(resource, &format!("{kind}/"), name),
-                Err(_) => Vec::new(),
-            },
-            None => Resource::plurals().filter(|kind| kind.starts_with(&*word)).map(CompletionCandidate::new).collect(),
+        if let Some((kind, name)) = word.split_once('/')
+            && let Ok(resource) = kind.parse()
+        {
+            return offered(resource, &format!("{kind}/"), name);
         }
+        if let Some(resource) = kind_before() {
+            return offered(resource, "", &word);
+        }
+        let mut found = offered(Resource::Deployments, "", &word);
+        found.extend(offered(Resource::Aliases, "", &word));
+        let kinds = Resource::plurals().filter(|kind| kind.starts_with(&*word));
+        found.extend(kinds.map(CompletionCandidate::new));
+        found
     })
+}
+
+/// A source.
+pub(crate) fn sources() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| offered(Resource::Sources, "", &word.to_string_lossy()))
+}
+
+/// The kind that the command line names so far: `berth get nodes <TAB>`. A shell hands it over as `berth -- berth get nodes ''`.
+fn kind_before() -> Option<Resource> {
+    let words = std::env::args().skip_while(|word| word != "--").skip(3);
+    let words: Vec<String> = words.collect();
+    let (_, before) = words.split_last()?;
+    before.iter().find_map(|word| word.parse().ok())
 }
 
 /// Names of that kind that begin so, each with `before` in front. Where `BERTH_NAMESPACE` names a namespace, deployments

@@ -1,5 +1,6 @@
 //! The command `berth delete`.
 
+use berth_spec::DeploymentName;
 use clap::Args;
 use reqwest::Method;
 
@@ -11,9 +12,9 @@ use crate::{client::ApiArgs, failure::Failure, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth delete deployment iris               requests in flight are answered first
-  berth delete deployment/iris deployment/digits
-  berth delete alias iris-live               the deployments that it leads to stay
+  berth delete iris                          requests in flight are answered first
+  berth delete iris digits
+  berth delete alias/iris-live               the deployments that it leads to stay
   berth wait deployment/iris --for=delete    until it is gone")]
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
@@ -28,19 +29,10 @@ pub(crate) struct DeleteArgs {
 }
 
 pub(crate) async fn run(args: &DeleteArgs) -> Result<(), Failure> {
-    let (resource, names) = args.target.parse()?;
-    if !matches!(resource, Resource::Deployments | Resource::Aliases) {
-        return Err(Failure::Usage(format!(
-            "{} cannot be deleted, only deployments and aliases: they say what the rest should be",
-            resource.plural()
-        )));
-    }
-    if names.is_empty() {
-        return Err(Failure::Usage(format!("name the {0}: `berth delete {0} NAME`", resource.singular())));
-    }
     let client = args.api.client()?;
-    for name in &names {
-        let name = args.namespace.name(name)?;
+    let kinds = [Resource::Deployments, Resource::Aliases];
+    for (resource, name) in args.target.find(&client, &args.namespace, &kinds).await? {
+        let name = DeploymentName::new(&name).map_err(|error| Failure::Usage(error.to_string()))?;
         let query: &[_] = if args.force { &[("force", "true".to_owned())] } else { &[] };
         let request = client.request(Method::DELETE, &path_in(resource, &name), query);
         match client.send(request).await {

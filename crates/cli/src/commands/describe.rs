@@ -19,7 +19,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth describe deployment iris             spec, status, conditions, replicas, recent events
+  berth describe iris                        spec, status, conditions, replicas, inputs and outputs, recent events
   berth describe alias iris-live             targets with their shares, recent events
   berth describe node a                      capacity, load, replicas, drain progress, recent events")]
 pub(crate) struct DescribeArgs {
@@ -32,13 +32,14 @@ pub(crate) struct DescribeArgs {
 }
 
 pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
-    let (resource, names) = args.target.parse()?;
     let client = args.api.client()?;
-    if names.is_empty() {
-        return Err(Failure::Usage(format!("which one? Write `berth describe {} NAME`", resource.singular())));
-    }
-    for name in &names {
-        let name = &args.namespace.written(resource, name)?;
+    let kinds = [&Resource::ADDRESSED[..], &[Resource::Workers]].concat();
+    let named = match args.target.words.as_slice() {
+        [_, ..] => args.target.find(&client, &args.namespace, &kinds).await?,
+        [] => Vec::new(),
+    };
+    for (resource, name) in &named {
+        let resource = *resource;
         let text = match resource {
             Resource::Deployments => {
                 deployment(&client, &DeploymentName::new(name).map_err(|e| Failure::Usage(e.to_string()))?).await
@@ -99,6 +100,9 @@ async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Fa
             rows.add([revision, worker, state, memory, requests, last_used, replica.message.clone()]);
         }
         section(&mut text, "Replicas", &rows.render());
+    }
+    if status.replicas.ready > 0 {
+        super::signature::describe(client, name, &mut text).await;
     }
     for replica in &status.replica_details {
         if let Some(failure) = &replica.failure {

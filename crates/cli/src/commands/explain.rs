@@ -8,7 +8,7 @@ use clap::Args;
 use super::{
     namespace::{NamespaceArgs, path_of},
     output::{Form, print_value},
-    resource::{Resource, not_found},
+    resource::{Resource, model, not_found},
 };
 use crate::{
     client::ApiArgs,
@@ -51,7 +51,7 @@ const LISTED: usize = 12;
 const NAMED: usize = 6;
 
 pub(crate) async fn run(args: &ExplainArgs) -> Result<(), Failure> {
-    let name = args.namespace.name(args.name.strip_prefix("deployment/").unwrap_or(&args.name))?;
+    let name = args.namespace.name(model(&args.name)?)?;
     let client = args.api.client()?;
     let view: ExplainView = match client.get(&[path_of(&name), vec!["explain"]].concat()).await {
         Err(Failure::NotFound(_)) => return Err(not_found(&client, Resource::Deployments, name.as_str()).await),

@@ -1,18 +1,17 @@
-//! Functions: their rows, what `berth describe function` tells, and `berth logs`.
+//! Functions: their rows, what `berth describe function` tells, and their logs.
 
 use std::time::Duration;
 
 use berth_wire::api::FunctionView;
-use clap::Args;
 use reqwest::Method;
 
 use super::{
     describe::{facts, section},
     output::{Row, or_dash},
-    resource::{Resource, Target, not_found},
+    resource::{Resource, not_found},
 };
 use crate::{
-    client::{ApiArgs, Client},
+    client::Client,
     failure::Failure,
     terminal::{self, Rows, size},
 };
@@ -20,32 +19,13 @@ use crate::{
 /// Interval at which a followed log is read again.
 const FOLLOW: Duration = Duration::from_millis(500);
 
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  berth logs function/words                  the last build, then the end of its output
-  berth logs function words -f               keep printing what is added")]
-pub(crate) struct LogsArgs {
-    #[command(flatten)]
-    target: Target,
-    /// Keep printing what is added
-    #[arg(short, long)]
-    follow: bool,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-/// Prints the log of a function.
-pub(crate) async fn logs(args: &LogsArgs) -> Result<(), Failure> {
-    let (resource, names) = args.target.parse()?;
-    let (Resource::Functions, [name]) = (resource, names.as_slice()) else {
-        return Err(Failure::Usage("logs are kept of functions: write `berth logs function/NAME`".to_owned()));
-    };
-    let client = args.api.client()?;
+/// Prints the log of a function: its last build, then the end of its output.
+pub(super) async fn print_log(client: &Client, name: &str, follow: bool) -> Result<(), Failure> {
     let mut printed = String::new();
     loop {
         let asked = client.send(client.request(Method::GET, &[Resource::Functions.plural(), name, "log"], &[])).await;
         let text = match asked {
-            Err(Failure::NotFound(_)) => return Err(not_found(&client, resource, name).await),
+            Err(Failure::NotFound(_)) => return Err(not_found(client, Resource::Functions, name).await),
             answer => answer?.text().await.map_err(|e| Failure::doing("the log broke off", e))?,
         };
         // Another build has begun, or only the end of a long output is kept: all of it is new.
@@ -53,7 +33,7 @@ pub(crate) async fn logs(args: &LogsArgs) -> Result<(), Failure> {
         if !new.is_empty() {
             terminal::print(new.trim_end_matches('\n'))?;
         }
-        if !args.follow {
+        if !follow {
             return Ok(());
         }
         printed = text;

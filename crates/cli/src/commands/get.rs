@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     namespace::{NamespaceArgs, path_in},
     output::{Form, Row, print_value, table, table_of_namespaces},
-    resource::{Resource, Target, not_found},
+    resource::{Resource, Target, Written, not_found},
 };
 use crate::{
     client::{ApiArgs, Client},
@@ -23,10 +23,11 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth get deployments                      all of them
+  berth get deployments                      all of them; also: models, deploy, m
+  berth get iris                             one by its name, whatever it is
   berth get deployments -l team=flowers      those with a label
   berth get deployments -n team              those of a namespace; -A: of all
-  berth get deployment iris -o yaml          one, in a form that can be applied again
+  berth get iris -o yaml                     one, in a form that can be applied again, from any folder
   berth get aliases                          other names for deployments, with the share of each
   berth get nodes -o wide                    the capacity table: memory, cpu, gpu, models, load, state, last word
   berth get nodes -o json                    with `status.leader`, the leading node
@@ -58,18 +59,43 @@ pub(crate) struct GetArgs {
 
 pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
-    let (resource, names) = args.target.parse()?;
-    let written = |name: &String| args.namespace.written(resource, name);
-    let names = names.iter().map(written).collect::<Result<Vec<_>, _>>()?;
+    let mut groups: Vec<(Resource, Vec<String>)> = Vec::new();
+    match args.target.read() {
+        Written::All(resource) => groups.push((resource, Vec::new())),
+        Written::Some(named) => {
+            let kinds = named.iter().filter_map(|(kind, _)| *kind);
+            let kinds: Vec<Resource> = Resource::ADDRESSED.into_iter().chain(kinds).collect();
+            for (resource, name) in args.target.find(&client, &args.namespace, &kinds).await? {
+                match groups.iter_mut().find(|(kind, _)| *kind == resource) {
+                    Some((_, names)) => names.push(name),
+                    None => groups.push((resource, vec![name])),
+                }
+            }
+        }
+    }
+    for (at, (resource, names)) in groups.iter().enumerate() {
+        if at > 0 && matches!(args.output, Form::Table | Form::Wide) {
+            terminal::print("\n")?;
+        }
+        one_kind(&client, args, *resource, names).await?;
+    }
+    Ok(())
+}
+
+/// Prints things of one kind; no names mean all.
+async fn one_kind(client: &Client, args: &GetArgs, resource: Resource, names: &[String]) -> Result<(), Failure> {
     if args.selector.is_some() && !matches!(resource, Resource::Deployments | Resource::Aliases | Resource::Nodes) {
         let message = format!("--selector is for deployments, aliases and nodes, not for {}", resource.plural());
         return Err(Failure::Usage(message));
     }
+    if args.selector.is_some() && !names.is_empty() {
+        return Err(Failure::Usage("give names or --selector, not both".to_owned()));
+    }
     if args.watch {
-        return watch(&client, args, resource, &names).await;
+        return watch(client, args, resource, names).await;
     }
     match resource {
-        Resource::Deployments => show::<DeploymentView>(&client, args, resource, &names).await,
+        Resource::Deployments => show::<DeploymentView>(client, args, resource, names).await,
         Resource::Nodes if names.is_empty() => {
             let query = labels(args);
             let nodes: NodeList = client.json(client.request(Method::GET, &[resource.plural()], &query)).await?;
@@ -80,15 +106,15 @@ pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
             }
             print_items(&nodes.items, resource, args)
         }
-        Resource::Nodes => show::<NodeView>(&client, args, resource, &names).await,
-        Resource::Workers => show::<WorkerView>(&client, args, resource, &names).await,
-        Resource::Replicas => show::<ReplicaView>(&client, args, resource, &names).await,
-        Resource::Revisions => show::<RevisionView>(&client, args, resource, &names).await,
-        Resource::Aliases => show::<AliasView>(&client, args, resource, &names).await,
-        Resource::Events => show::<EventView>(&client, args, resource, &names).await,
-        Resource::Sources => show::<SourceView>(&client, args, resource, &names).await,
-        Resource::Functions => show::<FunctionView>(&client, args, resource, &names).await,
-        Resource::Secrets => show::<SecretView>(&client, args, resource, &names).await,
+        Resource::Nodes => show::<NodeView>(client, args, resource, names).await,
+        Resource::Workers => show::<WorkerView>(client, args, resource, names).await,
+        Resource::Replicas => show::<ReplicaView>(client, args, resource, names).await,
+        Resource::Revisions => show::<RevisionView>(client, args, resource, names).await,
+        Resource::Aliases => show::<AliasView>(client, args, resource, names).await,
+        Resource::Events => show::<EventView>(client, args, resource, names).await,
+        Resource::Sources => show::<SourceView>(client, args, resource, names).await,
+        Resource::Functions => show::<FunctionView>(client, args, resource, names).await,
+        Resource::Secrets => show::<SecretView>(client, args, resource, names).await,
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
 use clap::Args;
 use serde_json::Value;
 
-use super::namespace::NamespaceArgs;
+use super::{namespace::NamespaceArgs, resource::model};
 use crate::{client::address, failure::Failure, terminal};
 
 #[derive(Debug, Args)]
@@ -125,7 +125,7 @@ async fn infer(args: InferArgs, request: Value) -> Result<(), Failure> {
     let base = address(&args.http)?;
     let name = match args.is_endpoint() {
         true => None,
-        false => Some(args.namespace.name(args.name.strip_prefix("deployment/").unwrap_or(&args.name))?),
+        false => Some(args.namespace.name(model(&args.name)?)?),
     };
     let caller = match name.as_ref().filter(|_| args.grpc) {
         Some(name) => Caller::Grpc(Arc::new(grpc::Call::new(&base, name, &args, &request)?)),

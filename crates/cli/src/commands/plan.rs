@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::{
     apply::post,
+    diff::{differing, fields},
     namespace::NamespaceArgs,
     output::{Form, print_value},
     resource::Resource,
@@ -22,19 +23,27 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth plan -f iris.yaml                    loads, evictions, memory before and after
+  berth plan -f iris.yaml                    fields that change, loads, evictions, memory before and after
   berth plan -f models/ -o json              the same for programs
   berth plan --registry .                    a registry's folder: the effect of a push, with deletions and broken
                                              contracts included
   berth plan --registry . --commit HEAD      the same of a commit, for pull requests
 
-Changes nothing. The answer comes from the planner that makes the real decisions.")]
+Changes nothing. The answer comes from the planner that makes the real decisions.
+
+With --detailed-exitcode:
+  0  nothing would change
+  1  failed
+  2  something would change")]
 pub(crate) struct PlanArgs {
     /// Manifest, folder of manifests (all *.yaml, *.yml and *.json below it), or - for standard input
     #[arg(short = 'f', long = "filename", value_name = "PATH", required_unless_present = "registry")]
     filename: Vec<PathBuf>,
     #[command(flatten)]
     registry: registry::RegistryArgs,
+    /// Exit with 2 if something would change
+    #[arg(long)]
+    detailed_exitcode: bool,
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
@@ -47,18 +56,21 @@ pub(crate) struct PlanArgs {
 pub(crate) async fn run(args: &PlanArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     if let Some(wanted) = args.registry.read().await? {
-        return registry::run(wanted, &client, args.output).await;
+        let changes = registry::run(wanted, &client, args.output).await?;
+        return if changes && args.detailed_exitcode { Err(Failure::Changes) } else { Ok(()) };
     }
+    let mut changes = false;
     let batches = FileArgs { filename: args.filename.clone() }.read_right()?;
     let requests = batches.iter().flat_map(|batch| batch.bodies().into_iter().map(move |body| (batch, body)));
     for (batch, body) in requests {
         let plan: PlanView = client.json(post(&client, "plan", &args.namespace.query(), batch, body)).await?;
+        changes |= plan.documents.iter().any(differing);
         match args.output {
             Form::Json | Form::Yaml => print_value(&plan, args.output)?,
             _ => terminal::print(&render(&plan))?,
         }
     }
-    Ok(())
+    if changes && args.detailed_exitcode { Err(Failure::Changes) } else { Ok(()) }
 }
 
 fn render(plan: &PlanView) -> String {
@@ -72,6 +84,7 @@ fn render(plan: &PlanView) -> String {
             document.name,
             document.outcome.as_str()
         );
+        fields(document, &mut text);
         for warning in &document.warnings {
             let _ = writeln!(text, "  warning: {warning}");
         }
@@ -80,6 +93,7 @@ fn render(plan: &PlanView) -> String {
     if plan.steps.is_empty() {
         text.push_str("No worker would have to do anything.\n");
     } else {
+        let mut guessed = false;
         let mut rows = Rows::new(&["STEP", "REVISION", "WORKER", "MEMORY", ""]);
         for step in &plan.steps {
             let (word, sign) = match step.action {
@@ -89,10 +103,20 @@ fn render(plan: &PlanView) -> String {
                 StepKind::Load => ("load", "+"),
             };
             let from = step.from.as_ref().map(|from| format!("replaces {from}")).unwrap_or_default();
-            let memory = format!("{sign}{}", size(step.memory));
+            let (guess, why) = match step.memory_from.as_deref() {
+                Some("predicted") => ("~", "a guess from the artifact's size"),
+                Some("default") => ("~", "a guess: its artifact is not known yet"),
+                _ => ("", ""),
+            };
+            guessed |= !guess.is_empty();
+            let from = [from.as_str(), why].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+            let memory = format!("{sign}{guess}{}", size(step.memory));
             rows.add([word.to_owned(), step.revision.clone(), step.worker.clone(), memory, from]);
         }
         text.push_str(&rows.render());
+        if guessed {
+            text.push_str("~ is corrected when the model is loaded; spec.resources.memory makes it certain.\n");
+        }
     }
     if !plan.memory.is_empty() {
         let mut rows = Rows::new(&["WORKER", "TOTAL", "BEFORE", "PEAK", "AFTER"]);

@@ -1,10 +1,11 @@
-//! Resource kinds, with all their names.
+//! Resource kinds with all their names, and things as people name them on the command line: one rule for every command.
 
 use std::str::FromStr;
 
 use berth_spec::{DeploymentName, Namespace, manifest::closest};
 use clap::Args;
 
+use super::namespace::{NamespaceArgs, path_in};
 use crate::{client::Client, failure::Failure};
 
 /// A kind of thing that the API lists.
@@ -23,17 +24,24 @@ pub(crate) enum Resource {
 }
 
 impl Resource {
+    /// The kinds whose things have an address of their own: a name alone is looked for among them.
+    pub(crate) const ADDRESSED: [Self; 5] =
+        [Self::Deployments, Self::Aliases, Self::Functions, Self::Nodes, Self::Sources];
+
     /// Every kind with its names; the first is the one in addresses.
     const NAMES: [(Self, &[&str]); 10] = [
-        (Self::Deployments, &["deployments", "deployment", "deploy", "modeldeployments", "modeldeployment"]),
+        (
+            Self::Deployments,
+            &["deployments", "deployment", "deploy", "models", "model", "m", "modeldeployments", "modeldeployment"],
+        ),
         (Self::Nodes, &["nodes", "node", "no"]),
-        (Self::Workers, &["workers", "worker"]),
-        (Self::Replicas, &["replicas", "replica"]),
+        (Self::Workers, &["workers", "worker", "wo"]),
+        (Self::Replicas, &["replicas", "replica", "rep"]),
         (Self::Revisions, &["revisions", "revision", "rev"]),
-        (Self::Aliases, &["aliases", "alias"]),
+        (Self::Aliases, &["aliases", "alias", "al"]),
         (Self::Events, &["events", "event", "ev"]),
-        (Self::Sources, &["sources", "source"]),
-        (Self::Secrets, &["secrets", "secret"]),
+        (Self::Sources, &["sources", "source", "src"]),
+        (Self::Secrets, &["secrets", "secret", "sec"]),
         (Self::Functions, &["functions", "function", "fn"]),
     ];
 
@@ -79,38 +87,161 @@ impl FromStr for Resource {
     }
 }
 
-/// One thing, written `deployment iris` or `deployment/iris`.
+/// Things as people write them: `NAME`, `KIND/NAME`, or `KIND NAME …` (docs/names.md).
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Target {
-    /// Resource kind, or KIND/NAME
-    #[arg(value_name = "KIND", add = super::completing::targets())]
-    pub(crate) kind: String,
-    /// Resource names
-    #[arg(value_name = "NAME", add = super::completing::deployments())]
-    pub(crate) names: Vec<String>,
+    /// NAME, KIND/NAME, or a KIND and names: deploy (m), alias, fn, node, worker, source, …
+    #[arg(value_name = "[KIND/]NAME", required = true, add = super::completing::targets())]
+    pub(crate) words: Vec<String>,
+}
+
+/// The things that the words of a [`Target`] name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// A kind alone.
+    All(Resource),
+    /// Things, each once; those without a kind are to be looked for.
+    Some(Vec<(Option<Resource>, String)>),
 }
 
 impl Target {
-    /// The kind and the names that were given, each name once; no name means all.
-    pub(crate) fn parse(&self) -> Result<(Resource, Vec<String>), Failure> {
-        let (kind, first) = match self.kind.split_once('/') {
-            Some((kind, name)) => (kind, Some(name.to_owned())),
-            None => (self.kind.as_str(), None),
+    /// Reads the words, without asking anybody what exists.
+    pub(crate) fn read(&self) -> Written {
+        let kind = |word: &String| word.parse::<Resource>().ok();
+        let (of, names) = match self.words.as_slice() {
+            [first] => match kind(first) {
+                Some(resource) => return Written::All(resource),
+                None => (None, &self.words[..]),
+            },
+            [first, names @ ..] => match kind(first) {
+                Some(resource) => (Some(resource), names),
+                None => (None, &self.words[..]),
+            },
+            [] => (None, &[][..]),
         };
-        let resource: Resource =
-            kind.parse().map_err(|hint| Failure::Usage(format!("unknown resource kind {kind:?}: {hint}")))?;
-        let mut names: Vec<String> = first.into_iter().collect();
-        for name in &self.names {
-            let name = match name.split_once('/') {
-                Some((other, name)) if other.parse() == Ok(resource) => name,
-                _ => name,
+        let mut found: Vec<(Option<Resource>, String)> = Vec::new();
+        for name in names {
+            let one = match split(name) {
+                (Some(own), name) if of.is_none_or(|of| of == own) => (Some(own), name.to_owned()),
+                _ => (of, name.clone()),
             };
-            if !names.iter().any(|known| known == name) {
-                names.push(name.to_owned());
+            if !found.contains(&one) {
+                found.push(one);
             }
         }
-        Ok((resource, names))
+        Written::Some(found)
     }
+
+    /// The things that are named, in their order; `kinds` are those that the command takes, the usual one first. A name
+    /// without a kind is looked for in all of them.
+    ///
+    /// # Errors
+    /// A kind alone or another kind; a name that several things have, or none.
+    pub(crate) async fn find(
+        &self,
+        client: &Client,
+        namespace: &NamespaceArgs,
+        kinds: &[Resource],
+    ) -> Result<Vec<(Resource, String)>, Failure> {
+        let names = match self.read() {
+            Written::All(resource) if kinds.contains(&resource) => {
+                let (word, kind) = (&self.words[0], resource.singular());
+                let message = format!(
+                    "which {kind}? Write its name; if the name is {word:?} itself, write {kind}/{word}"
+                );
+                return Err(Failure::Usage(message));
+            }
+            Written::All(resource) => return Err(not_for(resource, kinds)),
+            Written::Some(names) => names,
+        };
+        let mut found = Vec::with_capacity(names.len());
+        for (resource, name) in names {
+            found.push(match resource {
+                Some(resource) if kinds.contains(&resource) => (resource, namespace.written(resource, &name)?),
+                Some(resource) => return Err(not_for(resource, kinds)),
+                None => look_for(client, namespace, kinds, &name).await?,
+            });
+        }
+        Ok(found)
+    }
+}
+
+/// The kind in front of a name, if there is one: `deploy/iris`. `team/iris` is a name in the namespace `team`.
+pub(crate) fn split(word: &str) -> (Option<Resource>, &str) {
+    match word.split_once('/').map(|(kind, name)| (kind.parse(), name)) {
+        Some((Ok(resource), name)) if !name.is_empty() => (Some(resource), name),
+        _ => (None, word),
+    }
+}
+
+/// A name where only a model is meant: `iris`, `deploy/iris`, `alias/iris`.
+pub(crate) fn model(word: &str) -> Result<&str, Failure> {
+    let kinds = [Resource::Deployments, Resource::Aliases];
+    match split(word) {
+        (Some(resource), _) if !kinds.contains(&resource) => Err(not_for(resource, &kinds)),
+        (_, name) => Ok(name),
+    }
+}
+
+fn not_for(resource: Resource, kinds: &[Resource]) -> Failure {
+    let known: Vec<&str> = kinds.iter().map(|kind| kind.plural()).collect();
+    Failure::Usage(format!("this command takes {}, not {}", known.join(", "), resource.plural()))
+}
+
+/// The one thing of that name among these kinds.
+async fn look_for(
+    client: &Client,
+    namespace: &NamespaceArgs,
+    kinds: &[Resource],
+    name: &str,
+) -> Result<(Resource, String), Failure> {
+    if let [only] = kinds {
+        return Ok((*only, namespace.written(*only, name)?));
+    }
+    let mut found = Vec::new();
+    for &resource in kinds {
+        // A name that cannot be one of this kind is none.
+        let Ok(written) = namespace.written(resource, name) else { continue };
+        let path = path_of_thing(resource, &written);
+        match client.get::<serde_json::Value>(&path.iter().map(String::as_str).collect::<Vec<_>>()).await {
+            Ok(_) => found.push((resource, written)),
+            Err(Failure::NotFound(_) | Failure::Invalid(_)) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    match found.len() {
+        0 => Err(nothing(client, kinds, name).await),
+        1 => Ok(found.remove(0)),
+        _ => {
+            let each: Vec<String> = found.iter().map(|(kind, name)| format!("{}/{name}", kind.singular())).collect();
+            Err(Failure::Usage(format!("{name:?} is the name of several things: write {}", each.join(" or "))))
+        }
+    }
+}
+
+/// The segments of a thing's address.
+fn path_of_thing(resource: Resource, written: &str) -> Vec<String> {
+    let inside = matches!(resource, Resource::Deployments | Resource::Aliases);
+    match DeploymentName::new(written).ok().filter(|_| inside) {
+        Some(name) => path_in(resource, &name).into_iter().map(str::to_owned).collect(),
+        None => vec![resource.plural().to_owned(), written.to_owned()],
+    }
+}
+
+/// The failure for a name that nothing has, with what was most likely meant: a kind, or a name of any kind.
+async fn nothing(client: &Client, kinds: &[Resource], name: &str) -> Failure {
+    let mut known = Vec::new();
+    for &resource in kinds {
+        known.extend(names(client, resource).await.unwrap_or_default().into_iter().map(|name| (resource, name)));
+    }
+    let near = closest(name, known.iter().map(|(_, name)| name.as_str()));
+    let near = near.and_then(|near| known.iter().find(|(_, name)| name == near));
+    let hint = match (near, closest(name, Resource::plurals())) {
+        (Some((resource, near)), _) => format!("did you mean {}/{near}?", resource.singular()),
+        (None, Some(kind)) => format!("did you mean {kind}?"),
+        (None, None) => format!("`berth get {}` lists what there is", kinds.first().map_or("deployments", |kind| kind.plural())),
+    };
+    Failure::NotFound(format!("there is nothing of the name {name:?}: {hint}"))
 }
 
 /// The failure for a name that does not exist, with the name that was most likely meant.
@@ -144,24 +275,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_have_many_names_and_wrong_ones_get_a_hint() {
-        for (kind, names, wanted) in [
-            ("deployment/iris", &[][..], Ok((Resource::Deployments, vec!["iris".to_owned()]))),
-            (
-                "Deployments",
-                &["a", "a", "deployment/b"],
-                Ok((Resource::Deployments, vec!["a".to_owned(), "b".to_owned()])),
-            ),
-            ("events", &[], Ok((Resource::Events, vec![]))),
-            ("deploymints", &[], Err("did you mean deployments?")),
-            ("zebras", &[], Err("there are deployments, nodes, workers")),
+    fn a_thing_is_written_in_three_ways() {
+        use Resource::{Deployments, Events, Nodes};
+        let some = |found: &[(Option<Resource>, &str)]| {
+            Written::Some(found.iter().map(|(kind, name)| (*kind, (*name).to_owned())).collect())
+        };
+        for (words, wanted) in [
+            (&["iris"][..], some(&[(None, "iris")])),
+            (&["team/iris"], some(&[(None, "team/iris")])),
+            (&["deployment/iris"], some(&[(Some(Deployments), "iris")])),
+            (&["m/iris", "no/a", "m/iris"], some(&[(Some(Deployments), "iris"), (Some(Nodes), "a")])),
+            (&["Models", "a", "a", "deployment/b"], some(&[(Some(Deployments), "a"), (Some(Deployments), "b")])),
+            (&["deploy", "team/iris"], some(&[(Some(Deployments), "team/iris")])),
+            (&["deploy", "node/a"], some(&[(Some(Deployments), "node/a")])),
+            (&["events"], Written::All(Events)),
+            (&["ev", "17"], some(&[(Some(Events), "17")])),
         ] {
-            let target = Target { kind: kind.to_owned(), names: names.iter().map(|&n| n.to_owned()).collect() };
-            match (target.parse(), wanted) {
-                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted),
-                (Err(failure), Err(hint)) => assert!(failure.to_string().contains(hint), "{failure}"),
-                (found, wanted) => panic!("{kind}: {found:?}, not {wanted:?}"),
-            }
+            let target = Target { words: words.iter().map(|&word| word.to_owned()).collect() };
+            assert_eq!(target.read(), wanted, "{words:?}");
         }
+        assert_eq!(model("m/iris").ok(), Some("iris"));
+        assert_eq!(model("team/iris").ok(), Some("team/iris"));
+        assert!(model("node/a").is_err_and(|error| error.to_string().contains("takes deployments, aliases")));
+    }
+
+    #[test]
+    fn no_name_of_a_kind_is_that_of_another() {
+        let mut seen = std::collections::BTreeSet::new();
+        for word in Resource::NAMES.iter().flat_map(|(_, names)| *names) {
+            assert!(seen.insert(word), "{word}");
+        }
+        assert_eq!("deploymints".parse::<Resource>(), Err("did you mean deployments?".to_owned()));
     }
 }

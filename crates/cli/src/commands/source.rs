@@ -45,7 +45,7 @@ enum SourceCommand {
 #[derive(Debug, Args)]
 struct OneArgs {
     /// Name of the source [default: the only one]
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = super::completing::sources())]
     name: Option<String>,
     #[command(flatten)]
     api: ApiArgs,
@@ -85,7 +85,8 @@ impl OneArgs {
     /// The name; where none is given, that of the only source.
     async fn name(&self, client: &Client) -> Result<String, Failure> {
         if let Some(name) = &self.name {
-            return Ok(name.clone());
+            let name = name.strip_prefix("source/").or_else(|| name.strip_prefix("src/")).unwrap_or(name);
+            return Ok(name.to_owned());
         }
         let sources: List<SourceView> = client.list(&["sources"], &[]).await?;
         match sources.items.as_slice() {

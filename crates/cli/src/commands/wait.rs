@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! connecting ──a server answers──▶ watching ──condition holds──▶ done
+//!     ▲  ▲                            ├──it never will──▶ failed, with the reason
 //!     ▲  ▲                            │
 //!     │  └── again in RETRY ──────────┤ the watch broke off, or is old
 //!     └─ nobody listens yet           └─ the deadline passes ──▶ timed out (or not found)
@@ -31,13 +32,13 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth wait deployment/iris --for=Available --timeout=60s
-  berth wait deployment/iris --for=ScaledDown
-  berth wait deployment/iris --for=condition=Scheduled
-  berth wait deployment/iris --for=delete
+  berth wait iris --for=Available --timeout=60s
+  berth wait iris --for=ScaledDown
+  berth wait iris --for=condition=Scheduled
+  berth wait iris --for=delete
 
 Also waits for a server that is starting, and for a deployment that does not exist yet.
-Exit code 5 after the timeout, 3 if the deployment still does not exist.")]
+Exit code 1 as soon as it is certain that the rollout failed, 5 after the timeout, 3 if the deployment still does not exist.")]
 pub(crate) struct WaitArgs {
     #[command(flatten)]
     target: Target,
@@ -64,10 +65,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Condition to wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Until {
+pub(super) enum Until {
     Phase(String),
     Condition { kind: String, status: String },
     Deleted,
+    /// The revision that the spec asks for serves, with all its replicas; only `berth rollout status` waits for it.
+    RolledOut,
 }
 
 impl FromStr for Until {
@@ -101,8 +104,37 @@ impl Until {
                     .conditions
                     .iter()
                     .any(|condition| condition.kind == *kind && condition.status.eq_ignore_ascii_case(wanted)),
+                Self::RolledOut => match status.phase.as_str() {
+                    "Available" => status.revision.serving.as_ref() == Some(&status.revision.wanted),
+                    phase => phase == "ScaledDown",
+                },
                 Self::Deleted => false,
             }
+    }
+
+    /// The reason why it will not hold before somebody changes something; `None`: it may still hold.
+    fn never(&self, view: &DeploymentView) -> Option<String> {
+        let status = &view.status;
+        let wants_failure = match self {
+            Self::Phase(phase) => !matches!(phase.as_str(), "Available" | "Progressing"),
+            // One who waits for a condition to be false waits for a failure.
+            Self::Condition { status, .. } => !status.eq_ignore_ascii_case("true"),
+            Self::Deleted => true,
+            Self::RolledOut => false,
+        };
+        if wants_failure || status.observed_generation != view.metadata.generation {
+            return None;
+        }
+        let ended = |condition: &&berth_wire::api::ConditionView| {
+            condition.kind == "Progressing"
+                && condition.status == "False"
+                && matches!(condition.reason.as_str(), "RolloutStuck" | "LoadFailed")
+        };
+        let ended = status.conditions.iter().find(ended)?;
+        // What went wrong is said once: with the replicas, or where nothing answers.
+        let cause = status.conditions.iter().find(|other| other.kind == "Available" && other.status == "False");
+        let message = cause.map_or(&ended.message, |cause| &cause.message);
+        Some(format!("{message} ({})", ended.reason))
     }
 
     fn met(&self) -> String {
@@ -110,28 +142,36 @@ impl Until {
             Self::Phase(phase) => format!("is {phase}"),
             Self::Condition { kind, status } => format!("has {kind}={status}"),
             Self::Deleted => "is gone".to_owned(),
+            Self::RolledOut => "is rolled out".to_owned(),
         }
     }
 }
 
 pub(crate) async fn run(args: &WaitArgs) -> Result<(), Failure> {
-    let (resource, names) = args.target.parse()?;
-    if resource != Resource::Deployments || names.is_empty() {
-        return Err(Failure::Usage("wait works on deployments: write `berth wait deployment/NAME`".to_owned()));
-    }
     let client = args.api.client()?;
-    let deadline = Instant::now() + args.timeout;
-    for name in &names {
-        let name = &args.namespace.name(name)?;
+    let named = args.target.find(&client, &args.namespace, &[Resource::Deployments]).await?;
+    until_all(&client, &named, &args.until, args.timeout).await
+}
+
+/// Waits for the deployments, one after the other, within one limit.
+pub(super) async fn until_all(
+    client: &Client,
+    named: &[(Resource, String)],
+    until: &Until,
+    limit: Duration,
+) -> Result<(), Failure> {
+    let deadline = Instant::now() + limit;
+    for (_, name) in named {
+        let name = &DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
         let mut seen = WaitProgress { last: Last::Nothing, line: StatusLine::new(&format!("deployment/{name}")) };
-        let waited = timeout_at(deadline, wait(&client, name, &args.until, &mut seen)).await;
+        let waited = timeout_at(deadline, wait(client, name, until, &mut seen)).await;
         let WaitProgress { last, line } = seen;
         drop(line);
         match waited {
             Ok(done) => done?,
-            Err(_) => return Err(last.failure(name.as_str(), args)),
+            Err(_) => return Err(last.failure(name.as_str(), until, limit)),
         }
-        terminal::print(&format!("deployment/{name} {}", args.until.met()))?;
+        terminal::print(&format!("deployment/{name} {}", until.met()))?;
     }
     Ok(())
 }
@@ -163,8 +203,8 @@ enum Last {
 }
 
 impl Last {
-    fn failure(self, name: &str, args: &WaitArgs) -> Failure {
-        let after = format!("after {}", terminal::short(args.timeout));
+    fn failure(self, name: &str, until: &Until, limit: Duration) -> Failure {
+        let after = format!("after {}", terminal::short(limit));
         match self {
             Self::Unreachable(failure) => Failure::TimedOut(format!("{failure} ({after})")),
             Self::Absent => Failure::NotFound(format!(
@@ -176,11 +216,12 @@ impl Last {
                 let why = status.conditions.iter().find(|condition| condition.status != "True");
                 let why = why.map(|condition| format!(": {} ({})", condition.message, condition.reason));
                 Failure::TimedOut(format!(
-                    "deployment/{name} {} not come true {after}; it is {}, {} of {} ready{}. `berth describe deployment {name}` says more",
-                    match &args.until {
+                    "deployment/{name} {} not come true {after}; it is {}, {} of {} ready{}. `berth describe {name}` says more",
+                    match until {
                         Until::Phase(phase) => format!("--for={phase} has"),
                         Until::Condition { kind, status } => format!("--for=condition={kind}={status} has"),
                         Until::Deleted => "--for=delete has".to_owned(),
+                        Until::RolledOut => "its rollout has".to_owned(),
                     },
                     status.phase,
                     status.replicas.ready,
@@ -196,6 +237,7 @@ async fn wait(client: &Client, name: &DeploymentName, until: &Until, seen: &mut 
     loop {
         match client.get::<DeploymentView>(&path_of(name)).await {
             Ok(view) if until.holds(&view) => return Ok(()),
+            Ok(view) if until.never(&view).is_some() => return Err(given_up(name, until, &view)),
             Ok(view) => seen.note(Last::Found(Box::new(view))),
             Err(Failure::NotFound(_)) if *until == Until::Deleted => return Ok(()),
             Err(Failure::NotFound(_)) => seen.note(Last::Absent),
@@ -206,15 +248,28 @@ async fn wait(client: &Client, name: &DeploymentName, until: &Until, seen: &mut 
             }
             Err(other) => return Err(other),
         }
-        if let Ok(Ok(())) = timeout(LOOK_AGAIN, follow(client, name, until, seen)).await {
-            return Ok(());
+        match timeout(LOOK_AGAIN, follow(client, name, until, seen)).await {
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Ok(Some(over))) => return Err(over),
+            Ok(Err(_)) | Err(_) => {}
         }
         sleep(RETRY).await; // the watch broke off or was refused: look again, but not in a tight loop
     }
 }
 
-/// Watches until it holds; an error means: look again.
-async fn follow(client: &Client, name: &DeploymentName, until: &Until, seen: &mut WaitProgress) -> Result<(), Failure> {
+/// The failure of a wait that is over.
+fn given_up(name: &DeploymentName, until: &Until, view: &DeploymentView) -> Failure {
+    let why = until.never(view).unwrap_or_default();
+    Failure::Failed(format!("deployment/{name} is {}: {why}. `berth describe {name}` says more", view.status.phase))
+}
+
+/// Watches until it holds, or until it is certain that it will not, which is what is given then; an error means: look again.
+async fn follow(
+    client: &Client,
+    name: &DeploymentName,
+    until: &Until,
+    seen: &mut WaitProgress,
+) -> Result<Option<Failure>, Failure> {
     let query = [("watch", "true".to_owned()), ("namespace", name.namespace().to_owned())];
     let changes = client.watch::<WatchEvent>(&["deployments"], &query).await?;
     pin_mut!(changes);
@@ -222,13 +277,16 @@ async fn follow(client: &Client, name: &DeploymentName, until: &Until, seen: &mu
         match change? {
             WatchEvent::Added(view) | WatchEvent::Modified(view) if view.metadata.name == name.name() => {
                 if until.holds(&view) {
-                    return Ok(());
+                    return Ok(None);
+                }
+                if until.never(&view).is_some() {
+                    return Ok(Some(given_up(name, until, &view)));
                 }
                 seen.note(Last::Found(view));
             }
             WatchEvent::Deleted(view) if view.metadata.name == name.name() => {
                 if *until == Until::Deleted {
-                    return Ok(());
+                    return Ok(None);
                 }
                 seen.note(Last::Absent);
             }
@@ -251,6 +309,30 @@ mod tests {
         assert_eq!("condition=Scheduled".parse(), Ok(scheduled));
         assert_eq!("Avaliable".parse::<Until>(), Err("did you mean Available?".to_owned()));
         assert!("Ready=1".parse::<Until>().is_err());
+    }
+
+    #[test]
+    fn a_failed_rollout_ends_the_wait_for_its_success() {
+        let mut view: DeploymentView = serde_json::from_value(serde_json::json!({
+            "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "iris", "generation": 2},
+            "spec": {}, "status": {"phase": "Degraded", "observedGeneration": 2, "conditions": [
+                {"type": "Progressing", "status": "False", "reason": "RolloutStuck", "message": "v2 was given up: bad file"}
+            ]}
+        }))
+        .expect("a deployment");
+        let until = |text: &str| text.parse::<Until>().expect("it reads");
+        for text in ["Available", "condition=Available"] {
+            assert!(until(text).never(&view).is_some_and(|why| why.contains("bad file")), "{text}");
+        }
+        assert!(Until::RolledOut.never(&view).is_some());
+        for text in ["Degraded", "Failed", "delete", "condition=Progressing=False"] {
+            assert_eq!(until(text).never(&view), None, "{text}");
+        }
+        view.metadata.generation = 3;
+        assert_eq!(until("Available").never(&view), None, "the status is of an older spec");
+        view.metadata.generation = 2;
+        view.status.conditions[0].reason = "SurgeWaits".to_owned();
+        assert_eq!(until("Available").never(&view), None, "there may be room later");
     }
 
     #[test]

@@ -7,7 +7,10 @@ use std::{
 
 use berth_control::{
     Config, Handle,
-    api::{ApiRouter, Leader, Seams},
+    api::{
+        ApiRouter, Leader, Seams,
+        log::{LogQuery, LogSource},
+    },
     leadership::LeadershipView,
     store::embedded::EmbeddedStore,
 };
@@ -110,7 +113,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         }
     };
     let ControllerRole { view, deciding, election } = role;
-    let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, functions.as_ref())?;
+    let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, (functions.as_ref(), telemetry))?;
     let front = ApiRouter::new(view.clone(), relay, seams);
     later.management.connect(&front);
     let control = control_plane::start(Parts { listener: api, front: front.clone(), deciding })?;
@@ -251,8 +254,11 @@ fn seams(
     leadership: &watch::Receiver<LeadershipView>,
     gateway: berth_mesh::Handle,
     registry: Registry,
-    functions: Option<&Arc<Host>>,
+    (functions, telemetry): (Option<&Arc<Host>>, &Telemetry),
 ) -> Result<Seams, Failure> {
+    let (node, lines) = (settings.server.name.clone(), telemetry.model_logs.clone());
+    let logs: Option<LogSource> =
+        settings.roles.worker.then(|| Arc::new(move |query: &LogQuery| lines.read(&node, query)) as LogSource);
     let (me, leadership, terms) = (settings.server.name.clone(), leadership.clone(), membership.is_some());
     let leader = move || {
         let (name, epoch) = leadership.borrow().leader(&me)?;
@@ -264,5 +270,5 @@ fn seams(
         None => Vec::new(),
     };
     let rules = (membership.is_some() && settings.roles.controller).then(|| settings.server.rules());
-    seams::of(Arc::new(Mutex::new(registry)), gateway, Arc::new(members), Arc::new(leader), (rules, functions))
+    seams::of(Arc::new(Mutex::new(registry)), gateway, Arc::new(members), Arc::new(leader), (rules, functions), logs)
 }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use berth_control::api::{FunctionBoard, LeaderSource, MembersSource, Seams, top::ModelCounters};
+use berth_control::api::{FunctionBoard, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters};
 use berth_functions::source::Host;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
@@ -17,6 +17,7 @@ pub(super) fn of(
     members: MembersSource,
     leader: LeaderSource,
     (rules, functions): (Option<String>, Option<&Arc<Host>>),
+    logs: Option<LogSource>,
 ) -> Result<Seams, Failure> {
     let trial = trial::source(gateway.local_addr())?;
     Ok(Seams {
@@ -29,6 +30,7 @@ pub(super) fn of(
         rules,
         functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
         trial,
+        logs,
     })
 }
 

@@ -139,7 +139,7 @@ fn numbers(text: &str) -> Vec<usize> {
 }
 
 /// A tensor of zeros for an input; dimensions that vary are 1.
-fn zeros(input: &Value) -> Option<Value> {
+pub(crate) fn zeros(input: &Value) -> Option<Value> {
     let (name, datatype) = (input.get("name")?.as_str()?, input.get("datatype")?.as_str()?);
     let dimensions = input.get("shape")?.as_array()?.iter();
     let shape: Vec<u64> = dimensions.map(|dimension| dimension.as_i64().unwrap_or(1).max(1).unsigned_abs()).collect();

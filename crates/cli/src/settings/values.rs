@@ -7,14 +7,15 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{ByteSize, Gpu, WorkerId};
+use berth_spec::{ByteSize, Gpu, InvalidSize, WorkerId};
 
 /// A size of memory or disk, not nothing.
 pub(crate) fn size(text: &str) -> Result<ByteSize, String> {
-    match text.parse() {
+    match ByteSize::given(text) {
         Ok(ByteSize::ZERO) => Err("give at least 1 byte".to_owned()),
         Ok(size) => Ok(size),
-        Err(_) => Err("write for example 512MiB, 1.5GiB or 200MB".to_owned()),
+        Err(error @ InvalidSize::NoUnit(..)) => Err(error.to_string()),
+        Err(InvalidSize::Unreadable(_)) => Err("write for example 512MiB, 1.5GiB or 200MB".to_owned()),
     }
 }
 

@@ -19,10 +19,8 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
+use super::Sink;
 use crate::terminal;
-
-/// Takes a finished line, its end included.
-type Sink = Box<dyn Fn(&str) + Send + Sync>;
 
 /// Layer that writes logs as JSON.
 pub(super) struct JsonLogs {
@@ -30,7 +28,8 @@ pub(super) struct JsonLogs {
     sink: Sink,
 }
 
-type Fields = BTreeMap<&'static str, Value>;
+/// Fields of an event.
+pub(super) type Fields = BTreeMap<&'static str, Value>;
 
 #[derive(Serialize)]
 struct LogRecord<'a> {
@@ -111,12 +110,12 @@ impl<S: Subscriber + for<'span> LookupSpan<'span>> Layer<S> for JsonLogs {
 }
 
 /// True if the target is a part of Berth rather than a library.
-fn is_ours(target: &str) -> bool {
+pub(super) fn is_ours(target: &str) -> bool {
     let krate = target.split("::").next().unwrap_or_default();
     krate == "berth" || krate.starts_with("berth_")
 }
 
-fn level(level: &Level) -> &'static str {
+pub(super) fn level(level: &Level) -> &'static str {
     match *level {
         Level::ERROR => "ERROR",
         Level::WARN => "WARN",
@@ -132,8 +131,9 @@ fn snake_case(message: &str) -> String {
     if name.is_empty() { "log".to_owned() } else { name }
 }
 
+/// Takes the fields of an event or a span.
 #[derive(Default)]
-struct Collector(Fields);
+pub(super) struct Collector(pub(super) Fields);
 
 impl Collector {
     fn put(&mut self, field: &Field, value: impl Into<Value>) {

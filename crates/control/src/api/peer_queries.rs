@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! GET /own/top?limit=N ──▶ GatewayTop        GET /own/rules ──▶ Rules
+//! GET /own/log?deployment=NAME&after=N&limit=N ──▶ NodeLog
 //! GET /own/history?range=hour&deployment=NAME ──▶ GatewayHistory
 //! ```
 
@@ -13,15 +14,18 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use berth_peer::{Peer, Peers, full};
-use berth_spec::{Roles, Time, WorkerId};
-use berth_wire::api::NodeView;
+use berth_spec::{Roles, Time, WorkerId, id};
+use berth_wire::api::{NodeLog, NodeView};
 use futures::{StreamExt, stream::FuturesUnordered};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
+    Seams,
+    error::ApiError,
     history::ModelFigures,
+    log::{self, Cursor, LogQuery, MOST_LINES},
     query::Query,
     recorder::{GatewayHistory, Recorder},
     top::{GatewayTop, Sampler},
@@ -60,6 +64,32 @@ impl PeerQueries {
     pub(super) async fn histories(&self, query: &str) -> (Vec<Vec<ModelFigures>>, Vec<WorkerId>) {
         let (histories, missing) = self.gateways::<GatewayHistory>(&format!("{OWN}history?{query}")).await;
         (histories.into_iter().map(GatewayHistory::points).collect(), missing)
+    }
+
+    /// The recent lines of a model on the other workers, and the nodes that did not answer.
+    pub(super) async fn logs(&self, query: &LogQuery, cursor: &Cursor) -> (Vec<NodeLog>, Vec<String>) {
+        let peers = self.of(|roles| roles.worker);
+        let name = id::percent_encode(query.deployment.as_str());
+        let mut asked: FuturesUnordered<_> = peers
+            .iter()
+            .map(|peer| {
+                let after = cursor.of(peer.name().as_str());
+                let path = format!("{OWN}log?deployment={name}&after={after}&limit={}", query.limit);
+                async move { (peer.name().to_string(), ask::<NodeLog>(peer, &path).await) }
+            })
+            .collect();
+        let (mut logs, mut missing) = (Vec::new(), Vec::new());
+        while let Some((node, answer)) = asked.next().await {
+            match answer {
+                Ok(log) => logs.push(log),
+                Err(why) => {
+                    tracing::debug!(event = "worker_silent", node, why);
+                    missing.push(node);
+                }
+            }
+        }
+        missing.sort();
+        (logs, missing)
     }
 
     /// The answers of the other gateways to one question, and the nodes that did not answer.
@@ -164,7 +194,7 @@ pub(super) fn answer(
     path: &str,
     query: Option<&str>,
     (sampler, recorder): (&Sampler, &Recorder),
-    rules: Option<&str>,
+    seams: &Seams,
 ) -> Response {
     match path.strip_prefix(OWN) {
         Some("top") => {
@@ -177,9 +207,25 @@ pub(super) fn answer(
             }
         }
         Some("history") => recorder.answer(query, now()),
-        Some("rules") => Json(Rules { rules: rules.map(str::to_owned) }).into_response(),
+        Some("rules") => Json(Rules { rules: seams.rules.clone() }).into_response(),
+        Some("log") => match log_query(query) {
+            Ok(query) => {
+                let log = seams.logs.as_ref().map(|logs| log::bounded(logs(&query)));
+                Json(log.unwrap_or_default()).into_response()
+            }
+            Err(error) => error.into_response(),
+        },
         _ => StatusCode::NOT_FOUND.into_response(),
     }
+}
+
+fn log_query(query: Option<&str>) -> Result<LogQuery, ApiError> {
+    let query = Query::parse(query, &["deployment", "after", "limit"])?;
+    Ok(LogQuery {
+        deployment: super::service::name(query.text("deployment").unwrap_or_default())?,
+        after: query.text("after").and_then(|after| after.parse().ok()).unwrap_or_default(),
+        limit: query.number("limit", MOST_LINES)?.unwrap_or(MOST_LINES),
+    })
 }
 
 /// Now, by the machine's clock.

@@ -147,7 +147,7 @@ impl ApiRouter {
     /// Answers what another node asks of this one; its path begins with [`OWN`].
     pub fn own(&self, request: &http::Request<Incoming>) -> BoxFuture<'static, http::Response<PeerBody>> {
         let (uri, Inner { sampler, recorder, seams, .. }) = (request.uri(), &*self.0);
-        let response = peer_queries::answer(uri.path(), uri.query(), (sampler, recorder), seams.rules.as_deref());
+        let response = peer_queries::answer(uri.path(), uri.query(), (sampler, recorder), seams);
         Box::pin(std::future::ready(response.map(|body| body.map_err(Into::into).boxed_unsync())))
     }
 

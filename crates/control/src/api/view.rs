@@ -7,7 +7,7 @@ mod fleet;
 
 pub(crate) use alias::alias;
 pub(crate) use decision::{applied, deleted, event, explanation, plan};
-pub(crate) use deployment::{deployment, gone, phase, replica_memory};
+pub(crate) use deployment::{deployment, gone, history, phase, replica_memory};
 pub(crate) use fleet::{memory, replica, revision, worker};
 
 use std::collections::BTreeMap;

@@ -285,8 +285,9 @@ async fn write_plan(store: &dyn Store, commit: &controller::Commit, key: &mut Pl
         let key = layout::deployment_key(name);
         (Some(Compare::Modified { key: key.clone(), rev: *rev }), Op::Delete { key })
     });
+    let pasts = commit.forget.iter().map(|(name, _)| (None, Op::Delete { key: layout::history_key(name) }));
     // What is forgotten goes first: if it was declared again, nothing of the plan has been stored yet.
-    let writes: Vec<(Option<Compare>, Op)> = forgets.chain(records).collect();
+    let writes: Vec<(Option<Compare>, Op)> = forgets.chain(pasts).chain(records).collect();
     for batch in batches(&writes) {
         let mut txn = Txn {
             compare: vec![Compare::Modified { key: layout::PLAN.to_owned(), rev: key.0 }],

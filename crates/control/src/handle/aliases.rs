@@ -13,7 +13,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{
     Applied, ApplyMode, ApplyOutcome, Comparison, DeleteRequest, Error, Handle, Ownership, Request,
-    declare::{ATTEMPTS, check_expected, check_owner},
+    declare::{ATTEMPTS, check_expected, check_owner, differing},
     queries::{MAX_PAGE, READS},
     view::{DeploymentPage, ListRequest, Scan},
 };
@@ -111,7 +111,9 @@ impl Handle {
             let rev = existing.as_ref().map_or(Rev::NONE, |entry| entry.modified);
             let (alias, outcome) = decide(request, before.as_ref(), rev, (self.clock)())?;
             let warnings = self.missing_targets(&alias).await?;
-            let applied = Applied { name: name.clone(), outcome, generation: alias.generation, rev, warnings };
+            let old = before.as_ref().map(|(stored, _)| &stored.manifest);
+            let changes = differing(request.mode, old, &request.manifest.raw);
+            let applied = Applied { name: name.clone(), outcome, generation: alias.generation, rev, warnings, changes };
             if outcome == ApplyOutcome::Unchanged || request.mode == ApplyMode::DryRun {
                 return Ok(applied);
             }

@@ -10,10 +10,14 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use berth_spec::{Deployment, DeploymentName, Generation, Origin, Time, manifest::ManifestDeployment};
+use berth_spec::{
+    Deployment, DeploymentName, Generation, Origin, Time,
+    manifest::{FieldChange, ManifestDeployment, changes},
+};
 use futures::{FutureExt, StreamExt, stream};
+use serde_json::Value;
 
-use super::{Error, Handle};
+use super::{Error, Handle, past::Replaced};
 use crate::{
     resolve::Resolution,
     source::without_revision,
@@ -106,6 +110,8 @@ pub struct Applied {
     pub rev: Rev,
     /// Warnings for the author, for example about a missing local artifact.
     pub warnings: Vec<String>,
+    /// Of a dry run: the fields that differ from what is declared.
+    pub changes: Vec<FieldChange>,
 }
 
 /// Outcome of an apply.
@@ -166,6 +172,8 @@ struct Decision {
     /// Operation to write; `None` if nothing changes.
     write: Option<(Compare, Op)>,
     deployment: Arc<Deployment>,
+    /// The generation that the write replaces; `None` where the spec stays the same.
+    replaces: Option<Replaced>,
 }
 
 impl Decision {
@@ -198,9 +206,12 @@ impl Handle {
             let last_alias = self.last_new_alias().await?;
             let decision = self.decide(request, &resolution).await?;
             let is_new = decision.is_new();
-            let Decision { mut applied, write, .. } = decision;
+            let Decision { mut applied, write, replaces, .. } = decision;
             let Some((compare, op)) = write else { return Ok(applied) };
             let mut txn = Txn { compare: vec![compare], ops: vec![op] };
+            if let Some(replaced) = replaces {
+                txn.ops.push(self.remember(&request.manifest.name, replaced).await?);
+            }
             txn.compare.extend(is_new.then(|| no_later_alias(last_alias)));
             if let Outcome::Committed(rev) = self.store.commit(txn).await? {
                 applied.rev = rev;
@@ -262,7 +273,10 @@ impl Handle {
                     vec![Op::Put { key, value: stored.bytes() }]
                 }
                 // The controller does not know it, and has nothing to drain.
-                _ => vec![Op::Delete { key }, Op::Delete { key: layout::record_key(name) }],
+                _ => {
+                    let others = [layout::record_key(name), layout::history_key(name)];
+                    std::iter::once(key).chain(others).map(|key| Op::Delete { key }).collect()
+                }
             };
             let txn = Txn { compare, ops };
             if let Outcome::Committed(rev) = self.store.commit(txn).await? {
@@ -307,9 +321,13 @@ impl Handle {
         let mut txn = Txn::default();
         let any_new = decisions.iter().flatten().any(Decision::is_new);
         txn.compare.extend(any_new.then(|| no_later_alias(last_alias)));
-        for (compare, op) in decisions.iter().flatten().filter_map(|decision| decision.write.clone()) {
+        for decision in decisions.iter().flatten() {
+            let Some((compare, op)) = decision.write.clone() else { continue };
             txn.compare.push(compare);
             txn.ops.push(op);
+            if let Some(replaced) = decision.replaces.clone() {
+                txn.ops.push(self.remember(&decision.applied.name, replaced).await.ok()?);
+            }
         }
         let rev = if txn.ops.is_empty() {
             Rev::NONE
@@ -381,6 +399,7 @@ fn decide(
     };
     let mut outcome = ApplyOutcome::Created;
     let mut warnings: Vec<String> = resolution.warning().into_iter().collect();
+    let (mut changes, mut replaces) = (Vec::new(), None);
     if let Some(existing) = &existing {
         if let Some(owner) = existing.owner() {
             match check_owner(&manifest.name, &owner, &request.origin, request.ownership) {
@@ -406,6 +425,11 @@ fn decide(
         let same_spec = before.spec == deployment.spec && before.digest == deployment.digest && !before.deleting;
         deployment.generation = if same_spec { before.generation } else { before.generation.next() };
         deployment.created = before.created;
+        changes = differing(request.mode, Some(&stored.manifest), &manifest.raw);
+        if request.mode == ApplyMode::DryRun {
+            changes.extend(artifact_change(before, &deployment));
+        }
+        replaces = (!same_spec && !before.deleting).then(|| Replaced::of(stored, before, now));
         let same_manifest = match request.compare {
             Comparison::Whole => stored.manifest == manifest.raw,
             Comparison::ExceptRevision => {
@@ -424,9 +448,25 @@ fn decide(
         let stored = StoredDeployment::of(&deployment, manifest.raw.clone(), manifest.base.clone());
         (Compare::Modified { key: key.clone(), rev: found }, Op::Put { key, value: stored.bytes() })
     });
-    let applied =
-        Applied { name: manifest.name.clone(), outcome, generation: deployment.generation, rev: found, warnings };
-    Ok(Decision { applied, write, deployment: Arc::new(deployment) })
+    let (name, generation) = (manifest.name.clone(), deployment.generation);
+    let applied = Applied { name, outcome, generation, rev: found, warnings, changes };
+    Ok(Decision { applied, write, deployment: Arc::new(deployment), replaces })
+}
+
+/// The fields of a manifest that differ from the stored one. Only for those who ask what would be: it costs a comparison.
+pub(super) fn differing(mode: ApplyMode, stored: Option<&Value>, given: &Value) -> Vec<FieldChange> {
+    match (mode, stored) {
+        (ApplyMode::DryRun, Some(stored)) => changes(stored, given),
+        _ => Vec::new(),
+    }
+}
+
+/// The artifact's digest, where the same location has another content now.
+fn artifact_change(before: &Deployment, after: &Deployment) -> Option<FieldChange> {
+    let text = |deployment: &Deployment| deployment.digest.map(|digest| Value::from(format!("sha256:{digest}")));
+    let same_place = before.spec.model.uri == after.spec.model.uri;
+    let (from, to) = (text(before), text(after));
+    (same_place && from != to && to.is_some()).then(|| FieldChange { path: "artifact".to_owned(), from, to })
 }
 
 /// The resource version that the manifest itself names.

@@ -45,7 +45,7 @@ impl Handle {
             Some(known) => known.deployment,
             None => StoredDeployment::read_deployment(&entry)?,
         };
-        Ok(DeploymentView { deployment, manifest: stored.manifest, rev: entry.modified, status })
+        Ok(DeploymentView { deployment, manifest: stored.manifest, base: stored.base, rev: entry.modified, status })
     }
 
     /// Deployments by name, a page at a time.
@@ -149,8 +149,8 @@ impl Handle {
         let Some(entry) = self.store.get(&layout::deployment_key(&known.deployment.name)).await? else {
             return Ok(None);
         };
-        let manifest = StoredDeployment::read(&entry)?.manifest;
-        Ok(Some(DeploymentView { deployment: known.deployment, manifest, rev: known.rev, status: known.status }))
+        let StoredDeployment { manifest, base, .. } = StoredDeployment::read(&entry)?;
+        Ok(Some(DeploymentView { deployment: known.deployment, manifest, base, rev: known.rev, status: known.status }))
     }
 
     pub(super) async fn write_cordon(&self, worker: &WorkerId, cordon: Cordon) -> Result<(), Error> {

@@ -17,6 +17,8 @@ pub struct DeploymentView {
     pub deployment: Arc<Deployment>,
     /// The manifest as the user wrote it.
     pub manifest: Value,
+    /// The folder that relative locations of the manifest start from.
+    pub base: Option<String>,
     /// Resource version.
     pub rev: Rev,
     /// Current status; `None` if it was declared a moment ago.

@@ -12,6 +12,7 @@
 //! | `/aliases/NAME` | [`StoredAlias`](super::aliases::StoredAlias): the manifest of an alias as the user wrote it, and what the system adds. No deployment has the same NAME | a person, through a source |
 //! | `/meta/aliases` | written with every new alias, so that a new deployment of its name notices it | a person |
 //! | `/records/NAME` | the plan's record of a deployment: what is placed where, and how far a rollout has got | the controller |
+//! | `/history/NAME` | [`StoredHistory`]: the last generations that were replaced | whoever replaces one; gone with the deployment |
 //! | `/measured/DIGEST` | [`StoredMeasure`]: the memory that the artifact of this SHA-256 took | the controller |
 //! | `/workers/NAME` | [`StoredCordon`]: no new replicas go there, or all of them move away | a person |
 //! | `/terms/NAME` | [`terms`](super::terms)' form: the settings that a source gives a worker | that source |
@@ -39,6 +40,8 @@ use crate::source::SourceName;
 pub const DEPLOYMENTS: &str = "/deployments/";
 /// Prefix of the plan's records.
 pub const RECORDS: &str = "/records/";
+/// Prefix of replaced generations.
+pub const HISTORY: &str = "/history/";
 /// Prefix of measured sizes.
 pub const MEASURED: &str = "/measured/";
 /// Prefix of operators' settings for workers.
@@ -73,6 +76,12 @@ pub fn deployment_key(name: &DeploymentName) -> String {
 #[must_use]
 pub fn record_key(name: &DeploymentName) -> String {
     format!("{RECORDS}{name}")
+}
+
+/// The key of a deployment's replaced generations.
+#[must_use]
+pub fn history_key(name: &DeploymentName) -> String {
+    format!("{HISTORY}{name}")
 }
 
 /// The key of an artifact's measured size.
@@ -210,6 +219,52 @@ impl StoredDeployment {
             .deployment(&namespace, entry.modified)
             .map(Arc::new)
             .map_err(|reason| StoreError::Corrupt { key: entry.key.clone(), reason })
+    }
+
+    /// The value to store.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        bytes(self)
+    }
+}
+
+/// The generations of a deployment that were replaced.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredHistory {
+    v: u32,
+    /// The latest first.
+    pub items: Vec<Replaced>,
+}
+
+/// A generation that was replaced.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Replaced {
+    /// Its number.
+    pub generation: u64,
+    /// The revision that it wanted.
+    pub revision: String,
+    /// The source that had declared it.
+    pub origin: String,
+    /// When it was replaced: nanoseconds since the Unix epoch.
+    pub at: u64,
+    /// Its manifest as the user wrote it.
+    pub manifest: Value,
+    /// Base of relative locations in the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+}
+
+impl Default for StoredHistory {
+    fn default() -> Self {
+        Self { v: FORM, items: Vec::new() }
+    }
+}
+
+impl StoredHistory {
+    /// Decodes an entry.
+    pub fn read(entry: &Entry) -> Result<Self, StoreError> {
+        read(entry)
     }
 
     /// The value to store.

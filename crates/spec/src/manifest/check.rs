@@ -112,6 +112,12 @@ impl Checker<'_> {
                 (_, max) => format!("give at most {}", max.unwrap_or(&Json::Null)),
             };
             self.found(node.at, path, format!("{number} is too {}", if low { "low" } else { "high" }), remedy);
+        } else if schema.get("type").is_some_and(Json::is_array) {
+            // A number that may also be written as text is checked as that is: a size needs a unit.
+            let format = schema.get("format").and_then(Json::as_str).unwrap_or_default();
+            if let Err(problem) = scalar::check(format, &number.to_string()) {
+                self.found(node.at, path, problem.message, problem.remedy);
+            }
         }
     }
 

@@ -71,6 +71,15 @@ impl Manifest {
         }
     }
 
+    /// The folder that a relative location of it starts from, if it has one.
+    #[must_use]
+    pub fn base(&self) -> Option<&str> {
+        match self {
+            Self::Deployment(deployment) => deployment.base.as_deref(),
+            Self::Alias(_) => None,
+        }
+    }
+
     /// `metadata.resourceVersion`.
     #[must_use]
     pub fn resource_version(&self) -> Option<&str> {

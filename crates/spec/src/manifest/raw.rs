@@ -71,6 +71,10 @@ pub struct Metadata {
     /// Free texts for people and tools.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// The folder that a relative `file:` location starts from, as a `file:` URI. Not given: the folder of the manifest's own
+    /// file. `berth get -o yaml` prints it, so that its output can be applied from any folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_uri: Option<String>,
     /// If given, the change is made only if the server still has this version of the deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
@@ -142,6 +146,10 @@ pub struct RawSpec {
     /// Settings of the engine. Changing them makes a new revision.
     #[serde(default)]
     pub runtime: RawRuntime,
+    /// Any text. Changing it replaces all replicas by fresh ones of the same model, each before the old one goes.
+    /// `berth rollout restart` writes the time here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Word>,
     /// For a model card: where the gateway answers in the model's own JSON beside the Open Inference Protocol. A path, or
     /// a URL whose path is meant: `https://api.acme.com/v1/sentiment` is served at `/v1/sentiment`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -390,6 +398,7 @@ impl RawDeployment {
             namespace: None,
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
+            base_uri: None,
             resource_version: None,
             generation: None,
             creation_timestamp: None,
@@ -421,6 +430,7 @@ impl RawSpec {
             concurrency: RawConcurrency::default(),
             batching: RawBatching::default(),
             runtime: RawRuntime::default(),
+            restart: None,
             endpoint: None,
         }
     }

@@ -78,6 +78,7 @@ pub(super) fn resolve(document: &RawDeployment, base: Option<&str>) -> Result<Sp
         pinned: raw.pinned,
         scaling: scaling(&raw.scaling),
         idempotent: raw.idempotent,
+        restart: raw.restart.as_ref().map(|word| word.0.as_str().into()),
         endpoint: endpoint(raw, &mut problems),
     };
     if problems.is_empty() { Ok(Spec::new(model, settings)) } else { Err(problems) }

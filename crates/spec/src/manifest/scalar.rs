@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de::Error as _};
 
 use super::uri;
 use crate::{
-    ByteSize, DeploymentName, Digest, ModelFormat, Namespace,
+    ByteSize, DeploymentName, Digest, ModelFormat, Namespace, unit::InvalidSize,
     format::FormatError,
     id::{MAX_NAME, MAX_NAMESPACE},
 };
@@ -96,7 +96,7 @@ scalar! {
 }
 
 scalar! {
-    /// A number of bytes: `512MiB`, `1.5GiB`, `200MB`, or a plain number.
+    /// A number of bytes: `512MiB`, `1.5GiB`, `200MB`, `64B`; without a unit from 1 MiB.
     Size(ByteSize), "berth-size",
     { "type": ["string", "integer"], "format": "berth-size", "minimum": 1, "examples": ["512MiB"] },
     |text| match ByteSize::from_str(text) {
@@ -289,7 +289,13 @@ scalar! {
 pub(crate) fn check(format: &str, text: &str) -> Result<(), Problem> {
     match format {
         Span::FORMAT => Span::read(text).map(drop),
-        Size::FORMAT => Size::read(text).map(drop),
+        Size::FORMAT => match ByteSize::given(text) {
+            Err(InvalidSize::NoUnit(number, likely)) => {
+                let remedy = format!("write {likely} if that is meant, {number}B for bytes");
+                Err(Problem::new(format!("{number} has no unit"), remedy))
+            }
+            _ => Size::read(text).map(drop),
+        },
         Name::FORMAT => Name::read(text).map(drop),
         InNamespace::FORMAT => InNamespace::read(text).map(drop),
         Sha256::FORMAT => Sha256::read(text).map(drop),
@@ -309,6 +315,7 @@ fn write_size(size: ByteSize) -> String {
     const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match UNITS.iter().find(|(_, unit)| size.0 >= *unit && size.0.is_multiple_of(*unit)) {
         Some((name, unit)) => format!("{}{name}", size.0 / unit),
+        None if size.0 < 1 << 20 => format!("{}B", size.0),
         None => size.0.to_string(),
     }
 }

@@ -234,6 +234,11 @@ const WRONG: &[(&str, &str, &[&str])] = &[
         "memory: lots",
         &["iris.yaml:19:23: spec.resources.memory: \"lots\" is not a size; write for example 512MiB, 1.5GiB or 200MB"],
     ),
+    (
+        "memory: 512MiB",
+        "memory: 512",
+        &["iris.yaml:19:23: spec.resources.memory: 512 has no unit; write 512MiB if that is meant, 512B for bytes"],
+    ),
     ("count: 2", "count: 0", &["iris.yaml:19:54: spec.resources.gpu.count: 0 is too low; give 1 to 64"]),
     (
         "spread: worker",
@@ -417,7 +422,7 @@ mod properties {
                 vec![
                     json!({}),
                     json!({"memory": "1.5GiB"}),
-                    json!({"memory": 4096, "cpu": 0.25}),
+                    json!({"memory": 4_194_304, "cpu": 0.25}),
                     json!({"gpu": {"kind": "a"}}),
                 ],
             ),

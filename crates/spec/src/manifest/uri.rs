@@ -102,6 +102,13 @@ fn check_remote(text: &str, scheme: &str) -> Result<(), Problem> {
     Ok(())
 }
 
+/// The problem of a folder that locations are to start from, if it has one.
+pub(crate) fn wrong_base(text: &str) -> Option<Problem> {
+    let is_folder = |url: Url| url.scheme() == "file" && url.host_str().is_none() && url.path().ends_with('/');
+    let right = text.starts_with("file:///") && Url::parse(text).is_ok_and(is_folder);
+    (!right).then(|| Problem::new(format!("{text:?} is not a folder"), "write file:///PATH/ with a slash at its end"))
+}
+
 /// Makes a checked location absolute.
 pub(crate) fn resolve(text: &str, base: Option<&str>) -> Result<String, Problem> {
     let Some(path) = text.strip_prefix("file:") else { return Ok(text.to_owned()) };

@@ -47,6 +47,25 @@ pub struct ApplyResult {
     /// Warnings, for example about a missing artifact.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Of a dry run or a plan: the fields that differ from what is declared, in the order of their paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<FieldChange>,
+}
+
+/// A field of a manifest that differs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FieldChange {
+    /// Path of the field, for example `spec.replicas.min`; `artifact` for the content of a local file.
+    pub path: String,
+    /// Value that is declared now; absent: the field is new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub from: Option<serde_json::Value>,
+    /// Value that the document gives; absent: the field is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub to: Option<serde_json::Value>,
 }
 
 /// The kind of every document that an earlier version speaks of.

@@ -44,6 +44,9 @@ pub struct DeploymentMetadata {
     /// Annotations set by users.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// The folder that relative locations in the spec start from, as a `file:` URI; absent where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_uri: Option<String>,
     /// Counts changes of the spec.
     pub generation: u64,
     /// Opaque; changes with every write. Send it back to make sure that nobody wrote in between.

@@ -51,6 +51,10 @@ pub struct PlanStep {
     pub worker: String,
     /// Bytes of memory that it takes or frees.
     pub memory: u64,
+    /// Origin of the figure, for what is loaded: `declared`, `measured`, `predicted` (from the size of the artifact) or
+    /// `default` (nothing is known yet). The last two are guesses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_from: Option<String>,
     /// Of a reload: the revision that it replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,

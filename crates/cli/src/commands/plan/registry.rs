@@ -64,8 +64,8 @@ struct RegistryPlan {
 /// The annotation that says which commit last changed a deployment: where nothing else differs, that one stays.
 const COMMIT: &str = "registry.berth.dev/commit";
 
-/// Asks the controller, and prints what it says.
-pub(super) async fn run(desired: Desired, client: &Client, form: Form) -> Result<(), Failure> {
+/// Asks the controller, and prints what it says; true: something would change.
+pub(super) async fn run(desired: Desired, client: &Client, form: Form) -> Result<bool, Failure> {
     let declared = client.list::<DeploymentView>(&["deployments"], &[]).await?.items;
     let wanted: BTreeSet<&str> = desired.deployments.iter().map(|deployment| deployment.id.as_str()).collect();
     let leaves = |view: &&DeploymentView| {
@@ -92,9 +92,11 @@ pub(super) async fn run(desired: Desired, client: &Client, form: Form) -> Result
     let nodes = client.list::<NodeView>(&["nodes"], &[]).await?.items;
     let whole = RegistryPlan { plan, deleted, contract, workers: terms::changed(&desired.workers, &nodes) };
     match form {
-        Form::Json | Form::Yaml => print_value(&whole, form),
-        _ => Ok(terminal::print(&whole.text())?),
+        Form::Json | Form::Yaml => print_value(&whole, form)?,
+        _ => terminal::print(&whole.text())?,
     }
+    let changes = whole.plan.documents.iter().any(|document| document.outcome != Outcome::Unchanged);
+    Ok(changes || !whole.deleted.is_empty() || !whole.workers.is_empty())
 }
 
 /// Contract changes for clients of each deployment that runs from a card.

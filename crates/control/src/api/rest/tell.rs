@@ -8,13 +8,15 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use berth_wire::api::{
-    AliasView, DeploymentView, ErrorBody, EventView, ExplainView, List, ReplicaView, RevisionView, TopView, WorkerView,
+    AliasView, DeploymentView, ErrorBody, EventView, ExplainView, List, LogView, ReplicaView, RevisionView,
+    RolloutHistory, TopView, WorkerView,
 };
 
 use super::ask::{Answer, Inside, Of, RawParameters, deployment as named, lines, namespace, tagged};
 use crate::{
     api::{
         error::ApiError,
+        log::MOST_LINES,
         peer_queries::MOST_MODELS,
         query::Query,
         service::{Page, Service},
@@ -94,6 +96,43 @@ pub(super) async fn explain(
 ) -> Answer<ExplainView> {
     asked.nothing()?;
     service.explain(&of).await.map(Json)
+}
+
+/// The generations of a deployment that were replaced, the latest first; each has a manifest that can be applied again.
+#[utoipa::path(
+    get, path = "/v1/deployments/{name}/history", tag = "tell",
+    params(("name" = String, Path, description = "The deployment")),
+    responses(
+        (status = 200, description = "At most ten", body = RolloutHistory),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+    )
+)]
+pub(super) async fn history(
+    State(service): State<Arc<Service>>,
+    Of(of): Of,
+    asked: RawParameters,
+) -> Answer<RolloutHistory> {
+    asked.nothing()?;
+    service.history(&of).await.map(Json)
+}
+
+/// The recent log of a model over all nodes: its own output, and the steps of its workers. To follow it, send `cursor` back.
+#[utoipa::path(
+    get, path = "/v1/deployments/{name}/log", tag = "tell",
+    params(
+        ("name" = String, Path, description = "The deployment"),
+        ("after" = Option<String>, Query, description = "Only lines after this cursor"),
+        ("limit" = Option<u32>, Query, description = "The most lines, the latest; 200 unless given, up to 1000"),
+    ),
+    responses(
+        (status = 200, description = "Lines by time", body = LogView),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+    )
+)]
+pub(super) async fn log(State(service): State<Arc<Service>>, Of(of): Of, asked: RawParameters) -> Answer<LogView> {
+    let query = asked.read(&["after", "limit"])?;
+    let limit = query.number("limit", MOST_LINES)?.unwrap_or(200);
+    service.log(&of, query.text("after").unwrap_or_default(), limit).await.map(Json)
 }
 
 /// List workers.

@@ -4,14 +4,15 @@ use std::{collections::BTreeMap, time::Duration};
 
 use berth_spec::{Cordon, DeploymentName, Namespace, Time, WorkerId};
 use berth_wire::api::{
-    API_VERSION, AliasView, DeploymentView, EventView, ExplainView, List, ListMetadata, ModelTop, ReplicaView,
-    RevisionView, Timestamp, TopView, WorkerView,
+    API_VERSION, AliasView, DeploymentView, EventView, ExplainView, List, ListMetadata, LogView, ModelTop, ReplicaView,
+    RevisionView, RolloutHistory, Timestamp, TopView, WorkerView,
 };
 
 use super::{Service, operate::nobody};
 use crate::{
     api::{
         error::ApiError,
+        log::{self, Cursor, LogQuery},
         selector::LabelSelector,
         top::{by_use, together},
         view,
@@ -85,6 +86,31 @@ impl Service {
             Ok(found) => Ok(view::deployment(&found)),
             Err(error) => Err(self.explained(error).await),
         }
+    }
+
+    /// The generations of a deployment that were replaced.
+    pub(crate) async fn history(&self, name: &DeploymentName) -> Result<RolloutHistory, ApiError> {
+        match self.handle.history(name).await {
+            Ok(past) => Ok(view::history(name, past)),
+            Err(error) => Err(self.explained(error).await),
+        }
+    }
+
+    /// The recent log of a model, over all nodes.
+    pub(crate) async fn log(&self, deployment: &DeploymentName, after: &str, limit: usize) -> Result<LogView, ApiError> {
+        if self.handle.known(deployment).await?.is_none() {
+            return Err(self.explained(handle::Error::NotFound(deployment.clone())).await);
+        }
+        let cursor = Cursor::read(after);
+        let query = LogQuery { deployment: deployment.clone(), after: 0, limit };
+        let (mut logs, missing) = self.peer_queries.logs(&query, &cursor).await;
+        if let Some(source) = &self.logs {
+            let mut own = source(&query);
+            let read = cursor.of(&own.node);
+            own.lines.retain(|line| line.number > read);
+            logs.push(own);
+        }
+        Ok(log::together(logs, cursor, missing, limit))
     }
 
     /// A page may hold fewer than asked for, where the selector says more than `key=value`.

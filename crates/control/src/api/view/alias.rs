@@ -22,6 +22,7 @@ pub(crate) fn alias(view: &handle::DeclaredAlias) -> AliasView {
             namespace: alias.name.namespace().to_owned(),
             labels: alias.labels.clone(),
             annotations: annotations(&view.manifest),
+            base_uri: None,
             generation: alias.generation.0,
             resource_version: view.rev.to_string(),
             creation_timestamp: Some(Timestamp(alias.created)),

@@ -5,7 +5,7 @@ use berth_plan::{
     preview::{Action, Preview, Step},
     report::{Explanation, WorkerVerdict as Verdict, WorkerView as Seen},
 };
-use berth_spec::{Event, event::Severity, status::Status};
+use berth_spec::{Event, event::Severity, manifest::FieldChange, status::Status};
 use berth_wire::api::{
     self, ApplyResult, EventView, EvictionView, ExplainView, Metadata, Outcome, PlanStep, PlanView, SeverityView,
     StepKind, Timestamp, Unplaced, Victim, WorkerMemoryChange, WorkerVerdict, WorkerVerdictKind,
@@ -27,13 +27,19 @@ pub(crate) fn applied(kind: &str, applied: handle::Applied) -> ApplyResult {
         generation: applied.generation.0,
         resource_version: applied.rev.to_string(),
         warnings: applied.warnings,
+        changes: applied.changes.into_iter().map(change).collect(),
     }
+}
+
+fn change(change: FieldChange) -> api::FieldChange {
+    api::FieldChange { path: change.path, from: change.from, to: change.to }
 }
 
 /// Result of a deletion; `generation` is that of what is deleted.
 pub(crate) fn deleted(kind: &str, name: &str, generation: u64, resource_version: String) -> ApplyResult {
     let (kind, name) = (kind.to_owned(), name.to_owned());
-    ApplyResult { kind, name, outcome: Outcome::Deleted, generation, resource_version, warnings: Vec::new() }
+    let (warnings, changes) = (Vec::new(), Vec::new());
+    ApplyResult { kind, name, outcome: Outcome::Deleted, generation, resource_version, warnings, changes }
 }
 
 /// An event and its number.
@@ -192,6 +198,7 @@ fn step(step: &Step) -> PlanStep {
         revision: step.revision.to_string(),
         worker: step.worker.to_string(),
         memory: step.memory.0,
+        memory_from: step.basis.map(|basis| basis.as_str().to_owned()),
         from,
     }
 }

@@ -1,13 +1,13 @@
 //! Deployments and their status.
 
 use berth_spec::{
-    Deployment, DeploymentName, Failure, Residency,
+    Deployment, DeploymentName, Failure, Residency, Time,
     residency::Deaths,
     status::{Condition, Phase, ReplicaStatus, Status},
 };
 use berth_wire::api::{
-    AttemptView, ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, FailureView, Progress,
-    ReplicaCount, ReplicaDetail, RevisionPair, Timestamp,
+    AttemptView, ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, FailureView, Metadata,
+    PastGeneration, Progress, ReplicaCount, ReplicaDetail, RevisionPair, RolloutHistory, Timestamp,
 };
 use serde_json::Value;
 
@@ -26,6 +26,7 @@ pub(crate) fn deployment(view: &handle::DeploymentView) -> DeploymentView {
             namespace: deployment.name.namespace().to_owned(),
             labels: (*deployment.labels).clone(),
             annotations: annotations(&view.manifest),
+            base_uri: view.base.clone(),
             generation: deployment.generation.0,
             resource_version: view.rev.to_string(),
             creation_timestamp: Some(Timestamp(deployment.created)),
@@ -34,6 +35,30 @@ pub(crate) fn deployment(view: &handle::DeploymentView) -> DeploymentView {
         },
         spec: view.manifest.get("spec").cloned().unwrap_or_default(),
         status: view.status.as_ref().map_or_else(|| undecided(deployment), status),
+    }
+}
+
+/// The generations that were replaced, each with a manifest that can be applied again.
+pub(crate) fn history(name: &DeploymentName, past: Vec<handle::Replaced>) -> RolloutHistory {
+    let (api_version, kind) = head::<RolloutHistory>();
+    let item = |past: handle::Replaced| {
+        let mut manifest = past.manifest;
+        if let (Some(base), Some(metadata)) = (past.base, manifest.get_mut("metadata").and_then(Value::as_object_mut)) {
+            metadata.insert("baseUri".to_owned(), base.into());
+        }
+        PastGeneration {
+            generation: past.generation,
+            revision: past.revision,
+            origin: past.origin,
+            replaced_at: Timestamp(Time(past.at)),
+            manifest,
+        }
+    };
+    RolloutHistory {
+        api_version,
+        kind,
+        metadata: Metadata::named(name.to_string()),
+        items: past.into_iter().map(item).collect(),
     }
 }
 

@@ -84,6 +84,7 @@ impl World {
             metrics: Arc::new(|| "# EOF\n".to_owned()),
             top: Arc::new(|| vec![ModelCounters { deployment: "iris".into(), requests: 7, ..Default::default() }]),
             trial: None,
+            logs: None,
             version: "1.2.3".into(),
             members: Arc::new(move || members.clone()),
             leader: Arc::new(move || leader.clone()),

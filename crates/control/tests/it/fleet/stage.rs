@@ -286,6 +286,7 @@ fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, leadership: watch
         metrics: Arc::new(|| "# EOF\n".to_owned()),
         top: counters(name),
         trial: None,
+        logs: None,
         beside: None,
         rules: Some(if name.as_str() == "c" { "onnx:required:pool=c".to_owned() } else { String::new() }),
         functions: None,

@@ -64,7 +64,7 @@ pub(super) fn open(explicit: Option<&Path>) -> Result<Environment, OpenError> {
     let environment = environment.build().map_err(|error| unusable(error.to_string()))?;
     environment.set_log_level(LogLevel::Warning);
     super::session::warm(&environment).map_err(|error| unusable(error.to_string()))?;
-    tracing::info!(path = %path.display(), "onnx runtime loaded");
+    tracing::info!(event = "onnx_runtime_loaded", path = %path.display(), "onnx runtime loaded");
     *loaded = Some((path, environment.clone()));
     Ok(environment)
 }

@@ -1,0 +1,265 @@
+//! `berth rollout`: how far an update is, earlier generations, back to one of them, and fresh replicas.
+
+use std::time::Duration;
+
+use berth_spec::{
+    DeploymentName,
+    manifest::{FieldChange, changes},
+};
+use berth_wire::api::{PastGeneration, RolloutHistory};
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{
+    change::{change, manifest_of, read, write},
+    namespace::{NamespaceArgs, path_of},
+    output::{Form, print_value},
+    resource::{Resource, Target, not_found},
+    wait::{Until, until_all},
+};
+use crate::{
+    client::{ApiArgs, Client},
+    failure::Failure,
+    terminal::{self, Rows, age},
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth rollout status iris                  wait until the new revision serves; ends with the reason if it fails
+  berth rollout history iris                 the last generations, and what changed
+  berth rollout undo iris                    back to the generation before
+  berth rollout undo iris --to-generation 3
+  berth rollout restart iris                 fresh replicas of the same model, each before the old one goes
+
+undo and restart change the declaration on the server. What a folder or a Git repository declares is changed there:
+revert its commit, or write another text into spec.restart.")]
+pub(crate) struct RolloutArgs {
+    #[command(subcommand)]
+    what: RolloutCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RolloutCommand {
+    /// Wait until a rollout has ended, and say how
+    Status(StatusArgs),
+    /// List earlier generations of a deployment
+    History(HistoryArgs),
+    /// Declare an earlier generation again
+    Undo(UndoArgs),
+    /// Replace all replicas by fresh ones
+    Restart(RestartArgs),
+}
+
+/// A deployment, and where it is.
+#[derive(Debug, Args)]
+struct OneArgs {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, Args)]
+struct StatusArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Give up after this long
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = crate::settings::duration)]
+    timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+struct HistoryArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Print the manifest of this generation
+    #[arg(long, value_name = "N")]
+    generation: Option<u64>,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    output: Form,
+}
+
+#[derive(Debug, Args)]
+struct UndoArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Generation to go back to [default: the one before]
+    #[arg(long, value_name = "N")]
+    to_generation: Option<u64>,
+    /// Take over what belongs to another source, such as a folder
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, Args)]
+struct RestartArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Take over what belongs to another source, such as a folder
+    #[arg(long)]
+    force: bool,
+}
+
+impl OneArgs {
+    async fn names(&self, client: &Client) -> Result<Vec<DeploymentName>, Failure> {
+        let named = self.target.find(client, &self.namespace, &[Resource::Deployments]).await?;
+        let name = |(_, name): &(Resource, String)| DeploymentName::new(name);
+        named.iter().map(name).collect::<Result<_, _>>().map_err(|error| Failure::Usage(error.to_string()))
+    }
+
+    async fn only(&self, client: &Client) -> Result<DeploymentName, Failure> {
+        let mut names = self.names(client).await?;
+        match (names.pop(), names.is_empty()) {
+            (Some(name), true) => Ok(name),
+            _ => Err(Failure::Usage("name one deployment".to_owned())),
+        }
+    }
+}
+
+pub(crate) async fn run(args: &RolloutArgs) -> Result<(), Failure> {
+    match &args.what {
+        RolloutCommand::Status(args) => status(args).await,
+        RolloutCommand::History(args) => history(args).await,
+        RolloutCommand::Undo(args) => undo(args).await,
+        RolloutCommand::Restart(args) => restart(args).await,
+    }
+}
+
+async fn status(args: &StatusArgs) -> Result<(), Failure> {
+    let client = args.one.api.client()?;
+    let named = args.one.target.find(&client, &args.one.namespace, &[Resource::Deployments]).await?;
+    for (_, name) in &named {
+        let name = DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
+        // One that does not exist is a mistake here, not something to wait for.
+        read(&client, &name).await?;
+    }
+    until_all(&client, &named, &Until::RolledOut, args.timeout).await
+}
+
+async fn past(client: &Client, name: &DeploymentName) -> Result<RolloutHistory, Failure> {
+    let path = [path_of(name), vec!["history"]].concat();
+    match client.json(client.request(Method::GET, &path, &[])).await {
+        Err(Failure::NotFound(_)) => Err(not_found(client, Resource::Deployments, name.as_str()).await),
+        other => other,
+    }
+}
+
+async fn history(args: &HistoryArgs) -> Result<(), Failure> {
+    let client = args.one.api.client()?;
+    let name = args.one.only(&client).await?;
+    let past = past(&client, &name).await?;
+    let view = read(&client, &name).await?;
+    if let Some(number) = args.generation {
+        let manifest = match past.items.iter().find(|one| one.generation == number) {
+            Some(one) => one.manifest.clone(),
+            None if number == view.metadata.generation => manifest_of(&view),
+            None => return Err(unknown(&name, number, &past.items)),
+        };
+        return print_value(&manifest, if args.output == Form::Json { Form::Json } else { Form::Yaml });
+    }
+    if let form @ (Form::Json | Form::Yaml) = args.output {
+        return print_value(&past, form);
+    }
+    let now = manifest_of(&view);
+    let mut rows = Rows::new(&["GENERATION", "REVISION", "REPLACED", "FROM", "CHANGES"]);
+    let metadata = &view.metadata;
+    let before = past.items.first().map(|one| &one.manifest);
+    rows.add([
+        metadata.generation.to_string(),
+        view.status.revision.wanted.clone(),
+        "-".to_owned(),
+        metadata.origin.clone(),
+        told(before, &now),
+    ]);
+    for (at, one) in past.items.iter().enumerate() {
+        rows.add([
+            one.generation.to_string(),
+            one.revision.clone(),
+            format!("{} ago", age(Some(one.replaced_at))),
+            one.origin.clone(),
+            told(past.items.get(at + 1).map(|before| &before.manifest), &one.manifest),
+        ]);
+    }
+    Ok(terminal::print(&rows.render())?)
+}
+
+/// The fields of the spec in which a generation differs from the one before, in a line.
+fn told(before: Option<&Value>, after: &Value) -> String {
+    /// Fields that are told; more are counted.
+    const TOLD: usize = 3;
+    let Some(before) = before else { return "-".to_owned() };
+    let fields = changes(&before["spec"], &after["spec"]);
+    let mut words: Vec<String> = fields.iter().take(TOLD).map(FieldChange::to_string).collect();
+    if fields.len() > TOLD {
+        words.push(format!("{} more", fields.len() - TOLD));
+    }
+    if words.is_empty() { "the artifact's content".to_owned() } else { words.join(", ") }
+}
+
+async fn undo(args: &UndoArgs) -> Result<(), Failure> {
+    let client = args.one.api.client()?;
+    let name = args.one.only(&client).await?;
+    let view = read(&client, &name).await?;
+    let past = past(&client, &name).await?.items;
+    let wanted = match args.to_generation {
+        Some(number) => past.iter().find(|one| one.generation == number).ok_or_else(|| unknown(&name, number, &past))?,
+        None => past.first().ok_or_else(|| {
+            Failure::NotFound(format!("deployment/{name} has no earlier generation: its spec never changed"))
+        })?,
+    };
+    let result = write(&client, &name, (&wanted.manifest, &view.metadata.resource_version), args.force).await;
+    let result = match result {
+        Err(Failure::Conflict(_)) => {
+            return Err(Failure::Failed(format!("deployment/{name} changed meanwhile; nothing was undone: try again")));
+        }
+        other => other?,
+    };
+    let (outcome, back) = (result.outcome.as_str(), wanted.generation);
+    terminal::print(&format!(
+        "deployment/{name} {outcome}: generation {} is as {back} was ({})",
+        result.generation, wanted.revision
+    ))?;
+    Ok(())
+}
+
+fn unknown(name: &DeploymentName, number: u64, past: &[PastGeneration]) -> Failure {
+    let known: Vec<String> = past.iter().map(|one| one.generation.to_string()).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    Failure::NotFound(format!("generation {number} of deployment/{name} is not kept: there are {known}"))
+}
+
+async fn restart(args: &RestartArgs) -> Result<(), Failure> {
+    let client = args.one.api.client()?;
+    for name in args.one.names(&client).await? {
+        // The time, without what a word may not hold.
+        let now = terminal::now().to_string().replace(':', "");
+        change(&client, &name, args.force, |_, manifest| {
+            manifest["spec"]["restart"] = now.as_str().into();
+            Ok(())
+        })
+        .await?;
+        terminal::print(&format!("deployment/{name} restarts: `berth rollout status {name}` waits for the end"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_generation_tells_what_it_changed() {
+        let manifest = |spec: Value| json!({"metadata": {"name": "iris"}, "spec": spec});
+        let before = manifest(json!({"a": 1, "b": 1, "c": 1, "d": 1}));
+        assert_eq!(told(Some(&before), &manifest(json!({"a": 2, "b": 1, "c": 1, "d": 1}))), "a: 1 → 2");
+        let many = told(Some(&before), &manifest(json!({"a": 2, "b": 2, "c": 2, "d": 2})));
+        assert!(many.ends_with("c: 1 → 2, 1 more"), "{many}");
+        assert_eq!((told(Some(&before), &before).as_str(), told(None, &before).as_str()), ("the artifact's content", "-"));
+    }
+}

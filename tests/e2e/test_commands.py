@@ -1,0 +1,161 @@
+"""Commands that people type every day, against a real server."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.examples import ARTIFACTS, manifest
+from harness.waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def fleet(berth):
+    """A server with two models and a name for one of them."""
+    berth.start()
+    alias = {"apiVersion": "berth.dev/v1", "kind": "Alias", "metadata": {"name": "flowers"}, "spec": {"targets": [{"deployment": "iris"}]}}
+    berth.apply(manifest("iris"), manifest("local"), alias)
+    berth.available("iris", "local")
+    return berth
+
+
+def test_a_name_is_enough_and_a_kind_tells_namesakes_apart(fleet):
+    for words in (["iris"], ["m/iris"], ["deploy/iris"], ["model", "iris"], ["models", "iris"]):
+        assert "Available" in fleet.run("get", *words), words
+    assert "iris 100%" in fleet.run("get", "flowers")
+    assert "iris 100%" in fleet.run("get", "al/flowers")
+    both = fleet.run("get", "iris", "flowers")
+    assert "PHASE" in both and "TARGETS" in both
+    fleet.run("get", "local", code=2)
+    assert "deployment/local or node/local" in fleet.stderr, "the node has that name, too"
+    assert "leader" in fleet.run("get", "node/local")
+    fleet.run("get", "irsi", code=3)
+    assert "did you mean deployment/iris?" in fleet.stderr
+    fleet.run("describe", "deployment", code=2)
+    assert "deployment/deployment" in fleet.stderr
+    fleet.run("delete", "flowers")
+    fleet.run("delete", "flowers", code=3)
+
+
+def test_describe_shows_a_request_that_works(fleet):
+    described = fleet.run("describe", "iris")
+    line = next(line for line in described.splitlines() if "| berth infer iris" in line)
+    request = line.strip().removeprefix("echo '").split("' | ")[0]
+    assert "label" in fleet.run("infer", "iris", stdin=request)
+    assert "Inputs" in described and "Outputs" in described
+
+
+def test_scale_edit_and_history(fleet):
+    fleet.run("scale", "iris", "--min", "0", "--max", "2")
+    assert fleet.deployment("iris")["spec"]["replicas"] == {"min": 0, "max": 2}
+    fleet.run("scale", "iris", code=2)
+    os.environ["EDITOR"] = "sed -i 's/max: 2/max: 3/'"
+    try:
+        assert "configured" in fleet.run("edit", "iris")
+        assert "nothing changed" in fleet.run("edit", "iris")
+    finally:
+        del os.environ["EDITOR"]
+    assert fleet.deployment("iris")["spec"]["replicas"] == {"min": 0, "max": 3}
+    assert not list(Path("/dev/shm").glob("berth-edit-*"))
+    history = json.loads(fleet.run("rollout", "history", "iris", "-o", "json"))["items"]
+    assert [past["generation"] for past in history] == [2, 1]
+    assert "replicas.max: 2 → 3" in fleet.run("rollout", "history", "iris")
+    fleet.run("rollout", "undo", "iris", "--to-generation", "1")
+    assert fleet.deployment("iris")["spec"]["replicas"] == 1
+    fleet.run("rollout", "undo", "iris", "--to-generation", "77", code=3)
+    fleet.run("delete", "iris")
+    fleet.run("wait", "iris", "--for=delete")
+    fleet.apply(manifest("iris"))
+    assert json.loads(fleet.run("rollout", "history", "iris", "-o", "json"))["items"] == [], "its past is gone with it"
+
+
+def test_a_restart_makes_fresh_replicas_before_the_old_ones_go(fleet):
+    before = fleet.status("iris")["revision"]["serving"]
+    fleet.run("rollout", "restart", "iris")
+    fleet.run("rollout", "status", "iris")
+    after = fleet.status("iris")["revision"]["serving"]
+    assert before != after
+    assert fleet.infer("iris")[0] == 200
+
+
+def test_an_end_that_is_final_ends_the_wait(fleet, tmp_path):
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    fleet.apply(manifest("iris", model={"uri": f"file:{broken}"}))
+    for waiting in (["wait", "iris", "--timeout=300s"], ["rollout", "status", "iris"]):
+        fleet.run(*waiting, code=1)
+        assert "was given up" in fleet.stderr or "cannot" in fleet.stderr or "not" in fleet.stderr, fleet.stderr
+        assert "describe iris" in fleet.stderr
+    logs = fleet.run("logs", "iris", "--tail", "50")
+    assert "cannot be loaded" in logs and "loaded in" in logs
+    lines = [json.loads(line) for line in fleet.run("logs", "iris", "-o", "json").splitlines()]
+    assert {line["node"] for line in lines} == {"local"}
+    assert [line["number"] for line in lines] == sorted(line["number"] for line in lines)
+    fleet.run("rollout", "undo", "iris")
+    fleet.run("rollout", "status", "iris")
+
+
+def test_diff_and_plan_tell_each_field_and_exit_as_scripts_want(fleet):
+    same = json.dumps(manifest("iris"))
+    assert fleet.run("diff", "-f", "-", "--detailed-exitcode", stdin=same) == ""
+    fleet.run("plan", "-f", "-", "--detailed-exitcode", stdin=same)
+    other = json.dumps(manifest("iris", priority=80))
+    for command in ("diff", "plan"):
+        told = fleet.run(command, "-f", "-", "--detailed-exitcode", stdin=other, code=2)
+        assert "spec.priority: + 80" in told, told
+        fleet.run(command, "-f", "-", stdin=other)
+        fleet.run(command, "-f", "/nowhere", "--detailed-exitcode", code=1)
+
+
+def test_what_get_prints_can_be_applied_from_every_folder(berth, tmp_path, monkeypatch):
+    """Each example stays as it is, whatever folder its manifest comes back from."""
+    berth.start()
+    for folder in ("models", "update", "cluster"):
+        for example in sorted((ROOT / "examples" / folder).glob("*.yaml")):
+            copy = tmp_path / folder / example.name
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copy(example, copy)
+            berth.run("apply", "-f", str(copy))
+            declared = json.loads(berth.run("get", "models", "-o", "json"))["items"]
+            assert declared
+            for one in declared:
+                name = one["metadata"]["name"]
+                for place in (tmp_path, ROOT, Path("/")):
+                    monkeypatch.chdir(place)
+                    printed = berth.run("get", name, "-o", "yaml")
+                    # A version of its own would make a second apply fail where anything else has changed meanwhile.
+                    assert berth.run("apply", "-f", "-", stdin=printed).strip() == f"deployment/{name} unchanged", example
+                    assert berth.run("diff", "-f", "-", stdin=printed) == ""
+                monkeypatch.chdir(ROOT)
+                berth.run("delete", name)
+
+
+def test_logs_are_followed(fleet):
+    import subprocess
+
+    env = os.environ | {"BERTH_API": f"http://{fleet.api}", "BERTH_HTTP": f"http://{fleet.http}"}
+    following = subprocess.Popen([fleet_binary(), "logs", "iris", "-f"], stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        fleet.run("rollout", "restart", "iris")
+        fleet.run("rollout", "status", "iris")
+        until(lambda: "new version" in following.stdout.readline(), "the line of the reload")
+    finally:
+        following.kill()
+
+
+def fleet_binary() -> str:
+    from harness.server import BERTH
+
+    return str(BERTH)
+
+
+def test_small_numbers_without_a_unit_are_refused(fleet):
+    fleet.run("apply", "-f", "-", stdin=json.dumps(manifest("small", resources={"memory": 512})), code=4)
+    assert "512MiB" in fleet.stderr and "512B" in fleet.stderr
+    fleet.run("up", "--memory", "8", code=2)
+    assert "8GiB" in fleet.stderr
+    assert ARTIFACTS.exists()
