@@ -287,8 +287,7 @@ impl Worker {
                     // Where nobody listens any more, it is dropped: the next controller asks for the whole.
                     permit = reports.reserve(), if !outbox.is_empty() => {
                         // At the end of a process its controller may end first, which is no failure.
-                        let sent = permit.is_ok();
-                        (sent || give_up.is_none()).then(|| effects.log_heartbeat(&agent, sent));
+                        (permit.is_ok() || give_up.is_none()).then(|| effects.log_heartbeat(&agent, permit.is_ok()));
                         if let (Ok(permit), Some(report)) = (permit, outbox.take()) {
                             permit.send(report);
                         }
