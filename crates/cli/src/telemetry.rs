@@ -17,9 +17,7 @@ use std::io::{self, IsTerminal, Write};
 
 use berth_mesh::{PropagateHook, SpanHook};
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use tracing_subscriber::{
-    EnvFilter, Layer, filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt,
-};
+use tracing_subscriber::{EnvFilter, Layer, filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 use self::model_logs::ModelLogs;
 use crate::{failure::Failure, settings::TelemetrySettings};

@@ -9,8 +9,8 @@
 //! The structs in `raw` are the single definition: the JSON schema, the checker and `docs/manifest.md` are made
 //! from them. What a user wrote is never changed: it is kept beside the [`Spec`] that it became.
 
-mod check;
 mod changes;
+mod check;
 mod claim;
 mod copies;
 mod endpoint;

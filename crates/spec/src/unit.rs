@@ -215,8 +215,15 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in [("0", 0), ("1048576", 1 << 20), ("64B", 64), ("512MiB", 512 << 20), ("1.5Gi", 3 << 29), ("200MB", 200_000_000), (" 7 B", 7)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("1048576", 1 << 20),
+            ("64B", 64),
+            ("512MiB", 512 << 20),
+            ("1.5Gi", 3 << 29),
+            ("200MB", 200_000_000),
+            (" 7 B", 7),
+        ] {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
         for bad in ["", "MiB", "-1", "1e999GiB", "5 apples", "99999999999TiB", "."] {
@@ -224,7 +231,10 @@ mod tests {
         }
         for (text, meant) in [("8", "8GiB"), ("512", "512MiB"), ("65536", "64KiB")] {
             let error = ByteSize::given(text).expect_err(text).to_string();
-            assert!(error.contains(&format!("write {meant} if")) && error.contains(&format!("{text}B for bytes")), "{error}");
+            assert!(
+                error.contains(&format!("write {meant} if")) && error.contains(&format!("{text}B for bytes")),
+                "{error}"
+            );
             assert!(text.parse::<ByteSize>().is_ok(), "what was stored is read");
         }
         assert_eq!(ByteSize::mib(1536).to_string(), "1.5GiB");

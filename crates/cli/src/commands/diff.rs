@@ -84,7 +84,8 @@ fn shown(result: &ApplyResult) -> String {
 pub(super) fn fields(result: &ApplyResult, text: &mut String) {
     let colours = terminal::colours();
     for change in &result.changes {
-        let change = manifest::FieldChange { path: change.path.clone(), from: change.from.clone(), to: change.to.clone() };
+        let change =
+            manifest::FieldChange { path: change.path.clone(), from: change.from.clone(), to: change.to.clone() };
         let code = match (&change.from, &change.to) {
             (None, _) => "32",
             (_, None) => "31",

@@ -76,7 +76,8 @@ fn parsed(text: &str, name: &DeploymentName) -> Result<Value, Failure> {
         return Err(Failure::Invalid(format!("your text holds {} documents: leave the one of {name}", read.len())));
     };
     if only.name() != name {
-        let message = format!("the name cannot be changed: {name} became {}; apply a new manifest instead", only.name());
+        let message =
+            format!("the name cannot be changed: {name} became {}; apply a new manifest instead", only.name());
         return Err(Failure::Invalid(message));
     }
     let mut raw = only.raw().clone();

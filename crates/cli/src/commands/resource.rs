@@ -146,9 +146,8 @@ impl Target {
         let names = match self.read() {
             Written::All(resource) if kinds.contains(&resource) => {
                 let (word, kind) = (&self.words[0], resource.singular());
-                let message = format!(
-                    "which {kind}? Write its name; if the name is {word:?} itself, write {kind}/{word}"
-                );
+                let message =
+                    format!("which {kind}? Write its name; if the name is {word:?} itself, write {kind}/{word}");
                 return Err(Failure::Usage(message));
             }
             Written::All(resource) => return Err(not_for(resource, kinds)),
@@ -239,7 +238,9 @@ async fn nothing(client: &Client, kinds: &[Resource], name: &str) -> Failure {
     let hint = match (near, closest(name, Resource::plurals())) {
         (Some((resource, near)), _) => format!("did you mean {}/{near}?", resource.singular()),
         (None, Some(kind)) => format!("did you mean {kind}?"),
-        (None, None) => format!("`berth get {}` lists what there is", kinds.first().map_or("deployments", |kind| kind.plural())),
+        (None, None) => {
+            format!("`berth get {}` lists what there is", kinds.first().map_or("deployments", |kind| kind.plural()))
+        }
     };
     Failure::NotFound(format!("there is nothing of the name {name:?}: {hint}"))
 }

@@ -206,7 +206,9 @@ async fn undo(args: &UndoArgs) -> Result<(), Failure> {
     let view = read(&client, &name).await?;
     let past = past(&client, &name).await?.items;
     let wanted = match args.to_generation {
-        Some(number) => past.iter().find(|one| one.generation == number).ok_or_else(|| unknown(&name, number, &past))?,
+        Some(number) => {
+            past.iter().find(|one| one.generation == number).ok_or_else(|| unknown(&name, number, &past))?
+        }
         None => past.first().ok_or_else(|| {
             Failure::NotFound(format!("deployment/{name} has no earlier generation: its spec never changed"))
         })?,
@@ -260,6 +262,9 @@ mod tests {
         assert_eq!(told(Some(&before), &manifest(json!({"a": 2, "b": 1, "c": 1, "d": 1}))), "a: 1 → 2");
         let many = told(Some(&before), &manifest(json!({"a": 2, "b": 2, "c": 2, "d": 2})));
         assert!(many.ends_with("c: 1 → 2, 1 more"), "{many}");
-        assert_eq!((told(Some(&before), &before).as_str(), told(None, &before).as_str()), ("the artifact's content", "-"));
+        assert_eq!(
+            (told(Some(&before), &before).as_str(), told(None, &before).as_str()),
+            ("the artifact's content", "-")
+        );
     }
 }

@@ -66,6 +66,9 @@ mod tests {
         let expected = r#"{"inputs":[{"data":[0,0],"datatype":"FP32","name":"it'\''s","shape":[1,2]}]}"#;
         assert_eq!(request(&inputs).as_deref(), Some(expected));
         assert_eq!(request(&json!([])), None);
-        assert_eq!(quoted(&DeploymentName::new("default/a b").expect("a name")), "'default/a b'".replace("default/", ""));
+        assert_eq!(
+            quoted(&DeploymentName::new("default/a b").expect("a name")),
+            "'default/a b'".replace("default/", "")
+        );
     }
 }

@@ -67,7 +67,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Until {
     Phase(String),
-    Condition { kind: String, status: String },
+    Condition {
+        kind: String,
+        status: String,
+    },
     Deleted,
     /// The revision that the spec asks for serves, with all its replicas; only `berth rollout status` waits for it.
     RolledOut,

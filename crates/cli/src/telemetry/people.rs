@@ -78,12 +78,16 @@ mod tests {
     fn told(colours: bool, steps: bool) -> String {
         let lines = Arc::new(Mutex::new(String::new()));
         let kept = Arc::clone(&lines);
-        let sink = Box::new(move |line: &str| kept.lock().expect("unpoisoned").push_str(line.get(10..).unwrap_or(line)));
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(PeopleLogs::new(colours, steps, sink)), || {
-            tracing::info!(target: "berth_worker", event = "command_received", deployment_id = "iris");
-            tracing::info!(target: "berth_worker", event = "model_load_success", deployment_id = "iris", model_version = "1");
-            tracing::warn!(target: "berth_worker", event = "model_process_died", deployment_id = "w\x1b[2J", reason = "x");
-        });
+        let sink =
+            Box::new(move |line: &str| kept.lock().expect("unpoisoned").push_str(line.get(10..).unwrap_or(line)));
+        tracing::subscriber::with_default(
+            tracing_subscriber::registry().with(PeopleLogs::new(colours, steps, sink)),
+            || {
+                tracing::info!(target: "berth_worker", event = "command_received", deployment_id = "iris");
+                tracing::info!(target: "berth_worker", event = "model_load_success", deployment_id = "iris", model_version = "1");
+                tracing::warn!(target: "berth_worker", event = "model_process_died", deployment_id = "w\x1b[2J", reason = "x");
+            },
+        );
         lines.lock().expect("unpoisoned").clone()
     }
 

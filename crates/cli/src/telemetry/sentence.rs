@@ -94,7 +94,8 @@ fn is_step_of_load(fields: &Fields) -> bool {
 /// The events of every day.
 fn specific(event: &str, fields: &Fields) -> Option<String> {
     let of = |key: &str| text(fields, key).unwrap_or_default();
-    let took = |key: &str| fields.get(key).and_then(Value::as_f64).map_or_else(String::new, |ms| format!(" in {}", time(ms)));
+    let took =
+        |key: &str| fields.get(key).and_then(Value::as_f64).map_or_else(String::new, |ms| format!(" in {}", time(ms)));
     Some(match event {
         "model_output" => of("line"),
         "model_log" | "model_raised" => of("text"),
@@ -113,7 +114,9 @@ fn specific(event: &str, fields: &Fields) -> Option<String> {
         "deployment_event" | "manifest_trouble" => of("details"),
         "manifest_applied" => format!("manifest {}", of("outcome")),
         "manifest_removed" => "manifest removed".to_owned(),
-        "registry_commit_applied" => format!("commit applied, by {}: {}; {}", of("author"), of("subject"), of("changes")),
+        "registry_commit_applied" => {
+            format!("commit applied, by {}: {}; {}", of("author"), of("subject"), of("changes"))
+        }
         "registry_validation_failed" => format!("commit refused: {}", of("validation_errors")),
         "worker_marked_failed" => "lost: its models are placed elsewhere".to_owned(),
         "worker_marked_suspect" => "not reached".to_owned(),
@@ -179,6 +182,9 @@ mod tests {
         assert_eq!((evicted.level, evicted.text.as_str()), ("INFO", "a leaves w for b"));
         let other = [("message", json!("backing off")), ("attempt", json!(2))];
         let other = sentence("object_store::client", Level::WARN, &other);
-        assert_eq!((other.event.as_str(), other.level, other.text.as_str()), ("library", "WARN", "backing off (attempt 2)"));
+        assert_eq!(
+            (other.event.as_str(), other.level, other.text.as_str()),
+            ("library", "WARN", "backing off (attempt 2)")
+        );
     }
 }

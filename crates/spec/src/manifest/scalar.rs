@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize, de::Error as _};
 
 use super::uri;
 use crate::{
-    ByteSize, DeploymentName, Digest, ModelFormat, Namespace, unit::InvalidSize,
+    ByteSize, DeploymentName, Digest, ModelFormat, Namespace,
     format::FormatError,
     id::{MAX_NAME, MAX_NAMESPACE},
+    unit::InvalidSize,
 };
 
 /// An error in a value, and the way out.

@@ -97,7 +97,12 @@ impl Service {
     }
 
     /// The recent log of a model, over all nodes.
-    pub(crate) async fn log(&self, deployment: &DeploymentName, after: &str, limit: usize) -> Result<LogView, ApiError> {
+    pub(crate) async fn log(
+        &self,
+        deployment: &DeploymentName,
+        after: &str,
+        limit: usize,
+    ) -> Result<LogView, ApiError> {
         if self.handle.known(deployment).await?.is_none() {
             return Err(self.explained(handle::Error::NotFound(deployment.clone())).await);
         }
