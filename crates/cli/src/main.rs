@@ -19,6 +19,7 @@ mod files;
 mod management;
 mod modelmesh;
 mod node;
+mod privacy;
 #[cfg(test)]
 mod reference;
 mod serve;
@@ -34,6 +35,11 @@ use clap_complete::CompleteEnv;
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
+    // A model's process begins here: nothing may have happened before.
+    if let Some(code) = berth_sandbox::entered() {
+        return code;
+    }
+    privacy::close();
     // A shell asks what could stand where: nothing else is done then.
     match CompleteEnv::with_factory(args::command).try_complete(std::env::args_os(), None) {
         Ok(true) => return ExitCode::SUCCESS,

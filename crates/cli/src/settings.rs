@@ -23,8 +23,9 @@ pub(crate) mod values;
 use std::{collections::BTreeMap, io::IsTerminal, net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use berth_plan::Policy;
+use berth_sandbox::Isolation;
 use berth_spec::{ByteSize, WorkerId, deployment::Selector};
-use berth_worker::prepare::SystemPackages;
+use berth_worker::{config::IsolationSettings, prepare::SystemPackages};
 use clap::{Args, ValueEnum};
 use url::Url;
 
@@ -92,6 +93,13 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "BOOL", env = "BERTH_LOCAL_REPOSITORIES", default_value = "false", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     pub(crate) local_repositories: bool,
+    /// Isolation of models in Python: none, process, sandbox. What is set here is required: models are not loaded where the
+    /// machine lacks a part of it [default: sandbox, as far as this machine allows]
+    #[arg(long, value_name = "LEVEL", env = "BERTH_ISOLATION")]
+    pub(crate) isolation: Option<Isolation>,
+    /// Files and folders that models in a sandbox may read, beside their own and the system's
+    #[arg(long, value_name = "PATH,…", env = "BERTH_SANDBOX_READ", value_delimiter = ',')]
+    pub(crate) sandbox_read: Vec<PathBuf>,
     /// Models loaded at a time [default: half the cores, at most 4]
     #[arg(long, value_name = "N", env = "BERTH_PARALLEL_LOADS", value_parser = values::count)]
     pub(crate) parallel_loads: Option<NonZeroUsize>,
@@ -157,6 +165,8 @@ pub(crate) struct ServerSettings {
     pub(crate) nvml_library: Option<PathBuf>,
     /// Preparation of code and environments of model cards.
     pub(crate) cards: berth_worker::prepare::Settings,
+    /// The isolation of models' processes.
+    pub(crate) isolation: IsolationSettings,
     /// Models that are loaded at once.
     pub(crate) parallel_loads: Option<usize>,
     /// Threads of the data path.
@@ -241,6 +251,7 @@ impl ServerSettings {
                 local_repositories: args.local_repositories,
                 environment: std::env::vars_os().collect(),
             },
+            isolation: isolation(args.isolation, args.sandbox_read),
             parallel_loads: args.parallel_loads.map(NonZeroUsize::get),
             threads: args.threads.map(NonZeroUsize::get),
             max_body: usize::try_from(args.max_body.0).unwrap_or(usize::MAX),
@@ -252,6 +263,14 @@ impl ServerSettings {
         })
     }
 }
+
+/// Sandboxes are made by this very program, started anew.
+pub(crate) fn isolation(level: Option<Isolation>, readable: Vec<PathBuf>) -> IsolationSettings {
+    IsolationSettings { level, launcher: Some(PathBuf::from(LAUNCHER)), readable }
+}
+
+/// This program, also where its file was replaced meanwhile.
+pub(crate) const LAUNCHER: &str = "/proc/self/exe";
 
 /// The memory of all requests: a tenth of the machine's unless told, and always room for a few of the largest bodies.
 fn request_memory(told: Option<ByteSize>, body: ByteSize) -> usize {

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
+use berth_sandbox::Isolation;
 use berth_spec::{ByteSize, Gpu, RuntimeInfo, WorkerId};
 
 use crate::{prepare, runtime::spi};
@@ -47,6 +48,20 @@ pub struct Config {
     pub credentials: BTreeMap<String, String>,
     /// The preparation of code and environments of model cards.
     pub cards: prepare::Settings,
+    /// The isolation of processes that run models' code.
+    pub isolation: IsolationSettings,
+}
+
+/// The isolation of processes that run models' code.
+#[derive(Debug, Clone, Default)]
+pub struct IsolationSettings {
+    /// Its strength; `None`: a sandbox, as far as this machine allows one. What is said here is kept to: a model is not
+    /// loaded where the machine lacks something.
+    pub level: Option<Isolation>,
+    /// The program that makes sandboxes: one that calls [`berth_sandbox::entered`] first. `None`: there are none.
+    pub launcher: Option<PathBuf>,
+    /// Files and folders that every model may read, beside its own and the system's.
+    pub readable: Vec<PathBuf>,
 }
 
 /// Limits of runtimes, by their names, beside those of the worker.
@@ -101,6 +116,7 @@ impl Config {
             onnx_library: None,
             credentials: BTreeMap::new(),
             cards: prepare::Settings::default(),
+            isolation: IsolationSettings::default(),
         }
     }
 

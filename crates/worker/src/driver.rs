@@ -119,7 +119,8 @@ pub fn build(config: Config, local: Arc<LocalReplicas>, registry: &mut Registry)
         }
         Err(error) => vec![error.to_string()],
     };
-    runtimes.push(Arc::new(PythonRuntime::open(&config.data, families).map_err(|error| Fault::disk(&error))?));
+    let python = PythonRuntime::open(&config.data, &config.isolation, families).map_err(|error| Fault::disk(&error))?;
+    runtimes.push(Arc::new(python));
     for reason in &missing {
         tracing::warn!(event = "runtime_missing", runtime = "onnx", reason);
     }

@@ -137,6 +137,7 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
         onnx_library: server.onnx_library.clone(),
         nvml_library: server.nvml_library.clone(),
         cards: server.cards.clone(),
+        isolation: server.isolation.clone(),
         credentials: server.credentials.clone(),
         ..berth_worker::Config::new(server.name.clone(), &server.data)
     };

@@ -19,6 +19,7 @@ mod writer;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use fs_err::os::unix::fs::OpenOptionsExt as _;
 use futures::{FutureExt, future::BoxFuture};
 use redb::{Database, Durability, TableDefinition};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -66,6 +67,9 @@ impl EmbeddedStore {
         let (directory, path) = (directory.to_owned(), directory.join("state.redb"));
         let opened = path.clone();
         let opener = move || {
+            // An empty file becomes a store; deployments may name what is nobody else's business.
+            let mut options = fs_err::OpenOptions::new();
+            options.create(true).append(true).mode(0o600).open(&opened).map_err(failed)?;
             Database::builder().set_cache_size(CACHE).create(&opened).map_err(|error| match error {
                 redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(directory.clone()),
                 other => StoreError::Failed(format!("cannot open {}: {other}", opened.display())),

@@ -11,8 +11,8 @@
 //! are the card's interface, and `validation` tries it. The other side is the Python package in
 //! `python/berth`, which is part of this program.
 //!
-//! The code is separated, not jailed: it has its own process, memory limit, environment without our secrets and a folder
-//! of its own, and runs as the worker's user with the worker's network. docs/models.md says what it sees.
+//! The code runs in a sandbox (`isolation`, `berth_sandbox`): docs/models.md says what it sees, docs/security.md what that is
+//! worth.
 
 mod backoff;
 mod cgroup;
@@ -21,6 +21,7 @@ mod ended;
 mod failure;
 mod footprint;
 pub mod frame;
+mod isolation;
 mod log_reader;
 mod message;
 mod model;
@@ -45,9 +46,11 @@ use std::{
 use berth_spec::{FailureCategory, ModelFormat, RuntimeInfo};
 
 use self::{
-    cgroup::CgroupParents, document::Interface, model::PythonModel, plan::Plan, schema::Schema, supervise::Supervisor,
+    cgroup::CgroupParents, document::Interface, isolation::Isolator, model::PythonModel, plan::Plan, schema::Schema,
+    supervise::Supervisor,
 };
 use super::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families};
+use crate::config::IsolationSettings;
 
 /// The runtime.
 pub struct PythonRuntime {
@@ -56,24 +59,27 @@ pub struct PythonRuntime {
     /// Where each replica has its folder.
     runs: PathBuf,
     parents: Arc<CgroupParents>,
+    isolator: Arc<Isolator>,
     families: Families,
 }
 
-/// True if control groups can bound the memory, and the CPU time, of models' processes on this machine.
+/// The resources of models' processes that control groups cannot bound on this machine, for people.
 #[must_use]
-pub fn bounds() -> (bool, bool) {
-    CgroupParents::bounds()
+pub fn unbounded() -> Vec<&'static str> {
+    CgroupParents::lacking()
 }
 
 impl PythonRuntime {
     /// Opens it over a folder of its own, `data/python`. What an earlier process left behind there, or running, is
     /// cleared away.
-    pub fn open(data: &Path, families: Families) -> io::Result<Self> {
-        let home = std::path::absolute(data)?.join("python");
+    pub fn open(data: &Path, isolation: &IsolationSettings, families: Families) -> io::Result<Self> {
+        let data = std::path::absolute(data)?;
+        let home = data.join("python");
         let package = package::unpack(&home)?;
         let runs = home.join("runs");
         plan::sweep(&runs);
-        Ok(Self { package, runs, parents: Arc::new(CgroupParents::find()), families })
+        let isolator = Arc::new(Isolator::open(isolation, data)?);
+        Ok(Self { package, runs, parents: Arc::new(CgroupParents::find()), isolator, families })
     }
 }
 
@@ -89,11 +95,12 @@ impl Runtime for PythonRuntime {
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
         let card = request.revision.card.as_deref().map(|pinned| &pinned.card);
         let card = card.ok_or_else(|| LoadError::new(FailureCategory::Internal, "a Python model without its card"))?;
+        self.isolator.check()?;
         let input = Schema::compile("interface.input_schema", &card.interface.input_schema)?;
         let output = Schema::compile("interface.output_schema", &card.interface.output_schema)?;
         let interface = Interface::new(input, output);
         let batch_size = card.interface.batch_size.unwrap_or(1).max(1);
-        let plan = Plan::new(request, &self.package, &self.runs, &interface.arrays())?;
+        let plan = Plan::new(request, &self.package, &self.runs, &interface.arrays(), &self.isolator)?;
         let limits = model::limits(&request.serving, batch_size);
         let metrics = self.families.model(&request.serving.deployment);
         let (supervisor, loaded) = Supervisor::load(plan, Arc::clone(&self.parents), limits, metrics)?;
@@ -105,7 +112,8 @@ impl Runtime for PythonRuntime {
         );
         let memory = supervisor.shared.memory();
         let prepared = request.prepared.iter().flat_map(|prepared| &prepared.notes);
-        let notes: Vec<&str> = prepared.chain(&loaded.notes).map(String::as_str).collect();
+        let isolation = self.isolator.note();
+        let notes: Vec<&str> = prepared.chain(&loaded.notes).chain(&isolation).map(String::as_str).collect();
         let note = (!notes.is_empty()).then(|| notes.join("; "));
         let model = Arc::new(PythonModel::new(supervisor, interface, batch_size));
         Ok(Loaded { model, memory, measured: memory.0 > 0, note })

@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def apply(limits: Dict[str, Any], line: Line) -> List[str]:
-    """Joins the control groups, sets the limits, and ties this process's life to the worker's.
+    """Joins the control groups, sets the limits, and ties this process's life to the worker's, where no launcher did.
 
     Returns what could not be done, for the log.
     """
@@ -32,7 +32,8 @@ def apply(limits: Dict[str, Any], line: Line) -> List[str]:
         except OSError as error:
             undone.append("cannot join {}: {}".format(path, error))
     undone += _limit(limits)
-    undone += _die_with_parent(limits["parent"])
+    if limits.get("parent"):
+        undone += _die_with_parent(limits["parent"])
     os.register_at_fork(before=_will_fork, after_in_child=lambda: _forked(line))
     return undone
 

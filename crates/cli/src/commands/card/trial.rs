@@ -233,6 +233,7 @@ fn config(args: &TrialArgs, data: &Path) -> Result<berth_worker::Config, Failure
     let name = WorkerId::new("here").map_err(|e| Failure::Failed(e.to_string()))?;
     let mut config = berth_worker::Config::new(name, data);
     config.credentials = std::env::vars().filter(|(name, _)| berth_worker::Config::is_credential(name)).collect();
+    config.isolation = crate::settings::isolation(None, Vec::new());
     config.cards = berth_worker::prepare::Settings {
         uv: args.uv.clone(),
         local_repositories: true,

@@ -6,11 +6,13 @@ use std::{
     process::Command,
 };
 
+use berth_sandbox::Launcher;
 use berth_spec::ByteSize;
 use berth_worker::{capacity::Capacity, gpu::Gpus, prepare, runtime};
 use fs_err as fs;
 
 use super::{Check, DoctorArgs, Verdict};
+use crate::settings::LAUNCHER;
 
 /// Open files below which a gateway with many clients runs out: each connection is one.
 const FILES: u64 = 4_096;
@@ -29,6 +31,7 @@ pub(super) fn all(args: &DoctorArgs) -> Vec<Check> {
         python(args),
         git(),
         control_groups(),
+        isolation(),
         gpus(args.nvml_library.as_deref()),
     ]
 }
@@ -137,21 +140,31 @@ fn git() -> Check {
 
 fn control_groups() -> Check {
     const NAME: &str = "control groups";
-    match runtime::python::bounds() {
-        (true, true) => Check::ok(NAME, "bound memory and CPU time of models' processes"),
-        (memory, cpu) => {
-            let lacking = match (memory, cpu) {
-                (true, _) => "CPU time",
-                (_, true) => "memory",
-                _ => "memory and CPU time",
-            };
-            Check::lacks(
-                NAME,
-                Verdict::Optional,
-                format!("this user cannot bound the {lacking} of models' processes"),
-                "run Berth as a systemd service with Delegate=yes, or in a container with a writable cgroup of its own",
-            )
+    let lacking = runtime::python::unbounded();
+    if lacking.is_empty() {
+        return Check::ok(NAME, "bound memory, CPU time and number of models' processes");
+    }
+    Check::lacks(
+        NAME,
+        Verdict::Optional,
+        format!("this user cannot bound the {} of models' processes", lacking.join(", the ")),
+        "run Berth as a systemd service with Delegate=yes, or in a container with a writable cgroup of its own",
+    )
+}
+
+/// The sandbox of models in Python.
+fn isolation() -> Check {
+    const NAME: &str = "model isolation";
+    const REMEDY: &str = "allow user namespaces (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, \
+                          kernel.apparmor_restrict_unprivileged_userns; in a container a seccomp profile that allows unshare and \
+                          mount), and use a kernel with Landlock (5.13 or later, `lsm=landlock`)";
+    match Launcher::find(LAUNCHER) {
+        Ok(launcher) if launcher.missing().is_empty() => Check::ok(NAME, "models in Python run in a sandbox"),
+        Ok(launcher) => {
+            let found = format!("the sandbox of models in Python lacks {}", launcher.missing().join(", "));
+            Check::lacks(NAME, Verdict::Optional, found, REMEDY)
         }
+        Err(error) => Check::lacks(NAME, Verdict::Optional, format!("cannot be tried: {error}"), REMEDY),
     }
 }
 

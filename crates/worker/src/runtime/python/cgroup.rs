@@ -1,7 +1,7 @@
-//! The control groups of a model's process: how much memory and processor time it may take, whether the kernel killed it
-//! for memory, and whatever it left behind.
+//! The control groups of a model's process: how much memory and processor time and how many processes it may take, whether
+//! the kernel killed it for memory, and whatever it left behind.
 //!
-//! Version 1 (`memory`, `cpu`) below this process's own groups, wherever their folders can be written. Version 2 where
+//! Version 1 (`memory`, `cpu`, `pids`) below this process's own groups, wherever their folders can be written. Version 2 where
 //! this process is alone in its group: it moves into a leaf of its own, as the kernel wants, and hands the controllers
 //! down. Where neither can be had, the process limits its own data (`RLIMIT_DATA`), and its processor time is not limited.
 
@@ -20,6 +20,13 @@ const PERIOD: u64 = 100_000;
 /// ends whole, since a model of which one process is missing would wait for it.
 const WHERE_THERE_IS: [(&str, &str); 2] = [("memory.swap.max", "0"), ("memory.oom.group", "1")];
 
+/// Processes and threads of one model: with all its pools it has fewer than a hundred on most machines, and a fork bomb any
+/// number.
+const PROCESSES: &str = "1024";
+
+/// The controllers that groups of version 2 need.
+const HANDED_DOWN: [&str; 3] = ["memory", "cpu", "pids"];
+
 /// The leaf that this process moves into (version 2).
 const LEAF: &str = "berth";
 
@@ -30,20 +37,26 @@ pub(super) struct CgroupParents {
     unified: Option<PathBuf>,
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
+    pids: Option<PathBuf>,
 }
 
 impl CgroupParents {
     /// Looks for them, and ends what models of a process left behind that is gone.
     pub(super) fn find() -> Self {
         let parents = Self::below(Path::new("/"));
-        [&parents.unified, &parents.memory, &parents.cpu].into_iter().flatten().for_each(|parent| clear(parent));
+        [&parents.unified, &parents.memory, &parents.cpu, &parents.pids]
+            .into_iter()
+            .flatten()
+            .for_each(|parent| clear(parent));
         parents
     }
 
-    /// True if groups can bound the memory, and the CPU time, of a process.
-    pub(super) fn bounds() -> (bool, bool) {
+    /// The resources that no group can bound, for people.
+    pub(super) fn lacking() -> Vec<&'static str> {
         let found = Self::below(Path::new("/"));
-        (found.unified.is_some() || found.memory.is_some(), found.unified.is_some() || found.cpu.is_some())
+        let each = [(&found.memory, "memory"), (&found.cpu, "CPU time"), (&found.pids, "number of processes")];
+        let lacking = each.into_iter().filter(|(parent, _)| parent.is_none() && found.unified.is_none());
+        lacking.map(|(_, name)| name).collect()
     }
 
     fn below(root: &Path) -> Self {
@@ -60,6 +73,9 @@ impl CgroupParents {
             if has("memory") {
                 parents.memory = Some(mount.join("memory").join(path)).filter(|parent| can_write(parent));
             }
+            if has("pids") {
+                parents.pids = Some(mount.join("pids").join(path)).filter(|parent| can_write(parent));
+            }
             if has("cpu") {
                 // The folder may have the names of all controllers that share it.
                 let named = [mount.join(controllers), mount.join("cpu")].into_iter().map(|mount| mount.join(path));
@@ -73,8 +89,7 @@ impl CgroupParents {
 /// A version 2 group whose children can be limited; makes it one if this process is alone in it.
 fn handed_down(own: &Path) -> Option<PathBuf> {
     let words = |file: &str| fs_err::read_to_string(own.join(file)).unwrap_or_default();
-    let offers =
-        |text: &str| ["memory", "cpu"].iter().all(|wanted| text.split_whitespace().any(|word| word == *wanted));
+    let offers = |text: &str| HANDED_DOWN.iter().all(|wanted| text.split_whitespace().any(|word| word == *wanted));
     if !offers(&words("cgroup.controllers")) || !can_write(own) {
         return None;
     }
@@ -85,7 +100,7 @@ fn handed_down(own: &Path) -> Option<PathBuf> {
     let leaf = own.join(LEAF);
     fs_err::create_dir_all(&leaf).ok()?;
     fs_err::write(leaf.join("cgroup.procs"), me).ok()?;
-    fs_err::write(own.join("cgroup.subtree_control"), "+memory +cpu").ok()?;
+    fs_err::write(own.join("cgroup.subtree_control"), format!("+{}", HANDED_DOWN.join(" +"))).ok()?;
     Some(own.to_owned())
 }
 
@@ -160,15 +175,18 @@ impl Cgroup {
         let outcome = match parents {
             CgroupParents { unified: Some(parent), .. } => {
                 let quota = quota.map(|quota| format!("{quota} {PERIOD}"));
-                made(parent, &[("memory.max", bytes), ("cpu.max", quota)]).map(Some)
+                made(parent, &[("memory.max", bytes), ("cpu.max", quota), ("pids.max", Some(PROCESSES.to_owned()))])
+                    .map(Some)
             }
-            CgroupParents { memory, cpu, .. } => {
+            CgroupParents { memory, cpu, pids, .. } => {
                 let memory = memory.as_deref().map(|parent| made(parent, &[("memory.limit_in_bytes", bytes)]));
                 let quota = quota.map(|quota| quota.to_string());
                 let period = Some(PERIOD.to_string());
                 let limits = [("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", quota)];
                 let cpu = cpu.as_deref().map(|parent| made(parent, &limits)).transpose();
-                memory.transpose().and_then(|memory| cpu.map(|_| memory))
+                let processes = [("pids.max", Some(PROCESSES.to_owned()))];
+                let pids = pids.as_deref().map(|parent| made(parent, &processes)).transpose();
+                memory.transpose().and_then(|memory| cpu.and(pids).map(|_| memory))
             }
         };
         match outcome {
@@ -248,21 +266,26 @@ mod tests {
     #[test]
     fn version_1_below_the_own_groups() {
         let root = tempfile::tempdir().expect("a folder");
-        write(root.path(), &[("proc/self/cgroup", "4:memory:/m\n2:cpu,cpuacct:/c\n0::/u\n")]);
-        write(root.path(), &[("sys/fs/cgroup/memory/m/x", ""), ("sys/fs/cgroup/cpu,cpuacct/c/x", "")]);
+        write(root.path(), &[("proc/self/cgroup", "5:pids:/p\n4:memory:/m\n2:cpu,cpuacct:/c\n0::/u\n")]);
+        write(
+            root.path(),
+            &[("sys/fs/cgroup/memory/m/x", ""), ("sys/fs/cgroup/cpu,cpuacct/c/x", ""), ("sys/fs/cgroup/pids/p/x", "")],
+        );
         let parents = CgroupParents::below(root.path());
         let mount = root.path().join("sys/fs/cgroup");
         let expected = CgroupParents {
             unified: None,
             memory: Some(mount.join("memory/m")),
             cpu: Some(mount.join("cpu,cpuacct/c")),
+            pids: Some(mount.join("pids/p")),
         };
         assert_eq!(parents, expected);
         let (cgroup, undone) = Cgroup::raise(&parents, Some(ByteSize::mib(64)), Some(1.5));
-        assert_eq!((undone, cgroup.own_limit(), cgroup.groups().len()), (None, None, 2));
+        assert_eq!((undone, cgroup.own_limit(), cgroup.groups().len()), (None, None, 3));
         let read = |group: &Path, file: &str| fs_err::read_to_string(group.join(file)).expect(file);
         assert_eq!(read(&cgroup.groups()[0], "memory.limit_in_bytes"), "67108864");
         assert_eq!(read(&cgroup.groups()[1], "cpu.cfs_quota_us"), "150000");
+        assert_eq!(read(&cgroup.groups()[2], "pids.max"), PROCESSES);
         write(&cgroup.groups()[0], &[("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")]);
         write(&cgroup.groups()[0], &[("memory.usage_in_bytes", "5000\n"), ("memory.stat", "inactive_file 1000\n")]);
         assert!(cgroup.ran_out_of_memory());
@@ -275,7 +298,7 @@ mod tests {
         let me = std::process::id().to_string();
         write(
             root.path(),
-            &[("proc/self/cgroup", "0::/u\n"), ("sys/fs/cgroup/u/cgroup.controllers", "cpu io memory\n")],
+            &[("proc/self/cgroup", "0::/u\n"), ("sys/fs/cgroup/u/cgroup.controllers", "cpu io memory pids\n")],
         );
         write(root.path(), &[("sys/fs/cgroup/u/cgroup.procs", "1\n")]);
         assert_eq!(CgroupParents::below(root.path()), CgroupParents::default(), "others are in it");

@@ -24,11 +24,11 @@ pub(super) struct Load<'a> {
     pub(super) arrays: Vec<&'a str>,
 }
 
-/// The limits that the process sets itself before it loads.
-#[derive(Debug, Serialize)]
+/// The limits that the process sets itself before it loads, where no launcher has set them.
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Limits<'a> {
     /// The process that it must not outlive.
-    pub(super) parent: u32,
+    pub(super) parent: Option<u32>,
     /// Control groups to join.
     pub(super) cgroups: Vec<&'a str>,
     /// Memory for data, where no control group limits it.

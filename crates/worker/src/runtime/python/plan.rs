@@ -13,7 +13,10 @@ use berth_spec::{ByteSize, DeploymentName, FailureCategory, PinnedCard};
 
 use tokio_util::sync::CancellationToken;
 
-use super::message::{Limits, Load};
+use super::{
+    isolation::{self, Isolator},
+    message::{Limits, Load},
+};
 use crate::{
     prepare::Prepared,
     runtime::{LoadError, LoadRequest},
@@ -52,11 +55,20 @@ pub(super) struct Plan {
     cancel: CancellationToken,
     arrays: Vec<String>,
     starts: AtomicU64,
+    pub(super) isolator: Arc<Isolator>,
+    /// The user that its processes have, where they have one of their own.
+    pub(super) user: u32,
 }
 
 impl Plan {
     /// Takes everything that a process needs, so that it can be started again.
-    pub(super) fn new(request: &LoadRequest, package: &Path, runs: &Path, arrays: &[&str]) -> Result<Self, LoadError> {
+    pub(super) fn new(
+        request: &LoadRequest,
+        package: &Path,
+        runs: &Path,
+        arrays: &[&str],
+        isolator: &Arc<Isolator>,
+    ) -> Result<Self, LoadError> {
         let revision = &request.revision;
         let internal = |message: &str| LoadError::new(FailureCategory::Internal, message);
         let card = revision.card.clone().ok_or_else(|| internal("a Python model without its card"))?;
@@ -81,6 +93,8 @@ impl Plan {
             cancel: request.cancel.clone(),
             arrays: arrays.iter().map(|&name| name.to_owned()).collect(),
             starts: AtomicU64::new(0),
+            isolator: Arc::clone(isolator),
+            user: isolator.user(),
         })
     }
 
@@ -95,6 +109,19 @@ impl Plan {
         let scratch = self.home.join(format!("scratch-{number}"));
         fs_err::create_dir(&scratch)?;
         Ok(scratch)
+    }
+
+    /// Files and folders that a process reads: its package, its code, its environment and its weights.
+    pub(super) fn readable(&self) -> Vec<PathBuf> {
+        let mut readable = vec![self.package.clone(), self.prepared.code.clone(), self.artifact.clone()];
+        readable.extend(self.prepared.config.clone());
+        readable.extend(isolation::prefixes(&self.python));
+        readable
+    }
+
+    /// True if it was given GPUs.
+    pub(super) fn has_devices(&self) -> bool {
+        !self.devices.is_empty()
     }
 
     /// All of a process's environment: nothing of ours is handed on.

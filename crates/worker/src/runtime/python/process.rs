@@ -11,7 +11,7 @@ use std::{
         unix::{net::UnixStream, process::CommandExt as _},
     },
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ExitStatus, Stdio},
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -66,7 +66,8 @@ impl Process {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_write_timeout(Some(WRITE_PATIENCE))?;
         let (output, print) = io::pipe()?;
-        let mut command = Command::new(&plan.python);
+        let command = plan.isolator.command(plan, &scratch, &cgroup);
+        let mut command = command.inspect_err(|_| remove(&scratch))?;
         command.args(["-s", "-m", "berth.host"]).current_dir(&scratch).process_group(0);
         command.env_clear().envs(plan.environment(&scratch));
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(print.try_clone()?).stderr(print);
@@ -89,11 +90,12 @@ impl Process {
 
     fn tell_what_to_load(&mut self, plan: &Plan) -> io::Result<()> {
         let cgroups: Vec<String> = self.cgroup.groups().iter().map(|path| path.display().to_string()).collect();
-        let limits = message::Limits {
-            parent: std::process::id(),
-            cgroups: cgroups.iter().map(String::as_str).collect(),
-            data: self.cgroup.own_limit().map(|limit| limit.0),
-        };
+        let mut limits = message::Limits::default();
+        if !plan.isolator.launches() {
+            limits.parent = Some(std::process::id());
+            limits.cgroups = cgroups.iter().map(String::as_str).collect();
+            limits.data = self.cgroup.own_limit().map(|limit| limit.0);
+        }
         let head = serde_json::to_vec(&plan.load(limits))?;
         self.send(Kind::Load, &head, &[], || true)
     }

@@ -3,7 +3,10 @@
 use std::sync::Mutex;
 
 use berth_spec::RuntimeInfo;
-use berth_worker::runtime::{LoadRequest, Loaded, metrics::Families, python::PythonRuntime};
+use berth_worker::{
+    config::IsolationSettings,
+    runtime::{LoadRequest, Loaded, metrics::Families, python::PythonRuntime},
+};
 
 use super::*;
 use crate::prepare::{World, real};
@@ -138,7 +141,7 @@ async fn a_real_card_from_its_commit_to_an_answer() {
     let settings = prepare::Settings { uv: Some(uv), environment, ..world.settings() };
     let dir = tempfile::tempdir().expect("a folder");
     let families = Families::register(&mut Registry::default());
-    let python = Arc::new(PythonRuntime::open(dir.path(), families).expect("opened"));
+    let python = Arc::new(PythonRuntime::open(dir.path(), &IsolationSettings::default(), families).expect("opened"));
     let mut bench = Bench::start_with(dir, Arc::default(), python, settings);
     let mut placed = bench.carded(&world, "iris", 1, &[]);
     let revision = Arc::make_mut(&mut placed.revision);

@@ -13,6 +13,7 @@ use berth_spec::{
 };
 use berth_worker::{
     artifacts::Source,
+    config::IsolationSettings,
     prepare::Prepared,
     runtime::{LoadError, LoadRequest, Loaded, LoadedModel, Runtime as _, metrics::Families, python::PythonRuntime},
 };
@@ -205,7 +206,7 @@ fn name() -> DeploymentName {
 pub(crate) fn runtime(data: &Path) -> (PythonRuntime, Registry) {
     let mut registry = Registry::default();
     let families = Families::register(&mut registry);
-    (PythonRuntime::open(data, families).expect("opened"), registry)
+    (PythonRuntime::open(data, &IsolationSettings::default(), families).expect("opened"), registry)
 }
 
 /// A model that runs. Dropping it unloads it.

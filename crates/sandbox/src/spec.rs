@@ -1,0 +1,174 @@
+//! The description of a sandbox, as the worker writes it and the launcher reads it.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// The strength of the isolation of code that is not Berth's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// A process with a memory limit, nothing more.
+    None,
+    /// Limits, no new privileges and a filter of system calls; files and network are the worker's.
+    Process,
+    /// Also files, network, processes and user of its own, as far as the kernel allows.
+    #[default]
+    Sandbox,
+}
+
+impl Isolation {
+    /// The words for it.
+    pub const WORDS: [(&'static str, Self); 3] =
+        [("none", Self::None), ("process", Self::Process), ("sandbox", Self::Sandbox)];
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::WORDS.iter().find(|(_, value)| value == self).map_or("none", |(word, _)| word))
+    }
+}
+
+impl FromStr for Isolation {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, value)| *value).ok_or_else(|| "write none, process or sandbox".to_owned())
+    }
+}
+
+/// The network that a process reaches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// A loopback of its own, with nobody on it.
+    #[default]
+    None,
+    /// The machine's.
+    Machine,
+}
+
+/// Bounds on what a process takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Processes and threads of its user.
+    pub processes: u64,
+    /// Open files.
+    pub files: u64,
+    /// Bytes of one file.
+    pub file_size: u64,
+    /// Memory for data, where no control group limits it.
+    pub data: Option<u64>,
+    /// Bytes of each file system in memory (`/tmp`, `/dev/shm`); none: half of the machine's memory.
+    pub memory_files: Option<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            // A model with all its thread pools takes fewer than a hundred on most machines, and a fork bomb any number.
+            processes: 1_024,
+            // Loaders of sharded weights open some hundreds.
+            files: 4_096,
+            // The largest single files of weights are below.
+            file_size: 64 << 30,
+            data: None,
+            memory_files: None,
+        }
+    }
+}
+
+/// A sandbox for one process and those that it starts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// Its strength.
+    pub isolation: Isolation,
+    /// The folder that the process may write, and runs in. Nobody else uses it.
+    pub folder: PathBuf,
+    /// Files and folders that it may read and run, beside those of the system.
+    pub readable: Vec<PathBuf>,
+    /// Folders that it must not see, though they may lie inside of readable ones.
+    pub hidden: Vec<PathBuf>,
+    /// True if it uses GPUs.
+    pub gpus: bool,
+    /// The network that it reaches.
+    pub network: Network,
+    /// Folders of control groups to join.
+    pub groups: Vec<PathBuf>,
+    /// Bounds.
+    pub limits: Limits,
+    /// A user of its own; taken where [`Mechanisms::own_user`] is.
+    pub user: Option<u32>,
+}
+
+/// The mechanisms of the kernel that are used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mechanisms {
+    /// The namespaces are made inside of a user namespace, as an ordinary user does.
+    pub user_namespace: bool,
+    /// A file tree of its own.
+    pub files: bool,
+    /// Process numbers of its own, where nobody else is.
+    pub processes: bool,
+    /// A network of its own.
+    pub network: bool,
+    /// A user of its own: only root can.
+    pub own_user: bool,
+    /// The version of Landlock's interface; 0: there is none.
+    pub landlock: u32,
+    /// A filter of system calls.
+    pub system_calls: bool,
+}
+
+impl Mechanisms {
+    /// Names of those that this machine lacks, for people.
+    #[must_use]
+    pub fn missing(&self, is_root: bool) -> Vec<&'static str> {
+        let all = [
+            (self.files, "a file tree of its own (mount namespace)"),
+            (self.processes, "process numbers of its own (pid namespace)"),
+            (self.network, "a network of its own (network namespace)"),
+            (self.own_user || !is_root, "a user of its own (needs the file tree)"),
+            (self.landlock > 0, "Landlock"),
+            (self.system_calls, "a filter of system calls (seccomp)"),
+        ];
+        all.into_iter().filter(|(has, _)| !has).map(|(_, name)| name).collect()
+    }
+}
+
+/// All that the launcher is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) mechanisms: Mechanisms,
+    /// The process that it must not outlive.
+    pub(crate) parent: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_go_both_ways() {
+        for (word, value) in Isolation::WORDS {
+            assert_eq!((word.parse(), value.to_string().as_str()), (Ok(value), word));
+        }
+        assert!("jail".parse::<Isolation>().is_err());
+    }
+
+    #[test]
+    fn an_ordinary_user_misses_no_user() {
+        let all = Mechanisms {
+            files: true,
+            processes: true,
+            network: true,
+            landlock: 1,
+            system_calls: true,
+            ..Mechanisms::default()
+        };
+        assert!(all.missing(false).is_empty());
+        assert_eq!(all.missing(true).len(), 1);
+        assert_eq!(Mechanisms::default().missing(false).len(), 5);
+    }
+}

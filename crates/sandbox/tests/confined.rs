@@ -1,0 +1,200 @@
+//! Programs in sandboxes, started as the worker starts them. This program is its own launcher, so that it has a `main` of its
+//! own: a test harness has threads, and a launcher has one.
+
+use std::{
+    io::Write as _,
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::{ExitCode, Stdio},
+};
+
+use berth_sandbox::{Isolation, Launcher, Limits, Network, Sandbox};
+use tempfile::TempDir;
+
+/// A name, whether this machine can, and the case.
+type Case = (&'static str, bool, fn(&Launcher));
+
+fn main() -> ExitCode {
+    if let Some(code) = berth_sandbox::entered() {
+        return code;
+    }
+    let launcher = Launcher::find(std::env::current_exe().expect("a program")).expect("it runs");
+    let mechanisms = launcher.mechanisms();
+    let _ = writeln!(std::io::stderr(), "{mechanisms:?}, missing: {:?}", launcher.missing());
+    let cases: [Case; 9] = [
+        ("files_of_others_are_not_seen", mechanisms.files, files_of_others_are_not_seen),
+        ("hidden_folders_are_empty", mechanisms.files, hidden_folders_are_empty),
+        ("only_the_own_folder_is_written", mechanisms.files, only_the_own_folder_is_written),
+        ("processes_of_others_are_not_seen", mechanisms.processes, processes_of_others_are_not_seen),
+        ("the_loopback_is_its_own", mechanisms.network, the_loopback_is_its_own),
+        ("no_privileges_are_left", true, no_privileges_are_left),
+        ("what_it_leaves_behind_ends_with_it", mechanisms.processes, what_it_leaves_behind_ends_with_it),
+        ("it_ends_as_the_program_does", true, it_ends_as_the_program_does),
+        ("limits_hold", true, limits_hold),
+    ];
+    for (name, possible, case) in cases {
+        if possible {
+            case(&launcher);
+        }
+        let _ = writeln!(std::io::stderr(), "{name} ... {}", if possible { "ok" } else { "not possible here" });
+    }
+    ExitCode::SUCCESS
+}
+
+/// A data folder with somebody else's secret, and a folder of one process in it.
+struct Place {
+    root: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        for folder in ["data/runs/own", "data/models/mine"] {
+            fs_err::create_dir_all(root.path().join(folder)).expect("made");
+        }
+        for file in ["data/state", "data/models/mine/weights", "elsewhere"] {
+            fs_err::write(root.path().join(file), "something").expect("written");
+        }
+        Self { root }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
+    fn sandbox(&self) -> Sandbox {
+        Sandbox {
+            isolation: Isolation::Sandbox,
+            folder: self.at("data/runs/own"),
+            readable: vec![self.at("data/models/mine")],
+            hidden: vec![self.at("data")],
+            user: Some(61_000),
+            ..Sandbox::default()
+        }
+    }
+}
+
+/// A script of the shell: how it ends, and its output.
+fn shell(launcher: &Launcher, sandbox: &Sandbox, script: &str) -> (std::process::ExitStatus, String) {
+    let mut command = launcher.command(sandbox, Path::new("/bin/sh")).expect("a command");
+    command.args(["-c", script]).env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+    let said = command.output().expect("it runs");
+    let text = [said.stdout, said.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (said.status, text)
+}
+
+fn answers(launcher: &Launcher, sandbox: &Sandbox, script: &str) -> String {
+    let (status, text) = shell(launcher, sandbox, script);
+    assert!(status.success(), "{script}: {status}: {text}");
+    text.trim().to_owned()
+}
+
+fn files_of_others_are_not_seen(launcher: &Launcher) {
+    let place = Place::new();
+    let show = |path: &str| format!("cat {} 2>/dev/null || echo none", place.at(path).display());
+    for network in [Network::None, Network::Machine] {
+        let sandbox = Sandbox { network, ..place.sandbox() };
+        let said = |path: &str| answers(launcher, &sandbox, &show(path));
+        assert_eq!(said("data/models/mine/weights"), "something");
+        for hidden in ["data/state", "elsewhere"] {
+            assert_eq!(said(hidden), "none");
+        }
+        assert_eq!(answers(launcher, &sandbox, "ls -d /root /home /etc/shadow 2>/dev/null; true"), "");
+    }
+}
+
+fn hidden_folders_are_empty(launcher: &Launcher) {
+    let place = Place::new();
+    let sandbox =
+        Sandbox { readable: vec![place.root.path().to_owned(), place.at("data/models/mine")], ..place.sandbox() };
+    let said = answers(launcher, &sandbox, &format!("cd {}; find . | sort", place.root.path().display()));
+    let expected = "./data\n./data/models\n./data/models/mine\n./data/models/mine/weights\n./data/runs\n./data/runs/own\n./elsewhere";
+    assert_eq!(said, format!(".\n{expected}"));
+}
+
+fn only_the_own_folder_is_written(launcher: &Launcher) {
+    let place = Place::new();
+    let script = "echo 1 > own && echo 1 > /tmp/x && echo 1 > /dev/shm/x && pwd";
+    assert_eq!(answers(launcher, &place.sandbox(), script), place.at("data/runs/own").display().to_string());
+    assert!(place.at("data/runs/own/own").exists());
+    // Below its `/tmp`, folders around those that it sees are in memory: whatever is written there is not in the machine's.
+    for path in ["data/models/mine/new", "data/new", "new"] {
+        let tried = format!("(echo 1 > {}) 2>/dev/null || echo refused", place.at(path).display());
+        let said = answers(launcher, &place.sandbox(), &tried);
+        assert!(said == "refused" || !path.contains("mine"), "{path}");
+        assert!(!place.at(path).exists());
+    }
+    for path in ["/usr/x", "/x", "/proc/sys/kernel/core_pattern", "/etc/x", "/dev/x"] {
+        let refused = format!("(echo 1 > {path}) 2>/dev/null || echo refused");
+        assert_eq!(answers(launcher, &place.sandbox(), &refused), "refused", "{path}");
+    }
+}
+
+fn processes_of_others_are_not_seen(launcher: &Launcher) {
+    let place = Place::new();
+    let said = answers(launcher, &place.sandbox(), "echo $$; ls /proc | grep -c '^[0-9]'");
+    let (own, count) = said.split_once('\n').expect("two lines");
+    assert_eq!(own, "2");
+    assert!(count.parse::<u32>().expect("a number") <= 5, "{said}");
+}
+
+fn the_loopback_is_its_own(launcher: &Launcher) {
+    let place = Place::new();
+    let said = answers(launcher, &place.sandbox(), "tail -n +3 /proc/net/dev | cut -d: -f1");
+    assert_eq!(said, "lo");
+}
+
+fn no_privileges_are_left(launcher: &Launcher) {
+    let place = Place::new();
+    for isolation in [Isolation::Process, Isolation::Sandbox] {
+        let sandbox = Sandbox { isolation, ..place.sandbox() };
+        let said =
+            answers(launcher, &sandbox, "grep -E '^(CapEff|CapPrm|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status");
+        for line in said.lines() {
+            let (name, value) = line.split_once(":\t").expect("a value");
+            match name {
+                "CapEff" | "CapPrm" => assert_eq!(value, "0000000000000000", "{isolation}"),
+                "NoNewPrivs" => assert_eq!(value, "1"),
+                "Seccomp" => assert_eq!(value, "2"),
+                _ => {}
+            }
+        }
+        for refused in ["unshare -U true", "mount -t tmpfs x /tmp"] {
+            let (status, text) = shell(launcher, &sandbox, refused);
+            assert!(!status.success(), "{refused}: {text}");
+        }
+    }
+}
+
+fn what_it_leaves_behind_ends_with_it(launcher: &Launcher) {
+    let place = Place::new();
+    // It would hold the output open, and the call below would not return.
+    assert_eq!(answers(launcher, &place.sandbox(), "setsid sleep 1000 & echo begun"), "begun");
+}
+
+fn it_ends_as_the_program_does(launcher: &Launcher) {
+    let place = Place::new();
+    for isolation in [Isolation::Process, Isolation::Sandbox] {
+        let sandbox = Sandbox { isolation, ..place.sandbox() };
+        assert_eq!(shell(launcher, &sandbox, "exit 7").0.code(), Some(7));
+        for signal in [6, 9, 11, 15] {
+            assert_eq!(shell(launcher, &sandbox, &format!("kill -{signal} $$")).0.signal(), Some(signal));
+        }
+        let missing =
+            launcher.command(&sandbox, Path::new("/nowhere/python")).expect("a command").output().expect("it runs");
+        assert_eq!(missing.status.code(), Some(126));
+        assert!(String::from_utf8_lossy(&missing.stderr).contains("/nowhere/python"));
+    }
+}
+
+fn limits_hold(launcher: &Launcher) {
+    let place = Place::new();
+    let limits = Limits { files: 64, file_size: 4_096, ..Limits::default() };
+    for isolation in [Isolation::Process, Isolation::Sandbox] {
+        let sandbox = Sandbox { isolation, limits, ..place.sandbox() };
+        assert_eq!(answers(launcher, &sandbox, "ulimit -n; ulimit -c"), "64\n0");
+        let (status, _) = shell(launcher, &sandbox, "head -c 100000 /dev/zero > big");
+        assert!(!status.success());
+        assert!(fs_err::metadata(place.at("data/runs/own/big")).map_or(0, |file| file.len()) <= 4_096);
+    }
+}
