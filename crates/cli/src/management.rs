@@ -3,7 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use berth_control::api::{ApiRouter, Beside};
-use berth_mesh::BesideHook;
+use berth_mesh::BesideService;
+use berth_modelmesh::Options;
 use futures::FutureExt as _;
 use tonic::Status;
 
@@ -13,7 +14,7 @@ pub(crate) struct Management(Arc<OnceLock<ApiRouter>>);
 
 impl Management {
     /// The hook of the gateway.
-    pub(crate) fn hook(&self) -> (&'static str, BesideHook) {
+    pub(crate) fn hook(&self) -> BesideService {
         let api = Arc::clone(&self.0);
         let answer = move |request: http::Request<hyper::body::Incoming>| {
             let api = api.get().cloned();
@@ -28,7 +29,7 @@ impl Management {
             };
             answer.boxed()
         };
-        (berth_modelmesh::PATH, Arc::new(answer))
+        (berth_modelmesh::PATHS, Arc::new(answer))
     }
 
     /// Names the control API.
@@ -37,7 +38,7 @@ impl Management {
     }
 
     /// The service beside the control API.
-    pub(crate) fn beside() -> Beside {
-        Arc::new(berth_modelmesh::router)
+    pub(crate) fn beside(options: Options) -> Beside {
+        Arc::new(move |handle| berth_modelmesh::router(handle, options.clone()))
     }
 }

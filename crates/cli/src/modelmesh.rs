@@ -11,6 +11,7 @@ mod bootstrap;
 mod environment;
 mod etcd;
 mod probe;
+mod types;
 
 use std::{
     ffi::OsString,
@@ -32,6 +33,7 @@ use self::{
 use crate::{
     failure::Failure,
     node::{self, Hooks, ServingHook, settings::NodeSettings},
+    settings::planning::Planning,
 };
 
 /// The probe port where nobody says.
@@ -60,6 +62,18 @@ pub(crate) struct ModelMeshArgs {
     /// Port for /ready, /live and /prestop
     #[arg(short = 'h', long, value_name = "PORT", env = "MM_PROBE_PORT", default_value = PROBE)]
     probe_port: u16,
+    /// Words of ModelMesh's launcher that mean nothing here: the class of the service
+    #[arg(short = 's', hide = true)]
+    _class: Option<String>,
+    /// TLS between instances
+    #[arg(short = 'e', hide = true)]
+    _ssl_mode: Option<String>,
+    /// The port between instances
+    #[arg(short = 'p', hide = true)]
+    _port: Option<String>,
+    /// A file that is there while the instance runs
+    #[arg(short = 'a', hide = true)]
+    _anchor: Option<String>,
     /// Print help
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
@@ -117,6 +131,14 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
     if let Some(cluster) = &mut settings.cluster {
         cluster.etcd = Some(config("cluster")?);
     }
+    settings.management = environment.management.clone();
+    settings.server.labels.extend(environment.labels.clone());
+    settings.server.types.extend(environment.types.types.clone());
+    settings.server.planning = Planning {
+        target_rate: environment.target_rate,
+        failure_expiry: environment.failure_expiry,
+        other_types: environment.types.others.clone(),
+    };
     let ready = Arc::clone(&standing);
     let hooks = Hooks {
         logging: Some(Box::new(move || {
@@ -163,9 +185,6 @@ fn words(
     say("--lame-duck", &"1s");
     for other in others {
         say("--join", &other.to_string());
-    }
-    for label in &environment.labels {
-        say("--labels", &label);
     }
     words.push("--insecure".into());
     Ok(words)

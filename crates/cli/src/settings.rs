@@ -15,6 +15,7 @@ mod file;
 pub(crate) mod functions;
 pub(crate) mod layers;
 pub(crate) mod model_types;
+pub(crate) mod planning;
 pub(crate) mod runtime;
 pub(crate) mod source;
 pub(crate) mod store;
@@ -29,8 +30,8 @@ use berth_worker::{config::IsolationSettings, prepare::SystemPackages};
 use clap::{Args, ValueEnum};
 use url::Url;
 
-use self::model_types::TypeLabel;
 pub(crate) use self::values::duration;
+use self::{model_types::TypeLabel, planning::Planning};
 use crate::failure::Failure;
 
 /// Settings of every server.
@@ -157,6 +158,8 @@ pub(crate) struct ServerSettings {
     pub(crate) labels: BTreeMap<String, String>,
     /// Label requirements by model type, for the controller.
     pub(crate) types: BTreeMap<String, Selector>,
+    /// What else differs from the planner's defaults.
+    pub(crate) planning: Planning,
     /// Model servers that the worker uses.
     pub(crate) runtimes: Vec<berth_worker::runtime::spi::Settings>,
     /// The ONNX Runtime library; `None`: the usual places.
@@ -186,7 +189,7 @@ pub(crate) struct ServerSettings {
 impl ServerSettings {
     /// Settings of the planner.
     pub(crate) fn policy(&self) -> Policy {
-        Policy { types: self.types.clone(), ..Policy::default() }
+        self.planning.apply(Policy { types: self.types.clone(), ..Policy::default() })
     }
 
     /// Settings that all controllers must share, as `--model-type` takes them, in a fixed order.
@@ -242,6 +245,7 @@ impl ServerSettings {
             cache: args.cache,
             labels: unique(args.labels)?,
             types: model_types::by_type(args.model_type)?,
+            planning: Planning::default(),
             onnx_library: named.filter(|path| !path.as_os_str().is_empty()),
             nvml_library: args.nvml_library,
             cards: berth_worker::prepare::Settings {

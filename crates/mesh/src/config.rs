@@ -34,6 +34,9 @@ pub const FUNCTIONS: &str = "/functions/";
 /// Answers gRPC calls below a path that are no inferences.
 pub type BesideHook = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> + Send + Sync>;
 
+/// Services of others on the port of the gateway: the prefixes of their paths, and what answers.
+pub type BesideService = (&'static [&'static str], BesideHook);
+
 /// The settings of a gateway.
 #[derive(Clone)]
 pub struct Config {
@@ -57,8 +60,8 @@ pub struct Config {
     pub functions: Arc<OnceLock<FunctionHook>>,
     /// The methods of models that may be called, and where they name the model; `None`: all, in their metadata.
     pub data_plane: Option<DataPlane>,
-    /// Answers gRPC calls below this path; `None`: they are calls of models.
-    pub beside: Option<(&'static str, BesideHook)>,
+    /// Answers gRPC calls below these paths; `None`: they are calls of models.
+    pub beside: Option<BesideService>,
 }
 
 impl Config {

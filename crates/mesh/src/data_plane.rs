@@ -7,13 +7,13 @@ use serde::Deserialize;
 
 /// The methods.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataPlane {
     /// By their full names: `pkg.Service/Method`.
     #[serde(default)]
     rpc_configs: BTreeMap<String, RpcConfig>,
-    /// Others may be called, too.
-    #[serde(default = "yes")]
+    /// Others may be called, too. A configuration that does not say so allows only what it lists.
+    #[serde(default)]
     allow_other_rpcs: bool,
 }
 
@@ -25,7 +25,7 @@ impl Default for DataPlane {
 
 /// One method.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RpcConfig {
     /// Field numbers from the request down to the text that names the model; empty: metadata name it.
     #[serde(default)]
@@ -33,10 +33,6 @@ struct RpcConfig {
     /// The name is that of an alias. Names of aliases and models are of one kind here.
     #[serde(default, rename = "vModelId")]
     _alias: bool,
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// The most field numbers of a path.
@@ -79,7 +75,9 @@ mod tests {
             r#"{"rpcConfigs": {"a.B/c": {"idExtractionPath": [1, 1], "vModelId": true}}, "allowOtherRpcs": false}"#;
         let read = DataPlane::parse(json).expect("it is right");
         assert_eq!((read.path("/a.B/c"), read.path("/a.B/d")), (Some(&[1, 1][..]), None));
-        assert_eq!(DataPlane::parse("{}").expect("nothing is said").path("/x/y"), Some(&[][..]));
+        assert_eq!(DataPlane::parse("{}").expect("nothing is said").path("/x/y"), None);
+        assert_eq!(DataPlane::default().path("/x/y"), Some(&[][..]), "there is no configuration");
+        assert!(DataPlane::parse(r#"{"rpcConfig": {}}"#).is_err(), "a word with a mistake must not open all methods");
         assert!(DataPlane::parse(&json.replace("[1, 1]", "[0]")).is_err_and(|error| error.contains("a.B/c")));
     }
 }

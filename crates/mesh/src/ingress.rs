@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     body::{reply::ReplyBody, timeout::BodyTimeout},
-    config::{BesideHook, FunctionHook, SpanHook},
+    config::{BesideService, FunctionHook, SpanHook},
     oip::grpc::methods::SERVICE,
     stack::Stack,
     sticky::Client,
@@ -62,9 +62,6 @@ pub(crate) struct Ingress {
     guard: Guard,
     beside: Option<BesideService>,
 }
-
-/// A gRPC service of others on this port: the prefix of its paths, and what answers.
-type BesideService = (&'static str, BesideHook);
 
 impl Ingress {
     pub(crate) fn new(
@@ -131,7 +128,9 @@ impl Ingress {
             return stream::answer(Arc::clone(stack), request);
         }
         if !request.uri().path().starts_with(SERVICE) {
-            if let Some((_, hook)) = self.beside.as_ref().filter(|(path, _)| request.uri().path().starts_with(path)) {
+            let path = request.uri().path();
+            let ours = |paths: &[&str]| paths.iter().any(|prefix| path.starts_with(prefix));
+            if let Some((_, hook)) = self.beside.as_ref().filter(|(paths, _)| ours(paths)) {
                 return hook(request).await.map(|body| ReplyBody::Grpc(tonic::body::Body::new(body)));
             }
             return opaque::answer(stack, request).await;

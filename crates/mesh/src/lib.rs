@@ -60,7 +60,7 @@ mod metrics;
 mod outcomes;
 pub mod top;
 
-pub use config::{BesideHook, Config, Limits, PropagateHook, SpanHook};
+pub use config::{BesideHook, BesideService, Config, Limits, PropagateHook, SpanHook};
 pub use endpoint::fleet::Fleet;
 pub use gateway::{Drained, Gateway, GatewayLink, Handle, build};
 pub use ingress::peer::PeerService;

@@ -56,6 +56,24 @@ fn format(kind: &str) -> ModelFormat {
     format.ok().filter(|format| !python(format)).unwrap_or_else(|| OPAQUE.parse().unwrap_or(ModelFormat::ONNX))
 }
 
+/// The type as a model's type in a manifest. One with characters that such a type does not have gets others for them, and a
+/// number that tells it from similar ones.
+#[must_use]
+pub fn type_name(kind: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if kind.len() <= LONGEST_TYPE && kind.starts_with(|c: char| c.is_ascii_alphanumeric()) && kind.chars().all(plain) {
+        return kind.to_owned();
+    }
+    // FNV-1a: the same number in each version, and short.
+    let number = kind.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let words = kind.chars().map(|c| if plain(c) { c } else { '-' }).take(LONGEST_TYPE - 10);
+    let words: String = words.skip_while(|c| !c.is_ascii_alphanumeric()).collect();
+    format!("{}-{number:08x}", if words.is_empty() { "type" } else { words.as_str() })
+}
+
+/// The most characters of a model's type in a manifest.
+const LONGEST_TYPE: usize = 63;
+
 /// The manifest of a model.
 pub(crate) fn model(
     name: &DeploymentName,
@@ -71,7 +89,11 @@ pub(crate) fn model(
         "kind": "ModelDeployment",
         "metadata": metadata,
         "spec": {
-            "model": { "format": format(&attributes.kind).as_str(), "uri": attributes.to_string() },
+            "model": {
+                "format": format(&attributes.kind).as_str(),
+                "uri": attributes.to_string(),
+                "type": type_name(&attributes.kind),
+            },
             "replicas": { "min": 0, "max": COPIES },
         },
     });
@@ -133,6 +155,17 @@ mod tests {
             ("python", "modelmesh"),
         ] {
             assert_eq!(format(kind).as_str(), expected, "{kind}");
+        }
+    }
+
+    #[test]
+    fn types_are_words() {
+        assert_eq!(type_name("my-type-1"), "my-type-1");
+        let (one, other) = (type_name("mt:sklearn:0|pv:v2"), type_name("mt:sklearn:0|pv-v2"));
+        assert!(one.starts_with("mt-sklearn-0-pv-v2-") && one != other, "{one} {other}");
+        for odd in ["::", "ü", &"x".repeat(200)] {
+            let name = type_name(odd);
+            assert!(name.len() <= LONGEST_TYPE && name == type_name(&name), "{name}");
         }
     }
 

@@ -19,5 +19,6 @@ mod status;
 mod transition;
 mod vmodels;
 
-pub use gateway::answer;
-pub use service::{PATH, router};
+pub use gateway::{PATHS, answer};
+pub use ids::type_name;
+pub use service::{Options, router};

@@ -30,8 +30,8 @@ pub(crate) async fn start(handle: &Handle, model: &DeploymentName, last_used: Op
     handle.want(model, last_used.unwrap_or_else(|| handle.now())).await.map_err(status)
 }
 
-/// Waits until the model is loaded, or has failed, or the time is over; then tells its state.
-pub(crate) async fn finished(handle: &Handle, model: &DeploymentName) -> Result<ModelState, Status> {
+/// Waits until the model is loaded, or has failed since `began`, or the time is over; then tells its state.
+pub(crate) async fn finished(handle: &Handle, model: &DeploymentName, began: Time) -> Result<ModelState, Status> {
     let deadline = Instant::now() + LOAD_WITHIN;
     let request = WatchRequest { name: Some(model.clone()), ..WatchRequest::default() };
     let mut changes = handle.watch(request).await.map_err(status)?;
@@ -50,6 +50,8 @@ pub(crate) async fn finished(handle: &Handle, model: &DeploymentName) -> Result<
         };
         match found.status() {
             ModelStatus::Loaded | ModelStatus::NotFound => return Ok(found),
+            // Its worker has tried, and keeps it for a later attempt.
+            ModelStatus::LoadingFailed if found.held_since.is_some_and(|at| at >= began) => return Ok(found),
             told => failed = told == ModelStatus::LoadingFailed,
         }
     }

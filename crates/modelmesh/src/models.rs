@@ -84,14 +84,16 @@ pub(crate) async fn register(
     info: &ModelInfo,
     (when, last_used): (LoadWhen, u64),
 ) -> Result<ModelState, Status> {
+    let began = handle.now();
     declare(handle, model, info, false).await?;
     if when != LoadWhen::Asked {
         let registered = before(handle.now(), REGISTERED_USE);
         load::start(handle, model, Some(load::time(last_used).unwrap_or(registered))).await?;
     }
     match when {
-        LoadWhen::Awaited => load::finished(handle, model).await,
-        LoadWhen::Asked | LoadWhen::Now => Ok(load::state(handle, model).await),
+        LoadWhen::Awaited => load::finished(handle, model, began).await,
+        LoadWhen::Now => Ok(load::state(handle, model).await.on_its_way()),
+        LoadWhen::Asked => Ok(load::state(handle, model).await),
     }
 }
 
@@ -101,10 +103,11 @@ pub(crate) async fn ensure_loaded(
     model: &DeploymentName,
     (when, last_used): (LoadWhen, u64),
 ) -> Result<ModelState, Status> {
+    let began = handle.now();
     load::start(handle, model, load::time(last_used)).await?;
     match when {
-        LoadWhen::Awaited => load::finished(handle, model).await,
-        LoadWhen::Asked | LoadWhen::Now => Ok(load::state(handle, model).await),
+        LoadWhen::Awaited => load::finished(handle, model, began).await,
+        LoadWhen::Asked | LoadWhen::Now => Ok(load::state(handle, model).await.on_its_way()),
     }
 }
 

@@ -21,7 +21,16 @@ use crate::{
 };
 
 /// The path below which the service answers.
-pub const PATH: &str = "/mmesh.ModelMesh/";
+const PATH: &str = "/mmesh.ModelMesh/";
+
+/// Settings of the service. All controllers of a cluster must have the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The owner of virtual models that are created without one; empty: none.
+    pub default_owner: String,
+    /// Nothing may be registered, removed or switched.
+    pub read_only: bool,
+}
 
 /// The largest request: attributes of a model, far below it.
 const MAX_REQUEST: usize = 1 << 20;
@@ -30,14 +39,23 @@ const MAX_REQUEST: usize = 1 << 20;
 struct Service {
     handle: Handle,
     transitions: Arc<Transitions>,
+    options: Options,
+}
+
+impl Service {
+    /// Refuses a change where nothing may be changed.
+    fn writable(&self) -> Result<(), Status> {
+        let refused = || Status::unavailable("nothing can be registered or removed now: KV_READ_ONLY is set");
+        if self.options.read_only { Err(refused()) } else { Ok(()) }
+    }
 }
 
 /// The service over a control plane, to be mounted beside the control API. Changes of virtual models that were under way go
 /// on; they end with the router.
-pub fn router(handle: Handle) -> Router {
+pub fn router(handle: Handle, options: Options) -> Router {
     let transitions = Transitions::new(handle.clone());
     transitions.resume();
-    let service = ModelMeshServer::new(Service { handle, transitions }).max_decoding_message_size(MAX_REQUEST);
+    let service = ModelMeshServer::new(Service { handle, transitions, options }).max_decoding_message_size(MAX_REQUEST);
     Router::new().route_service(&format!("{PATH}{{method}}"), service)
 }
 
@@ -55,6 +73,7 @@ impl ModelMesh for Service {
         &self,
         request: Request<RegisterModelRequest>,
     ) -> Result<Response<ModelStatusInfo>, Status> {
+        self.writable()?;
         let (metadata, _, asked) = request.into_parts();
         let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
         let info = asked.model_info.ok_or_else(|| Status::invalid_argument("modelInfo is missing"))?;
@@ -66,6 +85,7 @@ impl ModelMesh for Service {
         &self,
         request: Request<UnregisterModelRequest>,
     ) -> Result<Response<UnregisterModelResponse>, Status> {
+        self.writable()?;
         let (metadata, _, asked) = request.into_parts();
         let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
         models::unregister(&self.handle, &model).await.map(|()| Response::new(UnregisterModelResponse {}))
@@ -85,6 +105,7 @@ impl ModelMesh for Service {
     }
 
     async fn set_v_model(&self, request: Request<SetVModelRequest>) -> Result<Response<VModelStatusInfo>, Status> {
+        self.writable()?;
         let (metadata, _, asked) = request.into_parts();
         let inside = namespace(&metadata)?;
         let expected = Some(asked.expected_target_model_id).filter(|expected| !expected.is_empty());
@@ -93,6 +114,7 @@ impl ModelMesh for Service {
             target: name(&inside, "targetModelId", &asked.target_model_id)?,
             expected: expected.map(|id| name(&inside, "expectedTargetModelId", &id)).transpose()?,
             owner: asked.owner,
+            default_owner: self.options.default_owner.clone(),
             info: asked.model_info,
             update_only: asked.update_only,
             auto_delete: asked.auto_delete_target_model,
@@ -107,6 +129,7 @@ impl ModelMesh for Service {
         &self,
         request: Request<DeleteVModelRequest>,
     ) -> Result<Response<DeleteVModelResponse>, Status> {
+        self.writable()?;
         let (metadata, _, asked) = request.into_parts();
         let vmodel = name(&namespace(&metadata)?, "vModelId", &asked.v_model_id)?;
         vmodels::remove(&self.handle, &self.transitions, &vmodel, &asked.owner).await?;

@@ -3,7 +3,7 @@
 use berth_control::handle::{DeploymentView, Error};
 use berth_spec::{
     DeploymentName, Residency, Time,
-    status::{Phase, ReplicaStatus, Status},
+    status::{FailedLoad, Phase, ReplicaStatus, Status},
 };
 use berth_wire::mmesh::{
     ModelStatusInfo,
@@ -18,6 +18,8 @@ pub(crate) struct ModelState {
     pub(crate) ready: u32,
     /// Copies that are on their way.
     pub(crate) coming: u32,
+    /// When the newest attempt failed, where every copy waits for a later one.
+    pub(crate) held_since: Option<Time>,
 }
 
 impl ModelState {
@@ -26,9 +28,17 @@ impl ModelState {
         self.info.status()
     }
 
+    /// The same of a model that is being loaded: it was asked for, also where no worker has begun.
+    pub(crate) fn on_its_way(mut self) -> Self {
+        if self.status() == ModelStatus::NotLoaded {
+            self.info.set_status(ModelStatus::Loading);
+        }
+        self
+    }
+
     /// The state of something that is not registered.
     pub(crate) fn not_found() -> Self {
-        Self { info: ModelStatusInfo::default(), ready: 0, coming: 0 }
+        Self::without_copies(ModelStatusInfo::default())
     }
 
     /// The state of a deployment, as the control plane tells it.
@@ -41,14 +51,18 @@ impl ModelState {
                 let errors = vec![error.to_string()];
                 let info =
                     ModelStatusInfo { status: ModelStatus::Unknown.into(), errors, ..ModelStatusInfo::default() };
-                return Self { info, ready: 0, coming: 0 };
+                return Self::without_copies(info);
             }
         };
         match &view.status {
             Some(status) => Self::seen(status),
             // It was declared a moment ago.
-            None => Self { info: info(ModelStatus::NotLoaded), ready: 0, coming: 0 },
+            None => Self::without_copies(info(ModelStatus::NotLoaded)),
         }
+    }
+
+    fn without_copies(info: ModelStatusInfo) -> Self {
+        Self { info, ready: 0, coming: 0, held_since: None }
     }
 
     fn seen(status: &Status) -> Self {
@@ -73,9 +87,26 @@ impl ModelState {
             ModelStatus::NotLoaded
         };
         let mut infos: Vec<ModelCopyInfo> = copies.into_iter().map(|(copy, _)| copy).collect();
+        // A copy that failed for good has left its worker; that it failed there is known still.
+        let failed =
+            wanted_failures(status).filter(|failed| !infos.iter().any(|copy| copy.location == failed.worker.as_str()));
+        let failed: Vec<ModelCopyInfo> = failed.map(failed_copy).collect();
+        infos.extend(failed);
         infos.sort_by_key(|copy| std::cmp::Reverse(copy.time));
         let info = ModelStatusInfo { errors, model_copy_infos: infos, ..info(state) };
-        Self { info, ready, coming }
+        let held = status.replicas.iter().map(|replica| match &replica.residency {
+            Some(Residency::Failed(failure)) => failure.retry_at.map(|_| failure.at),
+            _ => None,
+        });
+        let held: Option<Vec<Time>> = held.collect();
+        let held_since = match held {
+            // It failed wherever it may go.
+            Some(none) if none.is_empty() && status.phase == Phase::Failed => {
+                wanted_failures(status).map(|failed| failed.failure.at).max()
+            }
+            times => times.and_then(|times| times.into_iter().max()),
+        };
+        Self { info, ready, coming, held_since }
     }
 }
 
@@ -98,14 +129,23 @@ fn copy(replica: &ReplicaStatus) -> ModelCopyInfo {
     ModelCopyInfo { location: replica.worker.to_string(), copy_status: status.into(), time }
 }
 
+/// Failed loads of the revision that is wanted.
+fn wanted_failures(status: &Status) -> impl Iterator<Item = &FailedLoad> {
+    status.failures.iter().filter(|failed| failed.revision == status.wanted)
+}
+
+fn failed_copy(failed: &FailedLoad) -> ModelCopyInfo {
+    let (location, time) = (failed.worker.to_string(), millis(failed.failure.at));
+    ModelCopyInfo { location, copy_status: ModelStatus::LoadingFailed.into(), time }
+}
+
 /// Messages of failed loads, the newest first.
 fn errors(status: &Status) -> Vec<String> {
     let held = status.replicas.iter().filter_map(|replica| match &replica.residency {
         Some(Residency::Failed(failure)) => Some(failure),
         _ => None,
     });
-    let wanted = status.failures.iter().filter(|failed| failed.revision == status.wanted);
-    let mut failures: Vec<_> = wanted.map(|failed| &failed.failure).chain(held).collect();
+    let mut failures: Vec<_> = wanted_failures(status).map(|failed| &failed.failure).chain(held).collect();
     failures.sort_by_key(|failure| std::cmp::Reverse(failure.at));
     let mut messages: Vec<String> = failures.into_iter().map(|failure| failure.message.clone()).collect();
     messages.dedup();

@@ -126,6 +126,7 @@ impl Transitions {
                     let Some(me) = me.upgrade() else { return };
                     // One that was set again in this moment begins anew.
                     me.going().remove(&vmodel);
+                    me.progress.send_modify(|count| *count += 1);
                     return;
                 };
                 match step(&handle, &found).await {
@@ -145,6 +146,11 @@ impl Transitions {
                 me.progress.send_modify(|count| *count += 1);
             }
         }));
+    }
+
+    /// True while a virtual model is being changed.
+    pub(crate) fn is_going(&self, vmodel: &DeploymentName) -> bool {
+        self.going().contains(vmodel)
     }
 
     fn going(&self) -> std::sync::MutexGuard<'_, BTreeSet<DeploymentName>> {

@@ -47,7 +47,10 @@ pub(crate) struct VModel {
 pub(crate) struct Change {
     pub(crate) vmodel: DeploymentName,
     pub(crate) target: DeploymentName,
+    /// The owner that must be the virtual model's; empty: any.
     pub(crate) owner: String,
+    /// The owner of a new one where nobody says.
+    pub(crate) default_owner: String,
     /// The target is registered with these attributes first.
     pub(crate) info: Option<ModelInfo>,
     pub(crate) expected: Option<DeploymentName>,
@@ -117,7 +120,10 @@ pub(crate) async fn set(
         let unchanged = before.as_ref().is_some_and(|before| (&before.active, &before.target) == (&after.0, &after.1));
         if !unchanged {
             let rev = before.as_ref().map_or(Rev::NONE, |before| before.rev);
-            if !write(handle, (&change.vmodel, &change.owner), (&after.0, &after.1), rev).await? {
+            // Who changes it without saying an owner leaves it as it was.
+            let new = if change.owner.is_empty() { &change.default_owner } else { &change.owner };
+            let owner = before.as_ref().map_or(new, |before| &before.owner);
+            if !write(handle, (&change.vmodel, owner), (&after.0, &after.1), rev).await? {
                 continue;
             }
         }
@@ -149,8 +155,12 @@ fn check(change: &Change, before: Option<&VModel>) -> Result<(), Status> {
     };
     match before {
         None if change.update_only => Err(Status::not_found("vmodel not found")),
+        // Expecting what is asked for means: absent, or so already.
+        None if change.expected.as_ref() == Some(&change.target) => Ok(()),
         None => expected(None),
-        Some(before) if before.owner != change.owner => Err(other_owner(&change.vmodel, &before.owner)),
+        Some(before) if !change.owner.is_empty() && before.owner != change.owner => {
+            Err(other_owner(&change.vmodel, &before.owner))
+        }
         // Asking again for what is so already is no conflict.
         Some(before) if before.target == change.target => Ok(()),
         Some(before) => expected(Some(&before.target)),
@@ -204,7 +214,10 @@ async fn settled(handle: &Handle, transitions: &Transitions, vmodel: &Deployment
     loop {
         progress.mark_unchanged();
         let told = tell(handle, vmodel, None).await?;
-        if told.status() != VModelStatus::Transitioning {
+        // Defined, and what it led to before is let go of.
+        if told.status() != VModelStatus::Transitioning
+            && (told.status() != VModelStatus::Defined || !transitions.is_going(vmodel))
+        {
             return Ok(());
         }
         match timeout_at(deadline, progress.changed()).await {
@@ -224,6 +237,7 @@ pub(crate) async fn tell(
     let found = read(handle, vmodel).await?.filter(|found| owner.is_none_or(|owner| owner == found.owner));
     let Some(found) = found else { return Ok(VModelStatusInfo::default()) };
     let (active, target) = (load::state(handle, &found.active).await, load::state(handle, &found.target).await);
+    let target = if found.changes() { target.on_its_way() } else { target };
     let status = match (found.changes(), target.status()) {
         (false, _) => VModelStatus::Defined,
         (true, ModelStatus::LoadingFailed | ModelStatus::NotFound) => VModelStatus::TransitionFailed,
@@ -234,7 +248,7 @@ pub(crate) async fn tell(
         active_model_id: found.active.name().to_owned(),
         target_model_id: found.target.name().to_owned(),
         active_model_status: Some(active.info),
-        target_model_status: Some(target.info),
+        target_model_status: found.changes().then_some(target.info),
         owner: found.owner,
     })
 }
@@ -247,7 +261,9 @@ pub(crate) async fn remove(
     owner: &str,
 ) -> Result<(), Status> {
     for _ in 0..ATTEMPTS {
-        let Some(found) = read(handle, vmodel).await?.filter(|found| owner == found.owner) else { return Ok(()) };
+        let Some(found) = read(handle, vmodel).await?.filter(|found| owner.is_empty() || owner == found.owner) else {
+            return Ok(());
+        };
         let of = DeleteRequest { origin: Origin::API, expect: Some(found.rev), ownership: Ownership::Respect };
         match handle.delete_alias(vmodel, DeleteAlias { mode: ApplyMode::Commit, of }).await {
             Ok(_) => {

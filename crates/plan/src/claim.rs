@@ -58,7 +58,7 @@ pub(crate) fn need(world: &World, entry: &TrackedDeployment, revision: &Revision
     }
     match entry.deployment.artifact.filter(|_| entry.wanted == revision.id) {
         Some(size) => (world.policy.memory_of(size), Basis::Predicted),
-        None => (world.policy.default_claim, Basis::Default),
+        None => (world.default_claim(&revision.format), Basis::Default),
     }
 }
 

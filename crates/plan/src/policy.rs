@@ -59,6 +59,8 @@ pub struct Policy {
     /// Selectors for all models of a type ([`Settings::model_type`](berth_spec::deployment::Settings::model_type), or
     /// the format), beside the deployment's own: labels that their workers must have, or had better have.
     pub types: BTreeMap<String, Selector>,
+    /// The same for all models whose type is not among [`types`](Self::types).
+    pub other_types: Option<Selector>,
     /// Time after the last worker of a newer version joined in which those of older versions count as being replaced:
     /// they get nothing new while others have room. Longer than the drain of a node in a rolling upgrade.
     pub replacing_window: Duration,
@@ -148,6 +150,7 @@ impl Default for Policy {
             copies: Copies::default(),
             proactive: Some(Proactive::default()),
             types: BTreeMap::new(),
+            other_types: None,
             replacing_window: Duration::from_secs(20 * 60),
         }
     }

@@ -88,13 +88,13 @@ fn died(worker: &WorkerId, deaths: &Deaths, again_at: Time) -> String {
 fn of(world: &World, replica: &Replica) -> Option<Retrying> {
     let tracked = world.workers.get(&replica.worker).filter(|tracked| tracked.alive())?;
     let Residency::Failed(failure) = tracked.inventory.get(&replica.revision)? else { return None };
-    let next = failure.retry_at.map_or_else(String::new, |at| format!("; tried again at {at}"));
+    let next = failure.retry_at.map_or_else(String::new, |at| format!(", the next one is at {at}"));
     let message = format!(
-        "attempt {} on {} failed ({}): {}{next}",
+        "attempt {} on {} failed ({}){next}: {}",
         failure.attempts,
         replica.worker,
         failure.category.as_str(),
-        failure.message.trim_end_matches('.')
+        failure.message
     );
     Some(Retrying { message, at: failure.retry_at })
 }

@@ -101,8 +101,9 @@ fn on_miss(world: &World, entry: &TrackedDeployment, record: Option<&Record>, ve
         Some(verdict @ Verdict::NoCapacity { text, .. }) => {
             OnMiss::NoCapacity { message: text.clone(), retry_at: verdict.ends() }
         }
-        Some(verdict @ Verdict::Failed { .. }) => {
-            OnMiss::Failed { message: verdict.message(), retry_at: verdict.ends() }
+        // What the runtime said comes last, as it said it; the time of the next attempt goes along beside it.
+        Some(verdict @ Verdict::Failed { text, .. }) => {
+            OnMiss::Failed { message: text.clone(), retry_at: verdict.ends() }
         }
         Some(Verdict::WaitsForRoom { .. } | Verdict::SurgeWaits { .. } | Verdict::LeaveWaits { .. }) | None => {
             OnMiss::Park

@@ -33,8 +33,8 @@ use std::{
 };
 
 use berth_spec::{
-    AssignmentChange, ByteSize, DeploymentName, Digest, GatewayId, Generation, RevisionId, Route, RouteChange, Time,
-    WorkerId, deployment::Sharing,
+    AssignmentChange, ByteSize, DeploymentName, Digest, FormatSupport, GatewayId, Generation, RevisionId, Route,
+    RouteChange, Time, WorkerId, deployment::Sharing,
 };
 
 pub use assumed::AssumedInventory;
@@ -69,6 +69,8 @@ pub struct World {
     pub(crate) started: Option<Time>,
     /// The memory for models of the largest worker that is known.
     pub(crate) largest: ByteSize,
+    /// The memory that runtimes want set aside for models of which nothing is known, by what they take.
+    default_claims: Vec<(FormatSupport, ByteSize)>,
     /// Deployments that the last plan for them found no room for. Those on demand are tried again with a request only,
     /// so what changes on workers must be told to them.
     pub(crate) refused: BTreeSet<DeploymentName>,
@@ -133,6 +135,7 @@ impl World {
             generation: Generation(0),
             started: None,
             largest: ByteSize::ZERO,
+            default_claims: Vec::new(),
             refused: BTreeSet::new(),
             failing: BTreeSet::new(),
             unplaced: BTreeSet::new(),

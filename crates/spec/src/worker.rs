@@ -79,6 +79,8 @@ pub struct RuntimeInfo {
     pub max_models: Option<u32>,
     /// Device memory that its models may take; `None`: all of the GPUs that they are given.
     pub device_memory: Option<ByteSize>,
+    /// The memory to set aside for a model of which nothing is known yet; `None`: the planner's default.
+    pub default_size: Option<ByteSize>,
 }
 
 impl RuntimeInfo {

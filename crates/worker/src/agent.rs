@@ -30,7 +30,7 @@ pub use message::{Effect, Event};
 use crate::{
     breaker::Breakers,
     order::{Limits, SharedLoad},
-    replica::{Action, Input, Replica, State},
+    replica::{Action, Input, Replica, Retries, State},
 };
 
 /// The brain.
@@ -42,6 +42,8 @@ pub struct Agent {
     limits: Limits,
     /// Those of the registry, as it was told last. It keeps to them while no controller is there.
     told_limits: WorkerLimits,
+    /// The delays before retries of failed loads.
+    retries: Retries,
     /// The versions of model cards that it reads.
     reads: Vec<String>,
     /// The GPUs that replicas are given.
@@ -99,6 +101,7 @@ impl Agent {
             incarnation,
             limits,
             told_limits: WorkerLimits::default(),
+            retries: Retries::default(),
             reads: SCHEMA_VERSIONS.map(str::to_owned).to_vec(),
             gpus: Vec::new(),
             seen: Generation(0),
@@ -123,6 +126,12 @@ impl Agent {
     #[must_use]
     pub fn reading(self, versions: Vec<String>) -> Self {
         Self { reads: versions, ..self }
+    }
+
+    /// The same, with other delays before retries of failed loads.
+    #[must_use]
+    pub fn retrying(self, retries: Retries) -> Self {
+        Self { retries, ..self }
     }
 
     /// The same, giving replicas these GPUs. One without any leaves their number to the plan.
@@ -274,7 +283,7 @@ impl Agent {
         let Some(replica) = self.replicas.get_mut(&id) else {
             self.arrivals += 1;
             self.unreported.replicas.insert(id.clone());
-            self.replicas.insert(id, Replica::new(placed, self.arrivals, now));
+            self.replicas.insert(id, Replica::new(placed, self.arrivals, self.retries, now));
             return;
         };
         replica.wanted = true;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use berth_sandbox::Isolation;
 use berth_spec::{ByteSize, Gpu, RuntimeInfo, WorkerId};
 
-use crate::{prepare, runtime::spi};
+use crate::{prepare, replica::Retries, runtime::spi};
 
 /// The disk that fetched artifacts may take unless told otherwise.
 pub const DEFAULT_CACHE: ByteSize = ByteSize::gib(20);
@@ -39,6 +39,8 @@ pub struct Config {
     pub parallel_loads: Option<usize>,
     /// Fetches at once.
     pub parallel_fetches: usize,
+    /// Delays before retries of loads that failed.
+    pub retries: Retries,
     /// Model servers beside the built-in runtimes. They come before those.
     pub runtimes: Vec<spi::Settings>,
     /// Where the ONNX Runtime library is; `None`: the usual places are searched.
@@ -112,6 +114,7 @@ impl Config {
             cache: DEFAULT_CACHE,
             parallel_loads: None,
             parallel_fetches: DEFAULT_PARALLEL_FETCHES,
+            retries: Retries::default(),
             runtimes: Vec::new(),
             onnx_library: None,
             credentials: BTreeMap::new(),

@@ -55,6 +55,7 @@ use crate::{
     metrics::WorkerMetrics,
     order::Limits,
     prepare::Preparer,
+    replica::Retries,
     runtime::{
         Runtime,
         metrics::Families,
@@ -90,6 +91,7 @@ pub struct Worker {
     limits: Limits,
     deps: Deps,
     gpus: Gpus,
+    retries: Retries,
     missing: Vec<String>,
     leaving: CancellationToken,
 }
@@ -224,6 +226,7 @@ pub fn build_with(
             credentials,
         },
         gpus,
+        retries: config.retries,
         missing: Vec::new(),
         leaving: CancellationToken::new(),
     })
@@ -260,6 +263,7 @@ impl Worker {
         let (completions, mut completed) = mpsc::channel(COMPLETIONS);
         let clock = Clock::start();
         let mut agent = Agent::new(self.info.id.clone(), self.info.incarnation, self.limits)
+            .retrying(self.retries)
             .reading(self.info.schema_versions.clone())
             .with_gpus(self.info.gpus.clone());
         let mut outbox = Outbox::default();

@@ -49,13 +49,36 @@ pub const RETRY_CAP: Duration = Duration::from_secs(300);
 /// minute is long for a load that works, and short for an engine that restarts.
 pub const LOST_EARLY: Duration = Duration::from_secs(60);
 
-/// The delay after the `attempts`-th failure in a row; `None`: no retry.
-#[must_use]
-pub fn retry_delay(attempts: u32) -> Option<Duration> {
-    (attempts <= MAX_RETRIES).then(|| {
-        let doublings = attempts.saturating_sub(1).min(16);
-        RETRY_BASE.saturating_mul(1 << doublings).min(RETRY_CAP)
-    })
+/// The delays before retries of loads that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retries {
+    /// The delay before the first retry; each later one doubles.
+    pub base: Duration,
+    /// The longest delay.
+    pub cap: Duration,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self { base: RETRY_BASE, cap: RETRY_CAP }
+    }
+}
+
+impl Retries {
+    /// The same delay before each retry.
+    #[must_use]
+    pub fn every(delay: Duration) -> Self {
+        Self { base: delay, cap: delay }
+    }
+
+    /// The delay after the `attempts`-th failure in a row; `None`: no retry.
+    #[must_use]
+    pub fn delay(self, attempts: u32) -> Option<Duration> {
+        (attempts <= MAX_RETRIES).then(|| {
+            let doublings = attempts.saturating_sub(1).min(16);
+            self.base.saturating_mul(1 << doublings).min(self.cap)
+        })
+    }
 }
 
 /// The facts about a model that the runtime has loaded.
@@ -136,6 +159,8 @@ pub struct Replica {
     pub without_room: Option<Time>,
     /// Which attempt to get it ready: results of earlier ones are ignored.
     pub ticket: u64,
+    /// The delays before retries.
+    retries: Retries,
     state: State,
     /// Its load was told to end: a failure then says nothing of the model.
     given_up: bool,
@@ -151,9 +176,10 @@ pub struct Replica {
 impl Replica {
     /// A replica that was just assigned.
     #[must_use]
-    pub fn new(placed: Placed, arrival: u64, now: Time) -> Self {
+    pub fn new(placed: Placed, arrival: u64, retries: Retries, now: Time) -> Self {
         Self {
             placed,
+            retries,
             wanted: true,
             arrival,
             devices: Vec::new(),
@@ -433,7 +459,7 @@ impl Replica {
     fn failure(&mut self, fault: Fault, now: Time) -> Arc<Failure> {
         self.attempts += 1;
         let Fault { category, message, trace } = fault;
-        let delay = if category.transient() { retry_delay(self.attempts) } else { None };
+        let delay = if category.transient() { self.retries.delay(self.attempts) } else { None };
         let retry_at = delay.map(|d| now + d);
         let history = self.history.clone();
         self.history.push(Attempt { at: now, category, message: message.clone() });

@@ -11,6 +11,7 @@
 //! | `testing` | answer |
 //! |---|---|
 //! | `purge` | the call's own; all models are forgotten |
+//! | `lose=2` | NOT_FOUND, and all models are forgotten; the third such call is answered |
 //! | `delay=200` | the call's own, 200 ms later |
 //! | `error=UNAVAILABLE:text` | this status |
 

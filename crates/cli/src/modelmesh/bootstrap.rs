@@ -38,6 +38,9 @@ const LIFE: Duration = Duration::from_secs(30);
 /// The pause between words.
 const WORD: Duration = Duration::from_secs(8);
 
+/// The time that the store has for its first answer: an instance without one ends while somebody still looks.
+const FIRST_ANSWER: Duration = Duration::from_secs(3);
+
 /// An instance's way into its cluster.
 pub(super) struct Bootstrap {
     store: EtcdStore,
@@ -47,10 +50,12 @@ impl Bootstrap {
     /// Connects. A store that does not answer is an error at once: nothing can be served without it.
     pub(super) async fn connect(config: EtcdConfig) -> Result<Self, Failure> {
         let endpoints = config.endpoints.join(",");
-        let store = EtcdStore::connect(config).await;
-        let store =
-            store.map_err(|error| Failure::Failed(format!("the store at {endpoints} does not answer: {error}")))?;
-        Ok(Self { store })
+        let silent = |error: String| Failure::Failed(format!("the store at {endpoints} does not answer: {error}"));
+        match tokio::time::timeout(FIRST_ANSWER, EtcdStore::connect(config)).await {
+            Ok(Ok(store)) => Ok(Self { store }),
+            Ok(Err(error)) => Err(silent(error.to_string())),
+            Err(_) => Err(silent(format!("nothing within {} s", FIRST_ANSWER.as_secs()))),
+        }
     }
 
     /// Puts the cluster's authority into `folder`, and issues this instance's certificate. Gives its folder.

@@ -7,11 +7,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use berth_spec::FormatSupport;
-use berth_worker::runtime::spi::{self, address::Address};
+use berth_worker::runtime::spi::{self, InFlight, Reserve, address::Address};
 
-use super::etcd::KvStore;
-use crate::settings::runtime::START;
+use super::{
+    etcd::KvStore,
+    types::{self, TypeConstraints},
+};
 
 /// The port for clients where nobody says.
 const CLIENTS: u16 = 8033;
@@ -27,6 +28,8 @@ const PRESTOP: u16 = 8090;
 const SHUTDOWN: Duration = Duration::from_secs(30);
 /// The part of the time to stop that is left for what follows the move of models.
 const AFTER_MOVE: Duration = Duration::from_secs(5);
+/// The least rate that makes more copies, in requests per minute: below it each request would.
+const LEAST_RATE: u64 = 10;
 /// The largest message.
 const MESSAGE: u64 = 16 << 20;
 
@@ -35,14 +38,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("MM_SVC_GRPC_MAX_HEADERS_SIZE", "headers are bounded by 64 KiB"),
     ("MM_SVC_GRPC_MAX_CONNECTION_AGE_SECS", "connections are not ended by age; a node that leaves ends them"),
     ("MM_SVC_GRPC_MAX_CONNECTION_AGE_GRACE_SECS", "connections are not ended by age"),
-    ("MM_SCALEUP_RPM_THRESHOLD", "set spec.scaling.targetRate of deployments"),
-    ("MM_MAX_INFLIGHT_PER_MODEL_COPY", "set spec.concurrency.max of deployments"),
     ("MM_CONC_SCALEUP_BANDWIDTH_PCT", "set spec.scaling.targetConcurrency of deployments"),
-    ("MM_LOAD_FAILURE_EXPIRY_TIME_MS", "failed loads are tried again after 30 s, 1 min and 2 min"),
-    ("MM_TYPE_CONSTRAINTS", "use --model-type or BERTH_MODEL_TYPE"),
-    ("MM_TYPE_CONSTRAINTS_PATH", "use --model-type or BERTH_MODEL_TYPE"),
-    ("MM_LOCATION", "use --labels region=…"),
-    ("MM_ZONE", "use --labels zone=…"),
     ("MM_AUTO_REGISTER_MODELS", "apply manifests, or give a folder of them with --source"),
     ("MM_AUTO_REGISTER_MODEL_PATH", "apply manifests, or give a folder of them with --source"),
     ("MM_METRICS", "the control API serves /metrics for Prometheus"),
@@ -59,7 +55,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("MM_ENABLE_SSL", "between nodes there is always TLS"),
     ("MM_FAILFAST_UPGRADE_ENABLED", "a revision that fails leaves the old one serving"),
     ("BOOTSTRAP_CLEARANCE_PERIOD_MS", "a revision that fails leaves the old one serving"),
-    ("KV_READ_ONLY", "the store is always written"),
     ("HEAP_SIZE_MB", "there is no heap to size"),
 ];
 
@@ -84,7 +79,13 @@ pub(super) struct Environment {
     /// The time for models to move before it stops.
     pub(super) drain: Duration,
     pub(super) max_message: u64,
-    pub(super) labels: Vec<String>,
+    pub(super) labels: Vec<(String, String)>,
+    pub(super) types: TypeConstraints,
+    /// Requests per minute that one copy should have at most.
+    pub(super) target_rate: Option<f32>,
+    /// The time after which a failed load is tried again.
+    pub(super) failure_expiry: Option<Duration>,
+    pub(super) management: berth_modelmesh::Options,
     pub(super) runtime: spi::Settings,
     /// The data plane's configuration, in JSON.
     pub(super) data_plane: Option<String>,
@@ -114,14 +115,20 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
     }
     let store = text("KV_STORE").ok_or("no store is named: set KV_STORE to etcd:http://HOST:2379")?;
     let shutdown = Duration::from_millis(number("SHUTDOWN_TIMEOUT_MS", SHUTDOWN.as_millis() as u64)?);
-    let data_plane = match (text("MM_DATAPLANE_CONFIG"), text("MM_DATAPLANE_CONFIG_PATH")) {
-        (Some(config), _) => Some(config.to_owned()),
-        (None, Some(path)) => {
-            let read = fs_err::read_to_string(path);
-            Some(read.map_err(|error| format!("MM_DATAPLANE_CONFIG_PATH: {error}"))?)
-        }
-        (None, None) => None,
+    let document = |name: &str, file: &str| match (text(name), text(file)) {
+        (Some(_), Some(_)) => Err(format!("{name} and {file} are both set: leave one of them out")),
+        (Some(json), None) => Ok(Some(json.to_owned())),
+        (None, Some(path)) => fs_err::read_to_string(path).map(Some).map_err(|error| format!("{file}: {error}")),
+        (None, None) => Ok(None),
     };
+    let data_plane = document("MM_DATAPLANE_CONFIG", "MM_DATAPLANE_CONFIG_PATH")?;
+    let types = document("MM_TYPE_CONSTRAINTS", "MM_TYPE_CONSTRAINTS_PATH")?;
+    let types = types.as_deref().map_or_else(|| Ok(TypeConstraints::default()), TypeConstraints::parse);
+    let rate = text("MM_SCALEUP_RPM_THRESHOLD").map(|_| number("MM_SCALEUP_RPM_THRESHOLD", 0)).transpose()?;
+    let expiry =
+        text("MM_LOAD_FAILURE_EXPIRY_TIME_MS").map(|_| number("MM_LOAD_FAILURE_EXPIRY_TIME_MS", 0)).transpose()?;
+    let places = [("zone", "MM_ZONE"), ("location", "MM_LOCATION")];
+    let places = places.into_iter().filter_map(|(key, name)| Some((key.to_owned(), text(name)?.to_owned())));
     Ok(Environment {
         service: service.to_owned(),
         store: KvStore::parse(store)?,
@@ -130,7 +137,15 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         prestop: port("MM_PRESTOP_WAIT_PORT", PRESTOP)?,
         drain: shutdown.saturating_sub(AFTER_MOVE).max(Duration::from_secs(1)),
         max_message: number("MM_SVC_GRPC_MAX_MSG_SIZE", MESSAGE)?,
-        labels: labels(text("MM_LABELS").unwrap_or_default()),
+        labels: places.chain(labels(text("MM_LABELS").unwrap_or_default())).collect(),
+        types: types.map_err(|error| format!("MM_TYPE_CONSTRAINTS: {error}"))?,
+        #[expect(clippy::cast_precision_loss, reason = "requests per minute are few")]
+        target_rate: rate.map(|rate| rate.max(LEAST_RATE) as f32),
+        failure_expiry: expiry.map(Duration::from_millis),
+        management: berth_modelmesh::Options {
+            default_owner: text("MM_DEFAULT_VMODEL_OWNER").unwrap_or_default().to_owned(),
+            read_only: text("KV_READ_ONLY").is_some_and(|said| said.eq_ignore_ascii_case("true")),
+        },
         runtime: runtime(&text, &port)?,
         data_plane,
         warnings: warnings(variables),
@@ -138,9 +153,8 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
 }
 
 /// The labels of the instance: each is there, and has no value of its own.
-fn labels(list: &str) -> Vec<String> {
-    let labels = list.split(',').map(str::trim).filter(|label| !label.is_empty());
-    labels.map(|label| if label.contains('=') { label.to_owned() } else { format!("{label}=true") }).collect()
+fn labels(list: &str) -> impl Iterator<Item = (String, String)> {
+    list.split(',').map(str::trim).filter(|label| !label.is_empty()).map(types::label)
 }
 
 fn runtime<'v>(
@@ -153,25 +167,30 @@ fn runtime<'v>(
         (None, Some(_)) => Ok(Some(Address::port(port(number, RUNTIME)?))),
         (None, None) => Ok(None),
     };
-    let control = match address("INTERNAL_GRPC_SOCKET_PATH", "INTERNAL_GRPC_PORT")? {
-        Some(address) => address,
-        None if std::path::Path::new(SOCKET).exists() => at(SOCKET)?,
-        None => Address::port(RUNTIME),
+    // Where nobody says, the runtime may come up at either place after this instance.
+    let (control, alternative) = match address("INTERNAL_GRPC_SOCKET_PATH", "INTERNAL_GRPC_PORT")? {
+        Some(address) => (address, None),
+        None => (at(SOCKET)?, Some(Address::port(RUNTIME))),
+    };
+    let in_flight = match text("MM_MAX_INFLIGHT_PER_MODEL_COPY").map(|said| (said, said.trim().parse::<i64>())) {
+        None | Some((_, Ok(0))) => InFlight::Default,
+        Some((_, Ok(most))) => usize::try_from(most).map_or(InFlight::Unlimited, InFlight::Most),
+        Some((said, Err(_))) => {
+            return Err(format!("MM_MAX_INFLIGHT_PER_MODEL_COPY is {said:?}: it must be a whole number"));
+        }
     };
     Ok(spi::Settings {
-        name: "runtime".to_owned(),
-        address: control,
         inference: address("INTERNAL_SERVING_GRPC_SOCKET_PATH", "INTERNAL_SERVING_GRPC_PORT")?,
-        formats: vec![FormatSupport { name: FormatSupport::ANY.to_owned(), versions: Vec::new() }],
-        memory: None,
-        max_models: None,
-        device_memory: None,
-        start: START,
+        alternative,
+        unload_reserve: Reserve::ByLoads,
+        wraps_unavailable: true,
+        in_flight,
+        ..spi::Settings::new("runtime", control)
     })
 }
 
 fn warnings(variables: &Variables) -> Vec<String> {
-    const READ: [&str; 11] = [
+    const READ: [&str; 18] = [
         "MM_SERVICE_NAME",
         "MM_KVSTORE_PREFIX",
         "MM_SVC_GRPC_PORT",
@@ -182,6 +201,13 @@ fn warnings(variables: &Variables) -> Vec<String> {
         "MM_DATAPLANE_CONFIG",
         "MM_DATAPLANE_CONFIG_PATH",
         "MM_DEFAULT_VMODEL_OWNER",
+        "MM_SCALEUP_RPM_THRESHOLD",
+        "MM_MAX_INFLIGHT_PER_MODEL_COPY",
+        "MM_LOAD_FAILURE_EXPIRY_TIME_MS",
+        "MM_TYPE_CONSTRAINTS",
+        "MM_TYPE_CONSTRAINTS_PATH",
+        "MM_ZONE",
+        "MM_LOCATION",
         "MM_INSTANCE_ID",
     ];
     let instead = |name: &str| ELSEWHERE.iter().find(|(known, _)| *known == name).map(|(_, instead)| *instead);
@@ -219,7 +245,8 @@ mod tests {
         assert_eq!((read.clients, read.prestop, read.prefix.as_str()), (9004, 8090, "tas-runtime"));
         assert_eq!(read.runtime.address.to_string(), "9006");
         assert_eq!(read.runtime.inference.map(|at| at.to_string()).as_deref(), Some("unix:/tmp/serve.sock"));
-        assert_eq!((read.drain.as_secs(), read.labels), (85, vec!["mt:onnx=true".to_owned(), "gpu=true".to_owned()]));
+        let label = |key: &str| (key.to_owned(), "true".to_owned());
+        assert_eq!((read.drain.as_secs(), read.labels), (85, vec![label("mt:onnx"), label("gpu")]));
         assert!(read.warnings.is_empty(), "{:?}", read.warnings);
     }
 
@@ -244,6 +271,9 @@ mod tests {
             (&[STORE, ("MM_SVC_GRPC_PORT", "70000")], "65535"),
             (&[STORE, ("MM_TLS_KEY_CERT_PATH", "/c")], "TLS"),
             (&[STORE, ("MM_DATAPLANE_CONFIG_PATH", "/nonexistent")], "MM_DATAPLANE_CONFIG_PATH"),
+            (&[STORE, ("MM_DATAPLANE_CONFIG_PATH", "/x"), ("MM_DATAPLANE_CONFIG", "{}")], "both"),
+            (&[STORE, ("MM_TYPE_CONSTRAINTS", "[]")], "MM_TYPE_CONSTRAINTS"),
+            (&[STORE, ("MM_SCALEUP_RPM_THRESHOLD", "many")], "MM_SCALEUP_RPM_THRESHOLD"),
         ] {
             let error = of(pairs).expect_err(says);
             assert!(error.contains(says), "{error}");

@@ -18,7 +18,7 @@ use berth_functions::source::Host;
 use berth_mesh::{GatewayLink, Limits, config::FunctionHook, local::LocalReplicas};
 use berth_peer::{EventLoops, Members};
 use berth_spec::{WorkerId, WorkerInfo};
-use berth_worker::{Worker, WorkerLink};
+use berth_worker::{Worker, WorkerLink, replica::Retries};
 use futures::FutureExt as _;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -133,6 +133,7 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
         max_models: settings.max_models,
         cache: server.cache,
         parallel_loads: server.parallel_loads,
+        retries: server.planning.failure_expiry.map_or_else(Retries::default, Retries::every),
         runtimes: server.runtimes.clone(),
         onnx_library: server.onnx_library.clone(),
         nvml_library: server.nvml_library.clone(),
@@ -271,5 +272,7 @@ fn seams(
         None => Vec::new(),
     };
     let rules = (membership.is_some() && settings.roles.controller).then(|| settings.server.rules());
-    seams::of(Arc::new(Mutex::new(registry)), gateway, Arc::new(members), Arc::new(leader), (rules, functions), logs)
+    let beside = Management::beside(settings.management.clone());
+    let registry = Arc::new(Mutex::new(registry));
+    seams::of(registry, gateway, Arc::new(members), Arc::new(leader), (rules, functions, beside), logs)
 }

@@ -3,12 +3,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use berth_control::api::{FunctionBoard, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters};
+use berth_control::api::{Beside, FunctionBoard, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters};
 use berth_functions::source::Host;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use super::trial;
-use crate::{failure::Failure, management::Management};
+use crate::failure::Failure;
 
 /// The seams over one registry and one gateway.
 pub(super) fn of(
@@ -16,7 +16,7 @@ pub(super) fn of(
     gateway: berth_mesh::Handle,
     members: MembersSource,
     leader: LeaderSource,
-    (rules, functions): (Option<String>, Option<&Arc<Host>>),
+    (rules, functions, beside): (Option<String>, Option<&Arc<Host>>, Beside),
     logs: Option<LogSource>,
 ) -> Result<Seams, Failure> {
     let trial = trial::source(gateway.local_addr())?;
@@ -26,7 +26,7 @@ pub(super) fn of(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         members,
         leader,
-        beside: Some(Management::beside()),
+        beside: Some(beside),
         rules,
         functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
         trial,

@@ -95,6 +95,8 @@ pub(crate) struct NodeSettings {
     pub(crate) built_in: bool,
     /// The methods of models that may be called; `None`: all.
     pub(crate) data_plane: Option<berth_mesh::data_plane::DataPlane>,
+    /// Settings of ModelMesh's management API.
+    pub(crate) management: berth_modelmesh::Options,
     /// The cluster that it is a node of; `None`: it is alone, with an embedded store.
     pub(crate) cluster: Option<ClusterSettings>,
 }
@@ -190,6 +192,7 @@ impl NodeSettings {
             lame_duck: cluster.lame_duck,
             built_in: true,
             data_plane: None,
+            management: berth_modelmesh::Options::default(),
             server,
             cluster: Some(ClusterSettings {
                 store: store.filter(|_| cluster.roles.controller),
@@ -221,6 +224,7 @@ impl NodeSettings {
             lame_duck: Duration::ZERO,
             built_in: true,
             data_plane: None,
+            management: berth_modelmesh::Options::default(),
             cluster: None,
         })
     }

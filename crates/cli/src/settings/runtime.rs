@@ -1,16 +1,13 @@
 //! Model servers that a worker uses beside its built-in runtimes: objects of kind `Runtime`, one file each.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use berth_spec::{ByteSize, FormatSupport};
-use berth_worker::runtime::spi::{self, address::Address};
+use berth_worker::runtime::spi::{self, Reserve, address::Address};
 use serde::Deserialize;
 
 use super::values;
 use crate::failure::Failure;
-
-/// The time that a runtime may take until it is ready, unless its file says: the figure of ModelMesh.
-pub(crate) const START: Duration = Duration::from_secs(180);
 
 /// The file.
 #[derive(Debug, Deserialize)]
@@ -53,6 +50,7 @@ struct RawSpec {
     max_models: Option<u32>,
     device_memory: Option<String>,
     start_timeout: Option<String>,
+    unload_reserve: Option<String>,
 }
 
 /// The protocol by which a runtime is told what to hold.
@@ -96,15 +94,16 @@ fn parse(text: &str) -> Result<spi::Settings, String> {
     if spec.formats.is_empty() {
         return Err("spec.formats is empty: list what it takes, or \"*\" for everything".to_owned());
     }
+    let reserve = size("unloadReserve", spec.unload_reserve.as_ref())?;
     Ok(spi::Settings {
-        name,
-        address: address("address", &spec.address)?,
         inference: spec.inference_address.as_deref().map(|text| address("inferenceAddress", text)).transpose()?,
         formats: spec.formats.into_iter().map(format).collect::<Result<_, _>>()?,
         memory: size("memory", spec.memory.as_ref())?,
         max_models: spec.max_models,
         device_memory: size("deviceMemory", spec.device_memory.as_ref())?,
-        start: start.map_err(|error| format!("spec.startTimeout: {error}"))?.unwrap_or(START),
+        start: start.map_err(|error| format!("spec.startTimeout: {error}"))?.unwrap_or(spi::START),
+        unload_reserve: reserve.map_or(Reserve::None, Reserve::Bytes),
+        ..spi::Settings::new(name, address("address", &spec.address)?)
     })
 }
 
@@ -153,7 +152,7 @@ spec:
         let formats: Vec<String> = settings.formats.iter().map(ToString::to_string).collect();
         assert_eq!(formats, ["sklearn", "xgboost:1", "lightgbm:3,4"]);
         assert_eq!((settings.memory, settings.max_models), (Some(ByteSize::gib(4)), Some(100)));
-        assert_eq!(settings.start, Duration::from_secs(60));
+        assert_eq!(settings.start, std::time::Duration::from_secs(60));
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Town {
             let (reports, orders) = handle.attach_worker(info.clone()).await.expect("it attaches");
             tasks.spawn(work(info, reports, orders, gate.subscribe()));
         }
-        let client = ModelMeshClient::new(berth_modelmesh::router(handle.clone()));
+        let client = ModelMeshClient::new(berth_modelmesh::router(handle.clone(), berth_modelmesh::Options::default()));
         Self { handle, client, store, gate, shutdown, tasks }
     }
 

@@ -119,11 +119,10 @@ async fn owners_and_expected_targets_are_checked() {
     }
     let of = |owner: &str, target: &str| SetVModelRequest { owner: owner.to_owned(), ..setting("v", target) };
     assert_eq!(town.set(of("isvc", "a")).await.expect("set").owner, "isvc");
-    for other in ["ksp", ""] {
-        let refused = town.set(of(other, "b")).await.expect_err("another owner");
-        assert_eq!(refused.code(), Code::AlreadyExists);
-        assert!(refused.message().contains("already exists with different owner \"isvc\""), "{refused}");
-    }
+    let refused = town.set(of("ksp", "b")).await.expect_err("another owner");
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    assert_eq!(refused.message(), "vmodel v already exists with different owner \"isvc\"");
+    assert_eq!(town.set(of("", "a")).await.expect("any owner").owner, "isvc", "it stays");
     let told = |owner: &str| GetVModelStatusRequest { v_model_id: "v".to_owned(), owner: owner.to_owned() };
     let other = town.client.get_v_model_status(told("ksp")).await.expect("told").into_inner();
     assert_eq!(other.status(), VModelStatus::NotFound);
@@ -140,6 +139,13 @@ async fn owners_and_expected_targets_are_checked() {
     assert_eq!(town.set(expecting("a", "b")).await.expect("it is so already").target_model_id, "b");
     let new = SetVModelRequest { expected_target_model_id: "a".to_owned(), ..setting("new", "b") };
     assert_eq!(town.set(new).await.expect_err("there is none").code(), Code::FailedPrecondition);
+    let the_same = SetVModelRequest { expected_target_model_id: "b".to_owned(), ..setting("new", "b") };
+    assert_eq!(town.set(the_same).await.expect("absent, or so already").target_model_id, "b");
+    let settled = town.vmodel("new").await;
+    assert_eq!(settled.target_model_status, None, "there is no other target");
+    let delete = DeleteVModelRequest { v_model_id: "v".to_owned(), owner: String::new() };
+    town.client.delete_v_model(delete).await.expect("of any owner");
+    assert_eq!(town.vmodel("v").await.status(), VModelStatus::NotFound);
     for wrong in [setting("", "a"), setting("v", "")] {
         assert_eq!(town.set(wrong).await.expect_err("an id is empty").code(), Code::InvalidArgument);
     }

@@ -47,7 +47,8 @@ fn takes_part(world: &World, worker: &WorkerId) -> bool {
 fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
     let spec = &deployment.spec;
     let kind = spec.model_type.as_deref().unwrap_or_else(|| spec.model.format.as_str());
-    let of_type = world.policy.types.iter().filter(|(name, _)| *name == kind).flat_map(|(_, rule)| &rule.required);
+    let rule = world.policy.types.iter().find(|(name, _)| *name == kind).map(|(_, rule)| rule);
+    let of_type = rule.or(world.policy.other_types.as_ref()).into_iter().flat_map(|rule| &rule.required);
     let card = spec.model.card.as_ref().map(|pinned| pinned.card.schema_version.as_str());
     let named = world.terms(&info.id).map(|terms| &terms.schema_versions);
     info.runtimes.iter().flat_map(|runtime| &runtime.formats).any(|taken| {

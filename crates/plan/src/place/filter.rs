@@ -16,7 +16,8 @@ fn type_of(spec: &Spec) -> &str {
 
 /// Selector of the policy for all models of a deployment's type.
 pub(super) fn by_type<'p>(policy: &'p Policy, spec: &Spec) -> Option<&'p Selector> {
-    if policy.types.is_empty() { None } else { policy.types.get(type_of(spec)) }
+    let named = if policy.types.is_empty() { None } else { policy.types.get(type_of(spec)) };
+    named.or(policy.other_types.as_ref())
 }
 
 /// Why a worker may never hold a deployment, whatever the time and the load.
@@ -89,6 +90,6 @@ pub(super) fn reject(
         return Some(rejection);
     }
     let failure = work.entry.failure(revision, worker, draft.now)?;
-    let message = format!("{} ({})", failure.message.trim_end_matches('.'), failure.category.as_str());
+    let message = format!("{}: {}", failure.category.as_str(), failure.message);
     Some(Rejection::FailedHere { until: failure.until, message })
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use berth_spec::{ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, WorkerId, WorkerInfo};
+use berth_spec::{ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, ModelFormat, WorkerId, WorkerInfo};
 
 use super::{Liveness, TrackedDeployment, World, apply::set_in};
 use crate::{Record, claim::Basis};
@@ -119,8 +119,26 @@ impl World {
         }
     }
 
-    /// Keeps `largest` true, and has those looked at again that fit where they did not, or no longer do.
+    /// The memory to set aside for a model of which nothing is known.
+    pub(crate) fn default_claim(&self, format: &ModelFormat) -> ByteSize {
+        let said = self.default_claims.iter().filter(|(taken, _)| taken.takes(format)).map(|(_, size)| *size);
+        said.max().unwrap_or(self.policy.default_claim)
+    }
+
+    /// Keeps `largest` and `default_claims` true, and has those looked at again that fit where they did not, or no longer
+    /// do.
     pub(super) fn measure_workers(&mut self) {
+        self.default_claims.clear();
+        let runtimes =
+            self.workers.values().filter_map(|tracked| tracked.info.as_ref()).flat_map(|info| &info.runtimes);
+        for (formats, size) in runtimes.filter_map(|runtime| Some((&runtime.formats, runtime.default_size?))) {
+            for taken in formats {
+                match self.default_claims.iter_mut().find(|(known, _)| known == taken) {
+                    Some((_, most)) => *most = size.max(*most),
+                    None => self.default_claims.push((taken.clone(), size)),
+                }
+            }
+        }
         let largest = self.workers.values().map(super::TrackedWorker::memory).max().unwrap_or_default();
         let before = std::mem::replace(&mut self.largest, largest);
         let never = |need: ByteSize, largest: ByteSize| largest > ByteSize::ZERO && need > largest;

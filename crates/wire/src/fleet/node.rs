@@ -58,7 +58,7 @@ impl From<&WorkerInfo> for v1::WorkerInfo {
 }
 
 fn runtime_to(runtime: &RuntimeInfo) -> v1::Runtime {
-    let RuntimeInfo { name, formats, memory, max_models, device_memory } = runtime;
+    let RuntimeInfo { name, formats, memory, max_models, device_memory, default_size } = runtime;
     let format =
         |format: &FormatSupport| v1::FormatSupport { name: format.name.clone(), versions: format.versions.clone() };
     v1::Runtime {
@@ -67,11 +67,12 @@ fn runtime_to(runtime: &RuntimeInfo) -> v1::Runtime {
         memory: memory.map(|memory| memory.0),
         max_models: *max_models,
         device_memory: device_memory.map(|memory| memory.0),
+        default_size: default_size.map(|size| size.0),
     }
 }
 
 fn runtime_of(runtime: v1::Runtime) -> RuntimeInfo {
-    let v1::Runtime { name, formats, memory, max_models, device_memory } = runtime;
+    let v1::Runtime { name, formats, memory, max_models, device_memory, default_size } = runtime;
     let format = |format: v1::FormatSupport| FormatSupport { name: format.name, versions: format.versions };
     RuntimeInfo {
         name,
@@ -79,5 +80,6 @@ fn runtime_of(runtime: v1::Runtime) -> RuntimeInfo {
         memory: memory.map(ByteSize),
         max_models,
         device_memory: device_memory.map(ByteSize),
+        default_size: default_size.map(ByteSize),
     }
 }

@@ -6,15 +6,17 @@
 //! load:  room ─▶ (guess) ─▶ loadModel ─▶ (modelSize) ─▶ SpiModel          end: unloadModel, until it is done
 //! call:  any gRPC method ─▶ the model's id in metadata, and in the message where the method wants it ─▶ the runtime
 //! ```
-//! Reading order: [`address`] and `lines` are the way there, `control` its five methods, `limits` and `methods` what it says
-//! of itself. `room` counts what it holds; `model` is one model: `head`, `inject` and `body` carry a call, `lost` recognizes
-//! that the model is not there any more, `gate` bounds calls, `tensors` are requests in the Open Inference Protocol.
+//! Reading order: [`address`] and `lines` are the way there, `control` its five methods (`called`: by which name), `limits` and
+//! `methods` what it says of itself. `room` counts what it holds; `model` is one model: `head`, `inject` and `body` carry a
+//! call, `lost` recognizes that the model is not there any more, `unavailable` says so as ModelMesh does, `gate` bounds calls,
+//! `tensors` are requests in the Open Inference Protocol.
 //!
 //! `runtimeStatus` is asked at the start only: a runtime unloads everything before it answers READY.
 
 pub mod address;
 
 mod body;
+mod called;
 mod control;
 mod gate;
 mod head;
@@ -26,8 +28,10 @@ mod methods;
 mod model;
 mod room;
 mod tensors;
+mod unavailable;
 
 use std::{
+    collections::VecDeque,
     path::Path,
     sync::{Arc, mpsc},
     time::Duration,
@@ -81,6 +85,62 @@ pub struct Settings {
     pub device_memory: Option<ByteSize>,
     /// The time in which it must be ready.
     pub start: Duration,
+    /// Another address where it may be; the first that answers is taken.
+    pub alternative: Option<Address>,
+    /// Memory that is kept free of models, so that a load need not wait for what is being unloaded.
+    pub unload_reserve: Reserve,
+    /// UNAVAILABLE of the runtime reaches callers as INTERNAL, as ModelMesh has it.
+    pub wraps_unavailable: bool,
+    /// Requests that a model of limited concurrency holds at once, running and waiting.
+    pub in_flight: InFlight,
+}
+
+impl Settings {
+    /// A runtime at an address, with defaults for the rest.
+    #[must_use]
+    pub fn new(name: impl Into<String>, address: Address) -> Self {
+        Self {
+            name: name.into(),
+            address,
+            inference: None,
+            formats: vec![FormatSupport { name: FormatSupport::ANY.to_owned(), versions: Vec::new() }],
+            memory: None,
+            max_models: None,
+            device_memory: None,
+            start: START,
+            alternative: None,
+            unload_reserve: Reserve::None,
+            wraps_unavailable: false,
+            in_flight: InFlight::Default,
+        }
+    }
+}
+
+/// The time that a runtime may take until it is ready, unless somebody says: ModelMesh's figure.
+pub const START: Duration = Duration::from_secs(180);
+
+/// Memory of a runtime that is kept for models that are being unloaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Reserve {
+    /// None: a load waits until what leaves is unloaded.
+    #[default]
+    None,
+    /// So much.
+    Bytes(ByteSize),
+    /// By ModelMesh's rule: a quarter of a model of default size per load at once, between 1 and 10 % of the memory.
+    ByLoads,
+}
+
+/// The bound on requests at once of a model whose runtime limits concurrency.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum InFlight {
+    /// Eight times its concurrency, at least 16, beside those that run.
+    #[default]
+    Default,
+    /// So many.
+    Most(usize),
+    /// None.
+    Unlimited,
 }
 
 /// Why a runtime cannot be used.
@@ -120,6 +180,7 @@ struct Process {
     lines: Lines,
     limits: Limits,
     room: Room,
+    wraps_unavailable: bool,
     loading: Semaphore,
     tokio: Option<Tokio>,
 }
@@ -134,26 +195,27 @@ impl SpiRuntime {
             .enable_all()
             .build()
             .map_err(thread)?;
-        let endpoint = settings.address.endpoint()?;
-        let inference = settings.inference.as_ref().unwrap_or(&settings.address).endpoint()?;
         let _entered = tokio.enter();
-        let control = Control::new(endpoint.connect_lazy());
+        let mut places = Vec::new();
+        for address in std::iter::once(&settings.address).chain(&settings.alternative) {
+            places.push((address.clone(), Control::new(address.endpoint()?.connect_lazy())));
+        }
         // A thread that already runs futures may build a worker: it waits for another one's word.
         let (ready, word) = mpsc::channel();
-        let (of, address, start) = (settings.name.clone(), settings.address.to_string(), settings.start);
+        let (of, start) = (settings.name.clone(), settings.start);
         tokio.spawn(async move {
-            let limits = until_ready(&control, (of, address), start).await;
-            let _ = ready.send(limits.map(|limits| (control, limits)));
+            let _ = ready.send(until_ready(places, of, start).await);
         });
         let gone = std::io::Error::other("its thread ended");
-        let (control, mut limits) = word.recv().map_err(|_| thread(gone))??;
+        let (address, control, mut limits) = word.recv().map_err(|_| thread(gone))??;
+        let inference = settings.inference.as_ref().unwrap_or(&address).endpoint()?;
         if let Some(memory) = settings.memory {
             limits.capacity = memory.0;
         }
         tracing::info!(
             event = "runtime_ready",
             runtime = settings.name,
-            address = %settings.address,
+            %address,
             version = limits.version,
             capacity = %ByteSize(limits.capacity),
             parallel_loads = limits.loads,
@@ -162,7 +224,8 @@ impl SpiRuntime {
             name: settings.name.clone(),
             control,
             lines: Lines::new(inference),
-            room: Room::new(limits.capacity),
+            room: Room::new(limits.capacity, limits.reserve(settings.unload_reserve)),
+            wraps_unavailable: settings.wraps_unavailable,
             loading: Semaphore::new(limits.loads),
             limits,
             tokio: Some(tokio),
@@ -203,7 +266,7 @@ impl SpiRuntime {
         let memory = ByteSize(size.unwrap_or(expected));
         process.room.measured(&asked.model_id, memory.0);
         let most = usize::try_from(answer.max_concurrency).unwrap_or(usize::MAX);
-        let gate = (limits.limits_concurrency && most > 0).then(|| Gate::new(most));
+        let gate = (limits.limits_concurrency && most > 0).then(|| Gate::new(most, self.settings.in_flight));
         let declared = revision.signature.as_deref().cloned().map(Arc::new);
         let metrics = self.families.model(&request.serving.deployment);
         entered.stays();
@@ -214,13 +277,14 @@ impl SpiRuntime {
 
 impl Runtime for SpiRuntime {
     fn info(&self) -> RuntimeInfo {
-        let said = Some(self.process.limits.capacity).filter(|capacity| *capacity > 0).map(ByteSize);
+        let room = self.process.room.for_models();
         RuntimeInfo {
             name: self.settings.name.clone(),
             formats: self.settings.formats.clone(),
-            memory: self.settings.memory.or(said),
+            memory: Some(room).filter(|room| *room > 0).map(ByteSize),
             max_models: self.settings.max_models,
             device_memory: self.settings.device_memory,
+            default_size: Some(ByteSize(self.process.limits.default_size)),
         }
     }
 
@@ -241,28 +305,36 @@ impl Runtime for SpiRuntime {
     }
 }
 
-/// Asks until the runtime is ready.
+/// Asks at each place in turn until the runtime is ready at one of them. A place that has answered is the runtime's.
 async fn until_ready(
-    control: &Control,
-    (name, address): (String, String),
+    places: Vec<(Address, Control)>,
+    name: String,
     start: Duration,
-) -> Result<Limits, OpenError> {
+) -> Result<(Address, Control, Limits), OpenError> {
     let end = Instant::now() + start;
     let mut told = false;
-    loop {
+    let mut places = VecDeque::from(places);
+    while let Some((address, control)) = places.pop_front() {
         let why = match control.status().await {
-            Ok(status) if status.status() == runtime_status_response::Status::Ready => return Ok(Limits::of(status)),
-            Ok(status) => format!("it says {}", status.status().as_str_name()),
+            Ok(status) if status.status() == runtime_status_response::Status::Ready => {
+                return Ok((address, control, Limits::of(status)));
+            }
+            Ok(status) => {
+                places.clear();
+                format!("it says {}", status.status().as_str_name())
+            }
             Err(status) => status.message().to_owned(),
         };
         if !std::mem::replace(&mut told, true) {
-            tracing::info!(event = "runtime_awaited", runtime = name, address, why);
+            tracing::info!(event = "runtime_awaited", runtime = name, %address, why);
         }
         if Instant::now() + POLL > end {
-            return Err(OpenError::NotReady { name, address, after: start, why });
+            return Err(OpenError::NotReady { name, address: address.to_string(), after: start, why });
         }
+        places.push_back((address, control));
         sleep(POLL).await;
     }
+    Err(OpenError::NotReady { name, address: String::new(), after: start, why: "it has no address".to_owned() })
 }
 
 /// The texts that go to the runtime.

@@ -48,10 +48,14 @@ async fn answered(models: &Models, request: Request<Incoming>) -> Result<Respons
         match asked.split_once('=') {
             None if asked == "purge" => models.purge(),
             Some(("delay", millis)) => tokio::time::sleep(Duration::from_millis(number(millis)?)).await,
+            Some(("lose", times)) if models.loses(number(times)?) => {
+                return Err(Status::not_found(format!("model {id} is not loaded")));
+            }
+            Some(("lose", _)) => {}
             Some(("error", error)) => return Err(error_of(error)),
             _ => {
                 return Err(Status::invalid_argument(format!(
-                    "testing: {asked:?} is purge, delay=MS or error=CODE:TEXT"
+                    "testing: {asked:?} is purge, lose=TIMES, delay=MS or error=CODE:TEXT"
                 )));
             }
         }

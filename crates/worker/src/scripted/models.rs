@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -29,6 +29,8 @@ pub(super) struct Models {
     loading: AtomicU32,
     most: AtomicU32,
     asked: AtomicU32,
+    /// Calls that ask for it to be lost.
+    losing: AtomicU64,
 }
 
 #[derive(Default)]
@@ -58,6 +60,7 @@ impl Models {
             loading: AtomicU32::new(0),
             most: AtomicU32::new(0),
             asked: AtomicU32::new(0),
+            losing: AtomicU64::new(0),
         }
     }
 
@@ -79,6 +82,16 @@ impl Models {
 
     pub(super) fn purge(&self) {
         self.held().loaded.clear();
+    }
+
+    /// Forgets all models at so many of such calls in a row; the next one is answered. True: forgotten.
+    pub(super) fn loses(&self, times: u64) -> bool {
+        let before = self.losing.fetch_add(1, Ordering::AcqRel);
+        let forgets = before % times.saturating_add(1) < times;
+        if forgets {
+            self.purge();
+        }
+        forgets
     }
 
     pub(super) fn refuse(&self, text: &str) {

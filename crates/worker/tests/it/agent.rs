@@ -19,7 +19,7 @@ use berth_worker::{
     artifacts::{Artifact, Source},
     order::{Limits, PARALLEL_PREPARATIONS},
     prepare::Miss,
-    replica::{Facts, retry_delay},
+    replica::{Facts, Retries},
 };
 
 const LIMITS: Limits = Limits { memory: ByteSize(100), models: None, parallel_loads: 2, parallel_fetches: 4 };
@@ -342,7 +342,8 @@ fn what_the_process_takes_beside_its_models_is_told_in_steps_and_kept_free() {
 fn transient_failures_are_retried_three_times_then_not() {
     let mut s = Stage::new();
     s.whole(vec![placed("a", 10)]);
-    let delays: Vec<_> = (1..=5).map(|attempts| retry_delay(attempts).map(|delay| delay.as_secs())).collect();
+    let delays: Vec<_> =
+        (1..=5).map(|attempts| Retries::default().delay(attempts).map(|delay| delay.as_secs())).collect();
     assert_eq!(delays, [Some(30), Some(60), Some(120), None, None]);
     for delay in delays.iter().take(4) {
         let before = s.now;

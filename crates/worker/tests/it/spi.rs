@@ -35,6 +35,11 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn start(settings: scripted::Settings) -> Self {
+        Self::declared(settings, |settings| settings)
+    }
+
+    /// The same, with the runtime declared otherwise.
+    pub(crate) fn declared(settings: scripted::Settings, otherwise: impl FnOnce(Settings) -> Settings) -> Self {
         let tokio = tokio::runtime::Runtime::new().expect("threads");
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("runtime.sock");
@@ -42,21 +47,16 @@ impl Bench {
         let counts = server.counts();
         drop(tokio.spawn(server.run()));
         let address = format!("unix:{}", socket.display()).parse().expect("an address");
-        let runtime = SpiRuntime::open(declared(address), Families::register(&mut Registry::default()));
+        let runtime = SpiRuntime::open(otherwise(declared(address)), Families::register(&mut Registry::default()));
         Self { runtime: runtime.expect("it is ready"), counts, tokio, _folder: folder }
     }
 }
 
 pub(crate) fn declared(address: Address) -> Settings {
     Settings {
-        name: "scripted".to_owned(),
-        address,
-        inference: None,
         formats: vec![berth_spec::FormatSupport { name: "scripted".to_owned(), versions: vec![] }],
-        memory: None,
-        max_models: None,
-        device_memory: None,
         start: PATIENCE,
+        ..Settings::new("scripted", address)
     }
 }
 

@@ -363,11 +363,17 @@ pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
     let labels = proptest::collection::btree_map(text(), text(), 0..4);
     let versions = vec(text(), 0..3);
     let support = (text(), vec(text(), 0..3)).prop_map(|(name, versions)| FormatSupport { name, versions });
-    let limits = (option::of(bytes()), option::of(any::<u32>()), option::of(bytes()));
-    let runtime =
-        (text(), vec(support, 0..3), limits).prop_map(|(name, formats, (memory, max_models, device_memory))| {
-            RuntimeInfo { name, formats, memory, max_models, device_memory }
-        });
+    let limits = (option::of(bytes()), option::of(any::<u32>()), option::of(bytes()), option::of(bytes()));
+    let runtime = (text(), vec(support, 0..3), limits).prop_map(
+        |(name, formats, (memory, max_models, device_memory, default_size))| RuntimeInfo {
+            name,
+            formats,
+            memory,
+            max_models,
+            device_memory,
+            default_size,
+        },
+    );
     let rest = (option::of(any::<u32>()), text(), versions, vec(runtime, 0..3));
     (worker(), any::<u64>(), labels, bytes(), float(), vec(gpu, 0..3), rest).prop_map(
         |(id, incarnation, labels, memory, cpus, gpus, (max_models, version, schema_versions, runtimes))| WorkerInfo {

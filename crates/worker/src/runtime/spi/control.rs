@@ -12,12 +12,15 @@ use berth_wire::mmesh::{
 };
 use tonic::{Code, Request, Status, transport::Channel};
 
+use super::called::Called;
 use crate::runtime::LoadError;
 
 /// A guess that takes longer is none: the runtime must answer at once.
 const PREDICT: Duration = Duration::from_millis(500);
 /// The time limit of measuring a model: ModelMesh's figure.
 const MEASURE: Duration = Duration::from_secs(30);
+/// The time limit of a question whether a model is there: it is asked while a request waits.
+const THERE: Duration = Duration::from_secs(2);
 /// The time limit of one answer about its state.
 const STATUS: Duration = Duration::from_secs(10);
 /// The time limit of one attempt to unload: freeing tens of gigabytes passes, and one lost answer does not keep a
@@ -26,19 +29,25 @@ const UNLOAD: Duration = Duration::from_secs(60);
 
 /// The client.
 pub(super) struct Control {
-    client: ModelRuntimeClient<Channel>,
+    client: ModelRuntimeClient<Called>,
+    called: Called,
     /// True once the runtime has said that it guesses no sizes.
     predicts_not: AtomicBool,
 }
 
 impl Control {
     pub(super) fn new(channel: Channel) -> Self {
-        Self { client: ModelRuntimeClient::new(channel), predicts_not: AtomicBool::new(false) }
+        let called = Called::new(channel);
+        Self { client: ModelRuntimeClient::new(called.clone()), called, predicts_not: AtomicBool::new(false) }
     }
 
     pub(super) async fn status(&self) -> Result<RuntimeStatusResponse, Status> {
-        let answer = self.client.clone().runtime_status(within(RuntimeStatusRequest {}, STATUS)).await?;
-        Ok(answer.into_inner())
+        loop {
+            match self.client.clone().runtime_status(within(RuntimeStatusRequest {}, STATUS)).await {
+                Err(status) if status.code() == Code::Unimplemented && self.called.by_old_name() => {}
+                answer => return answer.map(tonic::Response::into_inner),
+            }
+        }
     }
 
     /// A guess in bytes; `None`: there is none.
@@ -72,6 +81,13 @@ impl Control {
         let request = ModelSizeRequest { model_id: id.to_owned() };
         let answer = self.client.clone().model_size(within(request, MEASURE)).await.ok()?;
         Some(answer.into_inner().size_in_bytes).filter(|size| *size > 0)
+    }
+
+    /// True if the runtime says that it does not hold a model. One that does not tell sizes says nothing.
+    pub(super) async fn lacks(&self, id: &str) -> bool {
+        let request = ModelSizeRequest { model_id: id.to_owned() };
+        let answer = self.client.clone().model_size(within(request, THERE)).await;
+        answer.is_err_and(|status| status.code() == Code::NotFound)
     }
 
     /// Unloads; a model that is not there is unloaded.

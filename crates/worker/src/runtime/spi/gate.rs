@@ -11,6 +11,8 @@ use std::{
 use berth_spec::{InferError, inference::Shed};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::InFlight;
+
 /// Requests that wait for each one that runs, and how many there are at least: ModelMesh's figures.
 const WAITING_PER_RUN: usize = 8;
 const WAITING_AT_LEAST: usize = 16;
@@ -27,9 +29,13 @@ pub(super) struct Gate {
 
 impl Gate {
     /// Lets `most` in at once.
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize, in_flight: InFlight) -> Self {
         let most = most.clamp(1, Semaphore::MAX_PERMITS);
-        let most_waiting = most.saturating_mul(WAITING_PER_RUN).max(WAITING_AT_LEAST);
+        let most_waiting = match in_flight {
+            InFlight::Default => most.saturating_mul(WAITING_PER_RUN).max(WAITING_AT_LEAST),
+            InFlight::Most(all) => all.saturating_sub(most),
+            InFlight::Unlimited => usize::MAX,
+        };
         Self { running: Arc::new(Semaphore::new(most)), waiting: AtomicUsize::new(0), most_waiting }
     }
 
@@ -79,7 +85,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_line_has_an_end() {
-        let gate = Gate::new(1);
+        let gate = Gate::new(1, InFlight::Default);
         let first = gate.enter(None).await.expect("a place");
         let mut line: Vec<_> = (0..16).map(|_| Box::pin(gate.enter(None))).collect();
         assert!(line.iter_mut().all(|waits| waits.as_mut().now_or_never().is_none()));

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use berth_wire::mmesh::RuntimeStatusResponse;
 
-use super::methods::Methods;
+use super::{Reserve, methods::Methods};
 
 /// The size of a model of which nothing is known, where the runtime does not say: ModelMesh's.
 const DEFAULT_SIZE: u64 = 1 << 20;
@@ -32,6 +32,19 @@ pub(super) struct Limits {
 }
 
 impl Limits {
+    /// The part of the capacity, in bytes, that is kept for models that are being unloaded.
+    pub(super) fn reserve(&self, reserve: Reserve) -> u64 {
+        match reserve {
+            Reserve::None => 0,
+            Reserve::Bytes(bytes) => bytes.0.min(self.capacity / 2),
+            Reserve::ByLoads => {
+                let share = if self.loads <= 2 { 2 } else { 4 };
+                let for_loads = self.default_size.saturating_mul(self.loads as u64) / share;
+                for_loads.clamp(self.capacity / 100, self.capacity / 10)
+            }
+        }
+    }
+
     pub(super) fn of(status: RuntimeStatusResponse) -> Self {
         let known = |value: u64, otherwise: u64| if value == 0 { otherwise } else { value };
         let timeout = u64::from(status.model_loading_timeout_ms);
@@ -49,5 +62,27 @@ impl Limits {
             limits_concurrency: status.limit_model_concurrency,
             methods: Methods::new(paths, status.allow_any_method),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_is_modelmeshs() {
+        let of = |loads, default_size, capacity| {
+            let status = RuntimeStatusResponse {
+                max_loading_concurrency: loads,
+                default_model_size_in_bytes: default_size,
+                capacity_in_bytes: capacity,
+                ..RuntimeStatusResponse::default()
+            };
+            Limits::of(status).reserve(Reserve::ByLoads)
+        };
+        const MIB: u64 = 1 << 20;
+        assert_eq!(of(6, 50 * MIB, 1024 * MIB), 75 * MIB);
+        assert_eq!(of(1, MIB, 1000 * MIB), 10 * MIB, "at least a hundredth");
+        assert_eq!(of(8, 500 * MIB, 1000 * MIB), 100 * MIB, "at most a tenth");
     }
 }

@@ -27,6 +27,8 @@ use berth_wire::mmesh::LoadModelRequest;
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{Response, request::Parts};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::{Code, Status, client::GrpcService as _};
 
@@ -36,7 +38,7 @@ use super::{
     gate::Gate,
     head::{self, IdHeaders},
     inject::{self, Injecting},
-    lost, tensors,
+    lost, tensors, unavailable,
 };
 use crate::runtime::{
     Health, LoadError, LoadedModel,
@@ -47,11 +49,14 @@ use crate::runtime::{
 /// When to try again while the model is being loaded again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Loads that changed nothing, within [`FRUITLESS_FOR`], after which a missing model is not loaded again: by then the runtime
-/// means something else by that word, and its callers get it as it is.
+/// Loads that changed nothing, within [`FRUITLESS_FOR`], after which a model is loaded again only if the runtime itself says
+/// that it does not hold it: by then it means something else by that word, and its callers get it as it is.
 const FRUITLESS: u32 = 3;
 /// The time for which they count.
 const FRUITLESS_FOR: Duration = Duration::from_secs(60);
+
+/// Loads for one request. A runtime that loses a model more often while it waits is not well.
+const MENDS: u32 = 3;
 
 /// A model of a runtime.
 pub(super) struct SpiModel {
@@ -135,27 +140,70 @@ impl SpiModel {
         };
         let body = match path {
             [] => body,
-            path => {
-                http_body_util::BodyExt::boxed_unsync(Injecting::new(body, inject::field(path, &self.request.model_id)))
+            path => Injecting::new(body, inject::field(path, &self.request.model_id)).boxed_unsync(),
+        };
+        let (kept, mut body) = Kept::of(body);
+        let mut mends = 0;
+        loop {
+            let loads = self.mending.loads.load(Ordering::Acquire);
+            let answer = self.send(parts, body).await?;
+            let lost = lost::at_once(&answer).as_ref().and_then(lost::reason);
+            let Some(why) = self.reason_to_mend(lost, mends).await else {
+                kept.forget();
+                return Ok(self.answered(parts, answer, permit));
+            };
+            if mends == MENDS {
+                return Err(InferError::shed(Shed::Unavailable, format!("{why}, again and again"), RETRY));
             }
-        };
-        let (kept, body) = Kept::of(body);
-        let loads = self.mending.loads.load(Ordering::Acquire);
-        let answer = self.send(parts, body).await?;
-        let Some(why) = lost::at_once(&answer).as_ref().and_then(lost::reason).filter(|_| self.mends()) else {
-            kept.forget();
-            return Ok(guarded(answer, permit));
-        };
-        self.mend(loads, &why).await?;
-        let Some(body) = kept.again() else {
-            let message = "the runtime had lost the model, which is loaded again now: send the request again";
-            return Err(InferError::shed(Shed::Unavailable, message, Duration::ZERO));
-        };
-        let answer = self.send(parts, body).await?;
-        if lost::at_once(&answer).as_ref().and_then(lost::reason).is_some() {
+            self.mend(loads, &why).await?;
+            mends += 1;
+            let Some(again) = kept.again() else {
+                let message = "the runtime had lost the model, which is loaded again now: send the request again";
+                return Err(InferError::shed(Shed::Unavailable, message, Duration::ZERO));
+            };
+            body = again;
+        }
+    }
+
+    /// The reason, if any, to load the model again and to repeat the request, of an answer that says
+    /// `lost`. `None`: the answer is the runtime's own. `mends`: how often that was done for this request.
+    ///
+    /// NOT_FOUND may mean that the model is missing, or something that the request names. Once a load has not changed it, the
+    /// runtime is asked.
+    async fn reason_to_mend(&self, lost: Option<String>, mends: u32) -> Option<String> {
+        let why = lost?;
+        if mends == 0 && self.mends() || self.process.control.lacks(&self.request.model_id).await {
+            return Some(why);
+        }
+        if mends > 0 {
             self.mending.was_fruitless();
         }
-        Ok(guarded(answer, permit))
+        None
+    }
+
+    /// The answer as the caller gets it.
+    fn answered(
+        &self,
+        parts: &Parts,
+        mut answer: Response<tonic::body::Body>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Response<exchange::Body> {
+        if !self.process.wraps_unavailable {
+            return guarded(answer, permit);
+        }
+        let method = parts.uri.path().trim_start_matches('/').to_owned();
+        unavailable::wrap(answer.headers_mut(), &method);
+        answer.map(|body| {
+            let body = Guarded::boxed(body, permit);
+            let wrapped = body.map_frame(move |frame| match frame.into_trailers() {
+                Ok(mut trailers) => {
+                    unavailable::wrap(&mut trailers, &method);
+                    Frame::trailers(trailers)
+                }
+                Err(frame) => frame,
+            });
+            wrapped.boxed_unsync()
+        })
     }
 
     async fn send(&self, parts: &Parts, body: exchange::Body) -> Result<Response<tonic::body::Body>, InferError> {
@@ -323,10 +371,13 @@ impl LoadedModel for SpiModel {
         ran.map(drop).map_err(|error| LoadError::new(FailureCategory::Validation, error.to_string()))
     }
 
-    /// Unloads it, and waits until that is done or failed once. Its requests end as the runtime has it.
+    /// Unloads it, and waits until that is done or failed once, unless memory is kept for it meanwhile. Its requests end as the runtime has it.
     fn end(&self) {
         if !self.ended.swap(true, Ordering::AcqRel) {
             let word = self.process.leave(&self.request.model_id);
+            if self.process.room.leaves_beside() {
+                return;
+            }
             // Disconnected: done, or tried again later.
             let _ = word.recv_timeout(UNLOAD_WAIT);
         }

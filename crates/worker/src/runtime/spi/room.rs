@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(180);
 pub(super) struct Room {
     /// In bytes; 0: not known.
     capacity: u64,
+    /// The part of it that is kept for models that are leaving.
+    reserve: u64,
     models: Mutex<HashMap<String, Standing>>,
     changed: Notify,
 }
@@ -37,8 +39,19 @@ struct Standing {
 }
 
 impl Room {
-    pub(super) fn new(capacity: u64) -> Self {
-        Self { capacity, models: Mutex::default(), changed: Notify::new() }
+    pub(super) fn new(capacity: u64, reserve: u64) -> Self {
+        Self { capacity, reserve, models: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// The bytes that models may take; 0: not known.
+    pub(super) fn for_models(&self) -> u64 {
+        self.capacity.saturating_sub(self.reserve)
+    }
+
+    /// True if what is leaving fits into the part that is kept for it: then nobody waits for it.
+    pub(super) fn leaves_beside(&self) -> bool {
+        let leaving: u64 = self.locked().values().filter(|one| one.leaving.is_some()).map(|one| one.size).sum();
+        self.reserve > 0 && leaving <= self.reserve
     }
 
     /// Takes the first of `names` that is free, and room for `size` bytes. One that is just leaving is waited for. Gives the
@@ -118,7 +131,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_has_not_left_counts() {
-        let room = Room::new(100);
+        let room = Room::new(100, 0);
         assert_eq!(room.enter(["a", "a@1"], 60).await.ok(), Some("a"));
         assert_eq!(room.enter(["a", "a@2"], 60).await.ok(), Some("a@2"), "what the plan wants is not refused here");
         let _again = room.leave("a");
@@ -131,8 +144,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_leaves_has_a_place_of_its_own() {
+        let room = Room::new(100, 20);
+        assert_eq!(room.for_models(), 80);
+        for name in ["a", "b", "c", "d"] {
+            room.enter([name, name], 20).await.expect("room");
+        }
+        let _leaves = room.leave("a");
+        assert!(room.leaves_beside());
+        assert_eq!(room.enter(["e", "e"], 20).await.ok(), Some("e"), "nobody waits for it");
+        let _leaves = room.leave("b");
+        assert!(!room.leaves_beside(), "two of them do not fit");
+        assert!(room.enter(["f", "f"], 20).now_or_never().is_none());
+        room.gone("a");
+        assert_eq!(room.enter(["f", "f"], 20).await.ok(), Some("f"));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_model_that_comes_back_ends_the_attempts_to_unload_it() {
-        let room = Room::new(0);
+        let room = Room::new(0, 0);
         room.enter(["a", "a@1"], 1).await.expect("a name");
         let again = room.leave("a");
         let mut back = Box::pin(room.enter(["a", "a@1"], 1));

@@ -9,7 +9,7 @@ use berth_mesh::exchange;
 use berth_spec::{Datatype, InferError, InferRequest, Tensor, inference::Shed};
 use berth_wire::mmesh::LoadModelRequest;
 use berth_worker::{
-    runtime::{LoadedModel, Runtime as _},
+    runtime::{LoadedModel, Runtime as _, spi::Settings},
     scripted,
 };
 use bytes::Bytes;
@@ -128,6 +128,31 @@ fn not_found_is_the_answer_where_the_model_is_there() {
         assert_eq!(status(&answer.expect("an answer")), "5");
     }
     assert_eq!(bench.counts.loads(), 4, "it was loaded some more times, to see, and then believed");
+}
+
+#[test]
+fn a_model_that_is_lost_again_and_again_is_loaded_as_often() {
+    let bench = Bench::start(scripted::Settings::default());
+    let loaded = bench.runtime.load(&request("m", "SIZE_1")).expect("it loads");
+    for _ in 0..5 {
+        let testing = [("testing", "lose=2")];
+        let answer = bench.tokio.block_on(call(&*loaded.model, "/a.B/c", &testing, framed(b"x")));
+        assert_eq!(status(&answer.expect("an answer")), "0");
+    }
+    assert_eq!(bench.counts.loads(), 11, "twice for each request");
+    let hopeless = bench.tokio.block_on(call(&*loaded.model, "/a.B/c", &[("testing", "lose=99")], framed(b"x")));
+    assert!(matches!(hopeless, Err(InferError::Shed { reason: Shed::Unavailable, .. })), "{hopeless:?}");
+}
+
+#[test]
+fn unavailable_is_internal_where_modelmesh_says_so() {
+    let wraps = |settings| Settings { wraps_unavailable: true, ..settings };
+    let bench = Bench::declared(scripted::Settings::default(), wraps);
+    let loaded = bench.runtime.load(&request("m", "SIZE_1")).expect("it loads");
+    let testing = [("testing", "error=UNAVAILABLE:busy")];
+    let answer = bench.tokio.block_on(call(&*loaded.model, "/a.B/c", &testing, framed(b"x"))).expect("an answer");
+    assert_eq!(status(&answer), "13");
+    assert_eq!(answer.0["grpc-message"], "ModelRuntime%20UNAVAILABLE:%20a.B/c:%20UNAVAILABLE:%20busy");
 }
 
 #[test]
