@@ -257,15 +257,19 @@ impl Worker {
         self.leaving.clone()
     }
 
+    fn agent(&self) -> Agent {
+        Agent::new(self.info.id.clone(), self.info.incarnation, self.limits)
+            .retrying(self.retries)
+            .reading(self.info.schema_versions.clone())
+            .with_gpus(self.info.gpus.clone())
+    }
+
     /// Works until `shutdown`, then drains and unloads everything.
     pub async fn run(self, link: WorkerLink, shutdown: CancellationToken) -> Stopped {
         let WorkerLink { mut assignments, reports } = link;
         let (completions, mut completed) = mpsc::channel(COMPLETIONS);
         let clock = Clock::start();
-        let mut agent = Agent::new(self.info.id.clone(), self.info.incarnation, self.limits)
-            .retrying(self.retries)
-            .reading(self.info.schema_versions.clone())
-            .with_gpus(self.info.gpus.clone());
+        let mut agent = self.agent();
         let mut outbox = Outbox::default();
         let (mut load, mut usage) = (LoadWatch::new(self.limits.memory, self.gpus), UsageWatch::default());
         let mut overhead = OverheadWatch::new(&self.deps.runtimes, self.limits.memory);
