@@ -3,7 +3,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use berth_control::api::{Beside, FunctionBoard, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters};
+use berth_control::api::{
+    Beside, FunctionBoard, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters,
+};
 use berth_functions::source::Host;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
