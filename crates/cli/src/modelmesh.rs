@@ -11,7 +11,7 @@ mod bootstrap;
 mod environment;
 mod etcd;
 mod probe;
-mod types;
+mod type_constraints;
 
 use std::{
     ffi::OsString,

@@ -158,7 +158,7 @@ pub(crate) struct ServerSettings {
     pub(crate) labels: BTreeMap<String, String>,
     /// Label requirements by model type, for the controller.
     pub(crate) types: BTreeMap<String, Selector>,
-    /// What else differs from the planner's defaults.
+    /// Other differences to the planner's defaults.
     pub(crate) planning: Planning,
     /// Model servers that the worker uses.
     pub(crate) runtimes: Vec<berth_worker::runtime::spi::Settings>,

@@ -11,7 +11,7 @@ use berth_worker::runtime::spi::{self, InFlight, Reserve, address::Address};
 
 use super::{
     etcd::KvStore,
-    types::{self, TypeConstraints},
+    type_constraints::{self, TypeConstraints},
 };
 
 /// The port for clients where nobody says.
@@ -154,7 +154,7 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
 
 /// The labels of the instance: each is there, and has no value of its own.
 fn labels(list: &str) -> impl Iterator<Item = (String, String)> {
-    list.split(',').map(str::trim).filter(|label| !label.is_empty()).map(types::label)
+    list.split(',').map(str::trim).filter(|label| !label.is_empty()).map(type_constraints::label)
 }
 
 fn runtime<'v>(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_plan::Policy;
 use berth_spec::deployment::Selector;
 
-/// What differs from the planner's defaults.
+/// Differences to the planner's defaults.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Planning {
     /// Requests per minute that one copy should have at most.
