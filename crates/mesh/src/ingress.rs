@@ -133,7 +133,7 @@ impl Ingress {
             if let Some((_, hook)) = self.beside.as_ref().filter(|(paths, _)| ours(paths)) {
                 return hook(request).await.map(|body| ReplyBody::Grpc(tonic::body::Body::new(body)));
             }
-            return opaque::answer(stack, request).await;
+            return Box::pin(opaque::answer(stack, request)).await;
         }
         if grpc::changes(request.uri().path())
             && let Err(foreign) = self.guard.check(request.uri(), request.headers())

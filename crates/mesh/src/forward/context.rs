@@ -44,11 +44,17 @@ impl RequestContext<'_> {
     /// The model here, if it is here now. Takes no lease.
     pub(crate) fn model(&self, here: Option<&LocalTarget>) -> Option<Arc<dyn Model>> {
         let replicas = &self.stack.parking.replicas;
-        let replica = match here {
-            Some(here) => replicas.get(&here.revision),
-            None => self.entry.route().main_version().and_then(|target| replicas.get(&target.revision)),
+        let route = self.entry.route();
+        let target = match here {
+            Some(here) => route.targets.iter().find(|target| target.revision == here.revision),
+            None => route.main_version(),
         };
-        replica.map(|replica| Arc::clone(replica.model()))
+        // The route holds it nearly always, which saves a look into the map.
+        if let Some(replica) = target.and_then(|target| target.replica.as_ref()) {
+            return Some(Arc::clone(replica.model()));
+        }
+        let revision = here.map(|here| &here.revision).or(target.map(|target| &target.revision))?;
+        replicas.get(revision).map(|replica| Arc::clone(replica.model()))
     }
 
     /// Until when a replica is waited for: a call that may last long does not wait long for its beginning.

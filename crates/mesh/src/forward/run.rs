@@ -64,7 +64,9 @@ pub(crate) async fn run<C: Codec>(
                     Some(head) => head,
                     none => none.insert(admitted.head(codec)?),
                 };
-                if let Some(forwarded) = admitted.forward(&mut retries, target, head, upload).await? {
+                // Boxed: it is most of the state, which a request that is answered here does not pay for.
+                let forwarded = Box::pin(admitted.forward(&mut retries, target, head, upload)).await?;
+                if let Some(forwarded) = forwarded {
                     admitted.received(upload.received());
                     return Ok(codec.relayed(forwarded));
                 }

@@ -141,7 +141,7 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
         && is_part(&first)
         && let Some(leading) = first.get(PREFIX..).and_then(model_name::leading)
     {
-        return begun(stack, (head, wait), (leading, first.clone()), incoming).await;
+        return Box::pin(begun(stack, (head, wait), (leading, first.clone()), incoming)).await;
     }
     // The message is small, or compressed: its name is known when all of it is here.
     let permit = stack.admission.enter().map_err(status)?;
