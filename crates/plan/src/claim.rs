@@ -56,7 +56,7 @@ pub(crate) fn need(world: &World, entry: &TrackedDeployment, revision: &Revision
     if let Some(learned) = entry.learned(&revision.id) {
         return (learned.memory, learned.basis);
     }
-    match entry.deployment.artifact.filter(|_| entry.wanted == revision.id) {
+    match entry.deployment.artifact.filter(|_| entry.wants(&revision.id)) {
         Some(size) => (world.policy.memory_of(size), Basis::Predicted),
         None => (world.default_claim(&revision.format), Basis::Default),
     }

@@ -137,7 +137,7 @@ impl<'w> Work<'w> {
         if let Some(known) = self.revisions.get(id) {
             return Some(Arc::clone(known));
         }
-        (*id == self.entry.wanted).then(|| {
+        self.entry.wants(id).then(|| {
             let revision = Arc::new(Revision::with_id(&self.entry.deployment, id.clone()));
             self.revisions.insert(Arc::clone(&revision));
             revision

@@ -190,7 +190,7 @@ fn of_one(world: &World, entry: &TrackedDeployment, found: &mut Vec<Drift>) {
             tell(DriftKind::FailedModel, Some(worker), details);
         }
     }
-    let (any, wanted) = (held.workers(|_| true), held.workers(|revision| *revision == entry.wanted));
+    let (any, wanted) = (held.workers(|_| true), held.workers(|revision| entry.wants(revision)));
     let count = |workers: &BTreeSet<_>| u32::try_from(workers.len()).unwrap_or(u32::MAX);
     if deployment.deleting || replicas.max == 0 {
         if !any.is_empty() {
@@ -199,9 +199,9 @@ fn of_one(world: &World, entry: &TrackedDeployment, found: &mut Vec<Drift>) {
         }
         return;
     }
-    let older = held.on.keys().find(|(worker, revision)| any.contains(*worker) && **revision != entry.wanted);
+    let older = held.on.keys().find(|(worker, revision)| any.contains(*worker) && !entry.wants(revision));
     if let Some((_, older)) = older.filter(|_| wanted.len() < any.len() || wanted.is_empty()) {
-        let details = format!("{} rather than {}, on {} workers", entry.wanted.hash(), older.hash(), any.len());
+        let details = format!("{} rather than {}, on {} workers", entry.wanted().hash(), older.hash(), any.len());
         tell(DriftKind::VersionUpdate, None, details);
         return;
     }

@@ -60,7 +60,7 @@ fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Strin
 pub(crate) fn standing(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Standing {
     let misplaced = || {
         let tracked = draft.world.workers.get(&replica.worker);
-        replica.revision == work.entry.wanted
+        work.entry.wants(&replica.revision)
             && tracked.is_some_and(|tracked| place::forbidden(draft.world, tracked, &work.entry.deployment).is_some())
     };
     match on_its_worker(draft, replica) {

@@ -59,9 +59,9 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> bool {
 
 fn take_up<'w>(draft: &mut Draft<'w>, entry: &'w TrackedDeployment) -> Work<'w> {
     let mut work = Work::of(entry, draft.now);
-    if let Some(known) = work.revisions.get(&entry.wanted) {
+    if let Some(known) = work.revisions.get(&entry.wanted()) {
         // The same revision may be declared in another way: its location, or the author's word on its memory.
-        let declared = Revision::with_id(&entry.deployment, entry.wanted.clone());
+        let declared = Revision::with_id(&entry.deployment, entry.wanted());
         if **known != declared {
             work.revisions.insert(Arc::new(declared));
         }

@@ -26,8 +26,8 @@ use crate::{
 
 /// Inputs of a rollout's next step.
 #[derive(Debug)]
-struct Seen<'a> {
-    wanted: &'a RevisionId,
+struct Seen {
+    wanted: RevisionId,
     generation: Generation,
     /// The cause of a failed load is gone.
     forgiven: bool,
@@ -46,7 +46,7 @@ struct Seen<'a> {
 pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let Some(before) = work.rollout.clone() else {
         if work.target > 0 {
-            work.rollout = Some(Rollout::Starting { revision: work.entry.wanted.clone() });
+            work.rollout = Some(Rollout::Starting { revision: work.entry.wanted() });
         }
         return;
     };
@@ -62,7 +62,7 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     work.rollout = Some(after);
 }
 
-fn see<'a>(draft: &Draft<'_>, work: &Work<'a>, rollout: &Rollout) -> Seen<'a> {
+fn see(draft: &Draft<'_>, work: &Work<'_>, rollout: &Rollout) -> Seen {
     let ready = |revision: &RevisionId| work.ready(draft.world, revision);
     let (from, to) = match rollout {
         Rollout::Starting { revision } | Rollout::Stable { revision } => (revision, None),
@@ -72,7 +72,7 @@ fn see<'a>(draft: &Draft<'_>, work: &Work<'a>, rollout: &Rollout) -> Seen<'a> {
     // What is assumed must not be outnumbered by less; it is no reason to go on either.
     let from_ready = if to.is_some() { work.answering(draft.world, from) } else { ready(from) };
     Seen {
-        wanted: &work.entry.wanted,
+        wanted: work.entry.wanted(),
         generation: work.entry.deployment.generation,
         forgiven: work.entry.warm.as_ref().is_some_and(|warm| warm.forgiven),
         copies: work.copies(from),
@@ -91,7 +91,7 @@ fn deadline(work: &Work<'_>, to: &RevisionId) -> Option<Time> {
     placed.map(|placed| placed + work.entry.deployment.spec.rollout.deadline)
 }
 
-fn next(state: &Rollout, seen: &Seen<'_>, now: Time) -> Rollout {
+fn next(state: &Rollout, seen: &Seen, now: Time) -> Rollout {
     let wanted = seen.wanted.clone();
     let late = seen.deadline.is_some_and(|deadline| deadline <= now);
     match state {

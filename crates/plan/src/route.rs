@@ -61,8 +61,8 @@ fn versions(world: &World, entry: &TrackedDeployment, record: Option<&Record>) -
 
 /// Version that a cold deployment would load.
 fn cold(entry: &TrackedDeployment) -> Version {
-    let name = entry.deployment.spec.model.version.clone().unwrap_or_else(|| entry.wanted.hash());
-    Version { name, revision: entry.wanted.clone(), ready: Vec::new() }
+    let name = entry.deployment.spec.model.version.clone().unwrap_or_else(|| entry.wanted().hash());
+    Version { name, revision: entry.wanted(), ready: Vec::new() }
 }
 
 fn version(revision: &Revision, ready: Vec<WorkerId>) -> Version {

@@ -19,6 +19,7 @@ mod failing;
 mod landscape;
 mod liveness;
 mod observe;
+mod pack;
 mod preload;
 mod rate;
 mod set;
@@ -56,6 +57,8 @@ use crate::{Policy, Record};
 pub struct World {
     pub(crate) policy: Policy,
     pub(crate) entries: BTreeMap<DeploymentName, TrackedDeployment>,
+    /// Number of entries when the map was last packed.
+    packed: usize,
     pub(crate) workers: Workers,
     /// Connected gateways with their regions.
     pub(crate) gateways: BTreeMap<GatewayId, Option<String>>,
@@ -128,6 +131,7 @@ impl World {
         Self {
             policy,
             entries: BTreeMap::new(),
+            packed: 0,
             workers: Workers::default(),
             gateways: BTreeMap::new(),
             measured: BTreeMap::new(),

@@ -44,7 +44,7 @@ const QUEUE_WAIT: Duration = Duration::from_secs(5);
 
 /// Database cache in bytes. Small, because the system's file cache serves the rest; the default of 1 GiB would exceed
 /// all that is stored.
-const CACHE: usize = 8 << 20;
+const CACHE: usize = 4 << 20;
 
 /// Limit for finishing accepted commits when the store closes, so that a stuck disk cannot block the shutdown.
 const LAST_WRITES: Duration = Duration::from_secs(10);

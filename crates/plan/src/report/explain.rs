@@ -86,7 +86,8 @@ pub fn explain(world: &World, name: &DeploymentName, now: Time) -> Option<Explan
     let mut draft = Draft::new(world, now);
     let (revision, need, basis, workers) = open::with(&mut draft, name, |draft, work| {
         // What a new replica would be: of the revision that is coming, or the one that serves where that is given up.
-        let id = work.rollout.as_ref().and_then(|rollout| rollout.live().last()).unwrap_or(&work.entry.wanted).clone();
+        let live = work.rollout.as_ref().and_then(|rollout| rollout.live().last().cloned());
+        let id = live.unwrap_or_else(|| work.entry.wanted());
         let revision = work.revision(&id)?;
         let (need, basis) = claim::need(world, work.entry, &revision);
         let home = place::next_home(draft, work);

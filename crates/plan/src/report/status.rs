@@ -26,7 +26,7 @@ pub fn status(world: &World, name: &DeploymentName, now: Time) -> Option<Status>
         conditions: conditions::conditions(&seen, world.endpoint_taken_by(name)),
         desired: seen.desired.max(seen.goal),
         ready: seen.ready,
-        wanted: seen.entry.wanted.clone(),
+        wanted: seen.entry.wanted(),
         serving: seen.serving.cloned(),
         replicas: replicas(world, seen.record),
         failures: failures(seen.entry, now),
@@ -118,7 +118,7 @@ impl<'a> Seen<'a> {
         if spec.replicas.max == 0 {
             return Phase::ScaledDown;
         }
-        let current = self.serving == Some(&self.entry.wanted);
+        let current = self.serving.is_some_and(|serving| self.entry.wants(serving));
         match self.verdict {
             Some(Verdict::NoCapacity { .. }) if self.placed == 0 => Phase::ScheduleFailed,
             Some(Verdict::Failed { .. }) if self.placed == 0 => Phase::Failed,

@@ -11,8 +11,8 @@ use crate::{Evicted, Record, Rollout, claim::Basis};
 #[derive(Debug, Clone)]
 pub(crate) struct TrackedDeployment {
     pub(crate) deployment: Arc<Deployment>,
-    /// The revision that `deployment` wants.
-    pub(crate) wanted: RevisionId,
+    /// The hash of the revision that `deployment` wants. Its other part, the name, is in the deployment.
+    wanted: [u8; 6],
     /// When a request last came.
     pub(crate) last_used: Time,
     /// The fingerprint of the route that was last sent; 0: none.
@@ -179,7 +179,24 @@ impl LoadFailed {
 
 impl TrackedDeployment {
     pub(crate) fn new(deployment: Arc<Deployment>) -> Self {
-        Self { wanted: deployment.revision_id(), deployment, last_used: Time::ZERO, routed: 0, warm: None }
+        let wanted = deployment.revision_id().hash_bytes();
+        Self { wanted, deployment, last_used: Time::ZERO, routed: 0, warm: None }
+    }
+
+    /// Replaces the deployment.
+    pub(crate) fn declare(&mut self, deployment: Arc<Deployment>) {
+        self.wanted = deployment.revision_id().hash_bytes();
+        self.deployment = deployment;
+    }
+
+    /// The revision that the deployment wants.
+    pub(crate) fn wanted(&self) -> RevisionId {
+        RevisionId::with_hash(self.deployment.name.clone(), self.wanted)
+    }
+
+    /// True of the revision that the deployment wants.
+    pub(crate) fn wants(&self, revision: &RevisionId) -> bool {
+        revision.hash_bytes() == self.wanted && *revision.deployment() == self.deployment.name
     }
 
     /// The place of one of its replicas in the order of eviction, as the record has it.

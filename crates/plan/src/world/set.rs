@@ -19,6 +19,7 @@ impl World {
         set_in(&mut self.regional, &name, !deployment.spec.regions.is_empty());
         let Some(entry) = self.entries.get_mut(&name) else {
             self.entries.insert(name.clone(), TrackedDeployment::new(deployment));
+            self.pack();
             if let Some(record) = self.orphans.remove(&name) {
                 self.assign_record(&name, Some(record));
             }
@@ -33,10 +34,7 @@ impl World {
             warm.learned.retain(|_, learned| learned.basis == Basis::Measured);
             warm.verdict = None;
         }
-        self.rerank(&name, |entry| {
-            entry.wanted = deployment.revision_id();
-            entry.deployment = deployment;
-        });
+        self.rerank(&name, |entry| entry.declare(deployment));
         self.re_equip(&name);
         self.refresh_resident(&name);
     }
