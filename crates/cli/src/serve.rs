@@ -30,6 +30,8 @@ use crate::{
   berth serve model.joblib                   a scikit-learn estimator (.joblib, .pkl)
   berth serve model.ubj                      an XGBoost model (.ubj, .json)
   berth serve model.txt                      a LightGBM model in text form
+  berth serve model.pt                       a TorchScript model; model.keras, a Keras model
+  berth serve ./mlruns/…/model               a folder that MLflow wrote
   berth serve ./my-model                     a folder with model-card.yaml
   berth serve model.joblib --requirements requirements.txt
 

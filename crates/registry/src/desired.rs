@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_git::{Oid, Signer};
-use berth_spec::ModelCard;
+use berth_spec::{ModelCard, manifest::ManifestAlias};
 
 use crate::{DeploymentManifest, Environment, Settings, WorkerConfig};
 
@@ -22,6 +22,8 @@ pub struct Desired {
     pub subject: String,
     /// In order of their ids.
     pub deployments: Vec<DesiredDeployment>,
+    /// In order of their names. Their targets are deployments of the commit.
+    pub aliases: Vec<ManifestAlias>,
     /// In order of their ids.
     pub workers: Vec<WorkerConfig>,
     /// The files of `workers/secrets`, as they are: encrypted.

@@ -13,7 +13,7 @@ use crate::{
 pub const FOLDERS: [&str; 5] = ["models/production", "models/staging", "transactions", "workers", "errors"];
 
 /// Folders that a registry is in. Others may hold anything.
-pub(crate) const ROOMS: [&str; 4] = ["models", "workers", "transactions", "errors"];
+pub(crate) const ROOMS: [&str; 5] = ["models", "aliases", "workers", "transactions", "errors"];
 
 /// Files at the root that are looked for, and what they are called by mistake.
 const AT_ROOT: [(&str, &[&str]); 2] = [
@@ -46,6 +46,7 @@ impl Environment {
 #[derive(Debug, Default)]
 pub(crate) struct Layout<'a> {
     pub(crate) manifests: Vec<(Environment, &'a File)>,
+    pub(crate) aliases: Vec<&'a File>,
     pub(crate) workers: Vec<&'a File>,
     pub(crate) secrets: Vec<&'a File>,
 }
@@ -104,6 +105,13 @@ fn place<'a>(layout: &mut Layout<'a>, file: &'a File, room: &str, rest: &str) ->
             strange.then(|| {
                 problem("ignored-file", "this file is not read", "manifests end with .yaml").map(Problem::warning)
             })?
+        }
+        "aliases" if is_yaml => {
+            layout.aliases.push(file);
+            None
+        }
+        "aliases" if !name.starts_with('.') && !name.ends_with(".md") && !name.ends_with(".txt") => {
+            problem("ignored-file", "this file is not read", "aliases end with .yaml").map(Problem::warning)
         }
         // Whatever it is called: what lies beside secrets may well be one.
         "workers" if !is_yaml && rest.starts_with("secrets/") && !name.starts_with('.') && !name.ends_with(".md") => {

@@ -24,6 +24,7 @@ mod worker;
 mod layout;
 mod tree;
 
+mod aliases;
 mod card;
 mod cards;
 mod compatibility;

@@ -55,6 +55,21 @@ impl<T> Parsed<T> {
         (&self.file, Arc::clone(&self.text))
     }
 
+    /// A file with what is wrong with it.
+    pub(crate) fn wrong(file: &str, text: &str, problems: Vec<Problem>) -> Self {
+        Self { problems, ..Self::empty(file, text) }
+    }
+
+    /// A file that is right for itself.
+    pub(crate) fn right(file: &str, text: &str, value: T) -> Self {
+        Self { value: Some(Arc::new(value)), ..Self::empty(file, text) }
+    }
+
+    /// Path of the file.
+    pub(crate) fn file(&self) -> &str {
+        &self.file
+    }
+
     /// A file that is no text.
     pub(crate) fn unreadable(file: &str, problem: Problem) -> Self {
         Self::empty(file, "").with_problem(problem)

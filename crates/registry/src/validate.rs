@@ -16,6 +16,7 @@ use std::{
 };
 
 use berth_git::{CommitInfo, GitError, Oid, Protocols, Stop};
+use berth_spec::manifest::ManifestAlias;
 use time::OffsetDateTime;
 
 use crate::{
@@ -172,7 +173,7 @@ impl ValidationRun<'_> {
         let mut report = Report { signer, idle, ..Report::new(problems, local.counts, offline) };
         if report.is_accepted() && !offline {
             let deployments = deployments.into_iter().map(|(deployment, _)| deployment).collect();
-            let desired = desired(commit, deployments, workers, local.secrets, settings);
+            let desired = desired(commit, (deployments, local.aliases), workers, local.secrets, settings);
             report.desired = Some(Desired { signer: report.signer.clone(), ..desired });
         }
         Ok(report)
@@ -235,12 +236,13 @@ fn unservable(deployment: &DesiredDeployment, parsed: &Parsed<DeploymentManifest
 
 fn desired(
     commit: Option<&CommitInfo>,
-    mut deployments: Vec<DesiredDeployment>,
+    (mut deployments, mut aliases): (Vec<DesiredDeployment>, Vec<ManifestAlias>),
     mut workers: Vec<WorkerConfig>,
     secret_files: Vec<SecretFile>,
     settings: Settings,
 ) -> Desired {
     deployments.sort_by(|a, b| a.id.cmp(&b.id));
+    aliases.sort_by(|a, b| a.name.cmp(&b.name));
     workers.sort_by(|a, b| a.worker_id.cmp(&b.worker_id));
     Desired {
         commit: commit.map(|commit| commit.oid.clone()),
@@ -249,6 +251,7 @@ fn desired(
         time: commit.map_or(0, |commit| commit.committer.time),
         subject: commit.map_or_else(String::new, |commit| commit.subject.clone()),
         deployments,
+        aliases,
         workers,
         secret_files,
         settings,

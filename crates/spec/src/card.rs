@@ -6,6 +6,7 @@
 //! ```
 //! Here are the typed fields only; the published schema and its messages with line and path are the registry's.
 
+pub mod estimator;
 pub mod signature;
 
 use serde::{Deserialize, Serialize};

@@ -144,6 +144,8 @@ pub struct Preparer {
     keys: watch::Receiver<Arc<CredentialSet>>,
     /// One checkout of a commit at a time.
     gate: Gate,
+    /// An empty folder: the code of cards that have none of their own.
+    no_code: PathBuf,
 }
 
 /// The `uv` that makes environments of Python models.
@@ -172,7 +174,9 @@ impl Preparer {
         let store = |name: &'static str| ContentStore::open(root.join(name), bound, name).map_err(disk);
         let checkouts = Arc::new(Checkouts::new(&settings, store("checkouts")?));
         let environments = Environments::new(store("environments")?, root.join("uv"), bound).map_err(disk)?;
-        Ok(Self { settings, checkouts, environments, keys, gate: Gate::default() })
+        let no_code = root.join("no-code");
+        fs_err::create_dir_all(&no_code).map_err(disk)?;
+        Ok(Self { settings, checkouts, environments, keys, gate: Gate::default(), no_code })
     }
 
     /// Makes what `card` needs. Dropping the future stops it. `tell` hears what is being done.
@@ -202,6 +206,18 @@ impl Preparer {
     ) -> Result<PreparedModel, Miss> {
         // What they are now: a newer set is for the next one.
         let keys = Arc::clone(&self.keys.borrow());
+        if card.is_built_in() {
+            let order = Order { settings: &self.settings, keys: &keys, blocked: &blocked, outcomes };
+            let environment = self.environments.get(&card.card.runtime, order, tell).await?;
+            return Ok(PreparedModel {
+                code: self.no_code.clone(),
+                python: environment.python,
+                environment: environment.name,
+                environment_size: environment.held.size,
+                notes: environment.notes,
+                pin: Pins(vec![Arc::new(environment.held)]),
+            });
+        }
         tell(Preparing::Code);
         let code = {
             let alone = self.gate.pass(&Checkouts::name_of(card)).await;
@@ -241,6 +257,9 @@ impl Drop for Cancels {
 /// The Git host that a card's code comes from; `None` for a repository of this machine and for what is no URL.
 #[must_use]
 pub fn git_host(card: &PinnedCard) -> Option<Dependency> {
+    if card.is_built_in() {
+        return None;
+    }
     let local = berth_git::Protocols::default().with_local();
     berth_git::Remote::parse(&card.card.code.repository, local).ok().as_ref().and_then(checkout::dependency)
 }

@@ -50,17 +50,19 @@ pub(super) fn declare(what: &What, choices: Choices<'_>, place: &Place) -> Resul
         What::Onnx(files) => onnx(files, choices)?,
         What::Card(folder) => {
             let name = name_of(choices.name, folder)?;
-            let (model, _) = carded(&name, folder, choices.artifact, place)?;
+            let model = carded(&name, folder, choices.artifact, place)?;
             (vec![model], Declared { notes: Vec::new(), models: vec![Model { name, rows_at: None }] })
         }
         What::Estimator(framework, file) => {
             let name = name_of(choices.name, file)?;
             let packages = framework.packages(file, choices.requirements)?;
-            let folder = place.code.join("files");
-            framework.write(&folder, &packages)?;
-            let (mut model, endpoint) = carded(&name, &folder, Some(file), place)?;
-            // How many numbers a row has is known once it is loaded.
-            model["spec"]["warmup"] = json!("off");
+            let endpoint = format!("/v1/{}", name.as_str());
+            let model = json!({
+                "format": framework.format(),
+                "uri": format!("file:{}", file.display()),
+                "environment": {"packages": packages.pins},
+            });
+            let model = manifest(&name, json!({"model": model, "replicas": 1, "endpoint": endpoint}));
             let notes = vec![format!("packages: {}", packages.from)];
             (vec![model], Declared { notes, models: vec![Model { name, rows_at: Some(endpoint) }] })
         }
@@ -91,13 +93,13 @@ fn onnx(files: &[PathBuf], choices: Choices<'_>) -> Result<(Vec<Value>, Declared
     Ok((documents, Declared { notes: Vec::new(), models }))
 }
 
-/// The manifest of a card, and where it answers in JSON.
+/// The manifest of a card.
 fn carded(
     name: &DeploymentName,
     folder: &Path,
     artifact: Option<&Path>,
     place: &Place,
-) -> Result<(Value, String), Failure> {
+) -> Result<Value, Failure> {
     let repository = place.code.join("code.git");
     if repository.exists() {
         fs::remove_dir_all(&repository)?;
@@ -107,7 +109,7 @@ fn carded(
     let card = serde_json::to_value(&pinned).map_err(|error| Failure::doing("the card cannot be written", error))?;
     let endpoint = format!("/v1/{}", name.as_str());
     let spec = json!({"model": {"format": "python", "card": card}, "replicas": 1, "endpoint": endpoint});
-    Ok((manifest(name, spec), endpoint))
+    Ok(manifest(name, spec))
 }
 
 fn manifest(name: &DeploymentName, spec: Value) -> Value {

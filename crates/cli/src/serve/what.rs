@@ -34,6 +34,12 @@ impl What {
         if path.join("model-card.yaml").is_file() {
             return Ok(Self::Card(path));
         }
+        if path.join("MLmodel").is_file() {
+            return Ok(Self::Estimator(Framework::Mlflow, path));
+        }
+        if path.join("saved_model.pb").is_file() {
+            return Ok(Self::Estimator(Framework::Tensorflow, path));
+        }
         let mut files: Vec<PathBuf> = Vec::new();
         for entry in fs::read_dir(&path)?.take(MAX_ENTRIES) {
             files.push(entry?.path());
@@ -65,6 +71,8 @@ impl What {
             "onnx" => return Ok(Some(Self::Onnx(vec![file.to_owned()]))),
             "joblib" | "pkl" | "pickle" => Framework::Sklearn,
             "ubj" => Framework::Xgboost,
+            "pt" | "pth" => Framework::Pytorch,
+            "keras" | "h5" => Framework::Tensorflow,
             "json" if begins(file)?.contains("\"learner\"") => Framework::Xgboost,
             "txt" | "lgb" | "model" if begins(file)?.starts_with("tree\n") => Framework::Lightgbm,
             _ => return Ok(None),
@@ -83,7 +91,8 @@ fn begins(file: &Path) -> Result<String, Failure> {
 fn unknown(path: &Path) -> Failure {
     Failure::Usage(format!(
         "{} holds no model that is known: an .onnx file, a folder of them, a folder with model-card.yaml, a scikit-learn \
-         .joblib or .pkl, an XGBoost .ubj or .json, a LightGBM text file. For anything else write a card: `berth card new`",
+         .joblib or .pkl, an XGBoost .ubj or .json, a LightGBM text file, a PyTorch .pt, a Keras .keras, a SavedModel or \
+         MLflow folder. For anything else write a card: `berth card new`",
         path.display()
     ))
 }
@@ -118,6 +127,8 @@ mod tests {
         put("card/model-card.yaml", "");
         put("card/m.onnx", "");
         assert_eq!(of("card"), Ok(What::Card(root.join("card"))));
+        put("flow/MLmodel", "");
+        assert_eq!(of("flow"), Ok(What::Estimator(Framework::Mlflow, root.join("flow"))));
         put("two/a.pkl", "");
         put("two/b.pkl", "");
         assert!(of("two").is_err_and(|text| text.contains("name one of the files")));

@@ -6,10 +6,11 @@ use std::{
 };
 
 use berth_git::{GitError, Protocols, Stop};
-use berth_spec::manifest::endpoint_path;
+use berth_spec::manifest::{ManifestAlias, endpoint_path};
 
 use crate::{
     Counts, DeploymentManifest, SecretFile,
+    aliases::{self, AliasFile},
     layout::{Environment, Layout},
     parse::{self, Parsed, SecretsFile, WorkerFile},
     problem::{Problem, Step},
@@ -20,6 +21,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct FileCache {
     manifests: ParsedByContent<DeploymentManifest>,
+    aliases: ParsedByContent<AliasFile>,
     workers: ParsedByContent<WorkerFile>,
     secrets: ParsedByContent<SecretsFile>,
 }
@@ -30,6 +32,7 @@ type ParsedByContent<T> = HashMap<(String, String), Arc<Parsed<T>>>;
 /// Parsed files of this validation.
 pub(super) struct Local {
     pub(super) manifests: Vec<(Environment, String, Arc<Parsed<DeploymentManifest>>)>,
+    pub(super) aliases: Vec<ManifestAlias>,
     pub(super) workers: Vec<Arc<Parsed<WorkerFile>>>,
     pub(super) secrets: Vec<SecretFile>,
     pub(super) problems: Vec<Problem>,
@@ -64,12 +67,16 @@ impl Reader<'_> {
             self.look(&manifest_files, &mut memory.manifests, (Step::Manifests, &mut parsed), |file, text| {
                 parse::manifest(file, text, protocols)
             })?;
+        let of_aliases = (aliases::STEP, &mut parsed);
+        let aliases = self.look(&layout.aliases, &mut memory.aliases, of_aliases, aliases::read)?;
         let of_workers = Step::Workers;
         let workers = self.look(&layout.workers, &mut memory.workers, (of_workers, &mut parsed), parse::worker)?;
         let secrets = self.look(&layout.secrets, &mut memory.secrets, (of_workers, &mut parsed), parse::secrets)?;
         let counts = Counts { manifests: manifests.len(), workers: workers.len(), cards: 0, parsed, omitted: 0 };
         let mut problems: Vec<Problem> = Vec::new();
         problems.extend(manifests.iter().flat_map(|one| one.problems.iter().cloned()));
+        problems.extend(aliases.iter().flat_map(|one| one.problems.iter().cloned()));
+        problems.extend(aliases::check(&aliases, &manifests));
         problems.extend(workers.iter().flat_map(|one| one.problems.iter().cloned()));
         problems.extend(secrets.iter().flat_map(|one| one.problems.iter().cloned()));
         problems.extend(doubles(&manifests, Step::Manifests, "/id", |manifest| &manifest.id));
@@ -81,7 +88,8 @@ impl Reader<'_> {
         let places = layout.manifests.iter().map(|(environment, file)| (*environment, file.path.clone()));
         let manifests = places.zip(manifests).map(|((environment, path), one)| (environment, path, one)).collect();
         let secrets = secret_files(&secrets, &workers);
-        Ok(Local { manifests, workers, secrets, problems, counts })
+        let aliases = aliases.iter().filter_map(|one| Some(one.value.as_deref()?.alias.clone())).collect();
+        Ok(Local { manifests, aliases, workers, secrets, problems, counts })
     }
 
     fn look<T>(

@@ -90,3 +90,36 @@ fn changes_have_names() {
     let back = before.changes_since(&after);
     assert!(matches!(&back[..], [Change::Version { .. }, Change::Removed { id }] if id == "new"), "{back:?}");
 }
+
+const ALIAS: &str = "apiVersion: berth.dev/v1\nkind: Alias\nmetadata: {name: iris}\nspec:\n  targets:\n    \
+                     - {deployment: iris-prod, weight: 90}\n    - {deployment: second, weight: 10}\n";
+
+#[test]
+fn aliases_lead_to_deployments_of_the_commit() {
+    let world = World::new();
+    world.write("models/staging/second.yaml", &world.manifest("second", "v1.2.3"));
+    world.write("aliases/iris.yaml", ALIAS);
+    let desired = desired(&world);
+    let targets: Vec<(&str, u32)> =
+        desired.aliases[0].targets.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
+    assert_eq!((desired.aliases[0].name.as_str(), targets), ("iris", vec![("iris-prod", 90), ("second", 10)]));
+}
+
+#[test]
+fn a_wrong_alias_is_refused_at_its_place() {
+    for (from, to, said) in [
+        ("second", "secnod", "aliases/iris.yaml:7:20: spec.targets[1].deployment: the registry has no deployment \"secnod\"; did you mean \"second\"?"),
+        ("{name: iris}", "{name: second}", "metadata.name: second is declared in models/staging/second.yaml, too"),
+        ("{name: iris}", "{name: iris, namespace: team}", "team/iris is not in the namespace of a registry"),
+        ("kind: Alias", "kind: ModelDeployment", "aliases/iris.yaml"),
+        ("weight: 90", "weight: -1", "-1 is too low"),
+        (ALIAS, "", "the file declares nothing"),
+    ] {
+        let world = World::new();
+        world.write("models/staging/second.yaml", &world.manifest("second", "v1.2.3"));
+        world.write("aliases/iris.yaml", &ALIAS.replace(from, to));
+        let report = world.validate();
+        assert_eq!(report.outcome, berth_registry::Outcome::InvalidDeploymentManifest, "{to}");
+        assert!(told(&report).contains(said), "{to}: {}", told(&report));
+    }
+}

@@ -184,10 +184,32 @@ pub struct RawModel {
     /// The outputs, likewise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<TensorSpec>,
+    /// For `sklearn`, `xgboost`, `lightgbm`, `mlflow`, `pytorch` and `tensorflow`: Berth runs the model by itself, in a Python
+    /// process with these packages, and answers rows of numbers. Not given: a worker needs a model server for the format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<RawEnvironment>,
     /// For format `python`: the model card as the registry pinned it, with the commits of the card and of its code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Value>")]
     pub card: Option<RawCard>,
+}
+
+/// The Python environment of a model without a card.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RawEnvironment {
+    /// The version of Python.
+    #[schemars(regex(pattern = "^3\\.[0-9]{1,2}$"))]
+    pub python: String,
+    /// Its packages, each pinned: `scikit-learn==1.7.2`. Not given: a usual set for `sklearn`, `xgboost` and `lightgbm`; the
+    /// others need theirs.
+    pub packages: Vec<String>,
+}
+
+impl Default for RawEnvironment {
+    fn default() -> Self {
+        Self { python: crate::card::estimator::PYTHON.to_owned(), packages: Vec::new() }
+    }
 }
 
 /// The kind of a model's artifact.
@@ -448,6 +470,7 @@ impl RawModel {
             kind: None,
             inputs: Vec::new(),
             outputs: Vec::new(),
+            environment: None,
             card: Some(RawCard::Pinned(card)),
         }
     }

@@ -2,6 +2,7 @@
 //! and the rules that concern more than one field.
 
 mod alias;
+mod estimator;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -60,7 +61,11 @@ pub(super) fn resolve(document: &RawDeployment, base: Option<&str>) -> Result<Sp
             drain_timeout: raw.rollout.drain_timeout.0,
             deadline: raw.rollout.deadline.0,
         },
-        warmup: warmup(&raw.warmup, &mut problems),
+        warmup: match warmup(&raw.warmup, &mut problems) {
+            // How many numbers a row of it has is known to nobody.
+            Warmup::Generated if raw.model.environment.is_some() => Warmup::Off,
+            warmup => warmup,
+        },
         timeout: raw.timeout.0,
         concurrency: Concurrency { max: raw.concurrency.max.map(Whole::get), queue: raw.concurrency.queue.get() },
         batching: batching(&raw.batching, model.card.as_deref()),
@@ -132,10 +137,15 @@ fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSo
         ModelFormat::ONNX
     });
     let card = card(raw, &format, problems);
-    let uri = location(raw, &format, card.as_deref(), problems);
-    let uri = uri::resolve(uri, base).unwrap_or_else(|problem| {
+    let uri = location(raw, &format, card.as_deref(), problems).to_owned();
+    let estimator = estimator::card(raw, &format, problems);
+    let format = if estimator.is_some() { ModelFormat::PYTHON } else { format };
+    // Of an estimator nothing but the manifest says its version.
+    let card_version = card.as_ref().map(|card| card.card.metadata.version.clone());
+    let card = card.or(estimator);
+    let uri = uri::resolve(&uri, base).unwrap_or_else(|problem| {
         problems.push(("spec.model.uri", problem));
-        uri.to_owned()
+        uri
     });
     for (path, tensors) in [("spec.model.inputs", &raw.inputs), ("spec.model.outputs", &raw.outputs)] {
         check_names(path, tensors.iter().map(|tensor| tensor.name.as_str()), problems);
@@ -151,9 +161,8 @@ fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSo
         version: raw
             .version
             .as_ref()
-            .map(|word| &word.0)
-            .or(card.as_ref().map(|card| &card.card.metadata.version))
-            .cloned(),
+            .map(|word| word.0.clone())
+            .or(card_version),
         signature: said.then(|| Box::new(Signature { inputs: raw.inputs.clone(), outputs: raw.outputs.clone() })),
         card,
     };
@@ -217,7 +226,9 @@ fn location<'r>(
 fn endpoint(raw: &RawSpec, problems: &mut Problems) -> Option<Box<str>> {
     let text = raw.endpoint.as_deref()?;
     match endpoint::path(text) {
-        Ok(_) if raw.model.format.format().is_ok_and(|format| !format.is_python()) => {
+        Ok(_)
+            if raw.model.environment.is_none() && raw.model.format.format().is_ok_and(|format| !format.is_python()) =>
+        {
             let problem =
                 Problem::new("only a model card answers in its own JSON", "remove it: /v2/models/NAME/infer is there");
             problems.push(("spec.endpoint", problem));

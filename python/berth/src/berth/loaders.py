@@ -58,6 +58,58 @@ class Rows:
         return split
 
 
+#: Packages whose objects take a table of rows and give a result for each.
+_ESTIMATORS = frozenset(["sklearn", "xgboost", "lightgbm", "catboost", "imblearn"])
+
+
+def is_estimator(model: Any) -> bool:
+    """Whether a loading function gave an estimator, whose own ``predict`` takes one table."""
+    home = type(model).__module__.partition(".")[0]
+    return home in _ESTIMATORS and callable(getattr(model, "predict", None))
+
+
+class Tables:
+    """Calls an estimator with the tables of all items together where they are tables, else item by item."""
+
+    def __init__(self, model: Any) -> None:
+        #: The estimator.
+        self.model = model
+
+    @batched
+    def predict(self, items: List[Any]) -> List[Any]:
+        """Runs all items, in one call where that gives the same."""
+        together = self._together(items) if len(items) > 1 else None
+        if together is None:
+            return [self.model.predict(item) for item in items]
+        table, lengths = together
+        results, split, at = self.model.predict(table), [], 0
+        for length in lengths:
+            split.append(results[at : at + length])
+            at += length
+        return split
+
+    @staticmethod
+    def _together(items: List[Any]) -> Any:
+        """All rows as one table and the number of rows of each item; None where that is no table."""
+        if all(hasattr(item, "iloc") and hasattr(item, "columns") for item in items):
+            import pandas
+
+            first = list(items[0].columns)
+            same = all(list(item.columns) == first and (item.dtypes == items[0].dtypes).all() for item in items)
+            return (pandas.concat(items, ignore_index=True), [len(item) for item in items]) if same else None
+        if any(hasattr(item, "iloc") for item in items):
+            return None
+        import numpy
+
+        try:
+            tables = [numpy.asarray(item) for item in items]
+        except ValueError:
+            return None
+        width = tables[0].shape[1:]
+        numbers = all(table.ndim == 2 and table.dtype.kind in "biuf" and table.shape[1:] == width for table in tables)
+        return (numpy.concatenate(tables), [len(table) for table in tables]) if numbers else None
+
+
 def _sklearn(path: str) -> Any:
     try:
         import joblib

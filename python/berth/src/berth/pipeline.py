@@ -183,6 +183,8 @@ class Pipeline:
             raise CardError("{} returned None: return the model".format(name_of(load) if load else framework))
         if framework == "pytorch":
             loaded = self._without_gradients(loaded)
+        if loaders.is_estimator(loaded):
+            return loaders.Tables(loaded).predict
         predict = getattr(loaded, "predict", None)
         if callable(predict):
             return predict  # type: ignore[no-any-return]

@@ -40,6 +40,7 @@ fn candidate() -> Candidate {
         time: 0,
         subject: String::new(),
         deployments: Vec::new(),
+        aliases: Vec::new(),
         workers: Vec::new(),
         secret_files: Vec::new(),
         settings: berth_registry::Settings::default(),

@@ -1,0 +1,81 @@
+"""Models of usual frameworks without a card, with the real packages of the index."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from harness.waiting import PATIENCE
+
+SKLEARN = ["scikit-learn==1.7.2", "joblib==1.5.2", "numpy==2.3.4"]
+MLFLOW = ["mlflow-skinny==3.6.0", "scikit-learn==1.7.2", "numpy==2.3.4", "pandas==2.3.3", "cloudpickle==3.1.2"]
+
+# Makes the models in the environment that serves them: 3 features, the class is whether the first is above 0.5.
+TRAIN = """
+import sys, numpy
+from sklearn.linear_model import LogisticRegression
+rng = numpy.random.default_rng(0)
+X = rng.random((200, 3)); y = (X[:, 0] > 0.5).astype(int)
+model = LogisticRegression(C=1000).fit(X, y)
+if sys.argv[1] == "joblib":
+    import joblib; joblib.dump(model, sys.argv[2])
+else:
+    import mlflow.sklearn
+    from mlflow.models import infer_signature
+    mlflow.sklearn.save_model(model, sys.argv[2], signature=infer_signature(X, model.predict(X)))
+"""
+
+
+def trained(kind: str, packages: list[str], place: Path) -> Path:
+    """Runs the training with `uv`, which the tests have anyway."""
+    uv = os.environ["BERTH_UV"]
+    pins = [part for package in packages for part in ("--with", package)]
+    subprocess.run([uv, "run", "--no-project", "--python", "3.11", *pins, "python", "-c", TRAIN, kind, str(place)], check=True, timeout=600)
+    return place
+
+
+def declared(name: str, format: str, place: Path, packages: list[str]) -> dict:
+    model = {"format": format, "uri": f"file:{place}", "environment": {"packages": packages}}
+    spec = {"model": model, "replicas": 1, "endpoint": f"/v1/{name}"}
+    return {"apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize(("format", "kind", "packages"), [("sklearn", "joblib", SKLEARN), ("mlflow", "mlflow", MLFLOW)])
+def test_a_model_needs_no_card(berth, tmp_path, format, kind, packages):
+    place = trained(kind, packages, tmp_path / ("model.joblib" if kind == "joblib" else "model"))
+    berth.start()
+    berth.apply(declared("above", format, place, packages))
+    berth.run("wait", "above", "--timeout", f"{PATIENCE + 300}s")
+
+    def answer(first: float) -> int:
+        status, _, body = berth.post("/v1/above", {"features": [first, 0.1, 0.1]})
+        assert status == 200, body
+        return json.loads(body)["prediction"]
+
+    assert (answer(0.01), answer(0.99)) == (0, 1)
+    wrong = []
+    callers = [threading.Thread(target=lambda at=at: wrong.extend([at] if answer(at) != int(at > 0.5) else [])) for at in (0.05, 0.95) * 16]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong, "rows of one call belong to their requests"
+
+
+def test_an_environment_is_checked_before_anything_is_fetched(berth):
+    berth.start()
+    for format, environment, said in (
+        ("mlflow", {}, "which packages it needs"),
+        ("sklearn", {"packages": ["scikit-learn"]}, "is not pinned"),
+        ("onnx", {}, "an environment is for sklearn"),
+    ):
+        document = declared("m", format, Path("/nowhere"), [])
+        document["spec"]["model"]["environment"] = environment
+        document["spec"].pop("endpoint")
+        berth.run("apply", "-f", "-", stdin=json.dumps(document), code=4)
+        assert said in berth.stderr, berth.stderr
