@@ -142,7 +142,7 @@ def test_logs_are_followed(fleet):
     try:
         fleet.run("rollout", "restart", "iris")
         fleet.run("rollout", "status", "iris")
-        until(lambda: "new version" in following.stdout.readline(), "the line of the reload")
+        until("the line of the reload", lambda: "new version" in following.stdout.readline())
     finally:
         following.kill()
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.waiting import PATIENCE
-
 SKLEARN = ["scikit-learn==1.7.2", "joblib==1.5.2", "numpy==2.3.4"]
 MLFLOW = ["mlflow-skinny==3.6.0", "scikit-learn==1.7.2", "numpy==2.3.4", "pandas==2.3.3", "cloudpickle==3.1.2"]
 
@@ -50,7 +48,7 @@ def test_a_model_needs_no_card(berth, tmp_path, format, kind, packages):
     place = trained(kind, packages, tmp_path / ("model.joblib" if kind == "joblib" else "model"))
     berth.start()
     berth.apply(declared("above", format, place, packages))
-    berth.run("wait", "above", "--timeout", f"{PATIENCE + 300}s")
+    berth.run("wait", "above", "--timeout", "170s")
 
     def answer(first: float) -> int:
         status, _, body = berth.post("/v1/above", {"features": [first, 0.1, 0.1]})

@@ -77,8 +77,27 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::ReaderGone,
-            io::ErrorKind::NotFound => Self::NotFound(error.to_string()),
+            io::ErrorKind::NotFound => Self::NotFound(missing(&error.to_string())),
             _ => Self::Failed(error.to_string()),
         }
+    }
+}
+
+/// Names the path that is missing, instead of the call that did not find it.
+fn missing(text: &str) -> String {
+    match text.split('`').nth(1) {
+        Some(path) if !path.is_empty() => format!("there is no {path}"),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let error = fs_err::read("/nowhere/at all").expect_err("it is not there");
+        assert_eq!(Failure::from(error).to_string(), "there is no /nowhere/at all");
     }
 }

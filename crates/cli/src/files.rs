@@ -67,7 +67,7 @@ impl FileArgs {
                 std::io::stdin()
                     .read_to_string(&mut text)
                     .map_err(|e| Failure::doing("cannot read standard input", e))?;
-                manifests.add("-", &text, &base_of(&std::env::current_dir()?)?);
+                manifests.add_named("-", &text, &base_of(&std::env::current_dir()?)?);
             } else if fs::metadata(path)?.is_dir() {
                 let mut found = Vec::new();
                 walk(path, &mut found)?;
@@ -102,8 +102,29 @@ impl Manifests {
         };
         let absolute = std::path::absolute(path)?;
         let folder = absolute.parent().unwrap_or(&absolute);
-        self.add(&path.display().to_string(), &text, &base_of(folder)?);
+        let (name, base) = (path.display().to_string(), base_of(folder)?);
+        match found {
+            FoundBy::Named => self.add_named(&name, &text, &base),
+            FoundBy::InFolder => self.add(&name, &text, &base),
+        }
         Ok(())
+    }
+
+    /// A text that somebody named: one that declares nothing is a mistake.
+    fn add_named(&mut self, file: &str, text: &str, base: &str) {
+        let before = (self.count(), self.errors.len());
+        self.add(file, text, base);
+        if before == (self.count(), self.errors.len()) {
+            self.errors.push(ManifestError {
+                file: file.to_owned(),
+                line: 0,
+                column: 0,
+                path: String::new(),
+                message: "it declares nothing".to_owned(),
+                remedy: "write at least one document; `berth schema manifest` shows every field".to_owned(),
+                source_line: String::new(),
+            });
+        }
     }
 
     fn add(&mut self, file: &str, text: &str, base: &str) {

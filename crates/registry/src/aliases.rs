@@ -68,7 +68,7 @@ pub(crate) fn read(file: &str, text: &str) -> Parsed<AliasFile> {
     Parsed::right(file, text, AliasFile { alias, name_at, targets_at })
 }
 
-/// What aliases and deployments say of each other: a name is one thing, and leads to deployments of the registry.
+/// Checks aliases against deployments: a name is one thing, and leads to deployments of the registry.
 pub(crate) fn check(aliases: &[Arc<Parsed<AliasFile>>], manifests: &[Arc<Parsed<DeploymentManifest>>]) -> Vec<Problem> {
     let deployments: BTreeMap<&str, &str> = manifests
         .iter()

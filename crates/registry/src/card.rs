@@ -159,7 +159,7 @@ impl Reading<'_> {
         }
         let mut packages = BTreeSet::new();
         for (n, dependency) in card.runtime.dependencies.iter().enumerate() {
-            let name = dependency.split("==").next().unwrap_or_default().replace('_', "-").to_lowercase();
+            let name = dependency.split(['=', '[']).next().unwrap_or_default().replace(['_', '.'], "-").to_lowercase();
             if !packages.insert(name.clone()) {
                 let message = format!("{name} is named twice");
                 found.push(self.problem("dependencies", &format!("/runtime/dependencies/{n}"), message, "keep one"));

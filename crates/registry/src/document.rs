@@ -29,7 +29,9 @@ impl Document {
             let at = error.location().map(Place::from).unwrap_or_default();
             let message = error.without_snippet().to_string();
             // The library ends its messages with the place, which the problem has already.
-            let message = message.split(" at line ").next().unwrap_or_default().to_owned();
+            let message = message.split(" at line ").next().unwrap_or_default();
+            // And a hint for programs that use it.
+            let message = message.split(", set DuplicateKeyPolicy").next().unwrap_or_default().to_owned();
             let remedy = "mend the YAML here; nothing after it was read";
             Box::new(Problem::new(step, "syntax", file, message).at(at, "", text).remedy(remedy))
         })?;

@@ -193,6 +193,9 @@ fn words(error: &ValidationError<'_>) -> (String, String) {
             };
             (format!("{given} is not one of {}", known.join(", ")), remedy)
         }
+        Kind::Pattern { pattern } if is_pin(pattern) => {
+            (format!("{given} is no package with one version"), example(pattern).unwrap_or_default())
+        }
         Kind::Pattern { pattern } => {
             (format!("{given} does not have the form {pattern}"), example(pattern).unwrap_or_default())
         }
@@ -254,6 +257,11 @@ fn type_words(kind: &jsonschema::error::TypeKind) -> String {
     }
 }
 
+/// True for the pattern of a package with its version, which is too long to be shown.
+fn is_pin(pattern: &str) -> bool {
+    pattern.contains(")?==([0-9]+!)?")
+}
+
 /// Example of a value that matches a pattern of the schemas.
 fn example(pattern: &str) -> Option<String> {
     let words = match pattern {
@@ -263,7 +271,7 @@ fn example(pattern: &str) -> Option<String> {
         r"^worker-[a-z0-9-]+$" => "begin it with worker-, then lower-case letters, digits and dashes",
         r"^\d+(Mi|Gi)$" => "write a whole number with Mi or Gi, for example 4Gi",
         r"^[a-z]{2}-[a-z]+-\d+$" => "write a region, for example us-east-1",
-        r"^[a-zA-Z0-9_-]+==\d+\.\d+\.\d+$" => "pin it to three numbers, for example numpy==1.26.4",
+        pin if is_pin(pin) => "pin it as pip freeze does, for example numpy==1.26.4 or torch==2.9.0+cpu",
         r"^(v\d+\.\d+\.\d+|[0-9a-f]{7,40})$" => "pin it to a tag (v1.2.3) or a commit (7 to 40 digits), never a branch",
         r"^[0-9a-f]{64}$" => "write the 64 hexadecimal digits that sha256sum prints",
         _ => return None,

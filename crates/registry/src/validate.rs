@@ -16,7 +16,7 @@ use std::{
 };
 
 use berth_git::{CommitInfo, GitError, Oid, Protocols, Stop};
-use berth_spec::manifest::ManifestAlias;
+use berth_spec::{card::SCHEMA_VERSIONS, manifest::ManifestAlias};
 use time::OffsetDateTime;
 
 use crate::{
@@ -169,7 +169,7 @@ impl ValidationRun<'_> {
             problems.extend(fleet.check(&deployment.manifest, &deployment.card, at));
             problems.extend(unservable(deployment, parsed));
         }
-        let workers = workers.into_iter().cloned().collect();
+        let workers = workers.into_iter().map(|worker| reading(worker, &matrix)).collect();
         let mut report = Report { signer, idle, ..Report::new(problems, local.counts, offline) };
         if report.is_accepted() && !offline {
             let deployments = deployments.into_iter().map(|(deployment, _)| deployment).collect();
@@ -224,6 +224,15 @@ impl ValidationRun<'_> {
         let remedy = format!("if that is meant, end the commit's message with the line `{ALLOW_EMPTY}: true`");
         Ok((count > 0).then(|| Problem::new(Step::Structure, "emptied", "models", message).remedy(remedy)))
     }
+}
+
+/// A worker with every version of cards that it reads by the matrix: whoever places models compares versions alone.
+fn reading(worker: &WorkerConfig, matrix: &Matrix) -> WorkerConfig {
+    let own = &worker.supported_schema_versions;
+    let listed = |version: &&str| own.iter().any(|own| own == version);
+    let reads = |version: &&str| matrix.supports(own.iter().map(String::as_str), version);
+    let more = SCHEMA_VERSIONS.into_iter().filter(|version| !listed(version) && reads(version)).map(str::to_owned);
+    WorkerConfig { supported_schema_versions: own.iter().cloned().chain(more).collect(), ..worker.clone() }
 }
 
 /// Problems that the rest of Berth would have with a deployment.

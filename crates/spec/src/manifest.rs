@@ -239,7 +239,9 @@ impl Reader<'_> {
         let at = error.location().map(Place::from).unwrap_or_default();
         let message = error.without_snippet().to_string();
         // The library ends its messages with the place, which the error has already.
-        let message = message.split(" at line ").next().unwrap_or_default().to_owned();
+        let message = message.split(" at line ").next().unwrap_or_default();
+        // And a hint for programs that use it.
+        let message = message.split(", set DuplicateKeyPolicy").next().unwrap_or_default().to_owned();
         self.error(at, "", Problem::new(message, "mend the YAML or JSON here; nothing after it was read"))
     }
 

@@ -1,6 +1,6 @@
 //! Changes of a deployment that is declared: read, change, write back unless somebody wrote in between.
 
-use berth_spec::DeploymentName;
+use berth_spec::{DeploymentName, id::DEFAULT_NAMESPACE};
 use berth_wire::api::{ApplyResult, DeploymentView};
 use reqwest::{
     Method,
@@ -28,7 +28,10 @@ pub(super) async fn read(client: &Client, name: &DeploymentName) -> Result<Deplo
 /// The manifest of a deployment: what its author wrote, and the folder that it is relative to.
 pub(super) fn manifest_of(view: &DeploymentView) -> Value {
     let metadata = &view.metadata;
-    let mut own = json!({"name": metadata.name, "namespace": metadata.namespace});
+    let mut own = json!({"name": metadata.name});
+    if metadata.namespace != DEFAULT_NAMESPACE {
+        own["namespace"] = json!(metadata.namespace);
+    }
     if !metadata.labels.is_empty() {
         own["labels"] = json!(metadata.labels);
     }

@@ -2,6 +2,7 @@
 //! that a bad commit never gets in. What a registry must be is [`berth_registry`]'s; here is what people are told.
 
 mod access;
+mod announce;
 mod hook;
 mod init;
 mod install;

@@ -27,7 +27,7 @@ pub(super) enum What {
 impl What {
     /// Looks at a file or folder.
     pub(super) fn of(path: &Path) -> Result<Self, Failure> {
-        let path = fs::canonicalize(path).map_err(|error| Failure::NotFound(error.to_string()))?;
+        let path = fs::canonicalize(path)?;
         if path.is_file() {
             return Self::of_file(&path)?.ok_or_else(|| unknown(&path));
         }

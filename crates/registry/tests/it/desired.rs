@@ -123,3 +123,16 @@ fn a_wrong_alias_is_refused_at_its_place() {
         assert!(told(&report).contains(said), "{to}: {}", told(&report));
     }
 }
+
+#[test]
+fn a_worker_has_every_version_that_the_matrix_lets_it_read() {
+    let world = World::new();
+    let versions = |desired: &Desired| desired.workers[0].terms().schema_versions;
+    let text = std::fs::read_to_string(world.registry().join("workers/worker-a.yaml")).expect("the worker");
+    let line = text.lines().find(|line| line.starts_with("supported_schema_versions")).expect("its versions").to_owned();
+    for (own, reads) in [("3.1.0", &["3.1.0", "3.0.0"][..]), ("3.0.0", &["3.0.0"])] {
+        let own = format!("supported_schema_versions: ['{own}']");
+        world.write("workers/worker-a.yaml", &text.replace(&line, &own));
+        assert_eq!(versions(&desired(&world)), reads, "{own}");
+    }
+}

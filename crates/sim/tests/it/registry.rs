@@ -157,7 +157,7 @@ fn worker_name(nth: usize) -> String {
     format!("worker-{}-{nth:02}", REGIONS[nth % 3])
 }
 
-/// Every tenth is not for production, and every seventh reads no cards of the version that all have.
+/// Every tenth is not for production, and every seventh lists a later version than the cards have, which reads theirs.
 fn worker(nth: usize) -> String {
     let pool = if nth % 10 == 9 { "staging" } else { "production" };
     let versions = if nth % 7 == 6 { "3.1.0" } else { "3.0.0" };

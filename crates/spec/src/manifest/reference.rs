@@ -21,7 +21,7 @@ spec:
   model: {format: onnx, uri: file:iris.onnx}
 ```
 
-Durations are written `500ms`, `30s`, `10m`, `1h30m`, `2d`; sizes `512MiB`, `1.5GiB`, `200MB` or a number of bytes.
+Durations are written `500ms`, `30s`, `10m`, `1h30m`, `2d`; sizes `512MiB`, `1.5GiB`, `200MB`, `64B`; from 1 MiB without a unit.
 `berth validate -f FILE` checks a manifest without a server; `berth schema manifest` and `berth schema alias` print
 the JSON schemas that editors understand. Your text is kept and returned as you wrote it; `berth describe` shows the spec with all defaults.
 

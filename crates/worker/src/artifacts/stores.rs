@@ -145,7 +145,10 @@ impl Stores {
     fn s3(&self, key: Option<&Credential>) -> AmazonS3Builder {
         // Where and how stays what the environment says; who one is does not.
         let kept = |name: &str| key.is_none() || S3_SURROUNDINGS.contains(&name);
-        let builder = AmazonS3Builder::new().with_client_options(client());
+        // An endpoint says by itself that it speaks plain HTTP; AWS_ALLOW_HTTP, read below, may forbid it.
+        let is_plain = |name: &&str| self.credentials.get(*name).is_some_and(|url| url.starts_with("http://"));
+        let plain = S3_ENDPOINTS.iter().any(is_plain);
+        let builder = AmazonS3Builder::new().with_client_options(client()).with_allow_http(plain);
         let builder = self.known::<AmazonS3ConfigKey>(kept).fold(builder, |b, (key, value)| b.with_config(key, value));
         let Some(Credential::S3(key)) = key else { return builder };
         let builder = builder
@@ -193,6 +196,9 @@ impl Stores {
         kept.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value)))
     }
 }
+
+/// Settings of S3 that say where a service is.
+const S3_ENDPOINTS: [&str; 3] = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"];
 
 /// Settings of S3 that say where a service is and how it is spoken to.
 const S3_SURROUNDINGS: [&str; 5] =

@@ -17,7 +17,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::{
     access::{self, AccessArgs},
-    install,
+    announce, install,
 };
 use crate::{failure::Failure, files::plural, terminal};
 
@@ -36,6 +36,8 @@ enum HookCommand {
     Install(install::InstallArgs),
     /// Run as a pre-receive hook: check the updates that git writes to standard input
     PreReceive(PreReceiveArgs),
+    /// Run as a post-receive hook: tell a server of the push
+    PostReceive(announce::PostReceiveArgs),
 }
 
 /// Kind of repository.
@@ -75,6 +77,7 @@ pub(super) fn run(args: &HookArgs) -> Result<(), Failure> {
     match &args.command {
         HookCommand::Install(args) => install::run(args),
         HookCommand::PreReceive(args) => pre_receive(&args.rules),
+        HookCommand::PostReceive(args) => announce::run(args),
     }
 }
 

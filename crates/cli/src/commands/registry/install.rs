@@ -10,7 +10,7 @@ use super::{
     access,
     hook::{RepositoryKind, Rules},
 };
-use crate::{failure::Failure, terminal};
+use crate::{client::DEFAULT_API, failure::Failure, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -26,6 +26,15 @@ pub(super) struct InstallArgs {
     repository: PathBuf,
     #[command(flatten)]
     rules: Rules,
+    /// Control API that is told of every push to a registry, so that it looks at once; several separated by commas
+    #[arg(long, value_name = "URL,…", default_value = DEFAULT_API)]
+    announce: String,
+    /// File with the secret of the webhook, for the announcement
+    #[arg(long, value_name = "FILE")]
+    announce_secret: Option<PathBuf>,
+    /// Tell nobody of pushes: they are found by polls
+    #[arg(long)]
+    no_announce: bool,
 }
 
 /// By this a hook of ours is known.
@@ -34,6 +43,7 @@ const MARK: &str = "# Written by `berth registry hook install`; installing again
 pub(super) fn run(args: &InstallArgs) -> Result<(), Failure> {
     let repository = Repository::open(access::git(), &args.repository, &args.rules.access.stop())?;
     install(&repository, &args.rules, &args.rules.access.stop())?;
+    announcing(&repository, args)?;
     let shown = repository.folder().display();
     let what = match args.rules.kind {
         RepositoryKind::Registry => format!("pushes to {} must pass validation", args.rules.branch),
@@ -44,6 +54,33 @@ pub(super) fn run(args: &InstallArgs) -> Result<(), Failure> {
         terminal::print("everybody who may push may also write the actual-state branch; --writer USER restricts it")?;
     }
     Ok(())
+}
+
+/// Writes the hook that tells a server of pushes, or removes ours.
+fn announcing(repository: &Repository, args: &InstallArgs) -> Result<(), Failure> {
+    let path = repository.folder().join("hooks/post-receive");
+    let there = fs::read_to_string(&path).ok();
+    let is_ours = there.as_ref().is_none_or(|text| text.contains(MARK));
+    if args.no_announce || args.rules.kind == RepositoryKind::Model {
+        if there.is_some() && is_ours {
+            fs::remove_file(&path)?;
+        }
+        return Ok(());
+    }
+    if !is_ours {
+        let message = format!("{} stays: call `berth registry hook post-receive` from it", path.display());
+        return Ok(terminal::print(&message)?);
+    }
+    let program = std::env::current_exe()?.display().to_string();
+    let mut words = vec![program];
+    words.extend(["registry", "hook", "post-receive", "--api", &args.announce].map(str::to_owned));
+    if let Some(file) = &args.announce_secret {
+        words.extend(["--secret-file".to_owned(), std::path::absolute(file)?.display().to_string()]);
+    }
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    fs::write(&path, format!("#!/bin/sh\n{MARK}\nexec {}\n", words.join(" ")))?;
+    fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(terminal::print(&format!("pushes are announced to {}; --no-announce turns that off", args.announce))?)
 }
 
 /// Writes the hook and makes the repository strict.

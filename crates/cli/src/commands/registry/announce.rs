@@ -1,0 +1,61 @@
+//! `berth registry hook post-receive`: tells a server of a push, so that it looks at once and not with its next poll.
+
+use std::{io::Read as _, path::PathBuf, time::Duration};
+
+use berth_wire::api::SourceView;
+use clap::Args;
+use reqwest::{Method, header::AUTHORIZATION};
+
+use crate::{client::ApiArgs, commands::block_on, failure::Failure, terminal};
+
+/// Limit for all of it: whoever pushed waits.
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// Most bytes of what git says of a push; it is not looked at.
+const MOST: u64 = 4 << 20;
+
+#[derive(Debug, Args)]
+pub(super) struct PostReceiveArgs {
+    /// File with the secret of the webhook
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+/// Tells every Git source of the server. Never fails: the push has been taken, and the next poll finds it anyway.
+pub(super) fn run(args: &PostReceiveArgs) -> Result<(), Failure> {
+    let mut updates = Vec::new();
+    // Git waits until they are read.
+    let _read = std::io::stdin().take(MOST).read_to_end(&mut updates);
+    let told = block_on(async {
+        let late = |_| Err(Failure::TimedOut("it did not answer in time".to_owned()));
+        tokio::time::timeout(WITHIN, tell(args)).await.unwrap_or_else(late)
+    });
+    let said = match told {
+        Ok(told) if told.is_empty() => "no server was told: it follows no Git registry".to_owned(),
+        Ok(told) => format!("told {} to look now", told.join(", ")),
+        Err(failure) => format!("no server was told ({failure}): the next poll finds it"),
+    };
+    Ok(terminal::print(&said)?)
+}
+
+async fn tell(args: &PostReceiveArgs) -> Result<Vec<String>, Failure> {
+    let secret = match &args.secret_file {
+        Some(file) => Some(fs_err::read_to_string(file)?.trim().to_owned()),
+        None => None,
+    };
+    let client = args.api.client()?;
+    let sources = client.list::<SourceView>(&["sources"], &[]).await?;
+    let mut told = Vec::new();
+    for source in sources.items.iter().filter(|source| source.spec.kind == "git") {
+        let name = &source.metadata.name;
+        let mut request = client.request(Method::POST, &["sources", name, "webhook"], &[]);
+        if let Some(secret) = &secret {
+            request = request.header(AUTHORIZATION, format!("Bearer {secret}"));
+        }
+        client.send(request).await?;
+        told.push(format!("source/{name}"));
+    }
+    Ok(told)
+}
