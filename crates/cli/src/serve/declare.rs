@@ -94,12 +94,7 @@ fn onnx(files: &[PathBuf], choices: Choices<'_>) -> Result<(Vec<Value>, Declared
 }
 
 /// The manifest of a card.
-fn carded(
-    name: &DeploymentName,
-    folder: &Path,
-    artifact: Option<&Path>,
-    place: &Place,
-) -> Result<Value, Failure> {
+fn carded(name: &DeploymentName, folder: &Path, artifact: Option<&Path>, place: &Place) -> Result<Value, Failure> {
     let repository = place.code.join("code.git");
     if repository.exists() {
         fs::remove_dir_all(&repository)?;

@@ -41,8 +41,11 @@ impl Framework {
 
     /// The packages for a file: declared, from its folder, or pinned here.
     pub(super) fn packages(self, artifact: &Path, declared: Option<&Path>) -> Result<Packages, Failure> {
-        let beside =
-            if artifact.is_dir() { artifact.join("requirements.txt") } else { artifact.with_file_name("requirements.txt") };
+        let beside = if artifact.is_dir() {
+            artifact.join("requirements.txt")
+        } else {
+            artifact.with_file_name("requirements.txt")
+        };
         let file = declared.map(Path::to_owned).or_else(|| beside.is_file().then(|| beside.clone()));
         let Some(file) = file else {
             let pins: Vec<String> = usual_packages(self.format()).iter().map(|pin| (*pin).to_owned()).collect();

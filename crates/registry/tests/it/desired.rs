@@ -108,7 +108,11 @@ fn aliases_lead_to_deployments_of_the_commit() {
 #[test]
 fn a_wrong_alias_is_refused_at_its_place() {
     for (from, to, said) in [
-        ("second", "secnod", "aliases/iris.yaml:7:20: spec.targets[1].deployment: the registry has no deployment \"secnod\"; did you mean \"second\"?"),
+        (
+            "second",
+            "secnod",
+            "aliases/iris.yaml:7:20: spec.targets[1].deployment: the registry has no deployment \"secnod\"; did you mean \"second\"?",
+        ),
         ("{name: iris}", "{name: second}", "metadata.name: second is declared in models/staging/second.yaml, too"),
         ("{name: iris}", "{name: iris, namespace: team}", "team/iris is not in the namespace of a registry"),
         ("kind: Alias", "kind: ModelDeployment", "aliases/iris.yaml"),
@@ -129,7 +133,8 @@ fn a_worker_has_every_version_that_the_matrix_lets_it_read() {
     let world = World::new();
     let versions = |desired: &Desired| desired.workers[0].terms().schema_versions;
     let text = std::fs::read_to_string(world.registry().join("workers/worker-a.yaml")).expect("the worker");
-    let line = text.lines().find(|line| line.starts_with("supported_schema_versions")).expect("its versions").to_owned();
+    let line =
+        text.lines().find(|line| line.starts_with("supported_schema_versions")).expect("its versions").to_owned();
     for (own, reads) in [("3.1.0", &["3.1.0", "3.0.0"][..]), ("3.0.0", &["3.0.0"])] {
         let own = format!("supported_schema_versions: ['{own}']");
         world.write("workers/worker-a.yaml", &text.replace(&line, &own));

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{
-    Artifacts, Code, Framework, Function, Interface, Metadata, ModelCard, PinnedCard, Runtime, SCHEMA_VERSIONS, StorageType,
+    Artifacts, Code, Framework, Function, Interface, Metadata, ModelCard, PinnedCard, Runtime, SCHEMA_VERSIONS,
+    StorageType,
 };
 
 /// The repository of cards whose code is part of Berth. No URL: nothing is fetched.
@@ -41,11 +42,8 @@ pub fn usual_packages(format: &str) -> &'static [&'static str] {
 /// The card of an estimator. `packages` are pinned: `NAME==VERSION`.
 #[must_use]
 pub fn card(format: &str, python: &str, packages: Vec<String>) -> PinnedCard {
-    let function = |name: &str| Function {
-        module: "berth.estimators".to_owned(),
-        function: name.to_owned(),
-        config: None,
-    };
+    let function =
+        |name: &str| Function { module: "berth.estimators".to_owned(), function: name.to_owned(), config: None };
     let no_commit = "0".repeat(40);
     let card = ModelCard {
         schema_version: SCHEMA_VERSIONS[1].to_owned(),
