@@ -117,3 +117,11 @@ def test_a_data_folder_is_for_its_owner(spy):
     assert spy.data.stat().st_mode & 0o777 == 0o700
     modes = {path.name: path.stat().st_mode & 0o777 for path in spy.data.iterdir() if path.is_file()}
     assert set(modes.values()) == {0o600}, modes
+
+
+def test_a_model_reaches_the_network_where_the_operator_says(spy):
+    spy.serve("--sandbox-network", "machine")
+    host, port = spy.api.split(":")
+    assert spy.answer(f"import socket; socket.create_connection(({host!r}, {port}), 5); answer = 'reached'") == "reached"
+    assert spy.answer("import os, pwd; answer = pwd.getpwuid(os.getuid()).pw_name") in ("model", "nobody")
+    assert "error" in spy.ask(f"import os; answer = os.listdir({str(spy.data)!r} + '/cache')")

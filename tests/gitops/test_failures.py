@@ -174,7 +174,7 @@ def test_a_model_whose_only_process_died_is_restarting_until_it_is_up(world, tmp
     model.release("1.0.0", weights=json.dumps({"version": "1.0.0", "gate": str(gate)}))
     world.registry.deploy("doubler", model, "1.0.0")
     world.push("Deploy doubler")
-    world.start()
+    world.start("--isolation", "process")
     world.until_ready("doubler", "1.0.0")
     place = world.place("doubler")
     assert world.fleet.nodes[0].ask("/v1/doubler", {"x": 13})[0] != 200

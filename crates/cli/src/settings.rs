@@ -24,7 +24,7 @@ pub(crate) mod values;
 use std::{collections::BTreeMap, io::IsTerminal, net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use berth_plan::Policy;
-use berth_sandbox::Isolation;
+use berth_sandbox::{Isolation, Network};
 use berth_spec::{ByteSize, WorkerId, deployment::Selector};
 use berth_worker::{config::IsolationSettings, prepare::SystemPackages};
 use clap::{Args, ValueEnum};
@@ -94,6 +94,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "BOOL", env = "BERTH_LOCAL_REPOSITORIES", default_value = "false", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     pub(crate) local_repositories: bool,
+    /// Allow model cards to use Git repositories over http on other machines. Whoever is between can change the code
+    #[arg(long, value_name = "BOOL", env = "BERTH_HTTP_REPOSITORIES", default_value = "false", default_missing_value = "true",
+          num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
+    pub(crate) http_repositories: bool,
     /// Isolation of models in Python: none, process, sandbox. What is set here is required: models are not loaded where the
     /// machine lacks a part of it [default: sandbox, as far as this machine allows]
     #[arg(long, value_name = "LEVEL", env = "BERTH_ISOLATION")]
@@ -101,6 +105,9 @@ pub(crate) struct ServerArgs {
     /// Files and folders that models in a sandbox may read, beside their own and the system's
     #[arg(long, value_name = "PATH,…", env = "BERTH_SANDBOX_READ", value_delimiter = ',')]
     pub(crate) sandbox_read: Vec<PathBuf>,
+    /// Network of models in a sandbox: none (a loopback of their own) or machine, where they also reach what listens on loopback
+    #[arg(long, value_name = "WHICH", env = "BERTH_SANDBOX_NETWORK", default_value_t)]
+    pub(crate) sandbox_network: Network,
     /// Models loaded at a time [default: half the cores, at most 4]
     #[arg(long, value_name = "N", env = "BERTH_PARALLEL_LOADS", value_parser = values::count)]
     pub(crate) parallel_loads: Option<NonZeroUsize>,
@@ -253,9 +260,10 @@ impl ServerSettings {
                 package_index: args.package_index.map(String::from),
                 system_packages: args.system_packages,
                 local_repositories: args.local_repositories,
+                http_repositories: args.http_repositories,
                 environment: std::env::vars_os().collect(),
             },
-            isolation: isolation(args.isolation, args.sandbox_read),
+            isolation: isolation(args.isolation, args.sandbox_read, args.sandbox_network),
             parallel_loads: args.parallel_loads.map(NonZeroUsize::get),
             threads: args.threads.map(NonZeroUsize::get),
             max_body: usize::try_from(args.max_body.0).unwrap_or(usize::MAX),
@@ -269,8 +277,8 @@ impl ServerSettings {
 }
 
 /// Sandboxes are made by this very program, started anew.
-pub(crate) fn isolation(level: Option<Isolation>, readable: Vec<PathBuf>) -> IsolationSettings {
-    IsolationSettings { level, launcher: Some(PathBuf::from(LAUNCHER)), readable }
+pub(crate) fn isolation(level: Option<Isolation>, readable: Vec<PathBuf>, network: Network) -> IsolationSettings {
+    IsolationSettings { level, launcher: Some(PathBuf::from(LAUNCHER)), readable, network }
 }
 
 /// This program, also where its file was replaced meanwhile.

@@ -14,8 +14,8 @@ mod session;
 
 use std::{pin::Pin, sync::Arc};
 
-use berth_peer::{PeerBody, Peers};
-use berth_spec::{FromController, GatewayEvent, InventoryChange, RouteChange, WorkerId};
+use berth_peer::{Caller, PeerBody, Peers};
+use berth_spec::{FromController, GatewayEvent, InventoryChange, RouteChange};
 use berth_wire::fleet::{
     Assembly, InParts, MESSAGE, Reporter, demands_of, outcomes_of,
     v1::{
@@ -33,7 +33,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tower::Service;
 
 use crate::leadership::LeadershipView;
-use handshake::{Acceptor, Caller};
+use handshake::Acceptor;
 use session::{Session, TermGuard};
 
 /// The paths that it answers begin so.
@@ -62,10 +62,10 @@ impl FleetService {
     /// Answers one request of `caller`, whom its certificate names; its path begins with [`PATH`].
     pub fn serve(
         &self,
-        caller: &WorkerId,
+        caller: &Caller,
         mut request: http::Request<Incoming>,
     ) -> BoxFuture<'static, http::Response<PeerBody>> {
-        request.extensions_mut().insert(Caller(caller.clone()));
+        request.extensions_mut().insert(caller.clone());
         let mut server = self.0.clone();
         Box::pin(async move {
             match server.call(request).await {
@@ -87,7 +87,7 @@ impl Fleet for Leader {
         &self,
         request: Request<Streaming<v1::WorkerWord>>,
     ) -> Result<Response<Orders<v1::WorkerOrder>>, Status> {
-        let caller = Caller::of(&request)?;
+        let caller = handshake::caller(&request, "worker", |roles| roles.worker)?;
         let mut words = request.into_inner();
         let first = handshake::first(&mut words).await?;
         let Some(worker_word::Word::Hello(handshake)) = first.word else { return Err(handshake::missing()) };
@@ -119,7 +119,7 @@ impl Fleet for Leader {
         &self,
         request: Request<Streaming<v1::GatewayWord>>,
     ) -> Result<Response<Orders<v1::RouteOrder>>, Status> {
-        let caller = Caller::of(&request)?;
+        let caller = handshake::caller(&request, "gateway", |roles| roles.gateway)?;
         let mut words = request.into_inner();
         let first = handshake::first(&mut words).await?;
         let Some(gateway_word::Word::Hello(handshake)) = first.word else { return Err(handshake::missing()) };

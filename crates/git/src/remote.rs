@@ -6,11 +6,12 @@ use url::Url;
 
 use crate::{Category, GitError};
 
-/// Ways to a repository that are let through. The default is `https`, `http` and `ssh`.
+/// Ways to a repository that are let through. The default is `https`, `ssh`, and `http` on this machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Protocols {
     local: bool,
     git: bool,
+    http: bool,
 }
 
 impl Protocols {
@@ -27,9 +28,16 @@ impl Protocols {
         Self { git: true, ..self }
     }
 
-    fn allows(self, scheme: &str) -> bool {
-        match scheme {
-            "https" | "http" | "ssh" => true,
+    /// `http:` to other machines, too: whoever is between can change what is fetched, and what is fetched runs.
+    #[must_use]
+    pub const fn with_http(self) -> Self {
+        Self { http: true, ..self }
+    }
+
+    fn allows(self, remote: &Remote) -> bool {
+        match remote.scheme {
+            "https" | "ssh" => true,
+            "http" => self.http || remote.is_loopback(),
             "file" => self.local,
             "git" => self.git,
             _ => false,
@@ -82,9 +90,12 @@ impl Remote {
         } else {
             return refused("write https://host/path.git, ssh://git@host/path.git or git@host:path.git");
         };
-        if !protocols.allows(parsed.scheme) {
+        if !protocols.allows(&parsed) {
             let why = match parsed.scheme {
                 "file" => "repositories of this machine are not allowed here: write an https or ssh URL",
+                "http" => {
+                    "over http, whoever is between can change the code: write an https or ssh URL, or say --http-repositories"
+                }
                 _ => "this protocol is not allowed: write an https or ssh URL",
             };
             return refused(why);

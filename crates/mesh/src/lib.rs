@@ -49,7 +49,7 @@ mod endpoint;
 mod admission;
 mod body;
 mod not_run;
-mod offload;
+pub mod offload;
 mod rendezvous;
 mod wait_queue;
 mod wire_field;

@@ -6,10 +6,13 @@ use berth_spec::InferError;
 
 /// Bytes that are looked at one by one (numbers written or read, text compressed) from which work is handed over: a
 /// connection is held for a millisecond at most, and a hand-over costs some 10 µs.
-pub(crate) const HEAVY: usize = 256 << 10;
+pub const HEAVY: usize = 256 << 10;
 
 /// Does `work` on `weight` bytes.
-pub(crate) async fn run<T: Send + 'static>(
+///
+/// # Errors
+/// Those of `work`, and [`InferError::Internal`] where it panics.
+pub async fn run<T: Send + 'static>(
     weight: usize,
     work: impl FnOnce() -> Result<T, InferError> + Send + 'static,
 ) -> Result<T, InferError> {

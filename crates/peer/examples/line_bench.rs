@@ -23,7 +23,11 @@ use tokio_util::sync::CancellationToken;
 struct Echo;
 
 impl PeerHandler for Echo {
-    fn serve(self: Arc<Self>, _: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
+    fn serve(
+        self: Arc<Self>,
+        _: &berth_peer::Caller,
+        request: Request<Incoming>,
+    ) -> BoxFuture<'static, Response<PeerBody>> {
         async move {
             let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
             Response::new(full(body))

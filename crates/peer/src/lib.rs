@@ -27,6 +27,7 @@ pub use self::{
     peer::{Peer, PeerChannel, SendError},
     peers::{LinePolicy, Peers},
     pki::{Identity, PkiError},
+    tls::Caller,
 };
 
 /// Any error, where the kind does not matter.

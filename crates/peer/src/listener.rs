@@ -14,7 +14,6 @@ mod refusals;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use berth_spec::WorkerId;
 use futures::future::BoxFuture;
 use hyper::{Request, Response, body::Incoming};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -29,6 +28,7 @@ use crate::{
     EventLoops, PeerBody,
     pki::Identity,
     port::{Bounds, Port},
+    tls::Caller,
 };
 
 /// Connections that wait in the kernel to be accepted. Enough for all nodes of a cluster that start together.
@@ -49,9 +49,9 @@ const UNREAD: Duration = Duration::from_secs(30);
 
 /// Handler of requests from other nodes.
 pub trait PeerHandler: Send + Sync + 'static {
-    /// Answers one request of `caller`, which its certificate names. The future runs in the connection's task: what
+    /// Answers one request of `caller`, whose name and roles are those of its certificate. The future runs in the connection's task: what
     /// computes for long belongs elsewhere.
-    fn serve(self: Arc<Self>, caller: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>>;
+    fn serve(self: Arc<Self>, caller: &Caller, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>>;
 }
 
 /// The port, before it takes connections.

@@ -29,6 +29,7 @@ mod name_check;
 mod node;
 mod packet;
 mod policy;
+mod replay_guard;
 mod rtt;
 mod suspect_probe;
 mod swim;

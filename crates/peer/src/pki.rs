@@ -6,10 +6,14 @@
 //!   NODE/            made by `Authority::issue`; what a node is given, and `Identity::load` reads
 //!     ca.pem         one or several CAs that are trusted: two while one replaces the other
 //!     node.pem       this node's certificate; its name is the DNS name `NODE.node.berth` in it, and a certificate that
-//!                    is called `node-X` is good for a node `X`, too (`certifies`)
+//!                    is called `node-X` is good for a node `X`, too (`certifies`); its roles are the DNS names
+//!                    `controller.role.berth`, `worker.role.berth`, `gateway.role.berth`
 //!     node.key       its private key, for its owner's eyes only
 //!     gossip.key     one key per line, base64 of 32 bytes; the first seals, all open
 //! ```
+//!
+//! Roles are DNS names, as the node's name is: every CA can issue them, every tool shows them, and the name constraints of an
+//! intermediate CA hold for them. A certificate without any is of an earlier version, and is refused.
 //!
 //! Files that somebody else made (another CA, longer chains) work as well: only what they say counts.
 
@@ -27,8 +31,8 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    certificate::name_in,
-    keyring::{OVERHEAD, OpenError},
+    certificate::{name_in, roles_in},
+    keyring::{OVERHEAD, OpenError, Seal},
 };
 
 use std::path::PathBuf;
@@ -48,6 +52,9 @@ pub const GOSSIP_KEY: &str = "gossip.key";
 
 /// Suffix of node names inside certificates.
 pub const DOMAIN: &str = ".node.berth";
+
+/// Suffix of roles inside certificates.
+pub const ROLE_DOMAIN: &str = ".role.berth";
 
 /// Reason why certificates or keys are unusable, with the remedy.
 #[derive(Debug, thiserror::Error)]

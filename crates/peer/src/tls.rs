@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use berth_spec::WorkerId;
+use berth_spec::{Roles, WorkerId};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, InvalidMessage, RootCertStore,
     ServerConfig, SignatureScheme,
@@ -26,7 +26,7 @@ use rustls::{
     version::TLS13,
 };
 
-use crate::pki::{DOMAIN, Identity, certifies, name_in};
+use crate::pki::{DOMAIN, Identity, certifies, name_in, roles_in};
 
 /// Protocol that both ends must agree on (HTTP/2).
 const ALPN: &[u8] = b"h2";
@@ -136,9 +136,34 @@ fn node_of(dialled: &ServerName<'_>) -> Option<WorkerId> {
     WorkerId::new(name.as_ref().strip_suffix(DOMAIN)?).ok()
 }
 
-/// Name of the other end, from its certificate.
-pub(crate) fn caller(certificates: Option<&[CertificateDer<'static>]>) -> Option<WorkerId> {
-    name_in(certificates?.first()?)
+/// The other end of a connection, by its certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The name in it.
+    pub name: WorkerId,
+    /// The roles in it: what the node may do, whatever it says of itself.
+    pub roles: Roles,
+}
+
+impl std::fmt::Display for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+/// Reads who the other end is.
+///
+/// # Errors
+/// What its certificate lacks.
+pub(crate) fn caller(certificates: Option<&[CertificateDer<'static>]>) -> Result<Caller, String> {
+    let first = certificates.and_then(<[_]>::first);
+    let name = first.and_then(name_in).ok_or("its certificate names no node: issue one with `berth pki issue`")?;
+    match first.map_or(Roles::NONE, roles_in) {
+        Roles::NONE => Err(format!(
+            "the certificate of {name} names no roles, as those of earlier versions: issue it again with `berth pki issue`"
+        )),
+        roles => Ok(Caller { name, roles }),
+    }
 }
 
 // Neither side resumes sessions: lines are few and live long, and a resumed session would outlive its CA.

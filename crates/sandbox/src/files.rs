@@ -14,7 +14,7 @@ use landlock::{
 };
 
 use crate::{
-    root::{DEVICES, GPU_DEVICES, GPU_READABLE, MEMORY_FILES, SYSTEM},
+    root::{ACCOUNTS, DEVICES, GPU_DEVICES, GPU_READABLE, MEMORY_FILES, NAMES, SYSTEM},
     spec::{Mechanisms, Network, Sandbox},
 };
 
@@ -40,7 +40,10 @@ fn build(sandbox: &Sandbox, mechanisms: Mechanisms) -> Result<u32, landlock::Rul
     let hidden: &[PathBuf] = if mechanisms.files { &[] } else { &sandbox.hidden };
     let read = AccessFs::from_read(NEWEST);
     let all = AccessFs::from_all(NEWEST);
-    let mut readable: Vec<PathBuf> = SYSTEM.iter().chain(&KERNEL).map(PathBuf::from).collect();
+    let mut readable: Vec<PathBuf> = SYSTEM.iter().chain(&KERNEL).chain(&ACCOUNTS).map(PathBuf::from).collect();
+    if sandbox.network == Network::Machine {
+        readable.extend(NAMES.map(PathBuf::from));
+    }
     readable.extend(if sandbox.gpus { GPU_READABLE.map(PathBuf::from).to_vec() } else { Vec::new() });
     let own: Vec<&PathBuf> = sandbox.readable.iter().collect();
     let readable: Vec<PathBuf> = readable.iter().flat_map(|path| without(path, hidden)).collect();

@@ -56,7 +56,10 @@ pub(crate) const SYSTEM: [&str; 28] = [
 ];
 
 /// Sources of names and addresses, where the machine's network is reached.
-const NAMES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
+pub(crate) const NAMES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
+
+/// Users and addresses, which the tree has files of its own for.
+pub(crate) const ACCOUNTS: [&str; 3] = ["/etc/passwd", "/etc/group", "/etc/hosts"];
 
 /// Devices that hold no data of anybody.
 pub(crate) const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];

@@ -48,6 +48,25 @@ pub enum Network {
     Machine,
 }
 
+impl Network {
+    /// The words for it.
+    pub const WORDS: [(&'static str, Self); 2] = [("none", Self::None), ("machine", Self::Machine)];
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::WORDS.iter().find(|(_, value)| value == self).map_or("none", |(word, _)| word))
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, value)| *value).ok_or_else(|| "write none or machine".to_owned())
+    }
+}
+
 /// Bounds on what a process takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
@@ -152,6 +171,9 @@ mod tests {
     #[test]
     fn words_go_both_ways() {
         for (word, value) in Isolation::WORDS {
+            assert_eq!((word.parse(), value.to_string().as_str()), (Ok(value), word));
+        }
+        for (word, value) in Network::WORDS {
             assert_eq!((word.parse(), value.to_string().as_str()), (Ok(value), word));
         }
         assert!("jail".parse::<Isolation>().is_err());

@@ -135,6 +135,8 @@ fn processes_of_others_are_not_seen(launcher: &Launcher) {
     let said = answers(launcher, &place.sandbox(), "echo $$; ls /proc | grep -c '^[0-9]'");
     let (own, count) = said.split_once('\n').expect("two lines");
     assert_eq!(own, "2");
+    // Libraries look up their own user.
+    assert_eq!(answers(launcher, &place.sandbox(), "grep -c ^model: /etc/passwd && cat /etc/hosts | wc -l"), "1\n2");
     assert!(count.parse::<u32>().expect("a number") <= 5, "{said}");
 }
 

@@ -88,6 +88,15 @@ impl Roles {
     /// All of them: the default.
     pub const ALL: Self = Self { controller: true, worker: true, gateway: true };
 
+    /// None of them.
+    pub const NONE: Self = Self { controller: false, worker: false, gateway: false };
+
+    /// True if each of `others` is among these.
+    #[must_use]
+    pub const fn contain(self, others: Self) -> bool {
+        (self.controller || !others.controller) && (self.worker || !others.worker) && (self.gateway || !others.gateway)
+    }
+
     const WORDS: [&'static str; 3] = ["controller", "worker", "gateway"];
 
     const fn flags(self) -> [bool; 3] {
@@ -113,7 +122,7 @@ impl FromStr for Roles {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut roles = Self { controller: false, worker: false, gateway: false };
+        let mut roles = Self::NONE;
         for word in text.split(',').map(str::trim) {
             match word {
                 "controller" => roles.controller = true,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use berth_sandbox::Isolation;
+use berth_sandbox::{Isolation, Network};
 use berth_spec::{ByteSize, Gpu, RuntimeInfo, WorkerId};
 
 use crate::{prepare, replica::Retries, runtime::spi};
@@ -64,6 +64,8 @@ pub struct IsolationSettings {
     pub launcher: Option<PathBuf>,
     /// Files and folders that every model may read, beside its own and the system's.
     pub readable: Vec<PathBuf>,
+    /// The network that models in a sandbox reach.
+    pub network: Network,
 }
 
 /// Limits of runtimes, by their names, beside those of the worker.

@@ -260,7 +260,7 @@ pub fn git_host(card: &PinnedCard) -> Option<Dependency> {
     if card.is_built_in() {
         return None;
     }
-    let local = berth_git::Protocols::default().with_local();
+    let local = berth_git::Protocols::default().with_local().with_http();
     berth_git::Remote::parse(&card.card.code.repository, local).ok().as_ref().and_then(checkout::dependency)
 }
 

@@ -131,7 +131,7 @@ class ToldTest(unittest.TestCase):
         self.assertTrue(told[0]["trace"] and not told[-1]["trace"])
 
     def test_answers_that_no_frame_holds_fail_alone(self):
-        with mock.patch.object(frames, "MAX_BODY", 10):
+        with mock.patch.object(frames, "MAX_ANSWERS", 10):
             told, parts = host._told([b"1234", b"12345678", b"123456"])
         self.assertEqual((told[0], told[2], parts), (4, 6, [b"1234", b"123456"]))
         self.assertEqual(told[1]["stage"], "size")

@@ -6,13 +6,14 @@ mod certificate;
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use berth_peer::{
     Identity, PkiError,
-    pki::{Authority, CA, CA_KEY, GOSSIP_KEY, NODE, NODE_KEY, certifies},
+    pki::{Authority, CA, CA_KEY, DEFAULT_VALIDITY, GOSSIP_KEY, NODE, NODE_KEY, certifies},
 };
-use berth_spec::{Class, WorkerId};
+use berth_spec::{Class, Roles, WorkerId};
 use clap::{Args, Subcommand};
 use fs_err as fs;
 use serde_json::json;
@@ -58,6 +59,7 @@ struct InitArgs {
   berth pki issue ./pki a b c                one folder for each: ./pki/a, ./pki/b, ./pki/c
   berth pki issue ./pki a --host a.example.org --host 10.0.0.2
   berth pki issue ./pki a --out /etc/berth/pki
+  berth pki issue ./pki gpu-1 --roles worker               a node that only runs models
 
 A certificate named node-X is valid for nodes X and node-X; any other name only for the node with that name.
 Issue again to renew: running nodes read the new files by themselves.")]
@@ -74,6 +76,13 @@ struct IssueArgs {
     /// Additional DNS name or address in the certificate; nodes need none. Repeatable
     #[arg(long, visible_alias = "hosts", value_name = "HOST,…", value_delimiter = ',')]
     host: Vec<String>,
+    /// Roles that the node may have: controller, worker, gateway. Give a node no more than it needs: a controller decides, and
+    /// a gateway's API declares models
+    #[arg(long, value_name = "ROLE,…", default_value = "controller,worker,gateway")]
+    roles: Roles,
+    /// Days for which the certificate is valid
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_VALIDITY.as_secs() / 86_400, value_parser = clap::value_parser!(u64).range(1..=3_650))]
+    days: u64,
 }
 
 #[derive(Debug, Args)]
@@ -127,15 +136,15 @@ fn issue(args: &IssueArgs) -> Result<(), Failure> {
     for name in &args.names {
         let node = WorkerId::new(name)
             .map_err(|error| Failure::Invalid(format!("{name:?} cannot be the name of a node: {error}")))?;
-        let issued = authority.issue(&node, &args.host)?;
+        let issued = authority.issue_with(&node, args.roles, &args.host, Duration::from_secs(args.days * 86_400))?;
         let folder = match &args.out {
             Some(out) => moved(&issued, out)?,
             None => issued,
         };
         let until = Certificate::read(&folder.join(NODE))?.until();
-        let (shown, or) = (folder.display(), or(&node));
+        let (shown, or, roles) = (folder.display(), or(&node), args.roles);
         terminal::print(&format!(
-            "issued a certificate for the node {node}{or} in {shown}; it holds until {until}\n  \
+            "issued a certificate for the node {node}{or} with the roles {roles} in {shown}; it holds until {until}\n  \
              {NODE}, {NODE_KEY}, {CA}, {GOSSIP_KEY}\n\n\
              next: copy {shown} to the node, then there: berth node --pki {shown} --store etcd://HOST:PORT\n"
         ))?;

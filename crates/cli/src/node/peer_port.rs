@@ -6,15 +6,16 @@
 //! /own/…                    what this node tells of itself     ──▶ its gateway's counters, its rules
 //! everything else           inference that was forwarded here  ──▶ the replicas of this node
 //! ```
+//! What a node may ask is decided by the roles in its certificate: a worker relays no calls and forwards no requests.
 
 use std::sync::Arc;
 
 use berth_control::{api::ApiRouter, fleet::FleetService};
 use berth_mesh::PeerService;
-use berth_peer::{PeerBody, PeerHandler};
-use berth_spec::WorkerId;
+use berth_peer::{Caller, PeerBody, PeerHandler};
+use berth_wire::api::{ErrorBody, ErrorInfo};
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 
 /// Handler of requests from other nodes.
@@ -25,8 +26,12 @@ pub(super) struct PeerPort {
 }
 
 impl PeerHandler for PeerPort {
-    fn serve(self: Arc<Self>, caller: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
+    fn serve(self: Arc<Self>, caller: &Caller, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
         let path = request.uri().path();
+        if !path.starts_with(berth_control::fleet::PATH) && !may_ask(caller) {
+            tracing::warn!(event = "node_role_refused", node = %caller, role = "gateway", certified = %caller.roles);
+            return Box::pin(std::future::ready(refused(caller)));
+        }
         if path.starts_with(berth_control::fleet::PATH) {
             self.fleet.serve(caller, request)
         } else if ApiRouter::is_relayed(path) {
@@ -37,4 +42,24 @@ impl PeerHandler for PeerPort {
             self.inference.serve(request)
         }
     }
+}
+
+/// Nodes that take requests of clients pass them on: those with the role gateway, or that may lead.
+fn may_ask(caller: &Caller) -> bool {
+    caller.roles.gateway || caller.roles.controller
+}
+
+fn refused(caller: &Caller) -> Response<PeerBody> {
+    let message = format!(
+        "the certificate of {caller} is for {}: only nodes with the role gateway or controller pass on requests and calls of the \
+         control API; ask one of those",
+        caller.roles
+    );
+    let code = StatusCode::FORBIDDEN;
+    let error = ErrorInfo { code: code.as_u16(), reason: "Forbidden".to_owned(), message, details: Vec::new() };
+    let body = serde_json::to_vec(&ErrorBody { error }).unwrap_or_default();
+    let mut response = Response::new(berth_peer::full(body));
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }

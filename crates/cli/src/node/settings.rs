@@ -139,10 +139,10 @@ impl NodeSettings {
         Self::new(words.args, certified)
     }
 
-    /// Checks what one setting alone cannot know. `certified` reads the name in the certificate in a folder.
+    /// Checks what one setting alone cannot know. `certified` reads the name and the roles in the certificate in a folder.
     pub(crate) fn new(
         args: NodeArgs,
-        certified: impl FnOnce(&Path) -> Result<WorkerId, Failure>,
+        certified: impl FnOnce(&Path) -> Result<(WorkerId, Roles), Failure>,
     ) -> Result<Self, Failure> {
         let NodeArgs { server, cluster, store, source } = args;
         let sources = source.settings(None)?;
@@ -150,12 +150,21 @@ impl NodeSettings {
             let how = "`berth pki init ./pki && berth pki issue ./pki NAME` makes one, --pki ./pki/NAME takes it";
             Failure::Usage(format!("a node needs a certificate: {how}"))
         })?;
-        let name = certified(&pki)?;
+        let (name, certified) = certified(&pki)?;
         if let Some(said) = server.name.as_ref().filter(|said| !certifies(&name, said)) {
             return Err(Failure::Usage(format!(
                 "--name says {said}, the certificate in {} says {name}: \
                  leave --name out, or `berth pki issue` one for {said} or node-{said}",
                 pki.display()
+            )));
+        }
+        if !certified.contain(cluster.roles) {
+            return Err(Failure::Usage(format!(
+                "--roles says {}, the certificate in {} is for {certified}: say --roles {certified}, or issue one with \
+                 `berth pki issue DIR {name} --roles {}`",
+                cluster.roles,
+                pki.display(),
+                cluster.roles
             )));
         }
         let mut server = ServerSettings::new(server, name)?;
@@ -241,10 +250,10 @@ impl NodeSettings {
     }
 }
 
-/// The name in the certificate in a folder.
-pub(super) fn certified(folder: &Path) -> Result<WorkerId, Failure> {
+/// The name and the roles in the certificate in a folder.
+pub(super) fn certified(folder: &Path) -> Result<(WorkerId, Roles), Failure> {
     let identity = berth_peer::Identity::load(folder).map_err(|error| Failure::Usage(error.to_string()))?;
-    Ok(identity.name().clone())
+    Ok((identity.name().clone(), identity.roles()))
 }
 
 #[cfg(test)]
@@ -266,7 +275,7 @@ mod tests {
     fn settings_with(certificate: &str, words: &str) -> Result<NodeSettings, String> {
         let line = TestArgs::try_parse_from(std::iter::once("node").chain(words.split_whitespace()));
         let line = line.map_err(|e| e.to_string())?;
-        let certified = |_: &Path| Ok(WorkerId::new(certificate).expect("a name"));
+        let certified = |_: &Path| Ok((WorkerId::new(certificate).expect("a name"), Roles::ALL));
         NodeSettings::new(line.args, certified).map_err(|e| e.to_string())
     }
 

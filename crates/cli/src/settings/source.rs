@@ -181,16 +181,17 @@ impl Place {
     }
 }
 
-/// The protocols of registries: operators may name repositories of this machine, too. Validation checks model cards: only
+/// The protocols of registries: operators may name repositories of this machine, and hosts without TLS, too. Validation checks model cards: only
 /// where the registry itself is on this machine may theirs be.
 fn protocols() -> Protocols {
-    Protocols::default().with_local()
+    Protocols::default().with_local().with_http()
 }
 
 fn host_file(text: &str) -> Result<(String, PathBuf), String> {
     const HOW: &str = "write https://HOST[:PORT]=FILE";
     let (url, file) = text.rsplit_once('=').ok_or(HOW)?;
-    let remote = Remote::parse(&format!("{}/x", url.trim_end_matches('/')), Protocols::default()).map_err(|_| HOW)?;
+    let remote = Remote::parse(&format!("{}/x", url.trim_end_matches('/')), Protocols::default().with_http())
+        .map_err(|_| HOW)?;
     if file.is_empty() { Err(HOW.to_owned()) } else { Ok((remote.origin(), PathBuf::from(file))) }
 }
 
@@ -364,7 +365,8 @@ impl SourceSettings {
         data: &Path,
         metrics: &GitMetrics,
     ) -> Result<GitConfig, Failure> {
-        let (args, plain) = (&self.args, Protocols::default());
+        // Workers decide whether they run code that came over http.
+        let (args, plain) = (&self.args, Protocols::default().with_http());
         Ok(GitConfig {
             cluster: args.cluster_name.clone(),
             protocols: if remote.scheme() == "file" { plain.with_local() } else { plain },

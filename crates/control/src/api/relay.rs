@@ -46,6 +46,10 @@ pub(super) async fn send(peers: &Peers, leader: &WorkerId, request: Request) -> 
     let Some(peer) = peers.leader(leader) else {
         return unreachable(leader, "the members do not know it").into_response();
     };
+    // What it claims of itself was held against its certificate when the line was made.
+    if !peer.member().roles.controller {
+        return unreachable(leader, "it is no controller").into_response();
+    }
     let Some(request) = onward(leader, request) else {
         return ApiError::new(Class::Invalid, "the path of the request cannot be relayed").into_response();
     };

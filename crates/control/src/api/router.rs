@@ -12,7 +12,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::{Router, extract::Request, response::IntoResponse, response::Response};
-use berth_peer::{PeerBody, Peers};
+use berth_peer::{Caller, PeerBody, Peers};
 use berth_spec::{Epoch, WorkerId};
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
@@ -108,7 +108,7 @@ impl ApiRouter {
     /// [`RELAY`]. Only here: if this node does not lead, the other one is to ask again when it knows more.
     pub fn relayed(
         &self,
-        caller: &WorkerId,
+        caller: &Caller,
         request: http::Request<Incoming>,
     ) -> BoxFuture<'static, http::Response<PeerBody>> {
         let (router, caller) = (self.clone(), caller.clone());

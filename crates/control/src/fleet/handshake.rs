@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use berth_peer::{PROTOCOL, Peers, common_protocol, pki::certifies};
-use berth_spec::{Epoch, WorkerId};
+use berth_peer::{Caller, PROTOCOL, Peers, common_protocol, pki::certifies};
+use berth_spec::{Epoch, Roles, WorkerId};
 use berth_wire::fleet::{
     EPOCH, LEADER, LEADER_PEER,
     v1::{Hello, Welcome},
@@ -23,15 +23,19 @@ use crate::{
 /// Limit for the first message. Allows for one lost packet on a long link.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
-/// Sender of a request, by its certificate.
-#[derive(Debug, Clone)]
-pub(super) struct Caller(pub(super) WorkerId);
-
-impl Caller {
-    pub(super) fn of<T>(request: &Request<T>) -> Result<WorkerId, Status> {
-        let caller = request.extensions().get::<Self>().map(|caller| caller.0.clone());
-        caller.ok_or_else(|| Status::unauthenticated("only nodes of the cluster may call this, on the peer port"))
+/// Sender of a request, by its certificate, which must have the role that speaks here.
+pub(super) fn caller<T>(request: &Request<T>, role: &str, has: fn(Roles) -> bool) -> Result<WorkerId, Status> {
+    let caller = request.extensions().get::<Caller>();
+    let caller =
+        caller.ok_or_else(|| Status::unauthenticated("only nodes of the cluster may call this, on the peer port"))?;
+    if has(caller.roles) {
+        return Ok(caller.name.clone());
     }
+    let (name, roles) = (&caller.name, caller.roles);
+    tracing::warn!(event = "node_role_refused", node = %name, role, certified = %roles);
+    Err(Status::permission_denied(format!(
+        "the certificate of {name} is for {roles}, not for {role}: `berth pki issue DIR {name} --roles …` makes another"
+    )))
 }
 
 /// Reads the first word.

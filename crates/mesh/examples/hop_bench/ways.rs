@@ -63,7 +63,11 @@ impl Model for Echo {
 struct Port(PeerService);
 
 impl PeerHandler for Port {
-    fn serve(self: Arc<Self>, _: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
+    fn serve(
+        self: Arc<Self>,
+        _: &berth_peer::Caller,
+        request: Request<Incoming>,
+    ) -> BoxFuture<'static, Response<PeerBody>> {
         self.0.serve(request)
     }
 }

@@ -18,7 +18,6 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::WorkerId;
 use futures::future::BoxFuture;
 use hyper::{Request, Response, body::Incoming, server::conn::http2, service::Service};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -32,7 +31,7 @@ use crate::{
     peer::window,
     pki::Identity,
     streams::{StreamSpawner, Streams},
-    tls,
+    tls::{self, Caller},
 };
 
 /// Limit for a handshake. Allows for far or busy nodes.
@@ -85,19 +84,18 @@ impl Connection {
     }
 }
 
-async fn greet(stream: TcpStream, identity: &Identity) -> Result<(TlsStream<BufReader<TcpStream>>, WorkerId), String> {
+async fn greet(stream: TcpStream, identity: &Identity) -> Result<(TlsStream<BufReader<TcpStream>>, Caller), String> {
     let stream = BufReader::with_capacity(window::READ, stream);
     let stream =
         TlsAcceptor::from(tls::server_config(identity)).accept(stream).await.map_err(|error| tls::explain(&error))?;
-    let caller = tls::caller(stream.get_ref().1.peer_certificates());
-    let caller = caller.ok_or("its certificate names no node: issue one with `berth pki issue`")?;
+    let caller = tls::caller(stream.get_ref().1.peer_certificates())?;
     Ok((stream, caller))
 }
 
 /// Hands requests to the handler. Spelled out: as a closure it is too general for the compiler to see that its futures
 /// may change threads.
 struct Serving {
-    caller: WorkerId,
+    caller: Caller,
     handler: Arc<dyn PeerHandler>,
 }
 
@@ -123,7 +121,7 @@ impl Future for Answering {
 
 async fn run(
     stream: TlsStream<BufReader<TcpStream>>,
-    caller: &WorkerId,
+    caller: &Caller,
     handler: Arc<dyn PeerHandler>,
     ends: Ends,
 ) -> Result<(), hyper::Error> {

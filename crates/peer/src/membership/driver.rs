@@ -22,6 +22,7 @@ use super::{
     name_check,
     packet::ROOM,
     policy::Policy,
+    replay_guard::ReplayGuard,
 };
 use crate::{
     members::{Members, MembersWriter, MembershipCommand},
@@ -205,6 +206,7 @@ impl Gossip {
             brain,
             metrics,
             isolation,
+            replays: ReplayGuard::default(),
             sealed: Vec::new(),
             told: false,
             leaving: Vec::new(),
@@ -257,6 +259,7 @@ struct Running {
     brain: Membership,
     metrics: Metrics,
     isolation: IsolationWarning,
+    replays: ReplayGuard,
     sealed: Vec<u8>,
     /// Set once the name conflict has been reported.
     told: bool,
@@ -283,7 +286,10 @@ impl Running {
         self.metrics.received.inc();
         let keyring = self.identity.keyring();
         match keyring.open(sealed) {
-            Ok(packet) => {
+            Ok((packet, seal)) => {
+                if !self.replays.admit(&seal) {
+                    return self.metrics.drop_for("again");
+                }
                 // Borrowed from the buffer, which the brain does not see.
                 let effects = self.brain.on(Event::Datagram(packet), Instant::now().into_std());
                 self.perform(effects, roster);
@@ -321,11 +327,10 @@ impl Running {
     }
 
     fn perform(&mut self, effects: Vec<Effect>, roster: &MembersWriter) {
-        let keyring = self.identity.keyring();
         for effect in effects {
             match effect {
                 Effect::Send { to, packet } => {
-                    keyring.seal(&packet, &mut self.sealed);
+                    self.identity.seal(&packet, &mut self.sealed);
                     // A full buffer is a lost datagram, which the protocol expects.
                     match self.socket.try_send_to(&self.sealed, to) {
                         Ok(_) => {

@@ -111,7 +111,8 @@ pub(super) async fn taken(
         // It is time for something; or a former datagram met a closed port.
         let Ok(Ok((length, from))) = received else { continue };
         let keyring = identity.keyring();
-        let Ok(packet) = keyring.open(&mut buffer[..length]) else { continue };
+        // An answer names the start that asked: a recorded one is of another.
+        let Ok((packet, _)) = keyring.open(&mut buffer[..length]) else { continue };
         match Kind::split(packet) {
             Some((Kind::NameReply, content)) => {
                 let Some(reply) = packet::read::<NameReply>(content).filter(|reply| reply.start == me.incarnation)
@@ -137,7 +138,7 @@ pub(super) async fn taken(
 }
 
 async fn say(socket: &UdpSocket, identity: &Identity, packet: &[u8], to: SocketAddr, sealed: &mut Vec<u8>) {
-    identity.keyring().seal(packet, sealed);
+    identity.seal(packet, sealed);
     // What is not sent is lost, and said again.
     let _ = socket.send_to(sealed, to).await;
 }

@@ -64,6 +64,10 @@ impl Dialer {
         let connector = TlsConnector::from(tls::client_config(&self.identity));
         let stream = BufReader::with_capacity(window::READ, stream);
         let mut stream = connector.connect(name, stream).await.map_err(|error| tls::explain(&error))?;
+        let other = tls::caller(stream.get_ref().1.peer_certificates())?;
+        if !other.roles.contain(member.roles) {
+            return Err(format!("it claims the roles {}, and its certificate is for {}", member.roles, other.roles));
+        }
         // In TLS 1.3 the dialler is done before the other end has looked at its certificate. The server's settings
         // come when it has: before that nothing is sent, so that a refusal here is certain to be one.
         let mut first = BytesMut::with_capacity(1 << 10);

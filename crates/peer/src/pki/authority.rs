@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use berth_spec::WorkerId;
+use berth_spec::{Roles, WorkerId};
 use fs_err as fs;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -17,7 +17,7 @@ use rcgen::{
 };
 use rustls::pki_types::DnsName;
 
-use super::{CA, CA_KEY, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError};
+use super::{CA, CA_KEY, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError, ROLE_DOMAIN};
 
 /// Default validity of a node's certificate. One year limits the use of a stolen key and allows for yearly renewal.
 pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -78,14 +78,28 @@ impl Authority {
         Ok(Self { folder })
     }
 
-    /// Issues a certificate for the node `name`, good for [`DEFAULT_VALIDITY`] and also for `hosts` (DNS names and
+    /// Issues a certificate for the node `name` with all roles, good for [`DEFAULT_VALIDITY`] and also for `hosts` (DNS names and
     /// addresses), and puts it with all that the node needs into the folder `name` beside the CA. Issuing again
     /// renews: running nodes take up new files by themselves.
     ///
     /// # Errors
     /// The name cannot be in a certificate, a host is neither name nor address, or files cannot be read or written.
     pub fn issue(&self, name: &WorkerId, hosts: &[String]) -> Result<PathBuf, PkiError> {
-        self.issue_for(name, hosts, SystemTime::now() - SKEW, DEFAULT_VALIDITY + SKEW)
+        self.issue_with(name, Roles::ALL, hosts, DEFAULT_VALIDITY)
+    }
+
+    /// As [`Authority::issue`], with these roles and valid for `validity` from now.
+    ///
+    /// # Errors
+    /// As [`Authority::issue`].
+    pub fn issue_with(
+        &self,
+        name: &WorkerId,
+        roles: Roles,
+        hosts: &[String],
+        validity: Duration,
+    ) -> Result<PathBuf, PkiError> {
+        self.make(name, roles, hosts, (SystemTime::now() - SKEW, validity + SKEW))
     }
 
     /// As [`Authority::issue`], valid for `validity` from `from`.
@@ -99,12 +113,22 @@ impl Authority {
         from: SystemTime,
         validity: Duration,
     ) -> Result<PathBuf, PkiError> {
+        self.make(name, Roles::ALL, hosts, (from, validity))
+    }
+
+    fn make(
+        &self,
+        name: &WorkerId,
+        roles: Roles,
+        hosts: &[String],
+        (from, validity): (SystemTime, Duration),
+    ) -> Result<PathBuf, PkiError> {
         let ca_key = fs::read_to_string(self.folder.join(CA_KEY))?;
         let ca_key = KeyPair::from_pem(&ca_key)
             .map_err(|error| PkiError::unusable(self.folder.join(CA_KEY), format!("is no private key ({error})")))?;
         let issuer = Issuer::new(ca_params(), ca_key);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let mut params = node_params(name, hosts)?;
+        let mut params = node_params(name, roles, hosts)?;
         params.not_before = since_epoch(from);
         params.not_after = since_epoch(from + validity);
         let certificate = params.signed_by(&key, &issuer)?;
@@ -132,7 +156,7 @@ fn ca_params() -> CertificateParams {
     params
 }
 
-fn node_params(name: &WorkerId, hosts: &[String]) -> Result<CertificateParams, PkiError> {
+fn node_params(name: &WorkerId, roles: Roles, hosts: &[String]) -> Result<CertificateParams, PkiError> {
     let wrong = |name: &str, reason: &str| PkiError::Name { name: name.to_owned(), reason: reason.to_owned() };
     let full = format!("{name}{DOMAIN}");
     if DnsName::try_from(full.as_str()).is_err() {
@@ -146,11 +170,15 @@ fn node_params(name: &WorkerId, hosts: &[String]) -> Result<CertificateParams, P
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.subject_alt_names = vec![SanType::DnsName(full.try_into()?)];
+    for role in roles.to_string().split(',').filter(|role| !role.is_empty()) {
+        params.subject_alt_names.push(SanType::DnsName(format!("{role}{ROLE_DOMAIN}").try_into()?));
+    }
     for host in hosts {
         let san = match host.parse::<IpAddr>() {
             Ok(address) => SanType::IpAddress(address),
             // A certificate names one node; an extra name that looks like another's would be it, too.
             Err(_) if host.ends_with(DOMAIN) => return Err(wrong(host, "names of nodes are not given as hosts")),
+            Err(_) if host.ends_with(ROLE_DOMAIN) => return Err(wrong(host, "roles are given by --roles")),
             Err(_) if DnsName::try_from(host.as_str()).is_err() => {
                 return Err(wrong(host, "a host is a DNS name or an IP address"));
             }

@@ -5,14 +5,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use berth_spec::WorkerId;
+use berth_spec::{Roles, WorkerId};
 use rustls::{
     crypto::WebPkiSupportedAlgorithms,
     pki_types::{CertificateDer, TrustAnchor, UnixTime},
 };
 use webpki::{EndEntityCert, Error, KeyUsage};
 
-use super::{DOMAIN, PkiError};
+use super::{DOMAIN, PkiError, ROLE_DOMAIN};
 
 /// Optional prefix of a node's name in its certificate.
 const PREFIX: &str = "node-";
@@ -28,6 +28,17 @@ pub fn certifies(certificate: &WorkerId, node: &WorkerId) -> bool {
 pub(crate) fn name_in(certificate: &CertificateDer<'_>) -> Option<WorkerId> {
     let parsed = EndEntityCert::try_from(certificate).ok()?;
     parsed.valid_dns_names().find_map(|name| WorkerId::new(name.strip_suffix(DOMAIN)?).ok())
+}
+
+/// The roles in a certificate: the DNS names that end in [`ROLE_DOMAIN`].
+pub(crate) fn roles_in(certificate: &CertificateDer<'_>) -> Roles {
+    let Ok(parsed) = EndEntityCert::try_from(certificate) else { return Roles::NONE };
+    let words = parsed.valid_dns_names().filter_map(|name| name.strip_suffix(ROLE_DOMAIN)?.parse::<Roles>().ok());
+    words.fold(Roles::NONE, |all, one| Roles {
+        controller: all.controller || one.controller,
+        worker: all.worker || one.worker,
+        gateway: all.gateway || one.gateway,
+    })
 }
 
 /// Checks that a chain leads to one of `anchors` now, and may be used at both ends of a connection.

@@ -9,13 +9,16 @@ use std::{
     fmt,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::SystemTime,
 };
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{SHA256, digest};
-use berth_spec::WorkerId;
+use berth_spec::{Roles, WorkerId};
 use fs_err as fs;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
@@ -23,7 +26,7 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use super::{CA, DOMAIN, GOSSIP_KEY, Keyring, NODE, NODE_KEY, PkiError, certificate};
+use super::{CA, DOMAIN, GOSSIP_KEY, Keyring, NODE, NODE_KEY, PkiError, Seal, certificate};
 use crate::tls;
 
 /// A node's certificate, key, trusted CAs and gossip keys. Clones are the same one. `Debug` shows no secret.
@@ -33,7 +36,10 @@ pub struct Identity(Arc<Inner>);
 struct Inner {
     folder: PathBuf,
     name: WorkerId,
+    roles: Roles,
     current: ArcSwap<Current>,
+    /// Name of this process in what it seals, and the number of the last datagram.
+    sealed: (u64, AtomicU64),
 }
 
 /// All that follows from the files as they are now.
@@ -62,14 +68,23 @@ impl Identity {
     /// What is wrong, with the file and the remedy.
     pub fn load(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
         let folder = folder.into();
-        let (name, current) = Current::read(&folder)?;
-        Ok(Self(Arc::new(Inner { folder, name, current: ArcSwap::from_pointee(current) })))
+        let (name, roles, current) = Current::read(&folder)?;
+        let mut sender = [0; 8];
+        aws_lc_rs::rand::fill(&mut sender).expect("the system gives random bytes");
+        let sealed = (u64::from_le_bytes(sender), AtomicU64::new(0));
+        Ok(Self(Arc::new(Inner { folder, name, roles, current: ArcSwap::from_pointee(current), sealed })))
     }
 
     /// The name in the certificate. Which nodes may show it, [`certifies`](super::certifies) says.
     #[must_use]
     pub fn name(&self) -> &WorkerId {
         &self.0.name
+    }
+
+    /// The roles in the certificate that was there when it was loaded: what a node does it decides when it starts.
+    #[must_use]
+    pub fn roles(&self) -> Roles {
+        self.0.roles
     }
 
     /// Folder of the files.
@@ -82,6 +97,13 @@ impl Identity {
     #[must_use]
     pub fn keyring(&self) -> Arc<Keyring> {
         Arc::clone(&self.0.current.load().keyring)
+    }
+
+    /// Seals a datagram of this process into `out`.
+    pub(crate) fn seal(&self, plain: &[u8], out: &mut Vec<u8>) {
+        let (sender, last) = &self.0.sealed;
+        let seal = Seal { sender: *sender, number: last.fetch_add(1, Ordering::Relaxed) };
+        self.keyring().seal(plain, seal, out);
     }
 
     /// End of the certificate's validity. A node that has not renewed it by then is unreachable.
@@ -103,9 +125,13 @@ impl Identity {
         if files.digest() == self.0.current.load().digest {
             return Ok(false);
         }
-        let (name, current) = Current::of(&self.0.folder, files)?;
+        let (name, roles, current) = Current::of(&self.0.folder, files)?;
         if name != self.0.name {
             let reason = format!("is for {name}, and the one before it for {}", self.0.name);
+            return Err(PkiError::unusable(self.0.folder.join(NODE), reason));
+        }
+        if !roles.contain(self.0.roles) {
+            let reason = format!("is for the roles {roles}, and the one before it for {}", self.0.roles);
             return Err(PkiError::unusable(self.0.folder.join(NODE), reason));
         }
         self.0.current.store(Arc::new(current));
@@ -187,6 +213,16 @@ impl<'a> Parts<'a> {
         })
     }
 
+    fn roles(&self) -> Result<Roles, PkiError> {
+        let roles = self.chain.first().map_or(Roles::NONE, certificate::roles_in);
+        if roles == Roles::NONE {
+            let reason = "names no roles, as those of earlier versions: issue it again with `berth pki issue DIR NAME --roles …`, \
+                          before nodes are upgraded (docs/cluster.md, \"Certificates without roles\")";
+            return Err(PkiError::unusable(self.folder.join(NODE), reason));
+        }
+        Ok(roles)
+    }
+
     fn certified(&self) -> Result<CertifiedKey, PkiError> {
         CertifiedKey::from_der(self.chain.clone(), self.key.clone_key(), &tls::provider()).map_err(|error| {
             let reason = match error {
@@ -201,16 +237,16 @@ impl<'a> Parts<'a> {
 }
 
 impl Current {
-    fn read(folder: &Path) -> Result<(WorkerId, Self), PkiError> {
+    fn read(folder: &Path) -> Result<(WorkerId, Roles, Self), PkiError> {
         Self::of(folder, Files::read(folder)?)
     }
 
-    fn of(folder: &Path, files: Files) -> Result<(WorkerId, Self), PkiError> {
+    fn of(folder: &Path, files: Files) -> Result<(WorkerId, Roles, Self), PkiError> {
         let parts = Parts::of(folder, &files)?;
         let algorithms = tls::provider().signature_verification_algorithms;
         certificate::check(&folder.join(NODE), &parts.chain, &parts.roots.roots, algorithms)?;
         let ends = certificate::ends(&parts.chain, &parts.roots.roots, algorithms);
-        let name = parts.name()?;
+        let (name, roles) = (parts.name()?, parts.roles()?);
         let certified = Arc::new(parts.certified()?);
         let roots = Arc::new(parts.roots);
         let unusable = |error: String| PkiError::unusable(folder.join(CA), format!("cannot be used for TLS ({error})"));
@@ -218,6 +254,7 @@ impl Current {
         let server = tls::server(roots, certified).map_err(unusable)?;
         Ok((
             name,
+            roles,
             Self {
                 client: Arc::new(client),
                 server: Arc::new(server),

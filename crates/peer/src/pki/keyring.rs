@@ -17,12 +17,18 @@ const KEY: usize = 32;
 /// Bytes that say which key sealed.
 const KEY_ID: usize = 4;
 
-/// The form of sealed datagrams; a later form has another number.
-const FORM: u8 = 1;
+/// The form of sealed datagrams; a later form has another number. Form 1 had no sender.
+const FORM: u8 = 2;
 
-const HEAD: usize = 1 + KEY_ID + NONCE_LEN;
+/// Bytes of the sender and its number.
+const SEAL: usize = 16;
 
-/// Bytes added by sealing: format, key id, nonce and a tag of 16 bytes.
+/// Bytes that the tag covers beside the content: what is not secret, and must not be changed.
+const OPEN: usize = 1 + KEY_ID + SEAL;
+
+const HEAD: usize = OPEN + NONCE_LEN;
+
+/// Bytes added by sealing: format, key id, sender and number, nonce and a tag of 16 bytes.
 pub(crate) const OVERHEAD: usize = HEAD + 16;
 
 /// Reason why a datagram cannot be opened.
@@ -37,6 +43,15 @@ pub(crate) enum OpenError {
     /// Tampered with, or sealed by a sender without the key.
     #[error("does not open with the key that it names")]
     Forged,
+}
+
+/// The mark of one sealed datagram: no two have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seal {
+    /// Drawn by a process when it starts.
+    pub(crate) sender: u64,
+    /// Of its datagrams: one more for each.
+    pub(crate) number: u64,
 }
 
 /// The keys of gossip.key.
@@ -86,36 +101,41 @@ impl Keyring {
 
     /// Seals `plain` into `out`, which is cleared first. Nonces are random: after about 2³² datagrams per key (months
     /// of a large cluster) a repetition becomes conceivable; put a new key first before that.
-    pub(crate) fn seal(&self, plain: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn seal(&self, plain: &[u8], seal: Seal, out: &mut Vec<u8>) {
         let (id, key) = &self.keys[0];
         let mut nonce = [0; NONCE_LEN];
         rand::fill(&mut nonce).expect("the system gives random bytes");
         out.clear();
         out.push(FORM);
         out.extend_from_slice(id);
+        out.extend_from_slice(&seal.sender.to_le_bytes());
+        out.extend_from_slice(&seal.number.to_le_bytes());
         out.extend_from_slice(&nonce);
         out.extend_from_slice(plain);
         let (head, body) = out.split_at_mut(HEAD);
-        let aad = Aad::from(&head[..=KEY_ID]);
+        let aad = Aad::from(&head[..OPEN]);
         let tag = key
             .seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), aad, body)
             .expect("a datagram is far shorter than what AES-GCM seals");
         out.extend_from_slice(tag.as_ref());
     }
 
-    /// Opens a sealed datagram in its place.
+    /// Opens a sealed datagram in its place. One that was heard before opens again: the caller looks at the seal.
     ///
     /// # Errors
     /// It is not one of ours.
-    pub(crate) fn open<'a>(&self, sealed: &'a mut [u8]) -> Result<&'a [u8], OpenError> {
+    pub(crate) fn open<'a>(&self, sealed: &'a mut [u8]) -> Result<(&'a [u8], Seal), OpenError> {
         if sealed.len() < OVERHEAD || sealed[0] != FORM {
             return Err(OpenError::Form);
         }
         let (head, body) = sealed.split_at_mut(HEAD);
         let (_, key) = self.keys.iter().find(|(id, _)| id[..] == head[1..=KEY_ID]).ok_or(OpenError::Key)?;
-        let nonce = Nonce::try_assume_unique_for_key(&head[1 + KEY_ID..]).map_err(|_| OpenError::Form)?;
-        let plain = key.open_in_place(nonce, Aad::from(&head[..=KEY_ID]), body).map_err(|_| OpenError::Forged)?;
-        Ok(plain)
+        let (open, nonce) = head.split_at(OPEN);
+        let nonce = <[u8; NONCE_LEN]>::try_from(nonce).map_err(|_| OpenError::Form)?;
+        let number = |at: usize| open[at..at + 8].try_into().map(u64::from_le_bytes).map_err(|_| OpenError::Form);
+        let seal = Seal { sender: number(1 + KEY_ID)?, number: number(1 + KEY_ID + 8)? };
+        let unsealed = key.open_in_place(Nonce::assume_unique_for_key(nonce), Aad::from(open), body);
+        Ok((unsealed.map_err(|_| OpenError::Forged)?, seal))
     }
 }
 
@@ -131,16 +151,19 @@ mod tests {
     fn what_is_sealed_opens_with_any_key_of_the_ring_and_no_other() {
         let (old, new) = (Keyring::generate_text(), Keyring::generate_text());
         let mut sealed = Vec::new();
-        ring(&old).seal(b"alive", &mut sealed);
+        let seal = Seal { sender: 3, number: 7 };
+        ring(&old).seal(b"alive", seal, &mut sealed);
         assert_eq!(sealed.len(), 5 + OVERHEAD);
-        assert_eq!(ring(&format!("# in rotation\n{new}\n{old}")).open(&mut sealed.clone()), Ok(&b"alive"[..]));
-        assert_eq!(ring(&new).open(&mut sealed.clone()), Err(OpenError::Key));
+        let mut copy = sealed.clone();
+        let both = ring(&format!("# in rotation\n{new}\n{old}"));
+        assert_eq!(both.open(&mut copy).expect("it opens"), (&b"alive"[..], seal));
+        assert_eq!(ring(&new).open(&mut sealed.clone()).map(|_| ()), Err(OpenError::Key));
         for at in 0..sealed.len() {
             let mut changed = sealed.clone();
             changed[at] ^= 1;
             assert!(ring(&old).open(&mut changed).is_err(), "byte {at}");
         }
-        assert_eq!(ring(&old).open(&mut []), Err(OpenError::Form));
+        assert_eq!(ring(&old).open(&mut []).map(|_| ()), Err(OpenError::Form));
     }
 
     #[test]

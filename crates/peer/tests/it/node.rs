@@ -77,7 +77,11 @@ pub(crate) struct Echo {
 }
 
 impl PeerHandler for Echo {
-    fn serve(self: Arc<Self>, caller: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
+    fn serve(
+        self: Arc<Self>,
+        caller: &berth_peer::Caller,
+        request: Request<Incoming>,
+    ) -> BoxFuture<'static, Response<PeerBody>> {
         let caller = caller.clone();
         async move {
             self.served.fetch_add(1, SeqCst);
@@ -85,7 +89,7 @@ impl PeerHandler for Echo {
                 std::future::pending::<()>().await;
             }
             let body = request.into_body().collect().await.expect("a body").to_bytes();
-            Response::builder().header("caller", caller.as_str()).body(full(body)).expect("a response")
+            Response::builder().header("caller", caller.name.as_str()).body(full(body)).expect("a response")
         }
         .boxed()
     }

@@ -53,6 +53,7 @@ impl Checkouts {
         let git = Arc::new(Git::new(settings.environment.iter().cloned()));
         let protocols = Protocols::default();
         let protocols = if settings.local_repositories { protocols.with_local() } else { protocols };
+        let protocols = if settings.http_repositories { protocols.with_http() } else { protocols };
         Self { git, protocols, store }
     }
 

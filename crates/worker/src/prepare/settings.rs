@@ -14,6 +14,8 @@ pub struct Settings {
     /// True if code may come from repositories of this machine (`file:`): whoever writes a card can then read what this
     /// process can.
     pub local_repositories: bool,
+    /// True if code may come over `http:` from other machines: whoever is between can change it.
+    pub http_repositories: bool,
     /// The process's environment. Only what finds programs and reaches the network is handed on to others: see
     /// [`passes_on`](Self::passes_on).
     pub environment: Vec<(OsString, OsString)>,

@@ -23,8 +23,11 @@ STEP, LOADED, FAILED, RESULT, LOG = 16, 17, 18, 19, 20
 #: The largest head. The worker has the same bound.
 MAX_HEAD = 32 << 20
 
-#: The largest body: beyond what the worker joins into one run.
+#: The largest body that comes: beyond what the worker joins into one run.
 MAX_BODY = 1 << 30
+
+#: The largest body that is sent: the worker takes no more.
+MAX_ANSWERS = 128 << 20
 
 #: The most frames that wait for the one that is being written. They are lines for the log, written by destructors and
 #: signal handlers in the middle of it: of more, the oldest go.
@@ -81,7 +84,7 @@ class Line:
         # A text that came from bytes may have what UTF-8 has not.
         text = json.dumps(head, ensure_ascii=False).encode("utf-8", "replace")
         length = sum(len(part) for part in body)
-        if len(text) > MAX_HEAD or length > MAX_BODY:
+        if len(text) > MAX_HEAD or length > MAX_ANSWERS:
             raise Malformed("a frame of {} and {} bytes".format(len(text), length))
         prefix = _PREFIX.pack(kind, len(text), length)
         small = length < 1 << 16

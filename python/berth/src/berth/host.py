@@ -124,9 +124,9 @@ def _told(answers: List[Any]) -> Tuple[List[Any], List[frames.Buffer]]:
     parts: List[frames.Buffer] = []
     failures, length = 0, 0
     for answer in answers:
-        if not isinstance(answer, Failed) and length + len(answer) > frames.MAX_BODY:
+        if not isinstance(answer, Failed) and length + len(answer) > frames.MAX_ANSWERS:
             message = "the answer has {} bytes: with all answers of its batch, at most {} can be sent".format(
-                len(answer), frames.MAX_BODY
+                len(answer), frames.MAX_ANSWERS
             )
             answer = Failed("size", ValueError(message))
         if isinstance(answer, Failed):

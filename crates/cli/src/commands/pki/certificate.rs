@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use berth_peer::pki::DOMAIN;
+use berth_peer::pki::{DOMAIN, ROLE_DOMAIN};
 use berth_spec::Time;
 use berth_wire::api::Timestamp;
 use fs_err as fs;
@@ -60,11 +60,20 @@ impl Certificate {
         day(self.until)
     }
 
+    /// The roles in it.
+    fn roles(&self) -> Vec<&str> {
+        self.names.iter().filter_map(|name| name.strip_suffix(ROLE_DOMAIN)).collect()
+    }
+
     /// Some lines for a person.
     pub(super) fn shown(&self) -> String {
         let mut text = format!("{}\n", self.file.display());
         let who = match &self.node {
-            Some(node) => format!("  for        the node {node}\n  names      {}\n", self.names.join(", ")),
+            Some(node) => {
+                let (names, roles) = (self.names.join(", "), self.roles().join(", "));
+                let roles = if roles.is_empty() { "none: issue it again" } else { &roles };
+                format!("  for        the node {node}\n  roles      {roles}\n  names      {names}\n")
+            }
             None => format!("  for        {}\n", self.subject),
         };
         text.push_str(&who);
@@ -79,6 +88,7 @@ impl Certificate {
         json!({
             "file": self.file.display().to_string(),
             "node": self.node,
+            "roles": self.roles(),
             "names": self.names,
             "subject": self.subject,
             "issuer": self.issuer,

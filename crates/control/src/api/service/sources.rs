@@ -1,8 +1,9 @@
 //! Sources of deployments, and the secrets that they give to workers.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use axum::http::HeaderMap;
+use berth_peer::port::Damped;
 use berth_spec::{Generation, WorkerId};
 use berth_wire::api::{
     API_VERSION, Kind, List, Metadata, RefusedRevision, SecretStatus, SecretView, SourceBreaker, SourceSpec,
@@ -14,6 +15,9 @@ use crate::{
     api::error::ApiError,
     source::{self, Request, SourceName, WorkerSecret},
 };
+
+/// Damps the log line of webhooks without a valid proof: once a minute and process.
+static WEBHOOKS_REFUSED: LazyLock<Damped> = LazyLock::new(Damped::default);
 
 impl Service {
     pub(crate) fn sources(&self) -> List<SourceView> {
@@ -44,7 +48,15 @@ impl Service {
             None => Err(self.no_source(name)),
             Some(Ok(())) => Ok(()),
             Some(Err(problem)) => {
-                tracing::warn!(event = "webhook_refused", source = name, "no valid proof of the webhook secret");
+                // Strangers can do this at any rate.
+                if let Some(times) = WEBHOOKS_REFUSED.tell(tokio::time::Instant::now()) {
+                    tracing::warn!(
+                        event = "webhook_refused",
+                        source = name,
+                        times,
+                        "no valid proof of the webhook secret"
+                    );
+                }
                 Err(ApiError::forbidden(problem))
             }
         }

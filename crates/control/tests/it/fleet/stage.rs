@@ -64,7 +64,11 @@ struct Port {
 }
 
 impl PeerHandler for Port {
-    fn serve(self: Arc<Self>, caller: &WorkerId, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
+    fn serve(
+        self: Arc<Self>,
+        caller: &berth_peer::Caller,
+        request: Request<Incoming>,
+    ) -> BoxFuture<'static, Response<PeerBody>> {
         if request.uri().path().starts_with(fleet::PATH) {
             self.fleet.serve(caller, request)
         } else if ApiRouter::is_own(request.uri().path()) {

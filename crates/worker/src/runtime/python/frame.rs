@@ -20,8 +20,9 @@ pub const PREFIX: usize = 16;
 /// allocate more.
 pub const MAX_HEAD: usize = 32 << 20;
 
-/// The largest body, which bounds the memory of one run.
-pub const MAX_BODY: usize = 1 << 30;
+/// The largest body that a process may send: the answers of one run. It is this process's memory, where no limit of the
+/// model's holds.
+pub const MAX_BODY: usize = 128 << 20;
 
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use berth_sandbox::{Isolation, Launcher, Limits, Sandbox};
+use berth_sandbox::{Isolation, Launcher, Limits, Network, Sandbox};
 use berth_spec::FailureCategory;
 
 use super::{cgroup::Cgroup, plan::Plan};
@@ -30,6 +30,7 @@ pub(super) struct Isolator {
     missing: Vec<&'static str>,
     /// Folders that every model may read.
     readable: Vec<PathBuf>,
+    network: Network,
     /// The worker's own folder.
     hidden: PathBuf,
     next_user: AtomicU32,
@@ -63,6 +64,7 @@ impl Isolator {
             launcher,
             missing,
             readable: settings.readable.clone(),
+            network: settings.network,
             hidden: data,
             next_user: AtomicU32::new(0),
         })
@@ -72,7 +74,8 @@ impl Isolator {
     pub(super) fn note(&self) -> Option<String> {
         self.launcher.as_ref()?;
         match (self.level, self.missing.as_slice()) {
-            (Isolation::Sandbox, []) => None,
+            (Isolation::Sandbox, []) if self.network == Network::None => None,
+            (Isolation::Sandbox, []) => Some("its sandbox has the machine's network".to_owned()),
             (Isolation::Sandbox, missing) => Some(format!("its sandbox lacks {}", missing.join(", "))),
             (level, _) => Some(format!("isolation: {level}")),
         }
@@ -123,10 +126,10 @@ impl Isolator {
             readable,
             hidden: vec![self.hidden.clone()],
             gpus: plan.has_devices(),
+            network: self.network,
             groups: cgroup.groups().to_vec(),
             limits: Limits { data: cgroup.own_limit().map(|limit| limit.0), memory_files: memory, ..Limits::default() },
             user,
-            ..Sandbox::default()
         };
         launcher.command(&sandbox, &plan.python)
     }

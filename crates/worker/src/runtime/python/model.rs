@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_mesh::local::{Batching, Model, Statistics};
+use berth_mesh::{
+    local::{Batching, Model, Statistics},
+    offload,
+};
 use berth_spec::{InferError, InferRequest, Serving, Signature, Tensor, Violation, inference::Shed};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
@@ -19,6 +22,7 @@ use super::{
     document::{Document, Interface},
     failure,
     queue::{Entry, Limits, Outcome},
+    schema::AnswerFault,
     shared::Refused,
     supervise::Supervisor,
 };
@@ -30,7 +34,7 @@ const DEFAULT_MAX_REQUESTS: u32 = 256;
 /// The model.
 pub(super) struct PythonModel {
     pub(super) supervisor: Supervisor,
-    pub(super) interface: Interface,
+    pub(super) interface: Arc<Interface>,
     /// The card's own bound on requests in one run.
     pub(super) batch_size: u32,
     /// An answer that did not fit its schema was told in the log already.
@@ -48,7 +52,7 @@ pub(super) fn limits(serving: &Serving, batch_size: u32) -> Limits {
 
 impl PythonModel {
     pub(super) fn new(supervisor: Supervisor, interface: Interface, batch_size: u32) -> Self {
-        Self { supervisor, interface, batch_size, told: AtomicBool::new(false) }
+        Self { supervisor, interface: Arc::new(interface), batch_size, told: AtomicBool::new(false) }
     }
 
     /// Runs some requests and gives their answers in order. The first failure is the failure of all.
@@ -74,7 +78,11 @@ impl PythonModel {
                 Ok(Err(_)) => Outcome::Lost("the model's process is gone".to_owned()),
                 Err(_) => Outcome::Late,
             };
-            documents.push(self.answer(outcome, (rows > 1).then_some(row))?);
+            let outcome = match outcome {
+                Outcome::Answer(answer) => self.looked_at(answer).await?,
+                other => self.answer(other, (rows > 1).then_some(row))?,
+            };
+            documents.push(outcome);
         }
         self.supervisor.shared.metrics.took(since.elapsed());
         Ok(documents)
@@ -82,7 +90,10 @@ impl PythonModel {
 
     pub(super) fn answer(&self, outcome: Outcome, row: Option<usize>) -> Result<Bytes, InferError> {
         match outcome {
-            Outcome::Answer(answer) => self.checked(answer),
+            Outcome::Answer(answer) => {
+                let fault = self.interface.output.fault_in(&answer);
+                self.judged(answer, fault)
+            }
             Outcome::Refused(refusal) => {
                 let path = row.map_or_else(String::new, |row| format!("/{row}")) + &refusal.path;
                 let violations = vec![Violation { path, message: refusal.message.clone() }];
@@ -103,11 +114,21 @@ impl PythonModel {
         }
     }
 
+    /// Looks at an answer: at a large one where nobody waits for the thread.
+    async fn looked_at(&self, answer: Bytes) -> Result<Bytes, InferError> {
+        let (interface, looked_at) = (Arc::clone(&self.interface), answer.clone());
+        let weight = interface.output.weight(answer.len());
+        let fault = offload::run(weight, move || Ok(interface.output.fault_in(&looked_at))).await?;
+        self.judged(answer, fault)
+    }
+
     /// Refuses an answer that is not what the card promises.
-    fn checked(&self, answer: Bytes) -> Result<Bytes, InferError> {
-        let value: Value = serde_json::from_slice(&answer)
-            .map_err(|error| InferError::Model(format!("the answer is no JSON: {error}")))?;
-        let Err(why) = self.interface.output.check_answer(&value) else { return Ok(answer) };
+    fn judged(&self, answer: Bytes, fault: Option<AnswerFault>) -> Result<Bytes, InferError> {
+        let why = match fault {
+            None => return Ok(answer),
+            Some(AnswerFault::NoJson(why)) => return Err(InferError::Model(why)),
+            Some(AnswerFault::BreaksSchema(why)) => why,
+        };
         self.supervisor.shared.metrics.broke_schema();
         if !self.told.swap(true, Ordering::Relaxed) {
             let deployment_id = &self.supervisor.shared.plan.deployment;
@@ -150,13 +171,21 @@ impl PythonModel {
 
     async fn infer_rows(&self, request: InferRequest, deadline: Instant) -> Result<Vec<Tensor>, InferError> {
         self.interface.check_outputs(&request)?;
-        let rows = self.interface.rows(&request)?;
+        let interface = Arc::clone(&self.interface);
+        let sent: usize = request.inputs.iter().map(|tensor| tensor.data.len()).sum();
+        let weight = interface.input.weight(sent);
+        let (rows, request) =
+            offload::run(weight, move || interface.rows(&request).map(|rows| (rows, request))).await?;
         let answers = self.run(rows, deadline).await?;
-        self.interface.tensors(&answers, &request)
+        let interface = Arc::clone(&self.interface);
+        let weight = answers.iter().map(Bytes::len).sum();
+        offload::run(weight, move || interface.tensors(&answers, &request)).await
     }
 
     async fn call_one(&self, body: Bytes, deadline: Instant) -> Result<Bytes, InferError> {
-        let document = self.interface.document(body)?;
+        let interface = Arc::clone(&self.interface);
+        let weight = interface.input.weight(body.len());
+        let document = offload::run(weight, move || interface.document(body)).await?;
         let mut answers = self.run(vec![document], deadline).await?;
         answers.pop().ok_or_else(|| InferError::Internal("a request without an answer".to_owned()))
     }

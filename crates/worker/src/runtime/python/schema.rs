@@ -1,7 +1,7 @@
 //! A card's schemas, compiled once when the model is loaded: what does not fit never reaches the model's code.
 
 use berth_spec::{FailureCategory, InferError, Violation};
-use jsonschema::Validator;
+use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
 use crate::runtime::LoadError;
@@ -9,20 +9,52 @@ use crate::runtime::LoadError;
 /// The most characters of a message about one place: a validator repeats the value, which may be long.
 const MAX_WORDS: usize = 300;
 
+/// Steps back that a pattern of a schema may take over one text: what takes more is refused. A pattern that people write for names and
+/// dates takes a few hundred; one that never ends would hold a thread.
+const BACKTRACKS: usize = 10_000;
+
+/// Weight of a byte where a schema has patterns: a few kilobytes of short texts may each step back as often as is allowed.
+const PATTERNED: usize = 64;
+
 /// A compiled schema.
 pub(super) struct Schema {
     json: Value,
     validator: Validator,
+    /// Bytes for which one byte of a document counts: patterns take longer than all else.
+    factor: usize,
+}
+
+/// A fault in an answer.
+#[derive(Debug)]
+pub(super) enum AnswerFault {
+    NoJson(String),
+    BreaksSchema(String),
 }
 
 impl Schema {
     /// Compiles `json`, which the card has at `place`. References out of the document are not followed.
     pub(super) fn compile(place: &str, json: &Value) -> Result<Self, LoadError> {
-        let validator = jsonschema::draft202012::new(json).map_err(|error| {
+        let patterns = PatternOptions::fancy_regex().backtrack_limit(BACKTRACKS);
+        let options = jsonschema::draft202012::options().with_pattern_options(patterns);
+        let validator = options.build(json).map_err(|error| {
             let message = format!("{place} is no JSON schema that can be used: {}", shortened(&error.to_string()));
             LoadError::new(FailureCategory::Code, message)
         })?;
-        Ok(Self { json: json.clone(), validator })
+        let factor = if json.to_string().contains("\"pattern") { PATTERNED } else { 1 };
+        Ok(Self { json: json.clone(), validator, factor })
+    }
+
+    /// Weight of looking at a document of so many bytes, for [`berth_mesh::offload`].
+    pub(super) const fn weight(&self, bytes: usize) -> usize {
+        bytes.saturating_mul(self.factor)
+    }
+
+    /// The fault in an answer, if there is one.
+    pub(super) fn fault_in(&self, answer: &[u8]) -> Option<AnswerFault> {
+        match serde_json::from_slice::<Value>(answer) {
+            Ok(value) => self.check_answer(&value).err().map(AnswerFault::BreaksSchema),
+            Err(error) => Some(AnswerFault::NoJson(format!("the answer is no JSON: {error}"))),
+        }
     }
 
     /// As the card says it.
