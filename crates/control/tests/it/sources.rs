@@ -143,7 +143,12 @@ fn fake(id: &'static str, names: &[&str], workers: Option<(&str, UnknownWorkers)
     Arc::new(Fake { id, snapshot: Snapshot { revision: id.to_owned(), deployments, workers, ..Snapshot::default() } })
 }
 
-#[tokio::test]
+/// Waits until nothing is left to do: a paused clock goes on only then.
+async fn idle() {
+    tokio::time::sleep(Duration::from_secs(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_folders_and_a_registry_stand_beside_the_api_and_the_second_owner_is_told() {
     let running = Running::start(Arc::new(MemoryStore::default()));
     running.handle.apply(apply("by-hand", "")).await.expect("applied");
@@ -168,7 +173,7 @@ async fn two_folders_and_a_registry_stand_beside_the_api_and_the_second_owner_is
     for _ in 0..3 {
         sync(&running, "one");
         sync(&running, "two");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        idle().await;
     }
     assert_eq!((owners(&running).await, running.handle.get(&name("shared")).await.expect("there").rev), (before, rev));
     // Its owner gives it up: the other one gets it.
@@ -186,7 +191,7 @@ async fn two_folders_and_a_registry_stand_beside_the_api_and_the_second_owner_is
     running.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_pause_holds_across_restarts_until_somebody_resumes() {
     let store = Arc::new(MemoryStore::default());
     let (folder, source) = folder(&["a"]);
@@ -197,7 +202,7 @@ async fn a_pause_holds_across_restarts_until_somebody_resumes() {
     assert!(!running.handle.pause_source(&called("other"), true).await.expect("there is none"));
     write(folder.path(), "b", 1);
     sync(&running, "models");
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    idle().await;
     assert_eq!(owners(&running).await.len(), 1, "what is declared stays, and nothing new is taken");
     followed.stop().await;
     running.stop().await;
@@ -206,7 +211,7 @@ async fn a_pause_holds_across_restarts_until_somebody_resumes() {
     let followed = Followed::start(&running, vec![("models", source)]);
     let status = until(&running, "models", |status| status.paused).await;
     assert_eq!(status.state, SourceState::Paused);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    idle().await;
     assert_eq!(owners(&running).await.len(), 1);
     running.handle.pause_source(&called("models"), false).await.expect("stored");
     until(&running, "models", |status| status.state == SourceState::Synced).await;
