@@ -234,7 +234,8 @@ impl ServerSettings {
         };
         let named = args.onnxruntime.or_else(|| std::env::var_os("ORT_DYLIB_PATH").map(PathBuf::from));
         let name = args.name.unwrap_or(name);
-        let runtimes = args.runtime.iter().map(|path| runtime::read(path)).collect::<Result<Vec<_>, _>>()?;
+        let runtimes =
+            args.runtime.iter().map(|path| runtime::read(path, &args.data)).collect::<Result<Vec<_>, _>>()?;
         for (at, one) in runtimes.iter().enumerate() {
             if runtimes[..at].iter().any(|other| other.name == one.name) {
                 return Err(Failure::Usage(format!(

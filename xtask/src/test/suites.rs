@@ -39,6 +39,7 @@ pub(crate) const PACKAGES: Suite = Suite { name: "packages", workers: 1 };
 /// Programs and files that the suites need, beside `berth`.
 pub(crate) struct Tools {
     python: Environment,
+    mlserver: Environment,
     transformer: PathBuf,
     pub(crate) engine: PathBuf,
     pub(crate) uv: PathBuf,
@@ -47,8 +48,9 @@ pub(crate) struct Tools {
 impl Tools {
     pub(crate) fn ensure(workspace: &Workspace, engine: PathBuf, uv: PathBuf) -> Result<Self> {
         let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
+        let mlserver = Environment::ensure(workspace, "e2e-mlserver", "tests/e2e/mlserver/requirements.txt")?;
         let transformer = python.without_dependencies(workspace, TRANSFORMER)?;
-        Ok(Self { python, transformer, engine, uv })
+        Ok(Self { python, mlserver, transformer, engine, uv })
     }
 }
 
@@ -91,6 +93,7 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
         .env("EXAMPLE_MODELS", workspace.path("examples/models"))
         .env("TRANSFORMER", &tools.transformer)
         .env("BERTH_UV", &tools.uv)
+        .env("MLSERVER", tools.mlserver.bin())
         .env("S3_SERVER", debug.join("examples/s3_server"))
         .env("PACKAGES", packages(workspace))
         .env("PYTHONDONTWRITEBYTECODE", "1");

@@ -1,9 +1,13 @@
 //! Model servers that a worker uses beside its built-in runtimes: objects of kind `Runtime`, one file each.
 
-use std::path::Path;
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+};
 
 use berth_spec::{ByteSize, FormatSupport};
-use berth_worker::runtime::spi::{self, Reserve, address::Address};
+use berth_worker::runtime::spi::{self, Layout, Program, Protocol, Repository, Reserve, address::Address};
 use serde::Deserialize;
 
 use super::values;
@@ -41,9 +45,19 @@ struct Metadata {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawSpec {
-    #[serde(rename = "protocol", default)]
-    _protocol: Protocol,
-    address: String,
+    #[serde(default)]
+    protocol: RawProtocol,
+    #[serde(default)]
+    layout: Option<String>,
+    #[serde(default)]
+    repository: Option<PathBuf>,
+    #[serde(default)]
+    command: Vec<String>,
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    #[serde(default)]
+    working_directory: Option<PathBuf>,
+    address: Option<String>,
     inference_address: Option<String>,
     formats: Vec<RawFormat>,
     memory: Option<String>,
@@ -55,11 +69,14 @@ struct RawSpec {
 
 /// The protocol by which a runtime is told what to hold.
 #[derive(Debug, Default, Deserialize)]
-enum Protocol {
+enum RawProtocol {
     /// `mmesh.ModelRuntime`.
     #[default]
     #[serde(rename = "spi")]
     Spi,
+    /// The Open Inference Protocol, with a model repository.
+    #[serde(rename = "v2")]
+    V2,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,13 +86,13 @@ enum RawFormat {
     Versions(FormatSupport),
 }
 
-/// Reads the file of one runtime.
-pub(crate) fn read(path: &Path) -> Result<spi::Settings, Failure> {
+/// Reads the file of one runtime. What it keeps goes below `data`.
+pub(crate) fn read(path: &Path, data: &Path) -> Result<spi::Settings, Failure> {
     let text = fs_err::read_to_string(path).map_err(|error| Failure::Usage(format!("--runtime: {error}")))?;
-    parse(&text).map_err(|reason| Failure::Usage(format!("--runtime {}: {reason}", path.display())))
+    parse(&text, data).map_err(|reason| Failure::Usage(format!("--runtime {}: {reason}", path.display())))
 }
 
-fn parse(text: &str) -> Result<spi::Settings, String> {
+fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
     let raw: RawRuntime = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     let name = raw.metadata.name;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
@@ -86,6 +103,37 @@ fn parse(text: &str) -> Result<spi::Settings, String> {
         return Err(format!("metadata.name is {name:?}, which is a built-in runtime: choose another name"));
     }
     let spec = raw.spec;
+    let mut places = Places::new(data, &name, spec.repository.as_deref());
+    let started = !spec.command.is_empty();
+    let command = spec.command.iter().map(|word| places.filled(word)).collect::<Result<Vec<_>, _>>()?;
+    let environment = spec.environment.iter();
+    let environment = environment
+        .map(|(key, value)| places.filled(value).map(|value| (key.clone(), value)))
+        .collect::<Result<BTreeMap<_, _>, _>>()?;
+    if !started && (!environment.is_empty() || spec.working_directory.is_some()) {
+        return Err("spec.environment and spec.workingDirectory belong to spec.command: there is none".to_owned());
+    }
+    let own = match (&spec.address, started) {
+        (Some(text), _) => places.filled(text)?,
+        (None, true) => places.filled("{port}")?,
+        (None, false) => {
+            return Err("spec.address is missing: say where it listens, or with spec.command how to start it".to_owned());
+        }
+    };
+    let protocol = match spec.protocol {
+        RawProtocol::Spi if spec.layout.is_some() || spec.repository.is_some() => {
+            return Err("spec.layout and spec.repository belong to protocol v2".to_owned());
+        }
+        RawProtocol::Spi => Protocol::Spi,
+        RawProtocol::V2 => {
+            let layout = spec.layout.as_deref().unwrap_or("mlserver");
+            let layout = layout.parse::<Layout>().map_err(|error| format!("spec.layout is {layout:?}: {error}"))?;
+            Protocol::V2(Repository { folder: places.repository(), layout, owned: spec.repository.is_none() })
+        }
+    };
+    if matches!(protocol, Protocol::V2(_)) && spec.memory.is_none() {
+        return Err("spec.memory is missing: servers of protocol v2 do not say how much they hold".to_owned());
+    }
     let address = |field: &str, text: &str| text.parse::<Address>().map_err(|error| format!("spec.{field}: {error}"));
     let size = |field: &str, text: Option<&String>| -> Result<Option<ByteSize>, String> {
         text.map(|text| values::size(text).map_err(|error| format!("spec.{field} is {text:?}: {error}"))).transpose()
@@ -103,8 +151,66 @@ fn parse(text: &str) -> Result<spi::Settings, String> {
         device_memory: size("deviceMemory", spec.device_memory.as_ref())?,
         start: start.map_err(|error| format!("spec.startTimeout: {error}"))?.unwrap_or(spi::START),
         unload_reserve: reserve.map_or(Reserve::None, Reserve::Bytes),
-        ..spi::Settings::new(name, address("address", &spec.address)?)
+        protocol,
+        program: started.then(|| Program {
+            command,
+            environment,
+            folder: spec.working_directory,
+            log: data.join("runtimes").join(format!("{name}.log")),
+            launcher: std::env::current_exe().ok(),
+        }),
+        ..spi::Settings::new(name, address("address", &own)?)
     })
+}
+
+/// The words in braces that a file may use: free ports of this machine, and the folder of the model repository.
+struct Places {
+    repository: PathBuf,
+    /// By the name after `port`.
+    ports: BTreeMap<String, u16>,
+    /// Held until all are known, so that no two are the same.
+    held: Vec<TcpListener>,
+}
+
+impl Places {
+    fn new(data: &Path, name: &str, said: Option<&Path>) -> Self {
+        let own = || data.join("runtimes").join(name);
+        Self { repository: said.map_or_else(own, Path::to_owned), ports: BTreeMap::new(), held: Vec::new() }
+    }
+
+    /// The folder, from the root: the server may run elsewhere.
+    fn repository(&self) -> PathBuf {
+        std::path::absolute(&self.repository).unwrap_or_else(|_| self.repository.clone())
+    }
+
+    fn filled(&mut self, text: &str) -> Result<String, String> {
+        let mut filled = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            let Some((word, after)) = after.split_once('}') else { break };
+            filled.push_str(before);
+            match word.split_once('.').unwrap_or((word, "")) {
+                ("port", of) => filled.push_str(&self.port(of)?.to_string()),
+                ("repository", "") => filled.push_str(&self.repository().to_string_lossy()),
+                // Braces of others, as in JSON.
+                _ => filled.push_str(&format!("{{{word}}}")),
+            }
+            rest = after;
+        }
+        filled.push_str(rest);
+        Ok(filled)
+    }
+
+    fn port(&mut self, of: &str) -> Result<u16, String> {
+        if let Some(port) = self.ports.get(of) {
+            return Ok(*port);
+        }
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|held| Ok((held.local_addr()?.port(), held)));
+        let (port, held) = free.map_err(|error| format!("there is no free port: {error}"))?;
+        self.held.push(held);
+        self.ports.insert(of.to_owned(), port);
+        Ok(port)
+    }
 }
 
 fn format(raw: RawFormat) -> Result<FormatSupport, String> {
@@ -145,7 +251,7 @@ spec:
 
     #[test]
     fn a_file_declares_a_runtime() {
-        let settings = parse(FULL).expect("a runtime");
+        let settings = parse(FULL, Path::new("data")).expect("a runtime");
         assert_eq!(settings.name, "mlserver");
         assert_eq!(settings.address.to_string(), "unix:/run/adapter.sock");
         assert_eq!(settings.inference.map(|address| address.to_string()).as_deref(), Some("8001"));
@@ -165,10 +271,39 @@ spec:
             ("formats: [sklearn,", "formats: [SKLearn,", "spec.formats"),
             ("memory: 4GiB", "memory: lots", "spec.memory"),
             ("maxModels", "maxModel", "maxModel"),
+            ("protocol: spi", "layout: triton", "protocol v2"),
+            ("protocol: spi", "environment: {A: b}", "spec.command"),
+            ("address: unix:/run/adapter.sock", "unloadReserve: 1GiB", "spec.address"),
             ("startTimeout: 1m", "startTimeout: soon", "spec.startTimeout"),
         ] {
-            let error = parse(&FULL.replace(from, to)).expect_err(to);
+            let error = parse(&FULL.replace(from, to), Path::new("data")).expect_err(to);
             assert!(error.contains(problem), "{to}: {error}");
         }
+    }
+
+    #[test]
+    fn a_program_is_told_its_ports_and_folders() {
+        let text = "
+apiVersion: berth.dev/v1
+kind: Runtime
+metadata: {name: mlserver}
+spec:
+  protocol: v2
+  command: [mlserver, start, '{repository}']
+  environment: {MLSERVER_GRPC_PORT: '{port}', MLSERVER_HTTP_PORT: '{port.http}', X: '{\"a\": 1}'}
+  formats: [sklearn]
+  memory: 1GiB
+";
+        let settings = parse(text, Path::new("/data")).expect("a runtime");
+        let program = settings.program.expect("a program");
+        assert_eq!(program.command, ["mlserver", "start", "/data/runtimes/mlserver"]);
+        assert_eq!(settings.address.to_string(), program.environment["MLSERVER_GRPC_PORT"]);
+        assert_ne!(program.environment["MLSERVER_GRPC_PORT"], program.environment["MLSERVER_HTTP_PORT"]);
+        assert_eq!(program.environment["X"], "{\"a\": 1}");
+        let Protocol::V2(repository) = settings.protocol else { panic!("v2") };
+        assert_eq!(repository.folder, Path::new("/data/runtimes/mlserver"));
+        assert!(
+            parse(&text.replace("memory: 1GiB", ""), Path::new("/data")).is_err_and(|error| error.contains("memory"))
+        );
     }
 }

@@ -14,7 +14,7 @@
 //! The code runs in a sandbox (`isolation`, `berth_sandbox`): docs/models.md says what it sees, docs/security.md what that is
 //! worth.
 
-mod backoff;
+pub(super) mod backoff;
 mod cgroup;
 mod document;
 mod ended;
@@ -22,7 +22,7 @@ mod failure;
 mod footprint;
 pub mod frame;
 mod isolation;
-mod log_reader;
+pub(super) mod log_reader;
 mod message;
 mod model;
 mod outgoing;

@@ -1,5 +1,5 @@
-//! Model servers of other processes that are told by `mmesh.ModelRuntime` which models to hold: those written for
-//! ModelMesh, over a Unix socket or TCP.
+//! Model servers of other processes that are told which models to hold: those written for ModelMesh, by `mmesh.ModelRuntime`
+//! over a Unix socket or TCP, and those with a model repository in the Open Inference Protocol.
 //!
 //! ```text
 //! open:  runtimeStatus until READY ─▶ limits, methods
@@ -11,6 +11,9 @@
 //! call, `lost` recognizes that the model is not there any more, `unavailable` says so as ModelMesh does, `gate` bounds calls,
 //! `tensors` are requests in the Open Inference Protocol.
 //!
+//! `v2` does the same for servers of the Open Inference Protocol, with folders that `layout` makes. `program` starts a runtime's
+//! process and keeps it running.
+//!
 //! `runtimeStatus` is asked at the start only: a runtime unloads everything before it answers READY.
 
 pub mod address;
@@ -21,14 +24,17 @@ mod control;
 mod gate;
 mod head;
 mod inject;
+mod layout;
 mod limits;
 mod lines;
 mod lost;
 mod methods;
 mod model;
+mod program;
 mod room;
 mod tensors;
 mod unavailable;
+mod v2;
 
 use std::{
     collections::VecDeque,
@@ -47,12 +53,18 @@ use tokio::{
 
 use self::{
     address::{Address, InvalidAddress},
-    control::Control,
+    control::{Control, Spi},
     gate::Gate,
     limits::Limits,
     lines::Lines,
     model::SpiModel,
+    program::Supervisor,
     room::Room,
+    v2::V2,
+};
+pub use self::{
+    layout::{Layout, Repository},
+    program::Program,
 };
 use super::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families};
 use crate::artifacts::Source;
@@ -85,6 +97,10 @@ pub struct Settings {
     pub device_memory: Option<ByteSize>,
     /// The time in which it must be ready.
     pub start: Duration,
+    /// The protocol by which it is told what to hold.
+    pub protocol: Protocol,
+    /// The program to start and to keep running; `None`: somebody else does.
+    pub program: Option<Program>,
     /// Another address where it may be; the first that answers is taken.
     pub alternative: Option<Address>,
     /// Memory that is kept free of models, so that a load need not wait for what is being unloaded.
@@ -108,6 +124,8 @@ impl Settings {
             max_models: None,
             device_memory: None,
             start: START,
+            protocol: Protocol::Spi,
+            program: None,
             alternative: None,
             unload_reserve: Reserve::None,
             wraps_unavailable: false,
@@ -118,6 +136,16 @@ impl Settings {
 
 /// The time that a runtime may take until it is ready, unless somebody says: ModelMesh's figure.
 pub const START: Duration = Duration::from_secs(180);
+
+/// The protocol by which a runtime is told what to hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// `mmesh.ModelRuntime`.
+    #[default]
+    Spi,
+    /// The Open Inference Protocol, with a model repository that both see.
+    V2(Repository),
+}
 
 /// Memory of a runtime that is kept for models that are being unloaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -152,6 +180,9 @@ pub enum OpenError {
     /// A thread for it.
     #[error("cannot start a thread for runtime {0}: {1}")]
     Thread(String, std::io::Error),
+    /// Its program.
+    #[error("cannot start runtime {0}: {1}")]
+    Program(String, std::io::Error),
     /// Too late.
     #[error("runtime {name} at {address} was not ready within {} s: {why}", after.as_secs())]
     NotReady {
@@ -164,6 +195,18 @@ pub enum OpenError {
         /// Its last answer.
         why: String,
     },
+}
+
+impl OpenError {
+    /// The same with the last lines that its program wrote.
+    fn with(self, words: &str) -> Self {
+        match self {
+            Self::NotReady { name, address, after, why } => {
+                Self::NotReady { name, address, after, why: format!("{why}; it wrote last:\n{words}") }
+            }
+            other => other,
+        }
+    }
 }
 
 /// The runtime.
@@ -183,6 +226,8 @@ struct Process {
     wraps_unavailable: bool,
     loading: Semaphore,
     tokio: Option<Tokio>,
+    /// Ends after everything else.
+    _program: Option<Supervisor>,
 }
 
 impl SpiRuntime {
@@ -195,10 +240,20 @@ impl SpiRuntime {
             .enable_all()
             .build()
             .map_err(thread)?;
+        if let Protocol::V2(repository) = &settings.protocol {
+            repository.open().map_err(|error| OpenError::Program(settings.name.clone(), error))?;
+        }
+        let program = settings.program.clone().map(|program| Supervisor::start(&settings.name, program));
+        let program = program.transpose().map_err(|error| OpenError::Program(settings.name.clone(), error))?;
         let _entered = tokio.enter();
         let mut places = Vec::new();
         for address in std::iter::once(&settings.address).chain(&settings.alternative) {
-            places.push((address.clone(), Control::new(address.endpoint()?.connect_lazy())));
+            let channel = address.endpoint()?.connect_lazy();
+            let control = match &settings.protocol {
+                Protocol::Spi => Control::Spi(Spi::new(channel)),
+                Protocol::V2(repository) => Control::V2(V2::new(channel, repository.clone())),
+            };
+            places.push((address.clone(), control));
         }
         // A thread that already runs futures may build a worker: it waits for another one's word.
         let (ready, word) = mpsc::channel();
@@ -207,7 +262,11 @@ impl SpiRuntime {
             let _ = ready.send(until_ready(places, of, start).await);
         });
         let gone = std::io::Error::other("its thread ended");
-        let (address, control, mut limits) = word.recv().map_err(|_| thread(gone))??;
+        let ready = word.recv().map_err(|_| thread(gone))?;
+        let (address, control, mut limits) = ready.map_err(|error| match &program {
+            Some(program) => error.with(&program.last_words()),
+            None => error,
+        })?;
         let inference = settings.inference.as_ref().unwrap_or(&address).endpoint()?;
         if let Some(memory) = settings.memory {
             limits.capacity = memory.0;
@@ -227,6 +286,7 @@ impl SpiRuntime {
             room: Room::new(limits.capacity, limits.reserve(settings.unload_reserve)),
             wraps_unavailable: settings.wraps_unavailable,
             loading: Semaphore::new(limits.loads),
+            _program: program,
             limits,
             tokio: Some(tokio),
         };
@@ -241,8 +301,15 @@ impl SpiRuntime {
 
     async fn loaded(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
         let (process, revision) = (&self.process, &request.revision);
-        let (own, other) = (revision.id.deployment().to_string(), revision.id.to_string());
-        let mut asked = asked(request, &own)?;
+        let names = (revision.id.deployment().to_string(), revision.id.to_string());
+        let (own, other) = match process.control {
+            Control::Spi(_) => names,
+            Control::V2(_) => (layout::safe(&names.0), layout::safe(&names.1)),
+        };
+        let mut asked = match process.control {
+            Control::Spi(_) => asked(request, &own)?,
+            Control::V2(_) => named(request, &own)?,
+        };
         let limits = &process.limits;
         let predicted = process.control.predicted(&asked).await;
         let expected = revision.memory.map(|memory| memory.0).or(predicted).unwrap_or(limits.default_size);
@@ -267,7 +334,10 @@ impl SpiRuntime {
         process.room.measured(&asked.model_id, memory.0);
         let most = usize::try_from(answer.max_concurrency).unwrap_or(usize::MAX);
         let gate = (limits.limits_concurrency && most > 0).then(|| Gate::new(most, self.settings.in_flight));
-        let declared = revision.signature.as_deref().cloned().map(Arc::new);
+        let declared = match revision.signature.as_deref().cloned() {
+            None => process.control.signature(&asked.model_id).await.map(Arc::new),
+            said => said.map(Arc::new),
+        };
         let metrics = self.families.model(&request.serving.deployment);
         entered.stays();
         let model = SpiModel::new(Arc::clone(process), (asked, memory), declared, gate, metrics);
@@ -352,6 +422,20 @@ fn asked(request: &LoadRequest, id: &str) -> Result<LoadModelRequest, LoadError>
         }
     };
     Ok(LoadModelRequest { model_id: id.to_owned(), model_type, model_path, model_key })
+}
+
+/// The artifact for a server that is given folders: the path, and the name of the file that it came from.
+fn named(request: &LoadRequest, id: &str) -> Result<LoadModelRequest, LoadError> {
+    let (Source::File(path) | Source::Folder(path)) = &request.artifact else {
+        let message = "runtimes with a model repository take artifacts that Berth fetches, and no runtime: location";
+        return Err(LoadError::new(FailureCategory::InvalidModel, message));
+    };
+    Ok(LoadModelRequest {
+        model_id: id.to_owned(),
+        model_type: request.revision.format.to_string(),
+        model_path: path.to_string_lossy().into_owned(),
+        model_key: layout::file_name(&request.revision.uri).to_owned(),
+    })
 }
 
 /// The bytes of a file, or of all files in a folder.

@@ -15,13 +15,13 @@ const HEALTHY: Duration = Duration::from_secs(60);
 
 /// The waits between starts.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(in crate::runtime) struct Backoff {
     in_a_row: u32,
 }
 
 impl Backoff {
     /// The wait after a process that lived for `lived`.
-    pub(super) fn after(&mut self, lived: Duration) -> Duration {
+    pub(in crate::runtime) fn after(&mut self, lived: Duration) -> Duration {
         if lived >= HEALTHY {
             self.in_a_row = 0;
         }

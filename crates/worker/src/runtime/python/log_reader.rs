@@ -51,12 +51,12 @@ impl Rate {
 
 /// The last lines.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tail {
+pub(in crate::runtime) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl Tail {
-    fn push(&self, line: String) {
+    pub(in crate::runtime) fn push(&self, line: String) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() == KEPT {
             lines.pop_front();
@@ -65,7 +65,7 @@ impl Tail {
     }
 
     /// All that is kept.
-    pub(super) fn text(&self) -> String {
+    pub(in crate::runtime) fn text(&self) -> String {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().fold(String::new(), |text, line| text + line + "\n")
     }
@@ -96,7 +96,7 @@ pub(super) fn listen(
 }
 
 /// The next line, or as much of it as is kept; a carriage return ends one, too. `None` at the end.
-fn next_line(from: &mut impl BufRead) -> Option<String> {
+pub(in crate::runtime) fn next_line(from: &mut impl BufRead) -> Option<String> {
     let mut line = Vec::new();
     loop {
         let there = match from.fill_buf() {

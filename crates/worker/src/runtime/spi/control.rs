@@ -1,18 +1,19 @@
-//! Calls the five methods of a runtime, each with a time limit.
+//! The control of a runtime: the five methods of `mmesh.ModelRuntime`, each with a time limit, or what does the same in the
+//! Open Inference Protocol.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use berth_spec::FailureCategory;
+use berth_spec::{FailureCategory, Signature};
 use berth_wire::mmesh::{
     LoadModelRequest, LoadModelResponse, ModelSizeRequest, PredictModelSizeRequest, RuntimeStatusRequest,
     RuntimeStatusResponse, UnloadModelRequest, model_runtime_client::ModelRuntimeClient,
 };
 use tonic::{Code, Request, Status, transport::Channel};
 
-use super::called::Called;
+use super::{called::Called, v2::V2};
 use crate::runtime::LoadError;
 
 /// A guess that takes longer is none: the runtime must answer at once.
@@ -27,15 +28,80 @@ const STATUS: Duration = Duration::from_secs(10);
 /// model's room for long.
 const UNLOAD: Duration = Duration::from_secs(60);
 
-/// The client.
-pub(super) struct Control {
+/// The way to tell a runtime what to hold.
+pub(super) enum Control {
+    /// `mmesh.ModelRuntime`.
+    Spi(Spi),
+    /// The model repository of the Open Inference Protocol.
+    V2(V2),
+}
+
+impl Control {
+    pub(super) async fn status(&self) -> Result<RuntimeStatusResponse, Status> {
+        match self {
+            Self::Spi(spi) => spi.status().await,
+            Self::V2(v2) => v2.status().await,
+        }
+    }
+
+    /// A guess in bytes; `None`: there is none.
+    pub(super) async fn predicted(&self, of: &LoadModelRequest) -> Option<u64> {
+        match self {
+            Self::Spi(spi) => spi.predicted(of).await,
+            Self::V2(_) => V2::predicted(of),
+        }
+    }
+
+    /// Loads. Without an end of its own: dropping the future cancels it.
+    pub(super) async fn load(&self, request: LoadModelRequest) -> Result<LoadModelResponse, LoadError> {
+        match self {
+            Self::Spi(spi) => spi.load(request).await,
+            Self::V2(v2) => v2.load(&request).await,
+        }
+    }
+
+    /// The size of a loaded model in bytes; `None`: the runtime does not say.
+    pub(super) async fn size(&self, id: &str) -> Option<u64> {
+        match self {
+            Self::Spi(spi) => spi.size(id).await,
+            Self::V2(_) => None,
+        }
+    }
+
+    /// True if the runtime says that it does not hold a model. One that does not tell sizes says nothing.
+    pub(super) async fn lacks(&self, id: &str) -> bool {
+        match self {
+            Self::Spi(spi) => spi.lacks(id).await,
+            Self::V2(v2) => v2.lacks(id).await,
+        }
+    }
+
+    /// Unloads; a model that is not there is unloaded.
+    pub(super) async fn unload(&self, id: &str) -> Result<(), Status> {
+        match self {
+            Self::Spi(spi) => spi.unload(id).await,
+            Self::V2(v2) => v2.unload(id).await,
+        }
+    }
+
+    /// The inputs and outputs of a loaded model, where the runtime tells them.
+    pub(super) async fn signature(&self, id: &str) -> Option<Signature> {
+        match self {
+            Self::Spi(_) => None,
+            Self::V2(v2) => v2.signature(id).await,
+        }
+    }
+}
+
+/// The client of `mmesh.ModelRuntime`.
+pub(super) struct Spi {
     client: ModelRuntimeClient<Called>,
     called: Called,
     /// True once the runtime has said that it guesses no sizes.
     predicts_not: AtomicBool,
 }
 
-impl Control {
+impl Spi {
     pub(super) fn new(channel: Channel) -> Self {
         let called = Called::new(channel);
         Self { client: ModelRuntimeClient::new(called.clone()), called, predicts_not: AtomicBool::new(false) }
@@ -100,14 +166,14 @@ impl Control {
     }
 }
 
-fn within<T>(message: T, time: Duration) -> Request<T> {
+pub(super) fn within<T>(message: T, time: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(time);
     request
 }
 
 /// The error of a load that the runtime refused. Codes that blame the model are final; others may pass.
-fn refused(status: &Status) -> LoadError {
+pub(super) fn refused(status: &Status) -> LoadError {
     let category = match status.code() {
         Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => {
             FailureCategory::InvalidModel

@@ -1,0 +1,139 @@
+"""Model servers that Berth starts: a scripted one, and MLServer with models of real libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.processes import BERTH
+from harness.waiting import until
+
+# The programs of an environment with MLServer; `cargo xtask test` sets it.
+MLSERVER = os.environ.get("MLSERVER")
+
+TRAIN = """
+import sys
+import numpy as np
+kind, path = sys.argv[1:]
+x = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+y = np.array([0, 0, 1, 1])
+if kind == "sklearn":
+    import joblib
+    from sklearn.tree import DecisionTreeClassifier
+    joblib.dump(DecisionTreeClassifier().fit(x, y), path)
+elif kind == "lightgbm":
+    import lightgbm
+    settings = {"objective": "binary", "verbose": -1, "min_data_in_leaf": 1, "min_data_in_bin": 1}
+    lightgbm.train(settings, lightgbm.Dataset(x, label=y), 5).save_model(path)
+else:
+    import xgboost
+    xgboost.train({"objective": "binary:logistic"}, xgboost.DMatrix(x, label=y), 5).save_model(path)
+"""
+
+
+def declared(folder: Path, spec: dict) -> str:
+    path = folder / "runtime.yaml"
+    path.write_text(json.dumps({"apiVersion": "berth.dev/v1", "kind": "Runtime", "metadata": {"name": "started"}, "spec": spec}))
+    return str(path)
+
+
+def model(name: str, kind: str, uri: str) -> dict:
+    return {
+        "apiVersion": "berth.dev/v1",
+        "kind": "ModelDeployment",
+        "metadata": {"name": name},
+        "spec": {"replicas": {"min": 0}, "model": {"format": kind, "uri": uri}},
+    }
+
+
+def rows(values: list[float]) -> dict:
+    return {"inputs": [{"name": "x", "shape": [1, len(values)], "datatype": "FP64", "data": values}]}
+
+
+def predicted(berth, name: str, values: list[float]) -> float:
+    status, answer = berth.infer(name, rows(values))
+    assert status == 200, (answer, berth.logged())
+    return answer["outputs"][0]["data"][0]
+
+
+def pids(berth) -> list[int]:
+    lines = (json.loads(line) for line in berth.logged_lines() if '"runtime_started"' in line)
+    return [line["context"]["pid"] for line in lines]
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_a_runtime_is_started_and_started_again(berth, tmp_path):
+    spec = {"command": [BERTH, "testing", "runtime", "--listen", "127.0.0.1:{port}"], "formats": ["*"]}
+    berth.start("--runtime", declared(tmp_path, spec))
+    berth.apply(model("m", "scripted", "runtime:SIZE_1000?type=T"))
+    assert predicted(berth, "m", [1.0]) == 1.0
+    (pid,) = pids(berth)
+    os.killpg(pid, signal.SIGKILL)
+    until("another process", lambda: len(pids(berth)) == 2)
+    until("an answer of the new process", lambda: berth.infer("m", rows([2.0]))[0] == 200)
+    assert (berth.data / "runtimes" / "started.log").exists()
+    assert berth.stop() == 0
+    assert gone(pids(berth)[1])
+
+
+def test_a_runtime_that_cannot_start_says_why(berth, tmp_path):
+    script = "echo there is no such model server here >&2; exit 7"
+    spec = {"command": ["/bin/sh", "-c", script], "formats": ["*"], "startTimeout": "3s"}
+    done = subprocess.run(
+        [BERTH, "up", "--data", str(tmp_path / "data"), "--runtime", declared(tmp_path, spec), "--http", berth.http, "--api", berth.api],
+        capture_output=True, text=True, timeout=60,
+    )
+    assert done.returncode == 1
+    assert "there is no such model server here" in done.stderr
+
+
+@pytest.mark.skipif(MLSERVER is None, reason="MLSERVER names no environment with MLServer")
+def test_mlserver_serves_models_of_real_libraries(berth, tmp_path):
+    python = Path(MLSERVER) / "python"
+    has = lambda package: subprocess.run([python, "-c", f"import {package}"], capture_output=True).returncode == 0
+    kinds = {"sklearn": "model.joblib", "lightgbm": "model.bst"} | ({"xgboost": "model.json"} if has("mlserver_xgboost") else {})
+    spec = {
+        "protocol": "v2",
+        "layout": "mlserver",
+        "command": [str(Path(MLSERVER) / "mlserver"), "start", "{repository}"],
+        "environment": {
+            "MLSERVER_HOST": "127.0.0.1",
+            "MLSERVER_GRPC_PORT": "{port}",
+            "MLSERVER_HTTP_PORT": "{port.http}",
+            "MLSERVER_METRICS_PORT": "{port.metrics}",
+            "MLSERVER_PARALLEL_WORKERS": "0",
+        },
+        "formats": list(kinds),
+        "memory": "1GiB",
+    }
+    berth.start("--runtime", declared(tmp_path, spec))
+    for kind, file in kinds.items():
+        path = tmp_path / kind / file
+        path.parent.mkdir()
+        subprocess.run([python, "-c", TRAIN, kind, path], check=True, capture_output=True)
+        # A name that no folder of a server can have.
+        name = f"team/{kind}"
+        berth.apply(model(name, kind, str(path)))
+    for kind in kinds:
+        low, high = (predicted(berth, f"team%2F{kind}", values) for values in ([0.0, 0.0], [3.0, 3.0]))
+        assert low < high, (kind, low, high)
+    # What the repository has is what is loaded.
+    repository = berth.data / "runtimes" / "started"
+    assert len(list(repository.iterdir())) == len(kinds)
+    berth.run("delete", "deployment", "team/sklearn")
+    until("the model's folder to go", lambda: len(list(repository.iterdir())) == len(kinds) - 1)
+    (pid,) = pids(berth)
+    assert berth.stop() == 0
+    assert gone(pid)
