@@ -117,7 +117,9 @@ fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
         (Some(text), _) => places.filled(text)?,
         (None, true) => places.filled("{port}")?,
         (None, false) => {
-            return Err("spec.address is missing: say where it listens, or with spec.command how to start it".to_owned());
+            return Err(
+                "spec.address is missing: say where it listens, or with spec.command how to start it".to_owned()
+            );
         }
     };
     let protocol = match spec.protocol {

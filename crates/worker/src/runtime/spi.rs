@@ -225,7 +225,7 @@ struct Process {
     room: Room,
     wraps_unavailable: bool,
     loading: Semaphore,
-    tokio: Option<Tokio>,
+    threads: Threads,
     /// Ends after everything else.
     _program: Option<Supervisor>,
 }
@@ -240,12 +240,13 @@ impl SpiRuntime {
             .enable_all()
             .build()
             .map_err(thread)?;
+        let threads = Threads(Some(tokio));
         if let Protocol::V2(repository) = &settings.protocol {
             repository.open().map_err(|error| OpenError::Program(settings.name.clone(), error))?;
         }
         let program = settings.program.clone().map(|program| Supervisor::start(&settings.name, program));
         let program = program.transpose().map_err(|error| OpenError::Program(settings.name.clone(), error))?;
-        let _entered = tokio.enter();
+        let _entered = threads.handle().enter();
         let mut places = Vec::new();
         for address in std::iter::once(&settings.address).chain(&settings.alternative) {
             let channel = address.endpoint()?.connect_lazy();
@@ -258,7 +259,7 @@ impl SpiRuntime {
         // A thread that already runs futures may build a worker: it waits for another one's word.
         let (ready, word) = mpsc::channel();
         let (of, start) = (settings.name.clone(), settings.start);
-        tokio.spawn(async move {
+        threads.handle().spawn(async move {
             let _ = ready.send(until_ready(places, of, start).await);
         });
         let gone = std::io::Error::other("its thread ended");
@@ -288,7 +289,7 @@ impl SpiRuntime {
             loading: Semaphore::new(limits.loads),
             _program: program,
             limits,
-            tokio: Some(tokio),
+            threads,
         };
         Ok(Self { settings, process: Arc::new(process), families })
     }
@@ -471,7 +472,7 @@ impl Drop for Entered {
 impl Process {
     /// Runs what the runtime is asked.
     fn handle(&self) -> &Handle {
-        self.tokio.as_ref().expect("it is there until the last of its users is dropped").handle()
+        self.threads.handle()
     }
 
     /// Loads within the runtime's own bounds.
@@ -518,9 +519,18 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+/// The threads of a runtime. They may be dropped where nobody may wait for them.
+struct Threads(Option<Tokio>);
+
+impl Threads {
+    fn handle(&self) -> &Handle {
+        self.0.as_ref().expect("they are there until they are dropped").handle()
+    }
+}
+
+impl Drop for Threads {
     fn drop(&mut self) {
-        if let Some(tokio) = self.tokio.take() {
+        if let Some(tokio) = self.0.take() {
             tokio.shutdown_background();
         }
     }
