@@ -78,8 +78,8 @@ impl Supervisor {
         let (name, output) = (name.to_owned(), tail.clone());
         let thread = std::thread::Builder::new().name(format!("runtime-{name}-process"));
         let thread = thread.spawn(move || {
-            let keeper = Keeper { name, program, launcher, tail: output };
-            keeper.run(&stopped, &started);
+            let watcher = Watcher { name, program, launcher, tail: output };
+            watcher.run(&stopped, &started);
         })?;
         let supervisor = Self { stop: Some(stop), thread: Some(thread), tail };
         word.recv().map_err(|_| io::Error::other("its thread ended"))??;
@@ -102,14 +102,14 @@ impl Drop for Supervisor {
     }
 }
 
-struct Keeper {
+struct Watcher {
     name: String,
     program: Program,
     launcher: Option<Launcher>,
     tail: Tail,
 }
 
-impl Keeper {
+impl Watcher {
     fn run(&self, stopped: &Receiver<()>, started: &Sender<io::Result<()>>) {
         let mut backoff = Backoff::default();
         let mut first = Some(started);

@@ -1,0 +1,100 @@
+//! Runtimes as an operator declares them.
+
+use std::time::Duration;
+
+use berth_spec::{ByteSize, FormatSupport};
+
+use super::{address::Address, layout::Repository, program::Program};
+
+/// A runtime, as an operator declares it.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its name on this worker.
+    pub name: String,
+    /// Where it is told what to hold.
+    pub address: Address,
+    /// Where inferences go; `None`: to the same address.
+    pub inference: Option<Address>,
+    /// The formats that it takes.
+    pub formats: Vec<FormatSupport>,
+    /// Memory that its models may take; `None`: what it says itself.
+    pub memory: Option<ByteSize>,
+    /// The most models that it holds; `None`: as many as fit.
+    pub max_models: Option<u32>,
+    /// Device memory that its models may take.
+    pub device_memory: Option<ByteSize>,
+    /// The time in which it must be ready.
+    pub start: Duration,
+    /// The protocol by which it is told what to hold.
+    pub protocol: Protocol,
+    /// The program to start and to keep running; `None`: somebody else does.
+    pub program: Option<Program>,
+    /// Another address where it may be; the first that answers is taken.
+    pub alternative: Option<Address>,
+    /// Memory that is kept free of models, so that a load need not wait for what is being unloaded.
+    pub unload_reserve: Reserve,
+    /// UNAVAILABLE of the runtime reaches callers as INTERNAL, as ModelMesh has it.
+    pub wraps_unavailable: bool,
+    /// Requests that a model of limited concurrency holds at once, running and waiting.
+    pub in_flight: InFlight,
+}
+
+impl Settings {
+    /// A runtime at an address, with defaults for the rest.
+    #[must_use]
+    pub fn new(name: impl Into<String>, address: Address) -> Self {
+        Self {
+            name: name.into(),
+            address,
+            inference: None,
+            formats: vec![FormatSupport { name: FormatSupport::ANY.to_owned(), versions: Vec::new() }],
+            memory: None,
+            max_models: None,
+            device_memory: None,
+            start: START,
+            protocol: Protocol::Spi,
+            program: None,
+            alternative: None,
+            unload_reserve: Reserve::None,
+            wraps_unavailable: false,
+            in_flight: InFlight::Default,
+        }
+    }
+}
+
+/// The time that a runtime may take until it is ready, unless somebody says: ModelMesh's figure.
+pub const START: Duration = Duration::from_secs(180);
+
+/// The protocol by which a runtime is told what to hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// `mmesh.ModelRuntime`.
+    #[default]
+    Spi,
+    /// The Open Inference Protocol, with a model repository that both see.
+    V2(Repository),
+}
+
+/// Memory of a runtime that is kept for models that are being unloaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Reserve {
+    /// None: a load waits until what leaves is unloaded.
+    #[default]
+    None,
+    /// So much.
+    Bytes(ByteSize),
+    /// By ModelMesh's rule: a quarter of a model of default size per load at once, between 1 and 10 % of the memory.
+    ByLoads,
+}
+
+/// The bound on requests at once of a model whose runtime limits concurrency.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum InFlight {
+    /// Eight times its concurrency, at least 16, beside those that run.
+    #[default]
+    Default,
+    /// So many.
+    Most(usize),
+    /// None.
+    Unlimited,
+}
