@@ -1,5 +1,8 @@
 //! The client of the control API: addresses, JSON in and out, and errors turned into what a person can act on.
 
+mod connect;
+mod trouble;
+
 use std::{
     sync::{
         Arc,
@@ -15,10 +18,17 @@ use reqwest::{Method, Request, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use url::Url;
 
+pub(crate) use self::{
+    connect::{ConnectArgs, to_itself},
+    trouble::of as tls_trouble,
+};
 use crate::failure::Failure;
 
 /// Default address of the control API.
 pub(crate) const DEFAULT_API: &str = "http://127.0.0.1:8081";
+
+/// Default address of the gateway.
+pub(crate) const DEFAULT_GATEWAY: &str = "http://127.0.0.1:8080";
 
 /// Address of the control API.
 #[derive(Debug, Clone, Args)]
@@ -27,6 +37,8 @@ pub(crate) struct ApiArgs {
     /// used
     #[arg(long, value_name = "URL,…", env = "BERTH_API", default_value = DEFAULT_API, global = false)]
     pub(crate) api: String,
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
 }
 
 /// Limit for an answer when several addresses are given. Passes over a node that hangs without giving up on a busy
@@ -45,34 +57,14 @@ pub(crate) struct Client {
 impl ApiArgs {
     /// Checks the addresses; connects when something is asked.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        let bases = self.api.split(',').map(str::trim).filter(|text| !text.is_empty()).map(address);
+        let bases = self.api.split(',').map(str::trim).filter(|text| !text.is_empty());
+        let bases = bases.map(|text| self.connect.address(text));
         let bases = bases.collect::<Result<Vec<_>, _>>()?;
         if bases.is_empty() {
             return Err(Failure::Usage("--api is empty: write for example http://127.0.0.1:8081".to_owned()));
         }
-        Ok(Client { bases, at: Arc::default(), http: http()? })
+        Ok(Client { bases, at: Arc::default(), http: self.connect.http()? })
     }
-}
-
-/// Reads an address that people write with or without its scheme.
-pub(crate) fn address(text: &str) -> Result<Url, Failure> {
-    let full = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    match Url::parse(&full) {
-        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(url),
-        _ => Err(Failure::Usage(format!("{text:?} is not an address: write for example http://127.0.0.1:8081"))),
-    }
-}
-
-/// The one way in which this program does HTTP as a client.
-pub(crate) fn http() -> Result<reqwest::Client, Failure> {
-    /// Limit for a connection. Long enough for busy machines, short enough to report a wrong address soon.
-    const CONNECT: Duration = Duration::from_secs(5);
-    reqwest::Client::builder()
-        .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(CONNECT)
-        .tcp_nodelay(true)
-        .build()
-        .map_err(|e| Failure::doing("cannot set up the HTTP client", e))
 }
 
 impl Client {
@@ -202,7 +194,9 @@ impl Client {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        if error.is_connect() {
+        if let Some(remedy) = tls_trouble(error) {
+            Failure::Failed(format!("{}: {remedy}", self.base().as_str().trim_end_matches('/')))
+        } else if error.is_connect() {
             let bases: Vec<&str> = self.bases.iter().map(|base| base.as_str().trim_end_matches('/')).collect();
             Failure::Failed(format!(
                 "nothing answers at {}: start a server with `berth up`, or say where it is with --api or BERTH_API",
@@ -256,6 +250,12 @@ async fn refused(response: Response) -> Failure {
     };
     match status {
         StatusCode::NOT_FOUND => Failure::NotFound(message),
+        StatusCode::UNAUTHORIZED => {
+            Failure::Failed(format!("{message}\n  say who you are with BERTH_TOKEN, --token-file or --client-cert"))
+        }
+        StatusCode::FORBIDDEN => {
+            Failure::Failed(format!("{message}\n  ask an administrator for a role that may do this"))
+        }
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
             Failure::Invalid(message)
         }
@@ -319,7 +319,8 @@ mod tests {
     fn what_a_node_says_is_told_where_others_are_gone() {
         let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
         let (here, thread) = leaderless();
-        let client = ApiArgs { api: format!("{here},{gone}") }.client().expect("addresses");
+        let client =
+            ApiArgs { api: format!("{here},{gone}"), connect: ConnectArgs::default() }.client().expect("addresses");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let failure = runtime.block_on(client.get::<serde_json::Value>(&["nodes"])).expect_err("nobody leads");
         assert_eq!(failure.to_string(), "no controller leads");

@@ -57,6 +57,8 @@ pub(crate) struct Started {
     pub(crate) http: Option<SocketAddr>,
     /// Address of the control API.
     pub(crate) api: SocketAddr,
+    /// Scheme of both addresses.
+    pub(crate) scheme: &'static str,
 }
 
 /// Called when the parts of a node have started, on the runtime of the data path.

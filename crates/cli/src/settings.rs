@@ -19,6 +19,7 @@ pub(crate) mod planning;
 pub(crate) mod runtime;
 pub(crate) mod source;
 pub(crate) mod store;
+pub(crate) mod tls;
 pub(crate) mod values;
 
 use std::{collections::BTreeMap, io::IsTerminal, net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
@@ -31,7 +32,11 @@ use clap::{Args, ValueEnum};
 use url::Url;
 
 pub(crate) use self::values::duration;
-use self::{model_types::TypeLabel, planning::Planning};
+use self::{
+    model_types::TypeLabel,
+    planning::Planning,
+    tls::{ClientTls, TlsArgs},
+};
 use crate::failure::Failure;
 
 /// Settings of every server.
@@ -50,8 +55,7 @@ pub(crate) struct ServerArgs {
     /// Address of the control API
     #[arg(long, value_name = "ADDR", env = "BERTH_API_ADDR", default_value = "127.0.0.1:8081", value_parser = values::socket)]
     pub(crate) api: SocketAddr,
-    /// Allow inference and the control API, which have neither TLS nor tokens, on addresses that other machines can
-    /// reach
+    /// Allow inference, the control API and the store without TLS on addresses that other machines can reach
     #[arg(long, value_name = "BOOL", env = "BERTH_INSECURE", default_value = "false", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     pub(crate) insecure: bool,
@@ -132,6 +136,8 @@ pub(crate) struct ServerArgs {
     /// Log format on standard error
     #[arg(long, value_enum, value_name = "FORM", env = "BERTH_LOG_FORMAT", default_value_t)]
     pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 }
 
 /// Log format.
@@ -155,6 +161,8 @@ pub(crate) struct ServerSettings {
     pub(crate) http: SocketAddr,
     /// Address of the control API.
     pub(crate) api: SocketAddr,
+    /// TLS of both; `None`: they have none.
+    pub(crate) tls: Option<ClientTls>,
     /// Memory that models may take; `None`: a share of the machine's.
     pub(crate) memory: Option<ByteSize>,
     /// Disk that fetched artifacts may take.
@@ -194,6 +202,11 @@ pub(crate) struct ServerSettings {
 }
 
 impl ServerSettings {
+    /// Warning for ports that others can reach; `None`: there is nothing to say.
+    pub(crate) fn warning(&self) -> Option<String> {
+        tls::warning(&[("--http", self.http), ("--api", self.api)], self.tls.as_ref())
+    }
+
     /// Settings of the planner.
     pub(crate) fn policy(&self) -> Policy {
         self.planning.apply(Policy { types: self.types.clone(), ..Policy::default() })
@@ -218,15 +231,9 @@ impl ServerSettings {
     /// Checks what one setting alone cannot know, and reads the rest of the environment. `name` is who it is where
     /// nobody says.
     pub(crate) fn new(args: ServerArgs, name: WorkerId) -> Result<Self, Failure> {
-        for (flag, address) in [("--http", args.http), ("--api", args.api)] {
-            if !address.ip().is_loopback() && !args.insecure {
-                return Err(Failure::Usage(format!(
-                    "{flag} {address} can be reached by others, and there is no TLS yet: \
-                     listen on 127.0.0.1 behind a proxy that has it, or say --insecure"
-                )));
-            }
-        }
-        apart(&[("--http", args.http), ("--api", args.api)])?;
+        let listens = [("--http", args.http), ("--api", args.api)];
+        let tls = args.tls.settings(&listens, args.insecure)?;
+        apart(&listens)?;
         let json = match args.log_format {
             LogFormat::Auto => !std::io::stderr().is_terminal(),
             LogFormat::Text => false,
@@ -249,6 +256,7 @@ impl ServerSettings {
             data: args.data,
             http: args.http,
             api: args.api,
+            tls,
             memory: args.memory,
             cache: args.cache,
             labels: unique(args.labels)?,

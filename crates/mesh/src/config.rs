@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use berth_peer::{EventLoops, PeerBody};
+use berth_peer::{EventLoops, PeerBody, port::PortTls};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
@@ -62,6 +62,8 @@ pub struct Config {
     pub data_plane: Option<DataPlane>,
     /// Answers gRPC calls below these paths; `None`: they are calls of models.
     pub beside: Option<BesideService>,
+    /// TLS of the port for clients; `None`: it has none. Nobody follows its files here.
+    pub tls: Option<PortTls>,
 }
 
 impl Config {
@@ -79,6 +81,7 @@ impl Config {
             functions: Arc::default(),
             data_plane: None,
             beside: None,
+            tls: None,
         }
     }
 }

@@ -182,6 +182,7 @@ impl Gateway {
                     ),
                     totals: Arc::clone(&stack.totals),
                     limits: config.limits.clone(),
+                    tls: config.tls,
                     loops: config.loops,
                     stopping: stopping.clone(),
                     cut: cut.clone(),

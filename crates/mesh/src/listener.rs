@@ -15,7 +15,7 @@ use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed, time:
 
 use berth_peer::{
     EventLoops,
-    port::{Bounds, Patience, Place, Port},
+    port::{Bounds, Greeter, Patience, Place, Port, PortTls},
 };
 use hyper_util::{rt::TokioTimer, server::conn::auto};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -69,6 +69,8 @@ pub(crate) struct Listener {
     pub(crate) ingress: Arc<Ingress>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) limits: Limits,
+    /// `None`: connections begin with HTTP.
+    pub(crate) tls: Option<PortTls>,
     /// Where connections are served; `None`: in the runtime in which it runs.
     pub(crate) loops: Option<EventLoops>,
     /// Accept no more and let connections end.
@@ -80,10 +82,10 @@ pub(crate) struct Listener {
 impl Listener {
     /// Accepts until it is told to stop, then waits for the last connection.
     pub(crate) async fn run(self) {
-        let Self { listener, ingress, totals, limits, loops, stopping, cut } = self;
+        let Self { listener, ingress, totals, limits, tls, loops, stopping, cut } = self;
         let connections = TaskTracker::new();
         let bounds = Bounds { connections: limits.connections, per_address: limits.connections_per_address };
-        let port = Port::new("inference", listener, bounds);
+        let port = Port::new("inference", listener, bounds).with_tls(tls);
         loop {
             let (stream, place) = tokio::select! {
                 (stream, _, place) = port.accept() => (stream, place),
@@ -92,6 +94,7 @@ impl Listener {
             prepare(&stream, limits.unread);
             let begun = Begun::default();
             let connection = Connection {
+                greeter: port.greeter(),
                 http: builder(&limits, begun.clone()),
                 begun,
                 patience: Patience { first: limits.first_request, idle: limits.idle },
@@ -117,6 +120,7 @@ impl Listener {
 
 /// Serves one connection.
 struct Connection {
+    greeter: Greeter,
     http: auto::Builder<Begun>,
     begun: Begun,
     patience: Patience,
@@ -129,9 +133,13 @@ struct Connection {
 
 impl Connection {
     async fn serve(self, stream: TcpStream) {
-        let Self { http, begun, patience, ingress, totals, ends, _held } = self;
+        let Self { greeter, http, begun, patience, ingress, totals, ends, _held } = self;
         let _open = Open::new(&totals);
-        if let Err(error) = connection::serve(http, (begun, patience), stream, ingress, ends).await {
+        let client = stream.peer_addr().ok().map(|address| address.ip());
+        // A port that stops waits for requests, and there is none yet.
+        let greeting = greeter.greet(stream, patience);
+        let Some(Some(greeted)) = ends.stopping.run_until_cancelled(greeting).await else { return };
+        if let Err(error) = connection::serve(http, begun, (greeted, client), ingress, ends).await {
             tracing::debug!(%error, "a connection ended early");
         }
     }

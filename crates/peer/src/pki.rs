@@ -31,6 +31,7 @@ pub use self::{
 };
 
 pub(crate) use self::{
+    authority::{PUBLIC, SECRET, since_epoch, write},
     certificate::{name_in, roles_in},
     keyring::{OVERHEAD, OpenError, Seal},
 };

@@ -34,7 +34,7 @@ pub use self::{
     activity::{Activity, Counting, Inactivity, OpenStream, Patience},
     greeting::{Greeted, Greeter},
     stream::ClientStream,
-    tls::{ClientAuth, PortTls, TlsError, TlsSettings, TlsVersion},
+    tls::{ClientAuth, PortTls, SelfMade, TlsError, TlsSettings, TlsVersion},
 };
 
 /// The pause after the kernel could not give a connection, most often for want of file descriptors: long enough not to

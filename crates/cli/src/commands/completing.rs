@@ -7,7 +7,7 @@ use berth_spec::DeploymentName;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 
 use super::resource::{Resource, names};
-use crate::client::{ApiArgs, DEFAULT_API};
+use crate::client::{ApiArgs, ConnectArgs, DEFAULT_API};
 
 /// Limit for an answer. A key press must not hang where no server runs.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -94,7 +94,7 @@ fn known(resource: Resource) -> Vec<String> {
     let api =
         std::env::var_os("BERTH_API").map_or_else(|| DEFAULT_API.to_owned(), |api| api.to_string_lossy().into_owned());
     let known = super::block_on(async {
-        let client = ApiArgs { api }.client()?;
+        let client = ApiArgs { api, connect: ConnectArgs::from_environment() }.client()?;
         let known = tokio::time::timeout(PATIENCE, names(&client, resource)).await;
         known.map_err(|_| crate::failure::Failure::TimedOut(String::new()))?
     });

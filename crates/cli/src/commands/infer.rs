@@ -17,7 +17,11 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{namespace::NamespaceArgs, resource::model};
-use crate::{client::address, failure::Failure, terminal};
+use crate::{
+    client::{ConnectArgs, DEFAULT_GATEWAY},
+    failure::Failure,
+    terminal,
+};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -62,8 +66,10 @@ pub(crate) struct InferArgs {
     #[command(flatten)]
     namespace: NamespaceArgs,
     /// Address of the gateway
-    #[arg(long, value_name = "URL", env = "BERTH_HTTP", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, value_name = "URL", env = "BERTH_HTTP", default_value = DEFAULT_GATEWAY)]
     http: String,
+    #[command(flatten)]
+    connect: ConnectArgs,
 }
 
 impl InferArgs {
@@ -122,7 +128,7 @@ pub(crate) fn run(args: InferArgs) -> Result<(), Failure> {
 }
 
 async fn infer(args: InferArgs, request: Value) -> Result<(), Failure> {
-    let base = address(&args.http)?;
+    let base = args.connect.address(&args.http)?;
     let name = match args.is_endpoint() {
         true => None,
         false => Some(args.namespace.name(model(&args.name)?)?),
@@ -170,6 +176,9 @@ fn refused(message: &str, reason: &str) -> Failure {
         _ => Failure::Failed(message),
     }
 }
+
+/// The remedy when the server does not know who asks.
+const WHO: &str = "say who you are with BERTH_TOKEN, --token-file or --client-cert";
 
 /// The failure when no answer came in time.
 fn too_late() -> Failure {

@@ -96,7 +96,7 @@ mod tests {
             max,
             force: false,
             namespace: NamespaceArgs::default(),
-            api: ApiArgs { api: String::new() },
+            api: ApiArgs { api: String::new(), connect: crate::client::ConnectArgs::default() },
         };
         for (now, args, wanted_now) in [
             (json!(2), args(Some(3), None, None), json!(3)),

@@ -1,6 +1,6 @@
 //! The first words of a node, on standard error.
 
-use std::{fmt::Write as _, io::Write as _, net::SocketAddr};
+use std::{fmt::Write as _, io::Write as _, net::SocketAddr, path::PathBuf};
 
 use berth_spec::Member;
 use berth_worker::Worker;
@@ -13,6 +13,9 @@ pub(super) struct Banner {
     /// `None`: it answers no clients.
     http: Option<SocketAddr>,
     api: SocketAddr,
+    scheme: &'static str,
+    /// Certificate that clients must be told to trust.
+    ca: Option<PathBuf>,
     /// `None`: it is alone.
     me: Option<Member>,
     memory: Option<String>,
@@ -20,10 +23,12 @@ pub(super) struct Banner {
 }
 
 impl Banner {
-    pub(super) fn of(started: &Started, me: Option<&Member>, worker: Option<&Worker>) -> Self {
+    pub(super) fn of((started, ca): (&Started, Option<PathBuf>), me: Option<&Member>, worker: Option<&Worker>) -> Self {
         Self {
             http: started.http,
             api: started.api,
+            scheme: started.scheme,
+            ca,
             me: me.cloned(),
             memory: worker.map(|worker| worker.info().memory.to_string()),
             missing: worker.map(|worker| worker.missing().to_vec()).unwrap_or_default(),
@@ -32,6 +37,9 @@ impl Banner {
 
     /// Says where it listens. JSON logs get an event instead, so that they stay JSON.
     pub(super) fn show(&self, settings: &NodeSettings, quiet: bool) {
+        if let Some(warning) = settings.server.warning() {
+            tracing::warn!(event = "open_ports", "{warning}");
+        }
         if quiet {
             return;
         }
@@ -49,18 +57,19 @@ impl Banner {
     }
 
     fn text(&self, settings: &NodeSettings, source: Option<String>) -> String {
-        let Self { http, api, me, memory, missing } = self;
+        let Self { http, api, scheme, ca, me, memory, missing } = self;
         let (version, name, roles) = (env!("CARGO_PKG_VERSION"), &settings.server.name, settings.roles);
         let of = memory.as_ref().map(|memory| format!(", {memory} of memory for models")).unwrap_or_default();
         let answers = match http {
-            Some(http) => format!("http://{http}/v2   (REST and gRPC)"),
+            Some(http) => format!("{scheme}://{http}/v2   (REST and gRPC)"),
             None => "on other nodes (this one is no gateway)".to_owned(),
         };
         let mut lines = vec![
             ("models answer", answers),
-            ("control API", format!("http://{api}")),
-            ("dashboard", format!("http://{api}/dashboard/")),
+            ("control API", format!("{scheme}://{api}")),
+            ("dashboard", format!("{scheme}://{api}/dashboard/")),
         ];
+        lines.extend(ca.as_ref().map(|ca| ("clients trust", format!("--ca {}   (curl: --cacert)", ca.display()))));
         lines.extend(me.as_ref().map(|me| ("other nodes", format!("{} (TLS), {} (gossip)", me.peer, me.gossip))));
         lines.push(("state", settings.server.data.display().to_string()));
         match source {

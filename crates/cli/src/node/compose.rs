@@ -16,7 +16,7 @@ use berth_control::{
 };
 use berth_functions::source::Host;
 use berth_mesh::{GatewayLink, Limits, config::FunctionHook, local::LocalReplicas};
-use berth_peer::{EventLoops, Members};
+use berth_peer::{EventLoops, Members, port::PortTls};
 use berth_spec::{WorkerId, WorkerInfo};
 use berth_worker::{Worker, WorkerLink, replica::Retries};
 use futures::FutureExt as _;
@@ -34,7 +34,14 @@ use super::{
     settings::NodeSettings,
 };
 use crate::{
-    control_thread::ControlThread, descriptors, failure::Failure, management::Management, settings::functions,
+    control_thread::ControlThread,
+    descriptors,
+    failure::Failure,
+    management::Management,
+    settings::{
+        functions,
+        tls::{LoadedTls, scheme},
+    },
     telemetry::Telemetry,
 };
 
@@ -82,6 +89,7 @@ struct Later {
 
 /// Opens, binds and builds everything, and starts it.
 pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> Result<System, Failure> {
+    let tls = settings.server.tls.as_ref().map(|tls| tls.load(&settings.server.data)).transpose()?;
     let mut registry = Registry::default();
     let local = Arc::new(LocalReplicas::default());
     let worker = settings.roles.worker.then(|| worker(settings, &local, &mut registry)).transpose()?;
@@ -94,12 +102,18 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         None => None,
     };
     let (later, fleet) = (Later::default(), membership.as_ref().map(Membership::fleet));
-    let config = gateway_config(settings, telemetry, &later, loops);
+    let config =
+        berth_mesh::Config { tls: port_tls(tls.as_ref()), ..gateway_config(settings, telemetry, &later, loops) };
     let (gateway, look) =
         berth_mesh::build(config, settings.server.name.clone(), Arc::clone(&local), fleet, &mut registry)
             .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
     let api = listen(settings.server.api)?;
-    let started = Started { gateway: look.clone(), http: look.local_addr(), api: api.local_addr()? };
+    let started = Started {
+        gateway: look.clone(),
+        http: look.local_addr(),
+        api: api.local_addr()?,
+        scheme: scheme(tls.is_some()),
+    };
     let functions = functions(settings, started.http, &later.functions, &mut registry)?;
     let (role, links, relay) = match (&membership, cluster) {
         (Some(membership), Some(cluster)) => {
@@ -116,8 +130,10 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, (functions.as_ref(), telemetry))?;
     let front = ApiRouter::new(view.clone(), relay, seams);
     later.management.connect(&front);
-    let control = control_plane::start(Parts { listener: api, front: front.clone(), deciding })?;
-    let banner = Banner::of(&started, membership.as_ref().map(|membership| &membership.me), worker.as_ref());
+    let control =
+        control_plane::start(Parts { listener: api, tls: port_tls(tls.as_ref()), front: front.clone(), deciding })?;
+    let ca = tls.and_then(|tls| tls.ca);
+    let banner = Banner::of((&started, ca), membership.as_ref().map(|membership| &membership.me), worker.as_ref());
     let cluster = membership.as_ref().map(|membership| Cluster { members: membership.members.clone(), election });
     let tasks = membership.map(|membership| membership.tasks(view, front, look.peer_service()));
     let running = Running::start(gateway, worker, links, tasks);
@@ -177,6 +193,10 @@ fn gateway_config(
         data_plane: settings.data_plane.clone(),
         ..berth_mesh::Config::new(server.http)
     }
+}
+
+fn port_tls(tls: Option<&LoadedTls>) -> Option<PortTls> {
+    tls.map(|tls| tls.port.clone())
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
@@ -274,5 +294,6 @@ fn seams(
     let rules = (membership.is_some() && settings.roles.controller).then(|| settings.server.rules());
     let beside = Management::beside(settings.management.clone());
     let registry = Arc::new(Mutex::new(registry));
-    seams::of(registry, gateway, Arc::new(members), Arc::new(leader), (rules, functions, beside), logs)
+    let scheme = scheme(settings.server.tls.is_some());
+    seams::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), (rules, functions, beside), logs)
 }

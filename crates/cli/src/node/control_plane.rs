@@ -14,6 +14,7 @@ use berth_control::{
     source::{self, Setup},
     store::etcd::EtcdConfig,
 };
+use berth_peer::port::PortTls;
 use berth_spec::Epoch;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -54,6 +55,8 @@ pub(super) struct ControllerParts {
 /// Parts of the control plane.
 pub(super) struct Parts {
     pub(super) listener: TcpListener,
+    /// TLS of the ports for clients; its files are followed here for both.
+    pub(super) tls: Option<PortTls>,
     pub(super) front: ApiRouter,
     /// `None` where the node is no controller.
     pub(super) deciding: Option<Deciding>,
@@ -65,13 +68,20 @@ pub(super) fn start(parts: Parts) -> Result<ControlThread, Failure> {
 }
 
 async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
-    let Parts { listener, front, deciding } = parts;
+    let Parts { listener, tls, front, deciding } = parts;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (mut served, mut controllers, decided) = (JoinSet::new(), JoinSet::new(), CancellationToken::new());
+    if let Some(tls) = tls.clone() {
+        let stop = stop.clone();
+        served.spawn(async move {
+            stop.run_until_cancelled(tls.follow()).await;
+            Ok(())
+        });
+    }
     served.spawn({
         let stop = stop.clone();
         async move {
-            let served = api::serve(listener, front, stop).await;
+            let served = api::serve(listener, tls, front, stop).await;
             served.map_err(|error| Failure::doing("the control API failed", error))
         }
     });

@@ -15,13 +15,13 @@ use crate::failure::Failure;
 /// The seams over one registry and one gateway.
 pub(super) fn of(
     registry: Arc<Mutex<Registry>>,
-    gateway: berth_mesh::Handle,
+    (gateway, scheme): (berth_mesh::Handle, &str),
     members: MembersSource,
     leader: LeaderSource,
     (rules, functions, beside): (Option<String>, Option<&Arc<Host>>, Beside),
     logs: Option<LogSource>,
 ) -> Result<Seams, Failure> {
-    let trial = trial::source(gateway.local_addr())?;
+    let trial = trial::source(gateway.local_addr(), scheme)?;
     Ok(Seams {
         metrics: Arc::new(move || metrics(&registry)),
         top: Arc::new(move || gateway.top().iter().map(counters).collect()),

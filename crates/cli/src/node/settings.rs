@@ -167,6 +167,7 @@ impl NodeSettings {
                 cluster.roles
             )));
         }
+        let insecure = server.insecure;
         let mut server = ServerSettings::new(server, name)?;
         server.cards.local_repositories |= sources.is_local();
         let http = cluster.roles.gateway.then_some(("--http", server.http));
@@ -179,7 +180,10 @@ impl NodeSettings {
                 )));
             }
         }
-        let store = store.settings()?;
+        let store = store.settings()?.filter(|_| cluster.roles.controller);
+        if let Some(store) = store.as_ref().filter(|_| !insecure) {
+            store.check_exposed()?;
+        }
         if cluster.roles.controller && store.is_none() {
             return Err(Failure::Usage(
                 "a node with the role controller needs --store etcd://HOST:PORT; \
@@ -204,7 +208,7 @@ impl NodeSettings {
             management: berth_modelmesh::Options::default(),
             server,
             cluster: Some(ClusterSettings {
-                store: store.filter(|_| cluster.roles.controller),
+                store,
                 etcd: None,
                 pki,
                 gossip: cluster.gossip,
@@ -296,16 +300,17 @@ mod tests {
         assert_eq!((node.gpus.len(), node.roles), (3, Roles::ALL));
         assert_eq!(cluster.store.map(|store| store.address.endpoints), Some(vec!["127.0.0.1:2379".to_owned()]));
         let bound = "0.0.0.0:7".parse().expect("an address");
-        let node = settings("--pki p --store etcd://s --gossip 0.0.0.0:7946 --advertise 10.0.0.9").expect("settings");
+        let node =
+            settings("--pki p --store etcd://localhost --gossip 0.0.0.0:7946 --advertise 10.0.0.9").expect("settings");
         assert_eq!(node.reached_at(bound).map(|at| at.to_string()).ok().as_deref(), Some("10.0.0.9:7"));
-        let worker = settings("--pki p --store etcd://s --roles worker --join b").expect("settings");
+        let worker = settings("--pki p --store etcd://localhost --roles worker --join b").expect("settings");
         assert_eq!(worker.cluster.and_then(|cluster| cluster.store), None, "only controllers ask the store");
     }
 
     #[test]
     fn a_node_is_called_as_its_certificate_or_what_follows_node_in_it() {
         let named = |certificate: &str, said: &str| {
-            let node = settings_with(certificate, &format!("--pki p --store etcd://s {said}"));
+            let node = settings_with(certificate, &format!("--pki p --store etcd://localhost {said}"));
             node.map(|node| (node.server.telemetry.worker.to_string(), node.server.name.to_string()))
         };
         for (certificate, said, name) in [
@@ -324,29 +329,30 @@ mod tests {
 
     #[test]
     fn what_holds_for_a_type_reaches_the_planner() {
-        let node = settings("--pki p --store etcd://s --model-type onnx:required:pool=a,onnx:preferred:zone=b");
+        let node = settings("--pki p --store etcd://localhost --model-type onnx:required:pool=a,onnx:preferred:zone=b");
         let types = node.expect("settings").server.policy().types;
         let onnx = &types["onnx"];
         assert_eq!((types.len(), onnx.required["pool"].as_str(), onnx.preferred["zone"].as_str()), (1, "a", "b"));
-        assert!(settings("--pki p --store etcd://s").expect("settings").server.policy().types.is_empty());
+        assert!(settings("--pki p --store etcd://localhost").expect("settings").server.policy().types.is_empty());
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_with_what_to_do() {
         for (words, says) in [
-            ("--store etcd://s", "berth pki init"),
+            ("--store etcd://localhost", "berth pki init"),
             ("--pki p", "--roles worker,gateway"),
             ("--pki p --roles worker", "--join HOST:PORT"),
-            ("--pki p --store etcd://s --name b", "the certificate in p says a"),
-            ("--pki p --store etcd://s --peer 0.0.0.0:7947", "--advertise HOST"),
-            ("--pki p --store etcd://s --http 0.0.0.0:80", "--insecure"),
-            ("--pki p --store etcd://s --peer 127.0.0.1:8081", "--api and --peer are both"),
-            ("--pki p --store etcd://s --store-ca ca.pem", "etcds://"),
+            ("--pki p --store etcd://localhost --name b", "the certificate in p says a"),
+            ("--pki p --store etcd://localhost --peer 0.0.0.0:7947", "--advertise HOST"),
+            ("--pki p --store etcd://localhost --http 0.0.0.0:80", "--insecure"),
+            ("--pki p --store etcd://localhost --peer 127.0.0.1:8081", "--api and --peer are both"),
+            ("--pki p --store etcd://localhost --store-ca ca.pem", "etcds://"),
+            ("--pki p --store etcd://127.0.0.1,10.0.0.9", "10.0.0.9:2379"),
             ("--pki p --store etcds://s --store-cert c.pem", "--store-cert and --store-key belong together"),
             ("--pki p --store etcds://s --store-user root", "--store-password-file belong together"),
-            ("--pki p --store etcd://s --roles cook", "is no role"),
-            ("--pki p --store etcd://s --max-models 0", "--max-models"),
-            ("--pki p --store etcd://s --labels a=1,a=2", "the label a is both"),
+            ("--pki p --store etcd://localhost --roles cook", "is no role"),
+            ("--pki p --store etcd://localhost --max-models 0", "--max-models"),
+            ("--pki p --store etcd://localhost --labels a=1,a=2", "the label a is both"),
         ] {
             let error = settings(words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");

@@ -12,20 +12,20 @@ use reqwest::{Client, Url, header};
 use crate::failure::Failure;
 
 /// Trials by the gateway that listens here; `None` where there is none.
-pub(super) fn source(gateway: Option<SocketAddr>) -> Result<Option<TrialSource>, Failure> {
+pub(super) fn source(gateway: Option<SocketAddr>, scheme: &str) -> Result<Option<TrialSource>, Failure> {
     let Some(gateway) = gateway else { return Ok(None) };
-    let (client, base) = (crate::client::http()?, base(gateway)?);
+    let (client, base) = (crate::client::to_itself()?, base(gateway, scheme)?);
     Ok(Some(Arc::new(move |trial| Box::pin(send(client.clone(), base.clone(), trial)))))
 }
 
 /// The address of a gateway for this process; one that listens on all addresses also does on loopback.
-fn base(mut gateway: SocketAddr) -> Result<Url, Failure> {
+fn base(mut gateway: SocketAddr, scheme: &str) -> Result<Url, Failure> {
     match gateway.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => gateway.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => gateway.set_ip(Ipv6Addr::LOCALHOST.into()),
         _ => {}
     }
-    Url::parse(&format!("http://{gateway}/")).map_err(|error| Failure::doing("the gateway has no address", error))
+    Url::parse(&format!("{scheme}://{gateway}/")).map_err(|error| Failure::doing("the gateway has no address", error))
 }
 
 async fn send(client: Client, mut base: Url, trial: Trial) -> Result<TrialAnswer, String> {

@@ -28,14 +28,14 @@ pub(super) async fn announce(started: Started, declared: Declared) {
 }
 
 async fn tell(started: &Started, declared: &Declared) -> Result<(), Failure> {
-    let client = client::http()?;
+    let client = client::to_itself()?;
     let (Some(first), Some(gateway)) = (declared.models.first(), started.http) else { return Ok(()) };
-    let asks = Asks { http: client, gateway, api: started.api, model: first };
+    let asks = Asks { http: client, scheme: started.scheme, gateway, api: started.api, model: first };
     let (path, body) = asks.until_it_answers().await?;
     let count = declared.models.len();
     let others =
         if count > 1 { format!(", one of {count} models, each loaded by its first request") } else { String::new() };
-    let url = format!("http://{gateway}{path}");
+    let url = format!("{}://{gateway}{path}", started.scheme);
     Ok(terminal::print(&format!(
         "{} answers at {url}{others}\n\n  curl -s '{url}' -H 'content-type: application/json' -d '{body}'\n\n",
         first.name.as_str()
@@ -45,6 +45,7 @@ async fn tell(started: &Started, declared: &Declared) -> Result<(), Failure> {
 /// Asks this process, as clients do.
 struct Asks<'a> {
     http: reqwest::Client,
+    scheme: &'static str,
     gateway: SocketAddr,
     api: SocketAddr,
     model: &'a Model,
@@ -104,19 +105,19 @@ impl Asks<'_> {
     }
 
     fn path(&self, segments: &[&str]) -> Option<String> {
-        let mut url = url::Url::parse(&format!("http://{}", self.gateway)).ok()?;
+        let mut url = url::Url::parse(&format!("{}://{}", self.scheme, self.gateway)).ok()?;
         url.path_segments_mut().ok()?.extend(segments);
         Some(url.path().to_owned())
     }
 
     async fn post(&self, path: &str, body: &Value) -> Option<(StatusCode, String)> {
-        let url = format!("http://{}{path}", self.gateway);
+        let url = format!("{}://{}{path}", self.scheme, self.gateway);
         let answer = self.http.post(url).timeout(ANSWER).json(body).send().await.ok()?;
         Some((answer.status(), answer.text().await.ok()?))
     }
 
     async fn get(&self, at: SocketAddr, segments: &[&str]) -> Option<Value> {
-        let url = format!("http://{at}{}", self.path(segments)?);
+        let url = format!("{}://{at}{}", self.scheme, self.path(segments)?);
         let answer = self.http.get(url).timeout(ANSWER).send().await.ok()?;
         if answer.status() == StatusCode::OK { answer.json().await.ok() } else { None }
     }

@@ -6,7 +6,7 @@ use berth_functions::source::{Host, HostConfig};
 use berth_mesh::config::FunctionHook;
 use prometheus_client::registry::Registry;
 
-use super::ServerSettings;
+use super::{ServerSettings, tls::scheme};
 use crate::failure::Failure;
 
 /// Opens the host. `gateway`: where clients reach the functions; `all_local`: all run here, whatever their specs say.
@@ -26,7 +26,7 @@ pub(crate) fn host(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let config = HostConfig {
         root: server.data.join("functions"),
-        gateway: format!("http://{host}:{}", gateway.port()),
+        gateway: format!("{}://{host}:{}", scheme(server.tls.is_some()), gateway.port()),
         credentials: server.credentials.clone(),
         python: server.cards.clone(),
         all_local,

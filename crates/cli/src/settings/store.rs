@@ -1,7 +1,7 @@
 //! Address of the cluster's store: `etcd://10.0.0.2:2379,10.0.0.3:2379`, or `etcds://` for TLS, with `/PREFIX` at the
 //! end if several clusters share one.
 
-use std::{path::PathBuf, str::FromStr as _};
+use std::{net::IpAddr, path::PathBuf, str::FromStr as _};
 
 use berth_control::store::etcd::Address;
 use clap::Args;
@@ -73,6 +73,32 @@ impl StoreLogin {
             password => Ok(password.to_owned()),
         }
     }
+}
+
+impl StoreSettings {
+    /// Refuses a store on another machine without TLS: who reads the network reads its password, and who writes there
+    /// declares deployments, which are code.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`]: the address and the remedy.
+    pub(crate) fn check_exposed(&self) -> Result<(), Failure> {
+        if self.address.tls {
+            return Ok(());
+        }
+        match self.address.endpoints.iter().find(|endpoint| !is_loopback(endpoint)) {
+            None => Ok(()),
+            Some(endpoint) => Err(Failure::Usage(format!(
+                "--store etcd://{endpoint} is on another machine and has no TLS: write etcds://, or say --insecure"
+            ))),
+        }
+    }
+}
+
+/// True for `HOST:PORT` of this machine.
+fn is_loopback(endpoint: &str) -> bool {
+    let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 impl StoreArgs {

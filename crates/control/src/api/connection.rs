@@ -5,19 +5,19 @@
 //!    └── no request ever came ──▶ ended
 //! ```
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use berth_peer::{
     BoxError,
-    port::{Activity, Counting, Inactivity, Patience},
+    port::{Activity, Counting, Greeted, Inactivity},
 };
+use hyper::{Request, body::Incoming};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
     service::TowerToHyperService,
 };
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
 
@@ -34,17 +34,16 @@ const HEAD_BYTES: usize = 32 << 10;
 const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// Serves a connection to its end.
-pub(super) async fn serve(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    router: Router,
-    patience: Patience,
-    finish: CancellationToken,
-) -> Result<(), BoxError> {
+pub(super) async fn serve(greeted: Greeted, router: Router, finish: CancellationToken) -> Result<(), BoxError> {
+    let Greeted { stream, certificate, patience } = greeted;
     let activity = Activity::default();
     let counted = activity.clone();
     let service = ServiceBuilder::new()
-        .map_request(move |request| {
+        .map_request(move |mut request: Request<Incoming>| {
             counted.request();
+            if let Some(certificate) = &certificate {
+                request.extensions_mut().insert(Arc::clone(certificate));
+            }
             request
         })
         .service(router);

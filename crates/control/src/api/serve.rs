@@ -8,7 +8,7 @@
 use std::{io, time::Duration};
 
 use axum::{Router, extract::Request, middleware};
-use berth_peer::port::{Bounds, Patience, Port};
+use berth_peer::port::{Bounds, Patience, Port, PortTls};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
@@ -30,11 +30,16 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Time a client may leave sent data unread (Linux). Allows for a watch that is piped into a pager.
 const UNREAD: Duration = Duration::from_secs(60);
 
-/// Serves the control API on `listener` until `shutdown`, then lets requests in flight finish.
+/// Serves the control API on `listener`, with TLS if there is some (nobody follows its files here), until `shutdown`, then lets requests in flight finish.
 ///
 /// # Errors
 /// [`io::Error`] when the listener has no address any more; a failed connection is not an error.
-pub async fn serve(listener: TcpListener, api: ApiRouter, shutdown: CancellationToken) -> io::Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<PortTls>,
+    api: ApiRouter,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
     let address = listener.local_addr()?;
     let guarded = berth_wire::guard::Guard::of(address);
     let answering = api.clone();
@@ -47,7 +52,7 @@ pub async fn serve(listener: TcpListener, api: ApiRouter, shutdown: Cancellation
         .fallback(answer)
         .layer(middleware::from_fn(move |request, next| guard::check(guarded, request, next)));
     tracing::info!(event = "control_api_started", %address);
-    let (port, finish) = (Port::new("api", listener, BOUNDS), CancellationToken::new());
+    let (port, finish) = (Port::new("api", listener, BOUNDS).with_tls(tls), CancellationToken::new());
     let mut connections = JoinSet::new();
     // Ends with this function.
     let mut recording = JoinSet::new();
@@ -61,9 +66,11 @@ pub async fn serve(listener: TcpListener, api: ApiRouter, shutdown: Cancellation
         // Reaps those that have ended, so that the set holds only the living.
         while connections.try_join_next().is_some() {}
         prepare(&stream);
-        let (router, finish) = (router.clone(), finish.clone());
+        let (router, greeter, finish) = (router.clone(), port.greeter(), finish.clone());
         connections.spawn(async move {
-            if let Err(error) = connection::serve(stream, router, PATIENCE, finish).await {
+            // At shutdown, who has not asked yet is not waited for.
+            let Some(Some(greeted)) = finish.run_until_cancelled(greeter.greet(stream, PATIENCE)).await else { return };
+            if let Err(error) = connection::serve(greeted, router, finish).await {
                 tracing::debug!(event = "api_connection_broke", %error, "a control connection ended badly");
             }
             drop(place);

@@ -14,17 +14,17 @@
 
 use std::{
     mem,
+    net::IpAddr,
     panic::AssertUnwindSafe,
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
 };
 
-use berth_peer::port::{Activity, Inactivity, Patience};
+use berth_peer::port::{Activity, Greeted, Inactivity};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{rt::TokioIo, server::conn::auto};
-use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::{body::reply::infallible, ingress::Ingress};
@@ -84,18 +84,21 @@ pub(super) struct Ends {
 /// Serves one connection to its end. `begun` is the executor of `http`.
 pub(super) async fn serve(
     http: auto::Builder<Begun>,
-    (begun, patience): (Begun, Patience),
-    stream: TcpStream,
+    begun: Begun,
+    (greeted, client): (Greeted, Option<IpAddr>),
     ingress: Arc<Ingress>,
     ends: Ends,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let Greeted { stream, certificate, patience } = greeted;
     let activity = begun.activity.clone();
     let silence = activity.clone().silence(patience);
-    let client = stream.peer_addr().ok().map(|address| address.ip());
     let service = service_fn(move |mut request: Request<Incoming>| {
         activity.request();
         if let Some(client) = client {
             ingress.note_client(&mut request, client);
+        }
+        if let Some(certificate) = &certificate {
+            request.extensions_mut().insert(Arc::clone(certificate));
         }
         Arc::clone(&ingress).serve(request).map(infallible)
     });

@@ -189,15 +189,15 @@ fn node_params(name: &WorkerId, roles: Roles, hosts: &[String]) -> Result<Certif
     Ok(params)
 }
 
-fn since_epoch(time: SystemTime) -> time::OffsetDateTime {
+pub(crate) fn since_epoch(time: SystemTime) -> time::OffsetDateTime {
     rcgen::date_time_ymd(1970, 1, 1) + time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-const SECRET: u32 = 0o600;
-const PUBLIC: u32 = 0o644;
+pub(crate) const SECRET: u32 = 0o600;
+pub(crate) const PUBLIC: u32 = 0o644;
 
 /// Replaces a file in one step, so that a node that reads it meanwhile sees the old or the new.
-fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let beside = path.with_extension("new");
     let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot write {}: {error}", beside.display()));
     if beside.exists() {

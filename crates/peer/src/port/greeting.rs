@@ -107,7 +107,7 @@ async fn handshake(mut stream: TcpStream, tls: &PortTls) -> io::Result<(ClientSt
 fn explain(error: &io::Error) -> String {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match tls {
-        Some(Error::NoCertificatesPresented) => "it shows no certificate, which --tls-client-auth requires".to_owned(),
+        Some(Error::NoCertificatesPresented) => "it shows no certificate, which --tls-clients requires".to_owned(),
         Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
             "its certificate is of another CA than those in --tls-client-ca".to_owned()
         }

@@ -8,6 +8,7 @@
 //! Connections that are open stay as they are.
 
 mod files;
+mod first_day;
 mod follow;
 
 use std::{
@@ -30,6 +31,7 @@ use rustls::{
 };
 
 use self::files::{Files, Parts};
+pub use self::first_day::SelfMade;
 
 /// Protocols that a client may choose from.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];

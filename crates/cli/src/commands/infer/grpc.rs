@@ -13,12 +13,12 @@ use serde_json::{Map, Value, json};
 use tonic::{
     Code, Request, Status,
     metadata::{Ascii, MetadataValue},
-    transport::{Channel, Endpoint},
+    transport::Channel,
 };
 use url::Url;
 
-use super::{InferArgs, nobody, too_late};
-use crate::failure::Failure;
+use super::{InferArgs, WHO, nobody, too_late};
+use crate::{client::tls_trouble, failure::Failure};
 
 /// A request, ready to be sent any number of times.
 #[derive(Debug)]
@@ -27,15 +27,15 @@ pub(super) struct Call {
     client: GrpcInferenceServiceClient<Channel>,
     request: ModelInferRequest,
     namespace: MetadataValue<Ascii>,
+    authorization: Option<MetadataValue<Ascii>>,
     timeout: Duration,
 }
 
 impl Call {
     pub(super) fn new(base: &Url, name: &DeploymentName, args: &InferArgs, request: &Value) -> Result<Self, Failure> {
-        let endpoint = Endpoint::from_shared(base.to_string())
-            .map_err(|e| Failure::Usage(format!("{base} is not an address for gRPC: {e}")))?
-            .connect_timeout(Duration::from_secs(5))
-            .tcp_nodelay(true);
+        let endpoint = args.connect.endpoint(base)?;
+        let authorization = args.connect.authorization()?.map(|value| MetadataValue::try_from(value.as_bytes()));
+        let authorization = authorization.transpose().map_err(|e| Failure::doing("the token cannot be sent", e))?;
         // The server bounds what it takes; a large answer is for the caller to see.
         let client = GrpcInferenceServiceClient::new(endpoint.connect_lazy()).max_decoding_message_size(usize::MAX);
         let mut message = message(request).map_err(Failure::Invalid)?;
@@ -43,7 +43,7 @@ impl Call {
         message.model_version.clone_from(&args.model_version);
         let namespace =
             MetadataValue::try_from(name.namespace()).map_err(|e| Failure::doing("the namespace cannot be sent", e))?;
-        Ok(Self { base: base.clone(), client, request: message, namespace, timeout: args.timeout })
+        Ok(Self { base: base.clone(), client, request: message, namespace, authorization, timeout: args.timeout })
     }
 
     /// Sends the request.
@@ -51,6 +51,9 @@ impl Call {
         let mut request = Request::new(self.request.clone());
         request.set_timeout(self.timeout);
         request.metadata_mut().insert("berth-namespace", self.namespace.clone());
+        if let Some(authorization) = &self.authorization {
+            request.metadata_mut().insert("authorization", authorization.clone());
+        }
         let sent = self.client.clone().model_infer(request).await;
         sent.map(tonic::Response::into_inner).map_err(|status| self.refused(&status))
     }
@@ -58,11 +61,15 @@ impl Call {
     fn refused(&self, status: &Status) -> Failure {
         let reason = status.metadata().get("berth-reason").and_then(|reason| reason.to_str().ok());
         let message = status.message();
+        if let (None, Some(remedy)) = (reason, tls_trouble(status)) {
+            return Failure::Failed(format!("{}: {remedy}", self.base.as_str().trim_end_matches('/')));
+        }
         match (reason, status.code()) {
             (Some(reason), _) => super::refused(message, reason),
             // Without a reason it was not our gateway that spoke: this side gave up, or something between the two.
             (None, Code::DeadlineExceeded | Code::Cancelled) => too_late(),
             (None, Code::Unavailable) => nobody(&self.base),
+            (None, Code::Unauthenticated) => Failure::Failed(format!("{message}\n  {WHO}")),
             (None, Code::NotFound) => Failure::NotFound(message.to_owned()),
             (None, Code::InvalidArgument | Code::OutOfRange) => Failure::Invalid(message.to_owned()),
             (None, code) => Failure::Failed(format!("{code:?}: {message}")),

@@ -8,9 +8,9 @@ use reqwest::{StatusCode, header::CONTENT_TYPE};
 use serde_json::Value;
 use url::Url;
 
-use super::{InferArgs, nobody, too_late};
+use super::{InferArgs, WHO, nobody, too_late};
 use crate::{
-    client::{http, root},
+    client::{root, tls_trouble},
     failure::Failure,
 };
 
@@ -39,7 +39,12 @@ impl Call {
         let mut url = base.clone();
         let Some(name) = name else {
             url.set_path(&format!("{}{}", base.path().trim_end_matches('/'), args.name));
-            return Ok(Self { http: http()?, url, body: request.to_string().into(), timeout: args.timeout });
+            return Ok(Self {
+                http: args.connect.http()?,
+                url,
+                body: request.to_string().into(),
+                timeout: args.timeout,
+            });
         };
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty();
@@ -52,7 +57,7 @@ impl Call {
             }
             path.push("infer");
         }
-        Ok(Self { http: http()?, url, body: request.to_string().into(), timeout: args.timeout })
+        Ok(Self { http: args.connect.http()?, url, body: request.to_string().into(), timeout: args.timeout })
     }
 
     /// Sends it; the body of a good answer.
@@ -67,7 +72,9 @@ impl Call {
     }
 
     fn broken(&self, error: &reqwest::Error) -> Failure {
-        if error.is_connect() {
+        if let Some(remedy) = tls_trouble(error) {
+            Failure::Failed(format!("{}: {remedy}", self.url.origin().ascii_serialization()))
+        } else if error.is_connect() {
             nobody(&Url::parse(&self.url.origin().ascii_serialization()).unwrap_or_else(|_| self.url.clone()))
         } else if error.is_timeout() {
             too_late()
@@ -88,6 +95,7 @@ fn refused(status: StatusCode, body: &[u8]) -> Failure {
     let message = format!("the server answered {status}: {}", String::from_utf8_lossy(body).trim());
     match status {
         StatusCode::NOT_FOUND => Failure::NotFound(message),
+        StatusCode::UNAUTHORIZED => Failure::Failed(format!("{message}\n  {WHO}")),
         StatusCode::GATEWAY_TIMEOUT | StatusCode::REQUEST_TIMEOUT => Failure::TimedOut(message),
         status if status.is_client_error() => Failure::Invalid(message),
         _ => Failure::Failed(message),

@@ -16,7 +16,9 @@ use std::{
 };
 
 use berth_git::{Repository, Stop};
-use berth_peer::port::{Activity, Bounds, Counting, Inactivity, Patience, Port};
+use berth_peer::port::{
+    Activity, Bounds, ClientAuth, Counting, Greeted, Inactivity, Patience, Port, PortTls, TlsSettings, TlsVersion,
+};
 use berth_spec::Time;
 use clap::Args;
 use fs_err as fs;
@@ -26,11 +28,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
-};
-use tokio_rustls::{TlsAcceptor, rustls};
+use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 pub(super) use self::users::{TokenArgs, token};
@@ -43,12 +41,12 @@ use super::{
     hook::{RepositoryKind, Rules},
     install,
 };
-use crate::{failure::Failure, terminal};
+use crate::{failure::Failure, settings::tls::scheme, terminal};
 
 /// Bounds of the port, which bound the number of git processes. One address leaves half of them to others.
 const BOUNDS: Bounds = Bounds { connections: 128, per_address: 64 };
 
-/// Limit for a TLS handshake, and for running requests at shutdown.
+/// Limit for the first request, its TLS handshake included, and for running requests at shutdown.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest silence of a connection between requests, in a request's head, and between HTTP/2 pings.
@@ -86,7 +84,7 @@ pub(crate) struct ServeArgs {
     /// Name of the registry repository; all others are model repositories. Repeatable
     #[arg(long, default_value = "model-registry", value_name = "NAME")]
     registry: Vec<String>,
-    /// Serve over TLS with this certificate chain (PEM)
+    /// Serve over TLS with this certificate chain (PEM); reread when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Key of the certificate (PEM)
@@ -116,7 +114,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
     let writers = users.of_role(Role::Controller)?;
     prepare(&args, &root, writers)?;
     let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(cert), Some(key)) => Some(acceptor(cert, key)?),
+        (Some(certificate), Some(key)) => Some(port_tls(certificate.clone(), key.clone())?),
         _ => None,
     };
     let server = Arc::new(Server { backend: Backend::new(root), users, registries: args.registry.clone() });
@@ -154,48 +152,42 @@ fn prepare(args: &ServeArgs, root: &std::path::Path, writers: Vec<String>) -> Re
     Ok(())
 }
 
-fn acceptor(cert: &std::path::Path, key: &std::path::Path) -> Result<TlsAcceptor, Failure> {
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-    let wrong = |path: &std::path::Path, error: String| Failure::Invalid(format!("{}: {error}", path.display()));
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&fs::read(cert)?).collect();
-    let chain = chain.map_err(|e| wrong(cert, e.to_string()))?;
-    let private = PrivateKeyDer::from_pem_slice(&fs::read(key)?).map_err(|e| wrong(key, e.to_string()))?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| wrong(cert, e.to_string()))?
-        .with_no_client_auth()
-        .with_single_cert(chain, private)
-        .map_err(|e| wrong(cert, e.to_string()))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+/// TLS as it has always been here: git of old systems speaks 1.2.
+fn port_tls(certificate: PathBuf, key: PathBuf) -> Result<PortTls, Failure> {
+    let settings = TlsSettings { certificate, key, clients: ClientAuth::Off, oldest: TlsVersion::V1_2 };
+    PortTls::load(settings).map_err(|error| Failure::Invalid(error.to_string()))
 }
 
-async fn serve(server: Arc<Server>, address: SocketAddr, tls: Option<TlsAcceptor>) -> Result<(), Failure> {
+async fn serve(server: Arc<Server>, address: SocketAddr, tls: Option<PortTls>) -> Result<(), Failure> {
     let listener =
         TcpListener::bind(address).await.map_err(|e| Failure::doing(format!("cannot listen on {address}"), e))?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    terminal::print(&format!("serving {scheme}://{}", listener.local_addr()?))?;
-    let (tasks, port) = (TaskTracker::new(), Port::new("registry", listener, BOUNDS));
-    let mut ended = std::pin::pin!(stopped());
-    loop {
-        let (stream, peer, place) = tokio::select! {
-            accepted = port.accept() => accepted,
-            () = &mut ended => break,
-        };
-        let (server, tls) = (Arc::clone(&server), tls.clone());
-        tasks.spawn(async move {
-            let _place = place;
-            match tls {
-                Some(tls) => {
-                    if let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, tls.accept(stream)).await {
-                        connection(server, stream, peer).await;
-                    }
+    terminal::print(&format!("serving {}://{}", scheme(tls.is_some()), listener.local_addr()?))?;
+    let port = Port::new("registry", listener, BOUNDS).with_tls(tls.clone());
+    let (tasks, greeter) = (TaskTracker::new(), port.greeter());
+    let following = async {
+        match tls {
+            Some(tls) => tls.follow().await,
+            None => std::future::pending().await,
+        }
+    };
+    let accepting = async {
+        loop {
+            let (stream, peer, place) = port.accept().await;
+            let (server, greeter) = (Arc::clone(&server), greeter.clone());
+            tasks.spawn(async move {
+                let _place = place;
+                if let Some(greeted) = greeter.greet(stream, SILENT).await {
+                    connection(server, greeted, peer).await;
                 }
-                None => connection(server, stream, peer).await,
-            }
-        });
+            });
+        }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = following => {}
+        () = stopped() => {}
     }
+    drop(port);
     tasks.close();
     let _ = tokio::time::timeout(PATIENCE, tasks.wait()).await;
     Ok(())
@@ -216,7 +208,8 @@ async fn stopped() {
     }
 }
 
-async fn connection(server: Arc<Server>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, peer: SocketAddr) {
+async fn connection(server: Arc<Server>, greeted: Greeted, peer: SocketAddr) {
+    let Greeted { stream, patience, .. } = greeted;
     let activity = Activity::default();
     let counted = activity.clone();
     let answer = service_fn(move |request| {
@@ -231,7 +224,7 @@ async fn connection(server: Arc<Server>, stream: impl AsyncRead + AsyncWrite + U
     // A peer that breaks the line ends its own request only.
     tokio::select! {
         _ = connection.as_mut() => {}
-        silence = activity.silence(SILENT) => {
+        silence = activity.silence(patience) => {
             if silence == Inactivity::Idle {
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.await;

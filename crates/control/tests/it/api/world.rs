@@ -91,7 +91,7 @@ impl World {
             rules: None,
             functions: None,
         };
-        let served = api::serve(listener, ApiRouter::alone(handle.clone(), seams), shutdown.clone());
+        let served = api::serve(listener, None, ApiRouter::alone(handle.clone(), seams), shutdown.clone());
         tasks.spawn(async move { served.await.expect("the listener lives") });
         Self { base, handle, shutdown, tasks, client: client() }
     }

@@ -114,7 +114,7 @@ impl Stage {
             tasks.spawn(async move { listener.run(handler, shutdown).await.expect("it listens") });
             let listener = TcpListener::bind(any).await.expect("loopback has free ports");
             let api = format!("http://{}", listener.local_addr().expect("bound"));
-            let served = api::serve(listener, front, stop.clone());
+            let served = api::serve(listener, None, front, stop.clone());
             tasks.spawn(async move { served.await.expect("it listens") });
             nodes.push(Node { name, leadership, peers, identity, api, port, term: None });
         }

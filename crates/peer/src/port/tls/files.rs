@@ -106,7 +106,7 @@ fn certificates(file: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>
     }
 }
 
-fn ends(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+pub(super) fn ends(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let (_, parsed) = parse_x509_certificate(certificate).ok()?;
     let seconds = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
