@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!                               api       (control API: the stable JSON shapes)
+//!                               access    (who asks, and what they may do)
 //! proto/inference.proto     ──▶ oip       (Open Inference Protocol)
 //! proto/etcd.proto          ──▶ etcd      (what is said to etcd)
 //! proto/fleet.proto         ──▶ fleet     (streams between the controller and the nodes)
@@ -13,6 +14,7 @@
 //!
 //! Nothing here serves, calls or waits: `control::api` and `mesh` do.
 
+pub mod access;
 pub mod api;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod etcd;
