@@ -89,6 +89,8 @@ pub(crate) enum Command {
     Drain(commands::drain::DrainArgs),
     /// Show the sources of deployments, or synchronize them now
     Source(commands::source::SourceArgs),
+    /// Make, list and revoke tokens of clients
+    Token(commands::token::TokenArgs),
     /// Check manifests without a server
     Validate(commands::validate::ValidateArgs),
     /// Create and inspect the certificates of a cluster

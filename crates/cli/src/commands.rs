@@ -33,6 +33,7 @@ pub(crate) mod secrets;
 mod signature;
 pub(crate) mod source;
 pub(crate) mod testing;
+pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod validate;
 pub(crate) mod wait;
@@ -76,6 +77,7 @@ async fn ask(command: Command) -> Result<(), Failure> {
         Command::Edit(args) => edit::run(&args).await,
         Command::Diff(args) => diff::run(&args).await,
         Command::Rollout(args) => rollout::run(&args).await,
+        Command::Token(args) => token::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Plan(args) => plan::run(&args).await,
         Command::Wait(args) => wait::run(&args).await,

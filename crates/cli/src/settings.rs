@@ -27,6 +27,7 @@ use std::{collections::BTreeMap, io::IsTerminal, net::SocketAddr, num::NonZeroUs
 use berth_plan::Policy;
 use berth_sandbox::{Isolation, Network};
 use berth_spec::{ByteSize, WorkerId, deployment::Selector};
+use berth_wire::access::Access;
 use berth_worker::{config::IsolationSettings, prepare::SystemPackages};
 use clap::{Args, ValueEnum};
 use url::Url;
@@ -59,6 +60,9 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "BOOL", env = "BERTH_INSECURE", default_value = "false", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     pub(crate) insecure: bool,
+    /// Authentication of clients: off, tokens (docs/security.md). Must be the same on all nodes
+    #[arg(long, value_enum, value_name = "HOW", env = "BERTH_AUTH", default_value_t)]
+    pub(crate) auth: Auth,
     /// Memory for all models together [default: 80 % of the machine's or control group's limit]
     #[arg(long, value_name = "SIZE", env = "BERTH_MEMORY", value_parser = values::size)]
     pub(crate) memory: Option<ByteSize>,
@@ -140,6 +144,16 @@ pub(crate) struct ServerArgs {
     pub(crate) tls: TlsArgs,
 }
 
+/// Authentication of clients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Auth {
+    /// Whoever reaches the ports may do everything
+    #[default]
+    Off,
+    /// Requests need a token with the right role
+    Tokens,
+}
+
 /// Log format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -163,6 +177,8 @@ pub(crate) struct ServerSettings {
     pub(crate) api: SocketAddr,
     /// TLS of both; `None`: they have none.
     pub(crate) tls: Option<ClientTls>,
+    /// Authentication of clients.
+    pub(crate) auth: Auth,
     /// Memory that models may take; `None`: a share of the machine's.
     pub(crate) memory: Option<ByteSize>,
     /// Disk that fetched artifacts may take.
@@ -212,6 +228,19 @@ impl ServerSettings {
         self.planning.apply(Policy { types: self.types.clone(), ..Policy::default() })
     }
 
+    /// Tokens, and if one is needed.
+    pub(crate) fn access(&self) -> Access {
+        match self.auth {
+            Auth::Off => Access::open(),
+            Auth::Tokens => Access::required(),
+        }
+    }
+
+    /// File for the first admin's token, where tokens are needed.
+    pub(crate) fn admin_token(&self) -> Option<PathBuf> {
+        (self.auth == Auth::Tokens).then(|| self.data.join("admin.token"))
+    }
+
     /// Settings that all controllers must share, as `--model-type` takes them, in a fixed order.
     pub(crate) fn rules(&self) -> String {
         model_types::as_text(&self.types)
@@ -257,6 +286,7 @@ impl ServerSettings {
             http: args.http,
             api: args.api,
             tls,
+            auth: args.auth,
             memory: args.memory,
             cache: args.cache,
             labels: unique(args.labels)?,

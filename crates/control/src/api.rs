@@ -7,7 +7,8 @@
 //! Where another node leads, the router relays what it is asked to that one. Reading order: [`serve`], the listener;
 //! `router`, who answers; `relay`, the way to the leader; `peer_queries`, what the leader asks the other nodes; `service`, what it
 //! does; `rest`, how it is asked for; `view`, what it answers. Small parts: `error`, `guard`, `query`, `selector`,
-//! `body`, `watch`, `node`, [`top`].
+//! `body`, `watch`, `node`, [`top`]. Who may do what: `needs`, the action of each route; `admit`, which lets requests in; `tokens`, the
+//! way of tokens to each node.
 
 pub mod error;
 pub mod log;
@@ -16,11 +17,13 @@ pub mod trial;
 
 pub use node::{Leader, LeaderSource, MembersSource};
 
+mod admit;
 mod body;
 mod connection;
 mod dashboard;
 mod guard;
 mod history;
+mod needs;
 mod node;
 mod peer_queries;
 mod query;
@@ -31,12 +34,13 @@ mod router;
 mod selector;
 mod serve;
 mod service;
+mod tokens;
 mod view;
 mod watch;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
-use berth_wire::api::FunctionView;
+use berth_wire::{access::Access, api::FunctionView};
 
 use crate::Handle;
 pub use peer_queries::OWN;
@@ -83,4 +87,9 @@ pub struct Seams {
     pub logs: Option<log::LogSource>,
     /// Functions; `None`: none are followed.
     pub functions: Option<Arc<dyn FunctionBoard>>,
+    /// Tokens, and if one is needed at all; shared with the gateway.
+    pub access: Arc<Access>,
+    /// File for the first token, of an admin, which the leader makes where tokens are needed and no admin has one; `None`: none
+    /// is made.
+    pub admin_token: Option<PathBuf>,
 }

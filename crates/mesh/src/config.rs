@@ -10,6 +10,7 @@ use std::{
 };
 
 use berth_peer::{EventLoops, PeerBody, port::PortTls};
+use berth_wire::access::Access;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
@@ -64,6 +65,8 @@ pub struct Config {
     pub beside: Option<BesideService>,
     /// TLS of the port for clients; `None`: it has none. Nobody follows its files here.
     pub tls: Option<PortTls>,
+    /// Tokens, and if one is needed.
+    pub access: Arc<Access>,
 }
 
 impl Config {
@@ -82,6 +85,7 @@ impl Config {
             data_plane: None,
             beside: None,
             tls: None,
+            access: Arc::default(),
         }
     }
 }

@@ -141,6 +141,7 @@ pub fn build(
         forwarding,
         leaving: AtomicBool::new(false),
         data_plane: config.data_plane.clone(),
+        access: Arc::clone(&config.access),
     });
     let handle = Handle { stack: Arc::clone(&stack), address, peer_service };
     Ok((Gateway { listener, config, stack, applier, members, hops }, handle))

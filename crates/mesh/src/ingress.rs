@@ -3,6 +3,7 @@
 //! `application/grpc` goes to the gRPC service, everything else to REST; both on one port, over HTTP/1.1 and HTTP/2. A
 //! panic anywhere below fails its own request and nothing else.
 
+pub(crate) mod access;
 mod fault;
 pub(crate) mod grpc;
 mod model_name;
@@ -31,7 +32,7 @@ use self::{
     rest::Rest,
 };
 use crate::{
-    body::{reply::ReplyBody, timeout::BodyTimeout},
+    body::{read, reply::ReplyBody, timeout::BodyTimeout},
     config::{BesideService, FunctionHook, SpanHook},
     oip::grpc::methods::SERVICE,
     stack::Stack,
@@ -116,11 +117,29 @@ impl Ingress {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, grpc: bool) -> Response<ReplyBody> {
+    fn admit(&self, request: &mut Request<Incoming>, grpc: bool) -> Result<(), Fault> {
+        let path = request.uri().path();
+        let need = match grpc {
+            true => access::of_grpc(path, self.beside.as_ref().map_or(&[][..], |(paths, _)| paths)),
+            false => access::of_rest(request.method(), path),
+        };
+        access::admit(&self.rest.stack().access, request, need)
+    }
+
+    async fn answer(&self, mut request: Request<Incoming>, grpc: bool) -> Response<ReplyBody> {
+        let stack = self.rest.stack();
+        if stack.access.is_required()
+            && let Err(fault) = self.admit(&mut request, grpc)
+        {
+            if grpc {
+                return tonic::Status::from(fault).into_http();
+            }
+            Box::pin(read::discard(request.into_body())).await;
+            return fault.into_response();
+        }
         if !grpc {
             return self.rest.answer(request).await;
         }
-        let stack = self.rest.stack();
         if infer::takes(&request) {
             return infer::answer(stack, request).await;
         }

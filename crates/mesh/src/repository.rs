@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{Class, DeploymentName, InferError, NameKey, routes::OnMiss};
+use berth_wire::access::{Action, Asker, Resource};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
@@ -180,7 +181,7 @@ fn absent(route: &Resolved, waiting: bool) -> (State, &str) {
 }
 
 /// The deployments and aliases of a namespace, which the index tells, in the order of their names.
-pub(crate) fn entries(stack: &Stack, namespace: &str) -> Vec<Indexed> {
+pub(crate) fn entries(stack: &Stack, namespace: &str, asker: &Asker) -> Vec<Indexed> {
     let mut entries: Vec<_> = stack.routes.all_in(namespace).into_iter().map(Indexed::Deployment).collect();
     let aliases = stack.routes.aliases_in(namespace);
     if !aliases.is_empty() {
@@ -190,6 +191,9 @@ pub(crate) fn entries(stack: &Stack, namespace: &str) -> Vec<Indexed> {
             Indexed::Alias(alias, targets)
         }));
         entries.sort_by(|one, other| one.name().cmp(other.name()));
+    }
+    if !asker.is_open() {
+        entries.retain(|entry| asker.may(Action::ReadModels, Resource::Model(entry.name().key())).is_ok());
     }
     entries
 }

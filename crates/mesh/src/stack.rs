@@ -32,6 +32,7 @@ use berth_spec::{
     inference::Shed,
     routes::Stickiness,
 };
+use berth_wire::access::{Access, Action, Asker, Resource};
 
 use crate::{
     admission::Admission,
@@ -50,7 +51,7 @@ use crate::{
 };
 
 /// When to try again while no controller has said what there is: a controller takes about that long to plan.
-const RETRY_UNTOLD: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_UNTOLD: Duration = Duration::from_secs(1);
 
 /// Everything that an inference passes through.
 pub(crate) struct Stack {
@@ -68,9 +69,16 @@ pub(crate) struct Stack {
     pub(crate) leaving: AtomicBool,
     /// The methods of models that may be called; `None`: all.
     pub(crate) data_plane: Option<DataPlane>,
+    /// Tokens, and if one is needed.
+    pub(crate) access: Arc<Access>,
 }
 
 impl Stack {
+    /// Refuses a model that the sender of a request may not do this with, just as one that nobody declared.
+    pub(crate) fn may(&self, asker: &Asker, action: Action, model: NameKey<'_>) -> Result<(), InferError> {
+        asker.may(action, Resource::Model(model)).map_err(|_| self.unknown(model))
+    }
+
     /// The deployment for a request: the one of this name, or the choice of the alias of this name. Takes whatever a client
     /// sent.
     pub(crate) fn choose(
@@ -122,7 +130,7 @@ impl Stack {
     }
 
     /// The error for a name that nobody declared.
-    fn unknown(&self, model: NameKey<'_>) -> InferError {
+    pub(crate) fn unknown(&self, model: NameKey<'_>) -> InferError {
         if let Err(untold) = self.told() {
             return untold;
         }

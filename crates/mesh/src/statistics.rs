@@ -7,6 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{InferError, NameKey};
+use berth_wire::access::{Action, Asker, Resource};
 use berth_wire::oip::{self, ModelStatisticsRequest, ModelStatisticsResponse};
 use futures::future::join_all;
 use http::HeaderMap;
@@ -30,9 +31,11 @@ use crate::{
 /// The longest that an endpoint may take to answer: statistics are told, not promised.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Of every replica of this process whose deployment is in a namespace.
-pub(crate) fn here(stack: &Stack, namespace: &str) -> Vec<Loaded> {
-    stack.routes.all_in(namespace).iter().flat_map(|entry| entry.loaded(None)).collect()
+/// Of every replica of this process whose deployment is in a namespace, as far as the sender of a request may know of it.
+pub(crate) fn here(stack: &Stack, namespace: &str, asker: &Asker) -> Vec<Loaded> {
+    let entries = stack.routes.all_in(namespace);
+    let known = entries.iter().filter(|entry| asker.may(Action::ReadModels, Resource::Model(entry.name.key())).is_ok());
+    known.flat_map(|entry| entry.loaded(None)).collect()
 }
 
 /// Of the deployments behind a name, or of one version of them: by alias those of all its targets.

@@ -2,7 +2,8 @@
 
 use std::{fmt, net::IpAddr};
 
-use berth_spec::routes::Stickiness;
+use berth_spec::{NameKey, routes::Stickiness};
+use berth_wire::access::{Action, Asker, Resource};
 use http::HeaderMap;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -19,12 +20,20 @@ pub(crate) struct Caller<'a> {
     pub(crate) client: Option<Client>,
     /// The hash of the field that the alias names, where the body has it.
     pub(crate) field: Option<u64>,
+    /// Sender of the request; `None`: anybody, on a server that asks for no token.
+    pub(crate) asker: Option<&'a Asker>,
 }
 
 impl<'a> Caller<'a> {
     /// Of a request's head.
     pub(crate) fn of(head: &'a http::request::Parts) -> Self {
-        Self { headers: Some(&head.headers), client: head.extensions.get().copied(), field: None }
+        let client = head.extensions.get().copied();
+        Self { headers: Some(&head.headers), client, field: None, asker: head.extensions.get() }
+    }
+
+    /// True if the sender may ask this model.
+    pub(crate) fn may_infer(&self, model: NameKey<'_>) -> bool {
+        self.asker.is_none_or(|asker| asker.may(Action::Infer, Resource::Model(model)).is_ok())
     }
 
     /// The hash of the property; `None` where the request lacks it.

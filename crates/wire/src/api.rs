@@ -23,6 +23,7 @@ mod plan;
 mod rollout;
 mod source;
 mod time;
+mod token;
 mod top;
 mod watch;
 
@@ -48,6 +49,7 @@ pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
 pub use rollout::{PastGeneration, RolloutHistory};
 pub use source::{RefusedRevision, SecretStatus, SecretView, SourceBreaker, SourceSpec, SourceStatus, SourceView};
 pub use time::{InvalidTimestamp, Timestamp};
+pub use token::{CreatedToken, NewToken, TokenSpec, TokenStatus, TokenView};
 pub use top::{LatencyMs, ModelTop, TopView};
 pub use watch::{Bookmark, EventWatch, WatchEvent};
 

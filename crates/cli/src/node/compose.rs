@@ -18,6 +18,7 @@ use berth_functions::source::Host;
 use berth_mesh::{GatewayLink, Limits, config::FunctionHook, local::LocalReplicas};
 use berth_peer::{EventLoops, Members, port::PortTls};
 use berth_spec::{WorkerId, WorkerInfo};
+use berth_wire::access::Access;
 use berth_worker::{Worker, WorkerLink, replica::Retries};
 use futures::FutureExt as _;
 use prometheus_client::registry::Registry;
@@ -102,8 +103,12 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         None => None,
     };
     let (later, fleet) = (Later::default(), membership.as_ref().map(Membership::fleet));
-    let config =
-        berth_mesh::Config { tls: port_tls(tls.as_ref()), ..gateway_config(settings, telemetry, &later, loops) };
+    let access = Arc::new(settings.server.access());
+    let config = berth_mesh::Config {
+        tls: port_tls(tls.as_ref()),
+        access: Arc::clone(&access),
+        ..gateway_config(settings, telemetry, &later, loops)
+    };
     let (gateway, look) =
         berth_mesh::build(config, settings.server.name.clone(), Arc::clone(&local), fleet, &mut registry)
             .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
@@ -127,7 +132,8 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         }
     };
     let ControllerRole { view, deciding, election } = role;
-    let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, (functions.as_ref(), telemetry))?;
+    let parts = (functions.as_ref(), telemetry, &access);
+    let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, parts)?;
     let front = ApiRouter::new(view.clone(), relay, seams);
     later.management.connect(&front);
     let control =
@@ -276,7 +282,7 @@ fn seams(
     leadership: &watch::Receiver<LeadershipView>,
     gateway: berth_mesh::Handle,
     registry: Registry,
-    (functions, telemetry): (Option<&Arc<Host>>, &Telemetry),
+    (functions, telemetry, access): (Option<&Arc<Host>>, &Telemetry, &Arc<Access>),
 ) -> Result<Seams, Failure> {
     let (node, lines) = (settings.server.name.clone(), telemetry.model_logs.clone());
     let logs: Option<LogSource> =
@@ -295,5 +301,7 @@ fn seams(
     let beside = Management::beside(settings.management.clone());
     let registry = Arc::new(Mutex::new(registry));
     let scheme = scheme(settings.server.tls.is_some());
-    seams::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), (rules, functions, beside), logs)
+    let admitting = (Arc::clone(access), settings.server.admin_token());
+    let beside = (rules, functions, beside, logs);
+    seams::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), beside, admitting)
 }

@@ -1,12 +1,16 @@
 //! Information that the control API shows and the controller does not have: metrics of the process and counters of
 //! the gateway.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use berth_control::api::{
     Beside, FunctionBoard, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters,
 };
 use berth_functions::source::Host;
+use berth_wire::access::Access;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use super::trial;
@@ -18,10 +22,10 @@ pub(super) fn of(
     (gateway, scheme): (berth_mesh::Handle, &str),
     members: MembersSource,
     leader: LeaderSource,
-    (rules, functions, beside): (Option<String>, Option<&Arc<Host>>, Beside),
-    logs: Option<LogSource>,
+    (rules, functions, beside, logs): (Option<String>, Option<&Arc<Host>>, Beside, Option<LogSource>),
+    (access, admin_token): (Arc<Access>, Option<PathBuf>),
 ) -> Result<Seams, Failure> {
-    let trial = trial::source(gateway.local_addr(), scheme)?;
+    let trial = trial::source(gateway.local_addr(), scheme, &access)?;
     Ok(Seams {
         metrics: Arc::new(move || metrics(&registry)),
         top: Arc::new(move || gateway.top().iter().map(counters).collect()),
@@ -33,6 +37,8 @@ pub(super) fn of(
         functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
         trial,
         logs,
+        access,
+        admin_token,
     })
 }
 

@@ -6,16 +6,23 @@ use std::{
 };
 
 use berth_control::api::trial::{MOST_ANSWER, Trial, TrialAnswer, TrialSource, WITHIN};
+use berth_wire::access::Access;
 use futures::StreamExt;
 use reqwest::{Client, Url, header};
 
 use crate::failure::Failure;
 
 /// Trials by the gateway that listens here; `None` where there is none.
-pub(super) fn source(gateway: Option<SocketAddr>, scheme: &str) -> Result<Option<TrialSource>, Failure> {
+pub(super) fn source(
+    gateway: Option<SocketAddr>,
+    scheme: &str,
+    access: &Access,
+) -> Result<Option<TrialSource>, Failure> {
     let Some(gateway) = gateway else { return Ok(None) };
     let (client, base) = (crate::client::to_itself()?, base(gateway, scheme)?);
-    Ok(Some(Arc::new(move |trial| Box::pin(send(client.clone(), base.clone(), trial)))))
+    // The control API has asked who it is that tries, and if he may.
+    let authorization = access.is_required().then(|| access.own_authorization());
+    Ok(Some(Arc::new(move |trial| Box::pin(send(client.clone(), base.clone(), authorization.clone(), trial)))))
 }
 
 /// The address of a gateway for this process; one that listens on all addresses also does on loopback.
@@ -28,7 +35,12 @@ fn base(mut gateway: SocketAddr, scheme: &str) -> Result<Url, Failure> {
     Url::parse(&format!("{scheme}://{gateway}/")).map_err(|error| Failure::doing("the gateway has no address", error))
 }
 
-async fn send(client: Client, mut base: Url, trial: Trial) -> Result<TrialAnswer, String> {
+async fn send(
+    client: Client,
+    mut base: Url,
+    authorization: Option<String>,
+    trial: Trial,
+) -> Result<TrialAnswer, String> {
     let (namespace, name) = (trial.deployment.namespace(), trial.deployment.name());
     if let Ok(mut path) = base.path_segments_mut() {
         path.pop_if_empty().extend(["namespaces", namespace, "v2", "models", name]);
@@ -39,6 +51,10 @@ async fn send(client: Client, mut base: Url, trial: Trial) -> Result<TrialAnswer
     let request = match trial.request {
         None => client.get(base),
         Some(body) => client.post(base).header(header::CONTENT_TYPE, "application/json").body(body),
+    };
+    let request = match authorization {
+        Some(authorization) => request.header(header::AUTHORIZATION, authorization),
+        None => request,
     };
     let request = request.header("berth-timeout-ms", WITHIN.as_millis().to_string()).timeout(WITHIN);
     let no_answer = |error: reqwest::Error| format!("the gateway of this node does not answer: {error}");

@@ -33,8 +33,10 @@ enum RefusalKind {
     PreconditionFailed,
     MethodNotAllowed,
     UnsupportedMediaType,
-    /// Sent by a page of another site in a browser.
+    /// Sent by a page of another site in a browser, or by somebody who may not do this.
     Forbidden,
+    /// Sent by nobody who is known.
+    Unauthorized,
 }
 
 impl ApiError {
@@ -91,6 +93,11 @@ impl ApiError {
         Self::of(RefusalKind::Forbidden, message)
     }
 
+    /// Nobody knows who sent it.
+    pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
+        Self::of(RefusalKind::Unauthorized, message)
+    }
+
     pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {
         Self::of(RefusalKind::UnsupportedMediaType, message)
     }
@@ -107,7 +114,10 @@ impl ApiError {
         match self.fault {
             RefusalKind::Class(class) => class,
             RefusalKind::PreconditionFailed => Class::Conflict,
-            RefusalKind::InvalidManifest | RefusalKind::UnsupportedMediaType | RefusalKind::Forbidden => Class::Invalid,
+            RefusalKind::InvalidManifest
+            | RefusalKind::UnsupportedMediaType
+            | RefusalKind::Forbidden
+            | RefusalKind::Unauthorized => Class::Invalid,
             RefusalKind::MethodNotAllowed => Class::Unsupported,
         }
     }
@@ -132,6 +142,7 @@ impl RefusalKind {
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
         }
     }
 
@@ -151,6 +162,7 @@ impl RefusalKind {
             Self::MethodNotAllowed => "MethodNotAllowed",
             Self::UnsupportedMediaType => "UnsupportedMediaType",
             Self::Forbidden => "Forbidden",
+            Self::Unauthorized => "Unauthorized",
         }
     }
 }
@@ -176,6 +188,9 @@ fn detail(error: ManifestError) -> ErrorDetail {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.fault.http_status(), Json(ErrorBody { error: self.info() })).into_response();
+        if self.fault == RefusalKind::Unauthorized {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"berth\""));
+        }
         if let Some(seconds) = status::retry_after_seconds(self.class()) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

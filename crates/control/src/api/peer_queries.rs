@@ -5,9 +5,10 @@
 //! GET /own/top?limit=N ──▶ GatewayTop        GET /own/rules ──▶ Rules
 //! GET /own/log?deployment=NAME&after=N&limit=N ──▶ NodeLog
 //! GET /own/history?range=hour&deployment=NAME ──▶ GatewayHistory
+//! GET /own/tokens ──▶ Snapshot, of hashes      GET /own/uses ──▶ last uses of tokens
 //! ```
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -15,7 +16,10 @@ use axum::{
 };
 use berth_peer::{Peer, Peers, full};
 use berth_spec::{Roles, Time, WorkerId, id};
-use berth_wire::api::{NodeLog, NodeView};
+use berth_wire::{
+    access::Snapshot,
+    api::{NodeLog, NodeView},
+};
 use futures::{StreamExt, stream::FuturesUnordered};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -43,6 +47,12 @@ const ANSWER: usize = 2 << 20;
 /// The most models in one answer of `top`; the phase of each is asked for.
 pub(super) const MOST_MODELS: usize = 1_000;
 
+/// The tokens that the leader knows.
+pub(super) async fn tokens(peers: &Peers, leader: &WorkerId) -> Result<Snapshot, String> {
+    let peer = peers.leader(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
+    ask(&peer, &format!("{OWN}tokens")).await
+}
+
 /// Settings that all controllers must share, as comparable text.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -64,6 +74,11 @@ impl PeerQueries {
     pub(super) async fn histories(&self, query: &str) -> (Vec<Vec<ModelFigures>>, Vec<WorkerId>) {
         let (histories, missing) = self.gateways::<GatewayHistory>(&format!("{OWN}history?{query}")).await;
         (histories.into_iter().map(GatewayHistory::points).collect(), missing)
+    }
+
+    /// Last uses of tokens that the other gateways have seen, in seconds since the Unix epoch.
+    pub(super) async fn uses(&self) -> Vec<HashMap<String, u64>> {
+        self.gateways(&format!("{OWN}uses")).await.0
     }
 
     /// The recent lines of a model on the other workers, and the nodes that did not answer.
@@ -207,6 +222,11 @@ pub(super) fn answer(
             }
         }
         Some("history") => recorder.answer(query, now()),
+        Some("tokens") => match seams.access.snapshot() {
+            Some(snapshot) => Json(snapshot).into_response(),
+            None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        },
+        Some("uses") => Json(seams.access.uses()).into_response(),
         Some("rules") => Json(Rules { rules: seams.rules.clone() }).into_response(),
         Some("log") => match log_query(query) {
             Ok(query) => {

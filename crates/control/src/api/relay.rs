@@ -15,7 +15,7 @@ use berth_wire::api::{API_VERSION, ReadinessView, VersionView};
 use http::{HeaderMap, HeaderName, StatusCode, Uri, Version, header};
 use http_body_util::BodyExt;
 
-use super::{Seams, error::ApiError};
+use super::{Seams, admit, error::ApiError};
 
 /// Prefix of relayed paths.
 pub const RELAY: &str = "/relay";
@@ -71,6 +71,8 @@ pub(super) async fn send(peers: &Peers, leader: &WorkerId, request: Request) -> 
 
 /// The same request, for the port of another node.
 fn onward(leader: &WorkerId, request: Request) -> Option<Request> {
+    let mut request = request;
+    admit::name_sender(&mut request);
     let (mut parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     // HTTP/2 wants to know of whom it is asked.

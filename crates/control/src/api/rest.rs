@@ -8,6 +8,7 @@ mod nodes;
 mod operate;
 mod sources;
 mod tell;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -98,6 +99,8 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/sources/{name}/resume", &["post"], post(sources::resume)),
         ("/v1/sources/{name}/webhook", &["post"], post(sources::webhook)),
         ("/v1/secrets", &["get"], get(sources::secrets)),
+        ("/v1/tokens", &["get", "post"], get(tokens::tokens).post(tokens::create)),
+        ("/v1/tokens/{id}", &["delete"], delete(tokens::revoke)),
         ("/v1/top", &["get"], get(tell::top)),
         ("/v1/dashboard/models", &["get"], get(dashboard::models)),
         ("/v1/dashboard/memory", &["get"], get(dashboard::memory)),
@@ -177,6 +180,9 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         sources::resume,
         sources::webhook,
         sources::secrets,
+        tokens::tokens,
+        tokens::create,
+        tokens::revoke,
         declare::put,
         declare::delete,
         declare::put_alias,

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::{Router, extract::Request, response::IntoResponse, response::Response};
 use berth_peer::{Caller, PeerBody, Peers};
 use berth_spec::{Epoch, WorkerId};
+use berth_wire::access::Access;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -22,12 +23,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
 
 use super::{
-    Seams, dashboard,
+    Seams, admit, dashboard,
     peer_queries::{self, OWN, PeerQueries},
     recorder::{self, Recorder},
     relay::{self, RELAY},
     rest,
     service::Service,
+    tokens,
     top::{Sampler, WINDOW},
 };
 use crate::{Handle, leadership::LeadershipView};
@@ -114,7 +116,11 @@ impl ApiRouter {
         let (router, caller) = (self.clone(), caller.clone());
         Box::pin(async move {
             let request = request.map(axum::body::Body::new);
-            let response = match (router.router(), relay::stripped(request)) {
+            let request = relay::stripped(request).and_then(|mut request| {
+                admit::relayed(&router.0.seams.access, &mut request)?;
+                Ok(request)
+            });
+            let response = match (router.router(), request) {
                 (Some(router), Ok(request)) => routed(router, request).await,
                 (None, Ok(_)) => {
                     tracing::debug!(event = "relay_refused", %caller, "a relayed request came to a node that does not lead");
@@ -136,6 +142,20 @@ impl ApiRouter {
                 () = self.0.stop.cancelled() => return,
             }
         }
+    }
+
+    /// Learns of tokens, for as long as it is polled.
+    pub(super) async fn follow_tokens(self) {
+        let inner = &*self.0;
+        let peers = inner.relay.as_ref().map(|relay| relay.peers.clone());
+        let leader = || self.leader().map(|(leader, _)| leader);
+        let first = inner.seams.admin_token.as_deref();
+        tokens::follow(Arc::clone(&inner.seams.access), inner.leadership.clone(), peers, leader, first).await;
+    }
+
+    /// Tokens, and if one is needed.
+    pub(super) fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.0.seams.access)
     }
 
     /// True if [`ApiRouter::relayed`] answers this path on the peer port.

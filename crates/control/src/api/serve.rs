@@ -1,11 +1,11 @@
 //! The listener: one port, HTTP/1.1 and HTTP/2.
 //!
 //! ```text
-//! accept (bounded) ─▶ connection: hyper (h1 | h2) ─▶ guard ─▶ front ─▶ rest
+//! accept (bounded) ─▶ connection: hyper (h1 | h2) ─▶ guard ─▶ admit ─▶ front ─▶ rest
 //! shutdown: no new connection, watches end, requests in flight have a moment, then the rest is cut
 //! ```
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use axum::{Router, extract::Request, middleware};
 use berth_peer::port::{Bounds, Patience, Port, PortTls};
@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{ApiRouter, connection, guard};
+use super::{ApiRouter, admit, connection, guard};
 
 /// Bounds of the port. Room for dashboards and a thousand watches; one address leaves half of it to others.
 const BOUNDS: Bounds = Bounds { connections: 1_024, per_address: 512 };
@@ -47,9 +47,11 @@ pub async fn serve(
         let router = answering.clone();
         async move { router.answer(request).await }
     };
+    let access = api.access();
     // Around everything, so that nothing is done for a page of another site, here or elsewhere.
     let router = Router::new()
         .fallback(answer)
+        .layer(middleware::from_fn(move |request, next| admit::check(Arc::clone(&access), request, next)))
         .layer(middleware::from_fn(move |request, next| guard::check(guarded, request, next)));
     tracing::info!(event = "control_api_started", %address);
     let (port, finish) = (Port::new("api", listener, BOUNDS).with_tls(tls), CancellationToken::new());
@@ -58,6 +60,7 @@ pub async fn serve(
     let mut recording = JoinSet::new();
     recording.spawn(api.clone().record());
     recording.spawn(api.clone().follow_terms());
+    recording.spawn(api.clone().follow_tokens());
     loop {
         let (stream, place) = tokio::select! {
             () = shutdown.cancelled() => break,

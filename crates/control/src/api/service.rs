@@ -7,11 +7,15 @@ mod functions;
 mod operate;
 mod sources;
 mod tell;
+mod tokens;
 
 use std::sync::Arc;
 
 use berth_spec::{DeploymentName, id::percent_decode};
-use berth_wire::api::{ReadinessView, VersionView};
+use berth_wire::{
+    access::Access,
+    api::{ReadinessView, VersionView},
+};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +46,7 @@ pub(crate) struct Service {
     trial: Option<super::trial::TrialSource>,
     logs: Option<super::log::LogSource>,
     version: String,
+    access: Arc<Access>,
     members: super::MembersSource,
     leader: super::LeaderSource,
     pub(super) bodies: Arc<Semaphore>,
@@ -68,6 +73,7 @@ impl Service {
             trial: seams.trial,
             logs: seams.logs,
             version: seams.version,
+            access: seams.access,
             members: seams.members,
             leader: seams.leader,
             bodies: Arc::new(Semaphore::new(BODIES)),
@@ -85,6 +91,11 @@ impl Service {
         })
     }
 
+    /// Tokens, and if one is needed.
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
+    }
+
     pub(crate) fn readiness(&self) -> ReadinessView {
         let readiness = self.handle.readiness().borrow().clone();
         ReadinessView {
@@ -92,7 +103,11 @@ impl Service {
             planned: readiness.planned,
             expected: readiness.expected,
             available: readiness.ready,
-            missing: readiness.missing.iter().map(ToString::to_string).collect(),
+            // Strangers may ask for it.
+            missing: match self.access.is_required() {
+                true => Vec::new(),
+                false => readiness.missing.iter().map(ToString::to_string).collect(),
+            },
         }
     }
 

@@ -322,7 +322,11 @@ impl Stack {
     /// Lets a request in, or says why not. Reads nothing but its head.
     pub(crate) fn admit<'a>(&'a self, call: Call<'a>) -> Result<Admitted<'a>, InferError> {
         let started = Instant::now();
-        let (entry, via) = match self.choose(call.model, call.version, &call.caller) {
+        let chosen = match call.caller.may_infer(call.model) {
+            true => self.choose(call.model, call.version, &call.caller),
+            false => Err(self.unknown(call.model)),
+        };
+        let (entry, via) = match chosen {
             Ok(chosen) => chosen,
             Err(error) => {
                 self.totals.error(&error);

@@ -62,6 +62,18 @@ impl Fault {
         Self { status: StatusCode::METHOD_NOT_ALLOWED, advice: Some(Box::new((header::ALLOW, allow))), ..fault }
     }
 
+    /// Nobody knows who sent it.
+    pub(crate) fn unauthenticated(message: String) -> Self {
+        let fault = Self::new(Class::Invalid, "unauthenticated", message);
+        let advice = Some(Box::new((header::WWW_AUTHENTICATE, "Bearer realm=\"berth\"")));
+        Self { status: StatusCode::UNAUTHORIZED, advice, ..fault }
+    }
+
+    /// Whoever sent it may not do that.
+    pub(crate) fn forbidden(message: String) -> Self {
+        Self { status: StatusCode::FORBIDDEN, ..Self::new(Class::Invalid, "forbidden", message) }
+    }
+
     /// The path is longer than any path here.
     pub(crate) fn uri_too_long(limit: usize) -> Self {
         let fault = Self::new(Class::TooLarge, "uri_too_long", format!("paths have at most {limit} bytes"));
@@ -145,7 +157,7 @@ impl From<repository::Error> for Fault {
 
 impl From<Foreign> for Fault {
     fn from(foreign: Foreign) -> Self {
-        Self { status: StatusCode::FORBIDDEN, ..Self::new(Class::Invalid, "forbidden", foreign.to_string()) }
+        Self::forbidden(foreign.to_string())
     }
 }
 
@@ -158,6 +170,7 @@ impl From<Fault> for tonic::Status {
         }
         let code = match fault.status {
             _ if fault.reason == "cancelled" => tonic::Code::Cancelled,
+            StatusCode::UNAUTHORIZED => tonic::Code::Unauthenticated,
             StatusCode::FORBIDDEN => tonic::Code::PermissionDenied,
             _ => grpc_code(fault.class),
         };

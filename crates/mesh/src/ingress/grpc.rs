@@ -11,13 +11,16 @@ pub(super) mod stream;
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{Class, InferError, NameKey};
-use berth_wire::oip::{self as wire, grpc_inference_service_server::GrpcInferenceService};
+use berth_wire::{
+    access::Action,
+    oip::{self as wire, grpc_inference_service_server::GrpcInferenceService},
+};
 use http::HeaderMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     forward::{buffered::BufferedResponse, describe::Described, head::Head},
-    ingress::{EXTENSIONS, SERVER, fault::Fault, namespace, rest},
+    ingress::{EXTENSIONS, SERVER, access::asker, fault::Fault, namespace, rest},
     oip::{
         describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata},
         grpc::{
@@ -115,8 +118,11 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelReadyRequest>,
     ) -> Result<Response<wire::ModelReadyResponse>, Status> {
-        let (metadata, _, asked) = request.into_parts();
+        let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.name };
+        if self.stack.may(&asker(&extensions), Action::ReadModels, model).is_err() {
+            return Ok(Response::new(wire::ModelReadyResponse { ready: false }));
+        }
         // As Triton answers: what is not there is not ready, and asking is no error.
         let ready = self.stack.is_ready(model, version(&asked.version)).unwrap_or(false);
         Ok(Response::new(wire::ModelReadyResponse { ready }))
@@ -134,10 +140,11 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelMetadataRequest>,
     ) -> Result<Response<wire::ModelMetadataResponse>, Status> {
-        let headers = request.metadata().as_ref().clone();
+        let (headers, asker) = (request.metadata().as_ref().clone(), asker(request.extensions()));
         let wait = timeout(&headers).map_err(status)?;
         let asked = request.into_inner();
         let name = NameKey { namespace: namespace(&headers), name: &asked.name };
+        self.stack.may(&asker, Action::ReadModels, name).map_err(status)?;
         let ask = || (Head::grpc(METADATA, &headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
         let (entry, model) = match found.map_err(status)? {
@@ -172,10 +179,11 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelConfigRequest>,
     ) -> Result<Response<wire::ModelConfigResponse>, Status> {
-        let headers = request.metadata().as_ref().clone();
+        let (headers, asker) = (request.metadata().as_ref().clone(), asker(request.extensions()));
         let wait = timeout(&headers).map_err(status)?;
         let asked = request.into_inner();
         let name = NameKey { namespace: namespace(&headers), name: &asked.name };
+        self.stack.may(&asker, Action::ReadModels, name).map_err(status)?;
         let ask = || (Head::grpc(CONFIG, &headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
         let model = match found.map_err(status)? {
@@ -190,13 +198,14 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelStatisticsRequest>,
     ) -> Result<Response<wire::ModelStatisticsResponse>, Status> {
-        let headers = request.metadata().as_ref().clone();
+        let (headers, asker) = (request.metadata().as_ref().clone(), asker(request.extensions()));
         let asked = request.into_inner();
         let wanted = version(&asked.version);
         let loaded = if asked.name.is_empty() {
-            statistics::here(&self.stack, namespace(&headers))
+            statistics::here(&self.stack, namespace(&headers), &asker)
         } else {
             let model = NameKey { namespace: namespace(&headers), name: &asked.name };
+            self.stack.may(&asker, Action::ReadModels, model).map_err(status)?;
             statistics::of(&self.stack, model, wanted, &headers).await.map_err(status)?
         };
         let stats = loaded.iter().map(|one| ModelStats::new(one.name.name(), &one.version, &one.statistics));
@@ -207,11 +216,11 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::RepositoryIndexRequest>,
     ) -> Result<Response<wire::RepositoryIndexResponse>, Status> {
-        let (metadata, _, asked) = request.into_parts();
+        let (metadata, extensions, asked) = request.into_parts();
         let ready_only = asked.ready;
         self.stack.told().map_err(status)?;
         let mut models = Vec::new();
-        for entry in repository::entries(&self.stack, namespace(metadata.as_ref())) {
+        for entry in repository::entries(&self.stack, namespace(metadata.as_ref()), &asker(&extensions)) {
             entry.index(ready_only, |row| models.push(row.to_proto()));
             if models.len() > INDEX {
                 let message = format!("the index has more than {INDEX} models: ask for it over REST, which streams it");
@@ -226,8 +235,9 @@ impl GrpcInferenceService for GrpcFace {
         request: Request<wire::RepositoryModelLoadRequest>,
     ) -> Result<Response<wire::RepositoryModelLoadResponse>, Status> {
         let wait = timeout(request.metadata().as_ref()).map_err(status)?;
-        let (metadata, _, asked) = request.into_parts();
+        let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
+        self.stack.may(&asker(&extensions), Action::LoadModels, model).map_err(status)?;
         let parameters = RepositoryParameters::from_proto(&asked.parameters);
         repository::load(&self.stack, model, parameters, wait).await.map_err(status)?;
         Ok(Response::new(wire::RepositoryModelLoadResponse {}))
@@ -238,8 +248,9 @@ impl GrpcInferenceService for GrpcFace {
         request: Request<wire::RepositoryModelUnloadRequest>,
     ) -> Result<Response<wire::RepositoryModelUnloadResponse>, Status> {
         let wait = timeout(request.metadata().as_ref()).map_err(status)?;
-        let (metadata, _, asked) = request.into_parts();
+        let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
+        self.stack.may(&asker(&extensions), Action::LoadModels, model).map_err(status)?;
         repository::unload(&self.stack, model, wait).await.map_err(status)?;
         Ok(Response::new(wire::RepositoryModelUnloadResponse {}))
     }

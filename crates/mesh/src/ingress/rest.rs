@@ -11,7 +11,10 @@ use std::{
 };
 
 use berth_spec::{Class, InferError, NameKey};
-use berth_wire::guard::Guard;
+use berth_wire::{
+    access::{Action, Asker, Resource as At},
+    guard::Guard,
+};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
 use http_body::Body as _;
@@ -34,6 +37,7 @@ use crate::{
     },
     ingress::{
         DEPLOYMENT, EXTENSIONS, SERVER,
+        access::asker,
         fault::{Fault, Reply},
         path::{Operation, Resource, split_namespace},
         rest::infer::Inference,
@@ -180,26 +184,32 @@ impl Rest {
             Resource::Server => {
                 Ok(described(&ServerMetadata { name: SERVER, version: &self.version, extensions: EXTENSIONS }))
             }
-            Resource::List => self.list(namespace),
+            Resource::List => self.list(namespace, &asker(&head.extensions)),
             Resource::Model { model, version, operation } => {
                 self.model(head, NameKey { namespace, name: model }, version.as_deref(), *operation).await
             }
-            Resource::AllStatistics => Ok(statistics(&statistics::here(&self.stack, namespace))),
+            Resource::AllStatistics => {
+                Ok(statistics(&statistics::here(&self.stack, namespace, &asker(&head.extensions))))
+            }
             Resource::Index => {
                 let body = self.small(body).await?;
                 let ready_only = oip::describe::index_ready_only(&body)?;
                 self.stack.told()?;
-                Ok(index::index(repository::entries(&self.stack, namespace), ready_only))
+                let entries = repository::entries(&self.stack, namespace, &asker(&head.extensions));
+                Ok(index::index(entries, ready_only))
             }
             Resource::Load(model) => {
+                let model = NameKey { namespace, name: model };
+                self.stack.may(&asker(&head.extensions), Action::LoadModels, model)?;
                 let parameters = RepositoryParameters::from_json(&self.small(body).await?)?;
-                repository::load(&self.stack, NameKey { namespace, name: model }, parameters, timeout(headers)?)
-                    .await?;
+                repository::load(&self.stack, model, parameters, timeout(headers)?).await?;
                 Ok(empty())
             }
             Resource::Unload(model) => {
+                let model = NameKey { namespace, name: model };
+                self.stack.may(&asker(&head.extensions), Action::LoadModels, model)?;
                 RepositoryParameters::from_json(&self.small(body).await?)?;
-                repository::unload(&self.stack, NameKey { namespace, name: model }, timeout(headers)?).await?;
+                repository::unload(&self.stack, model, timeout(headers)?).await?;
                 Ok(empty())
             }
             Resource::Unsupported(what) => {
@@ -223,6 +233,9 @@ impl Rest {
         let readiness = self.stack.routes.readiness();
         let message = if self.stack.admission.is_closed() {
             "the server is stopping".to_owned()
+        } else if readiness.planned && self.stack.access.is_required() {
+            // Strangers may ask.
+            format!("{} of {} deployments that should be resident are ready", readiness.ready, readiness.expected)
         } else if readiness.planned {
             let missing: Vec<_> = readiness.missing.iter().map(|name| name.as_str()).collect();
             format!(
@@ -239,6 +252,7 @@ impl Rest {
     }
 
     async fn model(&self, head: &Parts, model: NameKey<'_>, version: Option<&str>, operation: Operation) -> Reply {
+        self.stack.may(&asker(&head.extensions), Action::ReadModels, model)?;
         match operation {
             Operation::Ready => {
                 let ready = self.stack.is_ready(model, version)?;
@@ -266,11 +280,13 @@ impl Rest {
         }
     }
 
-    fn list(&self, namespace: &str) -> Reply {
+    fn list(&self, namespace: &str, asker: &Asker) -> Reply {
         self.stack.told()?;
         let (entries, aliases) = (self.stack.routes.all_in(namespace), self.stack.routes.aliases_in(namespace));
-        let deployments = entries.iter().map(|entry| entry.name.name());
-        let mut names: Vec<_> = deployments.chain(aliases.iter().map(|alias| alias.name.name())).collect();
+        let deployments = entries.iter().map(|entry| &entry.name);
+        let all = deployments.chain(aliases.iter().map(|alias| &alias.name));
+        let known = all.filter(|name| asker.may(Action::ReadModels, At::Model(name.key())).is_ok());
+        let mut names: Vec<_> = known.map(|name| name.name()).collect();
         names.sort_unstable();
         Ok(described(&serde_json::json!({ "models": names })))
     }
@@ -286,6 +302,9 @@ async fn ask<C: Codec<Answer = Response<ReplyBody>>>(
 ) -> Reply {
     let timeout = timeout(&head.headers)?;
     let mut caller = Caller::of(head);
+    if !caller.may_infer(model) {
+        return Err(stack.unknown(model).into());
+    }
     let mut whole = None;
     if let Some(path) = stack.sticky_field(model) {
         let (bytes, field) = field::read(stack, head, body, &path).await?;

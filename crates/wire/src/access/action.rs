@@ -60,9 +60,7 @@ impl FromStr for Role {
 pub enum Reach {
     /// The whole server: a role that is limited to namespaces or models does not give it.
     Server,
-    /// A namespace.
-    Namespace,
-    /// A model.
+    /// A namespace, or models in it.
     Model,
 }
 
@@ -75,7 +73,7 @@ pub enum Action {
     LoadDashboard,
     /// Webhooks of Git hosts, which prove a secret of their own.
     SendWebhook,
-    /// The server's own description, and the caller's own rights.
+    /// The server's own description.
     ReadServer,
     /// Inference, calls of a model's own methods and of functions.
     Infer,
@@ -87,7 +85,7 @@ pub enum Action {
     ReadDeployments,
     /// Declare, preview and delete deployments and aliases.
     Declare,
-    /// Declare a model card inside the manifest: its code comes from the request and from no repository.
+    /// Declare a model card inside the manifest: whoever declares it chooses the code that runs.
     DeclareCode,
     /// Nodes, workers, functions, sources and events of the whole system.
     ReadFleet,
@@ -146,12 +144,16 @@ impl Action {
     #[must_use]
     pub const fn reach(self) -> Reach {
         match self {
-            Self::Infer | Self::ReadModels | Self::LoadModels => Reach::Model,
-            Self::ReadDeployments | Self::Declare | Self::DeclareCode => Reach::Namespace,
+            Self::ReadServer
+            | Self::Infer
+            | Self::ReadModels
+            | Self::LoadModels
+            | Self::ReadDeployments
+            | Self::Declare
+            | Self::DeclareCode => Reach::Model,
             Self::Probe
             | Self::LoadDashboard
             | Self::SendWebhook
-            | Self::ReadServer
             | Self::ReadFleet
             | Self::OperateFleet
             | Self::OperateSources
@@ -168,19 +170,31 @@ impl Action {
             Self::Probe => "health and readiness",
             Self::LoadDashboard => "the files of the dashboard, which hold no data",
             Self::SendWebhook => "webhooks of Git hosts, which prove a secret of their own",
-            Self::ReadServer => "version, protocol extensions, OpenAPI document, one's own rights",
+            Self::ReadServer => "version, protocol extensions, OpenAPI document",
             Self::Infer => "inference, a model's own methods, functions",
-            Self::ReadModels => "metadata, readiness, configuration and statistics of models; the list of models",
+            Self::ReadModels => {
+                "metadata, readiness, configuration and statistics of models; lists of models, without those out of reach"
+            }
             Self::LoadModels => "load and unload declared models",
             Self::ReadDeployments => "deployments, aliases, replicas, explanations",
             Self::Declare => "declare, preview, validate and delete deployments and aliases",
-            Self::DeclareCode => "model cards inside a manifest, whose code is in no repository",
+            Self::DeclareCode => "declare model cards by the API: their code is of the declarer's choice",
             Self::ReadFleet => "nodes, workers, functions, sources, events, activity of the whole system",
             Self::OperateFleet => "cordon and drain nodes",
             Self::OperateSources => "synchronize, pause and resume sources",
             Self::ReadSecrets => "names and states of secrets; values are never shown",
             Self::ReadMetrics => "metrics",
             Self::ManageTokens => "create, list and revoke tokens",
+        }
+    }
+
+    /// The action of a method of ModelMesh's management API, which works on all namespaces.
+    #[must_use]
+    pub fn of_management(method: &str) -> Self {
+        match method {
+            "getModelStatus" | "getVModelStatus" => Self::ReadDeployments,
+            "ensureLoaded" => Self::LoadModels,
+            _ => Self::Declare,
         }
     }
 
@@ -234,7 +248,6 @@ pub fn markdown() -> String {
         let reach = match action.reach() {
             _ if action.is_public() => "",
             Reach::Server => "–",
-            Reach::Namespace => "namespace",
             Reach::Model => "namespace, model",
         };
         let mark = |yes: bool| if yes { "yes" } else { "" };
@@ -270,6 +283,21 @@ mod tests {
         for action in [Action::ReadDeployments, Action::ReadFleet, Action::ReadMetrics, Action::LoadModels] {
             assert!(!action.allows(Caller), "{action:?}");
         }
+    }
+
+    #[test]
+    fn the_page_on_security_has_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md");
+        let page = fs_err::read_to_string(path).expect("the page is there");
+        let (before, rest) = page.split_once("<!-- roles: ").expect("a mark before the table");
+        let (mark, rest) = rest.split_once("-->\n").expect("the mark ends");
+        let (_, after) = rest.split_once("<!-- end of roles -->").expect("a mark behind the table");
+        let wanted = format!("{before}<!-- roles: {mark}-->\n\n{}\n<!-- end of roles -->{after}", markdown());
+        if std::env::var_os("UPDATE").is_some() {
+            fs_err::write(path, &wanted).expect("it can be written");
+            return;
+        }
+        assert!(page == wanted, "docs/security.md is not up to date: UPDATE=1 cargo test -p berth-wire access");
     }
 
     #[test]

@@ -148,6 +148,12 @@ impl Asker {
         self.0.as_ref().map_or(Ok(()), |principal| principal.may(action, resource))
     }
 
+    /// True if everything that may be known of an answer may be told: the asker of a server without tokens.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Name in logs and in the audit.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -66,6 +66,8 @@ struct Table {
     /// `None`: nothing has been learned yet.
     revision: Option<u64>,
     tokens: HashMap<Box<str>, Known>,
+    /// The same as they were told, for nodes that ask.
+    records: Arc<[TokenRecord]>,
 }
 
 struct Known {
@@ -136,10 +138,11 @@ impl Access {
         format!("Bearer {}", self.own.reveal())
     }
 
-    /// Revision of the tokens that are known; `None`: none have been learned.
+    /// Tokens as they were learned last; `None`: none have been.
     #[must_use]
-    pub fn revision(&self) -> Option<u64> {
-        self.table.load().revision
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        let table = self.table.load();
+        table.revision.map(|revision| Snapshot { revision, tokens: table.records.to_vec() })
     }
 
     /// Replaces the tokens by what the store says now. An older snapshot is ignored.
@@ -155,14 +158,15 @@ impl Access {
             let known = Known { hash, principal: Arc::new(record.principal()), expires: record.expires, used };
             tokens.insert(record.id.clone().into_boxed_str(), known);
         }
-        self.table.store(Arc::new(Table { revision: Some(snapshot.revision), tokens }));
+        let records = snapshot.tokens.as_slice().into();
+        self.table.store(Arc::new(Table { revision: Some(snapshot.revision), tokens, records }));
     }
 
     /// Forgets the revision, so that a snapshot of another store, which counts from elsewhere, is taken.
     pub fn forget_revision(&self) {
         self.table.rcu(|table| {
             let tokens = table.tokens.iter().map(|(id, known)| (id.clone(), known.clone())).collect();
-            Table { revision: table.revision.map(|_| 0), tokens }
+            Table { revision: table.revision.map(|_| 0), tokens, records: Arc::clone(&table.records) }
         });
     }
 

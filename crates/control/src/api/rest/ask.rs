@@ -10,11 +10,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use berth_spec::{DeploymentName, Namespace};
+use berth_wire::access::{Asker, Unauthenticated};
 use futures::{Stream, StreamExt};
 use serde::Serialize;
 
 use crate::{
     api::{
+        admit::unauthenticated,
         error::ApiError,
         query::Query,
         service::{Expect, Service, Write, name},
@@ -36,6 +38,21 @@ impl FromRequestParts<Arc<Service>> for RawParameters {
     async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Infallible> {
         let RawQuery(raw) = RawQuery::from_request_parts(parts, service).await?;
         Ok(Self(raw))
+    }
+}
+
+/// Sender of a request. The port has found out who it is; a request without one is refused where tokens are needed.
+pub(super) struct Sender(pub(super) Asker);
+
+impl FromRequestParts<Arc<Service>> for Sender {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
+        match parts.extensions.get::<Asker>() {
+            Some(asker) => Ok(Self(asker.clone())),
+            None if service.access().is_required() => Err(unauthenticated(Unauthenticated::Missing)),
+            None => Ok(Self(Asker::OPEN)),
+        }
     }
 }
 

@@ -9,9 +9,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use berth_spec::manifest::ParseContext;
-use berth_wire::api::{AliasView, Applied, ApplyResult, DeploymentView, ErrorBody, Outcome, PlanView, Validated};
+use berth_wire::{
+    access::{Action, Resource},
+    api::{AliasView, Applied, ApplyResult, DeploymentView, ErrorBody, Outcome, PlanView, Validated},
+};
 
-use super::ask::{Answer, Of, RawParameters, expect, namespace, write};
+use super::ask::{Answer, Of, RawParameters, Sender, expect, namespace, write};
 use crate::api::{
     body::Manifests,
     error::ApiError,
@@ -42,12 +45,14 @@ use crate::api::{
 )]
 pub(super) async fn apply(
     State(service): State<Arc<Service>>,
+    Sender(asker): Sender,
     asked: RawParameters,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<Applied> {
     let query = asked.read(&["namespace", "dryRun", "force"])?;
     let write = write(&query)?;
     let documents = Declared::inside(namespace(&query)?, text, context).await?;
+    documents.allowed(&asker, service.access())?;
     service.apply(documents, write).await.map(Json)
 }
 
@@ -67,13 +72,19 @@ pub(super) async fn apply(
 )]
 pub(super) async fn plan(
     State(service): State<Arc<Service>>,
+    Sender(asker): Sender,
     asked: RawParameters,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<PlanView> {
     let query = asked.read(&["namespace", "delete"])?;
     let names = query.text("delete").unwrap_or_default().split(',').filter(|name| !name.is_empty());
-    let deleted = names.map(coded_name).collect::<Result<_, _>>()?;
+    let deleted = names.map(coded_name).collect::<Result<Vec<_>, _>>()?;
+    for name in &deleted {
+        let denied = asker.may(Action::Declare, Resource::Model(name.key()));
+        denied.map_err(|denied| ApiError::forbidden(denied.to_string()))?;
+    }
     let documents = Declared::inside(namespace(&query)?, text, context).await?;
+    documents.allowed(&asker, service.access())?;
     service.plan(documents, deleted).await.map(Json)
 }
 
@@ -92,11 +103,13 @@ pub(super) async fn plan(
 )]
 pub(super) async fn validate(
     State(service): State<Arc<Service>>,
+    Sender(asker): Sender,
     asked: RawParameters,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<Validated> {
     let namespace = namespace(&asked.read(&["namespace"])?)?;
     let documents = Declared::inside(namespace, text, context).await?;
+    documents.allowed(&asker, service.access())?;
     Ok(Json(service.validated(&documents)))
 }
 
@@ -123,6 +136,7 @@ pub(super) async fn validate(
 pub(super) async fn put(
     State(service): State<Arc<Service>>,
     Of(of): Of,
+    Sender(asker): Sender,
     asked: RawParameters,
     headers: HeaderMap,
     Manifests { text, context, permit: _permit }: Manifests,
@@ -130,6 +144,7 @@ pub(super) async fn put(
     let write = write(&asked.read(&["dryRun", "force"])?)?;
     let context = ParseContext { namespace: of.to_namespace(), ..context };
     let documents = Declared::parse(text, context).await?;
+    documents.allowed(&asker, service.access())?;
     let result = service.put((DEPLOYMENT, &of), documents, write, expect(&headers)?).await?;
     Ok(written(result))
 }
@@ -188,6 +203,7 @@ pub(super) async fn delete(
 pub(super) async fn put_alias(
     State(service): State<Arc<Service>>,
     Of(of): Of,
+    Sender(asker): Sender,
     asked: RawParameters,
     headers: HeaderMap,
     Manifests { text, context, permit: _permit }: Manifests,
@@ -195,6 +211,7 @@ pub(super) async fn put_alias(
     let write = write(&asked.read(&["dryRun", "force"])?)?;
     let context = ParseContext { namespace: of.to_namespace(), ..context };
     let documents = Declared::parse(text, context).await?;
+    documents.allowed(&asker, service.access())?;
     service.put((ALIAS, &of), documents, write, expect(&headers)?).await.map(written)
 }
 

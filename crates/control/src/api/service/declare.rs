@@ -7,7 +7,10 @@ use berth_spec::{
     Class, DeploymentName, Namespace, Origin,
     manifest::{self, Manifest, ManifestAlias, ManifestDeployment, ManifestError, ParseContext},
 };
-use berth_wire::api::{API_VERSION, Applied, ApplyResult, ErrorDetail, PlanView, Validated};
+use berth_wire::{
+    access::{Access, Action, Asker, Denied, Resource},
+    api::{API_VERSION, Applied, ApplyResult, ErrorDetail, PlanView, Validated},
+};
 use futures::future::BoxFuture;
 
 use super::Service;
@@ -112,6 +115,30 @@ impl Declared {
             return Err(ApiError::invalid("body", "there is no document in the request", remedy));
         }
         Ok(Self(documents))
+    }
+
+    /// Checks that somebody may declare every one of them.
+    pub(crate) fn allowed(&self, asker: &Asker, access: &Access) -> Result<(), ApiError> {
+        let refused = |denied: Denied| ApiError::forbidden(denied.to_string());
+        for document in &self.0 {
+            let name = document.name().key();
+            asker.may(Action::Declare, Resource::Model(name)).map_err(refused)?;
+            match document {
+                Manifest::Deployment(manifest)
+                    if manifest.spec.model.card.is_some() && !access.allows_inline_cards() =>
+                {
+                    asker.may(Action::DeclareCode, Resource::Model(name)).map_err(refused)?;
+                }
+                Manifest::Deployment(_) => {}
+                // Whoever may ask the alias reaches its targets.
+                Manifest::Alias(manifest) => {
+                    for (target, _) in &manifest.targets {
+                        asker.may(Action::Declare, Resource::Model(target.key())).map_err(refused)?;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     fn requests(self, write: &Write) -> Requests {

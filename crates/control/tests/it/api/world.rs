@@ -90,6 +90,8 @@ impl World {
             leader: Arc::new(move || leader.clone()),
             rules: None,
             functions: None,
+            access: Arc::default(),
+            admin_token: None,
         };
         let served = api::serve(listener, None, ApiRouter::alone(handle.clone(), seams), shutdown.clone());
         tasks.spawn(async move { served.await.expect("the listener lives") });

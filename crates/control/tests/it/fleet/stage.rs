@@ -294,6 +294,8 @@ fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, leadership: watch
         beside: None,
         rules: Some(if name.as_str() == "c" { "onnx:required:pool=c".to_owned() } else { String::new() }),
         functions: None,
+        access: Arc::default(),
+        admin_token: None,
         version,
         members: Arc::new(move || members.clone()),
         leader: Arc::new(move || {

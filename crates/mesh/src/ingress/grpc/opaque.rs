@@ -88,7 +88,7 @@ async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Resp
     };
     let version = model_name::version_of_metadata(&head.headers).map_err(status)?;
     let model = NameKey { namespace: namespace(&head.headers), name: model };
-    let caller = Caller { headers: Some(&head.headers), client: head.extensions.get().copied(), field: None };
+    let caller = Caller::of(&head);
     let call = Call { model, version, caller, protocol: Protocol::Grpc, timeout, exchange: true };
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut codec = Opaque { head: Arc::clone(&head) };

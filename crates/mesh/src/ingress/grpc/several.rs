@@ -95,7 +95,7 @@ fn calls<'a>(
 async fn one(stack: &Stack, head: &Arc<Parts>, model: &str, body: Bytes) -> Result<Bytes, Status> {
     let model = NameKey { namespace: namespace(&head.headers), name: model };
     let timeout = timeout(&head.headers).map_err(status)?;
-    let caller = Caller { headers: Some(&head.headers), client: head.extensions.get().copied(), field: None };
+    let caller = Caller::of(head);
     let call = Call { model, version: None, caller, protocol: Protocol::Grpc, timeout, exchange: true };
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut upload = Upload::whole(body, stack.bounds());

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use berth_spec::{InferError, routes::OnMiss};
+use berth_wire::access::{Action, Resource};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header, request::Parts};
 use hyper::body::Incoming;
@@ -32,6 +33,7 @@ use crate::{
     },
     ingress::{
         DEPLOYMENT,
+        access::asker,
         fault::Fault,
         rest::{ask, infer},
     },
@@ -53,9 +55,16 @@ const NAMED: usize = 10;
 pub(super) async fn answer(stack: &Stack, head: &Arc<Parts>, body: &mut Option<Incoming>) -> Response<ReplyBody> {
     let path = head.uri.path();
     let path = path.strip_suffix('/').unwrap_or(path);
-    let Some(entries) = stack.routes.at(path) else {
+    let asker = asker(&head.extensions);
+    let action = if head.method == Method::POST { Action::Infer } else { Action::ReadModels };
+    let known = |entry: &Arc<DeploymentState>| asker.may(action, Resource::Model(entry.name.key())).is_ok();
+    let entries: Option<Vec<_>> =
+        stack.routes.at(path).map(|entries| entries.iter().filter(|entry| known(entry)).cloned().collect());
+    let Some(entries) = entries.filter(|entries| !entries.is_empty()) else {
         return match stack.told() {
             Err(error) => Fault::from(error).into_response(),
+            // The paths of others are none of the sender's business.
+            Ok(()) if !asker.is_open() => Fault::no_such_path().into_response(),
             Ok(()) => Fault::no_path_but(&stack.routes.paths(NAMED).unwrap_or_default()).into_response(),
         };
     };

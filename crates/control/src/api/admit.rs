@@ -1,0 +1,100 @@
+//! Lets a request in that its sender may make: who sends it is found out, and what it needs is asked of [`needs`].
+//!
+//! ```text
+//! request ─▶ needs::of ─┬ public ─────────────────────────────────────────▶ through
+//!                       └ a role ─▶ Access::asker ─▶ Need::check ─▶ Asker among its extensions ─▶ through
+//!                                       └ 401           └ 403
+//! ```
+//! A node asks at its own port, then says to the leader who it was, in [`PRINCIPAL`]; the leader asks again. Over a client's port
+//! the header means nothing: [`super::relay`] sets it anew.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::Request,
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use berth_spec::client_certificate::ClientCertificate;
+use berth_wire::access::{Access, Action, Asker, Principal, Resource, Unauthenticated};
+use http::{HeaderName, HeaderValue};
+
+use super::{error::ApiError, needs};
+
+/// The sender of a relayed request, as JSON. Between nodes only.
+const PRINCIPAL: HeaderName = HeaderName::from_static("berth-principal");
+
+/// Lets the request through or refuses it.
+pub(super) async fn check(access: Arc<Access>, mut request: Request, next: Next) -> Response {
+    if !access.is_required() {
+        return next.run(request).await;
+    }
+    if needs::of(request.method(), request.uri().path()).is_some_and(|need| need.action.is_public()) {
+        return next.run(request).await;
+    }
+    let certificate = request.extensions().get::<Arc<ClientCertificate>>().cloned();
+    let names: Vec<String> = certificate.iter().flat_map(|known| &known.sans).map(ToString::to_string).collect();
+    let asker = match access.asker(request.headers(), names.iter().map(String::as_str)) {
+        Ok(asker) => asker,
+        Err(why) => return unauthenticated(why).into_response(),
+    };
+    if let Err(refused) = allowed(&asker, &request) {
+        return refused.into_response();
+    }
+    // Nobody behind this needs the secret.
+    request.headers_mut().remove(http::header::AUTHORIZATION);
+    request.extensions_mut().insert(asker);
+    next.run(request).await
+}
+
+/// Lets in what another node has relayed, in the name of the sender that it names.
+pub(super) fn relayed(access: &Access, request: &mut Request) -> Result<(), ApiError> {
+    let named = request.headers_mut().remove(PRINCIPAL);
+    if !access.is_required()
+        || needs::of(request.method(), request.uri().path()).is_some_and(|need| need.action.is_public())
+    {
+        return Ok(());
+    }
+    let named = named.and_then(|value| serde_json::from_slice::<Principal>(value.as_bytes()).ok());
+    let Some(principal) = named else {
+        let message = "the node that relayed this asks for no tokens: start all nodes with the same --auth";
+        return Err(ApiError::unauthorized(message));
+    };
+    let asker = Asker(Some(Arc::new(principal)));
+    allowed(&asker, request)?;
+    request.extensions_mut().insert(asker);
+    Ok(())
+}
+
+/// Names the sender of a request that goes to the leader. What a client wrote there is dropped.
+pub(super) fn name_sender(request: &mut Request) {
+    let sender = request.extensions().get::<Asker>().and_then(|asker| asker.0.clone());
+    let headers = request.headers_mut();
+    headers.remove(PRINCIPAL);
+    let named = sender.and_then(|principal| serde_json::to_vec(&*principal).ok());
+    if let Some(value) = named.and_then(|json| HeaderValue::from_bytes(&json).ok()) {
+        headers.insert(PRINCIPAL, value);
+    }
+}
+
+fn allowed(asker: &Asker, request: &Request) -> Result<(), ApiError> {
+    match needs::of(request.method(), request.uri().path()) {
+        Some(need) => need.check(asker).map_err(|denied| ApiError::forbidden(denied.to_string())),
+        // Only who may do everything learns what there is not.
+        None if asker.may(Action::ManageTokens, Resource::Server).is_ok() => Ok(()),
+        None => Err(ApiError::not_found("there is no such path, or not by this method: GET / lists all of them")),
+    }
+}
+
+/// The answer to somebody who is not known.
+pub(super) fn unauthenticated(why: Unauthenticated) -> ApiError {
+    match why {
+        Unauthenticated::Untold => {
+            let class = berth_spec::Class::Waiting { retry_in: std::time::Duration::from_secs(1) };
+            ApiError::new(class, why.to_string())
+        }
+        Unauthenticated::Missing | Unauthenticated::Malformed | Unauthenticated::Unknown => {
+            ApiError::unauthorized(why.to_string())
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The action that each route of the control API needs, and where. A route that is not listed is for admins alone.
+
+use std::borrow::Cow;
+
+use berth_spec::{DeploymentName, Namespace, id::percent_decode};
+use berth_wire::access::{Action, Asker, Denied, Resource};
+use http::Method;
+
+/// Where the role must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Everywhere.
+    Server,
+    /// The places that the body names, which the handler checks: here the role is checked alone.
+    Body,
+    /// The namespace in the path.
+    Namespace,
+    /// The deployment or alias in the path.
+    Name,
+}
+
+use Action::{
+    Declare, Infer, LoadDashboard, LoadModels, ManageTokens, OperateFleet, OperateSources, Probe, ReadDeployments,
+    ReadFleet, ReadMetrics, ReadModels, ReadSecrets, ReadServer, SendWebhook,
+};
+
+/// Methods, a path, and what they need. `{…}` is any one segment.
+const NEEDS: &[(&str, &str, Action, Place)] = &[
+    ("GET", "/v1/deployments", ReadDeployments, Place::Server),
+    ("GET", "/v1/deployments/{name}", ReadDeployments, Place::Name),
+    ("PUT DELETE", "/v1/deployments/{name}", Declare, Place::Name),
+    ("GET", "/v1/deployments/{name}/explain", ReadDeployments, Place::Name),
+    ("GET", "/v1/deployments/{name}/history", ReadDeployments, Place::Name),
+    ("GET", "/v1/deployments/{name}/log", ReadDeployments, Place::Name),
+    ("GET", "/v1/deployments/{name}/try", ReadModels, Place::Name),
+    ("POST", "/v1/deployments/{name}/try", Infer, Place::Name),
+    ("GET", "/v1/namespaces/{namespace}/deployments", ReadDeployments, Place::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/deployments/{name}", ReadDeployments, Place::Name),
+    ("PUT DELETE", "/v1/namespaces/{namespace}/deployments/{name}", Declare, Place::Name),
+    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/explain", ReadDeployments, Place::Name),
+    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/history", ReadDeployments, Place::Name),
+    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/log", ReadDeployments, Place::Name),
+    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/try", ReadModels, Place::Name),
+    ("POST", "/v1/namespaces/{namespace}/deployments/{name}/try", Infer, Place::Name),
+    ("GET", "/v1/aliases", ReadDeployments, Place::Server),
+    ("GET", "/v1/aliases/{name}", ReadDeployments, Place::Name),
+    ("PUT DELETE", "/v1/aliases/{name}", Declare, Place::Name),
+    ("GET", "/v1/namespaces/{namespace}/aliases", ReadDeployments, Place::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/aliases/{name}", ReadDeployments, Place::Name),
+    ("PUT DELETE", "/v1/namespaces/{namespace}/aliases/{name}", Declare, Place::Name),
+    ("POST", "/v1/apply", Declare, Place::Body),
+    ("POST", "/v1/plan", Declare, Place::Body),
+    ("POST", "/v1/validate", Declare, Place::Body),
+    ("GET", "/v1/replicas", ReadDeployments, Place::Server),
+    ("GET", "/v1/revisions", ReadDeployments, Place::Server),
+    ("GET", "/v1/workers", ReadFleet, Place::Server),
+    ("GET", "/v1/workers/{id}", ReadFleet, Place::Server),
+    ("POST", "/v1/workers/{id}/drain", OperateFleet, Place::Server),
+    ("POST", "/v1/workers/{id}/cordon", OperateFleet, Place::Server),
+    ("POST", "/v1/workers/{id}/uncordon", OperateFleet, Place::Server),
+    ("GET", "/v1/nodes", ReadFleet, Place::Server),
+    ("GET", "/v1/nodes/{name}", ReadFleet, Place::Server),
+    ("POST", "/v1/nodes/{name}/cordon", OperateFleet, Place::Server),
+    ("POST", "/v1/nodes/{name}/uncordon", OperateFleet, Place::Server),
+    ("POST", "/v1/nodes/{name}/drain", OperateFleet, Place::Server),
+    ("GET", "/v1/events", ReadFleet, Place::Server),
+    ("GET", "/v1/functions", ReadFleet, Place::Server),
+    ("GET", "/v1/functions/{name}", ReadFleet, Place::Server),
+    ("GET", "/v1/functions/{name}/log", ReadFleet, Place::Server),
+    ("GET", "/v1/sources", ReadFleet, Place::Server),
+    ("GET", "/v1/sources/{name}", ReadFleet, Place::Server),
+    ("POST", "/v1/sources/{name}/sync", OperateSources, Place::Server),
+    ("POST", "/v1/sources/{name}/pause", OperateSources, Place::Server),
+    ("POST", "/v1/sources/{name}/resume", OperateSources, Place::Server),
+    ("POST", "/v1/sources/{name}/webhook", SendWebhook, Place::Server),
+    ("GET", "/v1/secrets", ReadSecrets, Place::Server),
+    ("GET", "/v1/top", ReadFleet, Place::Server),
+    ("GET", "/v1/dashboard/models", ReadFleet, Place::Server),
+    ("GET", "/v1/dashboard/memory", ReadFleet, Place::Server),
+    ("GET", "/v1/dashboard/history", ReadFleet, Place::Server),
+    ("GET", "/v1/dashboard/stream", ReadFleet, Place::Server),
+    ("GET POST", "/v1/tokens", ManageTokens, Place::Server),
+    ("DELETE", "/v1/tokens/{id}", ManageTokens, Place::Server),
+    ("GET", "/dashboard", LoadDashboard, Place::Server),
+    ("GET", "/dashboard/", LoadDashboard, Place::Server),
+    ("GET", "/dashboard/{file}", LoadDashboard, Place::Server),
+    ("GET", "/healthz", Probe, Place::Server),
+    ("GET", "/readyz", Probe, Place::Server),
+    ("GET", "/version", ReadServer, Place::Body),
+    ("GET", "/metrics", ReadMetrics, Place::Server),
+    ("GET", "/openapi.json", ReadServer, Place::Body),
+    ("GET", "/", ReadServer, Place::Body),
+    // The service beside the API: its calls are for all namespaces.
+    ("POST", "/mmesh.ModelMesh/getModelStatus", ReadDeployments, Place::Server),
+    ("POST", "/mmesh.ModelMesh/getVModelStatus", ReadDeployments, Place::Server),
+    ("POST", "/mmesh.ModelMesh/ensureLoaded", LoadModels, Place::Server),
+    ("POST", "/mmesh.ModelMesh/{method}", Declare, Place::Server),
+];
+
+/// Right that a request needs.
+pub(super) struct Need<'a> {
+    pub(super) action: Action,
+    place: Place,
+    namespace: Option<Cow<'a, str>>,
+    name: Option<Cow<'a, str>>,
+}
+
+/// Finds the right that a request of this method and path needs; `None`: there is no such route.
+pub(super) fn of<'a>(method: &Method, path: &'a str) -> Option<Need<'a>> {
+    let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
+    NEEDS.iter().find_map(|(methods, pattern, action, place)| {
+        if !methods.split(' ').any(|one| one == method) {
+            return None;
+        }
+        let mut need = Need { action: *action, place: *place, namespace: None, name: None };
+        let (mut patterns, mut segments) = (pattern.split('/'), path.split('/'));
+        loop {
+            match (patterns.next(), segments.next()) {
+                (None, None) => return Some(need),
+                (Some(pattern), Some(segment)) if pattern.starts_with('{') && !segment.is_empty() => match pattern {
+                    "{namespace}" => need.namespace = Some(percent_decode(segment)?),
+                    "{name}" => need.name = Some(percent_decode(segment)?),
+                    _ => {}
+                },
+                (Some(pattern), Some(segment)) if pattern == segment => {}
+                _ => return None,
+            }
+        }
+    })
+}
+
+impl Need<'_> {
+    /// Decides whether somebody may do it.
+    pub(super) fn check(&self, asker: &Asker) -> Result<(), Denied> {
+        let namespace = self.namespace.as_deref().map_or_else(|| Ok(Namespace::default()), Namespace::new);
+        match (self.place, namespace) {
+            (Place::Body, _) => asker.may(self.action, Resource::Somewhere),
+            (Place::Namespace, Ok(namespace)) => asker.may(self.action, Resource::Namespace(namespace.as_str())),
+            (Place::Name, Ok(namespace)) => {
+                let name = DeploymentName::within(&namespace, self.name.as_deref().unwrap_or_default());
+                match name {
+                    Ok(name) => asker.may(self.action, Resource::Model(name.key())),
+                    Err(_) => asker.may(self.action, Resource::Server),
+                }
+            }
+            // What cannot be read is no place.
+            (Place::Server | Place::Namespace | Place::Name, _) => asker.may(self.action, Resource::Server),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_wire::access::{Grant, Principal, Role};
+
+    use super::*;
+    use crate::api::rest::routes;
+
+    #[test]
+    fn every_route_names_its_action() {
+        for (path, methods, _) in routes() {
+            for method in methods {
+                let method: Method = method.to_uppercase().parse().expect("a method");
+                let filled = path.replace('{', "").replace('}', "");
+                assert!(of(&method, &filled).is_some(), "{method} {path}: name its action in NEEDS");
+            }
+        }
+    }
+
+    #[test]
+    fn every_listed_action_is_of_a_route() {
+        let routes = routes();
+        for (methods, pattern, ..) in NEEDS.iter().filter(|(_, pattern, ..)| !pattern.starts_with("/mmesh.")) {
+            let route = routes.iter().find(|(path, ..)| path == pattern);
+            let (_, served, _) = route.unwrap_or_else(|| panic!("{pattern} is no route"));
+            assert!(methods.split(' ').all(|method| served.contains(&&*method.to_lowercase())), "{methods} {pattern}");
+        }
+    }
+
+    #[test]
+    fn what_the_table_of_roles_says_holds_for_every_route() {
+        for role in Role::ALL {
+            let asker = Asker(Some(Arc::new(Principal { name: "x".into(), grants: vec![Grant::everywhere(role)] })));
+            for (methods, pattern, action, _) in NEEDS {
+                let method: Method = methods.split(' ').next().and_then(|one| one.parse().ok()).expect("a method");
+                let filled = pattern.replace('{', "").replace('}', "");
+                let need = of(&method, &filled).expect("it is listed");
+                if need.action == *action {
+                    assert_eq!(need.check(&asker).is_ok(), action.allows(role), "{role} {methods} {pattern}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn calls_of_the_service_beside_need_the_same_at_both_ports() {
+        for method in ["getModelStatus", "getVModelStatus", "ensureLoaded", "registerModel", "setVModel", "other"] {
+            let path = format!("/mmesh.ModelMesh/{method}");
+            assert_eq!(of(&Method::POST, &path).map(|need| need.action), Some(Action::of_management(method)));
+        }
+    }
+
+    #[test]
+    fn a_place_is_read_as_the_handlers_read_it() {
+        let grant = Grant { role: Role::Deployer, namespaces: vec!["bank".to_owned()], models: Vec::new() };
+        let asker = Asker(Some(Arc::new(Principal { name: "x".into(), grants: vec![grant] })));
+        for (method, path, allowed) in [
+            (Method::GET, "/v1/namespaces/bank/deployments", true),
+            (Method::HEAD, "/v1/namespaces/bank/deployments", true),
+            (Method::GET, "/v1/namespaces/shop/deployments", false),
+            (Method::GET, "/v1/deployments", false),
+            (Method::GET, "/v1/namespaces/bank/deployments/a%2Fb", true),
+            (Method::PUT, "/v1/namespaces/ba%6Ek/deployments/x", true),
+            (Method::PUT, "/v1/deployments/x", false),
+            (Method::PUT, "/v1/deployments/bank%2Fx", false),
+            (Method::DELETE, "/v1/namespaces/no%20name/deployments/x", false),
+            (Method::POST, "/v1/apply", true),
+            (Method::POST, "/v1/nodes/a/drain", false),
+            (Method::GET, "/healthz", true),
+        ] {
+            let need = of(&method, path).unwrap_or_else(|| panic!("{method} {path}"));
+            assert_eq!(need.check(&asker).is_ok(), allowed, "{method} {path}");
+        }
+        for (method, path) in [
+            (Method::GET, "/v1/deployments/"),
+            (Method::POST, "/v1/deployments"),
+            (Method::GET, "/v1//deployments"),
+            (Method::GET, "/V1/deployments"),
+            (Method::OPTIONS, "/v1/deployments"),
+            (Method::GET, "/v1/deployments/%ff"),
+        ] {
+            assert!(of(&method, path).is_none(), "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Tokens: make, list and revoke them.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use berth_wire::api::{CreatedToken, ErrorBody, List, NewToken, TokenView};
+
+use super::ask::{Answer, RawParameters, Sender};
+use crate::api::{error::ApiError, service::Service};
+
+/// The tokens, by the time of their creation; never their secrets.
+#[utoipa::path(
+    get, path = "/v1/tokens", tag = "tell",
+    responses((status = 200, description = "All of them", body = List<TokenView>))
+)]
+pub(super) async fn tokens(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<TokenView>> {
+    asked.nothing()?;
+    service.tokens().await.map(Json)
+}
+
+/// Make a token. The answer has its secret, which is shown this once.
+#[utoipa::path(
+    post, path = "/v1/tokens", tag = "operate", operation_id = "create_token",
+    request_body = NewToken,
+    responses(
+        (status = 201, description = "It is made", body = CreatedToken),
+        (status = 400, description = "No such token can be", body = ErrorBody),
+        (status = 409, description = "There are too many", body = ErrorBody),
+    )
+)]
+pub(super) async fn create(
+    State(service): State<Arc<Service>>,
+    Sender(asker): Sender,
+    asked: RawParameters,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    asked.nothing()?;
+    let new: NewToken = serde_json::from_slice(&body).map_err(|error| {
+        ApiError::invalid("body", format!("this is no token: {error}"), "send {\"spec\": {\"role\": …}}")
+    })?;
+    let created = service.create_token(&asker, new).await?;
+    let mut response = (StatusCode::CREATED, Json(created)).into_response();
+    let no_store = axum::http::HeaderValue::from_static("no-store");
+    response.headers_mut().insert(axum::http::header::CACHE_CONTROL, no_store);
+    Ok(response)
+}
+
+/// Revoke a token: nobody gets in with it any more.
+#[utoipa::path(
+    delete, path = "/v1/tokens/{id}", tag = "operate", operation_id = "revoke_token",
+    params(("id" = String, Path, description = "Its public part, as the list shows it")),
+    responses(
+        (status = 200, description = "It is revoked", body = TokenView),
+        (status = 404, description = "There is no such token", body = ErrorBody),
+    )
+)]
+pub(super) async fn revoke(
+    State(service): State<Arc<Service>>,
+    Sender(asker): Sender,
+    Path(id): Path<String>,
+    asked: RawParameters,
+) -> Answer<TokenView> {
+    asked.nothing()?;
+    service.revoke_token(&asker, &id).await.map(Json)
+}

@@ -1,0 +1,179 @@
+//! Finds out who sends a request, before anything of its body is read, and if a role of the sender allows such requests at
+//! all. Whether it holds for the model is asked where the model's name is known: [`Stack::may`](crate::stack::Stack::may).
+//!
+//! Only the port for clients asks. A request that goes on to another node carries neither the token nor its sender: the peer
+//! port trusts the nodes of the cluster to have asked.
+
+use std::sync::Arc;
+
+use berth_spec::{Class, client_certificate::ClientCertificate};
+use berth_wire::access::{Access, Action, Asker, Denied, Resource as Place, Unauthenticated};
+use http::{Method, Request, header};
+
+use super::{
+    fault::Fault,
+    path::{Operation, Resource, split_namespace},
+};
+use crate::{config::FUNCTIONS, oip::grpc::methods::SERVICE, stack::RETRY_UNTOLD};
+
+/// The action of a request, and where the role must hold as far as the path says it.
+type Need = (Action, Place<'static>);
+
+/// Puts the sender among the extensions of a request, or says why it is refused.
+pub(super) fn admit<B>(access: &Access, request: &mut Request<B>, need: Need) -> Result<(), Fault> {
+    let (action, place) = need;
+    if !access.is_required() || action.is_public() {
+        return Ok(());
+    }
+    let certificate = request.extensions().get::<Arc<ClientCertificate>>().cloned();
+    let names: Vec<String> = certificate.iter().flat_map(|known| &known.sans).map(ToString::to_string).collect();
+    let asker = access.asker(request.headers(), names.iter().map(String::as_str)).map_err(unauthenticated)?;
+    asker.may(action, place).map_err(|denied| Fault::denied(&denied))?;
+    // Models and their servers must not learn it. Functions do: they ask models in the name of their caller.
+    if !request.uri().path().starts_with(FUNCTIONS) {
+        request.headers_mut().remove(header::AUTHORIZATION);
+    }
+    request.extensions_mut().insert(asker);
+    Ok(())
+}
+
+/// Right that a REST request needs.
+pub(super) fn of_rest(method: &Method, path: &str) -> Need {
+    let Some(resource) = Resource::of(split_namespace(path).1) else {
+        return match *method {
+            // Functions are in no namespace.
+            _ if path.starts_with(FUNCTIONS) => (Action::Infer, Place::Server),
+            // Where models answer at paths of their own.
+            Method::GET | Method::HEAD => (Action::ReadModels, Place::Somewhere),
+            _ => (Action::Infer, Place::Somewhere),
+        };
+    };
+    let action = match resource {
+        Resource::Live | Resource::Ready => Action::Probe,
+        Resource::Server | Resource::Unsupported(_) => Action::ReadServer,
+        Resource::Model { operation: Operation::Infer | Operation::Call, .. } => Action::Infer,
+        Resource::List | Resource::Index | Resource::AllStatistics | Resource::Model { .. } => Action::ReadModels,
+        Resource::Load(_) | Resource::Unload(_) => Action::LoadModels,
+    };
+    (action, Place::Somewhere)
+}
+
+/// Right that a gRPC call needs; `beside` are the paths of services that are not the gateway's.
+pub(super) fn of_grpc(path: &str, beside: &[&str]) -> Need {
+    if let Some(method) = path.strip_prefix(SERVICE) {
+        let action = match method {
+            "ServerLive" | "ServerReady" => Action::Probe,
+            "ModelInfer" | "ModelStreamInfer" => Action::Infer,
+            "ModelReady" | "ModelMetadata" | "ModelConfig" | "ModelStatistics" | "RepositoryIndex" => {
+                Action::ReadModels
+            }
+            "RepositoryModelLoad" | "RepositoryModelUnload" => Action::LoadModels,
+            // Its metadata, and what there is not.
+            _ => Action::ReadServer,
+        };
+        return (action, Place::Somewhere);
+    }
+    match beside.iter().find_map(|prefix| path.strip_prefix(prefix)) {
+        Some(method) => (Action::of_management(method), Place::Server),
+        None => (Action::Infer, Place::Somewhere),
+    }
+}
+
+fn unauthenticated(why: Unauthenticated) -> Fault {
+    match why {
+        Unauthenticated::Untold => {
+            Fault::new(Class::Waiting { retry_in: RETRY_UNTOLD }, "unavailable", why.to_string())
+        }
+        Unauthenticated::Missing | Unauthenticated::Malformed | Unauthenticated::Unknown => {
+            Fault::unauthenticated(why.to_string())
+        }
+    }
+}
+
+impl Fault {
+    /// A role is missing.
+    fn denied(denied: &Denied) -> Self {
+        Self::forbidden(denied.to_string())
+    }
+}
+
+/// The sender of a request, among its extensions. Without one, the server asks for no tokens.
+pub(crate) fn asker(extensions: &http::Extensions) -> Asker {
+    extensions.get().cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_wire::access::{Role, Secret, Snapshot, TokenRecord};
+
+    use super::*;
+
+    fn access(role: Role) -> (Access, Secret) {
+        let (access, secret) = (Access::required(), Secret::generate());
+        let record = TokenRecord {
+            id: secret.id().to_owned(),
+            hash: secret.hash(),
+            grant: berth_wire::access::Grant::everywhere(role),
+            description: String::new(),
+            created_by: String::new(),
+            created: 1,
+            expires: None,
+        };
+        access.learn(&Snapshot { revision: 1, tokens: vec![record] });
+        (access, secret)
+    }
+
+    #[test]
+    fn what_each_path_needs() {
+        for (method, path, action) in [
+            (Method::GET, "/v2/health/live", Action::Probe),
+            (Method::GET, "/namespaces/a/v2/health/ready", Action::Probe),
+            (Method::GET, "/v2", Action::ReadServer),
+            (Method::GET, "/v2/models", Action::ReadModels),
+            (Method::GET, "/v2/models/health/ready", Action::ReadModels),
+            (Method::POST, "/v2/repository/index", Action::ReadModels),
+            (Method::POST, "/v2/repository/models/a/load", Action::LoadModels),
+            (Method::POST, "/namespaces/a/v2/repository/models/a/unload", Action::LoadModels),
+            (Method::POST, "/v2/models/a/infer", Action::Infer),
+            (Method::GET, "/v2/models/a/infer", Action::Infer),
+            (Method::POST, "/v1/sentiment", Action::Infer),
+            (Method::GET, "/v1/sentiment", Action::ReadModels),
+            (Method::GET, "/functions/f", Action::Infer),
+        ] {
+            assert_eq!(of_rest(&method, path).0, action, "{method} {path}");
+        }
+        let beside: &[&str] = &["/mmesh.ModelMesh/"];
+        for (path, action) in [
+            ("/inference.GRPCInferenceService/ServerLive", Action::Probe),
+            ("/inference.GRPCInferenceService/ModelInfer", Action::Infer),
+            ("/inference.GRPCInferenceService/RepositoryModelUnload", Action::LoadModels),
+            ("/inference.GRPCInferenceService/Anything", Action::ReadServer),
+            ("/mmesh.ModelMesh/registerModel", Action::Declare),
+            ("/mmesh.ModelMesh/getModelStatus", Action::ReadDeployments),
+            ("/tensorflow.serving.PredictionService/Predict", Action::Infer),
+        ] {
+            assert_eq!(of_grpc(path, beside).0, action, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_taken_off_and_its_holder_is_known() {
+        let (access, secret) = access(Role::Caller);
+        let sent = |path: &str| {
+            let mut request = Request::new(());
+            *request.uri_mut() = path.parse().expect("a path");
+            let bearer = format!("Bearer {}", secret.reveal()).parse().expect("a value");
+            request.headers_mut().insert(header::AUTHORIZATION, bearer);
+            let need = of_rest(&Method::POST, path);
+            admit(&access, &mut request, need).map(|()| request)
+        };
+        let request = sent("/v2/models/a/infer").expect("a caller infers");
+        assert!(!request.headers().contains_key(header::AUTHORIZATION));
+        assert!(!asker(request.extensions()).is_open());
+        assert!(sent("/functions/f").expect("and calls functions").headers().contains_key(header::AUTHORIZATION));
+        assert!(sent("/v2/repository/models/a/load").is_err());
+        let mut bare = Request::new(());
+        assert!(admit(&access, &mut bare, (Action::Infer, Place::Somewhere)).is_err());
+        assert!(admit(&access, &mut bare, (Action::Probe, Place::Somewhere)).is_ok());
+    }
+}

@@ -1,0 +1,260 @@
+"""Whoever may not is kept out: every role over REST and gRPC, at both ports, with the real binary."""
+
+from __future__ import annotations
+
+import json
+import stat
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from conftest import deployment
+
+from harness.waiting import until
+
+ROLES = ["viewer", "caller", "deployer", "operator", "admin"]
+
+# Routes of the control API, and the roles that may.
+CONTROL = [
+    ("GET", "/v1/deployments", None, {"viewer", "deployer", "operator", "admin"}),
+    ("GET", "/v1/deployments/one", None, {"viewer", "deployer", "operator", "admin"}),
+    ("POST", "/v1/validate", "manifest", {"deployer", "admin"}),
+    ("POST", "/v1/plan", "manifest", {"deployer", "admin"}),
+    ("POST", "/v1/apply?dryRun=true", "manifest", {"deployer", "admin"}),
+    ("DELETE", "/v1/deployments/none", None, {"deployer", "admin"}),
+    ("GET", "/v1/nodes", None, {"viewer", "deployer", "operator", "admin"}),
+    ("POST", "/v1/nodes/local/uncordon", None, {"operator", "admin"}),
+    ("GET", "/v1/events", None, {"viewer", "deployer", "operator", "admin"}),
+    ("GET", "/v1/sources", None, {"viewer", "deployer", "operator", "admin"}),
+    ("POST", "/v1/sources/none/sync", None, {"operator", "admin"}),
+    ("GET", "/v1/secrets", None, {"operator", "admin"}),
+    ("GET", "/v1/dashboard/models", None, {"viewer", "deployer", "operator", "admin"}),
+    ("POST", "/v1/deployments/one/try", "infer", {"caller", "deployer", "admin"}),
+    ("GET", "/metrics", None, {"viewer", "operator", "admin"}),
+    ("GET", "/v1/tokens", None, {"admin"}),
+    ("GET", "/version", None, set(ROLES)),
+    ("GET", "/openapi.json", None, set(ROLES)),
+]
+
+# Paths of the inference port.
+INFERENCE = [
+    ("GET", "/v2", None, set(ROLES)),
+    ("GET", "/v2/models", None, set(ROLES)),
+    ("GET", "/v2/models/one", None, set(ROLES)),
+    ("GET", "/v2/models/stats", None, set(ROLES)),
+    ("POST", "/v2/repository/index", "{}", set(ROLES)),
+    ("POST", "/v2/models/one/infer", "infer", {"caller", "deployer", "admin"}),
+    ("POST", "/v2/repository/models/one/load", "{}", {"deployer", "operator", "admin"}),
+    ("POST", "/v1/no-model-answers-here", "{}", {"caller", "deployer", "admin"}),
+    ("POST", "/functions/none", "{}", {"caller", "deployer", "admin"}),
+]
+
+SERVICE = "/inference.GRPCInferenceService/"
+
+# gRPC calls with empty messages: who may learns what is wrong with them.
+CALLS = [
+    (SERVICE + "ServerMetadata", set(ROLES)),
+    (SERVICE + "ModelMetadata", set(ROLES)),
+    (SERVICE + "RepositoryIndex", set(ROLES)),
+    (SERVICE + "ModelInfer", {"caller", "deployer", "admin"}),
+    (SERVICE + "ModelStreamInfer", {"caller", "deployer", "admin"}),
+    (SERVICE + "RepositoryModelLoad", {"deployer", "operator", "admin"}),
+    (SERVICE + "RepositoryModelUnload", {"deployer", "operator", "admin"}),
+    ("/a.model.of.its/Own", {"caller", "deployer", "admin"}),
+    ("/mmesh.ModelMesh/registerModel", {"deployer", "admin"}),
+    ("/mmesh.ModelMesh/getModelStatus", {"viewer", "deployer", "operator", "admin"}),
+    ("/mmesh.ModelMesh/ensureLoaded", {"deployer", "operator", "admin"}),
+]
+
+TWO = {"inputs": [{"name": "X", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+
+
+def bearer(secret: str | None) -> dict:
+    return {"authorization": f"Bearer {secret}"} if secret else {}
+
+
+@pytest.fixture
+def admin(berth):
+    """A server that asks for tokens, and the token of its admin."""
+    berth.start("--auth", "tokens")
+    file = berth.data / "admin.token"
+    until("the admin's token", file.exists)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    secret = file.read_text().strip()
+    until("the token to be known", lambda: berth.control("/v1/tokens", headers=bearer(secret))[0] == 200)
+    return secret
+
+
+def made(berth, admin: str, role: str, expires: int | None = None, **spec) -> str:
+    body = {"spec": {"role": role} | spec} | ({"expiresInSeconds": expires} if expires else {})
+    status, headers, answer = berth.control("/v1/tokens", "POST", json.dumps(body), bearer(admin))
+    assert status == 201, answer
+    assert headers["cache-control"] == "no-store"
+    return json.loads(answer)["secret"]
+
+
+def declare(berth, secret: str, *names: str, namespace: str = "default") -> None:
+    for name in names:
+        manifest = deployment(name, "add")
+        manifest["metadata"]["namespace"] = namespace
+        status, _, body = berth.control("/v1/apply", "POST", json.dumps(manifest), bearer(secret))
+        assert status == 200, body
+
+
+def body_of(kind: str | None) -> str | None:
+    return {"manifest": json.dumps(deployment("two", "add")), "infer": json.dumps(TWO)}.get(kind, kind)
+
+
+def called(berth, path: str, secret: str | None) -> grpc.StatusCode:
+    with grpc.insecure_channel(berth.http) as channel:
+        metadata = [("authorization", f"Bearer {secret}")] if secret else []
+        stream = path.endswith("StreamInfer")
+        call = (channel.stream_stream if stream else channel.unary_unary)(path)
+        try:
+            list(call(iter([b""]), metadata=metadata, timeout=30)) if stream else call(b"", metadata=metadata, timeout=30)
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+
+def test_every_role_at_every_route(berth, admin):
+    declare(berth, admin, "one")
+    secrets = {role: made(berth, admin, role) for role in ROLES}
+    for address, routes in ((berth.api, CONTROL), (berth.http, INFERENCE)):
+        for method, path, kind, roles in routes:
+            body = body_of(kind)
+            status, headers, _ = berth._call(address, method, path, body)
+            assert status == 401 and headers["www-authenticate"].startswith("Bearer"), (method, path, status)
+            for role, secret in secrets.items():
+                status, _, answer = berth._call(address, method, path, body, bearer(secret))
+                assert status != 401, (role, method, path, answer)
+                assert (status != 403) == (role in roles), (role, method, path, status, answer)
+    for path, roles in CALLS:
+        assert called(berth, path, None) == grpc.StatusCode.UNAUTHENTICATED, path
+        for role, secret in secrets.items():
+            code = called(berth, path, secret)
+            assert code != grpc.StatusCode.UNAUTHENTICATED, (role, path)
+            assert (code != grpc.StatusCode.PERMISSION_DENIED) == (role in roles), (role, path, code)
+
+
+def test_what_needs_no_token(berth, admin):
+    for path in ("/healthz", "/readyz", "/dashboard/"):
+        assert berth.control(path)[0] == 200, path
+    assert berth.get("/v2/health/live")[0] == 200
+    assert b"missing" not in berth.get("/v2/health/ready")[2]
+    assert called(berth, SERVICE + "ServerLive", None) == grpc.StatusCode.OK
+    assert berth.control("/v1/sources/none/webhook", "POST", "{}")[0] == 404, "webhooks prove a secret of their own"
+
+
+def test_a_token_holds_where_it_was_given(berth, admin):
+    declare(berth, admin, "fraud-1", "other")
+    declare(berth, admin, "fraud-1", namespace="shop")
+    caller = bearer(made(berth, admin, "caller", namespaces=["default"], models=["fraud-*"]))
+
+    def asked(path: str) -> tuple[int, str]:
+        status, _, body = berth.post(path, TWO, caller)
+        return status, body.decode()
+
+    assert asked("/v2/models/fraud-1/infer")[0] not in (401, 403, 404)
+    forbidden, unknown = asked("/v2/models/other/infer"), asked("/v2/models/never/infer")
+    assert forbidden[0] == unknown[0] == 404
+    assert forbidden[1].replace("other", "never") == unknown[1], "what is forbidden looks as what is unknown"
+    assert asked("/namespaces/shop/v2/models/fraud-1/infer")[0] == 404
+    assert json.loads(berth._call(berth.http, "GET", "/v2/models", headers=caller)[2]) == {"models": ["fraud-1"]}
+    index = json.loads(berth.post("/v2/repository/index", {}, caller)[2])
+    assert {row["name"] for row in index} == {"fraud-1"}
+    assert berth._call(berth.http, "GET", "/v2/models/other", headers=caller)[0] == 404
+    assert berth.post("/functions/none", {}, caller)[0] == 403, "functions are in no namespace"
+
+    deployer = bearer(made(berth, admin, "deployer", namespaces=["shop"]))
+
+    def declared(manifest: dict, path: str = "/v1/apply") -> int:
+        return berth.control(path, "POST", json.dumps(manifest), deployer)[0]
+
+    elsewhere, inside = deployment("new", "add"), deployment("new", "add")
+    inside["metadata"]["namespace"] = "shop"
+    assert declared(elsewhere) == 403 and declared(inside) == 200
+    for path in ("/v1/plan", "/v1/validate"):
+        assert declared(elsewhere, path) == 403 and declared(inside, path) == 200, path
+    assert berth.control("/v1/plan?delete=other", "POST", json.dumps(inside), deployer)[0] == 403
+    assert berth.control("/v1/namespaces/shop/deployments", headers=deployer)[0] == 200
+    assert berth.control("/v1/namespaces/default/deployments", headers=deployer)[0] == 403
+    assert berth.control("/v1/deployments", headers=deployer)[0] == 403
+    assert berth.control("/v1/deployments/shop%2Ffraud-1", "DELETE", headers=deployer)[0] == 403
+    assert berth.control("/v1/tokens", headers=deployer)[0] == 403
+
+
+def test_code_comes_from_admins_alone(berth, admin):
+    card = deployment("code", "add")
+    card["spec"]["model"] = {"format": "python", "card": {"anything": "at all"}}
+    deployer = bearer(made(berth, admin, "deployer"))
+    # One that is not even a card is refused as such; a whole one is in the tests of the control API.
+    assert berth.control("/v1/apply", "POST", json.dumps(card), deployer)[0] in (403, 422)
+    assert berth.control("/v1/deployments/code", headers=deployer)[0] == 404
+
+
+def test_revoked_and_expired_tokens_open_nothing(berth, admin):
+    secret = made(berth, admin, "viewer")
+    name = secret.split("_")[1]
+    assert berth.control("/v1/nodes", headers=bearer(secret))[0] == 200
+    listed = json.loads(berth.control("/v1/tokens", headers=bearer(admin))[2])["items"]
+    one = next(token for token in listed if token["metadata"]["name"] == name)
+    assert "lastUsedAt" in one["status"] and secret not in json.dumps(listed)
+    assert berth.control(f"/v1/tokens/{name}", "DELETE", headers=bearer(admin))[0] == 200
+    until("the revocation at the API", lambda: berth.control("/v1/nodes", headers=bearer(secret))[0] == 401)
+    until("the revocation at the gateway", lambda: berth._call(berth.http, "GET", "/v2/models", headers=bearer(secret))[0] == 401)
+    short = made(berth, admin, "viewer", expires=1)
+    until("the token to expire", lambda: berth.control("/v1/nodes", headers=bearer(short))[0] == 401)
+
+
+def test_tokens_outlive_the_server_and_are_nowhere_in_clear(berth, admin, tmp_path):
+    secret = made(berth, admin, "viewer")
+    assert berth.stop() == 0
+    needle = secret.split("_")[2].encode()
+    for file in berth.data.rglob("*"):
+        if file.is_file():
+            assert needle not in file.read_bytes(), file
+    assert needle.decode() not in berth.logged()
+    berth.start("--auth", "tokens")
+    until("the token to be known again", lambda: berth.control("/v1/nodes", headers=bearer(secret))[0] == 200)
+    assert (berth.data / "admin.token").read_text().strip() == admin, "no second one is made"
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic YTpi", "Bearer berth_aaaaaaaaaa_" + "a" * 52, "bearer x", "Bearer " + "é" * 20])
+def test_what_is_no_token_opens_nothing(berth, admin, header):
+    for address, path in ((berth.api, "/v1/nodes"), (berth.http, "/v2/models")):
+        status, _, _ = berth._call(address, "GET", path, headers={"authorization": header.encode("utf-8")})
+        assert status == 401, (address, status)
+
+
+def test_a_megabyte_of_token_costs_nothing(berth, admin):
+    for address, path in ((berth.api, "/v1/nodes"), (berth.http, "/v2/models")):
+        try:
+            status = berth._call(address, "GET", path, headers={"authorization": "Bearer " + "x" * (1 << 20)})[0]
+        except OSError:
+            status = 431  # It hung up before all of it was sent.
+        assert status in (400, 401, 431), status
+        assert berth._call(address, "GET", path, headers=bearer(admin))[0] == 200
+
+
+def test_a_client_cannot_say_who_it_is(berth, admin):
+    forged = {"berth-principal": json.dumps({"name": "token:x", "grants": [{"role": "admin"}]})}
+    assert berth.control("/v1/nodes", headers=forged)[0] == 401
+    viewer = made(berth, admin, "viewer")
+    assert berth.control("/v1/tokens", headers=forged | bearer(viewer))[0] == 403
+
+
+def test_eight_callers_at_once(berth, admin):
+    declare(berth, admin, "one")
+    secrets = [made(berth, admin, "viewer") for _ in range(8)]
+    revoked = secrets[::2]
+
+    def work(secret: str) -> list[int]:
+        return [berth.control("/v1/deployments/one", headers=bearer(secret))[0] for _ in range(50)]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(set(statuses) == {200} for statuses in pool.map(work, secrets))
+        ended = pool.map(lambda secret: berth.control(f"/v1/tokens/{secret.split('_')[1]}", "DELETE", headers=bearer(admin))[0], revoked)
+        assert set(ended) == {200}
+        for secret, statuses in zip(secrets, pool.map(work, secrets), strict=True):
+            assert statuses[-1] == (401 if secret in revoked else 200)
