@@ -184,13 +184,30 @@ def test_a_token_holds_where_it_was_given(berth, admin):
     assert berth.control("/v1/tokens", headers=deployer)[0] == 403
 
 
+CARD = {
+    "schemaVersion": "3.1.0",
+    "metadata": {"name": "code", "version": "0.1.0", "description": "Runs what it likes", "owner": "a@example.com", "tags": []},
+    "runtime": {"framework": "custom", "framework_version": "1.0", "python_version": "3.11", "dependencies": []},
+    "artifacts": {"storage_type": "s3", "model_path": "s3://models/code/v0.1.0/model.bin"},
+    "code": {"repository": "https://git.example.com/code.git", "path": "src/", "ref": "v0.1.0", "entrypoint": "src.model"},
+    "interface": {"input_schema": {"type": "object"}, "output_schema": {"type": "object"}},
+    "resources": {"cpu": 0.5, "memory": "512Mi"},
+}
+
+
 def test_code_comes_from_admins_alone(berth, admin):
-    card = deployment("code", "add")
-    card["spec"]["model"] = {"format": "python", "card": {"anything": "at all"}}
-    deployer = bearer(made(berth, admin, "deployer"))
-    # One that is not even a card is refused as such; a whole one is in the tests of the control API.
-    assert berth.control("/v1/apply", "POST", json.dumps(card), deployer)[0] in (403, 422)
-    assert berth.control("/v1/deployments/code", headers=deployer)[0] == 404
+    pinned = {"card": CARD, "repository": "https://git.example.com/code.git", "ref": "v0.1.0", "commit": "a" * 40, "codeCommit": "b" * 40}
+    manifest = deployment("code", "add")
+    manifest["spec"]["model"] = {"format": "python", "card": pinned}
+
+    def declared(secret: str) -> tuple[int, bytes]:
+        status, _, body = berth.control("/v1/apply?dryRun=true", "POST", json.dumps(manifest), bearer(secret))
+        return status, body
+
+    status, body = declared(admin)
+    assert status == 200, body
+    status, body = declared(made(berth, admin, "deployer"))
+    assert status == 403, body
 
 
 def test_revoked_and_expired_tokens_open_nothing(berth, admin):

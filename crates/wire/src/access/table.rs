@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::SystemTime,
@@ -58,6 +58,8 @@ pub struct Access {
     /// Token of this process for calls to its own ports.
     own: Secret,
     table: ArcSwap<Table>,
+    /// Held while a table takes the place of another, so that an older one never comes last.
+    learning: Mutex<()>,
 }
 
 /// Tokens by id.
@@ -105,7 +107,14 @@ impl Access {
 
     fn new(required: bool) -> Self {
         let own = Secret::generate();
-        Self { required, inline_cards: !required, certificates: Vec::new(), own, table: ArcSwap::default() }
+        Self {
+            required,
+            inline_cards: !required,
+            certificates: Vec::new(),
+            own,
+            table: ArcSwap::default(),
+            learning: Mutex::default(),
+        }
     }
 
     /// Lets deployers declare model cards inside manifests.
@@ -147,6 +156,7 @@ impl Access {
 
     /// Replaces the tokens by what the store says now. An older snapshot is ignored.
     pub fn learn(&self, snapshot: &Snapshot) {
+        let _alone = self.learning.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.table.load();
         if before.revision.is_some_and(|revision| revision > snapshot.revision) {
             return;
@@ -164,6 +174,7 @@ impl Access {
 
     /// Forgets the revision, so that a snapshot of another store, which counts from elsewhere, is taken.
     pub fn forget_revision(&self) {
+        let _alone = self.learning.lock().unwrap_or_else(PoisonError::into_inner);
         self.table.rcu(|table| {
             let tokens = table.tokens.iter().map(|(id, known)| (id.clone(), known.clone())).collect();
             Table { revision: table.revision.map(|_| 0), tokens, records: Arc::clone(&table.records) }
