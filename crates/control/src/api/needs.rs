@@ -163,7 +163,7 @@ mod tests {
         for (path, methods, _) in routes() {
             for method in methods {
                 let method: Method = method.to_uppercase().parse().expect("a method");
-                let filled = path.replace('{', "").replace('}', "");
+                let filled = path.replace(['{', '}'], "");
                 assert!(of(&method, &filled).is_some(), "{method} {path}: name its action in NEEDS");
             }
         }
@@ -185,7 +185,7 @@ mod tests {
             let asker = Asker(Some(Arc::new(Principal { name: "x".into(), grants: vec![Grant::everywhere(role)] })));
             for (methods, pattern, action, _) in NEEDS {
                 let method: Method = methods.split(' ').next().and_then(|one| one.parse().ok()).expect("a method");
-                let filled = pattern.replace('{', "").replace('}', "");
+                let filled = pattern.replace(['{', '}'], "");
                 let need = of(&method, &filled).expect("it is listed");
                 if need.action == *action {
                     assert_eq!(need.check(&asker).is_ok(), action.allows(role), "{role} {methods} {pattern}");
