@@ -18,7 +18,7 @@ def test_an_alias_comes_changes_and_goes_with_commits(world):
     for id in ("one", "two"):
         world.registry.deploy(id, model, "1.0.0")
     world.registry.write("aliases/numbers.yaml", alias(("one", 1)))
-    world.registry.commit("Deploy two, and a name for one")
+    world.push("Deploy two, and a name for one")
     fleet = world.start()
     world.until_ready("one", "1.0.0")
 
