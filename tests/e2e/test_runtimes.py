@@ -132,7 +132,7 @@ def test_mlserver_serves_models_of_real_libraries(berth, tmp_path):
     # What the repository has is what is loaded.
     repository = berth.data / "runtimes" / "started"
     assert len(list(repository.iterdir())) == len(kinds)
-    berth.run("delete", "deployment", "team/sklearn")
+    berth.run("delete", "deployment", "team/sklearn", "-n", "default")
     until("the model's folder to go", lambda: len(list(repository.iterdir())) == len(kinds) - 1)
     (pid,) = pids(berth)
     assert berth.stop() == 0
