@@ -23,7 +23,7 @@ def test_an_alias_comes_changes_and_goes_with_commits(world):
     world.until_ready("one", "1.0.0")
 
     def shares() -> dict[str, int]:
-        listed = fleet.listed("get", "aliases")
+        listed = fleet.listed("aliases")
         return {target["deployment"]: target["share"] for one in listed for target in one["status"]["targets"]}
 
     until("the alias", lambda: shares() == {"one": 100})
@@ -37,4 +37,4 @@ def test_an_alias_comes_changes_and_goes_with_commits(world):
     assert shares() == {"one": 75, "two": 25}, "a commit that is refused changes nothing"
     (world.registry.work / "aliases/numbers.yaml").unlink()
     world.push("Drop the name")
-    until("the alias is gone", lambda: not fleet.listed("get", "aliases"))
+    until("the alias is gone", lambda: not fleet.listed("aliases"))
