@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{allocator, failure::Failure};
 
-/// Threads for blocking work: reads of the store and hashes of local artifacts. Several, so that a large artifact
-/// does not delay other applies.
+/// Threads for blocking work: reads of the store, metrics, parsing of manifests. Artifacts are hashed by threads of their
+/// own.
 const BLOCKING: usize = 4;
 
 /// Idle time after which such a thread ends and frees its memory.
