@@ -108,12 +108,8 @@ fn aliases_lead_to_deployments_of_the_commit() {
 #[test]
 fn a_wrong_alias_is_refused_at_its_place() {
     for (from, to, said) in [
-        (
-            "second",
-            "secnod",
-            "aliases/iris.yaml:7:20: spec.targets[1].deployment: the registry has no deployment \"secnod\"; did you mean \"second\"?",
-        ),
-        ("{name: iris}", "{name: second}", "metadata.name: second is declared in models/staging/second.yaml, too"),
+        ("second", "secnod", "no deployment \"secnod\" (spec.targets[1].deployment)\n --> aliases/iris.yaml:7:20"),
+        ("{name: iris}", "{name: second}", "second is declared in models/staging/second.yaml, too"),
         ("{name: iris}", "{name: iris, namespace: team}", "team/iris is not in the namespace of a registry"),
         ("kind: Alias", "kind: ModelDeployment", "aliases/iris.yaml"),
         ("weight: 90", "weight: -1", "-1 is too low"),
@@ -135,9 +131,7 @@ fn a_worker_has_every_version_that_the_matrix_lets_it_read() {
     let text = std::fs::read_to_string(world.registry().join("workers/worker-a.yaml")).expect("the worker");
     let line =
         text.lines().find(|line| line.starts_with("supported_schema_versions")).expect("its versions").to_owned();
-    for (own, reads) in [("3.1.0", &["3.1.0", "3.0.0"][..]), ("3.0.0", &["3.0.0"])] {
-        let own = format!("supported_schema_versions: ['{own}']");
-        world.write("workers/worker-a.yaml", &text.replace(&line, &own));
-        assert_eq!(versions(&desired(&world)), reads, "{own}");
-    }
+    // The card is of 3.1.0: a worker with less would be refused.
+    world.write("workers/worker-a.yaml", &text.replace(&line, "supported_schema_versions: ['3.1.0']"));
+    assert_eq!(versions(&desired(&world)), ["3.1.0", "3.0.0"]);
 }
