@@ -109,7 +109,7 @@ fn aliases_lead_to_deployments_of_the_commit() {
 fn a_wrong_alias_is_refused_at_its_place() {
     for (from, to, said) in [
         ("second", "secnod", "no deployment \"secnod\" (spec.targets[1].deployment)\n --> aliases/iris.yaml:7:20"),
-        ("{name: iris}", "{name: second}", "second is declared in models/staging/second.yaml, too"),
+        ("{name: iris}", "{name: third}", "third is declared in models/staging/third.yaml, too"),
         ("{name: iris}", "{name: iris, namespace: team}", "team/iris is not in the namespace of a registry"),
         ("kind: Alias", "kind: ModelDeployment", "aliases/iris.yaml"),
         ("weight: 90", "weight: -1", "-1 is too low"),
@@ -117,6 +117,7 @@ fn a_wrong_alias_is_refused_at_its_place() {
     ] {
         let world = World::new();
         world.write("models/staging/second.yaml", &world.manifest("second", "v1.2.3"));
+        world.write("models/staging/third.yaml", &world.manifest("third", "v1.2.3"));
         world.write("aliases/iris.yaml", &ALIAS.replace(from, to));
         let report = world.validate();
         assert_eq!(report.outcome, berth_registry::Outcome::InvalidDeploymentManifest, "{to}");
