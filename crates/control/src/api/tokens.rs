@@ -47,7 +47,8 @@ pub(super) async fn follow(
                 }
                 tokio::select! {
                     () = of_store(&access, &handle, first) => sleep(EVERY).await,
-                    changed = leadership.changed() => if changed.is_err() { return },
+                    // Nobody tells a process that is alone: it leads for good.
+                    Ok(()) = leadership.changed() => {}
                 }
             }
             None => {
