@@ -190,6 +190,8 @@ CARD = {
     "runtime": {"framework": "custom", "framework_version": "1.0", "python_version": "3.11", "dependencies": []},
     "artifacts": {"storage_type": "s3", "model_path": "s3://models/code/v0.1.0/model.bin"},
     "code": {"repository": "https://git.example.com/code.git", "path": "src/", "ref": "v0.1.0", "entrypoint": "src.model"},
+    "preprocessing": {"module": "src.preprocessing", "function": "prepare"},
+    "postprocessing": {"module": "src.postprocessing", "function": "finish"},
     "interface": {"input_schema": {"type": "object"}, "output_schema": {"type": "object"}},
     "resources": {"cpu": 0.5, "memory": "512Mi"},
 }

@@ -56,7 +56,8 @@ pub(crate) struct ServerArgs {
     /// Address of the control API
     #[arg(long, value_name = "ADDR", env = "BERTH_API_ADDR", default_value = "127.0.0.1:8081", value_parser = values::socket)]
     pub(crate) api: SocketAddr,
-    /// Allow inference, the control API and the store without TLS on addresses that other machines can reach
+    /// Allow inference, the control API and the store without TLS, and clients without authentication, on addresses that
+    /// other machines can reach
     #[arg(long, value_name = "BOOL", env = "BERTH_INSECURE", default_value = "false", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     pub(crate) insecure: bool,
@@ -220,7 +221,8 @@ pub(crate) struct ServerSettings {
 impl ServerSettings {
     /// Warning for ports that others can reach; `None`: there is nothing to say.
     pub(crate) fn warning(&self) -> Option<String> {
-        tls::warning(&[("--http", self.http), ("--api", self.api)], self.tls.as_ref())
+        let listens = [("--http", self.http), ("--api", self.api)];
+        tls::warning(&listens, self.tls.as_ref(), self.auth == Auth::Tokens)
     }
 
     /// Settings of the planner.
@@ -262,6 +264,7 @@ impl ServerSettings {
     pub(crate) fn new(args: ServerArgs, name: WorkerId) -> Result<Self, Failure> {
         let listens = [("--http", args.http), ("--api", args.api)];
         let tls = args.tls.settings(&listens, args.insecure)?;
+        tls::authenticated(&listens, tls.as_ref(), args.auth == Auth::Tokens, args.insecure)?;
         apart(&listens)?;
         let json = match args.log_format {
             LogFormat::Auto => !std::io::stderr().is_terminal(),

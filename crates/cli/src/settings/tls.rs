@@ -175,8 +175,28 @@ pub(crate) fn scheme(has_tls: bool) -> &'static str {
     if has_tls { "https" } else { "http" }
 }
 
-/// Warning for ports that others can reach.
-pub(crate) fn warning(listens: &[Listens], tls: Option<&ClientTls>) -> Option<String> {
+/// Refuses addresses that others can reach, for ports that ask nobody for a token or a certificate.
+///
+/// # Errors
+/// [`Failure::Usage`] with the remedies.
+pub(crate) fn authenticated(
+    listens: &[Listens],
+    tls: Option<&ClientTls>,
+    tokens: bool,
+    insecure: bool,
+) -> Result<(), Failure> {
+    let asks = tokens || tls.is_some_and(|tls| !tls.admits_all());
+    match reachable(listens).next() {
+        Some((flag, address)) if !asks && !insecure => Err(Failure::Usage(format!(
+            "{flag} {address} can be reached by others, and whoever reaches it may do everything: give --auth tokens, or \
+             --tls-client-ca FILE for clients with certificates; --insecure does without"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Warning for ports that others can reach; `tokens`: they ask for one.
+pub(crate) fn warning(listens: &[Listens], tls: Option<&ClientTls>, tokens: bool) -> Option<String> {
     let open: Vec<String> = reachable(listens).map(|(flag, address)| format!("{flag} {address}")).collect();
     let open = open.join(" and ");
     match tls {
@@ -184,8 +204,8 @@ pub(crate) fn warning(listens: &[Listens], tls: Option<&ClientTls>) -> Option<St
         None => Some(format!(
             "--insecure: {open} can be reached by others without TLS: whoever reads the network reads and changes everything"
         )),
-        Some(tls) if tls.admits_all() => Some(format!(
-            "{open} can be reached by others: --tls-clients required lets in only clients with a certificate"
+        Some(tls) if tls.admits_all() && !tokens => Some(format!(
+            "--insecure: {open} can be reached by others, and whoever reaches it may do everything: --auth tokens asks who they are"
         )),
         Some(_) => None,
     }
@@ -295,11 +315,30 @@ mod tests {
         let listens = |address: &str| [("--api", address.parse().expect("an address"))];
         let warned = |words: &str, address: &str| {
             let tls = settings(words, address, true).expect("settings");
-            warning(&listens(address), tls.as_ref())
+            warning(&listens(address), tls.as_ref(), false)
         };
         assert_eq!(warned("", "127.0.0.1:80"), None);
         assert!(warned("", "10.0.0.7:80").is_some_and(|text| text.contains("without TLS")));
-        assert!(warned("--tls self", "10.0.0.7:80").is_some_and(|text| text.contains("--tls-clients")));
+        assert!(warned("--tls self", "10.0.0.7:80").is_some_and(|text| text.contains("--auth tokens")));
         assert_eq!(warned("--tls self --tls-client-ca a", "10.0.0.7:80"), None);
+    }
+
+    #[test]
+    fn ports_that_others_reach_ask_who_they_are() {
+        for (words, address, tokens, insecure, is_good) in [
+            ("", "127.0.0.1:80", false, false, true),
+            ("--tls self", "127.0.0.1:80", false, false, true),
+            ("--tls self", "10.0.0.7:80", false, false, false),
+            ("--tls self", "10.0.0.7:80", true, false, true),
+            ("--tls self", "10.0.0.7:80", false, true, true),
+            ("--tls self --tls-client-ca a", "10.0.0.7:80", false, false, true),
+            ("--tls self --tls-client-ca a --tls-clients optional", "10.0.0.7:80", false, false, false),
+        ] {
+            let tls = settings(words, address, true).expect("settings");
+            let listens = [("--http", address.parse().expect("an address"))];
+            let found = authenticated(&listens, tls.as_ref(), tokens, insecure);
+            assert_eq!(found.is_ok(), is_good, "{words} {address} {tokens} {insecure}");
+            assert!(found.is_ok() || found.is_err_and(|error| error.to_string().contains("--auth tokens")));
+        }
     }
 }
