@@ -232,6 +232,7 @@ def test_ten_minutes(tmp_path, authority):
     (tmp_path / "models").symlink_to(EXAMPLES)
     (tmp_path / "iris.json").write_text(json.dumps(IRIS))
     env = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1"}
+    env |= {"BERTH_HTTP_ADDR": server.http, "BERTH_API_ADDR": server.api, "BERTH_HTTP": server.http, "BERTH_API": server.api}
     # The servers of the block end with it, whatever happens in between.
     words = f"set -eu -o pipefail\ntrap 'kill $(jobs -p); wait' EXIT\n{script}"
     done = subprocess.run(["bash", "-c", words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=2 * PATIENCE)

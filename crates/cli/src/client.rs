@@ -204,6 +204,13 @@ impl Client {
             ))
         } else if error.is_timeout() {
             Failure::TimedOut(format!("{} did not answer in time", self.base()))
+        } else if self.base().scheme() == "https" && root(error).contains("connection closed") {
+            // With TLS 1.3 a client is refused after its own handshake is done, and the reason may come too late.
+            let base = self.base().as_str().trim_end_matches('/');
+            Failure::Failed(format!(
+                "{base} closed the connection: it may ask for a client certificate (--client-cert and --client-key), or not \
+                 trust the CA of the one that it got"
+            ))
         } else {
             Failure::doing(format!("cannot talk to {}", self.base()), root(error))
         }

@@ -171,7 +171,8 @@ impl Category {
 }
 
 /// Messages of git about its own damaged files.
-const BROKEN: [&str; 9] = [
+const BROKEN: [&str; 10] = [
+    "error: index file",
     "is corrupt",
     "error: object file",
     "inflate: data stream error",

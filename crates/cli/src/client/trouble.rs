@@ -2,14 +2,15 @@
 
 use std::error::Error;
 
+const OTHER_CA: &str =
+    "its certificate is of a CA that is not trusted here: name the CA's certificate with --ca FILE or BERTH_CA";
 const OTHER_NAMES: &str = "its certificate is for other names: call it by one of them";
 
 /// Parts of the words of TLS, and what a person does about them.
-const REMEDIES: [(&str, &str); 11] = [
-    (
-        "UnknownIssuer",
-        "its certificate is of a CA that is not trusted here: name the CA's certificate with --ca FILE or BERTH_CA",
-    ),
+const REMEDIES: [(&str, &str); 12] = [
+    ("UnknownIssuer", OTHER_CA),
+    // Another CA of the same name.
+    ("BadSignature", OTHER_CA),
     ("not valid for name", OTHER_NAMES),
     ("NotValidForName", OTHER_NAMES),
     ("certificate expired", "its certificate expired: the server needs a new one"),
@@ -47,6 +48,7 @@ mod tests {
     fn the_words_of_tls_lead_to_a_remedy() {
         for (error, says) in [
             (Error::InvalidCertificate(CertificateError::UnknownIssuer), "--ca FILE"),
+            (Error::InvalidCertificate(CertificateError::BadSignature), "--ca FILE"),
             (Error::InvalidCertificate(CertificateError::NotValidForName), "other names"),
             (Error::InvalidMessage(InvalidMessage::InvalidContentType), "http://"),
             (Error::AlertReceived(AlertDescription::CertificateRequired), "--client-cert"),

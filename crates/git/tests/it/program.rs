@@ -21,7 +21,7 @@ fn stand_in(script: &str) -> (TempDir, Arc<Git>) {
 }
 
 fn mirror(folder: &TempDir, git: &Arc<Git>, url: &str) -> Mirror {
-    let remote = Remote::parse(url, Protocols::default()).expect("a URL");
+    let remote = Remote::parse(url, Protocols::default().with_http()).expect("a URL");
     Mirror::open(Arc::clone(git), &folder.path().join("m"), remote, &stop()).expect("a mirror")
 }
 

@@ -318,7 +318,7 @@ fn a_failed_worker_is_avoided_until_its_failure_is_forgotten() {
     w.fail("iris", "a", berth_spec::FailureCategory::Runtime, None);
     w.settle();
     assert_eq!(w.placed("iris"), ["b"]);
-    assert!(rejection(&w, "iris", "a").contains("failed to load it: it broke"));
+    assert!(rejection(&w, "iris", "a").contains("failed to load it: runtime: it broke"));
     w.after(Policy::default().failure_memory);
     assert!(matches!(verdict(&w, "iris", "a"), WorkerVerdict::Fits { .. }));
 }

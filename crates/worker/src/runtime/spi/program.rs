@@ -284,7 +284,8 @@ mod tests {
         until(|| pid().is_some());
         let pid = pid().and_then(Pid::from_raw).expect("a number");
         drop(lasting);
-        assert!(rustix::process::test_kill_process_group(pid).is_err(), "nobody of its group is left");
+        // Orphans are in the group until somebody has collected them.
+        until(|| rustix::process::test_kill_process_group(pid).is_err());
     }
 
     #[test]
