@@ -8,7 +8,7 @@
 
 mod change;
 mod fleet;
-mod hop;
+pub(crate) mod hop;
 mod mend;
 pub(crate) mod proxy;
 mod registered;

@@ -12,10 +12,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use hdrhistogram::Histogram;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
     task::JoinSet,
 };
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 /// One request, ready to be sent.
 #[derive(Clone)]
@@ -45,6 +46,47 @@ const WARM_UP: Duration = Duration::from_millis(700);
 /// gRPC clients share connections as real ones do: this many streams on one.
 const STREAMS: usize = 16;
 
+/// How connections are encrypted.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    pub(crate) connector: TlsConnector,
+    pub(crate) name: ServerName<'static>,
+}
+
+/// One request over a connection of its own.
+pub(crate) async fn once((address, tls): (SocketAddr, Option<Tls>), request: &[u8]) -> Result<(u16, Bytes)> {
+    match tls {
+        None => HttpConnection::open(address).await?.call(request).await,
+        Some(tls) => {
+            let stream = tls.connector.connect(tls.name, connect(address).await?).await?;
+            HttpConnection::over(stream).call(request).await
+        }
+    }
+}
+
+/// Runs the load over HTTP/1.1, encrypted or not.
+pub(crate) async fn run_over(
+    (address, tls): (SocketAddr, Option<Tls>),
+    request: &Request,
+    concurrency: usize,
+    seconds: u64,
+) -> Result<Figures> {
+    let (Request::Http(bytes), Some(tls)) = (request, tls) else {
+        return run(address, request, concurrency, seconds).await;
+    };
+    let begin = Instant::now() + WARM_UP;
+    let end = begin + Duration::from_secs(seconds);
+    let mut callers = JoinSet::new();
+    for _ in 0..concurrency {
+        let (tls, bytes) = (tls.clone(), bytes.clone());
+        callers.spawn(async move {
+            let stream = tls.connector.connect(tls.name, connect(address).await?).await?;
+            http_caller(HttpConnection::over(stream), bytes, begin, end).await
+        });
+    }
+    gather(callers, seconds).await
+}
+
 /// Runs the load; any failed request is an error, because figures of failures mean nothing.
 pub(crate) async fn run(address: SocketAddr, request: &Request, concurrency: usize, seconds: u64) -> Result<Figures> {
     let begin = Instant::now() + WARM_UP;
@@ -53,7 +95,9 @@ pub(crate) async fn run(address: SocketAddr, request: &Request, concurrency: usi
     match request {
         Request::Http(bytes) => {
             for _ in 0..concurrency {
-                callers.spawn(http_caller(address, bytes.clone(), begin, end));
+                let bytes = bytes.clone();
+                callers
+                    .spawn(async move { http_caller(HttpConnection::open(address).await?, bytes, begin, end).await });
             }
         }
         Request::Grpc { path, message } => {
@@ -65,6 +109,10 @@ pub(crate) async fn run(address: SocketAddr, request: &Request, concurrency: usi
             }
         }
     }
+    gather(callers, seconds).await
+}
+
+async fn gather(mut callers: JoinSet<Result<Histogram<u64>>>, seconds: u64) -> Result<Figures> {
     let mut all = Histogram::<u64>::new(3)?;
     while let Some(caller) = callers.join_next().await {
         all.add(caller??)?;
@@ -74,8 +122,12 @@ pub(crate) async fn run(address: SocketAddr, request: &Request, concurrency: usi
     Ok(Figures { per_second: all.len() as f64 / seconds as f64, p50: quantile(0.5), p99: quantile(0.99) })
 }
 
-async fn http_caller(address: SocketAddr, request: Bytes, begin: Instant, end: Instant) -> Result<Histogram<u64>> {
-    let mut connection = HttpConnection::open(address).await?;
+async fn http_caller<S: AsyncRead + AsyncWrite + Unpin>(
+    mut connection: HttpConnection<S>,
+    request: Bytes,
+    begin: Instant,
+    end: Instant,
+) -> Result<Histogram<u64>> {
     let mut seen = Histogram::new(3)?;
     loop {
         let sent = Instant::now();
@@ -91,21 +143,32 @@ async fn http_caller(address: SocketAddr, request: Bytes, begin: Instant, end: I
 }
 
 /// A kept-alive HTTP/1.1 connection that reads responses with a content length.
-pub(crate) struct HttpConnection {
-    stream: TcpStream,
+pub(crate) struct HttpConnection<S = TcpStream> {
+    stream: S,
     buffer: BytesMut,
 }
 
 impl HttpConnection {
     pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: BytesMut::with_capacity(1 << 16) })
+        Ok(Self::over(connect(address).await?))
+    }
+}
+
+async fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
+    fn over(stream: S) -> Self {
+        Self { stream, buffer: BytesMut::with_capacity(1 << 16) }
     }
 
     /// Sends the bytes of a request and reads the answer to it.
     pub(crate) async fn call(&mut self, request: &[u8]) -> Result<(u16, Bytes)> {
         self.stream.write_all(request).await?;
+        self.stream.flush().await?;
         let (status, head, length) = loop {
             if let Some(found) = head(&self.buffer)? {
                 break found;

@@ -6,12 +6,14 @@
 
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
+mod auth;
 mod cluster;
 mod echo;
 mod engine;
 mod load;
 mod memory;
 mod miss;
+mod overload;
 mod page;
 mod payload;
 mod planning;
@@ -30,7 +32,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 pub(crate) struct Arguments {
     /// The release binary of `berth`.
-    #[arg(long, default_value = "target/release/berth")]
+    #[arg(long, default_value = "target/release-lto/berth")]
     berth: PathBuf,
     /// Another binary of `berth`, measured beside the first: before and after a change, in one run.
     #[arg(long)]
@@ -103,6 +105,12 @@ fn main() -> Result<()> {
     }
     if wants("plan") {
         page.plan(&planning::measure(&arguments)?);
+    }
+    if wants("overload") {
+        page.overload(&load.block_on(overload::measure(&arguments))?);
+    }
+    if wants("auth") {
+        page.auth(&load.block_on(auth::measure(&arguments))?);
     }
     let text = page.finish();
     println!("{text}");

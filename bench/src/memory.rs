@@ -97,11 +97,16 @@ pub(crate) async fn register(api: SocketAddr, artifact: &Path, range: std::ops::
             artifact.display()
         )?;
     }
+    apply(api, &body).await
+}
+
+/// Declares what a text of manifests says.
+pub(crate) async fn apply(api: SocketAddr, manifests: &str) -> Result<()> {
     let head = format!(
         "POST /v1/apply HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/yaml\r\ncontent-length: {}\r\n\r\n",
-        body.len()
+        manifests.len()
     );
-    let (status, answer) = HttpConnection::open(api).await?.call((head + &body).as_bytes()).await?;
+    let (status, answer) = HttpConnection::open(api).await?.call((head + manifests).as_bytes()).await?;
     ensure!(status == 200, "apply: {status} {}", String::from_utf8_lossy(&answer));
     Ok(())
 }

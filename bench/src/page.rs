@@ -5,9 +5,11 @@ use std::{fmt::Write as _, time::Duration};
 use anyhow::Result;
 
 use crate::{
+    auth,
     engine::Engine,
     memory::Memory,
     miss::Miss,
+    overload::Overload,
     planning::Plan,
     throughput::{CONCURRENCIES, Row},
 };
@@ -181,6 +183,76 @@ impl Page {
         );
     }
 
+    pub(crate) fn overload(&mut self, overload: &Overload) {
+        let _ = write!(
+            self.text,
+            "\n## Overload\n\nOne model whose run takes {} and that answers {:.0} requests/s of callers who wait for their answers. Requests come at 80 % and at 200 % of \
+             that, at random moments, over as many connections as it takes, whether earlier ones were answered or not. Milliseconds at the client, from the moment at \
+             which a request should have been sent; what comes in the first three seconds is not counted.\n\n\
+             | load | way | answered/s | p50 ms | p99 ms | refused/s | refusal p50 ms | refusal p99 ms | reasons |\n|---|---|---|---|---|---|---|---|---|\n",
+            micros(overload.run),
+            overload.capacity
+        );
+        for row in &overload.rows {
+            let refused = row.refused.per_second > 0.0;
+            let told = |latency| if refused { millis(latency) } else { String::new() };
+            let reasons: Vec<&str> = row.reasons.keys().map(String::as_str).collect();
+            let _ = writeln!(
+                self.text,
+                "| {} % ({:.0}/s) | {} | {:.0} | {} | {} | {:.0} | {} | {} | {} |",
+                row.percent,
+                row.offered,
+                row.way,
+                row.admitted.per_second,
+                millis(row.admitted.p50),
+                millis(row.admitted.p99),
+                row.refused.per_second,
+                told(row.refused.p50),
+                told(row.refused.p99),
+                reasons.join(", ")
+            );
+        }
+        let find = |way: &str, percent| overload.rows.iter().find(|row| row.way == way && row.percent == percent);
+        for way in ["Berth", "Berth, maxWait 5ms"] {
+            let (Some(usual), Some(storm)) = (find(way, 80), find(way, 200)) else { continue };
+            let ratio = storm.admitted.p99.as_secs_f64() / usual.admitted.p99.as_secs_f64();
+            self.bar(
+                format!("{way}: p99 of what is answered at 200 % of the capacity at most 1.5 times that at 80 %"),
+                format!("{ratio:.2} times"),
+                ratio <= 1.5,
+            );
+            self.bar(
+                format!("{way}: refused in less than 5 ms (p99 at 200 %)"),
+                format!("{} ms", millis(storm.refused.p99)),
+                storm.refused.p99 < Duration::from_millis(5),
+            );
+        }
+    }
+
+    pub(crate) fn auth(&mut self, rows: &[auth::Row]) {
+        self.text.push_str(
+            "\n## Authentication and TLS\n\nThe same server without authentication, with tokens, and with tokens over TLS 1.3; iris over REST in JSON, on connections that are kept. The \
+             median of three rounds in turn.\n\n| callers | server | requests/s | p50 µs |\n|---|---|---|---|\n",
+        );
+        for row in rows {
+            let _ =
+                writeln!(self.text, "| {} | {} | {:.0} | {} |", row.callers, row.mode, row.per_second, plain(row.p50));
+        }
+        let find = |mode: &str, callers| rows.iter().find(|row| row.mode == mode && row.callers == callers);
+        if let (Some(off), Some(tokens)) = (find(auth::OFF, 1), find(auth::TOKENS, 1)) {
+            let cost = (tokens.p50.as_secs_f64() - off.p50.as_secs_f64()) * 1e6;
+            self.bar("A token costs at most 3 µs (p50, one caller)", format!("{cost:.1} µs"), cost <= 3.0);
+        }
+        if let (Some(tokens), Some(tls)) = (find(auth::TOKENS, auth::MOST), find(auth::TLS, auth::MOST)) {
+            let lost = (1.0 - tls.per_second / tokens.per_second) * 100.0;
+            self.bar(
+                format!("TLS costs at most 5 % of the throughput ({} callers)", auth::MOST),
+                format!("{lost:.1} %"),
+                lost <= 5.0,
+            );
+        }
+    }
+
     pub(crate) fn plan(&mut self, plans: &[Plan]) {
         self.text.push_str("\n## Planning\n\n| workers | deployments | full plan from nothing, ms | one change, ms | one miss, ms |\n|---|---|---|---|---|\n");
         for plan in plans {
@@ -228,6 +300,11 @@ pub(crate) fn machine() -> Result<String> {
     let kernel = fs_err::read_to_string("/proc/sys/kernel/osrelease")?;
     let cores = std::thread::available_parallelism()?;
     Ok(format!("{cores} cores of {}, {} GiB, Linux {}", cpu.trim(), memory >> 20, kernel.trim()))
+}
+
+/// Milliseconds with two digits.
+fn millis(duration: Duration) -> String {
+    format!("{:.2}", duration.as_secs_f64() * 1e3)
 }
 
 /// Whole microseconds.

@@ -1,6 +1,6 @@
 //! What must hold for any bytes that a model's process sends.
 
-use berth_worker::runtime::python::frame::{Broken, PREFIX, prefix, read};
+use berth_worker::runtime::process::frame::{Broken, PREFIX, prefix, read};
 
 /// A frame is what was sent, no more; anything else is refused, and nothing is taken for bytes that did not come.
 pub(crate) fn frame(data: &[u8]) {

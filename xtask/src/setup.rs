@@ -23,7 +23,7 @@ pub(crate) struct Made {
 pub(crate) fn engine_and_models(workspace: &Workspace) -> Result<Made> {
     let python = Environment::ensure(workspace, "models", "examples/models/requirements.txt")?;
     let engine = engine(workspace, &python)?;
-    for profile in ["debug", "release"] {
+    for profile in ["debug", "release", "release-lto"] {
         beside(&engine, &workspace.target(profile))?;
     }
     models(workspace, &python)?;

@@ -28,7 +28,7 @@ use self::{
 };
 use crate::{debian, deny, dist, python, setup, workspace::Workspace};
 
-pub(crate) use self::stages::LIMIT;
+pub(crate) use self::{rust::programs, stages::LIMIT};
 
 /// Tests to run; all where nothing is chosen.
 #[derive(Args)]

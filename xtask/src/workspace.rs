@@ -29,7 +29,7 @@ impl Workspace {
         self.root.join(".cache").join(below)
     }
 
-    /// Folder of cargo's binaries of `profile` (`debug` or `release`).
+    /// Folder of cargo's binaries of `profile` (`debug`, `release` or `release-lto`).
     pub(crate) fn target(&self, profile: &str) -> PathBuf {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from);
         self.root.join(target).join(profile)

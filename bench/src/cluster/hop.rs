@@ -46,7 +46,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
     let mut ways = vec![(DIRECT, worker), (BERTH, gateway)];
     let (bare, _bare) = proxy(worker)?;
     ways.push((BARE, bare));
-    let envoy = arguments.envoy.as_deref().map(|bin| envoy(bin, worker)).transpose()?;
+    let envoy = arguments.envoy.as_deref().map(|bin| envoy(bin, worker, None)).transpose()?;
     ways.extend(envoy.iter().map(|(address, _)| (ENVOY, *address)));
     for (way, address) in &ways {
         until(way, || async { Ok(load::run(*address, &TABULAR.json(), 1, 1).await.ok()) }).await?;
@@ -75,8 +75,9 @@ fn proxy(behind: SocketAddr) -> Result<(SocketAddr, Server)> {
     Ok((address, Server::spawn("bare proxy", &mut command, scratch("proxy")?)?))
 }
 
-/// Envoy as a team would put it before a model server: routes by prefix, HTTP/2 behind, least requests.
-fn envoy(bin: &Path, behind: SocketAddr) -> Result<(SocketAddr, Server)> {
+/// Envoy as a team would put it before a model server: routes by prefix, HTTP/2 behind, least requests. `most` is the bound of its circuit
+/// breaker on requests at once.
+pub(crate) fn envoy(bin: &Path, behind: SocketAddr, most: Option<u32>) -> Result<(SocketAddr, Server)> {
     let address = free()?;
     let files = scratch("envoy")?;
     let socket = |at: SocketAddr| json!({"socket_address": {"address": at.ip().to_string(), "port_value": at.port()}});
@@ -97,6 +98,7 @@ fn envoy(bin: &Path, behind: SocketAddr) -> Result<(SocketAddr, Server)> {
         }]}]}],
         "clusters": [{
             "name": "worker", "type": "STATIC", "lb_policy": "LEAST_REQUEST",
+            "circuit_breakers": {"thresholds": [{"max_requests": most.unwrap_or(1_024)}]},
             "typed_extension_protocol_options": {protocol: {
                 "@type": format!("type.googleapis.com/{protocol}"),
                 "explicit_http_config": {"http2_protocol_options": {}},

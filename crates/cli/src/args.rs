@@ -29,7 +29,7 @@ const LONG_HELP: &str = "Start here:
   berth explain iris                     explain where its replicas are, and why
 
 Results go to standard output, logs and errors to standard error. NO_COLOR turns colours off.
-BERTH_API is the address of the control API, BERTH_HTTP that of the gateway.
+BERTH_API is the address of the control API, BERTH_HTTP that of the gateway; `berth login` keeps both in a context.
 
 Exit codes:
   0  done
@@ -89,8 +89,17 @@ pub(crate) enum Command {
     Drain(commands::drain::DrainArgs),
     /// Show the sources of deployments, or synchronize them now
     Source(commands::source::SourceArgs),
+    /// Log in to a server: check its address, and keep it with a token as a context
+    Login(commands::login::LoginArgs),
+    /// Show who you are to the server, and what you may do
+    #[command(name = "whoami")]
+    WhoAmI(commands::whoami::WhoAmIArgs),
+    /// List, choose and delete contexts: servers that you have logged in to
+    Context(commands::context::ContextArgs),
     /// Make, list and revoke tokens of clients
     Token(commands::token::TokenArgs),
+    /// Show who changed what, and who was refused
+    Audit(commands::audit::AuditArgs),
     /// Check manifests without a server
     Validate(commands::validate::ValidateArgs),
     /// Create and inspect the certificates of a cluster

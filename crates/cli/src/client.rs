@@ -252,14 +252,17 @@ async fn refused(response: Response) -> Failure {
     let status = response.status();
     let body = response.bytes().await.unwrap_or_default();
     let message = match serde_json::from_slice::<ErrorBody>(&body) {
-        Ok(ErrorBody { error }) => describe(&error),
+        Ok(ErrorBody { error }) => match error.request_id.as_ref().filter(|_| is_logged(status)) {
+            Some(id) => format!("{}\n  the logs of the server have it as request {id}", describe(&error)),
+            None => describe(&error),
+        },
         Err(_) => format!("the server answered {status}: {}", String::from_utf8_lossy(&body).trim()),
     };
     match status {
         StatusCode::NOT_FOUND => Failure::NotFound(message),
-        StatusCode::UNAUTHORIZED => {
-            Failure::Failed(format!("{message}\n  say who you are with BERTH_TOKEN, --token-file or --client-cert"))
-        }
+        StatusCode::UNAUTHORIZED => Failure::Failed(format!(
+            "{message}\n  say who you are with `berth login`, BERTH_TOKEN, --token-file or --client-cert"
+        )),
         StatusCode::FORBIDDEN => {
             Failure::Failed(format!("{message}\n  ask an administrator for a role that may do this"))
         }
@@ -270,6 +273,11 @@ async fn refused(response: Response) -> Failure {
         StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => Failure::TimedOut(message),
         _ => Failure::Failed(message),
     }
+}
+
+/// True if somebody may want to look for the request in the server's logs.
+fn is_logged(status: StatusCode) -> bool {
+    matches!(status, StatusCode::FORBIDDEN | StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// An error of the API, with its details each in a line.

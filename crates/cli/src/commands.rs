@@ -1,10 +1,12 @@
 //! The commands that ask a server, or need none. One file each: its arguments, what it does, what it prints.
 
 pub(crate) mod apply;
+pub(crate) mod audit;
 pub(crate) mod card;
 mod change;
 pub(crate) mod completing;
 pub(crate) mod config;
+pub(crate) mod context;
 pub(crate) mod cordon;
 pub(crate) mod delete;
 pub(crate) mod describe;
@@ -18,6 +20,7 @@ mod functions;
 pub(crate) mod get;
 pub(crate) mod infer;
 pub(crate) mod local;
+pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod namespace;
 mod nodes;
@@ -37,6 +40,7 @@ pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod validate;
 pub(crate) mod wait;
+pub(crate) mod whoami;
 
 use crate::{args::Command, failure::Failure, modelmesh, node, serve, settings::layers::Parsed, up};
 
@@ -62,6 +66,7 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
         Command::Doctor(args) => doctor::run(&args),
         Command::Version(args) => local::version(&args),
         Command::Infer(args) => infer::run(args),
+        Command::Context(args) => context::run(&args),
         command => block_on(ask(command)),
     }
 }
@@ -78,6 +83,9 @@ async fn ask(command: Command) -> Result<(), Failure> {
         Command::Diff(args) => diff::run(&args).await,
         Command::Rollout(args) => rollout::run(&args).await,
         Command::Token(args) => token::run(&args).await,
+        Command::Login(args) => login::run(args).await,
+        Command::WhoAmI(args) => whoami::run(&args).await,
+        Command::Audit(args) => audit::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Plan(args) => plan::run(&args).await,
         Command::Wait(args) => wait::run(&args).await,

@@ -2,26 +2,24 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Most connections of clients of models. Each costs some 30 KiB at rest.
-const CONNECTIONS: usize = 16_384;
-
 /// The least of them, however few files there are.
 const LEAST: usize = 64;
 
 /// Raises the limit of open files of this process as far as the system lets it, and returns the connections that the
 /// inference port may have: half of the files. The control API, the store, models and logs share the other half.
-pub(crate) fn raise() -> usize {
+/// It has no more than `most`: each costs some 30 KiB at rest.
+pub(crate) fn raise(most: usize) -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     if let Err(error) = raised {
         tracing::debug!(event = "files_not_raised", %error);
     }
-    shared(if raised.is_ok() { maximum } else { current })
+    shared(if raised.is_ok() { maximum } else { current }, most)
 }
 
-fn shared(files: Option<u64>) -> usize {
+fn shared(files: Option<u64>, most: usize) -> usize {
     let half = files.map_or(usize::MAX, |files| usize::try_from(files / 2).unwrap_or(usize::MAX));
-    half.clamp(LEAST, CONNECTIONS)
+    half.min(most).max(LEAST)
 }
 
 #[cfg(test)]
@@ -30,9 +28,9 @@ mod tests {
 
     #[test]
     fn the_port_has_half_and_no_more_than_it_can_use() {
-        let cases = [(Some(1_024), 512), (Some(1 << 20), CONNECTIONS), (None, CONNECTIONS), (Some(20), LEAST)];
+        let cases = [(Some(1_024), 512), (Some(1 << 20), 16_384), (None, 16_384), (Some(20), LEAST)];
         for (files, connections) in cases {
-            assert_eq!(shared(files), connections, "{files:?}");
+            assert_eq!(shared(files, 16_384), connections, "{files:?}");
         }
     }
 }

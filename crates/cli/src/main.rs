@@ -11,6 +11,7 @@ mod allocator;
 mod args;
 mod client;
 mod commands;
+mod contexts;
 mod control_thread;
 mod data;
 mod descriptors;
@@ -36,7 +37,7 @@ use crate::failure::Failure;
 
 fn main() -> ExitCode {
     // A model's process begins here: nothing may have happened before.
-    if let Some(code) = berth_sandbox::entered() {
+    if let Some(code) = berth_sandbox::entered(berth_worker::runtime::process::own) {
         return code;
     }
     privacy::close();

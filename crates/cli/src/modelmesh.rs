@@ -11,6 +11,7 @@ mod bootstrap;
 mod environment;
 mod etcd;
 mod probe;
+mod tls;
 mod type_constraints;
 
 use std::{
@@ -183,6 +184,16 @@ fn words(
     say("--max-body", &environment.max_message.to_string());
     say("--drain-timeout", &millis(environment.drain));
     say("--lame-duck", &"1s");
+    if let Some(tls) = &environment.tls {
+        say("--tls-cert", &tls.certificate);
+        say("--tls-key", &tls.key);
+        // Java's and Go's clients of ModelMesh may be old.
+        say("--tls-min", &"1.2");
+        if let Some(clients) = &tls.clients {
+            say("--tls-client-ca", &clients.file(data)?);
+            say("--tls-clients", &clients.how);
+        }
+    }
     for other in others {
         say("--join", &other.to_string());
     }

@@ -44,6 +44,9 @@ use self::{
 };
 use crate::{data::DataFolder, failure::Failure, telemetry::Telemetry};
 
+/// Limit for the last records of the audit log at the end: a disk that takes nothing must not keep the process.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+
 /// Starts a node and serves until it is told to stop.
 pub(crate) fn run(args: NodeArgs) -> Result<(), Failure> {
     start(NodeSettings::new(args, settings::certified)?, Hooks::default())
@@ -99,7 +102,10 @@ pub(crate) fn start(settings: NodeSettings, hooks: Hooks) -> Result<(), Failure>
         if let Some(serving) = serving {
             serving(system.started.clone());
         }
-        serve(system, &mut signals, settings.server.drain_timeout).await
+        let audit = system.audit.clone();
+        let done = serve(system, &mut signals, settings.server.drain_timeout).await;
+        audit.flush(WRITTEN_WITHIN);
+        done
     });
     telemetry.stop();
     // What a second signal left behind ends with the process.

@@ -9,33 +9,48 @@
 //!        └──▶ effective: every value and where it came from       (berth config show)
 //! ```
 
+pub(crate) mod audit;
 pub(crate) mod effective;
 mod environment;
 mod file;
+mod from_context;
 pub(crate) mod functions;
 pub(crate) mod layers;
 pub(crate) mod model_types;
 pub(crate) mod planning;
+pub(crate) mod principals;
 pub(crate) mod runtime;
 pub(crate) mod source;
 pub(crate) mod store;
 pub(crate) mod tls;
 pub(crate) mod values;
 
-use std::{collections::BTreeMap, io::IsTerminal, net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::IsTerminal,
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
 
+use berth_access::AccessFile;
 use berth_plan::Policy;
-use berth_sandbox::{Isolation, Network};
-use berth_spec::{ByteSize, WorkerId, deployment::Selector};
+use berth_spec::{ByteSize, Isolation, UseLimits, WorkerId, deployment::Selector};
 use berth_wire::access::Access;
-use berth_worker::{config::IsolationSettings, prepare::SystemPackages};
+use berth_worker::{
+    config::{IsolationSettings, SandboxNetwork},
+    prepare::SystemPackages,
+};
 use clap::{Args, ValueEnum};
 use url::Url;
 
-pub(crate) use self::values::duration;
+pub(crate) use self::values::{duration, size};
 use self::{
+    audit::{AuditArgs, AuditSettings},
     model_types::TypeLabel,
     planning::Planning,
+    principals::PrincipalArgs,
     tls::{ClientTls, TlsArgs},
 };
 use crate::failure::Failure;
@@ -64,6 +79,10 @@ pub(crate) struct ServerArgs {
     /// Authentication of clients: off, tokens (docs/security.md). Must be the same on all nodes
     #[arg(long, value_enum, value_name = "HOW", env = "BERTH_AUTH", default_value_t)]
     pub(crate) auth: Auth,
+    /// YAML file with the roles of client certificates and of OpenID issuers' tokens, for --auth tokens; reread when it
+    /// changes (docs/security.md)
+    #[arg(long, value_name = "FILE", env = "BERTH_ACCESS_FILE")]
+    pub(crate) access_file: Option<PathBuf>,
     /// Memory for all models together [default: 80 % of the machine's or control group's limit]
     #[arg(long, value_name = "SIZE", env = "BERTH_MEMORY", value_parser = values::size)]
     pub(crate) memory: Option<ByteSize>,
@@ -107,16 +126,21 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "BOOL", env = "BERTH_HTTP_REPOSITORIES", default_value = "false", default_missing_value = "true",
           num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     pub(crate) http_repositories: bool,
-    /// Isolation of models in Python: none, process, sandbox. What is set here is required: models are not loaded where the
-    /// machine lacks a part of it [default: sandbox, as far as this machine allows]
+    /// Least isolation of models in Python: none, process, sandbox; a deployment may ask for more (runtime.isolation). What is set
+    /// here is required: models are not loaded where the machine lacks a part of it [default: sandbox, as far as this machine allows]
     #[arg(long, value_name = "LEVEL", env = "BERTH_ISOLATION")]
     pub(crate) isolation: Option<Isolation>,
+    /// Least isolation of ONNX models: none (in the worker's process), process, sandbox; a deployment may ask for more
+    /// (runtime.isolation) [default: none]
+    #[arg(long, value_name = "LEVEL", env = "BERTH_ONNX_ISOLATION")]
+    pub(crate) onnx_isolation: Option<Isolation>,
     /// Files and folders that models in a sandbox may read, beside their own and the system's
     #[arg(long, value_name = "PATH,…", env = "BERTH_SANDBOX_READ", value_delimiter = ',')]
     pub(crate) sandbox_read: Vec<PathBuf>,
-    /// Network of models in a sandbox: none (a loopback of their own) or machine, where they also reach what listens on loopback
+    /// The most of the network that models in a sandbox reach: none (a loopback of their own), declared (also the hosts that their
+    /// card or deployment declares), machine (everything, also what listens on loopback)
     #[arg(long, value_name = "WHICH", env = "BERTH_SANDBOX_NETWORK", default_value_t)]
-    pub(crate) sandbox_network: Network,
+    pub(crate) sandbox_network: SandboxNetwork,
     /// Models loaded at a time [default: half the cores, at most 4]
     #[arg(long, value_name = "N", env = "BERTH_PARALLEL_LOADS", value_parser = values::count)]
     pub(crate) parallel_loads: Option<NonZeroUsize>,
@@ -129,6 +153,17 @@ pub(crate) struct ServerArgs {
     /// Memory for all requests together: bodies, decompressed and decoded [default: a tenth of the machine's]
     #[arg(long, value_name = "SIZE", env = "BERTH_REQUEST_MEMORY", value_parser = values::size)]
     pub(crate) request_memory: Option<ByteSize>,
+    /// Connections to the inference port at once; never more than half of the files that the system lets this process open
+    #[arg(long, value_name = "N", env = "BERTH_MAX_CONNECTIONS", default_value = "16384")]
+    pub(crate) max_connections: NonZeroU32,
+    /// Inferences at once, waiting ones included; a quarter more for callers and models that have few
+    #[arg(long, value_name = "N", env = "BERTH_MAX_REQUESTS", default_value = "32768")]
+    pub(crate) max_requests: NonZeroU32,
+    /// Requests that wait for loads of models at once; a quarter more for callers and models that have few
+    #[arg(long, value_name = "N", env = "BERTH_MAX_PARKED", default_value = "8192")]
+    pub(crate) max_parked: NonZeroU32,
+    #[command(flatten)]
+    pub(crate) principals: PrincipalArgs,
     /// Time for requests in flight after the request to stop
     #[arg(long, value_name = "TIME", env = "BERTH_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
@@ -141,6 +176,8 @@ pub(crate) struct ServerArgs {
     /// Log format on standard error
     #[arg(long, value_enum, value_name = "FORM", env = "BERTH_LOG_FORMAT", default_value_t)]
     pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) audit: AuditArgs,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
 }
@@ -180,6 +217,12 @@ pub(crate) struct ServerSettings {
     pub(crate) tls: Option<ClientTls>,
     /// Authentication of clients.
     pub(crate) auth: Auth,
+    /// Roles of principals that Berth did not make.
+    pub(crate) access_file: Option<AccessFile>,
+    /// True if clients and issuers may do without TLS.
+    pub(crate) insecure: bool,
+    /// Audit log.
+    pub(crate) audit: AuditSettings,
     /// Memory that models may take; `None`: a share of the machine's.
     pub(crate) memory: Option<ByteSize>,
     /// Disk that fetched artifacts may take.
@@ -210,6 +253,14 @@ pub(crate) struct ServerSettings {
     pub(crate) max_body: usize,
     /// Memory that all requests may take together, in bytes.
     pub(crate) request_memory: usize,
+    /// Connections to the inference port at once, as far as there are files.
+    pub(crate) max_connections: usize,
+    /// Inferences at once.
+    pub(crate) max_requests: u32,
+    /// Requests that wait for loads at once.
+    pub(crate) max_parked: u32,
+    /// Limits of principals that have none of their own.
+    pub(crate) principal_limits: UseLimits,
     /// Time for requests in flight after the request to stop.
     pub(crate) drain_timeout: Duration,
     /// Credentials of object stores from the environment.
@@ -266,6 +317,7 @@ impl ServerSettings {
         let tls = args.tls.settings(&listens, args.insecure)?;
         tls::authenticated(&listens, tls.as_ref(), args.auth == Auth::Tokens, args.insecure)?;
         apart(&listens)?;
+        let access_file = access_file(args.access_file, args.auth, args.insecure)?;
         let json = match args.log_format {
             LogFormat::Auto => !std::io::stderr().is_terminal(),
             LogFormat::Text => false,
@@ -284,12 +336,15 @@ impl ServerSettings {
             }
         }
         Ok(Self {
+            audit: args.audit.settings(&name, &args.data)?,
             runtimes,
             data: args.data,
             http: args.http,
             api: args.api,
             tls,
             auth: args.auth,
+            access_file,
+            insecure: args.insecure,
             memory: args.memory,
             cache: args.cache,
             labels: unique(args.labels)?,
@@ -305,11 +360,22 @@ impl ServerSettings {
                 http_repositories: args.http_repositories,
                 environment: std::env::vars_os().collect(),
             },
-            isolation: isolation(args.isolation, args.sandbox_read, args.sandbox_network),
+            isolation: IsolationSettings {
+                level: args.isolation,
+                onnx: args.onnx_isolation,
+                readable: args.sandbox_read,
+                network: args.sandbox_network,
+                own_ports: vec![args.http.port(), args.api.port()],
+                ..isolation()
+            },
             parallel_loads: args.parallel_loads.map(NonZeroUsize::get),
             threads: args.threads.map(NonZeroUsize::get),
             max_body: usize::try_from(args.max_body.0).unwrap_or(usize::MAX),
             request_memory: request_memory(args.request_memory, args.max_body),
+            max_connections: args.max_connections.get() as usize,
+            max_requests: args.max_requests.get(),
+            max_parked: args.max_parked.get(),
+            principal_limits: args.principals.limits()?,
             drain_timeout: args.drain_timeout,
             credentials: credentials(),
             telemetry: TelemetrySettings { filter: args.log, json, otlp: args.otlp, worker: name.clone() },
@@ -318,9 +384,22 @@ impl ServerSettings {
     }
 }
 
+/// Reads the access file, which says nothing where nobody is asked.
+fn access_file(path: Option<PathBuf>, auth: Auth, insecure: bool) -> Result<Option<AccessFile>, Failure> {
+    match (path, auth) {
+        (None, _) => Ok(None),
+        (Some(_), Auth::Off) => Err(Failure::Usage(
+            "--access-file gives roles, and nobody is asked for one: give --auth tokens, too".to_owned(),
+        )),
+        (Some(path), Auth::Tokens) => {
+            AccessFile::read(&path, insecure).map(Some).map_err(|error| Failure::Invalid(error.to_string()))
+        }
+    }
+}
+
 /// Sandboxes are made by this very program, started anew.
-pub(crate) fn isolation(level: Option<Isolation>, readable: Vec<PathBuf>, network: Network) -> IsolationSettings {
-    IsolationSettings { level, launcher: Some(PathBuf::from(LAUNCHER)), readable, network }
+pub(crate) fn isolation() -> IsolationSettings {
+    IsolationSettings { launcher: Some(PathBuf::from(LAUNCHER)), ..IsolationSettings::default() }
 }
 
 /// This program, also where its file was replaced meanwhile.

@@ -43,5 +43,8 @@ pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
 /// Checks what one setting alone cannot know.
 pub(crate) fn settings(args: UpArgs) -> Result<NodeSettings, Failure> {
     let sources = args.source.settings(args.folder)?;
+    if !args.server.insecure {
+        sources.check_exposed()?;
+    }
     NodeSettings::alone(args.server, sources)
 }

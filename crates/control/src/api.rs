@@ -7,8 +7,8 @@
 //! Where another node leads, the router relays what it is asked to that one. Reading order: [`serve`], the listener;
 //! `router`, who answers; `relay`, the way to the leader; `peer_queries`, what the leader asks the other nodes; `service`, what it
 //! does; `rest`, how it is asked for; `view`, what it answers. Small parts: `error`, `guard`, `query`, `selector`,
-//! `body`, `watch`, `node`, [`top`]. Who may do what: `needs`, the action of each route; `admit`, which lets requests in; `tokens`, the
-//! way of tokens to each node.
+//! `body`, `watch`, `node`, [`top`]. `named`, the id of each request. Who may do what: `needs`, the action of each route; `admit`, which lets requests in; `tokens`, the
+//! way of tokens to each node. Who did what: `trail`, which records it, and `audit`, which tells it.
 
 pub mod error;
 pub mod log;
@@ -18,11 +18,13 @@ pub mod trial;
 pub use node::{Leader, LeaderSource, MembersSource};
 
 mod admit;
+mod audit;
 mod body;
 mod connection;
 mod dashboard;
 mod guard;
 mod history;
+mod named;
 mod needs;
 mod node;
 mod peer_queries;
@@ -35,11 +37,14 @@ mod selector;
 mod serve;
 mod service;
 mod tokens;
+mod trail;
 mod view;
 mod watch;
+mod watched;
 
 use std::{path::PathBuf, sync::Arc};
 
+use berth_audit::AuditLog;
 use berth_wire::{access::Access, api::FunctionView};
 
 use crate::Handle;
@@ -48,6 +53,7 @@ pub(crate) use peer_queries::differing;
 pub use relay::RELAY;
 pub use router::{ApiRouter, Relay};
 pub use serve::serve;
+pub use trail::Notes;
 
 /// Encodes every metric of the process as OpenMetrics text. Called off the runtime: it may take milliseconds.
 pub type MetricsSource = Arc<dyn Fn() -> String + Send + Sync>;
@@ -89,6 +95,8 @@ pub struct Seams {
     pub functions: Option<Arc<dyn FunctionBoard>>,
     /// Tokens, and if one is needed at all; shared with the gateway.
     pub access: Arc<Access>,
+    /// The audit log, shared with the gateway.
+    pub audit: AuditLog,
     /// File for the first token, of an admin, which the leader makes where tokens are needed and no admin has one; `None`: none
     /// is made.
     pub admin_token: Option<PathBuf>,

@@ -244,7 +244,7 @@ impl Controller {
             }
             Event::Gateway(_, GatewayEvent::Outcomes(outcomes)) => self.outcomes.add(outcomes, now),
             Event::Gateway(_, GatewayEvent::PageOut(name)) => {
-                self.world.page_out(&name);
+                self.world.page_out(&name, now);
                 self.due.hurry(now);
             }
             // Whoever sends the routes keeps count of that.

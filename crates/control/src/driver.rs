@@ -26,6 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use berth_audit::AuditLog;
 use berth_peer::Members;
 use berth_plan::Policy;
 use berth_spec::{DeploymentName, Time, WorkerId, routes::Readiness};
@@ -80,11 +81,13 @@ pub struct Config {
     pub clock: Clock,
     /// The members of the cluster; `None` if this process is alone.
     pub members: Option<Members>,
+    /// The audit log.
+    pub audit: AuditLog,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { policy: Policy::default(), clock: system_clock(), members: None }
+        Self { policy: Policy::default(), clock: system_clock(), members: None, audit: AuditLog::default() }
     }
 }
 
@@ -129,6 +132,7 @@ pub fn build_with(config: Config, store: Arc<dyn Store>, metrics: Metrics) -> (C
         readiness,
         clock: Arc::clone(&config.clock),
         sources: crate::source::Sources::default(),
+        audit: config.audit.clone(),
     };
     let control = Control {
         config,

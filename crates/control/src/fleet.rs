@@ -16,6 +16,7 @@ use std::{pin::Pin, sync::Arc};
 
 use berth_peer::{Caller, PeerBody, Peers};
 use berth_spec::{FromController, GatewayEvent, InventoryChange, RouteChange};
+use berth_wire::api::{AuditPort, AuditResource};
 use berth_wire::fleet::{
     Assembly, InParts, MESSAGE, Reporter, demands_of, outcomes_of,
     v1::{
@@ -97,6 +98,10 @@ impl Fleet for Leader {
         let reporter = Reporter { worker: info.id.clone(), incarnation: info.incarnation };
         let (reports, orders) =
             admitted.handle.attach_worker(info).await.map_err(|error| self.acceptor.not_attached(&error))?;
+        let audit = &admitted.handle.audit;
+        let joined = audit.begin(AuditPort::Peer, &format!("node:{caller}"), "join", "worker");
+        let worker = AuditResource { kind: "Worker".to_owned(), namespace: None, name: admitted.node.to_string() };
+        audit.record(joined.about(vec![worker])).await;
         tracing::info!(event = "worker_stream_began", worker_id = %admitted.node, epoch = %admitted.epoch);
         let mut assembly = Assembly::<InventoryChange>::new(reporter);
         let session = Session {

@@ -68,6 +68,7 @@ pub struct Handle {
     pub(crate) readiness: watch::Receiver<Readiness>,
     pub(crate) clock: crate::driver::Clock,
     pub(crate) sources: crate::source::Sources,
+    pub(crate) audit: berth_audit::AuditLog,
 }
 
 /// A question to the driver.

@@ -82,6 +82,7 @@ async fn gateway(cold: usize) -> SocketAddr {
         on_demand: true,
         timeout: Duration::from_secs(10),
         concurrency: Concurrency { max: None, queue: 100 },
+        limits: berth_spec::UseLimits::default(),
         idempotent: true,
         endpoint: None,
     };

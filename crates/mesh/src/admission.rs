@@ -1,4 +1,4 @@
-//! The admission: counts the requests inside, refuses beyond a bound, and closes at shutdown.
+//! The admission: counts the requests inside, shares out the places fairly, refuses beyond a bound, and closes at shutdown.
 //!
 //! ```text
 //! Open ──close()──→ Closed ──last pass dropped──→ empty
@@ -16,6 +16,12 @@ use std::{
 use berth_spec::{InferError, inference::Shed};
 use tokio::sync::Notify;
 
+use crate::{
+    accounts::Key,
+    fair::{Part, Pool, Shape},
+    quota::metered::Metered,
+};
+
 /// The high bit of [`Admission::state`].
 const CLOSED: u32 = 1 << 31;
 
@@ -26,6 +32,8 @@ const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// The count of requests inside, with its bound.
 pub(crate) struct Admission {
+    /// Places of requests whose model is known.
+    places: Pool,
     max: u32,
     /// Requests inside, and [`CLOSED`]. One word, so that a request is either counted or refused.
     state: AtomicU32,
@@ -34,14 +42,20 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    pub(crate) fn new(max: u32) -> Arc<Self> {
-        Arc::new(Self { max: max.min(CLOSED - 1), state: AtomicU32::new(0), changed: Notify::new() })
+    /// With so many places for all, and a reserve for those who hold few.
+    pub(crate) fn new(max: u32, reserve: u32, shape: Shape) -> Arc<Self> {
+        Arc::new(Self {
+            places: Pool::new(max as usize, reserve as usize, shape),
+            max: max.saturating_add(reserve).min(CLOSED - 1),
+            state: AtomicU32::new(0),
+            changed: Notify::new(),
+        })
     }
 
-    /// Lets one request in.
+    /// Lets one request in of which nobody knows yet what it is for, or that is no inference.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<Permit, InferError> {
         let before = self.state.fetch_add(1, Ordering::AcqRel);
-        let permit = Permit(Arc::clone(self));
+        let permit = Permit { admission: Arc::clone(self), place: None, metered: None };
         if before & CLOSED != 0 {
             return Err(shutting_down());
         }
@@ -49,6 +63,22 @@ impl Admission {
             let message = format!("the server has {before} requests at once and takes no more; try again");
             return Err(InferError::shed(Shed::QueueFull, message, RETRY_SOON));
         }
+        Ok(permit)
+    }
+
+    /// Lets one request of this key in: if there is room, or the key holds less than its share.
+    pub(crate) fn enter_for(self: &Arc<Self>, key: &Arc<Key>) -> Result<Permit, InferError> {
+        let mut permit = self.enter()?;
+        let Some(part) = self.places.take(1, &key.inside, &key.account.inside) else {
+            let message = format!(
+                "the server has {} requests at once, {} of them of the same caller for the same model, and takes no more of \
+                 those; try again",
+                self.places.taken(),
+                key.inside.held()
+            );
+            return Err(InferError::shed(Shed::QueueFull, message, RETRY_SOON));
+        };
+        permit.place = Some((Arc::clone(key), part));
         Ok(permit)
     }
 
@@ -96,13 +126,31 @@ pub(crate) fn shutting_down() -> InferError {
 }
 
 /// One request inside.
-pub(crate) struct Permit(Arc<Admission>);
+pub(crate) struct Permit {
+    admission: Arc<Admission>,
+    /// The place that it takes, where its key is known.
+    place: Option<(Arc<Key>, Part)>,
+    metered: Option<Arc<Metered>>,
+}
+
+impl Permit {
+    /// The same, which also counts against limits until it is dropped.
+    pub(crate) fn metered(self, metered: Option<Arc<Metered>>) -> Self {
+        // No struct update: what has a drop cannot be taken apart.
+        let mut permit = self;
+        permit.metered = metered;
+        permit
+    }
+}
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let before = self.0.state.fetch_sub(1, Ordering::AcqRel);
+        if let Some((key, part)) = self.place.take() {
+            self.admission.places.give_back(1, part, &key.inside, &key.account.inside);
+        }
+        let before = self.admission.state.fetch_sub(1, Ordering::AcqRel);
         if before == CLOSED | 1 {
-            self.0.changed.notify_waiters();
+            self.admission.changed.notify_waiters();
         }
     }
 }
@@ -119,7 +167,7 @@ mod tests {
 
     #[test]
     fn counts_bounds_and_closes() {
-        let admission = Admission::new(2);
+        let admission = Admission::new(2, 0, Shape::new(false));
         let (first, second) = (admission.enter().expect("room"), admission.enter().expect("room"));
         assert_eq!(reason(admission.enter()), "queue_full");
         drop(second);
@@ -130,9 +178,20 @@ mod tests {
         assert_eq!(admission.inside(), 0);
     }
 
+    #[test]
+    fn a_storm_leaves_places_for_others() {
+        let (admission, storm, other) = (Admission::new(4, 64, Shape::new(false)), Arc::default(), Arc::default());
+        let permits: Vec<_> = (0..100).filter_map(|_| admission.enter_for(&storm).ok()).collect();
+        assert_eq!(permits.len(), 4);
+        assert_eq!(reason(admission.enter_for(&storm)), "queue_full");
+        assert_eq!(reason(admission.enter_for(&other)), "in");
+        drop(permits);
+        assert_eq!((admission.inside(), storm.inside.held(), other.inside.held()), (0, 0, 0));
+    }
+
     #[tokio::test]
     async fn emptied_waits_for_the_last() {
-        let admission = Admission::new(2);
+        let admission = Admission::new(2, 0, Shape::new(false));
         let permit = admission.enter().expect("room");
         admission.close();
         assert!(admission.emptied().now_or_never().is_none());

@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
+use berth_audit::AuditLog;
 use berth_peer::{EventLoops, PeerBody, port::PortTls};
+use berth_spec::UseLimits;
 use berth_wire::access::Access;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -67,6 +69,10 @@ pub struct Config {
     pub tls: Option<PortTls>,
     /// Tokens, and if one is needed.
     pub access: Arc<Access>,
+    /// Limits of principals that have none of their own.
+    pub principal_limits: UseLimits,
+    /// The audit log.
+    pub audit: AuditLog,
 }
 
 impl Config {
@@ -86,6 +92,8 @@ impl Config {
             beside: None,
             tls: None,
             access: Arc::default(),
+            principal_limits: UseLimits::default(),
+            audit: AuditLog::default(),
         }
     }
 }

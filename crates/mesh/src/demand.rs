@@ -105,11 +105,13 @@ impl DemandTracker {
     fn take(&self, report: bool) -> Vec<GatewayEvent> {
         let entries = mem::take(&mut *self.listed.lock().unwrap_or_else(PoisonError::into_inner));
         let page_outs = mem::take(&mut *self.page_outs.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut events: Vec<_> = page_outs.into_iter().map(GatewayEvent::PageOut).collect();
+        let mut events = Vec::new();
         for batch in entries.chunks(BATCH) {
             let demands = batch.iter().map(|entry| self.word(entry)).collect();
             events.push(GatewayEvent::Demand(demands));
         }
+        // After the uses that came before them: a use takes an earlier wish back.
+        events.extend(page_outs.into_iter().map(GatewayEvent::PageOut));
         let mut unreported = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in entries {
             if !entry.hot().usage.unreported.swap(true, Relaxed) {

@@ -16,13 +16,16 @@ use berth_spec::{DeploymentName, RevisionId};
 
 use crate::resolved::NoLease;
 use crate::{
+    accounts::Keys,
     endpoint::{
         choose::{Choice, Tried},
         target::{LocalTarget, NextTarget, RemoteTarget},
     },
     local::{Lease, LocalReplicas, Replica, Statistics},
+    meter::Meter,
     metrics::Stats,
     outcomes::OutcomeCounters,
+    overload::Pressure,
     resolved::{Resolved, Target, Wanted},
     wait_queue::WaitQueue,
 };
@@ -43,6 +46,11 @@ pub(crate) struct Hot {
     pub(crate) usage: Usage,
     pub(crate) stats: Stats,
     pub(crate) outcomes: OutcomeCounters,
+    /// Its use, where it has limits.
+    pub(crate) meter: Meter,
+    /// Its callers.
+    pub(crate) keys: Keys,
+    pub(crate) pressure: Pressure,
     /// Draws for the split between revisions.
     draws: AtomicU32,
 }
@@ -96,6 +104,9 @@ impl DeploymentState {
                 usage: Usage::default(),
                 stats: Stats::default(),
                 outcomes: OutcomeCounters::default(),
+                meter: Meter::default(),
+                keys: Keys::default(),
+                pressure: Pressure::default(),
                 draws: AtomicU32::new(0),
             })
         })
@@ -246,6 +257,7 @@ impl DeploymentState {
             on_demand: true,
             timeout: Duration::from_secs(10),
             concurrency: berth_spec::deployment::Concurrency { max: None, queue: 1 },
+            limits: berth_spec::UseLimits::default(),
             idempotent: true,
             endpoint: None,
         };

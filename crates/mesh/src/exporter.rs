@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{NameKey, traffic::LATENCY_BOUNDS};
+use berth_spec::{NameKey, UseLimit, traffic::LATENCY_BOUNDS};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
@@ -20,7 +20,7 @@ use crate::{
     body::memory::RequestMemory,
     deployment::{DeploymentState, Hot},
     endpoint::forwarding::Forwarding,
-    metrics::{Outcome, Protocol, SHEDS, Stats, Totals, counter, forward::Served},
+    metrics::{Outcome, Protocol, SHEDS, Scope, Stats, Totals, counter, forward::Served},
     routes::Routes,
     routes::alias::AliasCounters,
 };
@@ -222,9 +222,21 @@ impl Collector for Exporter {
         gauges(&mut encoder, &used, ("berth_gateway_parked", "Requests that wait for a replica"), |hot| {
             hot.queue.waiting()
         })?;
+        let bound = ("berth_gateway_overload_bound", "Requests at once while the model is overloaded; 0: it is not");
+        gauges(&mut encoder, &used, bound, |hot| hot.pressure.bound().unwrap_or(0))?;
         of(&mut encoder, "berth_gateway_shed", "Requests refused, by reason", MetricType::Counter, &|mut family| {
             for (shed, count) in SHEDS.iter().zip(&self.totals.shed) {
                 counter(&mut family.encode_family(&[("reason", shed.as_str())])?, count.load(Relaxed))?;
+            }
+            Ok(())
+        })?;
+        let help = "Requests refused because of a limit on use, by the owner of the limit: model or principal";
+        of(&mut encoder, "berth_gateway_limited", help, MetricType::Counter, &|mut family| {
+            for (scope, counts) in Scope::ALL.iter().zip(&self.totals.limited) {
+                for (limit, count) in UseLimit::ALL.iter().zip(counts) {
+                    let labels = [("scope", scope.as_str()), ("limit", limit.as_str())];
+                    counter(&mut family.encode_family(&labels)?, count.load(Relaxed))?;
+                }
             }
             Ok(())
         })?;

@@ -25,12 +25,14 @@ use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    accounts::Accounts,
     admission::Admission,
     body::memory::RequestMemory,
     config::Config,
     demand::DemandTracker,
     endpoint::{fleet::Fleet, forwarding::Forwarding},
     exporter::Exporter,
+    fair::{Pool, Shape},
     follow::{Follow, Heard},
     hints,
     ingress::{Ingress, peer::PeerService},
@@ -43,8 +45,10 @@ use crate::{
     routes::{Applier, Routes},
     stack::Stack,
     top,
-    wait_queue::Total,
 };
+
+/// Places beyond each bound, for callers and models that hold few: one for four.
+const RESERVE: u32 = 4;
 
 /// The longest that the end of connections takes once they are cut: they end at once unless a thread of theirs hangs.
 const ENDED_WITHIN: Duration = Duration::from_secs(5);
@@ -102,9 +106,11 @@ pub fn build(
     let address = listener.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
     let limits = &config.limits;
     let (routes, demand) = (Arc::new(Routes::new()), DemandTracker::new());
-    let (admission, totals) = (Admission::new(limits.requests), Arc::new(Totals::default()));
-    let (hops, served) = (Admission::new(limits.requests), Arc::new(Served::default()));
-    let memory = RequestMemory::new(limits.memory);
+    let shape = Shape::new(config.access.is_required());
+    let admission = Admission::new(limits.requests, limits.requests / RESERVE, shape);
+    let totals = Arc::new(Totals::default());
+    let (hops, served) = (Admission::new(limits.requests, 0, shape), Arc::new(Served::default()));
+    let memory = RequestMemory::new(limits.memory, shape);
     let members = fleet.as_ref().and_then(|fleet| fleet.members.clone());
     let forwarding = fleet.map(|fleet| Arc::new(Forwarding::new(fleet, limits, config.propagate.clone())));
     if let Some(members) = members.clone() {
@@ -119,8 +125,8 @@ pub fn build(
         served: Arc::clone(&served),
     };
     registry.register_collector(Box::new(exporter));
-    let total = Total::new(limits.parked);
-    let parking = Parking { replicas: Arc::clone(&replicas), demand: Arc::clone(&demand), total };
+    let places = Pool::new(limits.parked as usize, (limits.parked / RESERVE) as usize, shape);
+    let parking = Parking { replicas: Arc::clone(&replicas), demand: Arc::clone(&demand), places };
     let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
     let resolver = Resolver { me, replicas: Arc::clone(&replicas), remotes };
     let applier = Applier::new(Arc::clone(&routes), resolver);
@@ -142,6 +148,8 @@ pub fn build(
         leaving: AtomicBool::new(false),
         data_plane: config.data_plane.clone(),
         access: Arc::clone(&config.access),
+        accounts: Accounts::new(config.principal_limits),
+        audit: config.audit.clone(),
     });
     let handle = Handle { stack: Arc::clone(&stack), address, peer_service };
     Ok((Gateway { listener, config, stack, applier, members, hops }, handle))

@@ -10,6 +10,7 @@ mod model_name;
 mod path;
 pub(crate) mod peer;
 mod rest;
+mod trail;
 
 use std::{
     net::IpAddr,
@@ -19,7 +20,13 @@ use std::{
 };
 
 use berth_spec::id::DEFAULT_NAMESPACE;
-use berth_wire::{guard::Guard, oip::grpc_inference_service_server::GrpcInferenceServiceServer};
+use berth_wire::{
+    access::{Arrival, Resource},
+    api::AuditPort,
+    guard::Guard,
+    oip::grpc_inference_service_server::GrpcInferenceServiceServer,
+    request_id::RequestId,
+};
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, HeaderName, Request, Response, header};
 use hyper::body::Incoming;
@@ -27,12 +34,12 @@ use tower_service::Service as _;
 use tracing::Instrument as _;
 
 use self::{
-    fault::{Fault, panicked},
-    grpc::{GrpcFace, infer, opaque, stream},
+    fault::{Fault, named, panicked},
+    grpc::{GrpcFace, infer, introspection, introspection::Introspection, opaque, stream},
     rest::Rest,
 };
 use crate::{
-    body::{read, reply::ReplyBody, timeout::BodyTimeout},
+    body::{read, reply::ReplyBody, timeout::BodyTimeout, watched::watched},
     config::{BesideService, FunctionHook, SpanHook},
     oip::grpc::methods::SERVICE,
     stack::Stack,
@@ -57,6 +64,7 @@ pub(crate) const SERVER: &str = "berth";
 pub(crate) struct Ingress {
     rest: Rest,
     grpc: GrpcInferenceServiceServer<GrpcFace>,
+    introspection: Introspection,
     spans: Option<SpanHook>,
     /// The longest pause inside the body of a call that is no stream.
     body_idle: Duration,
@@ -78,8 +86,9 @@ impl Ingress {
             .max_encoding_message_size(usize::MAX)
             .accept_compressed(tonic::codec::CompressionEncoding::Gzip)
             .accept_compressed(tonic::codec::CompressionEncoding::Deflate);
-        let body_idle = stack.limits.body_idle;
-        Arc::new(Self { rest: Rest::new(stack, version, guard, functions), grpc, spans, body_idle, guard, beside })
+        let (body_idle, introspection) = (stack.limits.body_idle, Introspection::new(Arc::clone(&stack)));
+        let rest = Rest::new(stack, version, guard, functions);
+        Arc::new(Self { rest, grpc, introspection, spans, body_idle, guard, beside })
     }
 
     /// Notes the client's address where an alias asks for it.
@@ -92,53 +101,78 @@ impl Ingress {
     /// Answers one request; never fails.
     ///
     /// The future is boxed because its callers move it several times: hyper into a stream, that into its executor.
-    pub(crate) fn serve(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Response<ReplyBody>> {
-        match self.span(request.headers()) {
-            None => Box::pin(async move { self.caught(request).await }),
-            Some(span) => Box::pin(async move { self.caught(request).instrument(span).await }),
+    pub(crate) fn serve(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+        from: Option<IpAddr>,
+    ) -> BoxFuture<'static, Response<ReplyBody>> {
+        let id = RequestId::settle(request.headers_mut());
+        match self.span(request.headers(), &id) {
+            None => Box::pin(async move { named(self.caught(request, from, &id).await, id) }),
+            Some(span) => Box::pin(async move { named(self.caught(request, from, &id).instrument(span).await, id) }),
         }
     }
 
-    fn span(&self, headers: &HeaderMap) -> Option<tracing::Span> {
+    fn span(&self, headers: &HeaderMap, id: &RequestId) -> Option<tracing::Span> {
         match &self.spans {
             Some(hook) => hook(headers),
-            None => tracing::enabled!(tracing::Level::DEBUG).then(|| tracing::debug_span!("request")),
+            None => tracing::enabled!(tracing::Level::DEBUG)
+                .then(|| tracing::debug_span!("request", request_id = id.as_str())),
         }
     }
 
-    async fn caught(&self, request: Request<Incoming>) -> Response<ReplyBody> {
+    async fn caught(&self, request: Request<Incoming>, from: Option<IpAddr>, id: &RequestId) -> Response<ReplyBody> {
         let grpc = is_grpc(request.headers());
-        match AssertUnwindSafe(self.answer(request, grpc)).catch_unwind().await {
+        match AssertUnwindSafe(self.answer(request, grpc, from)).catch_unwind().await {
             Ok(response) => response,
             Err(_) => {
-                let fault = Fault::from(panicked());
+                let fault = Fault::from(panicked(Some(id)));
                 if grpc { tonic::Status::from(fault).into_http() } else { fault.into_response() }
             }
         }
     }
 
-    fn admit(&self, request: &mut Request<Incoming>, grpc: bool) -> Result<(), Fault> {
+    fn admit(&self, request: &mut Request<Incoming>, grpc: bool, from: Option<IpAddr>) -> Result<(), Fault> {
         let path = request.uri().path();
         let need = match grpc {
-            true => access::of_grpc(path, self.beside.as_ref().map_or(&[][..], |(paths, _)| paths)),
+            true => match introspection::action(path, request.headers()) {
+                Some(action) => (action, Resource::Somewhere),
+                None => access::of_grpc(path, self.beside.as_ref().map_or(&[][..], |(paths, _)| paths)),
+            },
             false => access::of_rest(request.method(), path),
         };
-        access::admit(&self.rest.stack().access, request, need)
+        let stack = self.rest.stack();
+        let admitted = access::admit(&stack.access, request, need);
+        if let Err(fault) = &admitted {
+            trail::refused(&stack.audit, request, need.0, from, fault);
+        }
+        admitted
     }
 
-    async fn answer(&self, mut request: Request<Incoming>, grpc: bool) -> Response<ReplyBody> {
+    async fn answer(&self, mut request: Request<Incoming>, grpc: bool, from: Option<IpAddr>) -> Response<ReplyBody> {
         let stack = self.rest.stack();
         if stack.access.is_required()
-            && let Err(fault) = self.admit(&mut request, grpc)
+            && let Err(fault) = self.admit(&mut request, grpc, from)
         {
             if grpc {
                 return tonic::Status::from(fault).into_http();
             }
-            Box::pin(read::discard(request.into_body())).await;
+            let (head, body) = request.into_parts();
+            Box::pin(read::discard(&head.headers, body)).await;
             return fault.into_response();
         }
+        if !stack.access.is_required() {
+            return self.admitted(request, grpc, from).await;
+        }
+        let asker = access::asker(&stack.access, request.extensions());
+        let response = self.admitted(request, grpc, from).await;
+        response.map(|body| watched(body, &stack.access, asker, grpc))
+    }
+
+    async fn admitted(&self, mut request: Request<Incoming>, grpc: bool, from: Option<IpAddr>) -> Response<ReplyBody> {
+        let stack = self.rest.stack();
         if !grpc {
-            return self.rest.answer(request).await;
+            return self.rest.answer(request, from).await;
         }
         if infer::takes(&request) {
             return infer::answer(stack, request).await;
@@ -150,16 +184,29 @@ impl Ingress {
             let path = request.uri().path();
             let ours = |paths: &[&str]| paths.iter().any(|prefix| path.starts_with(prefix));
             if let Some((_, hook)) = self.beside.as_ref().filter(|(paths, _)| ours(paths)) {
+                request.extensions_mut().insert(arrival(from));
                 return hook(request).await.map(|body| ReplyBody::Grpc(tonic::body::Body::new(body)));
+            }
+            if introspection::action(path, request.headers()).is_some() {
+                let request = request.map(|body| BodyTimeout::new(body, self.body_idle));
+                return self.introspection.call(request).await.map(ReplyBody::Grpc);
             }
             return Box::pin(opaque::answer(stack, request)).await;
         }
-        if grpc::changes(request.uri().path())
-            && let Err(foreign) = self.guard.check(request.uri(), request.headers())
-        {
-            return tonic::Status::from(Fault::from(foreign)).into_http();
+        if grpc::changes(request.uri().path()) {
+            if let Err(foreign) = self.guard.check(request.uri(), request.headers()) {
+                return tonic::Status::from(Fault::from(foreign)).into_http();
+            }
+            request.extensions_mut().insert(arrival(from));
         }
+        let path = request.uri().path().to_owned();
         let Ok(response) = self.grpc.clone().call(request.map(|body| BodyTimeout::new(body, self.body_idle))).await;
+        // The generated service says no more than the code.
+        if response.headers().get("grpc-status").is_some_and(|code| code == "12")
+            && !response.headers().contains_key("grpc-message")
+        {
+            return tonic::Status::unimplemented(format!("no such method: {path}")).into_http();
+        }
         response.map(ReplyBody::Grpc)
     }
 }
@@ -176,6 +223,11 @@ fn namespace(headers: &HeaderMap) -> &str {
         None | Some("") => DEFAULT_NAMESPACE,
         Some(namespace) => namespace,
     }
+}
+
+/// The way by which a request of this client came.
+fn arrival(address: Option<IpAddr>) -> Arrival {
+    Arrival { port: AuditPort::Inference, address }
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {

@@ -38,6 +38,13 @@ mod forward;
 mod stack;
 mod sticky;
 
+mod account;
+mod accounts;
+mod fair;
+mod meter;
+mod overload;
+mod quota;
+
 mod demand;
 mod deployment;
 mod parking;
@@ -48,9 +55,11 @@ mod endpoint;
 
 mod admission;
 mod body;
+mod disclosure;
 mod not_run;
 pub mod offload;
 mod rendezvous;
+mod trail;
 mod wait_queue;
 mod wire_field;
 

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{Class, InferError, inference::Shed};
+use berth_spec::{Class, InferError, UseLimit, inference::Shed};
 use berth_wire::status::{grpc_code, http_status};
 use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
 
@@ -45,6 +45,8 @@ pub(crate) enum Outcome {
     TooLarge,
     Unsupported,
     Shed,
+    /// A limit on use was met.
+    Limited,
     TimedOut,
     /// The client went away.
     Cancelled,
@@ -54,13 +56,14 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Ok,
         Self::Invalid,
         Self::NotFound,
         Self::TooLarge,
         Self::Unsupported,
         Self::Shed,
+        Self::Limited,
         Self::TimedOut,
         Self::Cancelled,
         Self::Internal,
@@ -74,6 +77,7 @@ impl Outcome {
             InferError::NotFound(_) => Self::NotFound,
             InferError::Unsupported(_) => Self::Unsupported,
             InferError::Shed { .. } => Self::Shed,
+            InferError::Limited { .. } => Self::Limited,
             InferError::TimedOut(_) => Self::TimedOut,
             InferError::Cancelled => Self::Cancelled,
             InferError::Model(_) | InferError::Lost(_) | InferError::Internal(_) => Self::Internal,
@@ -87,6 +91,7 @@ impl Outcome {
             404 => Self::NotFound,
             413 => Self::TooLarge,
             501 => Self::Unsupported,
+            429 => Self::Limited,
             503 => Self::Shed,
             504 => Self::TimedOut,
             400..=499 => Self::Invalid,
@@ -113,7 +118,7 @@ impl Outcome {
     pub(crate) fn result(self) -> OutcomeResult {
         match self {
             Self::Ok => OutcomeResult::Ok,
-            Self::Invalid | Self::NotFound | Self::TooLarge | Self::Unsupported | Self::Cancelled => {
+            Self::Invalid | Self::NotFound | Self::TooLarge | Self::Unsupported | Self::Limited | Self::Cancelled => {
                 OutcomeResult::ClientError
             }
             Self::Shed | Self::TimedOut | Self::Internal | Self::Lost => OutcomeResult::ServerError,
@@ -132,6 +137,7 @@ impl Outcome {
             Self::TooLarge => Class::TooLarge,
             Self::Unsupported => Class::Unsupported,
             Self::Shed => Class::Waiting { retry_in: Duration::ZERO },
+            Self::Limited => Class::Limited { retry_in: Duration::ZERO },
             Self::TimedOut => Class::TimedOut,
             Self::Internal => Class::Internal,
             Self::Lost => return if protocol == Protocol::Rest { "502".to_owned() } else { "Unavailable".to_owned() },
@@ -195,17 +201,37 @@ impl Stats {
     }
 }
 
+/// The owner of a limit, as metrics tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Model,
+    Principal,
+}
+
+impl Scope {
+    pub(crate) const ALL: [Self; 2] = [Self::Model, Self::Principal];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Principal => "principal",
+        }
+    }
+}
+
 /// The numbers of the whole gateway.
 #[derive(Default)]
 pub(crate) struct Totals {
     pub(crate) shed: [AtomicU64; SHEDS.len()],
+    /// Requests that met a limit, by its owner and the limit.
+    pub(crate) limited: [[AtomicU64; UseLimit::ALL.len()]; Scope::ALL.len()],
     /// Requests for models that nobody declared: one row, or clients could make labels at will.
     pub(crate) unknown: Stats,
     pub(crate) connections: AtomicU64,
 }
 
 /// Reasons, in the order of their counters.
-pub(crate) const SHEDS: [Shed; 8] = [
+pub(crate) const SHEDS: [Shed; 9] = [
     Shed::Loading,
     Shed::QueueFull,
     Shed::NoCapacity,
@@ -214,6 +240,7 @@ pub(crate) const SHEDS: [Shed; 8] = [
     Shed::ShuttingDown,
     Shed::Unavailable,
     Shed::NoMemory,
+    Shed::Overloaded,
 ];
 
 impl Totals {

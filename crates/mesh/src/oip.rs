@@ -41,7 +41,7 @@ mod request;
 mod seen;
 mod tensor_data;
 
-pub use answer::{Encoded, effort, encode, error_body};
+pub use answer::{Encoded, effort, encode, error_body, with_request_id};
 pub use decoded::{AnswerForm, Decoded, Options};
 pub use layout::{HEADER_LENGTH, Layout};
 pub use request::decode;

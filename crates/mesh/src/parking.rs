@@ -20,10 +20,11 @@ use std::{
 use berth_spec::{InferError, Time, inference::Shed, routes::OnMiss};
 use tokio::time::{Instant, timeout_at};
 
-use crate::wait_queue::Total;
 use crate::{
+    accounts::Key,
     demand::DemandTracker,
     deployment::{DeploymentState, Leased},
+    fair::Pool,
     local::LocalReplicas,
     resolved::{NoLease, Wanted},
 };
@@ -40,7 +41,8 @@ const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 pub(crate) struct Parking {
     pub(crate) replicas: Arc<LocalReplicas>,
     pub(crate) demand: Arc<DemandTracker>,
-    pub(crate) total: Total,
+    /// Places of all queues together.
+    pub(crate) places: Pool,
 }
 
 /// The pause after which a waiter looks again though nothing was said, where other nodes are asked: a line that can be
@@ -60,24 +62,24 @@ impl Parking {
     /// A lease now, or as soon as one can be had before `deadline`. Anything else is an error of the right kind.
     pub(crate) async fn lease(
         &self,
-        entry: &Arc<DeploymentState>,
+        (entry, key): (&Arc<DeploymentState>, &Arc<Key>),
         wanted: Wanted<'_>,
         deadline: Instant,
     ) -> Result<Leased, InferError> {
-        self.find(entry, wanted.version, deadline, |_| entry.lease(wanted, &self.replicas)).await
+        self.find((entry, key), wanted.version, deadline, |_| entry.lease(wanted, &self.replicas)).await
     }
 
     /// The result of `look`, now, or as soon as there is one before `deadline`.
     pub(crate) async fn find<T: Send>(
         &self,
-        entry: &Arc<DeploymentState>,
+        (entry, key): (&Arc<DeploymentState>, &Arc<Key>),
         version: Option<&str>,
         deadline: Instant,
         mut look: impl FnMut(Look) -> Result<T, NoLease> + Send,
     ) -> Result<T, InferError> {
         match look(Look::First) {
             Ok(found) => Ok(found),
-            Err(NoLease::Miss(OnMiss::Park)) => Box::pin(self.park(entry, version, deadline, look)).await,
+            Err(NoLease::Miss(OnMiss::Park)) => Box::pin(self.park((entry, key), version, deadline, look)).await,
             Err(no) => {
                 if matches!(no, NoLease::Miss(_)) {
                     entry.hot().stats.miss();
@@ -89,7 +91,7 @@ impl Parking {
 
     async fn park<T: Send>(
         &self,
-        entry: &Arc<DeploymentState>,
+        (entry, key): (&Arc<DeploymentState>, &Arc<Key>),
         version: Option<&str>,
         deadline: Instant,
         look: impl FnMut(Look) -> Result<T, NoLease> + Send,
@@ -97,7 +99,7 @@ impl Parking {
         let hot = entry.hot();
         hot.stats.miss();
         let queue = entry.route().terms.concurrency.queue;
-        let Some(place) = hot.queue.enter(queue, &self.total) else {
+        let Some(place) = hot.queue.enter(queue, &self.places, key) else {
             let message =
                 format!("model {:?} is loading and {queue} requests wait for it already", entry.name.as_str());
             return Err(InferError::shed(Shed::QueueFull, message, RETRY_LOADING));
@@ -193,6 +195,7 @@ fn now() -> Time {
 
 #[cfg(test)]
 mod tests {
+    use crate::fair::Shape;
     use berth_spec::{DeploymentName, GatewayEvent};
     use tokio::sync::mpsc;
     use tokio_util::sync::CancellationToken;
@@ -207,7 +210,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_miss_is_told_at_once_and_again_with_each_tick() {
         let (entry, demand) = (cold("iris"), DemandTracker::new());
-        let parking = Parking { replicas: Arc::default(), demand: Arc::clone(&demand), total: Total::new(1) };
+        let parking = Parking {
+            replicas: Arc::default(),
+            demand: Arc::clone(&demand),
+            places: Pool::new(1, 0, Shape::new(false)),
+        };
+        let key = Arc::default();
         let (events, mut heard) = mpsc::channel(1);
         let story = async {
             // The first tick comes at once: the miss is between two others.
@@ -224,7 +232,7 @@ mod tests {
             };
             tokio::select! {
                 at = words => at,
-                _ = parking.lease(&entry, Wanted::default(), missed + Duration::from_secs(60)) => panic!("nothing is ready"),
+                _ = parking.lease((&entry, &key), Wanted::default(), missed + Duration::from_secs(60)) => panic!("nothing is ready"),
             }
         };
         tokio::select! {

@@ -3,7 +3,7 @@
 //! Models are declared, not loaded: a load asks that a declared deployment be resident now, an unload that an on-demand
 //! one be paged out. Neither changes what is declared.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use berth_spec::{Class, DeploymentName, InferError, NameKey, routes::OnMiss};
 use berth_wire::access::{Action, Asker, Resource};
@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     deployment::DeploymentState,
+    disclosure::without_places,
     oip::describe::{IndexEntry, RepositoryParameters, State},
     resolved::Resolved,
     routes::alias::AliasState,
@@ -50,6 +51,9 @@ impl Error {
         }
     }
 }
+
+/// Time after which an unload is asked for again: nothing else tells that a word was lost.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Returns once the model answers, as Triton does, or with the reason why it will not. By alias: once all its targets do.
 pub(crate) async fn load(
@@ -97,7 +101,12 @@ async fn unloaded(stack: &Stack, entry: &DeploymentState, deadline: Instant) -> 
             stack.demand.page_out(&entry.name);
             asked = true;
         }
-        if timeout_at(deadline, changed).await.is_err() {
+        if timeout_at(deadline.min(Instant::now() + ASK_AGAIN), changed).await.is_ok() {
+            continue;
+        }
+        // The word may have been lost with a leader.
+        asked = false;
+        if Instant::now() >= deadline {
             let message = format!("model {:?} is still being unloaded", entry.name.as_str());
             return Err(InferError::TimedOut(message).into());
         }
@@ -154,7 +163,7 @@ fn index(entry: &DeploymentState, ready_only: bool, mut each: impl FnMut(IndexEn
     };
     if route.targets.is_empty() {
         let (state, reason) = absent(&route, waiting);
-        tell("", state, reason);
+        tell("", state, &reason);
     }
     for target in route.targets.iter() {
         match &target.replica {
@@ -162,21 +171,21 @@ fn index(entry: &DeploymentState, ready_only: bool, mut each: impl FnMut(IndexEn
             Some(_) => tell(&target.version, State::Unloading, ""),
             None => {
                 let (state, reason) = absent(&route, waiting);
-                tell(&target.version, state, reason);
+                tell(&target.version, state, &reason);
             }
         }
     }
 }
 
 /// The state of what is not here.
-fn absent(route: &Resolved, waiting: bool) -> (State, &str) {
+fn absent(route: &Resolved, waiting: bool) -> (State, Cow<'_, str>) {
     match &route.terms.on_miss {
-        OnMiss::Park if waiting || !route.terms.on_demand => (State::Loading, ""),
-        OnMiss::Park => (State::Unavailable, "unloaded"),
+        OnMiss::Park if waiting || !route.terms.on_demand => (State::Loading, "".into()),
+        OnMiss::Park => (State::Unavailable, "unloaded".into()),
         OnMiss::NoCapacity { message, .. } | OnMiss::Failed { message, .. } | OnMiss::Restarting { message, .. } => {
-            (State::Unavailable, message)
+            (State::Unavailable, without_places(message))
         }
-        OnMiss::ScaledDown => (State::Unavailable, "scaled down"),
+        OnMiss::ScaledDown => (State::Unavailable, "scaled down".into()),
     }
 }
 

@@ -5,7 +5,7 @@ pub(crate) mod schedule;
 use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
-    RevisionId, Route, WorkerId,
+    RevisionId, Route, UseLimits, WorkerId,
     deployment::Concurrency,
     routes::{OnMiss, Version},
 };
@@ -44,6 +44,8 @@ pub(crate) struct Terms {
     pub(crate) on_demand: bool,
     pub(crate) timeout: Duration,
     pub(crate) concurrency: Concurrency,
+    /// Limits on its use by all callers together.
+    pub(crate) limits: UseLimits,
     /// A request may be sent again where it is not known whether it was run.
     pub(crate) idempotent: bool,
     /// The path at which it answers in its own JSON.
@@ -113,6 +115,7 @@ impl Terms {
             on_demand: route.on_demand,
             timeout: route.timeout,
             concurrency: route.concurrency,
+            limits: route.limits,
             idempotent: route.idempotent,
             endpoint: route.endpoint.clone(),
             gone: false,

@@ -10,8 +10,10 @@
 //! * **account** is outermost, so that every end is counted, a client that went away included: it is the drop of
 //!   [`Admitted`].
 //! * **find** comes before everything that costs: unknown names are answered from the route table alone.
-//! * **admit** bounds all requests together and refuses at shutdown.
-//! * **full?** sheds before the body is read what the deployment's own bound would shed after it.
+//! * **admit** bounds all requests together, with shares for callers and models that have few (`fair`), and refuses at shutdown; then it counts the request against the limits of its model
+//!   and its principal, where they have some (`quota`), before it counts as demand: what is refused loads no model.
+//! * **full?** sheds before the body is read what the deployment's own bound would shed after it, and, while more comes than the
+//!   model answers, what would wait too long (`overload`).
 //! * **ready?** parks before the body is read: a request that waits holds a few hundred bytes, not its tensors.
 //! * **lease** comes after the body: a slow sender never keeps a replica from draining. A lease that is refused because
 //!   the replica drains sends the request back to the route, and to parking: it is not an error.
@@ -26,15 +28,19 @@ use std::{
     time::Duration,
 };
 
+use berth_audit::AuditLog;
 use berth_spec::{
-    InferError, NameKey,
+    InferError, NameKey, UseLimits,
     id::{DEFAULT_NAMESPACE, MAX_NAMESPACE},
     inference::Shed,
     routes::Stickiness,
 };
 use berth_wire::access::{Access, Action, Asker, Resource};
+use http::HeaderMap;
+use tokio::time::Instant;
 
 use crate::{
+    accounts::{Accounts, Key},
     admission::Admission,
     body::{memory::RequestMemory, upload::Bounds},
     config::{Limits, PropagateHook},
@@ -44,14 +50,16 @@ use crate::{
     endpoint::forwarding::Forwarding,
     metrics::Totals,
     parking::{Parking, refusal},
+    quota::metered::Metered,
     resolved::NoLease,
     routes::Routes,
     routes::alias::Via,
     sticky::Caller,
+    trail,
 };
 
 /// When to try again while no controller has said what there is: a controller takes about that long to plan.
-pub(crate) const RETRY_UNTOLD: Duration = Duration::from_secs(1);
+const RETRY_UNTOLD: Duration = Duration::from_secs(1);
 
 /// Everything that an inference passes through.
 pub(crate) struct Stack {
@@ -71,12 +79,29 @@ pub(crate) struct Stack {
     pub(crate) data_plane: Option<DataPlane>,
     /// Tokens, and if one is needed.
     pub(crate) access: Arc<Access>,
+    /// Accounts of principals that have limits.
+    pub(crate) accounts: Accounts,
+    /// The audit log.
+    pub(crate) audit: AuditLog,
 }
 
 impl Stack {
     /// Refuses a model that the sender of a request may not do this with, just as one that nobody declared.
     pub(crate) fn may(&self, asker: &Asker, action: Action, model: NameKey<'_>) -> Result<(), InferError> {
-        asker.may(action, Resource::Model(model)).map_err(|_| self.unknown(model))
+        asker.may(action, Resource::Model(model)).map_err(|_| {
+            trail::out_of_reach(&self.audit, (asker, None), action, model);
+            self.unknown(model)
+        })
+    }
+
+    /// Counts a request against the limits of its principal and of its model; `None`: there are none.
+    pub(crate) fn meter(
+        &self,
+        asker: Option<&Asker>,
+        model: Option<(&Arc<DeploymentState>, &UseLimits)>,
+        (headers, now): (Option<&HeaderMap>, Instant),
+    ) -> Result<Option<Arc<Metered>>, InferError> {
+        Metered::enter((&self.accounts, &self.totals), asker, model, (headers, now))
     }
 
     /// The deployment for a request: the one of this name, or the choice of the alias of this name. Takes whatever a client
@@ -139,8 +164,9 @@ impl Stack {
             DEFAULT_NAMESPACE => String::new(),
             other => format!(" in namespace {:?}", other.chars().take(MAX_NAMESPACE).collect::<String>()),
         };
+        // It begins as Triton's message does: clients look for these words.
         InferError::NotFound(format!(
-            "model {shown:?} is not found{inside}: no deployment or alias of that name is declared"
+            "Request for unknown model: {shown:?} is not found{inside}: no deployment or alias of that name is declared"
         ))
     }
 
@@ -179,9 +205,26 @@ impl Stack {
         self.forwarding.as_ref()?.propagate.as_ref()
     }
 
-    /// The bounds of the bodies of requests.
+    /// The bounds of the bodies of requests whose key is not known.
     pub(crate) fn bounds(&self) -> Bounds {
-        Bounds::new(&self.limits, self.forwarding.as_ref().map(|forwarding| &forwarding.room), &self.memory)
+        self.bounds_in(&self.memory)
+    }
+
+    /// The bounds of the bodies of requests of this key.
+    pub(crate) fn bounds_for(&self, key: &Key) -> Bounds {
+        self.bounds_in(key.memory(&self.memory))
+    }
+
+    fn bounds_in(&self, memory: &Arc<RequestMemory>) -> Bounds {
+        Bounds::new(&self.limits, self.forwarding.as_ref().map(|forwarding| &forwarding.room), memory)
+    }
+
+    /// The memory for the body of a request to this name, before it was let in.
+    pub(crate) fn memory_for(&self, model: NameKey<'_>, asker: Option<&Asker>) -> Arc<RequestMemory> {
+        match self.routes.find(model) {
+            Some(entry) => Arc::clone(entry.hot().keys.of(asker, &self.accounts).memory(&self.memory)),
+            None => Arc::clone(&self.memory),
+        }
     }
 
     /// True once the gateway stops, or is going to.

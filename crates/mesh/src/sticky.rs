@@ -2,12 +2,13 @@
 
 use std::{fmt, net::IpAddr};
 
+use berth_audit::AuditLog;
 use berth_spec::{NameKey, routes::Stickiness};
-use berth_wire::access::{Action, Asker, Resource};
+use berth_wire::access::{Access, Action, Asker, Resource};
 use http::HeaderMap;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::rendezvous::hash;
+use crate::{rendezvous::hash, trail};
 
 /// The client's address, among the extensions of a request's head. Only there while an alias asks for it.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +21,7 @@ pub(crate) struct Caller<'a> {
     pub(crate) client: Option<Client>,
     /// The hash of the field that the alias names, where the body has it.
     pub(crate) field: Option<u64>,
-    /// Sender of the request; `None`: anybody, on a server that asks for no token.
+    /// Sender of the request; `None`: nobody was asked.
     pub(crate) asker: Option<&'a Asker>,
 }
 
@@ -31,9 +32,14 @@ impl<'a> Caller<'a> {
         Self { headers: Some(&head.headers), client, field: None, asker: head.extensions.get() }
     }
 
-    /// True if the sender may ask this model.
-    pub(crate) fn may_infer(&self, model: NameKey<'_>) -> bool {
-        self.asker.is_none_or(|asker| asker.may(Action::Infer, Resource::Model(model)).is_ok())
+    /// True if the sender may ask this model; that it may not is recorded.
+    pub(crate) fn may_infer(&self, (access, log): (&Access, &AuditLog), model: NameKey<'_>) -> bool {
+        let Some(asker) = self.asker else { return !access.is_required() };
+        let allowed = asker.may(Action::Infer, Resource::Model(model)).is_ok();
+        if !allowed {
+            trail::out_of_reach(log, (asker, self.headers), Action::Infer, model);
+        }
+        allowed
     }
 
     /// The hash of the property; `None` where the request lacks it.

@@ -1,8 +1,19 @@
-//! The queue of one deployment's waiting requests, and the bound of all queues together.
+//! The queue of one deployment's waiting requests, and the places of all queues together.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
 use tokio::sync::Notify;
+
+use crate::{
+    accounts::Key,
+    fair::{Part, Pool},
+};
+
+/// The part of a full queue that one principal may hold while others hold more: a queue of 256 keeps 32 places for each.
+const SHARE: u32 = 8;
 
 /// One deployment's waiting requests.
 #[derive(Default)]
@@ -11,22 +22,12 @@ pub(crate) struct WaitQueue {
     changed: Notify,
 }
 
-/// Requests parked now, over all deployments, and their bound.
-pub(crate) struct Total {
-    parked: AtomicU32,
-    max: u32,
-}
-
-/// A place in a lot; leaving it is dropping it.
+/// A place in a queue; leaving it is dropping it.
 pub(crate) struct Waiter<'a> {
     queue: &'a WaitQueue,
-    total: &'a Total,
-}
-
-impl Total {
-    pub(crate) fn new(max: u32) -> Self {
-        Self { parked: AtomicU32::new(0), max }
-    }
+    all: &'a Pool,
+    key: &'a Arc<Key>,
+    part: Part,
 }
 
 impl WaitQueue {
@@ -45,18 +46,39 @@ impl WaitQueue {
         self.changed.notified()
     }
 
-    /// Takes a place, if both bounds allow it.
-    pub(crate) fn enter<'a>(&'a self, queue: u32, total: &'a Total) -> Option<Waiter<'a>> {
+    /// Takes a place for a request of this key, if the queue of `most` places and those of all queues allow it. A full queue takes
+    /// some more of principals that have few in it.
+    pub(crate) fn enter<'a>(&'a self, most: u32, all: &'a Pool, key: &'a Arc<Key>) -> Option<Waiter<'a>> {
+        let part = all.take(1, &key.parked, &key.account.parked)?;
         let here = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let everywhere = total.parked.fetch_add(1, Ordering::Relaxed);
-        let place = Waiter { queue: self, total };
-        (here < queue && everywhere < total.max).then_some(place)
+        let place = Waiter { queue: self, all, key, part };
+        let few = || key.parked.held() <= (most / SHARE).max(1) as usize;
+        (here < most || here < most.saturating_mul(2) && few()).then_some(place)
     }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.queue.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.total.parked.fetch_sub(1, Ordering::Relaxed);
+        self.all.give_back(1, self.part, &self.key.parked, &self.key.account.parked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fair::Shape;
+
+    #[test]
+    fn a_full_queue_takes_principals_that_have_few_in_it() {
+        let (queue, all) = (WaitQueue::default(), Pool::new(100, 0, Shape::new(true)));
+        let (storm, other) = (Arc::default(), Arc::default());
+        let places: Vec<_> = (0..40).filter_map(|_| queue.enter(16, &all, &storm)).collect();
+        assert_eq!(places.len(), 16);
+        let few: Vec<_> = (0..5).filter_map(|_| queue.enter(16, &all, &other)).collect();
+        assert_eq!((few.len(), queue.waiting()), (2, 18));
+        drop((places, few));
+        assert_eq!((queue.waiting(), all.taken()), (0, 0));
+        assert!(queue.enter(0, &all, &other).is_none(), "nobody waits here");
     }
 }

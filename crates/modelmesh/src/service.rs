@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use axum::Router;
-use berth_control::Handle;
+use berth_control::{Handle, api::Notes};
+use berth_spec::DeploymentName;
 use berth_wire::mmesh::{
     DeleteVModelRequest, DeleteVModelResponse, EnsureLoadedRequest, GetStatusRequest, GetVModelStatusRequest,
     ModelStatusInfo, RegisterModelRequest, SetVModelRequest, UnregisterModelRequest, UnregisterModelResponse,
     VModelStatusInfo,
     model_mesh_server::{ModelMesh, ModelMeshServer},
 };
-use tonic::{Request, Response, Status};
+use tonic::{Extensions, Request, Response, Status};
 
 use crate::{
     ids::{name, namespace},
@@ -67,6 +68,13 @@ fn when(load: bool, sync: bool) -> LoadWhen {
     }
 }
 
+/// Notes for the audit log what a call changes.
+fn note(extensions: &Extensions, kind: &str, name: &DeploymentName) {
+    if let Some(notes) = extensions.get::<Notes>() {
+        notes.about(kind, name);
+    }
+}
+
 #[tonic::async_trait]
 impl ModelMesh for Service {
     async fn register_model(
@@ -74,8 +82,9 @@ impl ModelMesh for Service {
         request: Request<RegisterModelRequest>,
     ) -> Result<Response<ModelStatusInfo>, Status> {
         self.writable()?;
-        let (metadata, _, asked) = request.into_parts();
+        let (metadata, extensions, asked) = request.into_parts();
         let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
+        note(&extensions, "ModelDeployment", &model);
         let info = asked.model_info.ok_or_else(|| Status::invalid_argument("modelInfo is missing"))?;
         let when = (when(asked.load_now, asked.sync), asked.last_used_time);
         models::register(&self.handle, &model, &info, when).await.map(|state| Response::new(state.info))
@@ -86,8 +95,9 @@ impl ModelMesh for Service {
         request: Request<UnregisterModelRequest>,
     ) -> Result<Response<UnregisterModelResponse>, Status> {
         self.writable()?;
-        let (metadata, _, asked) = request.into_parts();
+        let (metadata, extensions, asked) = request.into_parts();
         let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
+        note(&extensions, "ModelDeployment", &model);
         models::unregister(&self.handle, &model).await.map(|()| Response::new(UnregisterModelResponse {}))
     }
 
@@ -98,15 +108,16 @@ impl ModelMesh for Service {
     }
 
     async fn ensure_loaded(&self, request: Request<EnsureLoadedRequest>) -> Result<Response<ModelStatusInfo>, Status> {
-        let (metadata, _, asked) = request.into_parts();
+        let (metadata, extensions, asked) = request.into_parts();
         let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
+        note(&extensions, "ModelDeployment", &model);
         let when = (when(true, asked.sync), asked.last_used_time);
         models::ensure_loaded(&self.handle, &model, when).await.map(|state| Response::new(state.info))
     }
 
     async fn set_v_model(&self, request: Request<SetVModelRequest>) -> Result<Response<VModelStatusInfo>, Status> {
         self.writable()?;
-        let (metadata, _, asked) = request.into_parts();
+        let (metadata, extensions, asked) = request.into_parts();
         let inside = namespace(&metadata)?;
         let expected = Some(asked.expected_target_model_id).filter(|expected| !expected.is_empty());
         let change = Change {
@@ -122,6 +133,7 @@ impl ModelMesh for Service {
             force: asked.force,
             sync: asked.sync,
         };
+        note(&extensions, "Alias", &change.vmodel);
         vmodels::set(&self.handle, &self.transitions, change).await.map(Response::new)
     }
 
@@ -130,8 +142,9 @@ impl ModelMesh for Service {
         request: Request<DeleteVModelRequest>,
     ) -> Result<Response<DeleteVModelResponse>, Status> {
         self.writable()?;
-        let (metadata, _, asked) = request.into_parts();
+        let (metadata, extensions, asked) = request.into_parts();
         let vmodel = name(&namespace(&metadata)?, "vModelId", &asked.v_model_id)?;
+        note(&extensions, "Alias", &vmodel);
         vmodels::remove(&self.handle, &self.transitions, &vmodel, &asked.owner).await?;
         Ok(Response::new(DeleteVModelResponse {}))
     }

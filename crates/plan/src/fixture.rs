@@ -15,7 +15,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_spec::{
     ByteSize, Demand, Deployment, DeploymentName, Digest, Failure, FailureCategory, GatewayId, Generation,
-    InventoryChange, Load, Origin, Replicas, Residency, RevisionId, RuntimeInfo, Spec, Time, WorkerId, WorkerInfo,
+    InventoryChange, Load, Origin, Replicas, Residency, RevisionId, RuntimeInfo, Spec, Time, UseLimits, WorkerId,
+    WorkerInfo,
     deployment::{
         Batching, Concurrency, Labels, ModelDetails, ModelFormat, ModelSource, Rollout, RuntimeOptions, Scaling,
         Selector, Settings, Spread, Strategy, Warmup, WhenFull,
@@ -90,8 +91,9 @@ pub fn deployment(called: &str) -> Deployment {
         warmup: Warmup::Generated,
         timeout: Duration::from_secs(30),
         concurrency: Concurrency { max: None, queue: 100 },
+        limits: UseLimits::default(),
         batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
-        runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+        runtime: RuntimeOptions::default(),
         gpu: None,
         model_type: None,
         regions: std::collections::BTreeMap::new(),

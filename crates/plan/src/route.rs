@@ -34,6 +34,7 @@ pub(crate) fn derive(
         on_demand: deployment.spec.replicas.on_demand(),
         timeout: deployment.spec.timeout,
         concurrency: deployment.spec.concurrency,
+        limits: deployment.spec.limits,
         idempotent: deployment.spec.idempotent,
         endpoint: deployment.spec.endpoint.clone(),
     }
@@ -128,6 +129,7 @@ pub(crate) fn fingerprint(route: &Route) -> u64 {
     }
     (route.on_demand, route.idempotent, route.timeout, route.concurrency.max, route.concurrency.queue)
         .hash(&mut hasher);
+    route.limits.hash(&mut hasher);
     route.endpoint.hash(&mut hasher);
     hasher.finish().max(1)
 }

@@ -168,7 +168,7 @@ fn on_demand(draft: &mut Draft<'_>, work: &mut Work<'_>) -> u32 {
         return work.goal.min(1);
     }
     let name = work.name().clone();
-    if work.entry.warm.as_ref().is_some_and(|warm| warm.paged_out) {
+    if work.entry.warm.as_ref().is_some_and(|warm| warm.paged_out.is_some()) {
         draft.tell(Severity::Normal, "PagedOut", (&name, None), format!("{name} was paged out on request"));
         return 0;
     }

@@ -27,7 +27,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use crate::{
     FLAG, confine, loopback,
     namespaces::{self, die_with_parent},
-    root,
+    passing, root,
     spec::{Network, Order},
 };
 
@@ -37,9 +37,13 @@ const NOT_MADE: u8 = 125;
 /// The exit code where the program could not be started.
 const NOT_STARTED: u8 = 126;
 
+/// Continuations of this program in a sandbox, by name; `None`: there is none of that name.
+pub type Own = fn(&str) -> Option<ExitCode>;
+
 /// Does the launcher's work if this process was started as one. `None`: it was not. Called first in `main`, before any thread.
+/// `own` is what [`Launcher::command_own`](crate::Launcher::command_own) names.
 #[must_use]
-pub fn entered() -> Option<ExitCode> {
+pub fn entered(own: Own) -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
     if words.next()? != FLAG {
         return None;
@@ -48,7 +52,7 @@ pub fn entered() -> Option<ExitCode> {
     let program: Vec<OsString> = words.skip(1).collect();
     let order = order.to_str().and_then(|text| serde_json::from_str::<Order>(text).ok());
     let Some(order) = order else { return Some(refused(NOT_MADE, "the order of the sandbox cannot be read")) };
-    Some(match launch(&order, &program) {
+    Some(match launch(&order, &program, own) {
         Ok(code) => code,
         Err(error) => refused(NOT_MADE, &error.to_string()),
     })
@@ -60,8 +64,8 @@ fn refused(code: u8, why: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn launch(order: &Order, program: &[OsString]) -> io::Result<ExitCode> {
-    let Order { sandbox, mechanisms, parent } = order;
+fn launch(order: &Order, program: &[OsString], own: Own) -> io::Result<ExitCode> {
+    let Order { sandbox, mechanisms, parent, .. } = order;
     close_files()?;
     die_with_parent()?;
     if rustix::process::getppid().is_none_or(|found| found.as_raw_nonzero().get() as u32 != *parent) {
@@ -80,7 +84,7 @@ fn launch(order: &Order, program: &[OsString]) -> io::Result<ExitCode> {
     }
     namespaces::leave(*mechanisms).map_err(|error| told("namespaces", &error))?;
     if !mechanisms.processes {
-        return become_program(order, program);
+        return become_program(order, program, own);
     }
     // The handshake: the child is known to die with us before it does anything.
     let (ready, mut tell_ready) = io::pipe()?;
@@ -97,7 +101,7 @@ fn launch(order: &Order, program: &[OsString]) -> io::Result<ExitCode> {
             tell_ready.write_all(b"r")?;
             go.read_exact(&mut [0])?;
             drop(go);
-            init(order, program, tell_ready)
+            init(order, program, own, tell_ready)
         }
     }
 }
@@ -139,7 +143,7 @@ const EXITED: u8 = 0;
 const SIGNALLED: u8 = 1;
 
 /// The first process of the namespace: makes the file tree, starts the program, and takes in whom others left behind.
-fn init(order: &Order, program: &[OsString], mut tell: PipeWriter) -> io::Result<ExitCode> {
+fn init(order: &Order, program: &[OsString], own: Own, mut tell: PipeWriter) -> io::Result<ExitCode> {
     // The program may have the same user: it must not write into this process.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     prepare(order)?;
@@ -148,7 +152,7 @@ fn init(order: &Order, program: &[OsString], mut tell: PipeWriter) -> io::Result
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
             drop(tell);
-            return confined(order, program);
+            return confined(order, program, own);
         }
     };
     loop {
@@ -163,14 +167,17 @@ fn init(order: &Order, program: &[OsString], mut tell: PipeWriter) -> io::Result
     }
 }
 
-fn become_program(order: &Order, program: &[OsString]) -> io::Result<ExitCode> {
+fn become_program(order: &Order, program: &[OsString], own: Own) -> io::Result<ExitCode> {
     prepare(order)?;
-    confined(order, program)
+    confined(order, program, own)
 }
 
 fn prepare(order: &Order) -> io::Result<()> {
     if order.mechanisms.network && order.sandbox.network == Network::None {
         loopback::up().map_err(|error| told("loopback", &error))?;
+        if let Some(port) = order.sandbox.listener {
+            passing::send(port).map_err(|error| told("listener", &error))?;
+        }
     }
     if order.mechanisms.files {
         root::enter(&order.sandbox, order.mechanisms).map_err(|error| told("file tree", &error))?;
@@ -178,9 +185,12 @@ fn prepare(order: &Order) -> io::Result<()> {
     Ok(())
 }
 
-fn confined(order: &Order, program: &[OsString]) -> io::Result<ExitCode> {
+fn confined(order: &Order, program: &[OsString], own: Own) -> io::Result<ExitCode> {
     std::env::set_current_dir(&order.sandbox.folder)?;
     let landlock = confine::confine(order)?;
+    if let Some(name) = &order.own {
+        return Ok(own(name).unwrap_or_else(|| refused(NOT_STARTED, &format!("{name} is unknown"))));
+    }
     let Some((program, arguments)) = program.split_first() else {
         // A trial.
         return write!(io::stdout(), "{landlock}").map(|()| ExitCode::SUCCESS);

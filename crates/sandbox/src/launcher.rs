@@ -77,13 +77,25 @@ impl Launcher {
     /// # Errors
     /// If a path of the sandbox is no UTF-8.
     pub fn command(&self, sandbox: &Sandbox, program: &Path) -> io::Result<Command> {
-        let order = self.order(sandbox.clone());
+        let order = self.order(sandbox.clone(), None);
         let mut command = Command::new(&self.program);
         command.arg(FLAG).arg(serde_json::to_string(&order)?).arg("--").arg(program);
         Ok(command)
     }
 
-    fn order(&self, mut sandbox: Sandbox) -> Order {
+    /// The same for this program itself: once it is confined it goes on with `name`, which [`entered`](crate::entered) was
+    /// given. Nothing is run anew, so that its file need not be seen in the sandbox, nor be the one that it was.
+    ///
+    /// # Errors
+    /// If a path of the sandbox is no UTF-8.
+    pub fn command_own(&self, sandbox: &Sandbox, name: &str) -> io::Result<Command> {
+        let order = self.order(sandbox.clone(), Some(name.to_owned()));
+        let mut command = Command::new(&self.program);
+        command.arg(FLAG).arg(serde_json::to_string(&order)?);
+        Ok(command)
+    }
+
+    fn order(&self, mut sandbox: Sandbox, own: Option<String>) -> Order {
         let mut mechanisms = self.mechanisms;
         if sandbox.isolation != Isolation::Sandbox {
             mechanisms = Mechanisms { system_calls: mechanisms.system_calls, ..Mechanisms::default() };
@@ -95,7 +107,7 @@ impl Launcher {
         if !mechanisms.own_user {
             sandbox.user = None;
         }
-        Order { sandbox, mechanisms, parent: std::process::id() }
+        Order { sandbox, mechanisms, parent: std::process::id(), own }
     }
 
     /// Runs nothing in a sandbox of these mechanisms. `None`: it cannot be made; else the version of Landlock.
@@ -103,7 +115,7 @@ impl Launcher {
         let folder = Trial::new()?;
         let user = mechanisms.own_user.then_some(TRIAL_USER);
         let sandbox = Sandbox { folder: folder.0.clone(), user, ..Sandbox::default() };
-        let order = Order { sandbox, mechanisms, parent: std::process::id() };
+        let order = Order { sandbox, mechanisms, parent: std::process::id(), own: None };
         let mut command = Command::new(&self.program);
         command.arg(FLAG).arg(serde_json::to_string(&order)?).current_dir("/").env_clear();
         let said = command.stdin(Stdio::null()).stderr(Stdio::null()).output()?;

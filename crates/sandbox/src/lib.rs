@@ -18,13 +18,15 @@ mod launcher;
 mod loopback;
 mod mounts;
 mod namespaces;
+mod passing;
 mod root;
 mod spec;
 mod syscalls;
 
 pub use self::{
-    launch::entered,
+    launch::{Own, entered},
     launcher::Launcher,
+    passing::receive,
     spec::{Isolation, Limits, Mechanisms, Network, Sandbox},
 };
 

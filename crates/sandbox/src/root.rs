@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! /usr /bin /lib … (read-only)   /etc: some files   /proc: its own   /dev: null, random …   /tmp, /dev/shm: in memory
-//! DATA/prepared/environments/ENV (read-only)   DATA/python/runs/N/scratch (its own)
+//! DATA/prepared/environments/ENV (read-only)   DATA/runs/N/scratch (its own)
 //! ```
 //! All keep their paths. A folder that is hidden is empty even where a readable one contains it.
 

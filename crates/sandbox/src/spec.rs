@@ -112,6 +112,10 @@ pub struct Sandbox {
     pub gpus: bool,
     /// The network that it reaches.
     pub network: Network,
+    /// A port of its loopback whose listener is sent to the starter, over the socket that is its standard input, before anything
+    /// else; for a network of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listener: Option<u16>,
     /// Folders of control groups to join.
     pub groups: Vec<PathBuf>,
     /// Bounds.
@@ -162,6 +166,9 @@ pub(crate) struct Order {
     pub(crate) mechanisms: Mechanisms,
     /// The process that it must not outlive.
     pub(crate) parent: u32,
+    /// Goes on as this program, with what has this name, and runs no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) own: Option<String>,
 }
 
 #[cfg(test)]

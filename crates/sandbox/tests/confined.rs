@@ -15,13 +15,13 @@ use tempfile::TempDir;
 type Case = (&'static str, bool, fn(&Launcher));
 
 fn main() -> ExitCode {
-    if let Some(code) = berth_sandbox::entered() {
+    if let Some(code) = berth_sandbox::entered(own) {
         return code;
     }
     let launcher = Launcher::find(std::env::current_exe().expect("a program")).expect("it runs");
     let mechanisms = launcher.mechanisms();
     let _ = writeln!(std::io::stderr(), "{mechanisms:?}, missing: {:?}", launcher.missing());
-    let cases: [Case; 9] = [
+    let cases: [Case; 10] = [
         ("files_of_others_are_not_seen", mechanisms.files, files_of_others_are_not_seen),
         ("hidden_folders_are_empty", mechanisms.files, hidden_folders_are_empty),
         ("only_the_own_folder_is_written", mechanisms.files, only_the_own_folder_is_written),
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         ("what_it_leaves_behind_ends_with_it", mechanisms.processes, what_it_leaves_behind_ends_with_it),
         ("it_ends_as_the_program_does", true, it_ends_as_the_program_does),
         ("limits_hold", true, limits_hold),
+        ("this_program_goes_on_inside", true, this_program_goes_on_inside),
     ];
     for (name, possible, case) in cases {
         if possible {
@@ -39,6 +40,16 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "{name} ... {}", if possible { "ok" } else { "not possible here" });
     }
     ExitCode::SUCCESS
+}
+
+/// Continuations of this program.
+fn own(name: &str) -> Option<ExitCode> {
+    (name == "reads").then(|| {
+        let mut path = String::new();
+        // A name that cannot be read is that of no file.
+        let _ = std::io::stdin().read_line(&mut path);
+        ExitCode::from(if fs_err::read(path).is_ok() { 3 } else { 4 })
+    })
 }
 
 /// A data folder with somebody else's secret, and a folder of one process in it.
@@ -87,6 +98,24 @@ fn answers(launcher: &Launcher, sandbox: &Sandbox, script: &str) -> String {
     let (status, text) = shell(launcher, sandbox, script);
     assert!(status.success(), "{script}: {status}: {text}");
     text.trim().to_owned()
+}
+
+fn this_program_goes_on_inside(launcher: &Launcher) {
+    let place = Place::new();
+    let sandbox = place.sandbox();
+    let code = |name: &str, path: &Path| {
+        let mut command = launcher.command_own(&sandbox, name).expect("a command");
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("started");
+        let mut input = child.stdin.take().expect("a pipe");
+        write!(input, "{}", path.display()).expect("written");
+        drop(input);
+        child.wait().expect("ended").code()
+    };
+    assert_eq!(code("reads", Path::new("/proc/self/status")), Some(3));
+    if launcher.mechanisms().files {
+        assert_eq!(code("reads", &place.root.path().join("elsewhere")), Some(4));
+    }
+    assert_eq!(code("else", Path::new("/")), Some(126), "no such continuation");
 }
 
 fn files_of_others_are_not_seen(launcher: &Launcher) {

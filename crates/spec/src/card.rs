@@ -12,7 +12,7 @@ pub mod signature;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{ByteSize, Digest};
+use crate::{ByteSize, Digest, network::Network};
 
 /// The card versions that this version of Berth reads.
 pub const SCHEMA_VERSIONS: [&str; 2] = ["3.0.0", "3.1.0"];
@@ -40,6 +40,9 @@ pub struct ModelCard {
     /// Resources of one replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
+    /// Hosts that it reaches from its sandbox; none unless it is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
 }
 
 /// Name, version and owner of a model.
@@ -249,7 +252,7 @@ impl PinnedCard {
     #[must_use]
     pub fn content(&self) -> Vec<u8> {
         let ModelCard { schema_version: _, metadata, runtime, artifacts, code, .. } = &self.card;
-        let ModelCard { preprocessing, postprocessing, interface, resources, .. } = &self.card;
+        let ModelCard { preprocessing, postprocessing, interface, resources, network, .. } = &self.card;
         let content = (
             &metadata.version,
             runtime,
@@ -258,7 +261,11 @@ impl PinnedCard {
             (preprocessing, postprocessing),
             (interface, resources),
         );
-        serde_json::to_vec(&content).expect("texts, numbers and JSON")
+        let mut content = serde_json::to_vec(&content).expect("texts, numbers and JSON");
+        if let Some(network) = network {
+            content.extend(serde_json::to_vec(network).expect("texts"));
+        }
+        content
     }
 }
 

@@ -18,6 +18,11 @@ pub enum Class {
         /// A guess of when it is worth trying again.
         retry_in: Duration,
     },
+    /// The caller, or all callers together, used more than they may; try again after this long.
+    Limited {
+        /// The time after which the limit lets the next one in.
+        retry_in: Duration,
+    },
     /// The caller's deadline has passed.
     TimedOut,
     /// Blocked until somebody changes something.

@@ -17,7 +17,11 @@ pub use labels::Labels;
 pub use sharing::Sharing;
 
 pub use crate::format::ModelFormat;
-use crate::{ByteSize, DeploymentName, Digest, Generation, Origin, PinnedCard, Revision, RevisionId, Signature, Time};
+use crate::network::Network;
+use crate::{
+    ByteSize, DeploymentName, Digest, Generation, Isolation, Origin, PinnedCard, Revision, RevisionId, Signature, Time,
+    UseLimits,
+};
 
 /// A deployment as the system holds it.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,6 +84,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// The limits of requests at once.
     pub concurrency: Concurrency,
+    /// The limits on its use by all callers together, for each gateway.
+    pub limits: UseLimits,
     /// The joining of requests into batches.
     pub batching: Batching,
     /// Settings of the engine.
@@ -305,6 +311,18 @@ pub struct RuntimeOptions {
     pub execution_provider: String,
     /// Threads inside one run. 0: the worker decides.
     pub threads: u16,
+    /// The isolation that the model gets at least; `None`: as the worker is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// The network that the model reaches; `None`: what its card says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+}
+
+impl Default for RuntimeOptions {
+    fn default() -> Self {
+        Self { execution_provider: "cpu".to_owned(), threads: 0, isolation: None, network: None }
+    }
 }
 
 impl Deployment {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use crate::{Class, Tensor};
+use crate::{Class, Tensor, UseLimit};
 
 /// A parameter of a request, response, tensor or requested output.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,6 +78,8 @@ pub enum Shed {
     Unavailable,
     /// Requests hold all the memory that they may take together.
     NoMemory,
+    /// More requests come than can be answered; this one would have waited too long.
+    Overloaded,
 }
 
 impl Shed {
@@ -93,6 +95,7 @@ impl Shed {
             Self::ShuttingDown => "shutting_down",
             Self::Unavailable => "unavailable",
             Self::NoMemory => "no_memory",
+            Self::Overloaded => "overloaded",
         }
     }
 }
@@ -144,6 +147,16 @@ pub enum InferError {
         /// When to try again; `None`: trying again helps only after somebody changed something.
         retry_in: Option<Duration>,
     },
+    /// A limit on the use of the model, or of everything by its caller. Nothing was run; it may be sent again.
+    #[error("{message}")]
+    Limited {
+        /// The limit.
+        limit: UseLimit,
+        /// For people: which limit, of whom, and what to do.
+        message: String,
+        /// When the limit lets the next one in.
+        retry_in: Duration,
+    },
     /// The caller's deadline passed.
     #[error("{0}")]
     TimedOut(String),
@@ -179,6 +192,7 @@ impl InferError {
             Self::Unsupported(_) => Class::Unsupported,
             Self::Shed { retry_in: Some(retry_in), .. } => Class::Waiting { retry_in: *retry_in },
             Self::Shed { retry_in: None, .. } => Class::Stalled,
+            Self::Limited { retry_in, .. } => Class::Limited { retry_in: *retry_in },
             Self::TimedOut(_) | Self::Cancelled => Class::TimedOut,
             Self::Model(_) | Self::Lost(_) | Self::Internal(_) => Class::Internal,
         }
@@ -194,6 +208,7 @@ impl InferError {
             Self::NotFound(_) => "not_found",
             Self::Unsupported(_) => "unsupported",
             Self::Shed { reason, .. } => reason.as_str(),
+            Self::Limited { limit, .. } => limit.as_str(),
             Self::TimedOut(_) => "deadline",
             Self::Cancelled => "cancelled",
             Self::Model(_) => "model",

@@ -44,6 +44,8 @@
 //! [`traffic`] connect gateways; [`inference`] flows through them; [`status`] is for people.
 
 pub mod id;
+pub mod isolation;
+pub mod network;
 pub mod unit;
 
 pub mod tensor;
@@ -73,6 +75,7 @@ pub mod circuit;
 pub mod class;
 pub mod event;
 pub mod inference;
+pub mod limits;
 pub mod status;
 
 pub use alias::Alias;
@@ -86,6 +89,8 @@ pub use event::Event;
 pub use format::{FormatSupport, ModelFormat};
 pub use id::{DeploymentName, Digest, Generation, NameKey, Namespace, RevisionId, WorkerId};
 pub use inference::{InferError, InferRequest, InferResponse, Violation};
+pub use isolation::Isolation;
+pub use limits::{UseLimit, UseLimits};
 pub use member::{Cordon, Epoch, GatewayId, Health, Member, Roles};
 pub use opaque::OpaqueModel;
 pub use origin::Origin;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ByteSize, Deployment, Digest, PinnedCard, RevisionId, Signature,
     deployment::{ModelFormat, RuntimeOptions},
+    network::Destination,
 };
 
 /// Everything that a worker needs to load a model, and nothing that may change without loading it again.
@@ -34,6 +35,13 @@ pub struct Revision {
 }
 
 impl Revision {
+    /// The hosts that the model reaches: the deployment's word, or else its card's.
+    #[must_use]
+    pub fn hosts(&self) -> &[Destination] {
+        let of_card = || self.card.as_ref().and_then(|card| card.card.network.as_ref());
+        self.runtime.network.as_ref().or_else(of_card).map_or(&[], |network| &network.hosts)
+    }
+
     /// The revision that `deployment` wants.
     #[must_use]
     pub fn of(deployment: &Deployment) -> Self {
@@ -67,14 +75,23 @@ impl Revision {
             Some(digest) => digest.to_string(),
             None => model.uri.to_string(),
         };
+        let RuntimeOptions { execution_provider, threads, isolation, network } = &deployment.spec.runtime;
         let content = format!(
-            "berth revision 1\n{}\n{artifact}\n{:?}\n{:?}\n{:?}",
+            "berth revision 1\n{}\n{artifact}\n{:?}\n{:?}\nRuntimeOptions {{ execution_provider: {execution_provider:?}, threads: \
+             {threads} }}",
             model.format.as_str(),
             model.version,
             model.signature,
-            deployment.spec.runtime
         );
         let mut content = content.into_bytes();
+        if let Some(isolation) = isolation {
+            content.extend_from_slice(b"\nisolation ");
+            content.extend_from_slice(isolation.as_str().as_bytes());
+        }
+        if let Some(network) = network {
+            content.extend_from_slice(b"\nnetwork");
+            network.hosts.iter().for_each(|host| content.extend_from_slice(format!(" {host}").as_bytes()));
+        }
         if let Some(card) = &model.card {
             content.extend_from_slice(b"\ncard ");
             content.extend_from_slice(&card.content());

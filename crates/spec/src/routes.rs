@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{DeploymentName, RevisionId, Time, WorkerId, deployment::Concurrency};
+use crate::{DeploymentName, RevisionId, Time, UseLimits, WorkerId, deployment::Concurrency};
 
 /// One deployment's way from its name to ready replicas. Every deployment has one; a cold one has nothing ready.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +21,8 @@ pub struct Route {
     pub timeout: Duration,
     /// Limits.
     pub concurrency: Concurrency,
+    /// Limits on its use by all callers together.
+    pub limits: UseLimits,
     /// A request may be sent to another replica when it is not known whether the first one ran it.
     pub idempotent: bool,
     /// The path at which the gateway answers in the model's own JSON.

@@ -9,6 +9,7 @@
 
 mod alias;
 mod apply;
+mod audit;
 mod dashboard;
 mod deployment;
 mod error;
@@ -20,6 +21,7 @@ mod function;
 mod log;
 mod node;
 mod plan;
+mod principal;
 mod rollout;
 mod source;
 mod time;
@@ -29,6 +31,7 @@ mod watch;
 
 pub use alias::{AliasStatus, AliasTarget, AliasView};
 pub use apply::{Applied, ApplyResult, FieldChange, Outcome, Validated};
+pub use audit::{AuditOutcome, AuditPort, AuditRecord, AuditResource, AuditView, NodeAudit};
 pub use dashboard::{HistoryLine, HistoryView, MemoryPart, ModelPage, ModelRow, Pulse, WorkerMemory};
 pub use deployment::{
     ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, Progress, ReplicaCount, ReplicaDetail,
@@ -46,10 +49,11 @@ pub use node::{
     NodeView, RuntimeView,
 };
 pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
+pub use principal::{GrantView, PrincipalStatus, PrincipalView};
 pub use rollout::{PastGeneration, RolloutHistory};
 pub use source::{RefusedRevision, SecretStatus, SecretView, SourceBreaker, SourceSpec, SourceStatus, SourceView};
 pub use time::{InvalidTimestamp, Timestamp};
-pub use token::{CreatedToken, NewToken, TokenSpec, TokenStatus, TokenView};
+pub use token::{CreatedToken, NewToken, TokenLimits, TokenSpec, TokenStatus, TokenView};
 pub use top::{LatencyMs, ModelTop, TopView};
 pub use watch::{Bookmark, EventWatch, WatchEvent};
 

@@ -5,11 +5,13 @@
 //!                               api       (control API: the stable JSON shapes)
 //!                               access    (who asks, and what they may do)
 //! proto/inference.proto     ──▶ oip       (Open Inference Protocol)
+//! proto/health.proto        ──▶ health    (gRPC's health checks)
 //! proto/etcd.proto          ──▶ etcd      (what is said to etcd)
 //! proto/fleet.proto         ──▶ fleet     (streams between the controller and the nodes)
 //! proto/model-runtime.proto ──▶ mmesh     (what is said to model servers)
 //!                               status    (spec::Class → HTTP and gRPC)
 //!                               guard     (which requests come from web pages of other sites)
+//!                               request_id (the name of one request, wherever it comes to)
 //! ```
 //!
 //! Nothing here serves, calls or waits: `control::api` and `mesh` do.
@@ -21,7 +23,13 @@ pub mod etcd;
 pub mod fleet;
 pub mod guard;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
+pub mod health;
+#[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod mmesh;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod oip;
+pub mod request_id;
 pub mod status;
+
+/// Descriptions of the services that clients call (`google.protobuf.FileDescriptorSet`), for server reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors"));

@@ -7,6 +7,7 @@
 //! | `NotFound` | 404 | NOT_FOUND | |
 //! | `Conflict` | 409 | ABORTED | gRPC's word for a lost compare-and-set |
 //! | `Waiting` | 503 | UNAVAILABLE | with `Retry-After`; safe to send again |
+//! | `Limited` | 429 | RESOURCE_EXHAUSTED | with `Retry-After`: a limit on use, of a model or a principal |
 //! | `TimedOut` | 504 | DEADLINE_EXCEEDED | |
 //! | `Stalled` | 503 | FAILED_PRECONDITION | no `Retry-After`: trying again will not help until somebody changes something |
 //! | `TooLarge` | 413 | RESOURCE_EXHAUSTED | what gRPC libraries themselves say of a message that is too large |
@@ -26,6 +27,7 @@ pub const fn http_status(class: Class) -> StatusCode {
         Class::NotFound => StatusCode::NOT_FOUND,
         Class::Conflict => StatusCode::CONFLICT,
         Class::Waiting { .. } | Class::Stalled => StatusCode::SERVICE_UNAVAILABLE,
+        Class::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
         Class::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         Class::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Class::Unsupported => StatusCode::NOT_IMPLEMENTED,
@@ -43,9 +45,27 @@ pub const fn grpc_code(class: Class) -> Code {
         Class::Waiting { .. } => Code::Unavailable,
         Class::TimedOut => Code::DeadlineExceeded,
         Class::Stalled => Code::FailedPrecondition,
-        Class::TooLarge => Code::ResourceExhausted,
+        Class::TooLarge | Class::Limited { .. } => Code::ResourceExhausted,
         Class::Unsupported => Code::Unimplemented,
         Class::Internal => Code::Internal,
+    }
+}
+
+/// The HTTP status that says about the same as a gRPC code.
+#[must_use]
+pub const fn http_of_grpc(code: Code) -> StatusCode {
+    match code {
+        Code::Ok => StatusCode::OK,
+        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::Aborted | Code::FailedPrecondition => StatusCode::CONFLICT,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::Cancelled | Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -53,7 +73,7 @@ pub const fn grpc_code(class: Class) -> Code {
 #[must_use]
 pub fn retry_after_seconds(class: Class) -> Option<u64> {
     match class {
-        Class::Waiting { retry_in } => {
+        Class::Waiting { retry_in } | Class::Limited { retry_in } => {
             Some(retry_in.as_secs() + u64::from(retry_in.subsec_nanos() > 0)).map(|s| s.max(1))
         }
         _ => None,
@@ -83,6 +103,7 @@ mod tests {
             (Class::NotFound, 404, Code::NotFound),
             (Class::Conflict, 409, Code::Aborted),
             (Class::Waiting { retry_in: Duration::ZERO }, 503, Code::Unavailable),
+            (Class::Limited { retry_in: Duration::ZERO }, 429, Code::ResourceExhausted),
             (Class::TimedOut, 504, Code::DeadlineExceeded),
             (Class::Stalled, 503, Code::FailedPrecondition),
             (Class::TooLarge, 413, Code::ResourceExhausted),

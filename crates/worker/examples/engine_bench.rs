@@ -77,7 +77,7 @@ fn request(artifact: &Path, max_rows: u32) -> Result<LoadRequest, Box<dyn std::e
         digest: None,
         version: "1".to_owned(),
         signature: None,
-        runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+        runtime: RuntimeOptions::default(),
         memory: None,
         card: None,
     };
@@ -95,6 +95,7 @@ fn request(artifact: &Path, max_rows: u32) -> Result<LoadRequest, Box<dyn std::e
         digest: Digest([0; 32]),
         serving: Arc::new(serving),
         prepared: None,
+        pin: None,
         devices: Vec::new(),
         cancel: CancellationToken::new(),
     })

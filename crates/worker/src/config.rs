@@ -1,9 +1,8 @@
 //! The settings of a worker.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
-use berth_sandbox::{Isolation, Network};
-use berth_spec::{ByteSize, Gpu, RuntimeInfo, WorkerId};
+use berth_spec::{ByteSize, Gpu, Isolation, RuntimeInfo, WorkerId};
 
 use crate::{prepare, replica::Retries, runtime::spi};
 
@@ -57,15 +56,51 @@ pub struct Config {
 /// The isolation of processes that run models' code.
 #[derive(Debug, Clone, Default)]
 pub struct IsolationSettings {
-    /// Its strength; `None`: a sandbox, as far as this machine allows one. What is said here is kept to: a model is not
-    /// loaded where the machine lacks something.
+    /// The least for models in Python; `None`: a sandbox, as far as this machine allows one. What is said here is kept to: a model
+    /// is not loaded where the machine lacks something.
     pub level: Option<Isolation>,
+    /// The least for ONNX graphs; `None`: they run in the worker's process.
+    pub onnx: Option<Isolation>,
     /// The program that makes sandboxes: one that calls [`berth_sandbox::entered`] first. `None`: there are none.
     pub launcher: Option<PathBuf>,
     /// Files and folders that every model may read, beside its own and the system's.
     pub readable: Vec<PathBuf>,
-    /// The network that models in a sandbox reach.
-    pub network: Network,
+    /// The most of the network that models in a sandbox reach.
+    pub network: SandboxNetwork,
+    /// Ports of this node, where models do not get also if they declare them.
+    pub own_ports: Vec<u16>,
+}
+
+/// The most of the network that models in a sandbox reach.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SandboxNetwork {
+    /// A loopback of their own.
+    None,
+    /// Also the hosts that are declared for them.
+    #[default]
+    Declared,
+    /// All that the machine reaches.
+    Machine,
+}
+
+impl SandboxNetwork {
+    const WORDS: [(&'static str, Self); 3] =
+        [("none", Self::None), ("declared", Self::Declared), ("machine", Self::Machine)];
+}
+
+impl fmt::Display for SandboxNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::WORDS.iter().find(|(_, value)| value == self).map_or("none", |(word, _)| word))
+    }
+}
+
+impl FromStr for SandboxNetwork {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, value)| *value).ok_or_else(|| "write none, declared or machine".to_owned())
+    }
 }
 
 /// Limits of runtimes, by their names, beside those of the worker.

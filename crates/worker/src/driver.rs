@@ -60,6 +60,7 @@ use crate::{
         Runtime,
         metrics::Families,
         onnx::{OnnxEngine, Options},
+        process::Processes,
         python::PythonRuntime,
         spi::SpiRuntime,
     },
@@ -114,14 +115,16 @@ pub fn build(config: Config, local: Arc<LocalReplicas>, registry: &mut Registry)
     let engine = OnnxEngine::open(config.onnx_library.as_deref(), &Options::default(), families.clone());
     let mut config = config;
     let mut runtimes = servers(&mut config, &families)?;
+    let disk = |error: std::io::Error| Fault::disk(&error);
+    let processes = Processes::open(&config.data, &config.isolation).map_err(disk)?;
     let missing = match engine {
         Ok(engine) => {
-            runtimes.push(Arc::new(engine));
+            runtimes.push(Arc::new(engine.with_processes(Arc::clone(&processes))));
             Vec::new()
         }
         Err(error) => vec![error.to_string()],
     };
-    let python = PythonRuntime::open(&config.data, &config.isolation, families).map_err(|error| Fault::disk(&error))?;
+    let python = PythonRuntime::over(processes, &config.data, families).map_err(disk)?;
     runtimes.push(Arc::new(python));
     for reason in &missing {
         tracing::warn!(event = "runtime_missing", runtime = "onnx", reason);

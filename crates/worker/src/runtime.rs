@@ -4,14 +4,15 @@
 //! LoadRequest ──Runtime::load──▶ Loaded { model, memory, note } ──model.validate──▶ mesh::LocalReplicas
 //!                                   └ dropping the last Arc of the model unloads it
 //! ```
-//! [`onnx`] is the built-in engine; [`python`] runs the code of model cards in processes of their own; [`spi`] has model
-//! servers that others wrote hold the models. [`batch`] joins
+//! [`onnx`] is the built-in engine; [`python`] runs the code of model cards in processes of their own, which [`process`] keeps;
+//! [`spi`] has model servers that others wrote hold the models. [`batch`] joins
 //! requests for any engine. `fake` is scripted, for tests.
 //! Not here: fetching the artifact, deciding when to load, and draining: those are the agent's.
 
 pub mod batch;
 pub mod metrics;
 pub mod onnx;
+pub mod process;
 pub mod python;
 pub mod spi;
 
@@ -21,7 +22,7 @@ mod sample;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 use berth_mesh::local::Model;
 use berth_spec::{
@@ -55,6 +56,8 @@ pub struct LoadRequest {
     pub prepared: Option<Arc<Prepared>>,
     /// The GPUs that it may use, by their ids; empty: none.
     pub devices: Vec<Arc<str>>,
+    /// Keeps the artifact's files in the cache for a runtime that reads them again later.
+    pub pin: Option<Arc<dyn Any + Send + Sync>>,
     /// Cancelled when the model is no longer wanted, or its time is up.
     pub cancel: CancellationToken,
 }
@@ -65,7 +68,7 @@ impl LoadRequest {
     pub fn new(revision: Arc<Revision>, artifact: Artifact, serving: Arc<Serving>) -> Self {
         let Artifact { source, digest, .. } = artifact;
         let cancel = CancellationToken::new();
-        Self { revision, artifact: source, digest, serving, prepared: None, devices: Vec::new(), cancel }
+        Self { revision, artifact: source, digest, serving, prepared: None, devices: Vec::new(), pin: None, cancel }
     }
 
     /// The same, with GPUs.

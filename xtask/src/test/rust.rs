@@ -32,6 +32,20 @@ pub(crate) struct Program {
     length: u64,
 }
 
+impl Program {
+    /// Folder of its crate, and its kind: `mesh it`, `control unit`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Starts it as cargo does.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command
+    }
+}
+
 /// Reads the messages of `cargo test --no-run --message-format json`, the largest program first: it tends to take longest.
 pub(crate) fn programs(messages: &str) -> Vec<Program> {
     let mut found: Vec<Program> = messages.lines().filter_map(program).collect();
@@ -71,10 +85,9 @@ pub(crate) fn run(stages: &Stages, programs: Vec<Program>, prepare: impl Fn(&mut
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(program) = next else { break };
-            let mut command = Command::new(&program.path);
+            let mut command = program.command();
             // Times of single tests are not stable in Rust yet; the variable allows them.
             command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
-            command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
             prepare(&mut command);
             let ended = stages.run(&format!("tests: {}", program.name), &mut command, slowest::without_passed);
             let timed = slowest::of_libtest(&program.name, &ended.output);

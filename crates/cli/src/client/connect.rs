@@ -36,6 +36,10 @@ pub(crate) struct ConnectArgs {
     /// File with the token
     #[arg(long, value_name = "FILE", env = "BERTH_TOKEN_FILE", help_heading = "Connection")]
     token_file: Option<PathBuf>,
+    /// Context that gives address, CA, certificate, token and namespace where no flag or variable does (berth login)
+    /// [default: the current one, unless an address is given]
+    #[arg(long, value_name = "NAME", env = "BERTH_CONTEXT", help_heading = "Connection", add = crate::commands::completing::contexts())]
+    context: Option<String>,
 }
 
 fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
@@ -43,9 +47,8 @@ fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
 }
 
 impl ConnectArgs {
-    /// Settings from the environment, where there is no command line.
-    pub(crate) fn from_environment() -> Self {
-        let text = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|text| !text.is_empty());
+    /// Settings where there is no command line, by the names of their variables.
+    pub(crate) fn from_variables(text: impl Fn(&str) -> Option<String>) -> Self {
         let file = |name: &str| text(name).map(PathBuf::from);
         Self {
             ca: file("BERTH_CA"),
@@ -53,7 +56,38 @@ impl ConnectArgs {
             client_key: file("BERTH_CLIENT_KEY"),
             token: text("BERTH_TOKEN").map(Secret::new),
             token_file: file("BERTH_TOKEN_FILE"),
+            context: None,
         }
+    }
+
+    /// Context that was named.
+    pub(crate) fn context(&self) -> Option<&str> {
+        self.context.as_deref()
+    }
+
+    /// Files of trust and identity, for a context to keep.
+    pub(crate) fn files(&self) -> [Option<&Path>; 3] {
+        [self.ca.as_deref(), self.client_cert.as_deref(), self.client_key.as_deref()]
+    }
+
+    /// Token as it was given; a file named `-` is standard input.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn given_token(&self) -> Result<Option<Secret>, Failure> {
+        match (&self.token, &self.token_file) {
+            (Some(token), _) => Ok(Some(token.clone())),
+            (None, Some(file)) if file == Path::new("-") => {
+                Ok(Some(Secret::new(std::io::read_to_string(std::io::stdin())?)))
+            }
+            (None, Some(file)) => Ok(Some(Secret::new(fs_err::read_to_string(file)?))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The same with this token.
+    pub(crate) fn with_token(self, token: Option<Secret>) -> Self {
+        Self { token, token_file: None, ..self }
     }
 
     /// Reads an address that people write with or without its scheme. Who names a CA or shows a certificate means TLS.
@@ -122,11 +156,7 @@ impl ConnectArgs {
     /// # Errors
     /// A file that cannot be read, or that holds no token.
     pub(crate) fn authorization(&self) -> Result<Option<HeaderValue>, Failure> {
-        let token = match (&self.token, &self.token_file) {
-            (Some(token), _) => token.clone(),
-            (None, Some(file)) => Secret::new(fs_err::read_to_string(file)?),
-            (None, None) => return Ok(None),
-        };
+        let Some(token) = self.given_token()? else { return Ok(None) };
         let wrong = || {
             Failure::Usage(
                 "the token is empty or has characters that no token has: look at --token, BERTH_TOKEN or --token-file"

@@ -1,5 +1,5 @@
-//! Shell completion of names: asks the server that `BERTH_API` names, and completes nothing if it does not answer
-//! quickly.
+//! Shell completion of names: asks the server that `BERTH_API` or the context names, and completes nothing if it does not
+//! answer quickly.
 
 use std::{collections::BTreeSet, ffi::OsStr, time::Duration};
 
@@ -7,7 +7,10 @@ use berth_spec::DeploymentName;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 
 use super::resource::{Resource, names};
-use crate::client::{ApiArgs, ConnectArgs, DEFAULT_API};
+use crate::{
+    client::{ApiArgs, ConnectArgs, DEFAULT_API},
+    contexts,
+};
 
 /// Limit for an answer. A key press must not hang where no server runs.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -63,6 +66,16 @@ pub(crate) fn targets() -> ArgValueCompleter {
     })
 }
 
+/// A context of the file of contexts.
+pub(crate) fn contexts() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        let word = word.to_string_lossy();
+        let known = contexts::Contexts::read().map(|all| all.contexts).unwrap_or_default();
+        let names = known.into_iter().map(|context| context.name).filter(|name| name.starts_with(&*word));
+        names.map(CompletionCandidate::new).collect()
+    })
+}
+
 /// A source.
 pub(crate) fn sources() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| offered(Resource::Sources, "", &word.to_string_lossy()))
@@ -91,10 +104,13 @@ fn offered(resource: Resource, before: &str, begins: &str) -> Vec<CompletionCand
 
 /// Names of that kind, as the server lists them.
 fn known(resource: Resource) -> Vec<String> {
-    let api =
-        std::env::var_os("BERTH_API").map_or_else(|| DEFAULT_API.to_owned(), |api| api.to_string_lossy().into_owned());
+    let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|text| !text.is_empty());
+    let context = contexts::in_force(variable("BERTH_CONTEXT").as_deref(), variable("BERTH_API").is_some());
+    let context = context.ok().flatten();
+    let text = |name: &str| variable(name).or_else(|| context.as_ref()?.variable(name));
+    let api = text("BERTH_API").unwrap_or_else(|| DEFAULT_API.to_owned());
     let known = super::block_on(async {
-        let client = ApiArgs { api, connect: ConnectArgs::from_environment() }.client()?;
+        let client = ApiArgs { api, connect: ConnectArgs::from_variables(text) }.client()?;
         let known = tokio::time::timeout(PATIENCE, names(&client, resource)).await;
         known.map_err(|_| crate::failure::Failure::TimedOut(String::new()))?
     });

@@ -178,7 +178,7 @@ fn refused(message: &str, reason: &str) -> Failure {
 }
 
 /// The remedy when the server does not know who asks.
-const WHO: &str = "say who you are with BERTH_TOKEN, --token-file or --client-cert";
+const WHO: &str = "say who you are with `berth login`, BERTH_TOKEN, --token-file or --client-cert";
 
 /// The failure when no answer came in time.
 fn too_late() -> Failure {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use berth_spec::ByteSize;
 use berth_wire::{
     access::Role,
-    api::{CreatedToken, NewToken, TokenSpec, TokenView},
+    api::{CreatedToken, NewToken, TokenLimits, TokenSpec, TokenView},
 };
 use clap::{Args, Subcommand};
 use reqwest::Method;
@@ -13,7 +14,7 @@ use super::output::{Form, Row, or_dash, print_value, table};
 use crate::{
     client::ApiArgs,
     failure::Failure,
-    settings::duration,
+    settings::{duration, size},
     terminal::{self, age},
 };
 
@@ -21,6 +22,7 @@ use crate::{
 #[command(after_help = "Examples:
   berth token create --role caller --models 'fraud-*' --expires 30d   may ask models of these names, for a month
   berth token create --role deployer --namespace team                 may declare and ask models in one namespace
+  berth token create --role caller --rate 100 --in-flight 16          100 requests a second, 16 at once, at each gateway
   berth token create --role viewer -o name                            the secret alone, for scripts
   berth token list                                                    rights and last use; never the secrets
   berth token revoke kq3vbn2xwp                                       nobody gets in with it any more")]
@@ -53,6 +55,21 @@ struct CreateArgs {
     /// Validity [default: until it is revoked]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     expires: Option<Duration>,
+    /// Requests per second at each gateway [default: --principal-rate of the server]
+    #[arg(long, value_name = "N")]
+    rate: Option<u32>,
+    /// Requests that may come at one moment after a pause [default: as many as --rate]
+    #[arg(long, value_name = "N", requires = "rate")]
+    burst: Option<u32>,
+    /// Requests at once at each gateway, those that wait included
+    #[arg(long, value_name = "N")]
+    in_flight: Option<u32>,
+    /// Bytes of request bodies per second at each gateway
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    bytes: Option<ByteSize>,
+    /// No limits, whatever the server has for everybody
+    #[arg(long, conflicts_with_all = ["rate", "in_flight", "bytes"])]
+    unlimited: bool,
     /// Purpose, for the list
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     description: String,
@@ -108,6 +125,17 @@ pub(crate) async fn run(args: &TokenArgs) -> Result<(), Failure> {
 }
 
 impl CreateArgs {
+    /// Limits of its own; `None`: those for everybody.
+    fn limits(&self) -> Option<TokenLimits> {
+        let limits = TokenLimits {
+            rate: self.rate,
+            burst: self.burst,
+            in_flight: self.in_flight,
+            bytes_per_second: self.bytes.map(|bytes| bytes.0),
+        };
+        (self.unlimited || limits != TokenLimits::default()).then_some(limits)
+    }
+
     async fn run(&self) -> Result<(), Failure> {
         let new = NewToken {
             spec: TokenSpec {
@@ -115,6 +143,7 @@ impl CreateArgs {
                 namespaces: self.namespace.clone(),
                 models: self.models.clone(),
                 description: self.description.clone(),
+                limits: self.limits(),
             },
             expires_in_seconds: self.expires.map(|expires| expires.as_secs()),
         };
@@ -133,8 +162,10 @@ impl CreateArgs {
 }
 
 impl Row for TokenView {
-    const HEADS: (&'static [&'static str], &'static [&'static str]) =
-        (&["NAME", "ROLE", "NAMESPACES", "MODELS", "EXPIRES", "LAST USED", "DESCRIPTION"], &["CREATED", "CREATED BY"]);
+    const HEADS: (&'static [&'static str], &'static [&'static str]) = (
+        &["NAME", "ROLE", "NAMESPACES", "MODELS", "LIMITS", "EXPIRES", "LAST USED", "DESCRIPTION"],
+        &["CREATED", "CREATED BY"],
+    );
 
     fn name(&self) -> String {
         self.metadata.name.clone()
@@ -148,6 +179,7 @@ impl Row for TokenView {
             spec.role.to_string(),
             all(&spec.namespaces),
             all(&spec.models),
+            limits(spec.limits),
             match status.expires_at {
                 _ if status.expired => "expired".to_owned(),
                 Some(at) => at.to_string(),
@@ -158,5 +190,38 @@ impl Row for TokenView {
             age(status.created_at),
             or_dash(&status.created_by),
         ]
+    }
+}
+
+/// The limits in a few characters: `100/s, 16 at once, 10MiB/s`.
+fn limits(limits: Option<TokenLimits>) -> String {
+    let Some(TokenLimits { rate, burst, in_flight, bytes_per_second }) = limits else { return "default".to_owned() };
+    let rate = rate.map(|rate| match burst {
+        Some(burst) => format!("{rate}/s (burst {burst})"),
+        None => format!("{rate}/s"),
+    });
+    let in_flight = in_flight.map(|most| format!("{most} at once"));
+    let bytes = bytes_per_second.map(|bytes| format!("{}/s", ByteSize(bytes)));
+    let all: Vec<String> = [rate, in_flight, bytes].into_iter().flatten().collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_in_a_few_characters() {
+        let none = TokenLimits::default();
+        let all =
+            TokenLimits { rate: Some(100), burst: Some(9), in_flight: Some(16), bytes_per_second: Some(10 << 20) };
+        for (given, shown) in [
+            (None, "default"),
+            (Some(none), "none"),
+            (Some(TokenLimits { rate: Some(5), ..none }), "5/s"),
+            (Some(all), "100/s (burst 9), 16 at once, 10MiB/s"),
+        ] {
+            assert_eq!(limits(given), shown);
+        }
     }
 }

@@ -11,6 +11,7 @@ use berth_worker::runtime::spi::{self, InFlight, Reserve, address::Address};
 
 use super::{
     etcd::KvStore,
+    tls::{self, Tls},
     type_constraints::{self, TypeConstraints},
 };
 
@@ -58,16 +59,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("HEAP_SIZE_MB", "there is no heap to size"),
 ];
 
-/// Variables whose silence would change who may call.
-const TLS: [&str; 6] = [
-    "MM_TLS_KEY_CERT_PATH",
-    "MM_TLS_PRIVATE_KEY_PATH",
-    "MM_TLS_PRIVATE_KEY_PASSPHRASE",
-    "MM_TLS_CLIENT_AUTH",
-    "MM_TLS_TRUST_CERT_PATH",
-    "MM_TLS_CLIENT_AUTH_PATH",
-];
-
 /// The settings of an instance.
 #[derive(Debug)]
 pub(super) struct Environment {
@@ -75,6 +66,8 @@ pub(super) struct Environment {
     pub(super) store: KvStore,
     pub(super) prefix: String,
     pub(super) clients: u16,
+    /// TLS of the port for clients.
+    pub(super) tls: Option<Tls>,
     pub(super) prestop: u16,
     /// The time for models to move before it stops.
     pub(super) drain: Duration,
@@ -107,12 +100,6 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         u16::try_from(port).map_err(|_| format!("{name} is {port}: a port has at most 65535"))
     };
     let service = service.or(text("MM_SERVICE_NAME")).ok_or("no service is named: give -n NAME or MM_SERVICE_NAME")?;
-    if let Some(name) = TLS.into_iter().find(|name| text(name).is_some()) {
-        return Err(format!(
-            "{name} asks for TLS on the port for clients, which this command does not have yet: \
-             put a proxy that has it in front, and leave {name} out"
-        ));
-    }
     let store = text("KV_STORE").ok_or("no store is named: set KV_STORE to etcd:http://HOST:2379")?;
     let shutdown = Duration::from_millis(number("SHUTDOWN_TIMEOUT_MS", SHUTDOWN.as_millis() as u64)?);
     let document = |name: &str, file: &str| match (text(name), text(file)) {
@@ -134,6 +121,7 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         store: KvStore::parse(store)?,
         prefix: text("MM_KVSTORE_PREFIX").unwrap_or(PREFIX).trim_matches('/').to_owned(),
         clients: port("MM_SVC_GRPC_PORT", CLIENTS)?,
+        tls: tls::of(&text)?,
         prestop: port("MM_PRESTOP_WAIT_PORT", PRESTOP)?,
         drain: shutdown.saturating_sub(AFTER_MOVE).max(Duration::from_secs(1)),
         max_message: number("MM_SVC_GRPC_MAX_MSG_SIZE", MESSAGE)?,
@@ -190,7 +178,7 @@ fn runtime<'v>(
 }
 
 fn warnings(variables: &Variables) -> Vec<String> {
-    const READ: [&str; 18] = [
+    const READ: [&str; 26] = [
         "MM_SERVICE_NAME",
         "MM_KVSTORE_PREFIX",
         "MM_SVC_GRPC_PORT",
@@ -209,6 +197,14 @@ fn warnings(variables: &Variables) -> Vec<String> {
         "MM_ZONE",
         "MM_LOCATION",
         "MM_INSTANCE_ID",
+        "MM_TLS_KEY_CERT_PATH",
+        "MM_TLS_PRIVATE_KEY_PATH",
+        "MM_TLS_PRIVATE_KEY_PASSPHRASE",
+        "MM_TLS_CLIENT_AUTH",
+        "MM_TLS_TRUST_CERT_PATH",
+        "MM_SVC_GRPC_CA_CERT_PATH",
+        "MM_SVC_GRPC_PRIVATE_KEY_PATH",
+        "MM_SVC_GRPC_PRIVATE_KEY_PASSPHRASE",
     ];
     let instead = |name: &str| ELSEWHERE.iter().find(|(known, _)| *known == name).map(|(_, instead)| *instead);
     let one = |(name, value): (&String, &String)| match instead(name) {
@@ -269,7 +265,7 @@ mod tests {
             (&[("KV_STORE", "zookeeper:localhost:2181")], "etcd:"),
             (&[STORE, ("MM_SVC_GRPC_PORT", "http")], "MM_SVC_GRPC_PORT"),
             (&[STORE, ("MM_SVC_GRPC_PORT", "70000")], "65535"),
-            (&[STORE, ("MM_TLS_KEY_CERT_PATH", "/c")], "TLS"),
+            (&[STORE, ("MM_TLS_KEY_CERT_PATH", "/c")], "MM_TLS_PRIVATE_KEY_PATH"),
             (&[STORE, ("MM_DATAPLANE_CONFIG_PATH", "/nonexistent")], "MM_DATAPLANE_CONFIG_PATH"),
             (&[STORE, ("MM_DATAPLANE_CONFIG_PATH", "/x"), ("MM_DATAPLANE_CONFIG", "{}")], "both"),
             (&[STORE, ("MM_TYPE_CONSTRAINTS", "[]")], "MM_TYPE_CONSTRAINTS"),

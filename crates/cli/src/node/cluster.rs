@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_audit::AuditLog;
 use berth_control::{
     Config, Metrics,
     api::{ApiRouter, Relay},
@@ -97,7 +98,7 @@ impl Membership {
     pub(super) fn stand(
         &self,
         (settings, cluster): (&NodeSettings, &ClusterSettings),
-        functions: Option<&Arc<Host>>,
+        (functions, audit): (Option<&Arc<Host>>, AuditLog),
         registry: &mut Registry,
     ) -> Result<ControllerRole, Failure> {
         let Some(store) = &cluster.store else {
@@ -108,8 +109,12 @@ impl Membership {
         let me = CandidateInfo { name: self.me.name.clone(), peer: self.me.peer.to_string(), rules };
         let (leadership, election) = ElectionHandle::start(store.clone(), me, self.peers.clone())?;
         let (view, views) = watch::channel(LeadershipView::Following { leader: None });
-        let config =
-            Config { policy: settings.server.policy(), members: Some(self.members.clone()), ..Config::default() };
+        let config = Config {
+            policy: settings.server.policy(),
+            members: Some(self.members.clone()),
+            audit,
+            ..Config::default()
+        };
         let sources = settings.sources.build(&settings.server.data, functions, registry)?;
         let metrics = Metrics::register(registry);
         let parts = ControllerParts { config, metrics, store, leadership, view, sources };

@@ -5,6 +5,8 @@ use std::{
     sync::{Arc, Mutex, OnceLock},
 };
 
+use berth_access::Follower;
+use berth_audit::AuditLog;
 use berth_control::{
     Config, Handle,
     api::{
@@ -19,7 +21,7 @@ use berth_mesh::{GatewayLink, Limits, config::FunctionHook, local::LocalReplicas
 use berth_peer::{EventLoops, Members, port::PortTls};
 use berth_spec::{WorkerId, WorkerInfo};
 use berth_wire::access::Access;
-use berth_worker::{Worker, WorkerLink, replica::Retries};
+use berth_worker::{Worker, WorkerLink, config::IsolationSettings, replica::Retries};
 use futures::FutureExt as _;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -28,7 +30,7 @@ use super::{
     Started,
     banner::Banner,
     cluster::{ControllerRole, Membership},
-    control_plane::{self, Deciding, Parts},
+    control_plane::{self, Deciding, Followed, Parts},
     election::ElectionHandle,
     running::{Links, Running},
     seams,
@@ -55,6 +57,8 @@ pub(super) struct System {
     pub(super) control: ControlThread,
     /// `None`: the node is alone.
     pub(super) cluster: Option<Cluster>,
+    /// Audit log.
+    pub(super) audit: AuditLog,
 }
 
 /// The other nodes, for one that leaves them.
@@ -104,9 +108,13 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     };
     let (later, fleet) = (Later::default(), membership.as_ref().map(Membership::fleet));
     let access = Arc::new(settings.server.access());
+    let rules = settings.server.access_file.clone();
+    let rules = rules.map(|file| Follower::new(file, settings.server.insecure, Arc::clone(&access), &mut registry));
+    let audit = settings.server.audit.open(&mut registry)?;
     let config = berth_mesh::Config {
         tls: port_tls(tls.as_ref()),
         access: Arc::clone(&access),
+        audit: audit.clone(),
         ..gateway_config(settings, telemetry, &later, loops)
     };
     let (gateway, look) =
@@ -122,28 +130,28 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let functions = functions(settings, started.http, &later.functions, &mut registry)?;
     let (role, links, relay) = match (&membership, cluster) {
         (Some(membership), Some(cluster)) => {
-            let role = membership.stand((settings, cluster), functions.as_ref(), &mut registry)?;
+            let role = membership.stand((settings, cluster), (functions.as_ref(), audit.clone()), &mut registry)?;
             let (links, relay) = membership.links(settings.roles, info, role.view.clone());
             (role, links, Some(relay))
         }
         _ => {
-            let (role, handle) = alone(settings, functions.as_ref(), &mut registry)?;
+            let (role, handle) = alone(settings, (functions.as_ref(), audit.clone()), &mut registry)?;
             (role, direct(handle, &settings.server.name, info), None)
         }
     };
     let ControllerRole { view, deciding, election } = role;
-    let parts = (functions.as_ref(), telemetry, &access);
+    let parts = (functions.as_ref(), telemetry, (&access, &audit));
     let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, parts)?;
     let front = ApiRouter::new(view.clone(), relay, seams);
     later.management.connect(&front);
-    let control =
-        control_plane::start(Parts { listener: api, tls: port_tls(tls.as_ref()), front: front.clone(), deciding })?;
+    let followed = Followed { tls: port_tls(tls.as_ref()), rules };
+    let control = control_plane::start(Parts { listener: api, followed, front: front.clone(), deciding })?;
     let ca = tls.and_then(|tls| tls.ca);
     let banner = Banner::of((&started, ca), membership.as_ref().map(|membership| &membership.me), worker.as_ref());
     let cluster = membership.as_ref().map(|membership| Cluster { members: membership.members.clone(), election });
     let tasks = membership.map(|membership| membership.tasks(view, front, look.peer_service()));
     let running = Running::start(gateway, worker, links, tasks);
-    Ok(System { started, banner, local, running, control, cluster })
+    Ok(System { started, banner, local, running, control, cluster, audit })
 }
 
 fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Registry) -> Result<Worker, Failure> {
@@ -160,12 +168,20 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
         onnx_library: server.onnx_library.clone(),
         nvml_library: server.nvml_library.clone(),
         cards: server.cards.clone(),
-        isolation: server.isolation.clone(),
+        isolation: isolation(settings),
         credentials: server.credentials.clone(),
         ..berth_worker::Config::new(server.name.clone(), &server.data)
     };
     let build = if settings.built_in { berth_worker::build } else { berth_worker::build_with_servers };
     build(config, Arc::clone(local), registry).map_err(|e| Failure::doing("the worker cannot start", e))
+}
+
+/// The isolation of models, who do not get to the ports of this node.
+fn isolation(settings: &NodeSettings) -> IsolationSettings {
+    let mut isolation = settings.server.isolation.clone();
+    let of_nodes = settings.cluster.iter().flat_map(|cluster| [cluster.peer.port(), cluster.gossip.port()]);
+    isolation.own_ports.extend(of_nodes);
+    isolation
 }
 
 fn gateway_config(
@@ -175,11 +191,13 @@ fn gateway_config(
     loops: EventLoops,
 ) -> berth_mesh::Config {
     let server = &settings.server;
-    let connections = descriptors::raise();
+    let connections = descriptors::raise(server.max_connections);
     let limits = Limits {
         connections,
         connections_per_address: connections / 2,
         body: server.max_body,
+        requests: server.max_requests,
+        parked: server.max_parked,
         memory: server.request_memory,
         drain: server.drain_timeout,
         lame_duck: settings.lame_duck,
@@ -197,6 +215,7 @@ fn gateway_config(
         routes_file: kept.then(|| server.data.join("routes")),
         functions: Arc::clone(&later.functions),
         data_plane: settings.data_plane.clone(),
+        principal_limits: server.principal_limits,
         ..berth_mesh::Config::new(server.http)
     }
 }
@@ -231,11 +250,11 @@ fn functions(
 /// A node that is alone decides as long as it lives, over the store in its data folder.
 fn alone(
     settings: &NodeSettings,
-    functions: Option<&Arc<Host>>,
+    (functions, audit): (Option<&Arc<Host>>, AuditLog),
     registry: &mut Registry,
 ) -> Result<(ControllerRole, Handle), Failure> {
     let store = EmbeddedStore::open(&settings.server.data).map_err(|e| Failure::Failed(e.to_string()))?;
-    let config = Config { policy: settings.server.policy(), ..Config::default() };
+    let config = Config { policy: settings.server.policy(), audit, ..Config::default() };
     let (control, handle) = berth_control::build(config, Arc::new(store), registry);
     let sources = settings.sources.build(&settings.server.data, functions, registry)?;
     let view = LeadershipView::alone(handle.clone());
@@ -282,7 +301,7 @@ fn seams(
     leadership: &watch::Receiver<LeadershipView>,
     gateway: berth_mesh::Handle,
     registry: Registry,
-    (functions, telemetry, access): (Option<&Arc<Host>>, &Telemetry, &Arc<Access>),
+    (functions, telemetry, (access, audit)): (Option<&Arc<Host>>, &Telemetry, (&Arc<Access>, &AuditLog)),
 ) -> Result<Seams, Failure> {
     let (node, lines) = (settings.server.name.clone(), telemetry.model_logs.clone());
     let logs: Option<LogSource> =
@@ -301,7 +320,7 @@ fn seams(
     let beside = Management::beside(settings.management.clone());
     let registry = Arc::new(Mutex::new(registry));
     let scheme = scheme(settings.server.tls.is_some());
-    let admitting = (Arc::clone(access), settings.server.admin_token());
+    let admitting = (Arc::clone(access), settings.server.admin_token(), audit.clone());
     let beside = (rules, functions, beside, logs);
     seams::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), beside, admitting)
 }

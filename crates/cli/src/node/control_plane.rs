@@ -7,6 +7,7 @@
 
 use std::{net::TcpListener, time::Duration};
 
+use berth_access::Follower;
 use berth_control::{
     Config, Control, Handle, Metrics,
     api::{self, ApiRouter},
@@ -52,11 +53,17 @@ pub(super) struct ControllerParts {
     pub(super) sources: Setup,
 }
 
+/// Files of both ports for clients, which are followed here.
+pub(super) struct Followed {
+    pub(super) tls: Option<PortTls>,
+    /// `None`: there is no access file.
+    pub(super) rules: Option<Follower>,
+}
+
 /// Parts of the control plane.
 pub(super) struct Parts {
     pub(super) listener: TcpListener,
-    /// TLS of the ports for clients; its files are followed here for both.
-    pub(super) tls: Option<PortTls>,
+    pub(super) followed: Followed,
     pub(super) front: ApiRouter,
     /// `None` where the node is no controller.
     pub(super) deciding: Option<Deciding>,
@@ -68,13 +75,20 @@ pub(super) fn start(parts: Parts) -> Result<ControlThread, Failure> {
 }
 
 async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
-    let Parts { listener, tls, front, deciding } = parts;
+    let Parts { listener, followed: Followed { tls, rules }, front, deciding } = parts;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (mut served, mut controllers, decided) = (JoinSet::new(), JoinSet::new(), CancellationToken::new());
     if let Some(tls) = tls.clone() {
         let stop = stop.clone();
         served.spawn(async move {
             stop.run_until_cancelled(tls.follow()).await;
+            Ok(())
+        });
+    }
+    if let Some(rules) = rules {
+        let stop = stop.clone();
+        served.spawn(async move {
+            stop.run_until_cancelled(rules.run()).await;
             Ok(())
         });
     }

@@ -56,7 +56,13 @@ fn refused(caller: &Caller) -> Response<PeerBody> {
         caller.roles
     );
     let code = StatusCode::FORBIDDEN;
-    let error = ErrorInfo { code: code.as_u16(), reason: "Forbidden".to_owned(), message, details: Vec::new() };
+    let error = ErrorInfo {
+        code: code.as_u16(),
+        reason: "Forbidden".to_owned(),
+        message,
+        request_id: None,
+        details: Vec::new(),
+    };
     let body = serde_json::to_vec(&ErrorBody { error }).unwrap_or_default();
     let mut response = Response::new(berth_peer::full(body));
     *response.status_mut() = code;

@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use berth_audit::AuditLog;
 use berth_control::api::{
     Beside, FunctionBoard, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters,
 };
@@ -23,7 +24,7 @@ pub(super) fn of(
     members: MembersSource,
     leader: LeaderSource,
     (rules, functions, beside, logs): (Option<String>, Option<&Arc<Host>>, Beside, Option<LogSource>),
-    (access, admin_token): (Arc<Access>, Option<PathBuf>),
+    (access, admin_token, audit): (Arc<Access>, Option<PathBuf>, AuditLog),
 ) -> Result<Seams, Failure> {
     let trial = trial::source(gateway.local_addr(), scheme, &access)?;
     Ok(Seams {
@@ -38,6 +39,7 @@ pub(super) fn of(
         trial,
         logs,
         access,
+        audit,
         admin_token,
     })
 }

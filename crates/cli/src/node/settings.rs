@@ -168,6 +168,9 @@ impl NodeSettings {
             )));
         }
         let insecure = server.insecure;
+        if !insecure {
+            sources.check_exposed()?;
+        }
         let mut server = ServerSettings::new(server, name)?;
         server.cards.local_repositories |= sources.is_local();
         let http = cluster.roles.gateway.then_some(("--http", server.http));
@@ -348,6 +351,7 @@ mod tests {
             ("--pki p --store etcd://localhost --peer 127.0.0.1:8081", "--api and --peer are both"),
             ("--pki p --store etcd://localhost --store-ca ca.pem", "etcds://"),
             ("--pki p --store etcd://127.0.0.1,10.0.0.9", "10.0.0.9:2379"),
+            ("--pki p --store etcd://localhost --source etcd=http://10.0.0.9:2379", "etcd=https://"),
             ("--pki p --store etcds://s --store-cert c.pem", "--store-cert and --store-key belong together"),
             ("--pki p --store etcds://s --store-user root", "--store-password-file belong together"),
             ("--pki p --store etcd://localhost --roles cook", "is no role"),

@@ -1,4 +1,4 @@
-//! Flags before the environment before the file before defaults.
+//! Flags before the environment before the file, or the context, before defaults.
 //!
 //! The command line is read once to find the file, the file's values are put into the definitions as defaults, and it is
 //! read again. So a value from a file is read by the same parser as a flag, and clap's order of precedence is the one
@@ -13,6 +13,7 @@ use super::{
     effective::Effective,
     environment,
     file::{File, FileSetting, SettingValue},
+    from_context,
 };
 use crate::{
     args::{self, Arguments},
@@ -40,7 +41,12 @@ pub(crate) const NOT_SETTINGS: [&str; 4] = ["help", "version", "config", "output
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed, Failure> {
     let words = with_kind(words.into_iter().collect());
     let matches = read(args::command(), &words)?;
-    let Some((path, leaf)) = server(&matches) else { return parsed(&matches, None) };
+    let Some((path, leaf)) = server(&matches) else {
+        return match from_context::layered(&matches)? {
+            Some(command) => parsed(&read(command, &words)?, None),
+            None => parsed(&matches, None),
+        };
+    };
     let file = leaf.get_one::<PathBuf>("config").map(|path| File::read(path)).transpose()?;
     let Some(file) = file else {
         let effective = Effective::of(&definitions(path), leaf, None);

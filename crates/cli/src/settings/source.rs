@@ -24,7 +24,7 @@ use berth_spec::Secret;
 use clap::{Args, ValueEnum};
 use prometheus_client::registry::Registry;
 
-use super::values;
+use super::{store::is_loopback, values};
 use crate::failure::Failure;
 
 /// Sources of deployments besides the API.
@@ -262,6 +262,23 @@ impl SourceArgs {
 }
 
 impl SourceSettings {
+    /// Refuses sources that hand secrets and code to whoever is between: etcd on another machine without TLS.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`]: the address and the remedy.
+    pub(crate) fn check_exposed(&self) -> Result<(), Failure> {
+        let plain = self.sources.iter().filter_map(|source| match &source.place {
+            Place::Etcd(config) if config.tls.is_none() => Some(config),
+            _ => None,
+        });
+        match plain.flat_map(|config| &config.endpoints).find(|endpoint| !is_loopback(endpoint)) {
+            None => Ok(()),
+            Some(endpoint) => Err(Failure::Usage(format!(
+                "--source etcd=http://{endpoint} is on another machine and has no TLS: write etcd=https://, or say --insecure"
+            ))),
+        }
+    }
+
     fn check(&self) -> Result<(), Failure> {
         let args = &self.args;
         let hosts: BTreeSet<String> = self.remotes().map(Remote::origin).collect();

@@ -95,7 +95,7 @@ impl StoreSettings {
 }
 
 /// True for `HOST:PORT` of this machine.
-fn is_loopback(endpoint: &str) -> bool {
+pub(super) fn is_loopback(endpoint: &str) -> bool {
     let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use berth_mesh::{PropagateHook, SpanHook};
 use berth_spec::WorkerId;
+use berth_wire::request_id::RequestId;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::{
     KeyValue,
@@ -50,7 +51,9 @@ where
 pub(super) fn request_spans() -> SpanHook {
     let propagator = TraceContextPropagator::new();
     Arc::new(move |headers| {
-        let span = tracing::info_span!(target: "berth", "request", otel.kind = "server");
+        let id = RequestId::of(headers);
+        let request_id = id.as_ref().map(RequestId::as_str);
+        let span = tracing::info_span!(target: "berth", "request", otel.kind = "server", request_id);
         // Without a layer that sends spans there is no parent to set.
         let _ = span.set_parent(propagator.extract(&Headers(headers)));
         Some(span)

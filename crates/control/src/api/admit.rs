@@ -15,17 +15,21 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use berth_audit::AuditLog;
 use berth_spec::client_certificate::ClientCertificate;
-use berth_wire::access::{Access, Action, Asker, Principal, Resource, Unauthenticated};
-use http::{HeaderName, HeaderValue};
+use berth_wire::access::{Access, Action, Arrival, Asker, Principal, Resource, Unauthenticated};
+use http::{HeaderName, HeaderValue, StatusCode};
 
-use super::{error::ApiError, needs};
+use super::{error::ApiError, needs, trail, watched::watched};
 
 /// The sender of a relayed request, as JSON. Between nodes only.
 const PRINCIPAL: HeaderName = HeaderName::from_static("berth-principal");
 
+/// The way by which a relayed request came, as text. Between nodes only.
+const ARRIVAL: HeaderName = HeaderName::from_static("berth-arrival");
+
 /// Lets the request through or refuses it.
-pub(super) async fn check(access: Arc<Access>, mut request: Request, next: Next) -> Response {
+pub(super) async fn check((access, audit): (Arc<Access>, AuditLog), mut request: Request, next: Next) -> Response {
     if !access.is_required() {
         return next.run(request).await;
     }
@@ -33,23 +37,34 @@ pub(super) async fn check(access: Arc<Access>, mut request: Request, next: Next)
         return next.run(request).await;
     }
     let certificate = request.extensions().get::<Arc<ClientCertificate>>().cloned();
-    let names: Vec<String> = certificate.iter().flat_map(|known| &known.sans).map(ToString::to_string).collect();
-    let asker = match access.asker(request.headers(), names.iter().map(String::as_str)) {
+    let asker = match access.asker(request.headers(), certificate.as_deref()) {
         Ok(asker) => asker,
-        Err(why) => return unauthenticated(why).into_response(),
+        Err(why) => {
+            let error = unauthenticated(why);
+            if why != Unauthenticated::Untold {
+                trail::refused(&audit, &request, StatusCode::UNAUTHORIZED, error.reason());
+            }
+            return error.into_response();
+        }
     };
-    if let Err(refused) = allowed(&asker, &request) {
-        return refused.into_response();
-    }
     // Nobody behind this needs the secret.
     request.headers_mut().remove(http::header::AUTHORIZATION);
-    request.extensions_mut().insert(asker);
-    next.run(request).await
+    let refused = allowed(&asker, &request).err();
+    request.extensions_mut().insert(asker.clone());
+    if let Some(refused) = refused {
+        trail::refused(&audit, &request, StatusCode::FORBIDDEN, refused.reason());
+        return refused.into_response();
+    }
+    watched(next.run(request).await, access, asker)
 }
 
 /// Lets in what another node has relayed, in the name of the sender that it names.
 pub(super) fn relayed(access: &Access, request: &mut Request) -> Result<(), ApiError> {
     let named = request.headers_mut().remove(PRINCIPAL);
+    let arrival = request.headers_mut().remove(ARRIVAL);
+    if let Some(arrival) = arrival.and_then(|value| value.to_str().ok()?.parse::<Arrival>().ok()) {
+        request.extensions_mut().insert(arrival);
+    }
     if !access.is_required()
         || needs::of(request.method(), request.uri().path()).is_some_and(|need| need.action.is_public())
     {
@@ -69,8 +84,13 @@ pub(super) fn relayed(access: &Access, request: &mut Request) -> Result<(), ApiE
 /// Names the sender of a request that goes to the leader. What a client wrote there is dropped.
 pub(super) fn name_sender(request: &mut Request) {
     let sender = request.extensions().get::<Asker>().and_then(|asker| asker.0.clone());
+    let arrival = request.extensions().get::<Arrival>().map(ToString::to_string);
     let headers = request.headers_mut();
     headers.remove(PRINCIPAL);
+    headers.remove(ARRIVAL);
+    if let Some(value) = arrival.and_then(|text| HeaderValue::try_from(text).ok()) {
+        headers.insert(ARRIVAL, value);
+    }
     let named = sender.and_then(|principal| serde_json::to_vec(&*principal).ok());
     if let Some(value) = named.and_then(|json| HeaderValue::from_bytes(&json).ok()) {
         headers.insert(PRINCIPAL, value);
@@ -88,13 +108,8 @@ fn allowed(asker: &Asker, request: &Request) -> Result<(), ApiError> {
 
 /// The answer to somebody who is not known.
 pub(super) fn unauthenticated(why: Unauthenticated) -> ApiError {
-    match why {
-        Unauthenticated::Untold => {
-            let class = berth_spec::Class::Waiting { retry_in: std::time::Duration::from_secs(1) };
-            ApiError::new(class, why.to_string())
-        }
-        Unauthenticated::Missing | Unauthenticated::Malformed | Unauthenticated::Unknown => {
-            ApiError::unauthorized(why.to_string())
-        }
+    match why.retry_in() {
+        Some(retry_in) => ApiError::new(berth_spec::Class::Waiting { retry_in }, why.to_string()),
+        None => ApiError::unauthorized(why.to_string()),
     }
 }

@@ -5,13 +5,14 @@
 //!    └── no request ever came ──▶ ended
 //! ```
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use berth_peer::{
     BoxError,
     port::{Activity, Counting, Greeted, Inactivity},
 };
+use berth_wire::{access::Arrival, api::AuditPort};
 use hyper::{Request, body::Incoming};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -34,13 +35,18 @@ const HEAD_BYTES: usize = 32 << 10;
 const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// Serves a connection to its end.
-pub(super) async fn serve(greeted: Greeted, router: Router, finish: CancellationToken) -> Result<(), BoxError> {
+pub(super) async fn serve(
+    (greeted, address): (Greeted, IpAddr),
+    router: Router,
+    finish: CancellationToken,
+) -> Result<(), BoxError> {
     let Greeted { stream, certificate, patience } = greeted;
     let activity = Activity::default();
     let counted = activity.clone();
     let service = ServiceBuilder::new()
         .map_request(move |mut request: Request<Incoming>| {
             counted.request();
+            request.extensions_mut().insert(Arrival { port: AuditPort::Api, address: Some(address) });
             if let Some(certificate) = &certificate {
                 request.extensions_mut().insert(Arc::clone(certificate));
             }

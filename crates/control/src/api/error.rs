@@ -108,6 +108,11 @@ impl ApiError {
         self
     }
 
+    /// One word for machines.
+    pub(crate) const fn reason(&self) -> &'static str {
+        self.reason
+    }
+
     /// Class of the error.
     #[must_use]
     pub const fn class(&self) -> Class {
@@ -128,6 +133,7 @@ impl ApiError {
             code: self.fault.http_status().as_u16(),
             reason: self.reason.to_owned(),
             message: self.message.clone(),
+            request_id: None,
             details: self.details.clone(),
         }
     }
@@ -152,6 +158,7 @@ impl RefusalKind {
             Self::Class(Class::NotFound) => "NotFound",
             Self::Class(Class::Conflict) => "Conflict",
             Self::Class(Class::Waiting { .. }) => "Unavailable",
+            Self::Class(Class::Limited { .. }) => "TooManyRequests",
             Self::Class(Class::TimedOut) => "TimedOut",
             Self::Class(Class::Stalled) => "Stalled",
             Self::Class(Class::TooLarge) => "TooLarge",
@@ -187,7 +194,10 @@ fn detail(error: ManifestError) -> ErrorDetail {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.fault.http_status(), Json(ErrorBody { error: self.info() })).into_response();
+        let error = self.info();
+        let mut response = (self.fault.http_status(), Json(ErrorBody { error: error.clone() })).into_response();
+        // Whoever knows the id of the request adds it.
+        response.extensions_mut().insert(error);
         if self.fault == RefusalKind::Unauthorized {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"berth\""));
         }

@@ -44,7 +44,13 @@ impl Cursor {
         self.0.get(node).copied().unwrap_or_default()
     }
 
-    fn text(&self) -> String {
+    /// Notes how far a node was read.
+    pub(crate) fn read_to(&mut self, node: String, last: u64) {
+        self.0.insert(node, last);
+    }
+
+    /// Its text, for a client.
+    pub(crate) fn text(&self) -> String {
         self.0.iter().map(|(node, number)| format!("{node}:{number}")).collect::<Vec<_>>().join(",")
     }
 }
@@ -65,7 +71,7 @@ pub(crate) fn bounded(mut log: NodeLog) -> NodeLog {
 pub(crate) fn together(logs: Vec<NodeLog>, mut cursor: Cursor, missing: Vec<String>, limit: usize) -> LogView {
     let mut lines = Vec::new();
     for log in logs {
-        cursor.0.insert(log.node, log.last);
+        cursor.read_to(log.node, log.last);
         lines.extend(log.lines);
     }
     lines.sort_by(|a, b| (a.at, &a.node, a.number).cmp(&(b.at, &b.node, b.number)));

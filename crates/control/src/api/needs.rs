@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 
 use berth_spec::{DeploymentName, Namespace, id::percent_decode};
-use berth_wire::access::{Action, Asker, Denied, Resource};
+use berth_wire::{
+    access::{Action, Asker, Denied, Resource},
+    api::AuditResource,
+};
 use http::Method;
 
 /// Where the role must hold.
@@ -20,8 +23,8 @@ enum Place {
 }
 
 use Action::{
-    Declare, Infer, LoadDashboard, LoadModels, ManageTokens, OperateFleet, OperateSources, Probe, ReadDeployments,
-    ReadFleet, ReadMetrics, ReadModels, ReadSecrets, ReadServer, SendWebhook,
+    Declare, DeclareCode, Infer, LoadDashboard, LoadModels, ManageTokens, OperateFleet, OperateSources, Probe,
+    ReadAudit, ReadDeployments, ReadFleet, ReadMetrics, ReadModels, ReadSecrets, ReadServer, SendWebhook,
 };
 
 /// Methods, a path, and what they need. `{…}` is any one segment.
@@ -79,8 +82,10 @@ const NEEDS: &[(&str, &str, Action, Place)] = &[
     ("GET", "/v1/dashboard/memory", ReadFleet, Place::Server),
     ("GET", "/v1/dashboard/history", ReadFleet, Place::Server),
     ("GET", "/v1/dashboard/stream", ReadFleet, Place::Server),
+    ("GET", "/v1/whoami", ReadServer, Place::Body),
     ("GET POST", "/v1/tokens", ManageTokens, Place::Server),
     ("DELETE", "/v1/tokens/{id}", ManageTokens, Place::Server),
+    ("GET", "/v1/audit", ReadAudit, Place::Server),
     ("GET", "/dashboard", LoadDashboard, Place::Server),
     ("GET", "/dashboard/", LoadDashboard, Place::Server),
     ("GET", "/dashboard/{file}", LoadDashboard, Place::Server),
@@ -100,6 +105,9 @@ const NEEDS: &[(&str, &str, Action, Place)] = &[
 /// Right that a request needs.
 pub(super) struct Need<'a> {
     pub(super) action: Action,
+    /// Path of the route, as it is listed.
+    pub(super) pattern: &'static str,
+    safe: bool,
     place: Place,
     namespace: Option<Cow<'a, str>>,
     name: Option<Cow<'a, str>>,
@@ -112,14 +120,15 @@ pub(super) fn of<'a>(method: &Method, path: &'a str) -> Option<Need<'a>> {
         if !methods.split(' ').any(|one| one == method) {
             return None;
         }
-        let mut need = Need { action: *action, place: *place, namespace: None, name: None };
+        let mut need =
+            Need { action: *action, pattern, safe: method == "GET", place: *place, namespace: None, name: None };
         let (mut patterns, mut segments) = (pattern.split('/'), path.split('/'));
         loop {
             match (patterns.next(), segments.next()) {
                 (None, None) => return Some(need),
                 (Some(pattern), Some(segment)) if pattern.starts_with('{') && !segment.is_empty() => match pattern {
                     "{namespace}" => need.namespace = Some(percent_decode(segment)?),
-                    "{name}" => need.name = Some(percent_decode(segment)?),
+                    "{name}" | "{id}" => need.name = Some(percent_decode(segment)?),
                     _ => {}
                 },
                 (Some(pattern), Some(segment)) if pattern == segment => {}
@@ -130,6 +139,46 @@ pub(super) fn of<'a>(method: &Method, path: &'a str) -> Option<Need<'a>> {
 }
 
 impl Need<'_> {
+    /// True if the request may change something. Previews and checks change nothing, and are sent like what does.
+    pub(super) fn changes(&self) -> bool {
+        let changing = matches!(
+            self.action,
+            Declare | DeclareCode | LoadModels | OperateFleet | OperateSources | ManageTokens | SendWebhook
+        );
+        changing && !self.safe && !matches!(self.pattern, "/v1/plan" | "/v1/validate")
+    }
+
+    /// True if the pattern leaves out which method is called.
+    pub(super) fn names_method(&self) -> bool {
+        self.pattern.ends_with("{method}")
+    }
+
+    /// The thing that the path names.
+    pub(super) fn resource(&self) -> Option<AuditResource> {
+        let name = self.name.as_deref()?;
+        let kind = match self.pattern.split('/').rev().nth(1).filter(|_| self.pattern.ends_with('}')) {
+            Some(kind) => kind,
+            None => self.pattern.split('/').nth(2)?,
+        };
+        let (kind, inside) = match kind {
+            "deployments" => ("ModelDeployment", true),
+            "aliases" => ("Alias", true),
+            "workers" => ("Worker", false),
+            "nodes" => ("Node", false),
+            "sources" => ("Source", false),
+            "tokens" => ("Token", false),
+            "functions" => ("Function", false),
+            _ => return None,
+        };
+        if !inside {
+            return Some(AuditResource { kind: kind.to_owned(), namespace: None, name: name.to_owned() });
+        }
+        let namespace = self.namespace.as_deref().map_or_else(|| Ok(Namespace::default()), Namespace::new).ok()?;
+        let name = DeploymentName::within(&namespace, name).ok()?;
+        let (namespace, name) = (Some(name.namespace().to_owned()), name.name().to_owned());
+        Some(AuditResource { kind: kind.to_owned(), namespace, name })
+    }
+
     /// Decides whether somebody may do it.
     pub(super) fn check(&self, asker: &Asker) -> Result<(), Denied> {
         let namespace = self.namespace.as_deref().map_or_else(|| Ok(Namespace::default()), Namespace::new);
@@ -169,6 +218,33 @@ mod tests {
         }
     }
 
+    /// The test of every route and role against a real cluster goes by this file.
+    #[test]
+    fn the_attack_on_all_routes_knows_them() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/attack/roles.json");
+        let actions = Action::ALL.iter().map(|action| {
+            let roles = action.roles().map(|roles| roles.iter().map(|role| role.as_str()).collect::<Vec<_>>());
+            (action.as_str().to_owned(), serde_json::json!(roles))
+        });
+        let routes = NEEDS.iter().flat_map(|(methods, pattern, action, _)| {
+            methods.split(' ').map(move |method| serde_json::json!([method, pattern, action.as_str()]))
+        });
+        let about = serde_json::json!({
+            "actions": actions.collect::<serde_json::Map<_, _>>(),
+            "control": routes.collect::<Vec<_>>(),
+        });
+        let wanted = serde_json::to_string_pretty(&about).expect("it is JSON") + "\n";
+        if std::env::var_os("UPDATE").is_some() {
+            fs_err::write(path, &wanted).expect("it can be written");
+            return;
+        }
+        let found = fs_err::read_to_string(path).expect("the file is there");
+        assert!(
+            found == wanted,
+            "tests/attack/roles.json is not up to date: UPDATE=1 cargo test -p berth-control attack"
+        );
+    }
+
     #[test]
     fn every_listed_action_is_of_a_route() {
         let routes = routes();
@@ -182,7 +258,7 @@ mod tests {
     #[test]
     fn what_the_table_of_roles_says_holds_for_every_route() {
         for role in Role::ALL {
-            let asker = Asker(Some(Arc::new(Principal { name: "x".into(), grants: vec![Grant::everywhere(role)] })));
+            let asker = Asker(Some(Arc::new(Principal::of("x", vec![Grant::everywhere(role)]))));
             for (methods, pattern, action, _) in NEEDS {
                 let method: Method = methods.split(' ').next().and_then(|one| one.parse().ok()).expect("a method");
                 let filled = pattern.replace(['{', '}'], "");
@@ -191,6 +267,33 @@ mod tests {
                     assert_eq!(need.check(&asker).is_ok(), action.allows(role), "{role} {methods} {pattern}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn changes_are_known_with_what_they_change() {
+        for (method, path, changed) in [
+            (Method::PUT, "/v1/namespaces/bank/deployments/x", Some("ModelDeployment bank x")),
+            (Method::DELETE, "/v1/deployments/bank%2Fx", Some("ModelDeployment default bank/x")),
+            (Method::DELETE, "/v1/aliases/x", Some("Alias default x")),
+            (Method::POST, "/v1/nodes/a/drain", Some("Node - a")),
+            (Method::POST, "/v1/workers/a/cordon", Some("Worker - a")),
+            (Method::POST, "/v1/sources/git/pause", Some("Source - git")),
+            (Method::DELETE, "/v1/tokens/abc", Some("Token - abc")),
+            (Method::POST, "/v1/apply", Some("")),
+            (Method::POST, "/mmesh.ModelMesh/registerModel", Some("")),
+            (Method::POST, "/v1/plan", None),
+            (Method::POST, "/v1/validate", None),
+            (Method::POST, "/v1/deployments/x/try", None),
+            (Method::GET, "/v1/tokens", None),
+            (Method::POST, "/mmesh.ModelMesh/getModelStatus", None),
+        ] {
+            let need = of(&method, path).expect("a route");
+            let resource = need.resource().map(|resource| {
+                format!("{} {} {}", resource.kind, resource.namespace.as_deref().unwrap_or("-"), resource.name)
+            });
+            let found = need.changes().then(|| resource.unwrap_or_default());
+            assert_eq!(found.as_deref(), changed, "{method} {path}");
         }
     }
 
@@ -205,7 +308,7 @@ mod tests {
     #[test]
     fn a_place_is_read_as_the_handlers_read_it() {
         let grant = Grant { role: Role::Deployer, namespaces: vec!["bank".to_owned()], models: Vec::new() };
-        let asker = Asker(Some(Arc::new(Principal { name: "x".into(), grants: vec![grant] })));
+        let asker = Asker(Some(Arc::new(Principal::of("x", vec![grant]))));
         for (method, path, allowed) in [
             (Method::GET, "/v1/namespaces/bank/deployments", true),
             (Method::HEAD, "/v1/namespaces/bank/deployments", true),

@@ -5,6 +5,7 @@
 //! GET /own/top?limit=N ──▶ GatewayTop        GET /own/rules ──▶ Rules
 //! GET /own/log?deployment=NAME&after=N&limit=N ──▶ NodeLog
 //! GET /own/history?range=hour&deployment=NAME ──▶ GatewayHistory
+//! GET /own/audit?after=N&limit=N ──▶ NodeAudit
 //! GET /own/tokens ──▶ Snapshot, of hashes      GET /own/uses ──▶ last uses of tokens
 //! ```
 
@@ -18,7 +19,7 @@ use berth_peer::{Peer, Peers, full};
 use berth_spec::{Roles, Time, WorkerId, id};
 use berth_wire::{
     access::Snapshot,
-    api::{NodeLog, NodeView},
+    api::{NodeAudit, NodeLog, NodeView},
 };
 use futures::{StreamExt, stream::FuturesUnordered};
 use http::{Request, StatusCode};
@@ -26,7 +27,7 @@ use http_body_util::{BodyExt, Limited};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Seams,
+    Seams, audit,
     error::ApiError,
     history::ModelFigures,
     log::{self, Cursor, LogQuery, MOST_LINES},
@@ -81,30 +82,47 @@ impl PeerQueries {
         self.gateways(&format!("{OWN}uses")).await.0
     }
 
+    /// Recent records of the audit logs of the other nodes, and the nodes that did not answer.
+    pub(super) async fn audits(&self, query: &berth_audit::Query, cursor: &Cursor) -> (Vec<NodeAudit>, Vec<String>) {
+        let path = |peer: &Peer| format!("{OWN}audit?{}", audit::to_ask(query, cursor.of(peer.name().as_str())));
+        self.each(self.of(|_| true), path).await
+    }
+
     /// The recent lines of a model on the other workers, and the nodes that did not answer.
     pub(super) async fn logs(&self, query: &LogQuery, cursor: &Cursor) -> (Vec<NodeLog>, Vec<String>) {
-        let peers = self.of(|roles| roles.worker);
         let name = id::percent_encode(query.deployment.as_str());
+        let path = |peer: &Peer| {
+            let after = cursor.of(peer.name().as_str());
+            format!("{OWN}log?deployment={name}&after={after}&limit={}", query.limit)
+        };
+        self.each(self.of(|roles| roles.worker), path).await
+    }
+
+    /// The answers of these nodes, each to a question of its own, and the nodes that did not answer.
+    async fn each<T: DeserializeOwned>(
+        &self,
+        peers: Vec<Arc<Peer>>,
+        path: impl Fn(&Peer) -> String,
+    ) -> (Vec<T>, Vec<String>) {
         let mut asked: FuturesUnordered<_> = peers
             .iter()
             .map(|peer| {
-                let after = cursor.of(peer.name().as_str());
-                let path = format!("{OWN}log?deployment={name}&after={after}&limit={}", query.limit);
-                async move { (peer.name().to_string(), ask::<NodeLog>(peer, &path).await) }
+                let path = path(peer);
+                async move { (peer.name().to_string(), ask::<T>(peer, &path).await) }
             })
             .collect();
-        let (mut logs, mut missing) = (Vec::new(), Vec::new());
+        let (mut answers, mut missing) = (Vec::new(), Vec::new());
         while let Some((node, answer)) = asked.next().await {
             match answer {
-                Ok(log) => logs.push(log),
+                Ok(answer) => answers.push(answer),
                 Err(why) => {
-                    tracing::debug!(event = "worker_silent", node, why);
+                    tracing::debug!(event = "node_silent", node, why);
                     missing.push(node);
                 }
             }
         }
         missing.sort();
-        (logs, missing)
+        (answers, missing)
     }
 
     /// The answers of the other gateways to one question, and the nodes that did not answer.
@@ -228,6 +246,10 @@ pub(super) fn answer(
         },
         Some("uses") => Json(seams.access.uses()).into_response(),
         Some("rules") => Json(Rules { rules: seams.rules.clone() }).into_response(),
+        Some("audit") => match audit::own(&seams.audit, query) {
+            Ok(log) => Json(log).into_response(),
+            Err(error) => error.into_response(),
+        },
         Some("log") => match log_query(query) {
             Ok(query) => {
                 let log = seams.logs.as_ref().map(|logs| log::bounded(logs(&query)));

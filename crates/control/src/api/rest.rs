@@ -1,6 +1,7 @@
 //! REST: requests in, JSON out. What is done is in `service`; here is only how it is asked for.
 
 mod ask;
+mod audit;
 mod dashboard;
 mod declare;
 mod functions;
@@ -35,6 +36,7 @@ type Methods = &'static [&'static str];
 
 /// Every route: its path, its methods, its handlers. The router is made from it, and a test holds the OpenAPI document
 /// against it.
+#[expect(clippy::too_many_lines, reason = "a list of routes")]
 pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>)> {
     vec![
         ("/v1/deployments", &["get"], get(tell::deployments)),
@@ -99,8 +101,10 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/sources/{name}/resume", &["post"], post(sources::resume)),
         ("/v1/sources/{name}/webhook", &["post"], post(sources::webhook)),
         ("/v1/secrets", &["get"], get(sources::secrets)),
+        ("/v1/whoami", &["get"], get(tokens::whoami)),
         ("/v1/tokens", &["get", "post"], get(tokens::tokens).post(tokens::create)),
         ("/v1/tokens/{id}", &["delete"], delete(tokens::revoke)),
+        ("/v1/audit", &["get"], get(audit::audit)),
         ("/v1/top", &["get"], get(tell::top)),
         ("/v1/dashboard/models", &["get"], get(dashboard::models)),
         ("/v1/dashboard/memory", &["get"], get(dashboard::memory)),
@@ -180,9 +184,11 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         sources::resume,
         sources::webhook,
         sources::secrets,
+        tokens::whoami,
         tokens::tokens,
         tokens::create,
         tokens::revoke,
+        audit::audit,
         declare::put,
         declare::delete,
         declare::put_alias,

@@ -12,18 +12,22 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::{Router, extract::Request, response::IntoResponse, response::Response};
+use berth_audit::AuditLog;
 use berth_peer::{Caller, PeerBody, Peers};
-use berth_spec::{Epoch, WorkerId};
-use berth_wire::access::Access;
+use berth_spec::{Class, Epoch, WorkerId};
+use berth_wire::{access::Access, api::ErrorInfo, request_id::RequestId};
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::{sync::watch, time::MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
+use tracing::Instrument as _;
 
 use super::{
     Seams, admit, dashboard,
+    error::ApiError,
+    named,
     peer_queries::{self, OWN, PeerQueries},
     recorder::{self, Recorder},
     relay::{self, RELAY},
@@ -31,6 +35,7 @@ use super::{
     service::Service,
     tokens,
     top::{Sampler, WINDOW},
+    trail::{self, Trail},
 };
 use crate::{Handle, leadership::LeadershipView};
 
@@ -89,13 +94,25 @@ impl ApiRouter {
     }
 
     /// Answers a request of a client.
-    pub async fn answer(&self, request: Request) -> Response {
+    pub async fn answer(&self, mut request: Request) -> Response {
         if let Some(file) = dashboard::answer(request.uri().path()).filter(|_| request.method().is_safe()) {
             return file;
         }
         if let Some(router) = self.router() {
-            return routed(router, request).await;
+            return self.decided(router, request).await;
         }
+        let trail = Trail::begin(&self.0.seams.audit, &mut request);
+        let response = self.elsewhere(request).await;
+        // The leader records what it answered; here is only what did not get there.
+        if let Some(trail) = trail.filter(|_| response.extensions().get::<ErrorInfo>().is_some()) {
+            let outcome = trail::outcome(&response);
+            trail.end(&self.0.seams.audit, outcome).await;
+        }
+        response
+    }
+
+    /// Answers a request where another node leads, or none.
+    async fn elsewhere(&self, request: Request) -> Response {
         let leader = self.leader();
         if let Some(local) = relay::local(request.uri().path(), &self.0.seams, leader.is_some()).await {
             return local;
@@ -115,21 +132,43 @@ impl ApiRouter {
     ) -> BoxFuture<'static, http::Response<PeerBody>> {
         let (router, caller) = (self.clone(), caller.clone());
         Box::pin(async move {
-            let request = request.map(axum::body::Body::new);
+            let mut request = request.map(axum::body::Body::new);
+            let id = RequestId::settle(request.headers_mut());
             let request = relay::stripped(request).and_then(|mut request| {
                 admit::relayed(&router.0.seams.access, &mut request)?;
                 Ok(request)
             });
             let response = match (router.router(), request) {
-                (Some(router), Ok(request)) => routed(router, request).await,
+                (Some(terms), Ok(request)) => router.decided(terms, request).instrument(named::span(&id)).await,
                 (None, Ok(_)) => {
                     tracing::debug!(event = "relay_refused", %caller, "a relayed request came to a node that does not lead");
                     relay::nobody()
                 }
                 (_, Err(error)) => error.into_response(),
             };
-            response.map(|body| body.map_err(Into::into).boxed_unsync())
+            named::answered(response, id).map(|body| body.map_err(Into::into).boxed_unsync())
         })
+    }
+
+    /// Answers a request where this node leads, and records what it changed.
+    async fn decided(&self, router: Router, mut request: Request) -> Response {
+        let audit = &self.0.seams.audit;
+        let Some(trail) = Trail::begin(audit, &mut request) else { return routed(router, request).await };
+        let response = match audit.check() {
+            Ok(()) => routed(router, request).await,
+            Err(why) => ApiError::new(Class::Stalled, why.to_string()).into_response(),
+        };
+        let handle = match &*self.0.leadership.borrow() {
+            LeadershipView::Leading { handle, .. } => Some(handle.clone()),
+            LeadershipView::Following { .. } => None,
+        };
+        let outcome = trail::outcome(&response);
+        if let (Some(event), Some(handle)) = (trail.end(audit, outcome).await, handle)
+            && let Err(error) = handle.note(event).await
+        {
+            tracing::debug!(event = "event_not_kept", %error);
+        }
+        response
     }
 
     /// Makes the router of each term as it begins, so that what stands beside the API goes on without a first request.
@@ -151,6 +190,11 @@ impl ApiRouter {
         let leader = || self.leader().map(|(leader, _)| leader);
         let first = inner.seams.admin_token.as_deref();
         tokens::follow(Arc::clone(&inner.seams.access), inner.leadership.clone(), peers, leader, first).await;
+    }
+
+    /// The audit log.
+    pub(super) fn audit(&self) -> AuditLog {
+        self.0.seams.audit.clone()
     }
 
     /// Tokens, and if one is needed.

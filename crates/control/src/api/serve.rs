@@ -1,11 +1,11 @@
 //! The listener: one port, HTTP/1.1 and HTTP/2.
 //!
 //! ```text
-//! accept (bounded) ─▶ connection: hyper (h1 | h2) ─▶ guard ─▶ admit ─▶ front ─▶ rest
+//! accept (bounded) ─▶ connection: hyper (h1 | h2) ─▶ named ─▶ guard ─▶ admit ─▶ front ─▶ rest
 //! shutdown: no new connection, watches end, requests in flight have a moment, then the rest is cut
 //! ```
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, time::Duration};
 
 use axum::{Router, extract::Request, middleware};
 use berth_peer::port::{Bounds, Patience, Port, PortTls};
@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{ApiRouter, admit, connection, guard};
+use super::{ApiRouter, admit, connection, guard, named};
 
 /// Bounds of the port. Room for dashboards and a thousand watches; one address leaves half of it to others.
 const BOUNDS: Bounds = Bounds { connections: 1_024, per_address: 512 };
@@ -47,12 +47,13 @@ pub async fn serve(
         let router = answering.clone();
         async move { router.answer(request).await }
     };
-    let access = api.access();
+    let asked = (api.access(), api.audit());
     // Around everything, so that nothing is done for a page of another site, here or elsewhere.
     let router = Router::new()
         .fallback(answer)
-        .layer(middleware::from_fn(move |request, next| admit::check(Arc::clone(&access), request, next)))
-        .layer(middleware::from_fn(move |request, next| guard::check(guarded, request, next)));
+        .layer(middleware::from_fn(move |request, next| admit::check(asked.clone(), request, next)))
+        .layer(middleware::from_fn(move |request, next| guard::check(guarded, request, next)))
+        .layer(middleware::from_fn(named::name));
     tracing::info!(event = "control_api_started", %address);
     let (port, finish) = (Port::new("api", listener, BOUNDS).with_tls(tls), CancellationToken::new());
     let mut connections = JoinSet::new();
@@ -62,9 +63,9 @@ pub async fn serve(
     recording.spawn(api.clone().follow_terms());
     recording.spawn(api.clone().follow_tokens());
     loop {
-        let (stream, place) = tokio::select! {
+        let (stream, from, place) = tokio::select! {
             () = shutdown.cancelled() => break,
-            (stream, _, place) = port.accept() => (stream, place),
+            accepted = port.accept() => accepted,
         };
         // Reaps those that have ended, so that the set holds only the living.
         while connections.try_join_next().is_some() {}
@@ -73,7 +74,7 @@ pub async fn serve(
         connections.spawn(async move {
             // At shutdown, who has not asked yet is not waited for.
             let Some(Some(greeted)) = finish.run_until_cancelled(greeter.greet(stream, PATIENCE)).await else { return };
-            if let Err(error) = connection::serve(greeted, router, finish).await {
+            if let Err(error) = connection::serve((greeted, from.ip()), router, finish).await {
                 tracing::debug!(event = "api_connection_broke", %error, "a control connection ended badly");
             }
             drop(place);

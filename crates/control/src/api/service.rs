@@ -1,6 +1,7 @@
 //! Implementation of the control API. The REST layer converts requests into these calls and the answers, shapes of
 //! [`berth_wire::api`], into bytes.
 
+mod audit;
 mod dashboard;
 mod declare;
 mod functions;
@@ -11,6 +12,7 @@ mod tokens;
 
 use std::sync::Arc;
 
+use berth_audit::AuditLog;
 use berth_spec::{DeploymentName, id::percent_decode};
 use berth_wire::{
     access::Access,
@@ -47,6 +49,7 @@ pub(crate) struct Service {
     logs: Option<super::log::LogSource>,
     version: String,
     access: Arc<Access>,
+    audit: AuditLog,
     members: super::MembersSource,
     leader: super::LeaderSource,
     pub(super) bodies: Arc<Semaphore>,
@@ -74,6 +77,7 @@ impl Service {
             logs: seams.logs,
             version: seams.version,
             access: seams.access,
+            audit: seams.audit,
             members: seams.members,
             leader: seams.leader,
             bodies: Arc::new(Semaphore::new(BODIES)),

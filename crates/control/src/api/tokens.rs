@@ -110,6 +110,7 @@ async fn make_first(handle: &Handle, path: &Path) -> Result<(), Error> {
             created_by: "server".to_owned(),
             created: now(),
             expires: None,
+            limits: None,
         })
         .await?;
     let path = path.display();

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use berth_spec::{DeploymentName, Epoch, Event, Origin, Time, WorkerId, event::Severity};
+use berth_wire::{
+    access::Action,
+    api::{AuditPort, AuditResource},
+};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
@@ -78,6 +82,7 @@ impl Context {
             None => Vec::new(),
         };
         let mut reconciled = self.reconciler.reconcile(snapshot).await?;
+        self.record(&snapshot.revision, &reconciled).await;
         reconciled.problems.extend(taken);
         Ok(reconciled)
     }
@@ -88,7 +93,28 @@ impl Context {
     /// # Errors
     /// As [`Context::apply`].
     pub async fn disable(&self, names: impl IntoIterator<Item = DeploymentName>) -> Result<Reconciled, Error> {
-        self.reconciler.disable(names.into_iter().collect()).await
+        let reconciled = self.reconciler.disable(names.into_iter().collect()).await?;
+        self.record("", &reconciled).await;
+        Ok(reconciled)
+    }
+
+    /// Records in the audit log what a revision changed.
+    async fn record(&self, revision: &str, reconciled: &Reconciled) {
+        let audit = &self.handle.audit;
+        let at = if revision.is_empty() { String::new() } else { format!("@{revision}") };
+        let principal = format!("source:{}{at}", self.name);
+        for (operation, names) in [("apply", &reconciled.changed), ("delete", &reconciled.deleted)] {
+            if names.is_empty() {
+                continue;
+            }
+            let resources = names.iter().map(|name| AuditResource {
+                kind: "ModelDeployment".to_owned(),
+                namespace: Some(name.namespace().to_owned()),
+                name: name.name().to_owned(),
+            });
+            let record = audit.begin(AuditPort::Source, &principal, Action::Declare.as_str(), operation);
+            audit.record(record.about(resources.collect())).await;
+        }
     }
 
     /// Takes over what another origin declared, with the next snapshot: the same source at its place before.

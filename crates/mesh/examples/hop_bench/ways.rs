@@ -122,6 +122,7 @@ async fn gateway(me: &str, fleet: Option<Fleet>, loops: EventLoops) -> (SocketAd
         on_demand: true,
         timeout: Duration::from_secs(10),
         concurrency: Concurrency { max: None, queue: 1_000 },
+        limits: berth_spec::UseLimits::default(),
         idempotent: true,
         endpoint: None,
     };

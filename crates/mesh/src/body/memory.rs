@@ -1,4 +1,5 @@
-//! The memory that requests take together: bodies, what is decompressed of them, and the tensors that are decoded.
+//! The memory that requests take together: bodies, what is decompressed of them, the tensors that are decoded, and answers until they
+//! are read.
 //!
 //! ```text
 //! piece comes ──▶ Charge::grow ── no room ──▶ 503 no_memory, and all that the request held is free again
@@ -6,51 +7,82 @@
 //!                     ▼
 //!                 Charge::hold: counted for as long as a slice of the bytes lives
 //! ```
-//! One atomic addition for each piece; no lock.
+//! A few atomic additions for each piece; no lock. Where memory is short, who holds little gets some of a reserve
+//! ([`fair`](crate::fair)).
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use berth_spec::{ByteSize, InferError, inference::Shed};
 use bytes::Bytes;
 
+use crate::{
+    account::Account,
+    fair::{Holding, Part, Pool, Shape},
+};
+
 /// Amounts below this are not counted: a request takes about as much without a body, and the bound on requests inside
 /// bounds them.
-const SMALL: usize = 8 << 10;
+pub(crate) const SMALL: usize = 8 << 10;
 
 /// When to try again: requests are short.
 const RETRY_SOON: Duration = Duration::from_secs(1);
 
-/// The bytes that requests hold, with their bound.
+/// The part of all memory that is kept for those who hold little: one in four.
+const RESERVE: usize = 4;
+
+/// The bytes that requests of one key hold, out of what all requests may take together.
 #[derive(Debug)]
 pub(crate) struct RequestMemory {
-    used: AtomicUsize,
+    all: Arc<Pool>,
     most: usize,
+    held: Holding,
+    account: Arc<Account>,
 }
 
 impl RequestMemory {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { used: AtomicUsize::new(0), most })
+    /// For requests of which nobody knows yet what they are for.
+    pub(crate) fn new(most: usize, shape: Shape) -> Arc<Self> {
+        let reserve = most / RESERVE;
+        let all = Arc::new(Pool::new(most - reserve, reserve, shape));
+        Arc::new(Self { all, most, held: Holding::default(), account: Arc::default() })
     }
 
-    /// Bytes that are held now.
+    /// The same memory for the requests of one key, whose principal has this account.
+    pub(crate) fn of(&self, account: &Arc<Account>) -> Arc<Self> {
+        let (all, account) = (Arc::clone(&self.all), Arc::clone(account));
+        Arc::new(Self { all, most: self.most, held: Holding::default(), account })
+    }
+
+    /// Bytes that all requests hold now.
     pub(crate) fn used(&self) -> usize {
-        self.used.load(Relaxed)
+        self.all.taken()
     }
 
-    /// The bound.
+    /// Bytes that requests of this key hold now.
+    pub(crate) fn held(&self) -> usize {
+        self.held.held()
+    }
+
+    /// The bound of all requests.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
     /// Nothing held yet.
     pub(crate) fn charge(self: &Arc<Self>) -> Charge {
-        Charge { memory: Arc::clone(self), bytes: 0 }
+        Charge { memory: Arc::clone(self), bytes: 0, of_reserve: 0 }
+    }
+
+    /// The bytes of an answer, counted for as long as they, or a part of them, live: until the client has read them. Never
+    /// refused, as the model has run; what comes next is.
+    pub(crate) fn answer(self: &Arc<Self>, bytes: Bytes) -> Bytes {
+        if bytes.len() < SMALL {
+            return bytes;
+        }
+        self.all.force(bytes.len(), &self.held);
+        let mut charge = self.charge();
+        charge.bytes = bytes.len();
+        charge.hold(bytes)
     }
 
     /// So many bytes, held until the charge is dropped.
@@ -66,6 +98,8 @@ impl RequestMemory {
 pub(crate) struct Charge {
     memory: Arc<RequestMemory>,
     bytes: usize,
+    /// Those of them that are from the reserve.
+    of_reserve: usize,
 }
 
 impl Charge {
@@ -74,9 +108,10 @@ impl Charge {
         if bytes <= self.bytes || bytes < SMALL {
             return Ok(());
         }
-        let more = bytes - self.bytes;
-        self.bytes = bytes;
-        if self.memory.used.fetch_add(more, Relaxed).saturating_add(more) <= self.memory.most {
+        let (more, memory) = (bytes - self.bytes, &self.memory);
+        if let Some(part) = memory.all.take(more, &memory.held, &memory.account.memory) {
+            self.bytes = bytes;
+            self.of_reserve += if part == Part::Reserve { more } else { 0 };
             return Ok(());
         }
         self.release();
@@ -98,7 +133,13 @@ impl Charge {
     }
 
     fn release(&mut self) {
-        self.memory.used.fetch_sub(std::mem::take(&mut self.bytes), Relaxed);
+        let (bytes, reserve) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.of_reserve));
+        let RequestMemory { all, held, account, .. } = &*self.memory;
+        for (amount, part) in [(bytes - reserve, Part::Common), (reserve, Part::Reserve)] {
+            if amount > 0 {
+                all.give_back(amount, part, held, &account.memory);
+            }
+        }
     }
 }
 
@@ -125,7 +166,7 @@ mod tests {
 
     #[test]
     fn bytes_count_until_their_last_part_is_gone() {
-        let memory = RequestMemory::new(100 << 10);
+        let memory = RequestMemory::new(132 << 10, Shape::new(false));
         let mut charge = memory.charge();
         charge.grow_to(SMALL - 1).expect("not counted");
         assert_eq!(memory.used(), 0);
@@ -139,7 +180,34 @@ mod tests {
         assert_eq!(memory.used(), 64 << 10, "a refusal holds nothing");
         drop(part);
         assert_eq!(memory.used(), 0);
-        drop(memory.take(100 << 10).expect("exactly all"));
+        drop(memory.take(99 << 10).expect("exactly all but the reserve"));
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn a_key_that_holds_little_is_served_from_the_reserve() {
+        let memory = RequestMemory::new(4 << 20, Shape::new(false));
+        let (storm, other) = (memory.of(&Arc::default()), memory.of(&Arc::default()));
+        let most = storm.take(3 << 20).expect("all but the reserve");
+        assert_eq!(storm.take(SMALL).expect_err("it holds much").reason(), "no_memory");
+        let mut little = other.take(SMALL).expect("it holds little");
+        little.grow_to(2 * SMALL).expect("a share has 16 KiB");
+        assert_eq!(other.take(SMALL).expect_err("it holds its share").reason(), "no_memory");
+        drop(most);
+        little.grow_to(1 << 20).expect("there is room again");
+        drop(little);
+        assert_eq!((memory.used(), storm.held(), other.held()), (0, 0, 0));
+    }
+
+    #[test]
+    fn answers_count_until_they_are_read_and_are_never_refused() {
+        let memory = RequestMemory::new(128 << 10, Shape::new(false));
+        let answer = memory.answer(Bytes::from(vec![7; 1 << 20]));
+        assert_eq!(memory.used(), 1 << 20);
+        assert_eq!(memory.take(SMALL).expect_err("clients do not read").reason(), "no_memory");
+        drop(answer);
+        assert!(memory.take(SMALL).is_ok());
+        assert_eq!(memory.answer(Bytes::from_static(b"small")).len(), 5);
         assert_eq!(memory.used(), 0);
     }
 }

@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use berth_spec::InferError;
 use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Duration, Instant, timeout, timeout_at};
 
-use crate::body::memory::{Charge, RequestMemory};
+use crate::body::{
+    broken::broken,
+    memory::{Charge, RequestMemory},
+};
 
 /// The most that is set aside before anything has come: enough for most tensors, and little for a client that sends
 /// nothing.
@@ -76,8 +80,12 @@ async fn gather(
 }
 
 /// Takes what little is left of a body that nobody wants, so that the client, which may still be sending, reads the
-/// answer rather than a reset. A client that sends much or slowly is cut off.
-pub(crate) async fn discard(mut body: Incoming) {
+/// answer rather than a reset. A client that sends much or slowly is cut off. One that waits for `100 Continue` sends nothing
+/// unless it is asked to, and reading asks it.
+pub(crate) async fn discard(headers: &HeaderMap, mut body: Incoming) {
+    if headers.contains_key(header::EXPECT) {
+        return;
+    }
     const BYTES: usize = 256 << 10;
     const TIME: Duration = Duration::from_millis(500);
     let mut left = BYTES;
@@ -110,7 +118,7 @@ pub(crate) async fn piece(
         };
         match next {
             None => return Ok(None),
-            Some(Err(_)) => return Err(InferError::Cancelled),
+            Some(Err(error)) => return Err(broken(&error)),
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data()
                     && !data.is_empty()

@@ -11,7 +11,7 @@ use futures::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::body::relayed::Relayed;
+use crate::body::{relayed::Relayed, watched::Watched};
 
 /// Pieces of framed messages, and perhaps the status that ends them.
 pub(crate) type Messages = Pin<Box<dyn Stream<Item = Result<Bytes, tonic::Status>> + Send>>;
@@ -41,6 +41,8 @@ pub(crate) enum ReplyBody {
     Relayed(Box<Relayed>),
     /// Messages of a gRPC stream, framed, until its status.
     Stream(Messages),
+    /// A stream that ends with the right of its caller.
+    Watched(Box<Watched>),
 }
 
 impl From<Bytes> for ReplyBody {
@@ -81,6 +83,7 @@ impl Body for ReplyBody {
             }
             Self::Grpc(body) => Pin::new(body).poll_frame(cx),
             Self::Relayed(body) => body.poll_frame(cx),
+            Self::Watched(body) => body.poll_frame(cx),
             Self::Stream(messages) => {
                 let status = match std::task::ready!(messages.as_mut().poll_next(cx)) {
                     Some(Ok(message)) => return Poll::Ready(Some(Ok(Frame::data(message)))),
@@ -102,6 +105,7 @@ impl Body for ReplyBody {
             Self::Pieces { length, .. } => *length == Some(0),
             Self::Grpc(body) => body.is_end_stream(),
             Self::Relayed(body) => body.is_end_stream(),
+            Self::Watched(body) => body.is_end_stream(),
         }
     }
 
@@ -109,7 +113,9 @@ impl Body for ReplyBody {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             // A content length would not count the trailers.
-            Self::Message(_) | Self::Well | Self::Relayed(_) | Self::Stream(_) => SizeHint::default(),
+            Self::Message(_) | Self::Well | Self::Relayed(_) | Self::Stream(_) | Self::Watched(_) => {
+                SizeHint::default()
+            }
             Self::Whole(whole) => SizeHint::with_exact(whole.len() as u64),
             Self::Pieces { length, .. } => length.map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Grpc(body) => body.size_hint(),

@@ -30,6 +30,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     body::{
+        broken::broken,
         memory::RequestMemory,
         read,
         upload::streaming::{Part, Streaming, lock},
@@ -207,9 +208,9 @@ impl Upload {
             None => None,
             Some(None) => return State::Whole(Bytes::new()),
             Some(Some(Ok(frame))) => frame.into_data().ok(),
-            Some(Some(Err(_))) => {
+            Some(Some(Err(error))) => {
                 let mut streaming = Streaming::new(incoming, self.bounds.clone());
-                streaming.fault = Some(InferError::Cancelled);
+                streaming.fault = Some(broken(&error));
                 return State::Streaming(Arc::new(Mutex::new(streaming)));
             }
         };

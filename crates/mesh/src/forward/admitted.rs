@@ -11,7 +11,10 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     admission::Permit,
-    body::{reply::ReplyBody, upload::Upload},
+    body::{
+        reply::ReplyBody,
+        upload::{Bounds, Upload},
+    },
     deployment::{DeploymentState, Leased},
     endpoint::{
         InFlight,
@@ -28,6 +31,7 @@ use crate::{
     local::Model,
     metrics::{Outcome, Protocol},
     not_run::NotRun,
+    quota::metered::Metered,
     routes::alias::Via,
     stack::Stack,
     sticky::Caller,
@@ -58,6 +62,8 @@ pub(crate) struct Admitted<'a> {
     started: Instant,
     outcome: Outcome,
     permit: Option<Permit>,
+    /// Limits that it counts against.
+    metered: Option<Arc<Metered>>,
     /// The own replica could not answer, and another node may.
     left_here: bool,
     /// True for an inference; false for a question about a model.
@@ -99,6 +105,11 @@ impl Admitted<'_> {
         &self.context.entry
     }
 
+    /// The bounds of its body, which counts against the memory of its key.
+    pub(crate) fn bounds(&self) -> Bounds {
+        self.context.stack.bounds_for(&self.context.holder)
+    }
+
     /// The deployment that answers, where the client asked for an alias: as the value of a header.
     pub(crate) fn behind_alias(&self) -> Option<HeaderValue> {
         self.via.as_ref()?;
@@ -132,8 +143,10 @@ impl Admitted<'_> {
             Err(error) => return Err(self.failed(error).into()),
         };
         self.revision = Some(there.revision.clone());
+        let began = Instant::now();
         match retries.go(&self.context, there, head, upload).await {
             Ok(Some((response, in_flight))) => {
+                self.ran(began);
                 self.outcome = response.outcome(self.protocol);
                 self.sent(response.len());
                 let guard = (in_flight, running, self.permit.take());
@@ -170,6 +183,17 @@ impl Admitted<'_> {
             return Ok(());
         }
         Err(self.failed(error))
+    }
+
+    /// Notes that the model answered what it was asked then.
+    fn ran(&self, began: Instant) {
+        // How long the answer of a stream takes to begin says nothing of the model's queue.
+        if self.counted && !self.context.exchange {
+            let (entry, accounts, now) = (&self.context.entry, &self.context.stack.accounts, Instant::now());
+            let (hot, max_wait) = (entry.hot(), entry.route().terms.limits.max_wait);
+            let in_flight = hot.usage.in_flight.load(Relaxed);
+            hot.pressure.ran(accounts.nanos(now), now - began, in_flight, max_wait);
+        }
     }
 
     /// The error of a request whose deadline has passed outside the model's queue.
@@ -221,6 +245,9 @@ impl Runner for Admitted<'_> {
     }
 
     fn received(&self, bytes: usize) {
+        if let Some(metered) = &self.metered {
+            metered.received(&self.context.stack.accounts, bytes);
+        }
         if self.counted {
             self.context.entry.hot().stats.request_bytes.fetch_add(bytes as u64, Relaxed);
         }
@@ -234,6 +261,9 @@ impl Runner for Admitted<'_> {
 
     fn failed(&mut self, error: InferError) -> InferError {
         self.outcome = Outcome::of(&error);
+        if let InferError::Shed { reason: Shed::QueueFull, .. } = error {
+            self.context.entry.hot().pressure.refuse();
+        }
         if self.counted {
             self.context.stack.totals.error(&error);
         }
@@ -255,8 +285,8 @@ impl Runner for Admitted<'_> {
             Some(leased) => leased,
             None if self.context.stack.forwarding.is_some() => return Ok(LocalOutcome::Moved(MOVED)),
             None => {
-                let RequestContext { entry, stack, .. } = &self.context;
-                match stack.parking.lease(entry, self.context.wanted(), self.context.latest_start()).await {
+                let RequestContext { entry, holder, stack, .. } = &self.context;
+                match stack.parking.lease((entry, holder), self.context.wanted(), self.context.latest_start()).await {
                     Ok(leased) => leased,
                     Err(error) => return Err(self.failed(error)),
                 }
@@ -283,6 +313,7 @@ impl Runner for Admitted<'_> {
         };
         match answer {
             Ok(answer) => {
+                self.ran(began);
                 if let Some(target) = self.target.as_ref().filter(|_| self.counted) {
                     self.context.entry.ran_here(&target.revision, began.elapsed());
                 }
@@ -303,14 +334,16 @@ impl Stack {
         timeout: Option<Duration>,
     ) -> Result<Admitted<'a>, InferError> {
         let (started, (entry, via)) = (Instant::now(), self.find_to_describe(model)?);
+        let holder = entry.hot().keys.of(None, &self.accounts);
         let permit = self.admission.enter()?;
         let deadline = started + timeout.unwrap_or(entry.route().terms.timeout).min(self.limits.deadline);
         Ok(Admitted {
-            context: RequestContext { stack: self, entry, version, key: None, deadline, exchange: false },
+            context: RequestContext { stack: self, entry, holder, version, key: None, deadline, exchange: false },
             protocol: Protocol::Rest,
             started,
             outcome: Outcome::Cancelled,
             permit: Some(permit),
+            metered: None,
             left_here: false,
             counted: false,
             via,
@@ -322,7 +355,7 @@ impl Stack {
     /// Lets a request in, or says why not. Reads nothing but its head.
     pub(crate) fn admit<'a>(&'a self, call: Call<'a>) -> Result<Admitted<'a>, InferError> {
         let started = Instant::now();
-        let chosen = match call.caller.may_infer(call.model) {
+        let chosen = match call.caller.may_infer((&self.access, &self.audit), call.model) {
             true => self.choose(call.model, call.version, &call.caller),
             false => Err(self.unknown(call.model)),
         };
@@ -335,22 +368,30 @@ impl Stack {
             }
         };
         let admit = || {
-            let permit = self.admission.enter()?;
-            self.demand.touch(&entry, started);
+            let Caller { asker, headers, .. } = call.caller;
+            let holder = entry.hot().keys.of(asker, &self.accounts);
+            let permit = self.admission.enter_for(&holder)?;
             let route = entry.route();
+            let metered = self.meter(asker, Some((&entry, &route.terms.limits)), (headers, started))?;
+            let permit = permit.metered(metered.clone());
+            self.demand.touch(&entry, started);
             if let Some(max) =
                 route.terms.concurrency.max.filter(|max| entry.hot().usage.in_flight.load(Relaxed) >= *max)
             {
                 return Err(full(&entry, max));
             }
             let otherwise = if call.exchange { self.limits.deadline } else { route.terms.timeout };
-            Ok((permit, call.timeout.map_or(otherwise, |timeout| timeout.min(self.limits.deadline))))
+            let timeout = call.timeout.map_or(otherwise, |timeout| timeout.min(self.limits.deadline));
+            let (hot, own) = (entry.hot(), holder.inside.held());
+            hot.pressure.check(entry.name.as_str(), hot.usage.in_flight.load(Relaxed), own, timeout)?;
+            Ok((permit, holder, metered, timeout))
         };
         match admit() {
-            Ok((permit, timeout)) => Ok(Admitted {
+            Ok((permit, holder, metered, timeout)) => Ok(Admitted {
                 context: RequestContext {
                     stack: self,
                     entry,
+                    holder,
                     version: call.version,
                     key: via.as_ref().and_then(|via| via.key),
                     deadline: started + timeout,
@@ -360,6 +401,7 @@ impl Stack {
                 started,
                 outcome: Outcome::Cancelled,
                 permit: Some(permit),
+                metered,
                 left_here: false,
                 counted: true,
                 via,

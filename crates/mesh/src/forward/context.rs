@@ -6,6 +6,7 @@ use berth_spec::{InferError, inference::Shed};
 use tokio::time::Instant;
 
 use crate::{
+    accounts::Key,
     deployment::{DeploymentState, Leased},
     endpoint::target::LocalTarget,
     local::Model,
@@ -17,6 +18,8 @@ use crate::{
 pub(crate) struct RequestContext<'a> {
     pub(crate) stack: &'a Stack,
     pub(crate) entry: Arc<DeploymentState>,
+    /// The caller and the model, for places and memory.
+    pub(crate) holder: Arc<Key>,
     /// `None`: whichever version the route says.
     pub(crate) version: Option<&'a str>,
     /// Requests of an alias with the same key keep to one revision.

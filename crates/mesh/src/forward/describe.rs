@@ -80,6 +80,7 @@ impl Stack {
         let context = RequestContext {
             stack: self,
             entry: Arc::clone(entry),
+            holder: entry.hot().keys.of(None, &self.accounts),
             version: None,
             key: None,
             deadline,

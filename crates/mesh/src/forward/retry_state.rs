@@ -68,7 +68,8 @@ impl RetryState {
                 found => found.map(Some),
             }
         };
-        let found = parking.find(&context.entry, context.version, context.latest_start(), look).await?;
+        let found =
+            parking.find((&context.entry, &context.holder), context.version, context.latest_start(), look).await?;
         found.ok_or_else(|| {
             let message =
                 format!("the replicas of model {:?} have full queues; try again", context.entry.name.as_str());

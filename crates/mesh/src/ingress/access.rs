@@ -14,7 +14,7 @@ use super::{
     fault::Fault,
     path::{Operation, Resource, split_namespace},
 };
-use crate::{config::FUNCTIONS, oip::grpc::methods::SERVICE, stack::RETRY_UNTOLD};
+use crate::{config::FUNCTIONS, oip::grpc::methods::SERVICE};
 
 /// The action of a request, and where the role must hold as far as the path says it.
 type Need = (Action, Place<'static>);
@@ -26,15 +26,14 @@ pub(super) fn admit<B>(access: &Access, request: &mut Request<B>, need: Need) ->
         return Ok(());
     }
     let certificate = request.extensions().get::<Arc<ClientCertificate>>().cloned();
-    let names: Vec<String> = certificate.iter().flat_map(|known| &known.sans).map(ToString::to_string).collect();
-    let asker = access.asker(request.headers(), names.iter().map(String::as_str)).map_err(unauthenticated)?;
-    asker.may(action, place).map_err(|denied| Fault::denied(&denied))?;
+    let asker = access.asker(request.headers(), certificate.as_deref()).map_err(unauthenticated)?;
+    let denied = asker.may(action, place).map_err(|denied| Fault::denied(&denied));
     // Models and their servers must not learn it. Functions do: they ask models in the name of their caller.
     if !request.uri().path().starts_with(FUNCTIONS) {
         request.headers_mut().remove(header::AUTHORIZATION);
     }
     request.extensions_mut().insert(asker);
-    Ok(())
+    denied
 }
 
 /// Right that a REST request needs.
@@ -80,13 +79,9 @@ pub(super) fn of_grpc(path: &str, beside: &[&str]) -> Need {
 }
 
 fn unauthenticated(why: Unauthenticated) -> Fault {
-    match why {
-        Unauthenticated::Untold => {
-            Fault::new(Class::Waiting { retry_in: RETRY_UNTOLD }, "unavailable", why.to_string())
-        }
-        Unauthenticated::Missing | Unauthenticated::Malformed | Unauthenticated::Unknown => {
-            Fault::unauthenticated(why.to_string())
-        }
+    match why.retry_in() {
+        Some(retry_in) => Fault::new(Class::Waiting { retry_in }, "unavailable", why.to_string()),
+        None => Fault::unauthenticated(why.to_string()),
     }
 }
 
@@ -97,9 +92,10 @@ impl Fault {
     }
 }
 
-/// The sender of a request, among its extensions. Without one, the server asks for no tokens.
-pub(crate) fn asker(extensions: &http::Extensions) -> Asker {
-    extensions.get().cloned().unwrap_or_default()
+/// The sender of a request, among its extensions. A request that came by a way that asked nobody has none: on a server that
+/// asks for tokens, it may do nothing.
+pub(crate) fn asker(access: &Access, extensions: &http::Extensions) -> Asker {
+    extensions.get().cloned().unwrap_or_else(|| access.stranger())
 }
 
 #[cfg(test)]
@@ -118,6 +114,7 @@ mod tests {
             created_by: String::new(),
             created: 1,
             expires: None,
+            limits: None,
         };
         access.learn(&Snapshot { revision: 1, tokens: vec![record] });
         (access, secret)
@@ -169,11 +166,13 @@ mod tests {
         };
         let request = sent("/v2/models/a/infer").expect("a caller infers");
         assert!(!request.headers().contains_key(header::AUTHORIZATION));
-        assert!(!asker(request.extensions()).is_open());
+        assert!(!asker(&access, request.extensions()).is_open());
         assert!(sent("/functions/f").expect("and calls functions").headers().contains_key(header::AUTHORIZATION));
         assert!(sent("/v2/repository/models/a/load").is_err());
         let mut bare = Request::new(());
         assert!(admit(&access, &mut bare, (Action::Infer, Place::Somewhere)).is_err());
+        assert!(asker(&access, bare.extensions()).may(Action::Infer, Place::Somewhere).is_err(), "nobody was asked");
+        assert!(asker(&Access::open(), bare.extensions()).is_open());
         assert!(admit(&access, &mut bare, (Action::Probe, Place::Somewhere)).is_ok());
     }
 }

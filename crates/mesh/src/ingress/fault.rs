@@ -6,13 +6,16 @@ use berth_spec::{
 };
 use berth_wire::{
     guard::Foreign,
+    request_id::RequestId,
     status::{grpc_code, http_status, retry_after_seconds},
 };
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 use crate::{
     body::reply::{ReplyBody, json},
+    disclosure::without_places,
     forward::buffered::{Failure, RETRY_LOST},
     oip, repository,
 };
@@ -88,11 +91,22 @@ impl Fault {
         Self { advice, ..fault }
     }
 
+    /// Status of the REST answer.
+    pub(crate) const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// One word for machines.
+    pub(crate) const fn reason(&self) -> &'static str {
+        self.reason
+    }
+
     /// As a REST answer.
     pub(crate) fn into_response(self) -> Response<ReplyBody> {
         let violations = self.violations.as_ref().map_or(&[][..], |violations| &violations.0);
         let body = oip::error_body(&self.message, self.reason, violations);
         let mut response = json(self.status, body);
+        response.extensions_mut().insert(Own);
         let headers = response.headers_mut();
         if let Some(seconds) = retry_after_seconds(self.class) {
             headers.insert(header::RETRY_AFTER, seconds.into());
@@ -107,16 +121,38 @@ impl Fault {
     }
 }
 
+/// Marks an answer whose body is a fault's, and not a model's.
+#[derive(Clone, Copy)]
+struct Own;
+
+/// Names the request of an answer: in a header, and in the body of a fault.
+pub(crate) fn named(mut response: Response<ReplyBody>, id: RequestId) -> Response<ReplyBody> {
+    if response.extensions_mut().remove::<Own>().is_some()
+        && let ReplyBody::Whole(body) = response.body()
+    {
+        let body = oip::with_request_id(body, id.as_str());
+        *response.body_mut() = ReplyBody::from(Bytes::from(body));
+    }
+    id.mark(response.headers_mut());
+    response
+}
+
 /// The error of a request whose code panicked.
-pub(crate) fn panicked() -> InferError {
+pub(crate) fn panicked(id: Option<&RequestId>) -> InferError {
     // The panic hook has told where; the payload may hold what a client sent.
-    tracing::error!("a request panicked");
+    tracing::error!(request_id = id.map(RequestId::as_str), "a request panicked");
     InferError::Internal("the server failed on this request".to_owned())
 }
 
 impl From<InferError> for Fault {
     fn from(error: InferError) -> Self {
-        let fault = Self::new(error.class(), error.reason(), error.to_string());
+        let message = error.to_string();
+        let message = match &error {
+            // What concerns the request itself names places in it.
+            InferError::Invalid(_) | InferError::Unprocessable { .. } | InferError::NotFound(_) => message,
+            _ => without_places(&message).into_owned(),
+        };
+        let fault = Self::new(error.class(), error.reason(), message);
         match error {
             InferError::Unprocessable { violations, .. } => {
                 Self { violations: Some(Box::new(Violations(violations))), ..fault }

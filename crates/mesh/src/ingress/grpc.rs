@@ -2,6 +2,7 @@
 
 mod called;
 pub(super) mod infer;
+pub(super) mod introspection;
 pub(super) mod message;
 pub(super) mod opaque;
 mod refused;
@@ -20,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     forward::{buffered::BufferedResponse, describe::Described, head::Head},
-    ingress::{EXTENSIONS, SERVER, access::asker, fault::Fault, namespace, rest},
+    ingress::{EXTENSIONS, SERVER, access::asker, fault::Fault, namespace, rest, trail::Change},
     oip::{
         describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata},
         grpc::{
@@ -120,7 +121,7 @@ impl GrpcInferenceService for GrpcFace {
     ) -> Result<Response<wire::ModelReadyResponse>, Status> {
         let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.name };
-        if self.stack.may(&asker(&extensions), Action::ReadModels, model).is_err() {
+        if self.stack.may(&asker(&self.stack.access, &extensions), Action::ReadModels, model).is_err() {
             return Ok(Response::new(wire::ModelReadyResponse { ready: false }));
         }
         // As Triton answers: what is not there is not ready, and asking is no error.
@@ -140,7 +141,7 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelMetadataRequest>,
     ) -> Result<Response<wire::ModelMetadataResponse>, Status> {
-        let (headers, asker) = (request.metadata().as_ref().clone(), asker(request.extensions()));
+        let (headers, asker) = (request.metadata().as_ref().clone(), asker(&self.stack.access, request.extensions()));
         let wait = timeout(&headers).map_err(status)?;
         let asked = request.into_inner();
         let name = NameKey { namespace: namespace(&headers), name: &asked.name };
@@ -179,7 +180,7 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelConfigRequest>,
     ) -> Result<Response<wire::ModelConfigResponse>, Status> {
-        let (headers, asker) = (request.metadata().as_ref().clone(), asker(request.extensions()));
+        let (headers, asker) = (request.metadata().as_ref().clone(), asker(&self.stack.access, request.extensions()));
         let wait = timeout(&headers).map_err(status)?;
         let asked = request.into_inner();
         let name = NameKey { namespace: namespace(&headers), name: &asked.name };
@@ -198,7 +199,7 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelStatisticsRequest>,
     ) -> Result<Response<wire::ModelStatisticsResponse>, Status> {
-        let (headers, asker) = (request.metadata().as_ref().clone(), asker(request.extensions()));
+        let (headers, asker) = (request.metadata().as_ref().clone(), asker(&self.stack.access, request.extensions()));
         let asked = request.into_inner();
         let wanted = version(&asked.version);
         let loaded = if asked.name.is_empty() {
@@ -220,7 +221,9 @@ impl GrpcInferenceService for GrpcFace {
         let ready_only = asked.ready;
         self.stack.told().map_err(status)?;
         let mut models = Vec::new();
-        for entry in repository::entries(&self.stack, namespace(metadata.as_ref()), &asker(&extensions)) {
+        for entry in
+            repository::entries(&self.stack, namespace(metadata.as_ref()), &asker(&self.stack.access, &extensions))
+        {
             entry.index(ready_only, |row| models.push(row.to_proto()));
             if models.len() > INDEX {
                 let message = format!("the index has more than {INDEX} models: ask for it over REST, which streams it");
@@ -237,9 +240,12 @@ impl GrpcInferenceService for GrpcFace {
         let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
-        self.stack.may(&asker(&extensions), Action::LoadModels, model).map_err(status)?;
+        self.stack.may(&asker(&self.stack.access, &extensions), Action::LoadModels, model).map_err(status)?;
         let parameters = RepositoryParameters::from_proto(&asked.parameters);
-        repository::load(&self.stack, model, parameters, wait).await.map_err(status)?;
+        let change = Change::begin(&self.stack, (metadata.as_ref(), &extensions), "load", model).map_err(status)?;
+        let done = repository::load(&self.stack, model, parameters, wait).await.map_err(Fault::from);
+        change.end(&done).await;
+        done.map_err(status)?;
         Ok(Response::new(wire::RepositoryModelLoadResponse {}))
     }
 
@@ -250,8 +256,11 @@ impl GrpcInferenceService for GrpcFace {
         let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
-        self.stack.may(&asker(&extensions), Action::LoadModels, model).map_err(status)?;
-        repository::unload(&self.stack, model, wait).await.map_err(status)?;
+        self.stack.may(&asker(&self.stack.access, &extensions), Action::LoadModels, model).map_err(status)?;
+        let change = Change::begin(&self.stack, (metadata.as_ref(), &extensions), "unload", model).map_err(status)?;
+        let done = repository::unload(&self.stack, model, wait).await.map_err(Fault::from);
+        change.end(&done).await;
+        done.map_err(status)?;
         Ok(Response::new(wire::RepositoryModelUnloadResponse {}))
     }
 

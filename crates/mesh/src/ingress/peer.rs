@@ -12,7 +12,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use berth_peer::PeerBody;
 use berth_spec::{InferError, RevisionId, id::percent_decode, inference::Shed};
-use berth_wire::oip as wire;
+use berth_wire::{oip as wire, request_id::RequestId};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, request::Parts};
@@ -37,7 +37,7 @@ use crate::{
         runner::{Held, LocalOutcome, Runner},
     },
     ingress::{
-        fault::{Fault, panicked},
+        fault::{Fault, named, panicked},
         grpc::{
             self,
             infer::{Form, well},
@@ -142,9 +142,9 @@ impl PeerService {
 
 impl Inner {
     async fn caught(&self, request: Request<Incoming>) -> Response<ReplyBody> {
-        let grpc = is_grpc(request.headers());
+        let (grpc, id) = (is_grpc(request.headers()), RequestId::of(request.headers()));
         let answered = AssertUnwindSafe(self.answer(request, grpc)).catch_unwind().await;
-        match answered.unwrap_or_else(|_| Err(panicked().into())) {
+        match answered.unwrap_or_else(|_| Err(panicked(id.as_ref()).into())) {
             Ok(response) => {
                 self.served.run();
                 response
@@ -155,7 +155,7 @@ impl Inner {
             }
             Err(refusal) => {
                 self.served.run();
-                match refusal {
+                let response = match refusal {
                     Refusal::Status(status) => status.into_http(),
                     Refusal::Failed(fault) if grpc => Status::from(fault).into_http(),
                     Refusal::Failed(fault) => fault.into_response(),
@@ -165,6 +165,10 @@ impl Inner {
                         response.headers_mut().insert(LOST, HeaderValue::from_static("1"));
                         response
                     }
+                };
+                match id {
+                    Some(id) => named(response, id),
+                    None => response,
                 }
             }
         }

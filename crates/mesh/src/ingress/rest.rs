@@ -6,6 +6,7 @@ mod index;
 pub(super) mod infer;
 
 use std::{
+    net::IpAddr,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -41,6 +42,7 @@ use crate::{
         fault::{Fault, Reply},
         path::{Operation, Resource, split_namespace},
         rest::infer::Inference,
+        trail::Change,
     },
     local::Model,
     metrics::Protocol,
@@ -62,6 +64,11 @@ const TIMEOUT: &str = "berth-timeout-ms";
 
 /// The most bytes of a body that only says what to load or list.
 const SMALL_BODY: usize = 64 << 10;
+
+/// True if a path may be one of a load or unload. Few paths are this long.
+fn is_change(path: &str) -> bool {
+    path.ends_with("/load") || path.ends_with("/unload")
+}
 
 /// The REST face.
 pub(super) struct Rest {
@@ -85,8 +92,11 @@ impl Rest {
         &self.stack
     }
 
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<ReplyBody> {
-        let (head, body) = request.into_parts();
+    pub(super) async fn answer(&self, request: Request<Incoming>, from: Option<IpAddr>) -> Response<ReplyBody> {
+        let (mut head, body) = request.into_parts();
+        if is_change(head.uri.path()) {
+            head.extensions.insert(super::arrival(from));
+        }
         let head = Arc::new(head);
         let (namespace, path) = split_namespace(head.uri.path());
         let Some(resource) = Resource::of(path) else {
@@ -96,7 +106,7 @@ impl Rest {
         let resource = match self.allowed(&head, resource) {
             Ok(resource) => resource,
             Err(fault) => {
-                Box::pin(read::discard(body)).await;
+                Box::pin(read::discard(&head.headers, body)).await;
                 return fault.into_response();
             }
         };
@@ -112,7 +122,7 @@ impl Rest {
             Ok(response) => response,
             Err(fault) => {
                 if let Some(body) = body.filter(|body| !body.is_end_stream()) {
-                    Box::pin(read::discard(body)).await;
+                    Box::pin(read::discard(&head.headers, body)).await;
                 }
                 fault.into_response()
             }
@@ -132,7 +142,7 @@ impl Rest {
             Err(fault) => fault.into_response(),
         };
         if let Some(body) = body.filter(|body| !reply.status().is_success() && !body.is_end_stream()) {
-            Box::pin(read::discard(body)).await;
+            Box::pin(read::discard(&head.headers, body)).await;
         }
         reply
     }
@@ -140,7 +150,9 @@ impl Rest {
     /// At the path of a function. Its caller is counted like that of a model.
     async fn function(&self, hook: &FunctionHook, head: &Parts, body: &mut Option<Incoming>) -> Reply {
         self.guard.check(&head.uri, &head.headers)?;
-        let _permit = self.stack.admission.enter()?;
+        let asker = head.extensions.get();
+        let metered = self.stack.meter(asker, None, (Some(&head.headers), Instant::now()))?;
+        let _permit = self.stack.admission.enter()?.metered(metered);
         let limits = &self.stack.limits;
         let Some(incoming) = body else { return Err(Fault::no_such_path()) };
         let pace = (limits.body_idle, Instant::now() + limits.deadline);
@@ -184,39 +196,51 @@ impl Rest {
             Resource::Server => {
                 Ok(described(&ServerMetadata { name: SERVER, version: &self.version, extensions: EXTENSIONS }))
             }
-            Resource::List => self.list(namespace, &asker(&head.extensions)),
+            Resource::List => self.list(namespace, &asker(&self.stack.access, &head.extensions)),
             Resource::Model { model, version, operation } => {
                 self.model(head, NameKey { namespace, name: model }, version.as_deref(), *operation).await
             }
             Resource::AllStatistics => {
-                Ok(statistics(&statistics::here(&self.stack, namespace, &asker(&head.extensions))))
+                Ok(statistics(&statistics::here(&self.stack, namespace, &asker(&self.stack.access, &head.extensions))))
             }
             Resource::Index => {
                 let body = self.small(body).await?;
                 let ready_only = oip::describe::index_ready_only(&body)?;
                 self.stack.told()?;
-                let entries = repository::entries(&self.stack, namespace, &asker(&head.extensions));
+                let entries = repository::entries(&self.stack, namespace, &asker(&self.stack.access, &head.extensions));
                 Ok(index::index(entries, ready_only))
             }
             Resource::Load(model) => {
                 let model = NameKey { namespace, name: model };
-                self.stack.may(&asker(&head.extensions), Action::LoadModels, model)?;
-                let parameters = RepositoryParameters::from_json(&self.small(body).await?)?;
-                repository::load(&self.stack, model, parameters, timeout(headers)?).await?;
-                Ok(empty())
+                self.stack.may(&asker(&self.stack.access, &head.extensions), Action::LoadModels, model)?;
+                let change = Change::begin(&self.stack, (headers, &head.extensions), "load", model)?;
+                let done = self.load(headers, body, model).await;
+                change.end(&done).await;
+                done.map(|()| empty())
             }
             Resource::Unload(model) => {
                 let model = NameKey { namespace, name: model };
-                self.stack.may(&asker(&head.extensions), Action::LoadModels, model)?;
-                RepositoryParameters::from_json(&self.small(body).await?)?;
-                repository::unload(&self.stack, model, timeout(headers)?).await?;
-                Ok(empty())
+                self.stack.may(&asker(&self.stack.access, &head.extensions), Action::LoadModels, model)?;
+                let change = Change::begin(&self.stack, (headers, &head.extensions), "unload", model)?;
+                let done = self.unload(headers, body, model).await;
+                change.end(&done).await;
+                done.map(|()| empty())
             }
             Resource::Unsupported(what) => {
                 let message = format!("{what} is not supported; GET /v2 lists the extensions that are");
                 Err(Fault::new(Class::Unsupported, "unsupported", message))
             }
         }
+    }
+
+    async fn load(&self, headers: &HeaderMap, body: &mut Option<Incoming>, model: NameKey<'_>) -> Result<(), Fault> {
+        let parameters = RepositoryParameters::from_json(&self.small(body).await?)?;
+        Ok(repository::load(&self.stack, model, parameters, timeout(headers)?).await?)
+    }
+
+    async fn unload(&self, headers: &HeaderMap, body: &mut Option<Incoming>, model: NameKey<'_>) -> Result<(), Fault> {
+        RepositoryParameters::from_json(&self.small(body).await?)?;
+        Ok(repository::unload(&self.stack, model, timeout(headers)?).await?)
     }
 
     async fn small(&self, body: &mut Option<Incoming>) -> Result<Bytes, InferError> {
@@ -252,7 +276,7 @@ impl Rest {
     }
 
     async fn model(&self, head: &Parts, model: NameKey<'_>, version: Option<&str>, operation: Operation) -> Reply {
-        self.stack.may(&asker(&head.extensions), Action::ReadModels, model)?;
+        self.stack.may(&asker(&self.stack.access, &head.extensions), Action::ReadModels, model)?;
         match operation {
             Operation::Ready => {
                 let ready = self.stack.is_ready(model, version)?;
@@ -302,7 +326,7 @@ async fn ask<C: Codec<Answer = Response<ReplyBody>>>(
 ) -> Reply {
     let timeout = timeout(&head.headers)?;
     let mut caller = Caller::of(head);
-    if !caller.may_infer(model) {
+    if !caller.may_infer((&stack.access, &stack.audit), model) {
         return Err(stack.unknown(model).into());
     }
     let mut whole = None;
@@ -314,8 +338,8 @@ async fn ask<C: Codec<Answer = Response<ReplyBody>>>(
     let mut admitted = stack.admit(call)?;
     let coding = infer::coding(&head.headers).map_err(|error| Fault::wrong_encoding(admitted.failed(error)))?;
     let mut upload = match (whole, body.take()) {
-        (Some(whole), _) => Upload::whole(whole, stack.bounds()),
-        (None, Some(incoming)) => Upload::new(incoming, stack.bounds()),
+        (Some(whole), _) => Upload::whole(whole, admitted.bounds()),
+        (None, Some(incoming)) => Upload::new(incoming, admitted.bounds()),
         (None, None) => return Err(Fault::from(InferError::Cancelled)),
     };
     let reply = run(&mut admitted, &mut codec(Arc::clone(head), coding), &mut upload).await;

@@ -100,7 +100,7 @@ pub(super) async fn serve(
         if let Some(certificate) = &certificate {
             request.extensions_mut().insert(Arc::clone(certificate));
         }
-        Arc::clone(&ingress).serve(request).map(infallible)
+        Arc::clone(&ingress).serve(request, client).map(infallible)
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     // The ends are parts like streams, so that they are looked at when they come and not whenever something is read.

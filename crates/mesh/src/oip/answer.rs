@@ -124,6 +124,18 @@ pub fn error_body(message: &str, reason: &str, violations: &[Violation]) -> Vec<
     body
 }
 
+/// The same body with the id of the request.
+#[must_use]
+pub fn with_request_id(body: &[u8], id: &str) -> Vec<u8> {
+    let Some(open) = body.strip_suffix(b"}") else { return body.to_vec() };
+    let mut named = Vec::with_capacity(body.len() + id.len() + 16);
+    named.extend_from_slice(open);
+    named.extend_from_slice(b",\"request_id\":");
+    write_string(&mut named, id);
+    named.push(b'}');
+    named
+}
+
 /// About how long the JSON will be, so that writing it seldom moves it: numbers take 4 to 20 characters with their comma.
 fn estimate(response: &InferResponse) -> usize {
     128 + response.id.as_deref().map_or(0, str::len) + response.outputs.iter().map(text_length).sum::<usize>()

@@ -1,13 +1,13 @@
 //! The form of the file: eight bytes that say what it is and in which version, then the routes in postcard, then the
-//! aliases, which version 2 has not.
+//! aliases, which version 2 has not, and the limits, which came with version 4.
 //!
 //! The structs here are the format. A change of them is a new version, and an older file is then refused, not guessed at:
 //! routes are with the controller anyway.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use berth_spec::{
-    DeploymentName, RevisionId, Route, RouteChange, Time, WorkerId,
+    ByteSize, DeploymentName, RevisionId, Route, RouteChange, Time, UseLimits, WorkerId,
     deployment::Concurrency,
     routes::{AliasRoute, OnMiss, Readiness, Stickiness, Version},
 };
@@ -19,7 +19,10 @@ use crate::{
 };
 
 /// The first bytes of the file; the last of them is the version.
-const MAGIC: [u8; 8] = *b"berthrt\x03";
+const MAGIC: [u8; 8] = *b"berthrt\x04";
+
+/// Those of a file without limits.
+const WITHOUT_LIMITS: [u8; 8] = *b"berthrt\x03";
 
 /// Those of a file without aliases.
 const WITHOUT_ALIASES: [u8; 8] = *b"berthrt\x02";
@@ -57,6 +60,16 @@ struct KeptRoute {
     endpoint: Option<Box<str>>,
 }
 
+/// Kept beside the routes: few have any. The limits themselves leave out what is not set, which this format cannot read.
+#[derive(Serialize, Deserialize)]
+struct KeptLimits {
+    rate: Option<u32>,
+    burst: Option<u32>,
+    in_flight: Option<u32>,
+    bytes_per_second: Option<ByteSize>,
+    max_wait: Option<Duration>,
+}
+
 #[derive(Serialize, Deserialize)]
 struct KeptAlias {
     name: DeploymentName,
@@ -91,7 +104,14 @@ enum KeptMiss {
 /// The file's bytes.
 pub(super) fn encode(routes: &Routes, me: &WorkerId) -> Vec<u8> {
     let mut kept = Vec::new();
-    routes.each(|entry| kept.push(KeptRoute::of(entry, me)));
+    let mut limits = Vec::new();
+    routes.each(|entry| {
+        kept.push(KeptRoute::of(entry, me));
+        let own = entry.route().terms.limits;
+        if !own.is_empty() {
+            limits.push((entry.name.clone(), KeptLimits::of(own)));
+        }
+    });
     let readiness = routes.readiness();
     let kept = Kept {
         planned: readiness.planned,
@@ -103,19 +123,29 @@ pub(super) fn encode(routes: &Routes, me: &WorkerId) -> Vec<u8> {
     let aliases: Vec<KeptAlias> = routes.aliases().iter().map(|alias| KeptAlias::of(alias)).collect();
     let bytes = postcard::to_extend(&kept, MAGIC.to_vec());
     let bytes = bytes.and_then(|bytes| postcard::to_extend(&aliases, bytes));
+    let bytes = bytes.and_then(|bytes| postcard::to_extend(&limits, bytes));
     bytes.expect("a Vec takes everything, and every length is known")
 }
 
 /// The whole change that leads to what was kept.
 pub(super) fn decode(bytes: &[u8]) -> Result<RouteChange, Unreadable> {
-    let (body, has_aliases) = match (bytes.strip_prefix(&MAGIC), bytes.strip_prefix(&WITHOUT_ALIASES)) {
-        (Some(body), _) => (body, true),
-        (None, Some(body)) => (body, false),
-        (None, None) => return Err(Unreadable::Foreign),
+    let (magic, body) = bytes.split_at_checked(MAGIC.len()).ok_or(Unreadable::Foreign)?;
+    let (has_aliases, has_limits) = match magic {
+        magic if magic == MAGIC => (true, true),
+        magic if magic == WITHOUT_LIMITS => (true, false),
+        magic if magic == WITHOUT_ALIASES => (false, false),
+        _ => return Err(Unreadable::Foreign),
     };
     let (Kept { planned, expected, ready, missing, routes }, rest) = postcard::take_from_bytes(body)?;
-    let aliases: Vec<KeptAlias> = if has_aliases { postcard::from_bytes(rest)? } else { Vec::new() };
-    let set = routes.into_iter().map(Route::from).collect();
+    let (aliases, rest): (Vec<KeptAlias>, _) =
+        if has_aliases { postcard::take_from_bytes(rest)? } else { (Vec::new(), rest) };
+    let limits: Vec<(DeploymentName, KeptLimits)> = if has_limits { postcard::from_bytes(rest)? } else { Vec::new() };
+    let mut limits: BTreeMap<DeploymentName, KeptLimits> = limits.into_iter().collect();
+    let limited = |kept: KeptRoute| {
+        let limits = limits.remove(&kept.deployment).map(UseLimits::from).unwrap_or_default();
+        Route { limits, ..Route::from(kept) }
+    };
+    let set = routes.into_iter().map(limited).collect();
     Ok(RouteChange {
         seq: 0,
         base: None,
@@ -169,9 +199,24 @@ impl From<KeptRoute> for Route {
             on_demand: kept.on_demand,
             timeout: kept.timeout,
             concurrency: Concurrency { max: kept.max, queue: kept.queue },
+            limits: UseLimits::default(),
             idempotent: kept.idempotent,
             endpoint: kept.endpoint,
         }
+    }
+}
+
+impl KeptLimits {
+    fn of(limits: UseLimits) -> Self {
+        let UseLimits { rate, burst, in_flight, bytes_per_second, max_wait } = limits;
+        Self { rate, burst, in_flight, bytes_per_second, max_wait }
+    }
+}
+
+impl From<KeptLimits> for UseLimits {
+    fn from(kept: KeptLimits) -> Self {
+        let KeptLimits { rate, burst, in_flight, bytes_per_second, max_wait } = kept;
+        Self { rate, burst, in_flight, bytes_per_second, max_wait }
     }
 }
 
@@ -265,6 +310,7 @@ mod tests {
             on_demand: true,
             timeout: Duration::from_millis(1_500),
             concurrency: Concurrency { max: Some(3), queue: 9 },
+            limits: UseLimits { rate: Some(9), max_wait: Some(Duration::from_millis(7)), ..UseLimits::default() },
             idempotent: false,
             endpoint: Some("/v1/iris".into()),
         };

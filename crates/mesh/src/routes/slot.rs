@@ -101,6 +101,7 @@ mod tests {
             on_demand: true,
             timeout: Duration::from_secs(1),
             concurrency: Concurrency { max: None, queue: 1 },
+            limits: berth_spec::UseLimits::default(),
             idempotent: true,
             endpoint: None,
         };

@@ -184,6 +184,7 @@ pub(crate) fn cold(deployment: &str) -> Route {
         on_demand: true,
         timeout: Duration::from_secs(60),
         concurrency: Concurrency { max: None, queue: 100 },
+        limits: berth_spec::UseLimits::default(),
         idempotent: true,
         endpoint: None,
     }

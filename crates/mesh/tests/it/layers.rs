@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 
 /// From the bottom to the top.
-const LAYERS: [&str; 34] = [
+const LAYERS: [&str; 42] = [
     "not_run",
     "rendezvous",
     "wire_field",
+    "disclosure",
+    "trail",
     "data_plane",
     "sticky",
     "latency",
@@ -16,12 +18,18 @@ const LAYERS: [&str; 34] = [
     "config",
     "offload",
     "oip",
+    "fair",
+    "meter",
+    "account",
     "body",
+    "accounts",
+    "overload",
     "endpoint",
     "resolved",
     "wait_queue",
     "outcomes",
     "deployment",
+    "quota",
     "routes",
     "route_cache",
     "demand",

@@ -17,5 +17,6 @@ mod oip;
 mod outcomes;
 mod panics;
 mod parking;
+mod quota;
 mod repository;
 mod routes;

@@ -10,6 +10,7 @@
 mod files;
 mod first_day;
 mod follow;
+mod pinned;
 
 use std::{
     fmt, io,
@@ -25,13 +26,17 @@ use rustls::{
         CryptoProvider,
         aws_lc_rs::{self, Ticketer},
     },
+    pki_types::CertificateDer,
     server::{NoClientAuth, NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::SingleCertAndKey,
     version::{TLS12, TLS13},
 };
 
-use self::files::{Files, Parts};
 pub use self::first_day::SelfMade;
+use self::{
+    files::{Files, Parts},
+    pinned::PinnedOrIssued,
+};
 
 /// Protocols that a client may choose from.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -54,9 +59,9 @@ pub struct TlsSettings {
 pub enum ClientAuth {
     /// Clients are not asked for one.
     Off,
-    /// Clients may show one of these CAs (PEM). Any other ends the handshake.
+    /// Clients may show one of these CAs (PEM), or one that is in the file itself. Any other ends the handshake.
     Optional(PathBuf),
-    /// Clients must show one of these CAs (PEM).
+    /// Clients must show one of these CAs (PEM), or one that is in the file itself.
     Required(PathBuf),
 }
 
@@ -175,7 +180,7 @@ impl Current {
         let wrong =
             |error: rustls::Error| TlsError::unusable(&settings.certificate, format!("cannot be used ({error})"));
         let certified = parts.certified(settings, &provider())?;
-        let (asks, verifier) = verifier(settings, parts.roots)?;
+        let (asks, verifier) = verifier(settings, parts.roots, parts.clients)?;
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&versions(settings.oldest))
             .map_err(wrong)?
@@ -210,15 +215,19 @@ fn versions(oldest: TlsVersion) -> Vec<&'static SupportedProtocolVersion> {
 }
 
 /// The verifier of client certificates, and whether it asks for one.
-fn verifier(settings: &TlsSettings, roots: RootCertStore) -> Result<(bool, Arc<dyn ClientCertVerifier>), TlsError> {
+fn verifier(
+    settings: &TlsSettings,
+    roots: RootCertStore,
+    pinned: Vec<CertificateDer<'static>>,
+) -> Result<(bool, Arc<dyn ClientCertVerifier>), TlsError> {
     let Some(ca) = settings.clients.ca() else { return Ok((false, Arc::new(NoClientAuth))) };
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
     let builder = match settings.clients {
         ClientAuth::Required(_) => builder,
         ClientAuth::Off | ClientAuth::Optional(_) => builder.allow_unauthenticated(),
     };
-    let built = builder.build().map_err(|error| TlsError::unusable(ca, format!("holds no usable CA ({error})")))?;
-    Ok((true, built))
+    let issued = builder.build().map_err(|error| TlsError::unusable(ca, format!("holds no usable CA ({error})")))?;
+    Ok((true, Arc::new(PinnedOrIssued { issued, pinned })))
 }
 
 #[cfg(test)]

@@ -78,8 +78,8 @@ impl World {
             let warm = entry.warm_mut();
             warm.verdict.clone_from(&note.verdict);
             warm.forgiven &= !note.forgave;
-            warm.paged_out &= warm.record.is_some();
             if warm.record.is_none() {
+                warm.paged_out = None;
                 warm.copies.goal = 0;
             }
         }

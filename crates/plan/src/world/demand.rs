@@ -70,8 +70,9 @@ impl World {
         }
         let released = (waiting > 0 && warm.waiting() == 0) || (in_flight > 0 && warm.in_flight() == 0);
         let kept = warm.uses.contains_key(&gateway);
-        if demand.waiting > 0 || moved {
-            warm.paged_out = false;
+        // Uses from before the wish may be told after it, by other gateways.
+        if demand.waiting > 0 || warm.paged_out.is_some_and(|asked| asked < last_used) {
+            warm.paged_out = None;
         }
         set_in(&mut self.waiting, name, warm.waiting() > 0);
         self.index_use(gateway, name, kept);
@@ -141,12 +142,12 @@ impl World {
     }
 
     /// Somebody asked that an on-demand deployment be paged out now.
-    pub fn page_out(&mut self, name: &DeploymentName) {
+    pub fn page_out(&mut self, name: &DeploymentName, now: Time) {
         if let Some(entry) = self.entries.get_mut(name)
             && entry.deployment.spec.replicas.on_demand()
             && entry.record().is_some()
         {
-            entry.warm_mut().paged_out = true;
+            entry.warm_mut().paged_out = Some(now);
             self.touch(name);
         }
     }

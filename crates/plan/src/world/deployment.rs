@@ -27,8 +27,8 @@ pub(crate) struct Warm {
     pub(crate) record: Option<Record>,
     /// Reports of each gateway that uses it.
     pub(crate) uses: BTreeMap<GatewayId, Use>,
-    /// Somebody asked that it be paged out.
-    pub(crate) paged_out: bool,
+    /// Time at which somebody asked that it be paged out; a later use takes that back.
+    pub(crate) paged_out: Option<Time>,
     /// Why the last plan gave it less than it wants.
     pub(crate) verdict: Option<Verdict>,
     /// Loads that failed for good, until they are forgotten.
@@ -302,7 +302,7 @@ impl TrackedDeployment {
         }
         let cold = warm.record.is_none()
             && warm.uses.is_empty()
-            && !warm.paged_out
+            && warm.paged_out.is_none()
             && warm.verdict.is_none()
             && warm.failures.is_empty()
             && warm.learned.is_empty()

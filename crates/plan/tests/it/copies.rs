@@ -334,7 +334,7 @@ fn what_had_to_leave_comes_back_into_free_room_the_last_used_first() {
     w.run(every * 3);
     assert!(here(&w).is_empty(), "there is no room, and somebody waits");
     w.demand("big", 0);
-    w.world.page_out(&name("big"));
+    w.world.page_out(&name("big"), w.now);
     w.settle();
     w.run(every);
     assert_eq!(here(&w), [2]);
@@ -345,7 +345,7 @@ fn what_had_to_leave_comes_back_into_free_room_the_last_used_first() {
     assert!(w.answers("big").is_empty(), "what was sent away does not come back by itself");
     let mut off = idle_evicted(None);
     off.demand("big", 0);
-    off.world.page_out(&name("big"));
+    off.world.page_out(&name("big"), off.now);
     off.settle();
     off.run(every * 10);
     assert!(here(&off).is_empty());
@@ -367,7 +367,7 @@ fn models_that_were_used_in_the_same_instant_all_come_back() {
     w.demand("big", 1);
     w.settle();
     w.demand("big", 0);
-    w.world.page_out(&name("big"));
+    w.world.page_out(&name("big"), w.now);
     w.settle();
     w.run(Proactive::default().every * 3);
     assert_eq!((0..6).filter(|i| !w.answers(&format!("m{i}")).is_empty()).count(), 6);
@@ -378,13 +378,13 @@ fn nothing_comes_back_into_the_reserve_or_while_requests_wait() {
     let every = Proactive::default().every;
     let mut w = idle_evicted(Some(Proactive { reserve_percent: 60, ..Proactive::default() }));
     w.demand("big", 0);
-    w.world.page_out(&name("big"));
+    w.world.page_out(&name("big"), w.now);
     w.settle();
     w.run(every * 10);
     assert_eq!((0..3).filter(|i| !w.answers(&format!("m{i}")).is_empty()).count(), 1);
     let mut busy = idle_evicted(Some(Proactive::default())).on_demand("huge", gib(9));
     busy.demand("big", 0);
-    busy.world.page_out(&name("big"));
+    busy.world.page_out(&name("big"), busy.now);
     busy.demand("huge", 1);
     busy.settle();
     busy.run(every * 10);

@@ -226,7 +226,7 @@ fn happen(w: &mut Fixture, what: &Happening) {
             w.used((*gateway).into(), &format!("m{which}"), (*waiting, *in_flight, (*requests).into()));
         }
         Happening::ForgetGateway(gateway) => w.world.forget_gateway(GatewayId((*gateway).into())),
-        Happening::PageOut(which) => w.world.page_out(&name(&format!("m{which}"))),
+        Happening::PageOut(which) => w.world.page_out(&name(&format!("m{which}")), w.now),
         Happening::Progress { worker, nth, how } => progress(w, &format!("w{worker}"), *nth, *how),
         Happening::Lose(worker) => w.world.lose_worker(&worker_id(&format!("w{worker}")), w.now),
         Happening::Detach(worker) => w.detach(&format!("w{worker}")),

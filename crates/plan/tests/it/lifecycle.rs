@@ -7,7 +7,7 @@ use berth_plan::{
     fixture::{Fixture, gib, name, world},
     plan,
 };
-use berth_spec::{deployment::Spec, routes::OnMiss, status::Phase};
+use berth_spec::{Demand, GatewayId, deployment::Spec, routes::OnMiss, status::Phase};
 
 fn on_demand(spec: &mut Spec) {
     spec.replicas.min = 0;
@@ -84,13 +84,29 @@ fn paging_out_on_request_keeps_it_out_until_somebody_asks() {
     w.demand("iris", 1);
     w.settle();
     w.demand("iris", 0);
-    w.world.page_out(&name("iris"));
+    w.world.page_out(&name("iris"), w.now);
     w.settle();
     assert!(w.placed("iris").is_empty());
     w.after(Duration::from_secs(1));
     w.demand("iris", 1);
     w.settle();
     assert_eq!(w.placed("iris"), ["a"]);
+}
+
+#[test]
+fn a_use_before_the_wish_that_is_told_after_it_does_not_take_the_wish_back() {
+    let mut w = world().worker("a", gib(4)).on_demand("iris", gib(1));
+    w.demand("iris", 1);
+    w.settle();
+    w.demand("iris", 0);
+    let used = w.now;
+    w.after(Duration::from_secs(1));
+    w.world.page_out(&name("iris"), w.now);
+    let late = Demand { deployment: name("iris"), waiting: 0, in_flight: 0, last_used: used, requests: 1 };
+    w.after(Duration::from_millis(500));
+    w.world.demand(GatewayId(2), &late, w.now);
+    w.settle();
+    assert!(w.placed("iris").is_empty());
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn on_demand_it_comes_near_its_requests_and_never_into_other_regions() {
     assert!(["eu1", "eu2", "us1", "us2"].contains(&where_is(&w, "iris").as_str()), "{}", where_is(&w, "iris"));
     w.used(1, "iris", (0, 0, 0));
     w.used(2, "iris", (0, 0, 0));
-    w.world.page_out(&berth_plan::fixture::name("iris"));
+    w.world.page_out(&berth_plan::fixture::name("iris"), w.now);
     w.settle();
     w.used(2, "iris", (1, 0, 1));
     w.settle();

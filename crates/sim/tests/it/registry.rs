@@ -323,10 +323,11 @@ fn a_hundred_and_fifty_models_on_sixty_workers() {
     let tally = &fleet.cluster.requests.tally;
     eprintln!("{tally:?}");
     assert!(tally.answered > 1_000 && tally.gave_up == 0, "{tally:?}");
-    // In the first second gateways had not heard of what was declared. From then on only those were refused under whom each
-    // worker that they were sent to died.
+    // In the first second gateways had not heard of what was declared. From then on only those were refused under whom three
+    // workers died, one after the other.
     assert!(tally.refused.keys().all(|reason| matches!(*reason, "not_found" | "unavailable")), "{tally:?}");
-    assert!(tally.refused.get("unavailable").is_none_or(|count| *count < 10), "{tally:?}");
+    let broken = tally.refused.get("unavailable").copied().unwrap_or_default();
+    assert!(broken * 500 <= tally.answered, "{tally:?}");
 }
 
 fn worker_id(nth: usize) -> WorkerId {

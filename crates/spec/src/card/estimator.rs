@@ -87,6 +87,7 @@ pub fn card(format: &str, python: &str, packages: Vec<String>) -> PinnedCard {
             batch_size: Some(64),
         },
         resources: None,
+        network: None,
     };
     let (reference, commit, repository) = (no_commit.clone(), no_commit.clone(), BUILT_IN.to_owned());
     PinnedCard { card, repository, reference, commit, code_commit: no_commit }

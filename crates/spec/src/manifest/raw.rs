@@ -4,7 +4,9 @@
 mod alias;
 mod card;
 mod copies;
+mod limits;
 mod place;
+mod runtime;
 mod written;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -16,10 +18,13 @@ pub use self::{
     alias::{AliasKind, RawAlias, RawAliasSpec, RawSticky, RawTarget, StickyBy, StickyWord},
     card::RawCard,
     copies::{RawRegion, RawReplicas, RawScaling, RawSecondCopy, RegionRange, ReplicaRange},
+    limits::RawLimits,
     place::{RawGpu, RawPlacement, RawResources, RawSelector, RawSpread},
+    runtime::{RawIsolation, RawNetwork, RawRuntime},
 };
 pub use super::scalar::{
-    Decimal, Format, FormatVersion, InNamespace, Label, Location, Name, Problem, Sha256, Size, Span, Whole, Word,
+    Decimal, Format, FormatVersion, HostPort, InNamespace, Label, Location, Name, Problem, Sha256, Size, Span, Whole,
+    Word,
 };
 use crate::{ModelFormat, PinnedCard, TensorSpec};
 
@@ -140,6 +145,9 @@ pub struct RawSpec {
     /// Limits on requests at once.
     #[serde(default)]
     pub concurrency: RawConcurrency,
+    /// Limits on the use by all callers together. Each gateway counts for itself; beyond a limit requests get 429.
+    #[serde(default, skip_serializing_if = "RawLimits::is_empty")]
+    pub limits: RawLimits,
     /// Joining of requests into batches.
     #[serde(default)]
     pub batching: RawBatching,
@@ -380,22 +388,6 @@ impl Default for RawBatching {
     }
 }
 
-/// Settings of the engine.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct RawRuntime {
-    /// The engine's execution provider.
-    pub execution_provider: Word,
-    /// Threads inside one run. `0`: the worker decides.
-    pub threads: Whole<0, 1024>,
-}
-
-impl Default for RawRuntime {
-    fn default() -> Self {
-        Self { execution_provider: Word("cpu".to_owned()), threads: Whole::constant(0) }
-    }
-}
-
 /// The middle of the scale.
 fn default_priority() -> Whole<1, 100> {
     Whole::constant(50)
@@ -450,6 +442,7 @@ impl RawSpec {
             warmup: RawWarmup::default(),
             timeout: default_timeout(),
             concurrency: RawConcurrency::default(),
+            limits: RawLimits::default(),
             batching: RawBatching::default(),
             runtime: RawRuntime::default(),
             restart: None,

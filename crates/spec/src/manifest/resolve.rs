@@ -3,23 +3,24 @@
 
 mod alias;
 mod estimator;
+mod runtime;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     claim, copies, endpoint,
     raw::{
-        RawBatching, RawCard, RawDeployment, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec, RawSpread,
-        RawStrategy, RawWarmup, RawWhenFull, WarmupWord,
+        RawBatching, RawCard, RawDeployment, RawLimits, RawModel, RawScaling, RawSecondCopy, RawSelector, RawSpec,
+        RawSpread, RawStrategy, RawWarmup, RawWhenFull, WarmupWord,
     },
     scalar::{Label, Problem, Whole},
     uri,
 };
 use crate::{
-    ModelFormat, PinnedCard, Replicas, Signature, Spec,
+    ModelFormat, PinnedCard, Replicas, Signature, Spec, UseLimits,
     deployment::{
-        Batching, Concurrency, ModelDetails, ModelSource, Rollout, RuntimeOptions, Scaling, SecondCopy, Selector,
-        Settings, Spread, Strategy, Warmup, WhenFull,
+        Batching, Concurrency, ModelDetails, ModelSource, Rollout, Scaling, SecondCopy, Selector, Settings, Spread,
+        Strategy, Warmup, WhenFull,
     },
 };
 
@@ -68,11 +69,9 @@ pub(super) fn resolve(document: &RawDeployment, base: Option<&str>) -> Result<Sp
         },
         timeout: raw.timeout.0,
         concurrency: Concurrency { max: raw.concurrency.max.map(Whole::get), queue: raw.concurrency.queue.get() },
+        limits: limits(&raw.limits, &mut problems),
         batching: batching(&raw.batching, model.card.as_deref()),
-        runtime: RuntimeOptions {
-            execution_provider: raw.runtime.execution_provider.0.clone(),
-            threads: u16::try_from(raw.runtime.threads.get()).unwrap_or(u16::MAX),
-        },
+        runtime: runtime::resolve(&raw.runtime, &model.format, &mut problems),
         gpu: claim.gpu,
         model_type: raw.model.kind.as_ref().map(|kind| kind.0.as_str().into()),
         regions,
@@ -235,6 +234,19 @@ fn endpoint(raw: &RawSpec, problems: &mut Problems) -> Option<Box<str>> {
             problems.push(("spec.endpoint", problem));
             None
         }
+    }
+}
+
+fn limits(raw: &RawLimits, problems: &mut Problems) -> UseLimits {
+    if raw.burst.is_some() && raw.rate.is_none() {
+        problems.push(("spec.limits.burst", Problem::new("a burst needs a rate", "give spec.limits.rate too")));
+    }
+    UseLimits {
+        rate: raw.rate.map(Whole::get),
+        burst: raw.burst.map(Whole::get),
+        in_flight: raw.in_flight.map(Whole::get),
+        bytes_per_second: raw.bytes_per_second.as_ref().map(|size| size.0),
+        max_wait: raw.max_wait.as_ref().map(|span| span.0),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
     ByteSize, DeploymentName, Digest, ModelFormat, Namespace,
     format::FormatError,
     id::{MAX_NAME, MAX_NAMESPACE},
+    network::Destination,
     unit::InvalidSize,
 };
 
@@ -171,6 +172,16 @@ scalar! {
     String::clone
 }
 
+scalar! {
+    /// A host and a port.
+    HostPort(Destination), "berth-host-port",
+    { "type": "string", "format": "berth-host-port", "examples": ["api.example.com:443", "10.0.0.5:5432"] },
+    |text| text.parse::<Destination>().map_err(|_| {
+        Problem::new(format!("{text:?} is not a host and a port"), "write for example api.example.com:443 or 10.0.0.5:5432")
+    }),
+    Destination::to_string
+}
+
 /// A whole number from `MIN` to `MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
@@ -303,6 +314,7 @@ pub(crate) fn check(format: &str, text: &str) -> Result<(), Problem> {
         Location::FORMAT => Location::read(text).map(drop),
         Label::FORMAT => Label::read(text).map(drop),
         Word::FORMAT => Word::read(text).map(drop),
+        HostPort::FORMAT => HostPort::read(text).map(drop),
         Format::FORMAT => Format::read(text).map(drop),
         FormatVersion::FORMAT => FormatVersion::read(text).map(drop),
         _ => Ok(()),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    ByteSize, Replicas,
+    ByteSize, Isolation, Replicas, UseLimits,
     deployment::{GpuNeed, Scaling, SecondCopy, Spread, Warmup},
 };
 
@@ -39,8 +39,9 @@ spec:
   warmup: {inputs: [{name: x, datatype: FP32, shape: [1, 4], data: [[0, 1, 2, 3.5]]}]}
   timeout: 1500ms
   concurrency: {max: 8, queue: 16}
+  limits: {rate: 100, burst: 20, inFlight: 16, bytesPerSecond: 10MiB, maxWait: 20ms}
   batching: {maxRows: 32, maxDelay: 2ms}
-  runtime: {executionProvider: cpu, threads: 2}
+  runtime: {executionProvider: cpu, threads: 2, isolation: sandbox}
   placement: {spread: worker}
   pinned: true
   scaling: {targetRate: 600, targetConcurrency: 2.5, secondCopy: never}
@@ -80,9 +81,20 @@ fn every_field_arrives() {
     assert_eq!(&**request, r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[[0,1,2,3.5]]}]}"#);
     let gpu = GpuNeed { count: 2, kind: Some("nvidia-h200".to_owned()), memory: Some(ByteSize::gib(80)) };
     assert_eq!(spec.gpu, Some(gpu));
+    assert_eq!((spec.runtime.threads, spec.runtime.isolation), (2, Some(Isolation::Sandbox)));
     assert_eq!((spec.spread, spec.pinned, spec.idempotent), (Spread::Worker, true, false));
     let scaling = Scaling { target_rate: Some(600.0), target_concurrency: Some(2.5), second_copy: SecondCopy::Never };
     assert_eq!(spec.scaling, scaling);
+    let limits = UseLimits {
+        rate: Some(100),
+        burst: Some(20),
+        in_flight: Some(16),
+        bytes_per_second: Some(ByteSize::mib(10)),
+        max_wait: Some(Duration::from_millis(20)),
+    };
+    assert_eq!(spec.limits, limits);
+    let burst = spec_with("limits: {burst: 3}").expect_err("no rate");
+    assert!(burst[0].starts_with("spec.limits.burst: a burst needs a rate"), "{burst:?}");
 }
 
 /// The spec of the minimal manifest with more in it.
@@ -155,6 +167,11 @@ fn where_and_how_many_make_no_new_revision() {
     ] {
         assert_eq!(id(spec_with(more).expect("right")), plain, "{more}");
     }
+    let isolated = |level: &str| id(spec_with(&format!("runtime: {{isolation: {level}}}")).expect("right"));
+    assert!(
+        isolated("process") != plain && isolated("process") != isolated("sandbox"),
+        "another process is another load"
+    );
     let typed = MINIMAL.replace("format: onnx", "format: onnx, type: ranker");
     let typed = parse(&typed, &context()).expect("right").remove(0).spec;
     assert_eq!(typed.model_type.as_deref(), Some("ranker"));
@@ -243,12 +260,12 @@ const WRONG: &[(&str, &str, &[&str])] = &[
     (
         "spread: worker",
         "spread: wokrer",
-        &["iris.yaml:30:23: spec.placement.spread: \"wokrer\" is not known here; did you mean worker?"],
+        &["iris.yaml:31:23: spec.placement.spread: \"wokrer\" is not known here; did you mean worker?"],
     ),
     (
         "secondCopy: never",
         "secondCopy: always",
-        &["iris.yaml:32:66: spec.scaling.secondCopy: \"always\" is not known here; use one of regular-use, never"],
+        &["iris.yaml:33:66: spec.scaling.secondCopy: \"always\" is not known here; use one of regular-use, never"],
     ),
     (
         "blue-green",
@@ -432,7 +449,7 @@ mod properties {
             field("timeout", vec![json!("500ms"), json!("2d")]),
             field("concurrency", vec![json!({"max": 1}), json!({"queue": 0})]),
             field("batching", vec![json!({"maxRows": 1, "maxDelay": "0"})]),
-            field("runtime", vec![json!({"threads": 4})]),
+            field("runtime", vec![json!({"threads": 4}), json!({"isolation": "process"})]),
             field("scaling", vec![json!({"targetRate": 100.5}), json!({"secondCopy": "regular-use"})]),
             field("placement", vec![json!({"spread": "zone"})]),
         );
@@ -506,6 +523,14 @@ fn of_card(more: &Value, beside: &Value) -> Result<crate::Spec, Vec<ManifestErro
         json!({"apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "m"}, "spec": spec});
     from_value(&document, &ParseContext { file: "a test".to_owned(), base: None, ..ParseContext::default() })
         .map(|manifest| manifest.spec)
+}
+
+#[test]
+fn python_always_has_a_process_of_its_own() {
+    let isolated = |level: &str| of_card(&json!({}), &json!({"runtime": {"isolation": level}}));
+    assert!(isolated("process").is_ok() && isolated("sandbox").is_ok());
+    let errors = isolated("none").expect_err("inside of the worker");
+    assert_eq!(errors[0].path, "spec.runtime.isolation");
 }
 
 #[test]

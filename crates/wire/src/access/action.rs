@@ -99,13 +99,15 @@ pub enum Action {
     ReadMetrics,
     /// Create, list and revoke tokens.
     ManageTokens,
+    /// The audit log.
+    ReadAudit,
 }
 
 use Role::{Admin, Caller, Deployer, Operator, Viewer};
 
 impl Action {
     /// Every action, in the order of the table.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Probe,
         Self::LoadDashboard,
         Self::SendWebhook,
@@ -122,6 +124,7 @@ impl Action {
         Self::ReadSecrets,
         Self::ReadMetrics,
         Self::ManageTokens,
+        Self::ReadAudit,
     ];
 
     /// The roles that may do it; `None`: everybody may, without a token.
@@ -136,7 +139,7 @@ impl Action {
             Self::Declare => Some(&[Deployer, Admin]),
             Self::OperateFleet | Self::OperateSources | Self::ReadSecrets => Some(&[Operator, Admin]),
             Self::ReadMetrics => Some(&[Viewer, Operator, Admin]),
-            Self::DeclareCode | Self::ManageTokens => Some(&[Admin]),
+            Self::DeclareCode | Self::ManageTokens | Self::ReadAudit => Some(&[Admin]),
         }
     }
 
@@ -159,7 +162,8 @@ impl Action {
             | Self::OperateSources
             | Self::ReadSecrets
             | Self::ReadMetrics
-            | Self::ManageTokens => Reach::Server,
+            | Self::ManageTokens
+            | Self::ReadAudit => Reach::Server,
         }
     }
 
@@ -185,6 +189,7 @@ impl Action {
             Self::ReadSecrets => "names and states of secrets; values are never shown",
             Self::ReadMetrics => "metrics",
             Self::ManageTokens => "create, list and revoke tokens",
+            Self::ReadAudit => "the audit log",
         }
     }
 
@@ -230,6 +235,7 @@ impl Action {
             Self::ReadSecrets => "read-secrets",
             Self::ReadMetrics => "read-metrics",
             Self::ManageTokens => "manage-tokens",
+            Self::ReadAudit => "read-audit",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use berth_spec::NameKey;
+use berth_spec::{NameKey, UseLimits};
 use serde::{Deserialize, Serialize};
 
 use super::{Action, Role};
@@ -55,7 +55,7 @@ impl Grant {
 }
 
 /// Compares a name with a pattern, in which `*` is any text.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
     let mut last = None;
@@ -74,13 +74,25 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// Somebody who asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
-    /// Name in logs and in the audit: `token:ID`, `certificate:NAME`.
+    /// Name in logs and in the audit: `token:ID`, `certificate:DNS:NAME`, `oidc:SUBJECT`.
     pub name: Arc<str>,
     /// Roles of the principal.
     pub grants: Vec<Grant>,
+    /// Limits of its own on what it uses at the inference port; `None`: those for everybody. They do not go along to other nodes.
+    #[serde(skip)]
+    pub limits: Option<UseLimits>,
+    /// End of the token that it showed, in seconds since the Unix epoch; `None`: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<u64>,
 }
 
 impl Principal {
+    /// A principal with these roles, without limits of its own and without an end.
+    #[must_use]
+    pub fn of(name: &str, grants: Vec<Grant>) -> Self {
+        Self { name: name.into(), grants, limits: None, expires: None }
+    }
+
     /// Decides whether the principal may do something.
     ///
     /// # Errors
@@ -167,10 +179,7 @@ mod tests {
 
     fn principal(role: Role, namespaces: &[&str], models: &[&str]) -> Principal {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        Principal {
-            name: "token:x".into(),
-            grants: vec![Grant { role, namespaces: owned(namespaces), models: owned(models) }],
-        }
+        Principal::of("token:x", vec![Grant { role, namespaces: owned(namespaces), models: owned(models) }])
     }
 
     #[test]

@@ -12,10 +12,14 @@ use std::{
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
+use berth_spec::{ClientCertificate, UseLimits};
 use http::{HeaderMap, header};
 use serde::{Deserialize, Serialize};
 
-use super::{Asker, CertificateGrant, Grant, Principal, Role, Secret, TokenRecord, certificate, sha256, token::id_of};
+use super::{
+    Asker, Grant, Issuer, IssuerRules, Principal, Role, Rules, Secret, TokenRecord, Unauthenticated,
+    certificate::CertificateTable, jwt::Jwt, sha256, token::id_of,
+};
 
 /// Largest `Authorization` header that is looked at, in bytes.
 const MOST_BYTES: usize = 16 << 10;
@@ -33,33 +37,23 @@ pub struct Snapshot {
     pub tokens: Vec<TokenRecord>,
 }
 
-/// Reason for refusing a request whose sender is not known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unauthenticated {
-    /// Neither token nor certificate.
-    #[error("a token is needed: send it as \"Authorization: Bearer TOKEN\"; `berth token create` makes one")]
-    Missing,
-    /// The header is not a bearer token, is given twice, or is too long.
-    #[error("the header Authorization is malformed: send one, \"Bearer TOKEN\"")]
-    Malformed,
-    /// One text for all of them, so that nobody learns which tokens there were.
-    #[error("the token is unknown, has expired or was revoked; `berth token create` makes a new one")]
-    Unknown,
-    /// This node does not know yet which tokens there are.
-    #[error("this node has not been told yet which tokens there are; try again in a second")]
-    Untold,
-}
-
 /// Access of one process: its table of tokens, and if one is needed at all. Shared by the control API and the gateway.
 pub struct Access {
     required: bool,
     inline_cards: bool,
-    certificates: Vec<CertificateGrant>,
+    outside: ArcSwap<Outside>,
     /// Token of this process for calls to its own ports.
     own: Secret,
     table: ArcSwap<Table>,
     /// Held while a table takes the place of another, so that an older one never comes last.
     learning: Mutex<()>,
+}
+
+/// Principals that are not in the store.
+#[derive(Debug, Default)]
+struct Outside {
+    certificates: CertificateTable,
+    issuers: Vec<Arc<Issuer>>,
 }
 
 /// Tokens by id.
@@ -110,7 +104,7 @@ impl Access {
         Self {
             required,
             inline_cards: !required,
-            certificates: Vec::new(),
+            outside: ArcSwap::default(),
             own,
             table: ArcSwap::default(),
             learning: Mutex::default(),
@@ -123,10 +117,23 @@ impl Access {
         Self { inline_cards: self.inline_cards || allowed, ..self }
     }
 
-    /// Grants roles to the holders of client certificates.
+    /// Gives roles to holders of certificates and of tokens of issuers, from now on by these rules alone. The keys of issuers
+    /// that are known stay.
+    pub fn rule(&self, rules: Rules) {
+        let _alone = self.learning.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.outside.load();
+        let issuer = |rules: IssuerRules| {
+            let known = before.issuers.iter().find(|issuer| issuer.url() == rules.url);
+            Arc::new(Issuer::new(rules, known.map(AsRef::as_ref)))
+        };
+        let issuers = rules.issuers.into_iter().map(issuer).collect();
+        self.outside.store(Arc::new(Outside { certificates: CertificateTable::new(rules.certificates), issuers }));
+    }
+
+    /// Issuers by the rules of now, for whoever fetches their keys.
     #[must_use]
-    pub fn with_certificates(self, certificates: Vec<CertificateGrant>) -> Self {
-        Self { certificates, ..self }
+    pub fn issuers(&self) -> Vec<Arc<Issuer>> {
+        self.outside.load().issuers.clone()
     }
 
     /// True if requests need a token.
@@ -189,23 +196,24 @@ impl Access {
         used.filter(|(_, at)| *at > 0).collect()
     }
 
-    /// Finds out who sends a request with these headers, over a connection whose verified client certificate has
-    /// `names`.
+    /// Finds out who sends a request with these headers, over a connection whose client showed this certificate. A token says
+    /// more than a certificate: who sends both has the roles of the token.
     ///
     /// # Errors
     /// [`Unauthenticated`] where a token is needed and none that is valid was sent.
-    pub fn asker<'a>(
+    pub fn asker(
         &self,
         headers: &HeaderMap,
-        names: impl Iterator<Item = &'a str>,
+        certificate: Option<&ClientCertificate>,
     ) -> Result<Asker, Unauthenticated> {
         if !self.required {
             return Ok(Asker::OPEN);
         }
         let mut values = headers.get_all(header::AUTHORIZATION).iter();
         match (values.next(), values.next()) {
-            (None, _) => certificate::principal(&self.certificates, names)
-                .map(|principal| Asker(Some(Arc::new(principal))))
+            (None, _) => certificate
+                .and_then(|certificate| self.outside.load().certificates.holder(certificate))
+                .map(|principal| Asker(Some(principal)))
                 .ok_or(Unauthenticated::Missing),
             (Some(value), None) if value.len() <= MOST_BYTES => {
                 let text = value.to_str().map_err(|_| Unauthenticated::Malformed)?;
@@ -219,10 +227,32 @@ impl Access {
         }
     }
 
+    /// True if somebody who was let in before would be let in now: the token is neither revoked nor over. Certificates are asked
+    /// for when a connection begins.
+    #[must_use]
+    pub fn still_knows(&self, asker: &Asker) -> bool {
+        let Some(principal) = &asker.0 else { return true };
+        if principal.expires.is_some_and(|expires| now() >= expires) {
+            return false;
+        }
+        let Some(id) = principal.name.strip_prefix("token:") else { return true };
+        let table = self.table.load();
+        table.tokens.get(id).is_some_and(|known| known.expires.is_none_or(|expires| now() < expires))
+    }
+
+    /// Sender of a request that nobody has asked: without any role where tokens are needed.
+    #[must_use]
+    pub fn stranger(&self) -> Asker {
+        if !self.required {
+            return Asker::OPEN;
+        }
+        Asker(Some(Arc::new(Principal::of("nobody", Vec::new()))))
+    }
+
     /// Principal of a token at this second.
     fn holder(&self, token: &str, now: u64) -> Result<Arc<Principal>, Unauthenticated> {
-        let id = id_of(token).ok_or(Unauthenticated::Unknown)?;
         let hash = sha256(token.as_bytes());
+        let Some(id) = id_of(token) else { return self.holder_elsewhere(token, hash, now) };
         let table = self.table.load();
         let Some(known) = table.tokens.get(id) else {
             if id == self.own.id() && verify_slices_are_equal(token.as_bytes(), self.own.reveal().as_bytes()).is_ok() {
@@ -242,6 +272,21 @@ impl Access {
     }
 }
 
+impl Access {
+    /// Principal of a token that is none of Berth's.
+    fn holder_elsewhere(&self, token: &str, digest: [u8; 32], now: u64) -> Result<Arc<Principal>, Unauthenticated> {
+        let outside = self.outside.load();
+        let issuers = &outside.issuers;
+        if let Some(principal) = issuers.iter().find_map(|issuer| issuer.known(&digest, now)) {
+            return Ok(principal);
+        }
+        let jwt = Some(token).filter(|_| !issuers.is_empty()).and_then(Jwt::parse).ok_or(Unauthenticated::Unknown)?;
+        let issuer =
+            issuers.iter().find(|issuer| jwt.issuer() == Some(issuer.url())).ok_or(Unauthenticated::Unknown)?;
+        issuer.holder(&jwt, digest, now)
+    }
+}
+
 impl Clone for Known {
     fn clone(&self) -> Self {
         Self {
@@ -255,7 +300,8 @@ impl Clone for Known {
 
 /// This process itself: it asks its own gateway what the control API has allowed already.
 fn own() -> Principal {
-    Principal { name: "server".into(), grants: vec![Grant::everywhere(Role::Caller)] }
+    let caller = Principal::of("server", vec![Grant::everywhere(Role::Caller)]);
+    Principal { limits: Some(UseLimits::default()), ..caller }
 }
 
 fn unhex(text: &str) -> Option<[u8; 32]> {
@@ -289,6 +335,7 @@ mod tests {
             created_by: String::new(),
             created: 1,
             expires,
+            limits: None,
         }
     }
 
@@ -297,7 +344,7 @@ mod tests {
         for value in values {
             headers.append(header::AUTHORIZATION, HeaderValue::from_str(value).expect("a value"));
         }
-        access.asker(&headers, std::iter::empty())
+        access.asker(&headers, None)
     }
 
     #[test]

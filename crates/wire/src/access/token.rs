@@ -6,6 +6,7 @@
 use std::fmt;
 
 use aws_lc_rs::{digest, rand};
+use berth_spec::UseLimits;
 use serde::{Deserialize, Serialize};
 
 use super::{Grant, Principal};
@@ -108,13 +109,17 @@ pub struct TokenRecord {
     /// End of its validity, in seconds since the Unix epoch; `None`: it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<u64>,
+    /// Limits of its holder; `None`: those for everybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<UseLimits>,
 }
 
 impl TokenRecord {
     /// The principal that presents it.
     #[must_use]
     pub fn principal(&self) -> Principal {
-        Principal { name: format!("token:{}", self.id).into(), grants: vec![self.grant.clone()] }
+        let holder = Principal::of(&format!("token:{}", self.id), vec![self.grant.clone()]);
+        Principal { expires: self.expires, limits: self.limits, ..holder }
     }
 
     /// True if it is valid at this second.

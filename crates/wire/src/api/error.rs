@@ -20,6 +20,9 @@ pub struct ErrorInfo {
     pub reason: String,
     /// A sentence for people that names the thing and what to do.
     pub message: String,
+    /// Id of the request, as in the header `x-request-id` of the answer: logs and the audit log have it, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
     /// Details, one entry per problem.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<ErrorDetail>,

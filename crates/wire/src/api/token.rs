@@ -1,5 +1,6 @@
 //! Tokens: what is told of one, and what is asked for when one is made.
 
+use berth_spec::{ByteSize, UseLimits};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -41,6 +42,41 @@ pub struct TokenSpec {
     /// Purpose, in the words of its creator.
     #[serde(default)]
     pub description: String,
+    /// Limits on the holder's use of the inference port of each gateway; absent: those for everybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<TokenLimits>,
+}
+
+/// Limits on what a token's holder uses; what is absent is not limited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TokenLimits {
+    /// Requests per second in the long run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u32>,
+    /// Requests that may come at one moment after a pause; absent: as many as `rate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    /// Requests at once, those that wait included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u32>,
+    /// Bytes of request bodies per second in the long run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
+}
+
+impl From<TokenLimits> for UseLimits {
+    fn from(limits: TokenLimits) -> Self {
+        let TokenLimits { rate, burst, in_flight, bytes_per_second } = limits;
+        Self { rate, burst, in_flight, bytes_per_second: bytes_per_second.map(ByteSize), max_wait: None }
+    }
+}
+
+impl From<UseLimits> for TokenLimits {
+    fn from(limits: UseLimits) -> Self {
+        let UseLimits { rate, burst, in_flight, bytes_per_second, .. } = limits;
+        Self { rate, burst, in_flight, bytes_per_second: bytes_per_second.map(|bytes| bytes.0) }
+    }
 }
 
 /// Status of a token.
@@ -105,6 +141,7 @@ impl TokenView {
                 namespaces: record.grant.namespaces.clone(),
                 models: record.grant.models.clone(),
                 description: record.description.clone(),
+                limits: record.limits.map(TokenLimits::from),
             },
             status: TokenStatus {
                 created_by: record.created_by.clone(),

@@ -6,6 +6,7 @@ use berth_spec::{
     AssignmentChange, ByteSize, DeploymentName, Generation, PinnedCard, Placed, Revision, RevisionId, Serving,
     WorkerLimits,
     deployment::{Batching, Concurrency, GpuNeed, RuntimeOptions, Warmup},
+    network::{Network, NoDestination},
 };
 use bytes::Bytes;
 use prost::Message;
@@ -72,6 +73,8 @@ fn placed_to(placed: &Placed) -> v1::Placed {
         signature: signature.as_deref().map(signature_to),
         execution_provider: (runtime.execution_provider != CPU).then(|| runtime.execution_provider.clone()),
         threads: runtime.threads.into(),
+        isolation: runtime.isolation.map(|level| level.as_str().to_owned()),
+        network: runtime.network.as_ref().map(network_to),
         memory: memory.map(|memory| memory.0),
         claim: placed.claim.0,
         gpu: placed.gpu.as_ref().map(|need| v1::GpuNeed {
@@ -83,6 +86,14 @@ fn placed_to(placed: &Placed) -> v1::Placed {
         serving: Some(serving_to(&placed.serving, id)),
         card: card.as_ref().map(|card| card_to(card)).unwrap_or_default(),
     }
+}
+
+fn network_to(network: &Network) -> v1::Network {
+    v1::Network { hosts: network.hosts.iter().map(ToString::to_string).collect() }
+}
+
+fn network_of(network: v1::Network) -> Result<Network, NoDestination> {
+    Ok(Network { hosts: network.hosts.iter().map(|host| host.parse()).collect::<Result<_, _>>()? })
 }
 
 fn card_to(card: &PinnedCard) -> Bytes {
@@ -107,6 +118,8 @@ fn placed_of(placed: v1::Placed) -> Option<Placed> {
         runtime: RuntimeOptions {
             execution_provider: placed.execution_provider.unwrap_or_else(|| CPU.to_owned()),
             threads: u16::try_from(placed.threads).unwrap_or(u16::MAX),
+            isolation: placed.isolation.map(|word| word.parse()).transpose().ok()?,
+            network: placed.network.map(network_of).transpose().ok()?,
         },
         memory: placed.memory.map(ByteSize),
         card,

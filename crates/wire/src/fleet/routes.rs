@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, iter::Peekable, time::Duration, vec};
 
 use berth_spec::{
-    Demand, DeploymentName, RevisionId, Route, RouteChange, Time, WorkerId,
+    ByteSize, Demand, DeploymentName, RevisionId, Route, RouteChange, Time, UseLimits, WorkerId,
     deployment::Concurrency,
     routes::{OnMiss, Readiness, Version},
 };
@@ -20,7 +20,7 @@ pub const MOST_DEMANDS: usize = 8_192;
 
 /// The most that a route's numbers and the tags around them take, in bytes. A bound, so that a route need not be
 /// converted to know whether it goes into a part: which bytes it takes depends on who else is in it.
-const NUMBERS: usize = 64;
+const NUMBERS: usize = 112;
 
 /// The same of one revision in it.
 const REVISION: usize = 96;
@@ -146,6 +146,7 @@ fn route_to(route: Route, workers: &mut Workers) -> v1::Route {
         queue: route.concurrency.queue,
         not_idempotent: !route.idempotent,
         endpoint: route.endpoint.as_deref().map(str::to_owned),
+        limits: (route.limits != UseLimits::default()).then(|| limits_to(route.limits)),
         deployment: route.deployment.to_string(),
     }
 }
@@ -185,10 +186,23 @@ fn route_of(route: v1::Route, workers: &[Option<WorkerId>]) -> Option<Route> {
         on_demand: route.on_demand,
         timeout: Duration::from_nanos(route.timeout),
         concurrency: Concurrency { max: route.max, queue: route.queue },
+        limits: route.limits.map(limits_of).unwrap_or_default(),
         idempotent: !route.not_idempotent,
         endpoint: route.endpoint.map(Into::into),
         deployment,
     })
+}
+
+fn limits_to(limits: UseLimits) -> v1::UseLimits {
+    let UseLimits { rate, burst, in_flight, bytes_per_second, max_wait } = limits;
+    let (bytes_per_second, max_wait) = (bytes_per_second.map(|bytes| bytes.0), max_wait.map(nanos));
+    v1::UseLimits { rate, burst, in_flight, bytes_per_second, max_wait }
+}
+
+fn limits_of(limits: v1::UseLimits) -> UseLimits {
+    let v1::UseLimits { rate, burst, in_flight, bytes_per_second, max_wait } = limits;
+    let (bytes_per_second, max_wait) = (bytes_per_second.map(ByteSize), max_wait.map(Duration::from_nanos));
+    UseLimits { rate, burst, in_flight, bytes_per_second, max_wait }
 }
 
 fn readiness_to(readiness: Readiness) -> v1::Readiness {

@@ -93,6 +93,7 @@ fn route(number: usize, ready: &[&str]) -> Route {
         on_demand: true,
         timeout: Duration::from_secs(30),
         concurrency: Concurrency { max: None, queue: 100 },
+        limits: berth_spec::UseLimits::default(),
         idempotent: true,
         endpoint: None,
     }

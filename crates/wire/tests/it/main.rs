@@ -1,3 +1,4 @@
 //! Tests of the data that crosses process borders.
 
 mod fleet;
+mod mutations;

@@ -2,6 +2,7 @@
 //! the gateway. From then on the agent is told when its process ends, and when it is up again.
 
 use std::{
+    any::Any,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -51,6 +52,11 @@ impl EffectRunner {
         if let Some(slot) = self.slots.get_mut(&id) {
             slot.cancel = Some(request.cancel.clone());
             slot.runtime = runtime.as_ref().map(|runtime| runtime.info().name).unwrap_or_default();
+        }
+        let mut request = request;
+        if equipment.is_none() {
+            let fetched = self.slots.get_mut(&id).and_then(|slot| slot.fetched.take());
+            request.pin = fetched.map(|fetched| Arc::new(fetched) as Arc<dyn Any + Send + Sync>);
         }
         let (load_dirs, load_threads) = (Arc::clone(&self.deps.load_dirs), self.deps.load_threads.clone());
         self.tasks.spawn(async move {

@@ -48,6 +48,25 @@ impl ErrorLabel {
     }
 }
 
+/// The labels of a connection to a host.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EgressLabel {
+    namespace: String,
+    model: String,
+    outcome: &'static str,
+}
+
+impl EgressLabel {
+    fn of(deployment: &DeploymentName, outcome: &'static str) -> Self {
+        let ModelLabel { namespace, model } = ModelLabel::of(deployment);
+        Self { namespace, model, outcome }
+    }
+}
+
+/// Outcomes of connections to hosts.
+const EGRESS: [&str; 9] =
+    ["connected", "undeclared", "private", "forbidden", "own_port", "unresolved", "unreachable", "busy", "malformed"];
+
 /// The words of [`InferError::reason`] that a model's own requests can end with.
 const REASONS: [&str; 10] = [
     "invalid",
@@ -80,6 +99,7 @@ struct Inner {
     restarts: Family<ModelLabel, Counter>,
     broken_answers: Family<ModelLabel, Counter>,
     memory: Family<ModelLabel, Gauge>,
+    egress: Family<EgressLabel, Counter>,
     /// Handles that are in use. Two revisions of one deployment share theirs.
     used: Mutex<HashMap<DeploymentName, Weak<ModelMetrics>>>,
 }
@@ -106,6 +126,7 @@ impl Families {
             restarts: Family::default(),
             broken_answers: Family::default(),
             memory: Family::default(),
+            egress: Family::default(),
             used: Mutex::default(),
         };
         registry.register("worker_inference_requests", "Requests to a model", inner.requests.clone());
@@ -138,6 +159,11 @@ impl Families {
             "Memory of a model's processes, measured",
             Unit::Bytes,
             inner.memory.clone(),
+        );
+        registry.register(
+            "worker_model_connections",
+            "Connections of a model's process to hosts, by outcome",
+            inner.egress.clone(),
         );
         Self { inner: Arc::new(inner) }
     }
@@ -202,6 +228,11 @@ impl ModelMetrics {
         self.families.inner.restarts.get_or_create(&self.label()).inc();
     }
 
+    /// A connection of its process to a host: one of [`EGRESS`].
+    pub(super) fn egress(&self, outcome: &'static str) {
+        self.families.inner.egress.get_or_create(&EgressLabel::of(&self.deployment, outcome)).inc();
+    }
+
     /// An answer was not as its schema says.
     pub fn broke_schema(&self) {
         self.families.inner.broken_answers.get_or_create(&self.label()).inc();
@@ -258,6 +289,9 @@ impl Drop for ModelMetrics {
         inner.restarts.remove(&label);
         inner.broken_answers.remove(&label);
         inner.memory.remove(&label);
+        for outcome in EGRESS {
+            inner.egress.remove(&EgressLabel::of(&self.deployment, outcome));
+        }
     }
 }
 

@@ -1,14 +1,16 @@
-//! The built-in engine: ONNX graphs, in process, on the CPU.
+//! The built-in engine: ONNX graphs on the CPU, in this process unless they are isolated from it.
 //!
 //! ```text
 //! open: library ──▶ environment          load: session ──▶ signature ──▶ rows independent? ──▶ OnnxModel
 //!       (once per process)                └────────────── memory is measured around it ──────────┘
 //! ```
+//! Where a deployment or the operator wants it, a graph runs in a process of its own instead ([`isolated`]).
 //! Sessions are made and freed one at a time, so that what the heap grows by is that model's. Runs are concurrent.
 
 mod account;
 mod call;
 mod graph;
+mod isolated;
 mod library;
 mod memory;
 mod model;
@@ -16,14 +18,23 @@ mod protobuf;
 mod session;
 mod watchdog;
 
-use std::{io, num::NonZero, path::Path, sync::Arc};
+use std::{
+    io,
+    num::NonZero,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
-use berth_spec::{ByteSize, FailureCategory, ModelFormat, RuntimeInfo};
-use ort::environment::Environment;
+use berth_spec::{
+    ByteSize, FailureCategory, Isolation, ModelFormat, RuntimeInfo, Signature, deployment::RuntimeOptions,
+};
+use ort::{environment::Environment, session::Session};
 
 use self::{
     account::{Account, Accounted, Known},
     call::Call,
+    graph::Findings,
     memory::{Peak, Used},
     model::{Footprint, OnnxModel},
 };
@@ -31,6 +42,7 @@ use super::{
     LoadError, LoadRequest, Loaded, Runtime,
     batch::{Pool, independence::rows_are_independent},
     metrics::Families,
+    process::Processes,
 };
 
 pub use library::OpenError;
@@ -52,6 +64,10 @@ pub struct OnnxEngine {
     intra_threads: usize,
     families: Families,
     account: Arc<Account>,
+    /// The library's file.
+    library: PathBuf,
+    /// Where graphs run that are isolated; `None`: nowhere.
+    processes: Option<Arc<Processes>>,
 }
 
 /// The library is missing, or threads could not be started.
@@ -69,10 +85,26 @@ impl OnnxEngine {
     /// Loads the library at `library` (a file or a folder), or searches for it where that is `None`.
     pub fn open(library: Option<&Path>, options: &Options, families: Families) -> Result<Self, EngineError> {
         let environment = library::open(library)?;
+        let library = library::loaded();
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let pool = Pool::start(if options.threads == 0 { cores } else { options.threads })?;
         let intra_threads = options.intra_threads.max(1);
-        Ok(Self { environment, pool, intra_threads, families, account: Arc::default() })
+        let account = Arc::default();
+        Ok(Self { environment, pool, intra_threads, families, account, library, processes: None })
+    }
+
+    /// The engine with processes for graphs that are isolated.
+    #[must_use]
+    pub fn with_processes(self, processes: Arc<Processes>) -> Self {
+        Self { processes: Some(processes), ..self }
+    }
+
+    /// Threads inside one run.
+    fn threads_for(&self, options: &RuntimeOptions) -> usize {
+        match usize::from(options.threads) {
+            0 => self.intra_threads,
+            threads => threads,
+        }
     }
 }
 
@@ -94,6 +126,42 @@ impl Runtime for OnnxEngine {
     }
 
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
+        let asked = request.revision.runtime.isolation;
+        let confinement = match &self.processes {
+            Some(processes) => processes.isolator.of_graph(asked)?.map(|confinement| (processes, confinement)),
+            None if asked.is_none_or(|level| level == Isolation::None) => None,
+            None => {
+                let message = "runtime.isolation is set, and this worker has no processes for graphs";
+                return Err(LoadError::new(FailureCategory::Runtime, message));
+            }
+        };
+        match confinement {
+            Some((processes, confinement)) => isolated::load(self, processes, confinement, request),
+            None => self.load_here(request),
+        }
+    }
+}
+
+/// A graph's process, from inside.
+pub(super) fn host() -> ExitCode {
+    isolated::host::run()
+}
+
+/// A session that can be run, and its signature, narrowed by the author's `declared` one.
+fn prepared(session: Session, found: &Findings, declared: Option<&Signature>) -> Result<(Call, Signature), LoadError> {
+    if let Some(reason) = &found.unreadable {
+        let message = format!("the graph cannot be inspected ({reason}): save it again with the onnx package");
+        return Err(LoadError::new(FailureCategory::InvalidModel, message));
+    }
+    let signature = session::signature(&session, declared)?;
+    let call = Call::new(session, &signature, found.unbounded.is_none())
+        .map_err(|error| LoadError::new(FailureCategory::InvalidModel, error.message().to_owned()))?;
+    Ok((call, signature))
+}
+
+impl OnnxEngine {
+    /// Loads a graph into this process.
+    fn load_here(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
         let revision = &request.revision;
         session::check_provider(&revision.runtime)?;
         let graph = session::graph(&request.artifact)?;
@@ -101,24 +169,14 @@ impl Runtime for OnnxEngine {
             LoadError::new(FailureCategory::Internal, format!("the artifact is gone from the cache: {error}"))
         })?;
         let size = ByteSize(size.len());
-        let threads = match usize::from(revision.runtime.threads) {
-            0 => self.intra_threads,
-            threads => threads,
-        };
+        let threads = self.threads_for(&revision.runtime);
 
         let found = graph::inspect(&graph, &request.artifact)?;
         let mut books = self.account.open();
         let before = Used::now();
         let (session, peak) = Peak::of(size, || session::build(&self.environment, &graph, threads));
-        let session = session?;
-        if let Some(reason) = found.unreadable {
-            let message = format!("the graph cannot be inspected ({reason}): save it again with the onnx package");
-            return Err(LoadError::new(FailureCategory::InvalidModel, message));
-        }
-        let signature = session::signature(&session, revision.signature.as_deref())?;
+        let (call, signature) = prepared(session?, &found, revision.signature.as_deref())?;
         let signature = Arc::new(signature);
-        let call = Call::new(session, &signature, found.unbounded.is_none())
-            .map_err(|error| LoadError::new(FailureCategory::InvalidModel, error.message().to_owned()))?;
         let known = books.known(&request.digest).cloned();
         let verdict = match &known {
             Some(known) => known.verdict.clone(),
@@ -141,7 +199,7 @@ impl Runtime for OnnxEngine {
         let footprint =
             Footprint { memory, lanes: (self.pool.threads() / threads).max(1), batchable: verdict.is_none() };
         let metrics = self.families.model(&request.serving.deployment);
-        let model = OnnxModel::new(call, signature, footprint, &request.serving, self.pool.line(), metrics);
+        let model = OnnxModel::new(Box::new(call), signature, footprint, &request.serving, self.pool.line(), metrics);
         Ok(Loaded { model: Arc::new(model), memory, measured, note })
     }
 }

@@ -45,7 +45,7 @@ fn placed(name: &str, claim: u64) -> Placed {
         digest: None,
         version: "1".to_owned(),
         signature: None,
-        runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+        runtime: RuntimeOptions::default(),
         memory: None,
         card: None,
     };

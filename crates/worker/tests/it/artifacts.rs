@@ -50,7 +50,7 @@ fn revision(uri: &str, digest: Option<Digest>) -> Revision {
         digest,
         version: "1".to_owned(),
         signature: None,
-        runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+        runtime: RuntimeOptions::default(),
         memory: None,
         card: None,
     }

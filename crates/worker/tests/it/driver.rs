@@ -110,7 +110,7 @@ impl Bench {
             digest: None,
             version: "1".to_owned(),
             signature: None,
-            runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+            runtime: RuntimeOptions::default(),
             memory: None,
             card: None,
         };

@@ -58,7 +58,7 @@ pub(crate) fn request(name: &str) -> LoadRequest {
         digest: Some(digest),
         version: "1".to_owned(),
         signature: None,
-        runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+        runtime: RuntimeOptions::default(),
         memory: None,
         card: None,
     };

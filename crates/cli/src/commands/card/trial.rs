@@ -17,7 +17,6 @@ use std::{
 
 use berth_git::{Draft, Edit, Git, Identity, Repository, Stop};
 use berth_mesh::local::LocalReplicas;
-use berth_sandbox::Network;
 use berth_spec::{
     AssignmentChange, ByteSize, Deployment, Failure as LoadFailure, FromController, Generation, InventoryChange,
     ModelCard, Origin, PinnedCard, Placed, Residency, Revision, Serving, Time, WorkerId, WorkerLimits,
@@ -234,7 +233,7 @@ fn config(args: &TrialArgs, data: &Path) -> Result<berth_worker::Config, Failure
     let name = WorkerId::new("here").map_err(|e| Failure::Failed(e.to_string()))?;
     let mut config = berth_worker::Config::new(name, data);
     config.credentials = std::env::vars().filter(|(name, _)| berth_worker::Config::is_credential(name)).collect();
-    config.isolation = crate::settings::isolation(None, Vec::new(), Network::None);
+    config.isolation = crate::settings::isolation();
     config.cards = berth_worker::prepare::Settings {
         uv: args.uv.clone(),
         local_repositories: true,

@@ -140,7 +140,7 @@ fn git() -> Check {
 
 fn control_groups() -> Check {
     const NAME: &str = "control groups";
-    let lacking = runtime::python::unbounded();
+    let lacking = runtime::process::unbounded();
     if lacking.is_empty() {
         return Check::ok(NAME, "bound memory, CPU time and number of models' processes");
     }

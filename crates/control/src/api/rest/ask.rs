@@ -20,6 +20,7 @@ use crate::{
         error::ApiError,
         query::Query,
         service::{Expect, Service, Write, name},
+        trail::Notes,
         watch::version,
     },
     handle::{ApplyMode, Ownership},
@@ -53,6 +54,14 @@ impl FromRequestParts<Arc<Service>> for Sender {
             None if service.access().is_required() => Err(unauthenticated(Unauthenticated::Missing)),
             None => Ok(Self(Asker::OPEN)),
         }
+    }
+}
+
+impl FromRequestParts<Arc<Service>> for Notes {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Service>) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get().cloned().unwrap_or_default())
     }
 }
 

@@ -19,6 +19,7 @@ use crate::api::{
     body::Manifests,
     error::ApiError,
     service::{ALIAS, DEPLOYMENT, Declared, Delete, Service, coded_name},
+    trail::Notes,
 };
 
 /// Declares every document of the body, YAML or JSON; none where one is refused beforehand. If writing fails halfway,
@@ -47,11 +48,13 @@ pub(super) async fn apply(
     State(service): State<Arc<Service>>,
     Sender(asker): Sender,
     asked: RawParameters,
+    notes: Notes,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<Applied> {
     let query = asked.read(&["namespace", "dryRun", "force"])?;
-    let write = write(&query)?;
+    let write = write(&query)?.noted(&notes);
     let documents = Declared::inside(namespace(&query)?, text, context).await?;
+    documents.note(&notes);
     documents.allowed(&asker, service.access())?;
     service.apply(documents, write).await.map(Json)
 }
@@ -136,12 +139,12 @@ pub(super) async fn validate(
 pub(super) async fn put(
     State(service): State<Arc<Service>>,
     Of(of): Of,
-    Sender(asker): Sender,
+    (Sender(asker), notes): (Sender, Notes),
     asked: RawParameters,
     headers: HeaderMap,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Result<Response, ApiError> {
-    let write = write(&asked.read(&["dryRun", "force"])?)?;
+    let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
     let context = ParseContext { namespace: of.to_namespace(), ..context };
     let documents = Declared::parse(text, context).await?;
     documents.allowed(&asker, service.access())?;
@@ -174,9 +177,10 @@ pub(super) async fn delete(
     State(service): State<Arc<Service>>,
     Of(of): Of,
     asked: RawParameters,
+    notes: Notes,
     headers: HeaderMap,
 ) -> Answer<ApplyResult> {
-    let write = write(&asked.read(&["dryRun", "force"])?)?;
+    let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
     let delete = Delete { write, expect: expect(&headers)? };
     service.delete(&of, delete).await.map(Json)
 }
@@ -203,12 +207,12 @@ pub(super) async fn delete(
 pub(super) async fn put_alias(
     State(service): State<Arc<Service>>,
     Of(of): Of,
-    Sender(asker): Sender,
+    (Sender(asker), notes): (Sender, Notes),
     asked: RawParameters,
     headers: HeaderMap,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Result<Response, ApiError> {
-    let write = write(&asked.read(&["dryRun", "force"])?)?;
+    let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
     let context = ParseContext { namespace: of.to_namespace(), ..context };
     let documents = Declared::parse(text, context).await?;
     documents.allowed(&asker, service.access())?;
@@ -235,9 +239,10 @@ pub(super) async fn delete_alias(
     State(service): State<Arc<Service>>,
     Of(of): Of,
     asked: RawParameters,
+    notes: Notes,
     headers: HeaderMap,
 ) -> Answer<ApplyResult> {
-    let write = write(&asked.read(&["dryRun", "force"])?)?;
+    let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
     let delete = Delete { write, expect: expect(&headers)? };
     service.delete_alias(&of, delete).await.map(Json)
 }

@@ -1,4 +1,4 @@
-//! Tokens: make, list and revoke them.
+//! Tokens: make, list and revoke them; and who the sender of a request is.
 
 use std::sync::Arc;
 
@@ -9,10 +9,20 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use berth_wire::api::{CreatedToken, ErrorBody, List, NewToken, TokenView};
+use berth_wire::api::{CreatedToken, ErrorBody, List, NewToken, PrincipalView, TokenView};
 
 use super::ask::{Answer, RawParameters, Sender};
-use crate::api::{error::ApiError, service::Service};
+use crate::api::{error::ApiError, service::Service, trail::Notes};
+
+/// The sender of the request: its name, its roles and where they hold, the end of its token.
+#[utoipa::path(
+    get, path = "/v1/whoami", tag = "tell",
+    responses((status = 200, description = "The principal", body = PrincipalView))
+)]
+pub(super) async fn whoami(Sender(asker): Sender, asked: RawParameters) -> Answer<PrincipalView> {
+    asked.nothing()?;
+    Ok(Json(PrincipalView::of(&asker)))
+}
 
 /// The tokens, by the time of their creation; never their secrets.
 #[utoipa::path(
@@ -38,6 +48,7 @@ pub(super) async fn create(
     State(service): State<Arc<Service>>,
     Sender(asker): Sender,
     asked: RawParameters,
+    notes: Notes,
     body: Bytes,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
@@ -45,6 +56,7 @@ pub(super) async fn create(
         ApiError::invalid("body", format!("this is no token: {error}"), "send {\"spec\": {\"role\": …}}")
     })?;
     let created = service.create_token(&asker, new).await?;
+    notes.about_global("Token", &created.token.metadata.name);
     let mut response = (StatusCode::CREATED, Json(created)).into_response();
     let no_store = axum::http::HeaderValue::from_static("no-store");
     response.headers_mut().insert(axum::http::header::CACHE_CONTROL, no_store);

@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 
 use super::Service;
 use crate::{
-    api::{error::ApiError, view},
+    api::{error::ApiError, trail::Notes, view},
     handle::{ApplyAlias, ApplyMode, ApplyRequest, DeleteAlias, DeleteRequest, Error, Ownership, PreviewRequest},
     store::{Rev, StoreError},
 };
@@ -50,6 +50,16 @@ pub(crate) enum Expect {
 pub(crate) struct Delete {
     pub(crate) write: Write,
     pub(crate) expect: Expect,
+}
+
+impl Write {
+    /// The same, with a note if nothing is to be changed.
+    pub(crate) fn noted(self, notes: &Notes) -> Self {
+        if self.mode == ApplyMode::DryRun {
+            notes.dry_run();
+        }
+        self
+    }
 }
 
 impl Expect {
@@ -118,6 +128,13 @@ impl Declared {
     }
 
     /// Checks that somebody may declare every one of them.
+    /// Notes what is to be declared.
+    pub(crate) fn note(&self, notes: &Notes) {
+        for document in &self.0 {
+            notes.about(document.kind(), document.name());
+        }
+    }
+
     pub(crate) fn allowed(&self, asker: &Asker, access: &Access) -> Result<(), ApiError> {
         let refused = |denied: Denied| ApiError::forbidden(denied.to_string());
         for document in &self.0 {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use berth_spec::{Class, Namespace};
+use berth_spec::{Class, Namespace, UseLimits};
 use berth_wire::{
     access::{Asker, Secret, TokenRecord},
     api::{CreatedToken, List, NewToken, TokenView},
@@ -40,6 +40,7 @@ impl Service {
             created_by: asker.name().to_owned(),
             created: now,
             expires: new.expires_in_seconds.map(|seconds| now.saturating_add(seconds)),
+            limits: new.spec.limits.map(UseLimits::from),
         };
         self.handle.add_token(record.clone()).await?;
         // Whoever asks this node next is known.
@@ -96,6 +97,9 @@ fn check(new: &NewToken) -> Result<(), ApiError> {
     if spec.description.len() > LONGEST || spec.description.chars().any(char::is_control) {
         let message = format!("the description may have {LONGEST} bytes, in one line");
         return Err(ApiError::invalid("spec.description", message, "shorten it"));
+    }
+    if let Err((field, message)) = UseLimits::from(spec.limits.unwrap_or_default()).check() {
+        return Err(ApiError::invalid(&format!("spec.limits.{field}"), message, "or leave it out"));
     }
     match new.expires_in_seconds {
         Some(seconds) if seconds == 0 || seconds > LATEST => {

@@ -80,6 +80,7 @@ impl World {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let base = format!("http://{}", listener.local_addr().expect("it is bound"));
         let seams = Seams {
+            audit: berth_audit::AuditLog::default(),
             beside: None,
             metrics: Arc::new(|| "# EOF\n".to_owned()),
             top: Arc::new(|| vec![ModelCounters { deployment: "iris".into(), requests: 7, ..Default::default() }]),

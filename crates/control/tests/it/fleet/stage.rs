@@ -287,6 +287,7 @@ fn member(name: &WorkerId, at: SocketAddr) -> (Arc<Member>, Health) {
 fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, leadership: watch::Receiver<LeadershipView>) -> Seams {
     let (version, me) = (name.to_string(), name.clone());
     Seams {
+        audit: berth_audit::AuditLog::default(),
         metrics: Arc::new(|| "# EOF\n".to_owned()),
         top: counters(name),
         trial: None,

@@ -18,7 +18,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
-use crate::body::upload::Bounds;
+use crate::body::{broken::broken, upload::Bounds};
 
 pub(super) fn lock(shared: &Mutex<Streaming>) -> MutexGuard<'_, Streaming> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
@@ -114,7 +114,7 @@ impl Streaming {
                         return Poll::Ready(Some(self.took(&piece).map(|()| piece)));
                     }
                 }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(InferError::Cancelled))),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(broken(&error)))),
                 Poll::Ready(None) => {
                     self.ended = true;
                     return Poll::Ready(None);

@@ -18,7 +18,12 @@ use super::{
     status, timeout, version,
 };
 use crate::{
-    body::{memory::RequestMemory, read, reply::ReplyBody, upload::Upload},
+    body::{
+        memory::{RequestMemory, SMALL},
+        read,
+        reply::ReplyBody,
+        upload::Upload,
+    },
     deployment::DeploymentState,
     forward::{
         admitted::{Call, Forwarded},
@@ -107,6 +112,7 @@ impl Codec for Inference {
                 let encoded = message::encode(response, decoded.form).await;
                 let (message, raw) = encoded.map_err(|error| runner.failed(error))?;
                 runner.sent(raw);
+                let message = upload.memory().answer(message);
                 Ok(LocalOutcome::Answered(Answer { response: well(message), stream: false }))
             }
         }
@@ -145,9 +151,10 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
     }
     // The message is small, or compressed: its name is known when all of it is here.
     let permit = stack.admission.enter().map_err(status)?;
-    let body = read::rest(first, &mut incoming, limit, (limits.body_idle, latest), &stack.memory).await;
+    let memory = memory(stack, &head, coding, &first);
+    let body = read::rest(first, &mut incoming, limit, (limits.body_idle, latest), &memory).await;
     let body = body.map_err(status)?;
-    let message = unframed(body.clone(), coding, limits.body, &stack.memory).await?;
+    let message = unframed(body.clone(), coding, limits.body, &memory).await?;
     drop(permit);
     let names = named(&message, &stack.memory).await?;
     let model = NameKey { namespace: namespace(&head.headers), name: names.model };
@@ -160,7 +167,7 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
         exchange: false,
     };
     let mut admitted = stack.admit(call).map_err(status)?;
-    let mut upload = Upload::whole(body, stack.bounds());
+    let mut upload = Upload::whole(body, admitted.bounds());
     let mut codec = Inference { head: Arc::clone(&head), form: Form::Unary, message: Some(message.clone()) };
     let mut response = run(&mut admitted, &mut codec, &mut upload).await?.response;
     if let Some(deployment) = admitted.behind_alias() {
@@ -172,6 +179,18 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
 /// The hash of the field that requests of this name keep together by: `id`, or a parameter.
 pub(super) fn sticky_field(stack: &Stack, model: NameKey<'_>, message: &[u8]) -> Option<u64> {
     stack.sticky_field(model).and_then(|path| model_name::field(message, &path))
+}
+
+/// The memory that a message counts against of which so much has come: that of its key, where it is worth to look for it.
+fn memory(stack: &Stack, head: &Parts, coding: Coding, first: &Bytes) -> Arc<RequestMemory> {
+    let message = first.get(PREFIX..).filter(|_| coding == Coding::Identity && first.len() >= SMALL);
+    match message.and_then(model_name::names) {
+        Some(names) => {
+            let model = NameKey { namespace: namespace(&head.headers), name: names.model };
+            stack.memory_for(model, head.extensions.get())
+        }
+        None => Arc::clone(&stack.memory),
+    }
 }
 
 /// True if more of the message is to come.
@@ -197,7 +216,7 @@ async fn begun(
         exchange: false,
     };
     let mut admitted = stack.admit(call).map_err(status)?;
-    let mut upload = Upload::begun(first, incoming, stack.bounds().framed());
+    let mut upload = Upload::begun(first, incoming, admitted.bounds().framed());
     let mut codec = Inference { head: Arc::clone(&head), form: Form::Unary, message: None };
     let mut response = run(&mut admitted, &mut codec, &mut upload).await?.response;
     if let Some(deployment) = admitted.behind_alias() {

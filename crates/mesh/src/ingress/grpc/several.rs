@@ -98,7 +98,7 @@ async fn one(stack: &Stack, head: &Arc<Parts>, model: &str, body: Bytes) -> Resu
     let caller = Caller::of(head);
     let call = Call { model, version: None, caller, protocol: Protocol::Grpc, timeout, exchange: true };
     let mut admitted = stack.admit(call).map_err(status)?;
-    let mut upload = Upload::whole(body, stack.bounds());
+    let mut upload = Upload::whole(body, admitted.bounds());
     let response = run(&mut admitted, &mut Opaque { head: Arc::clone(head) }, &mut upload).await?;
     let (head, body) = response.into_parts();
     refused(Some(&head.headers))?;

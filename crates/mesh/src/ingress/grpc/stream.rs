@@ -17,7 +17,10 @@ mod messages;
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use berth_spec::NameKey;
-use berth_wire::oip::{ModelInferResponse, ModelStreamInferResponse};
+use berth_wire::{
+    oip::{ModelInferResponse, ModelStreamInferResponse},
+    request_id::RequestId,
+};
 use bytes::Bytes;
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use http::{HeaderValue, Request, Response, header, request::Parts};
@@ -147,7 +150,7 @@ async fn answered(stack: Arc<Stack>, request: Result<Message, Status>, manner: A
     };
     let bytes = request.message.clone();
     let answers = AssertUnwindSafe(infer(&stack, request, &manner)).catch_unwind().await;
-    let answers = answers.unwrap_or_else(|_| Err(status(panicked())));
+    let answers = answers.unwrap_or_else(|_| Err(status(panicked(RequestId::of(&manner.head.headers).as_ref()))));
     let errors = manner.errors;
     let told = move |error: Status| match errors {
         Errors::AsStatus => Err(error),
@@ -177,7 +180,7 @@ async fn infer(stack: &Stack, request: Message, manner: &Manner) -> Result<Messa
     };
     let asks_last = names.asks_last;
     let mut admitted = stack.admit(call).map_err(status)?;
-    let mut upload = Upload::whole(request.framed(), stack.bounds());
+    let mut upload = Upload::whole(request.framed(), admitted.bounds());
     let mut codec =
         Inference { head: Arc::clone(&manner.head), form: Form::Stream, message: Some(request.message.clone()) };
     let answer = run(&mut admitted, &mut codec, &mut upload).await?;

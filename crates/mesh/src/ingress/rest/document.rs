@@ -55,7 +55,7 @@ const NAMED: usize = 10;
 pub(super) async fn answer(stack: &Stack, head: &Arc<Parts>, body: &mut Option<Incoming>) -> Response<ReplyBody> {
     let path = head.uri.path();
     let path = path.strip_suffix('/').unwrap_or(path);
-    let asker = asker(&head.extensions);
+    let asker = asker(&stack.access, &head.extensions);
     let action = if head.method == Method::POST { Action::Infer } else { Action::ReadModels };
     let known = |entry: &Arc<DeploymentState>| asker.may(action, Resource::Model(entry.name.key())).is_ok();
     let entries: Option<Vec<_>> =
@@ -143,6 +143,7 @@ impl Codec for Document {
             LocalOutcome::Moved(why) => Ok(LocalOutcome::Moved(why)),
             LocalOutcome::Answered(answer) => {
                 runner.sent(answer.len());
+                let answer = upload.memory().answer(answer);
                 Ok(LocalOutcome::Answered(answered(&self.head.headers, answer).await))
             }
         }

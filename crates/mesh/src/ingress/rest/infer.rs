@@ -7,7 +7,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
 
 use crate::{
-    body::{memory::Charge, reply::ReplyBody, upload::Upload},
+    body::{
+        memory::{Charge, RequestMemory},
+        reply::ReplyBody,
+        upload::Upload,
+    },
     deployment::DeploymentState,
     forward::{
         admitted::Forwarded,
@@ -63,7 +67,8 @@ impl Codec for Inference {
             Ok(LocalOutcome::Moved(why)) => Ok(LocalOutcome::Moved(why)),
             Ok(LocalOutcome::Answered(response)) => {
                 runner.received(length);
-                let (answer, length) = encode(headers, response, form).await.map_err(|error| runner.failed(error))?;
+                let encoded = encode(headers, response, form, upload.memory()).await;
+                let (answer, length) = encoded.map_err(|error| runner.failed(error))?;
                 runner.sent(length);
                 Ok(LocalOutcome::Answered(answer))
             }
@@ -129,9 +134,14 @@ async fn encode(
     headers: &HeaderMap,
     response: InferResponse,
     form: AnswerForm,
+    memory: &Arc<RequestMemory>,
 ) -> Result<(Response<ReplyBody>, usize), InferError> {
-    let encoded = offload::run(oip::effort(&response, &form), move || oip::encode(&response, &form)).await?;
+    let mut encoded = offload::run(oip::effort(&response, &form), move || oip::encode(&response, &form)).await?;
     let length = encoded.len();
+    encoded.json = memory.answer(encoded.json);
+    for blob in &mut encoded.blobs {
+        *blob = memory.answer(std::mem::take(blob));
+    }
     let coding = Coding::accepted(headers.get(header::ACCEPT_ENCODING).map(HeaderValue::as_bytes));
     Ok((response_of(encoded, coding).await, length))
 }

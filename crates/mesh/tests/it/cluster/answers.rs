@@ -14,11 +14,11 @@ use crate::{
     grpc::{client, infer},
 };
 
-/// All that a client sees, but the time.
+/// All that a client sees, but the time and the id of the request.
 fn seen(answer: &Answer) -> (u16, Vec<(String, String)>, Bytes) {
     let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers = answer.headers.iter().map(|(name, value)| (name.to_string(), text(value)));
-    let mut headers: Vec<_> = headers.filter(|(name, _)| name != "date").collect();
+    let mut headers: Vec<_> = headers.filter(|(name, _)| name != "date" && name != "x-request-id").collect();
     headers.sort();
     (answer.status.as_u16(), headers, answer.body.clone())
 }
@@ -31,9 +31,9 @@ fn binary() -> (String, Vec<u8>) {
 }
 
 async fn both(town: &mut Town, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
-    let body = body.into();
-    let over = town.house("a").request(Method::POST, path, headers, body.clone()).await;
-    let local = town.house("b").request(Method::POST, path, headers, body).await;
+    let (body, headers) = (body.into(), [headers, &[("x-request-id", "both")]].concat());
+    let over = town.house("a").request(Method::POST, path, &headers, body.clone()).await;
+    let local = town.house("b").request(Method::POST, path, &headers, body).await;
     assert_eq!(seen(&over), seen(&local), "{path} {headers:?}");
     over
 }
@@ -110,7 +110,8 @@ async fn call(house: &House, body: Bytes, headers: &[(&str, &str)]) -> (u16, Hea
     let client: Client<_, Full<Bytes>> = builder.http2_only(true).build_http();
     let mut request = Request::post(house.uri("/inference.GRPCInferenceService/ModelInfer"))
         .header("content-type", "application/grpc")
-        .header("te", "trailers");
+        .header("te", "trailers")
+        .header("x-request-id", "both");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }

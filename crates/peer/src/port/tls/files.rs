@@ -31,6 +31,8 @@ pub(super) struct Parts {
     key: PrivateKeyDer<'static>,
     /// CAs of clients; none where clients are not asked.
     pub(super) roots: RootCertStore,
+    /// The same certificates, and those of clients among them.
+    pub(super) clients: Vec<CertificateDer<'static>>,
     /// End of the certificate's validity.
     pub(super) ends: Option<SystemTime>,
 }
@@ -56,9 +58,10 @@ impl Files {
 impl Parts {
     pub(super) fn of(settings: &TlsSettings, files: &Files) -> Result<Self, TlsError> {
         let chain = certificates(&settings.certificate, &files.certificate)?;
-        let mut roots = RootCertStore::empty();
+        let (mut roots, mut clients) = (RootCertStore::empty(), Vec::new());
         if let Some(ca) = settings.clients.ca() {
-            for root in certificates(ca, &files.ca)? {
+            clients = certificates(ca, &files.ca)?;
+            for root in clients.iter().cloned() {
                 roots.add(root).map_err(|error| TlsError::unusable(ca, format!("holds no usable CA ({error})")))?;
             }
         }
@@ -67,7 +70,7 @@ impl Parts {
             TlsError::unusable(&settings.key, reason)
         })?;
         let ends = chain.first().and_then(ends);
-        Ok(Self { chain, key, roots, ends })
+        Ok(Self { chain, key, roots, clients, ends })
     }
 
     /// The certificate with its key.

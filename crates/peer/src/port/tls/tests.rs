@@ -110,6 +110,23 @@ async fn clients_are_let_in_by_version_and_certificate() {
 }
 
 #[tokio::test]
+async fn a_client_whose_certificate_is_in_the_file_itself_is_let_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (ours, client, stranger) = (Issuer::new(), Issuer::new(), Issuer::new());
+    ours.issue(folder.path(), "server");
+    let file = folder.path().join("clients.pem");
+    fs::write(&file, client.0.pem()).expect("written");
+    for (shows, versions, enters) in
+        [(&client, &TLS13, true), (&client, &TLS12, true), (&stranger, &TLS13, false), (&stranger, &TLS12, false)]
+    {
+        let tls = PortTls::load(settings(folder.path(), ClientAuth::Required(file.clone()), TlsVersion::V1_2));
+        let key = KeyPair::from_pem(&shows.0.key().serialize_pem()).expect("a key");
+        let config = ours.client(Some((shows.0.der().clone(), key)), &[versions]);
+        assert_eq!(greeted(&tls.expect("files"), config).await.is_some(), enters, "{versions:?}");
+    }
+}
+
+#[tokio::test]
 async fn changed_files_are_used_and_broken_ones_are_not() {
     let folder = tempfile::tempdir().expect("a folder");
     let (first, second) = (Issuer::new(), Issuer::new());

@@ -5,9 +5,10 @@ use std::{sync::Arc, time::Duration};
 use berth_spec::{
     AssignmentChange, Breaker, ByteSize, Datatype, Demand, DeploymentName, Digest, Failure, FailureCategory,
     FormatSupport, Generation, Gpu, GpuLoad, InventoryChange, Load, PinnedCard, Placed, Residency, Revision,
-    RevisionId, Route, RouteChange, RuntimeInfo, Serving, Signature, TensorSpec, Time, Usage, WorkerId, WorkerInfo,
-    WorkerLimits, WorkerState,
+    RevisionId, Route, RouteChange, RuntimeInfo, Serving, Signature, TensorSpec, Time, Usage, UseLimits, WorkerId,
+    WorkerInfo, WorkerLimits, WorkerState,
     deployment::{Batching, Concurrency, GpuNeed, ModelFormat, RuntimeOptions, Warmup},
+    network::Network,
     residency::{Attempt, Deaths, Phases, Preparing, Ready},
     routes::{AliasRoute, OnMiss, Readiness, Stickiness, Version},
     worker::{BreakerState, DependencyKind},
@@ -62,6 +63,14 @@ fn signature() -> impl Strategy<Value = Signature> {
     (tensors.clone(), tensors).prop_map(|(inputs, outputs)| Signature { inputs, outputs })
 }
 
+fn limits() -> impl Strategy<Value = UseLimits> {
+    let number = || option::of(any::<u32>());
+    let (bytes, wait) = (option::of(any::<u64>().prop_map(ByteSize)), option::of(duration()));
+    (number(), number(), number(), bytes, wait).prop_map(|(rate, burst, in_flight, bytes_per_second, max_wait)| {
+        UseLimits { rate, burst, in_flight, bytes_per_second, max_wait }
+    })
+}
+
 fn concurrency() -> impl Strategy<Value = Concurrency> {
     (option::of(any::<u32>()), any::<u32>()).prop_map(|(max, queue)| Concurrency { max, queue })
 }
@@ -106,9 +115,25 @@ fn card() -> impl Strategy<Value = Arc<PinnedCard>> {
     (text(), text(), option::of(any::<u32>())).prop_map(card)
 }
 
+fn network() -> impl Strategy<Value = Network> {
+    let host = ("[a-z]{1,9}(\\.[a-z]{1,9})?", 1_u16..);
+    let host = host.prop_map(|(host, port)| format!("{host}:{port}").parse().expect("a host"));
+    proptest::collection::vec(host, 0..3).prop_map(|hosts| Network { hosts })
+}
+
 fn revision() -> impl Strategy<Value = Revision> {
-    let runtime = (prop_oneof![Just("cpu".to_owned()), text()], any::<u16>())
-        .prop_map(|(execution_provider, threads)| RuntimeOptions { execution_provider, threads });
+    let runtime = (
+        prop_oneof![Just("cpu".to_owned()), text()],
+        any::<u16>(),
+        option::of(proptest::sample::select(berth_spec::Isolation::ALL.to_vec())),
+        option::of(network()),
+    )
+        .prop_map(|(execution_provider, threads, isolation, network)| RuntimeOptions {
+            execution_provider,
+            threads,
+            isolation,
+            network,
+        });
     (
         id(),
         text(),
@@ -296,11 +321,20 @@ fn route() -> impl Strategy<Value = Route> {
             on_miss.clone(),
             flags,
             duration(),
-            concurrency(),
+            (concurrency(), limits()),
             option::of(text()),
         )
             .prop_map(
-                |(deployment, split, versions, on_miss, (on_demand, idempotent), timeout, concurrency, endpoint)| {
+                |(
+                    deployment,
+                    split,
+                    versions,
+                    on_miss,
+                    (on_demand, idempotent),
+                    timeout,
+                    (concurrency, limits),
+                    endpoint,
+                )| {
                     Route {
                         deployment,
                         split,
@@ -309,6 +343,7 @@ fn route() -> impl Strategy<Value = Route> {
                         on_demand,
                         timeout,
                         concurrency,
+                        limits,
                         idempotent,
                         endpoint: endpoint.map(Into::into),
                     }
@@ -400,7 +435,7 @@ pub(super) fn plain_placed(id: &RevisionId) -> Placed {
         digest: Some(Digest([3; 32])),
         version: id.hash(),
         signature: None,
-        runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+        runtime: RuntimeOptions::default(),
         memory: None,
         card: None,
     };

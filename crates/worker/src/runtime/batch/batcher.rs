@@ -323,8 +323,9 @@ impl Shared {
             executions += 1;
             match run_joined(&*self.engine, works, &stop(batch, place), spent) {
                 Ok(answers) => return (answers.into_iter().map(Ok).collect(), executions),
-                Err(InferError::TimedOut(message)) => {
-                    return (works.iter().map(|_| Err(InferError::TimedOut(message.clone()))).collect(), executions);
+                // What ended the run was none of its requests' own; or which one it was is not to be tried out.
+                Err(error @ (InferError::TimedOut(_) | InferError::Lost(_) | InferError::Shed { .. })) => {
+                    return (works.iter().map(|_| Err(error.clone())).collect(), executions);
                 }
                 Err(error) => {
                     tracing::debug!(requests = works.len(), %error, "a batch failed, its requests are run one by one");

@@ -22,15 +22,26 @@ const JOINED_WITHIN: Duration = Duration::from_secs(5);
 pub struct Pool {
     line: Arc<Line>,
     threads: Vec<thread::JoinHandle<()>>,
+    of_each_kind: usize,
 }
 
 impl Pool {
-    /// Starts `threads` threads, at least one.
+    /// Starts `threads` threads for each kind of model, at least one.
     pub fn start(threads: usize) -> io::Result<Self> {
+        Self::of(&[Kind::Bounded, Kind::Unbounded], threads)
+    }
+
+    /// Starts `threads` threads for one model whose runs wait for somebody else.
+    pub fn waiting(threads: usize) -> io::Result<Self> {
+        Self::of(&[Kind::Unbounded], threads)
+    }
+
+    fn of(kinds: &[Kind], threads: usize) -> io::Result<Self> {
         let line = Arc::new(Line::default());
-        let mut pool = Self { line: Arc::clone(&line), threads: Vec::new() };
-        for kind in [Kind::Bounded, Kind::Unbounded] {
-            for number in 0..threads.max(1) {
+        let of_each_kind = threads.max(1);
+        let mut pool = Self { line: Arc::clone(&line), threads: Vec::new(), of_each_kind };
+        for &kind in kinds {
+            for number in 0..of_each_kind {
                 let line = Arc::clone(&line);
                 let thread = thread::Builder::new().name(format!("{}-{number}", kind.thread()));
                 pool.threads.push(thread.spawn(move || work(&line, kind))?);
@@ -42,7 +53,7 @@ impl Pool {
     /// The number of threads for each kind of model.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.threads.len() / 2
+        self.of_each_kind
     }
 
     /// Where batchers put themselves in line.

@@ -72,8 +72,13 @@ pub(super) fn open(explicit: Option<&Path>) -> Result<Environment, OpenError> {
 /// The library that [`open`] would load, loaded to see that it is usable.
 pub(super) fn probe(explicit: Option<&Path>) -> Result<PathBuf, OpenError> {
     open(explicit)?;
+    Ok(loaded())
+}
+
+/// The file of the library that is loaded; empty: none is.
+pub(super) fn loaded() -> PathBuf {
     let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(loaded.as_ref().map(|(path, _)| path.clone()).unwrap_or_default())
+    loaded.as_ref().map(|(path, _)| path.clone()).unwrap_or_default()
 }
 
 /// Passes the library's own words on; its warnings are about models, not about Berth.

@@ -12,13 +12,14 @@ use berth_mesh::{
 use berth_spec::{ByteSize, FailureCategory, InferError, InferRequest, Serving, Signature, Tensor, deployment::Warmup};
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
+use tokio::sync::watch;
 
-use super::{account::Accounted, call::Call};
 use crate::runtime::{
-    LoadError, LoadedModel,
-    batch::{Batcher, Limits, Stop, View, pool::Line, queue::Work},
+    Health, LoadError, LoadedModel,
+    batch::{Batcher, Engine, Limits, Pool, Stop, View, pool::Line, queue::Work},
     input::Checker,
     metrics::ModelMetrics,
+    process::supervise::Supervisor,
     sample,
 };
 
@@ -47,11 +48,20 @@ pub(super) struct OnnxModel {
     batcher: Batcher,
     footprint: Footprint,
     metrics: Arc<ModelMetrics>,
+    /// Where it runs in a process of its own.
+    remote: Option<Remote>,
+}
+
+/// A process that holds a model, and the threads that wait for it.
+pub(super) struct Remote {
+    pub(super) supervisor: Arc<Supervisor>,
+    /// Ends after the process: its threads get their answers then.
+    pub(super) _pool: Pool,
 }
 
 impl OnnxModel {
     pub(super) fn new(
-        call: Accounted<Call>,
+        engine: Box<dyn Engine>,
         signature: Arc<Signature>,
         footprint: Footprint,
         serving: &Serving,
@@ -59,8 +69,13 @@ impl OnnxModel {
         metrics: Arc<ModelMetrics>,
     ) -> Self {
         let limits = limits(serving, footprint);
-        let batcher = Batcher::new(Box::new(call), limits, line, Arc::clone(&metrics));
-        Self { checker: Checker::new(signature), batcher, footprint, metrics }
+        let batcher = Batcher::new(engine, limits, line, Arc::clone(&metrics));
+        Self { checker: Checker::new(signature), batcher, footprint, metrics, remote: None }
+    }
+
+    /// The model whose engine is that process.
+    pub(super) fn in_process(self, remote: Remote) -> Self {
+        Self { remote: Some(remote), ..self }
     }
 
     async fn answer(&self, request: InferRequest, deadline: Instant) -> Result<Vec<Tensor>, InferError> {
@@ -120,7 +135,8 @@ impl Model for OnnxModel {
     }
 
     fn statistics(&self) -> Statistics {
-        self.batcher.tally().statistics(self.footprint.memory.0)
+        let memory = self.remote.as_ref().map_or(self.footprint.memory, |remote| remote.supervisor.shared.memory());
+        self.batcher.tally().statistics(memory.0)
     }
 
     fn batching(&self) -> Batching {
@@ -140,11 +156,23 @@ impl LoadedModel for OnnxModel {
         let stop = Stop::at(start + VALIDATED_WITHIN);
         self.batcher.engine().run(&views, &work.outputs, &stop).map_err(|error| failed(error.to_string()))?;
         self.batcher.tally().seed(work.counted_rows().into(), start.elapsed());
+        if let Some(remote) = &self.remote {
+            // The first run allocates.
+            remote.supervisor.shared.measure();
+        }
         Ok(())
     }
 
     fn end(&self) {
         self.batcher.engine().end();
+    }
+
+    fn health(&self) -> Health {
+        self.remote.as_ref().map(|remote| remote.supervisor.shared.health()).unwrap_or_default()
+    }
+
+    fn changes(&self) -> Option<watch::Receiver<Health>> {
+        self.remote.as_ref().map(|remote| remote.supervisor.shared.changes())
     }
 
     fn set_serving(&self, serving: &Serving) {

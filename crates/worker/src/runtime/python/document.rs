@@ -11,29 +11,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Map, Number, Value};
 
 use super::schema::Schema;
-
-/// A request on its way to the model's process: JSON, and arrays of numbers beside it.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Document {
-    pub(super) json: Bytes,
-    pub(super) beside: Vec<Array>,
-}
-
-/// An array of numbers that is not in the JSON: row-major, little-endian.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Array {
-    pub(super) name: Arc<str>,
-    pub(super) datatype: Datatype,
-    pub(super) shape: Arc<[i64]>,
-    pub(super) data: Bytes,
-}
-
-impl Document {
-    /// Its bytes.
-    pub(super) fn len(&self) -> usize {
-        self.json.len() + self.beside.iter().map(|array| array.data.len()).sum::<usize>()
-    }
-}
+use crate::runtime::process::document::{Array, Document};
 
 /// A card's interface: its schemas, and their form in tensors.
 pub(super) struct Interface {

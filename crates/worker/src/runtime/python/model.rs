@@ -18,11 +18,11 @@ use futures::{FutureExt as _, future::BoxFuture};
 use serde_json::Value;
 use tokio::{sync::oneshot, time::timeout_at};
 
-use super::{
-    document::{Document, Interface},
-    failure,
+use super::{document::Interface, schema::AnswerFault};
+use crate::runtime::process::{
+    document::Document,
+    failure::{self, down},
     queue::{Entry, Limits, Outcome},
-    schema::AnswerFault,
     shared::Refused,
     supervise::Supervisor,
 };
@@ -47,6 +47,7 @@ pub(super) fn limits(serving: &Serving, batch_size: u32) -> Limits {
         max_requests: serving.concurrency.max.unwrap_or(DEFAULT_MAX_REQUESTS).max(1) as usize,
         max_rows: batch_size.min(serving.batching.max_rows).max(1) as usize,
         max_delay: serving.batching.max_delay,
+        parallel: 1,
     }
 }
 
@@ -193,11 +194,6 @@ impl PythonModel {
 
 fn too_late() -> InferError {
     InferError::TimedOut("the deadline passed before the model could answer".to_owned())
-}
-
-fn down(wait: Duration) -> InferError {
-    let message = "the model's process ended and is being started again: try again";
-    InferError::shed(Shed::Unavailable, message, wait.clamp(Duration::from_millis(500), Duration::from_secs(30)))
 }
 
 impl Model for PythonModel {

@@ -1,24 +1,25 @@
 //! Validates a card's model: one request through all of it, on a thread that may block.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use berth_mesh::oip;
 use berth_spec::{FailureCategory, InferError, Serving, deployment::Warmup};
 use bytes::Bytes;
-use futures::FutureExt as _;
 use tokio::sync::{oneshot, watch};
 
 use super::{
-    document::Document,
-    failure,
     model::{PythonModel, limits},
-    queue::{Entry, Outcome},
     sample,
 };
-use crate::runtime::{Health, LoadError, LoadedModel};
+use crate::runtime::{
+    Health, LoadError, LoadedModel,
+    process::{
+        document::Document,
+        failure,
+        queue::{Entry, Outcome},
+        wait::wait,
+    },
+};
 
 /// The time limit of the validation inference: below the worker's own of 60 s, so that the failure says in words what
 /// was too slow.
@@ -45,7 +46,7 @@ impl LoadedModel for PythonModel {
                 Outcome::Lost(why) => {
                     let shared = &self.supervisor.shared;
                     return Err(match shared.ended() {
-                        Some(ended) => failure::died_validating(&ended, shared.plan.memory),
+                        Some(ended) => failure::died_validating(&ended, shared.plan.memory()),
                         None => failed(why),
                     });
                 }
@@ -103,32 +104,12 @@ impl PythonModel {
             })
             .unzip();
         self.supervisor.shared.push(entries).map_err(|refused| self.refusal(&refused))?;
-        answers.into_iter().map(|answer| wait(answer, deadline)).collect()
+        answers.into_iter().map(|answer| waited(answer, deadline)).collect()
     }
 }
 
-/// Waits on this thread. A channel of tokio's has no wait with a time limit outside of its runtime.
-fn wait(mut answer: oneshot::Receiver<Outcome>, deadline: Instant) -> Result<Outcome, InferError> {
-    let parker = std::thread::current();
-    let waker = futures::task::waker(Arc::new(Unpark(parker)));
-    let mut context = std::task::Context::from_waker(&waker);
-    loop {
-        if let std::task::Poll::Ready(outcome) = answer.poll_unpin(&mut context) {
-            return Ok(outcome.unwrap_or_else(|_| Outcome::Lost("the model's process is gone".to_owned())));
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            let seconds = VALIDATION.as_secs();
-            return Err(InferError::TimedOut(format!("it took longer than {seconds} s")));
-        }
-        std::thread::park_timeout(left);
-    }
-}
-
-struct Unpark(std::thread::Thread);
-
-impl futures::task::ArcWake for Unpark {
-    fn wake_by_ref(waker: &Arc<Self>) {
-        waker.0.unpark();
-    }
+/// Waits on this thread.
+fn waited(mut answer: oneshot::Receiver<Outcome>, deadline: Instant) -> Result<Outcome, InferError> {
+    let seconds = VALIDATION.as_secs();
+    wait(&mut answer, deadline).ok_or_else(|| InferError::TimedOut(format!("it took longer than {seconds} s")))
 }

@@ -22,7 +22,7 @@ use berth_sandbox::{Isolation, Launcher, Network, Sandbox};
 use fs_err as fs;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::runtime::python::{
+use crate::runtime::process::{
     backoff::Backoff,
     log_reader::{Tail, next_line},
 };

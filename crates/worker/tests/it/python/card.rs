@@ -151,6 +151,7 @@ impl Card {
             serving: Arc::new(self.serving()),
             prepared: Some(Arc::new(Prepared::of(&code, &self.python))),
             devices: self.devices.clone(),
+            pin: None,
             cancel,
         }
     }
@@ -182,7 +183,7 @@ impl Card {
             digest: None,
             version: "1.2.3".to_owned(),
             signature: None,
-            runtime: RuntimeOptions { execution_provider: "cpu".to_owned(), threads: 0 },
+            runtime: RuntimeOptions::default(),
             memory: None,
             card: Some(Arc::new(pinned)),
         }

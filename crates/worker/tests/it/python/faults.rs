@@ -179,13 +179,13 @@ def post(output): return {'y': 0, 'all': children + [os.getpid()], 'cwd': os.get
     let all: Vec<i64> = answer["all"].as_array().expect("processes").iter().filter_map(Value::as_i64).collect();
     let scratch = PathBuf::from(answer["cwd"].as_str().expect("a path"));
     assert!(all.len() == 3 && all.iter().all(|&process| alive(process)) && scratch.exists());
-    let runs = running.folder.path().join("python/runs");
+    let runs = running.folder.path().join("runs");
     assert_eq!(fs_err::read_dir(&runs).expect("the folder").count(), 1);
     let Running { model, folder, .. } = running;
     tokio::task::spawn_blocking(move || drop(model)).await.expect("dropped");
     comes_true("all of its processes are gone", || !all.iter().any(|&process| alive(process)));
     assert!(!scratch.exists());
-    assert_eq!(fs_err::read_dir(folder.path().join("python/runs")).expect("the folder").count(), 0);
+    assert_eq!(fs_err::read_dir(folder.path().join("runs")).expect("the folder").count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -338,7 +338,7 @@ def load(path):
         load.join().expect("no panic")
     });
     assert!(error.message.contains("given up"), "{error}");
-    assert_eq!(fs_err::read_dir(folder.path().join("python/runs")).expect("the folder").count(), 0);
+    assert_eq!(fs_err::read_dir(folder.path().join("runs")).expect("the folder").count(), 0);
 }
 
 #[test]

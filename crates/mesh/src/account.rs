@@ -1,0 +1,13 @@
+//! The account of one principal: its use, where it has limits, and what it has of the reserves.
+
+use crate::{fair::Drawn, meter::Meter};
+
+/// One principal.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    /// Its use, where it has limits.
+    pub(crate) meter: Meter,
+    pub(crate) inside: Drawn,
+    pub(crate) parked: Drawn,
+    pub(crate) memory: Drawn,
+}

@@ -1,0 +1,76 @@
+//! Records in the audit log: refused requests of the inference port, and loads and unloads by its clients.
+
+use std::net::IpAddr;
+
+use berth_audit::AuditLog;
+use berth_spec::{Class, NameKey};
+use berth_wire::{
+    access::{Action, Arrival, Asker},
+    api::{AuditOutcome, AuditPort, AuditRecord},
+    request_id::RequestId,
+};
+use http::{Extensions, HeaderMap, Request, StatusCode};
+
+use super::{access::asker, fault::Fault};
+use crate::{stack::Stack, trail::resource};
+
+/// Longest path that is recorded, in bytes. A stranger chooses it.
+const LONGEST: usize = 128;
+
+/// Records that a request was refused, if it was for want of a role or a token.
+pub(super) fn refused<B>(log: &AuditLog, request: &Request<B>, action: Action, from: Option<IpAddr>, fault: &Fault) {
+    let status = fault.status();
+    if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        return;
+    }
+    let principal = request.extensions().get::<Asker>().map_or("nobody", Asker::name);
+    let path = request.uri().path();
+    let operation = format!("{} {}", request.method(), path.get(..LONGEST).unwrap_or("(a long path)"));
+    let record = log.begin(AuditPort::Inference, principal, action.as_str(), operation);
+    log.refuse(AuditRecord {
+        request_id: RequestId::of(request.headers()).map(|id| id.to_string()),
+        address: from,
+        outcome: outcome_of(fault),
+        ..record
+    });
+}
+
+/// A load or unload of a client, while it is done.
+pub(super) struct Change<'a> {
+    log: &'a AuditLog,
+    record: AuditRecord,
+}
+
+impl<'a> Change<'a> {
+    /// Begins it, if changes can be recorded.
+    pub(super) fn begin(
+        stack: &'a Stack,
+        (headers, extensions): (&HeaderMap, &Extensions),
+        operation: &'static str,
+        model: NameKey<'_>,
+    ) -> Result<Self, Fault> {
+        let log = &stack.audit;
+        log.check().map_err(|why| Fault::new(Class::Stalled, "unavailable", why.to_string()))?;
+        let asker = asker(&stack.access, extensions);
+        let record = log.begin(AuditPort::Inference, asker.name(), Action::LoadModels.as_str(), operation);
+        let record = AuditRecord {
+            request_id: RequestId::of(headers).map(|id| id.to_string()),
+            address: extensions.get::<Arrival>().and_then(|arrival| arrival.address),
+            ..record
+        };
+        Ok(Self { log, record: record.about(vec![resource(model)]) })
+    }
+
+    /// Records its outcome.
+    pub(super) async fn end(self, done: &Result<(), Fault>) {
+        let outcome = match done {
+            Ok(()) => AuditOutcome { status: StatusCode::OK.as_u16(), reason: String::new() },
+            Err(fault) => outcome_of(fault),
+        };
+        self.log.record(AuditRecord { at: self.log.now(), outcome, ..self.record }).await;
+    }
+}
+
+fn outcome_of(fault: &Fault) -> AuditOutcome {
+    AuditOutcome { status: fault.status().as_u16(), reason: fault.reason().to_owned() }
+}

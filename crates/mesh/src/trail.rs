@@ -1,0 +1,29 @@
+//! Records in the audit log of what requests may not reach.
+
+use berth_audit::AuditLog;
+use berth_spec::NameKey;
+use berth_wire::{
+    access::{Action, Asker},
+    api::{AuditOutcome, AuditPort, AuditRecord, AuditResource},
+    request_id::RequestId,
+};
+use http::{HeaderMap, StatusCode};
+
+/// Records that somebody may not do something with a model, whom the answer tells that there is no such model.
+pub(crate) fn out_of_reach(
+    log: &AuditLog,
+    (asker, headers): (&Asker, Option<&HeaderMap>),
+    action: Action,
+    model: NameKey<'_>,
+) {
+    let record = log.begin(AuditPort::Inference, asker.name(), action.as_str(), "models");
+    let outcome = AuditOutcome { status: StatusCode::FORBIDDEN.as_u16(), reason: "forbidden".to_owned() };
+    let request_id = headers.and_then(RequestId::of).map(|id| id.to_string());
+    log.refuse(AuditRecord { request_id, outcome, ..record }.about(vec![resource(model)]));
+}
+
+/// A model, as the log names it.
+pub(crate) fn resource(model: NameKey<'_>) -> AuditResource {
+    let shown = |text: &str| text.chars().take(berth_spec::id::MAX_NAME).collect();
+    AuditResource { kind: "Model".to_owned(), namespace: Some(shown(model.namespace)), name: shown(model.name) }
+}

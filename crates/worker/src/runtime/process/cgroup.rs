@@ -1,0 +1,318 @@
+//! The control groups of a model's process: how much memory and processor time and how many processes it may take, whether
+//! the kernel killed it for memory, and whatever it left behind.
+//!
+//! Version 1 (`memory`, `cpu`, `pids`) below this process's own groups, wherever their folders can be written. Version 2 where
+//! this process is alone in its group: it moves into a leaf of its own, as the kernel wants, and hands the controllers
+//! down. Where neither can be had, the process limits its own data (`RLIMIT_DATA`), and its processor time is not limited.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use berth_spec::ByteSize;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The period of a processor quota, in microseconds: the kernel's own default.
+const PERIOD: u64 = 100_000;
+
+/// Settings of a group of version 2 where its kernel has them: what exceeds its memory is not swapped for minutes, and
+/// ends whole, since a model of which one process is missing would wait for it.
+const WHERE_THERE_IS: [(&str, &str); 2] = [("memory.swap.max", "0"), ("memory.oom.group", "1")];
+
+/// Processes and threads of one model: with all its pools it has fewer than a hundred on most machines, and a fork bomb any
+/// number.
+const PROCESSES: &str = "1024";
+
+/// The controllers that groups of version 2 need.
+const HANDED_DOWN: [&str; 3] = ["memory", "cpu", "pids"];
+
+/// The leaf that this process moves into (version 2).
+const LEAF: &str = "berth";
+
+/// Where groups can be made. Found once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::runtime) struct CgroupParents {
+    /// Version 2: a folder whose children have the controllers.
+    unified: Option<PathBuf>,
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    pids: Option<PathBuf>,
+}
+
+impl CgroupParents {
+    /// Looks for them, and ends what models of a process left behind that is gone.
+    pub(in crate::runtime) fn find() -> Self {
+        let parents = Self::below(Path::new("/"));
+        [&parents.unified, &parents.memory, &parents.cpu, &parents.pids]
+            .into_iter()
+            .flatten()
+            .for_each(|parent| clear(parent));
+        parents
+    }
+
+    /// The resources that no group can bound, for people.
+    pub(in crate::runtime) fn lacking() -> Vec<&'static str> {
+        let found = Self::below(Path::new("/"));
+        let each = [(&found.memory, "memory"), (&found.cpu, "CPU time"), (&found.pids, "number of processes")];
+        let lacking = each.into_iter().filter(|(parent, _)| parent.is_none() && found.unified.is_none());
+        lacking.map(|(_, name)| name).collect()
+    }
+
+    fn below(root: &Path) -> Self {
+        let mount = root.join("sys/fs/cgroup");
+        let mut parents = Self::default();
+        for line in fs_err::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default().lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+            let path = path.trim_start_matches('/');
+            let has = |name| controllers.split(',').any(|controller| controller == name);
+            if controllers.is_empty() {
+                parents.unified = handed_down(&mount.join(path));
+            }
+            if has("memory") {
+                parents.memory = Some(mount.join("memory").join(path)).filter(|parent| can_write(parent));
+            }
+            if has("pids") {
+                parents.pids = Some(mount.join("pids").join(path)).filter(|parent| can_write(parent));
+            }
+            if has("cpu") {
+                // The folder may have the names of all controllers that share it.
+                let named = [mount.join(controllers), mount.join("cpu")].into_iter().map(|mount| mount.join(path));
+                parents.cpu = named.into_iter().find(|parent| can_write(parent));
+            }
+        }
+        parents
+    }
+}
+
+/// A version 2 group whose children can be limited; makes it one if this process is alone in it.
+fn handed_down(own: &Path) -> Option<PathBuf> {
+    let words = |file: &str| fs_err::read_to_string(own.join(file)).unwrap_or_default();
+    let offers = |text: &str| HANDED_DOWN.iter().all(|wanted| text.split_whitespace().any(|word| word == *wanted));
+    if !offers(&words("cgroup.controllers")) || !can_write(own) {
+        return None;
+    }
+    let me = std::process::id().to_string();
+    if words("cgroup.procs").split_whitespace().any(|process| process != me) {
+        return None;
+    }
+    let leaf = own.join(LEAF);
+    fs_err::create_dir_all(&leaf).ok()?;
+    fs_err::write(leaf.join("cgroup.procs"), me).ok()?;
+    fs_err::write(own.join("cgroup.subtree_control"), format!("+{}", HANDED_DOWN.join(" +"))).ok()?;
+    Some(own.to_owned())
+}
+
+fn can_write(parent: &Path) -> bool {
+    rustix::fs::access(parent, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+/// The name of a group: whose it is, and which.
+fn name(process: u32, number: u64) -> String {
+    format!("berth-model-{process}-{number}")
+}
+
+/// Ends and removes the groups of processes that are gone.
+fn clear(parent: &Path) {
+    let Ok(entries) = fs_err::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let owner = entry.file_name().to_string_lossy().strip_prefix("berth-model-").map(str::to_owned);
+        let owner = owner.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        if owner.is_some_and(|owner| owner != std::process::id() && !Path::new(&format!("/proc/{owner}")).exists()) {
+            kill(&entry.path());
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
+}
+
+fn kill(group: &Path) {
+    for process in fs_err::read_to_string(group.join("cgroup.procs")).unwrap_or_default().split_whitespace() {
+        if let Some(process) = process.parse().ok().and_then(Pid::from_raw) {
+            // It may just have ended.
+            let _ = kill_process(process, Signal::KILL);
+        }
+    }
+}
+
+/// The groups of one model's process. Dropping it ends whatever is in them, and removes them.
+#[derive(Debug, Default)]
+pub(in crate::runtime) struct Cgroup {
+    memory: Option<PathBuf>,
+    groups: Vec<PathBuf>,
+    limit: Option<ByteSize>,
+}
+
+impl Cgroup {
+    /// Makes groups with these limits. What cannot be made is left out: the second value says what.
+    pub(in crate::runtime) fn raise(
+        parents: &CgroupParents,
+        memory: Option<ByteSize>,
+        cpus: Option<f32>,
+    ) -> (Self, Option<String>) {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = name(std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut cgroup = Self { memory: None, groups: Vec::new(), limit: memory };
+        let quota = cpus.map(|cpus| (f64::from(cpus) * PERIOD as f64) as u64).map(|quota| quota.max(1_000));
+        let mut made = |parent: &Path, limits: &[(&str, Option<String>)]| -> Result<PathBuf, String> {
+            let group = parent.join(&name);
+            let told = |error: std::io::Error| format!("control group {}: {error}", group.display());
+            fs_err::create_dir(&group).map_err(told)?;
+            cgroup.groups.push(group.clone());
+            for (file, value) in limits {
+                if let Some(value) = value {
+                    fs_err::write(group.join(file), value).map_err(told)?;
+                }
+            }
+            for (file, value) in WHERE_THERE_IS {
+                if group.join(file).exists() {
+                    fs_err::write(group.join(file), value).map_err(told)?;
+                }
+            }
+            Ok(group)
+        };
+        let bytes = memory.map(|memory| memory.0.to_string());
+        let outcome = match parents {
+            CgroupParents { unified: Some(parent), .. } => {
+                let quota = quota.map(|quota| format!("{quota} {PERIOD}"));
+                made(parent, &[("memory.max", bytes), ("cpu.max", quota), ("pids.max", Some(PROCESSES.to_owned()))])
+                    .map(Some)
+            }
+            CgroupParents { memory, cpu, pids, .. } => {
+                let memory = memory.as_deref().map(|parent| made(parent, &[("memory.limit_in_bytes", bytes)]));
+                let quota = quota.map(|quota| quota.to_string());
+                let period = Some(PERIOD.to_string());
+                let limits = [("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", quota)];
+                let cpu = cpu.as_deref().map(|parent| made(parent, &limits)).transpose();
+                let processes = [("pids.max", Some(PROCESSES.to_owned()))];
+                let pids = pids.as_deref().map(|parent| made(parent, &processes)).transpose();
+                memory.transpose().and_then(|memory| cpu.and(pids).map(|_| memory))
+            }
+        };
+        match outcome {
+            Ok(group) => {
+                cgroup.memory = group;
+                (cgroup, None)
+            }
+            Err(why) => (cgroup, Some(why)),
+        }
+    }
+
+    /// The folders that the process is to join.
+    pub(in crate::runtime) fn groups(&self) -> &[PathBuf] {
+        &self.groups
+    }
+
+    /// The limit that the process must set itself, where no group does.
+    pub(in crate::runtime) fn own_limit(&self) -> Option<ByteSize> {
+        self.limit.filter(|_| self.memory.is_none())
+    }
+
+    /// True if the kernel killed something in it for memory.
+    pub(in crate::runtime) fn ran_out_of_memory(&self) -> bool {
+        let Some(group) = &self.memory else { return false };
+        ["memory.oom_control", "memory.events"].iter().any(|file| count(&group.join(file), "oom_kill") > 0)
+    }
+
+    /// The memory that its processes take, without what the kernel would give back at once.
+    pub(in crate::runtime) fn memory(&self) -> Option<ByteSize> {
+        let group = self.memory.as_ref()?;
+        let used = |file: &str| fs_err::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
+        let used = used("memory.current").or_else(|| used("memory.usage_in_bytes"))?;
+        let stat = group.join("memory.stat");
+        Some(ByteSize(used.saturating_sub(count(&stat, "inactive_file") + count(&stat, "active_file"))))
+    }
+
+    /// Ends every process in it.
+    pub(in crate::runtime) fn kill(&self) {
+        self.groups.iter().for_each(|group| kill(group));
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for group in &self.groups {
+            kill(group);
+            // What was killed is gone a moment later; until then the folder cannot go.
+            for _ in 0..50 {
+                if std::fs::remove_dir(group).is_ok() || !group.exists() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// The number behind a word at the beginning of a line.
+fn count(file: &Path, word: &str) -> u64 {
+    let text = fs_err::read_to_string(file).unwrap_or_default();
+    let mut lines = text.lines().map(str::split_whitespace);
+    lines.find_map(|mut line| (line.next() == Some(word)).then(|| line.next()?.parse().ok())?).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, files: &[(&str, &str)]) {
+        for (path, text) in files {
+            let path = root.join(path);
+            fs_err::create_dir_all(path.parent().expect("a parent")).expect("made");
+            fs_err::write(path, text).expect("written");
+        }
+    }
+
+    #[test]
+    fn version_1_below_the_own_groups() {
+        let root = tempfile::tempdir().expect("a folder");
+        write(root.path(), &[("proc/self/cgroup", "5:pids:/p\n4:memory:/m\n2:cpu,cpuacct:/c\n0::/u\n")]);
+        write(
+            root.path(),
+            &[("sys/fs/cgroup/memory/m/x", ""), ("sys/fs/cgroup/cpu,cpuacct/c/x", ""), ("sys/fs/cgroup/pids/p/x", "")],
+        );
+        let parents = CgroupParents::below(root.path());
+        let mount = root.path().join("sys/fs/cgroup");
+        let expected = CgroupParents {
+            unified: None,
+            memory: Some(mount.join("memory/m")),
+            cpu: Some(mount.join("cpu,cpuacct/c")),
+            pids: Some(mount.join("pids/p")),
+        };
+        assert_eq!(parents, expected);
+        let (cgroup, undone) = Cgroup::raise(&parents, Some(ByteSize::mib(64)), Some(1.5));
+        assert_eq!((undone, cgroup.own_limit(), cgroup.groups().len()), (None, None, 3));
+        let read = |group: &Path, file: &str| fs_err::read_to_string(group.join(file)).expect(file);
+        assert_eq!(read(&cgroup.groups()[0], "memory.limit_in_bytes"), "67108864");
+        assert_eq!(read(&cgroup.groups()[1], "cpu.cfs_quota_us"), "150000");
+        assert_eq!(read(&cgroup.groups()[2], "pids.max"), PROCESSES);
+        write(&cgroup.groups()[0], &[("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")]);
+        write(&cgroup.groups()[0], &[("memory.usage_in_bytes", "5000\n"), ("memory.stat", "inactive_file 1000\n")]);
+        assert!(cgroup.ran_out_of_memory());
+        assert_eq!(cgroup.memory(), Some(ByteSize(4000)));
+    }
+
+    #[test]
+    fn version_2_where_the_process_is_alone() {
+        let root = tempfile::tempdir().expect("a folder");
+        let me = std::process::id().to_string();
+        write(
+            root.path(),
+            &[("proc/self/cgroup", "0::/u\n"), ("sys/fs/cgroup/u/cgroup.controllers", "cpu io memory pids\n")],
+        );
+        write(root.path(), &[("sys/fs/cgroup/u/cgroup.procs", "1\n")]);
+        assert_eq!(CgroupParents::below(root.path()), CgroupParents::default(), "others are in it");
+        write(root.path(), &[("sys/fs/cgroup/u/cgroup.procs", &me)]);
+        let parents = CgroupParents::below(root.path());
+        assert_eq!(parents.unified, Some(root.path().join("sys/fs/cgroup/u")));
+        let (cgroup, _) = Cgroup::raise(&parents, Some(ByteSize::mib(1)), Some(0.5));
+        let read = |file: &str| fs_err::read_to_string(cgroup.groups()[0].join(file)).expect(file);
+        assert_eq!((read("memory.max"), read("cpu.max")), ("1048576".to_owned(), "50000 100000".to_owned()));
+    }
+
+    #[test]
+    fn without_groups_the_process_limits_itself() {
+        let (cgroup, undone) = Cgroup::raise(&CgroupParents::default(), Some(ByteSize::gib(1)), Some(1.0));
+        assert_eq!((cgroup.own_limit(), undone), (Some(ByteSize::gib(1)), None));
+    }
+}

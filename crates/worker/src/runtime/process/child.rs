@@ -1,0 +1,288 @@
+//! One process of a model: started, spoken to, ended.
+//!
+//! Its standard input is the line (a socket); it has no name on disk and nobody else can find it. It is started by the
+//! thread that supervises it, because the kernel ties its life to that very thread (`PR_SET_PDEATHSIG`).
+
+use std::{
+    io::{self, Write as _},
+    net::Shutdown,
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::CommandExt as _},
+    },
+    path::PathBuf,
+    process::{Child, ExitStatus, Stdio},
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use berth_spec::ByteSize;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio_util::sync::DropGuard;
+
+use super::{
+    cgroup::Cgroup,
+    egress,
+    ended::Ended,
+    footprint,
+    frame::{self, Frame, Kind},
+    log_reader::{self, Tail},
+    message,
+    plan::Plan,
+};
+use crate::runtime::metrics::ModelMetrics;
+
+/// The wait of a write before it checks that the reader is still there: a stop takes effect soon during a large
+/// request.
+const WRITE_PATIENCE: Duration = Duration::from_millis(250);
+
+/// The time that a process has to end by itself, and then after a signal: a model can write something at its end, and
+/// one that ignores both does not hold up its unloading.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The longest time in which a sandbox is made: milliseconds, and seconds on a machine that does a hundred other things.
+const LISTENER_WITHIN: Duration = Duration::from_secs(30);
+
+/// A running process.
+pub(in crate::runtime) struct Process {
+    child: Child,
+    line: UnixStream,
+    cgroup: Cgroup,
+    pub(in crate::runtime) tail: Tail,
+    reader: Option<JoinHandle<()>>,
+    noise: Option<JoinHandle<()>>,
+    scratch: PathBuf,
+    /// Ends its way to the hosts that are declared for it.
+    egress: Option<DropGuard>,
+    /// True once it was waited for: its number may be another process's by now.
+    reaped: bool,
+}
+
+impl Process {
+    /// Starts it, tells it what to load, and hands every frame that it sends to `on_frame`, which gets `None` at the end.
+    pub(in crate::runtime) fn start(
+        plan: &Arc<Plan>,
+        metrics: &Arc<ModelMetrics>,
+        on_frame: impl FnMut(Option<Frame>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (cgroup, undone) = Cgroup::raise(&plan.processes.parents, plan.bounds.memory, plan.bounds.cpus);
+        if let Some(why) = undone {
+            tracing::warn!(event = "model_not_fenced", deployment_id = %plan.deployment, why);
+        }
+        let scratch = plan.scratch()?;
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_write_timeout(Some(WRITE_PATIENCE))?;
+        let (output, print) = io::pipe()?;
+        let command = plan.processes.isolator.command(plan, &scratch, &cgroup);
+        let mut command = command.inspect_err(|_| remove(&scratch))?;
+        command.current_dir(&scratch).process_group(0);
+        command.env_clear().envs(plan.program.environment(&scratch));
+        let hosts = &plan.confinement.hosts;
+        if !hosts.is_empty() {
+            command.envs(egress::environment());
+        }
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(print.try_clone()?).stderr(print);
+        let child = command.spawn();
+        // It holds copies of the process's ends.
+        drop(command);
+        let child = child.inspect_err(|_| remove(&scratch))?;
+        let tail = Tail::default();
+        let mut process =
+            Self { child, line: ours, cgroup, tail, reader: None, noise: None, scratch, egress: None, reaped: false };
+        process.noise = Some(log_reader::listen(output, plan.deployment.clone(), process.tail.clone())?);
+        if !hosts.is_empty() {
+            process.egress = process.open_egress(plan, metrics)?;
+        }
+        let from = process.line.try_clone()?;
+        let reader = std::thread::Builder::new().name("berth-model-line".to_owned());
+        process.reader = Some(reader.spawn(move || read(from, on_frame))?);
+        match process.tell_what_to_load(plan) {
+            // It has ended already: its last words say why.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(process),
+            told => told.map(|()| process),
+        }
+    }
+
+    /// Takes the listener of its network, and serves it. `None`: the process has ended, which its reader sees.
+    fn open_egress(&self, plan: &Plan, metrics: &Arc<ModelMetrics>) -> io::Result<Option<DropGuard>> {
+        self.line.set_read_timeout(Some(LISTENER_WITHIN))?;
+        let listener = berth_sandbox::receive(&self.line);
+        self.line.set_read_timeout(None)?;
+        match listener {
+            Ok(listener) => {
+                plan.processes.egress()?.open(listener, &plan.confinement.hosts, Arc::clone(metrics)).map(Some)
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn tell_what_to_load(&mut self, plan: &Plan) -> io::Result<()> {
+        let cgroups: Vec<String> = self.cgroup.groups().iter().map(|path| path.display().to_string()).collect();
+        let mut limits = message::Limits::default();
+        if !plan.processes.isolator.launches(&plan.confinement) {
+            limits.parent = Some(std::process::id());
+            limits.cgroups = cgroups.iter().map(String::as_str).collect();
+            limits.data = self.cgroup.own_limit().map(|limit| limit.0);
+        }
+        let head = plan.program.load(limits)?;
+        self.send(Kind::Load, &head, &[], || true)
+    }
+
+    /// Sends a frame; `wanted` says now and then whether it still has to go.
+    pub(in crate::runtime) fn send(
+        &mut self,
+        kind: Kind,
+        head: &[u8],
+        body: &[&[u8]],
+        wanted: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        let length = body.iter().map(|part| part.len()).sum();
+        let prefix = frame::prefix(kind, head.len(), length);
+        // Small frames in one piece: each write wakes the process.
+        let mut first = Vec::with_capacity(prefix.len() + head.len() + length.min(SMALL));
+        first.extend_from_slice(&prefix);
+        first.extend_from_slice(head);
+        if length <= SMALL {
+            body.iter().for_each(|part| first.extend_from_slice(part));
+            return self.write(&first, &wanted);
+        }
+        self.write(&first, &wanted)?;
+        body.iter().try_for_each(|part| self.write(part, &wanted))
+    }
+
+    /// Tells it that nobody waits for a run any more.
+    pub(in crate::runtime) fn stop(&mut self, run: u64, wanted: impl Fn() -> bool) -> io::Result<()> {
+        self.send(Kind::Stop, &serde_json::to_vec(&message::Stop { run })?, &[], wanted)
+    }
+
+    fn write(&mut self, mut bytes: &[u8], wanted: &impl Fn() -> bool) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.line.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && wanted() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory of the process and of those that it started; `None` where it cannot be seen. The larger of two
+    /// words: a group does not count what the process had before it joined, and its pages do not say what the kernel
+    /// holds for it.
+    pub(in crate::runtime) fn memory(&self) -> Option<ByteSize> {
+        self.cgroup.memory().max(footprint::of(self.child.id()))
+    }
+
+    /// True if it has ended already.
+    pub(in crate::runtime) fn has_ended(&mut self) -> bool {
+        self.reaped |= matches!(self.child.try_wait(), Ok(Some(_)) | Err(_));
+        self.reaped
+    }
+
+    /// Asks it to end, then makes it. `polite`: it may be asked at all.
+    pub(in crate::runtime) fn end(mut self, polite: bool) -> Ended {
+        let mut status = None;
+        if polite {
+            // It may be gone already.
+            let _ = self.send(Kind::Shutdown, b"", &[], || false);
+            let _ = self.line.shutdown(Shutdown::Write);
+            status = self.wait(GRACE);
+            if status.is_none() {
+                self.signal(Signal::TERM);
+                status = self.wait(GRACE);
+            }
+        } else {
+            // What dies by itself is given the moment that it takes to be gone: the status says why.
+            status = status.or_else(|| self.wait(Duration::from_millis(100)));
+        }
+        let ours = status.is_none();
+        self.signal(Signal::KILL);
+        self.cgroup.kill();
+        let status = status.or_else(|| self.child.wait().ok());
+        self.reaped = true;
+        let _ = self.line.shutdown(Shutdown::Both);
+        if let Some(reader) = self.reader.take() {
+            // It catches what it throws.
+            let _ = reader.join();
+        }
+        drop(self.egress.take());
+        self.last_words();
+        Ended::of(status, ours, &self.cgroup, self.tail.text())
+    }
+
+    fn last_words(&mut self) {
+        let Some(noise) = self.noise.take() else { return };
+        let until = Instant::now() + log_reader::LAST_WORDS;
+        while !noise.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + patience;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => {
+                    self.reaped = true;
+                    return Some(status);
+                }
+                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// To the process and everything that it started and did not move to a group of its own.
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // They may be gone, which is what is wanted. The group keeps its number while anybody is in it.
+            let _ = kill_process_group(pid, signal);
+            if !self.reaped {
+                let _ = kill_process(pid, signal);
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.signal(Signal::KILL);
+            self.cgroup.kill();
+            let _ = self.child.wait();
+        }
+        let _ = self.line.shutdown(Shutdown::Both);
+        remove(&self.scratch);
+    }
+}
+
+/// The largest body that is copied into one piece with its head: one system call instead of two, for a short copy.
+const SMALL: usize = 64 << 10;
+
+fn read(mut from: UnixStream, mut on_frame: impl FnMut(Option<Frame>)) {
+    loop {
+        match frame::read(&mut from) {
+            Ok(frame) => on_frame(Some(frame)),
+            Err(error) => {
+                if !matches!(error, frame::Broken::Closed) {
+                    tracing::warn!(event = "model_line_broke", %error);
+                    // Whatever it is doing, it no longer speaks our language: it will see that the line is closed.
+                    let _ = from.shutdown(Shutdown::Both);
+                }
+                return on_frame(None);
+            }
+        }
+    }
+}
+
+fn remove(scratch: &std::path::Path) {
+    if let Err(error) = fs_err::remove_dir_all(scratch)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(event = "scratch_not_removed", %error);
+    }
+}

@@ -1,0 +1,257 @@
+//! The requests of one replica: those that wait, and those that its process has. Synchronous, without a clock.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::{
+    document::Document,
+    message::{Raised, Refusal},
+};
+
+/// The bytes of one run beyond which no more requests are joined: the process holds them twice, beside its model.
+const MAX_BYTES: usize = 64 << 20;
+
+/// The outcome of a request.
+#[derive(Debug)]
+pub(in crate::runtime) enum Outcome {
+    /// Its answer.
+    Answer(Bytes),
+    /// The model's code does not take it.
+    Refused(Refusal),
+    /// The model's code failed on it.
+    Raised(Raised),
+    /// Not run: the process is not there.
+    NotRun(Duration),
+    /// Perhaps run: the process ended.
+    Lost(String),
+    /// Its deadline passed before it was run.
+    Late,
+}
+
+/// A request.
+#[derive(Debug)]
+pub(in crate::runtime) struct Entry {
+    pub(in crate::runtime) document: Document,
+    pub(in crate::runtime) deadline: Instant,
+    pub(in crate::runtime) since: Instant,
+    /// The first of a caller's request, which may have several rows.
+    pub(in crate::runtime) first: bool,
+    pub(in crate::runtime) reply: oneshot::Sender<Outcome>,
+}
+
+/// The bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::runtime) struct Limits {
+    pub(in crate::runtime) max_requests: usize,
+    pub(in crate::runtime) max_rows: usize,
+    pub(in crate::runtime) max_delay: Duration,
+    /// Runs that the process computes at once. It has one more, which is there already when one of them is done.
+    pub(in crate::runtime) parallel: usize,
+}
+
+/// Requests that the process has.
+#[derive(Debug)]
+pub(in crate::runtime) struct Running {
+    pub(in crate::runtime) run: u64,
+    pub(in crate::runtime) entries: Vec<Entry>,
+    pub(in crate::runtime) sent: Instant,
+    /// The process was told that nobody waits for it.
+    pub(in crate::runtime) stopped: bool,
+}
+
+/// The requests.
+#[derive(Debug)]
+pub(in crate::runtime) struct Queue {
+    pub(in crate::runtime) limits: Limits,
+    waiting: VecDeque<Entry>,
+    pub(in crate::runtime) running: VecDeque<Running>,
+    next: u64,
+}
+
+impl Queue {
+    pub(in crate::runtime) fn new(limits: Limits) -> Self {
+        Self { limits, waiting: VecDeque::new(), running: VecDeque::new(), next: 1 }
+    }
+
+    /// Requests that are here.
+    pub(in crate::runtime) fn len(&self) -> usize {
+        self.waiting.len() + self.running.iter().map(|running| running.entries.len()).sum::<usize>()
+    }
+
+    /// Takes the rows of a request, all or none. One request is always taken when nothing else is here, however many
+    /// rows it has.
+    pub(in crate::runtime) fn push(&mut self, entries: Vec<Entry>) -> Result<(), usize> {
+        let here = self.len();
+        if here > 0 && here + entries.len() > self.limits.max_requests {
+            return Err(here);
+        }
+        self.waiting.extend(entries);
+        Ok(())
+    }
+
+    /// When the next run is to go: `None` where nothing waits or the process has enough.
+    pub(in crate::runtime) fn due(&self) -> Option<Instant> {
+        let first = self.waiting.front()?;
+        let full = self.waiting.len() >= self.limits.max_rows;
+        match self.running.len() {
+            0 if full => Some(first.since),
+            0 => Some(first.since + self.limits.max_delay),
+            // What could still grow waits for the run before it: batches get larger as the load does.
+            running if running <= self.limits.parallel && full => Some(first.since),
+            _ => None,
+        }
+    }
+
+    /// Takes the next run. Requests that nobody waits for are dropped, those that are late are told.
+    pub(in crate::runtime) fn take(&mut self, now: Instant) -> Option<&Running> {
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        while entries.len() < self.limits.max_rows.max(1) {
+            let Some(entry) = self.waiting.pop_front() else { break };
+            if entry.reply.is_closed() {
+                continue;
+            }
+            if entry.deadline <= now {
+                // Nobody may be waiting any more.
+                let _ = entry.reply.send(Outcome::Late);
+                continue;
+            }
+            bytes += entry.document.len();
+            if bytes > MAX_BYTES && !entries.is_empty() {
+                self.waiting.push_front(entry);
+                break;
+            }
+            entries.push(entry);
+        }
+        if entries.is_empty() {
+            return None;
+        }
+        let run = self.next;
+        self.next += 1;
+        self.running.push_back(Running { run, entries, sent: now, stopped: false });
+        self.running.back()
+    }
+
+    /// The requests of a run that was answered.
+    pub(in crate::runtime) fn answered(&mut self, run: u64) -> Option<Running> {
+        let index = self.running.iter().position(|running| running.run == run)?;
+        self.running.remove(index)
+    }
+
+    /// The process is gone: its runs are lost, and nothing waits for it.
+    pub(in crate::runtime) fn lost(&mut self, why: &str, retry_in: Duration) {
+        for entry in self.running.drain(..).flat_map(|running| running.entries) {
+            let _ = entry.reply.send(Outcome::Lost(why.to_owned()));
+        }
+        for entry in self.waiting.drain(..) {
+            let _ = entry.reply.send(Outcome::NotRun(retry_in));
+        }
+    }
+
+    /// When a run that is computed has taken so long that nobody waits for it any more.
+    pub(in crate::runtime) fn stuck_at(&self, grace: Duration) -> Option<Instant> {
+        let ends = self.running.iter().take(self.limits.parallel).filter_map(|running| {
+            let deadline = running.entries.iter().map(|entry| entry.deadline).max()?;
+            Some(deadline.max(running.sent) + grace)
+        });
+        ends.min()
+    }
+
+    /// A run that nobody waits for any more, once.
+    pub(in crate::runtime) fn abandoned(&mut self) -> Option<u64> {
+        let nobody =
+            |running: &&mut Running| !running.stopped && running.entries.iter().all(|entry| entry.reply.is_closed());
+        let running = self.running.iter_mut().find(nobody)?;
+        running.stopped = true;
+        Some(running.run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(now: Instant, bytes: usize) -> (Entry, oneshot::Receiver<Outcome>) {
+        let (reply, answer) = oneshot::channel();
+        let document = Document { json: Bytes::from(vec![b' '; bytes]), beside: Vec::new() };
+        (Entry { document, deadline: now + Duration::from_secs(9), since: now, first: true, reply }, answer)
+    }
+
+    fn queue(max_rows: usize) -> Queue {
+        Queue::new(Limits { max_requests: 8, max_rows, max_delay: Duration::from_millis(5), parallel: 1 })
+    }
+
+    #[test]
+    fn batches_grow_while_the_process_is_busy() {
+        let (now, mut queue) = (Instant::now(), queue(4));
+        let mut answers = Vec::new();
+        let mut push = |queue: &mut Queue| {
+            let (entry, answer) = entry(now, 1);
+            answers.push(answer);
+            queue.push(vec![entry])
+        };
+        assert_eq!(queue.due(), None);
+        push(&mut queue).expect("room");
+        assert_eq!(queue.due(), Some(now + Duration::from_millis(5)), "it may wait for others");
+        assert_eq!(queue.take(now).map(|running| running.entries.len()), Some(1));
+        (0..3).for_each(|_| push(&mut queue).expect("room"));
+        assert_eq!(queue.due(), None, "the process is busy, and more may come");
+        push(&mut queue).expect("room");
+        assert_eq!(queue.due(), Some(now), "nothing more fits");
+        assert_eq!(queue.take(now).map(|running| running.entries.len()), Some(4));
+        (0..3).for_each(|_| push(&mut queue).expect("room"));
+        assert_eq!(push(&mut queue), Err(8), "full");
+        assert_eq!(queue.answered(1).map(|running| running.entries.len()), Some(1));
+        assert!(queue.answered(1).is_none() && queue.answered(99).is_none());
+    }
+
+    #[test]
+    fn who_left_is_not_run_and_who_is_late_is_told() {
+        let (now, mut queue) = (Instant::now(), queue(4));
+        let (left, gone) = entry(now, 1);
+        drop(gone);
+        let (late, mut told) = entry(now, 1);
+        queue.push(vec![left, Entry { deadline: now, ..late }]).expect("room");
+        assert!(queue.take(now).is_none());
+        assert!(matches!(told.try_recv(), Ok(Outcome::Late)));
+    }
+
+    #[test]
+    fn a_run_that_nobody_waits_for_is_told_once_and_the_slowest_is_stuck_first() {
+        let (now, mut queue) = (Instant::now(), queue(1));
+        queue.limits.parallel = 2;
+        let (slow, _patient) = entry(now, 1);
+        let (quick, gone) = entry(now, 1);
+        let soon = now + Duration::from_secs(1);
+        queue.push(vec![slow, Entry { deadline: soon, ..quick }]).expect("room");
+        (0..2).for_each(|_| assert!(queue.take(now).is_some()));
+        assert_eq!(queue.stuck_at(Duration::from_secs(1)), Some(soon + Duration::from_secs(1)));
+        assert_eq!(queue.abandoned(), None);
+        drop(gone);
+        assert_eq!((queue.abandoned(), queue.abandoned()), (Some(2), None));
+    }
+
+    #[test]
+    fn large_requests_are_not_joined() {
+        let (now, mut queue) = (Instant::now(), queue(4));
+        let (entries, _answers): (Vec<_>, Vec<_>) = (0..2).map(|_| entry(now, MAX_BYTES)).unzip();
+        queue.push(entries).expect("room");
+        assert_eq!(queue.take(now).map(|running| running.entries.len()), Some(1));
+    }
+
+    #[test]
+    fn what_was_sent_is_lost_and_what_waited_was_not_run() {
+        let (now, mut queue) = (Instant::now(), queue(1));
+        let (entries, mut answers): (Vec<_>, Vec<_>) = (0..2).map(|_| entry(now, 1)).unzip();
+        queue.push(entries).expect("room");
+        queue.take(now);
+        queue.lost("gone", Duration::from_secs(1));
+        assert!(matches!(answers[0].try_recv(), Ok(Outcome::Lost(_))));
+        assert!(matches!(answers[1].try_recv(), Ok(Outcome::NotRun(_))));
+        assert_eq!(queue.len(), 0);
+    }
+}

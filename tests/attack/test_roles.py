@@ -1,0 +1,217 @@
+"""Every route and every role, over REST and gRPC, at both ports, at the node that leads and at one that relays.
+
+roles.json is made from the tables in the code, so that a new route or action is here by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import grpc
+import pytest
+from cluster import Cluster
+from conftest import deployment
+
+from harness.waiting import until
+
+ROOT = Path(__file__).parents[2]
+TABLE = json.loads((Path(__file__).parent / "roles.json").read_text())
+ROLES = ["viewer", "caller", "deployer", "operator", "admin"]
+
+# What names in paths stand for. There is no such thing, so that nothing comes of it where it is allowed.
+FILLED = {"{name}": "nothing", "{id}": "nothing", "{namespace}": "nowhere", "{file}": "app.js", "{method}": "registerModel"}
+
+# Paths of the inference port, and the actions that they are.
+INFERENCE = [
+    ("GET", "/v2", "read-server"),
+    ("GET", "/v2/health/live", "probe"),
+    ("GET", "/v2/health/ready", "probe"),
+    ("GET", "/v2/models", "read-models"),
+    ("GET", "/v2/models/stats", "read-models"),
+    ("GET", "/v2/models/nothing", "read-models"),
+    ("GET", "/v2/models/nothing/ready", "read-models"),
+    ("GET", "/v2/models/nothing/config", "read-models"),
+    ("GET", "/v2/models/nothing/stats", "read-models"),
+    ("GET", "/v2/models/nothing/versions/1/ready", "read-models"),
+    ("GET", "/namespaces/nowhere/v2/models", "read-models"),
+    ("POST", "/v2/repository/index", "read-models"),
+    ("POST", "/v2/models/nothing/infer", "infer"),
+    ("POST", "/v2/models/nothing/versions/1/infer", "infer"),
+    ("POST", "/namespaces/nowhere/v2/models/nothing/infer", "infer"),
+    ("POST", "/v1/a-models-own-path", "infer"),
+    ("POST", "/functions/nothing", "infer"),
+    ("POST", "/v2/repository/models/nothing/load", "load-models"),
+    ("POST", "/v2/repository/models/nothing/unload", "load-models"),
+    ("POST", "/namespaces/nowhere/v2/repository/models/nothing/unload", "load-models"),
+]
+
+SERVICE, MANAGEMENT = "/inference.GRPCInferenceService/", "/mmesh.ModelMesh/"
+
+CALLS = {
+    "ServerLive": "probe",
+    "ServerReady": "probe",
+    "ServerMetadata": "read-server",
+    "ModelReady": "read-models",
+    "ModelMetadata": "read-models",
+    "ModelConfig": "read-models",
+    "ModelStatistics": "read-models",
+    "RepositoryIndex": "read-models",
+    "ModelInfer": "infer",
+    "ModelStreamInfer": "infer",
+    "RepositoryModelLoad": "load-models",
+    "RepositoryModelUnload": "load-models",
+    # Extensions that are not served: whoever may read the server's description learns that.
+    "SystemSharedMemoryStatus": "read-server",
+    "SystemSharedMemoryRegister": "read-server",
+    "SystemSharedMemoryUnregister": "read-server",
+    "CudaSharedMemoryStatus": "read-server",
+    "CudaSharedMemoryRegister": "read-server",
+    "CudaSharedMemoryUnregister": "read-server",
+    "TraceSetting": "read-server",
+    "LogSettings": "read-server",
+}
+
+MANAGED = {
+    "registerModel": "declare",
+    "unregisterModel": "declare",
+    "setVModel": "declare",
+    "deleteVModel": "declare",
+    "getModelStatus": "read-deployments",
+    "getVModelStatus": "read-deployments",
+    "ensureLoaded": "load-models",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def secrets(cluster) -> dict:
+    made = {role: cluster.token(role) for role in ROLES}
+    for node in cluster.nodes:
+        for role, secret in made.items():
+            until(f"{node.name} to know the {role}", lambda node=node, secret=secret: node.ask(node.http, "GET", "/v2", headers=cluster.bearer(secret))[0] == 200)
+    return made
+
+
+def allowed(action: str) -> set | None:
+    """The roles that may; None: everybody may."""
+    roles = TABLE["actions"][action]
+    return None if roles is None else set(roles)
+
+
+def filled(pattern: str) -> str:
+    for name, value in FILLED.items():
+        pattern = pattern.replace(name, value)
+    return pattern
+
+
+def body_of(method: str, path: str) -> str | None:
+    if method in ("GET", "DELETE"):
+        return None
+    return json.dumps(deployment("nothing", "add", replicas=0)) if path in ("/v1/plan", "/v1/validate") else "{}"
+
+
+def methods(proto: str, service: str) -> set[str]:
+    text = (ROOT / "crates/wire/proto" / proto).read_text()
+    return set(re.findall(r"rpc\s+(\w+)", text.split(f"service {service}")[1].split("\n}")[0]))
+
+
+def test_nothing_is_left_out(cluster):
+    status, _, body = cluster.leader.control("/openapi.json", headers=cluster.bearer())
+    assert status == 200
+    documented = {(method.upper(), path) for path, item in json.loads(body)["paths"].items() for method in item}
+    assert documented <= {(method, pattern) for method, pattern, _ in TABLE["control"]}
+    assert methods("inference.proto", "GRPCInferenceService") == set(CALLS), "a gRPC method without an action"
+    assert methods("model-mesh.proto", "ModelMesh") == set(MANAGED)
+    tested = {action for *_, action in [*TABLE["control"], *INFERENCE]} | set(CALLS.values()) | set(MANAGED.values())
+    # It is asked for in the midst of a declaration: test_access.py.
+    assert set(TABLE["actions"]) - tested == {"declare-code"}
+
+
+@pytest.mark.parametrize("role", [None, *ROLES])
+@pytest.mark.parametrize("which", ["leader", "follower"])
+def test_rest(cluster, secrets, which, role):
+    node = getattr(cluster, which)
+    headers = cluster.bearer(secrets[role]) if role else {}
+    routes = [(node.api, method, filled(pattern), action) for method, pattern, action in TABLE["control"]]
+    routes += [(node.http, *route) for route in INFERENCE]
+    wrong = []
+    for address, method, path, action in routes:
+        status, told, body = node.ask(address, method, path, body_of(method, path), headers | {"x-request-id": "role-test"})
+        roles = allowed(action)
+        if roles is None or role in roles:
+            good = status not in (401, 403)
+        else:
+            good = status == (403 if role else 401)
+        if not good or (status == 401 and not told["www-authenticate"].startswith("Bearer")) or told.get("x-request-id") != "role-test":
+            wrong.append((method, path, action, status, body[:200]))
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("role", [None, *ROLES])
+@pytest.mark.parametrize("which", ["leader", "follower"])
+def test_grpc(cluster, secrets, which, role):
+    node = getattr(cluster, which)
+    calls = [(node.http, SERVICE + method, action) for method, action in CALLS.items()]
+    calls += [(address, MANAGEMENT + method, action) for method, action in MANAGED.items() for address in (node.http, node.api)]
+    calls.append((node.http, "/a.model.of.its/Own", "infer"))
+    calls += [(node.http, f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo", "read-server") for version in ("v1", "v1alpha")]
+    calls.append((node.http, "/grpc.health.v1.Health/Check", "probe"))
+    wrong = []
+    for address, path, action in calls:
+        code, roles = called(address, path, secrets.get(role)), allowed(action)
+        if roles is None or role in roles:
+            good = code not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+        else:
+            good = code == (grpc.StatusCode.PERMISSION_DENIED if role else grpc.StatusCode.UNAUTHENTICATED)
+        if not good:
+            wrong.append((address, path, action, code))
+    assert not wrong, wrong
+
+
+def called(address: str, path: str, secret: str | None) -> grpc.StatusCode:
+    with grpc.insecure_channel(address) as channel:
+        metadata = [("authorization", f"Bearer {secret}")] if secret else []
+        stream = path.endswith("StreamInfer")
+        call = (channel.stream_stream if stream else channel.unary_unary)(path)
+        try:
+            list(call(iter([b""]), metadata=metadata, timeout=30)) if stream else call(b"", metadata=metadata, timeout=30)
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+
+def test_what_a_node_relayed_is_recorded_where_it_was_done(cluster, secrets):
+    """One record, at the leader, with the principal, the address and the id that it had at the other node."""
+    headers = cluster.bearer(secrets["operator"]) | {"x-request-id": "relayed"}
+    status, told, _ = cluster.follower.control("/v1/nodes/nothing/drain", "POST", headers=headers)
+    assert (status, told["x-request-id"]) == (404, "relayed")
+
+    def found() -> list:
+        status, _, body = cluster.follower.control("/v1/audit?limit=1000", headers=cluster.bearer())
+        assert status == 200
+        return [record for record in json.loads(body)["items"] if record.get("requestId") == "relayed"]
+
+    until("the record", found)
+    [record] = found()
+    name = secrets["operator"].split("_")[1]
+    assert (record["node"], record["principal"], record["address"]) == (cluster.leader.name, f"token:{name}", "127.0.0.1")
+    status, _, body = cluster.follower.control("/v1/audit?limit=1000", headers=cluster.bearer())
+    assert {record["node"] for record in json.loads(body)["items"]} >= {cluster.leader.name, cluster.follower.name}
+
+    def joined() -> bool:
+        items = json.loads(cluster.follower.control("/v1/audit?limit=1000", headers=cluster.bearer())[2])["items"]
+        return {record["principal"] for record in items if record["action"] == "join"} >= others
+
+    # The leader's own worker joins nobody.
+    others = {"node:a", "node:b", "node:c"} - {f"node:{cluster.leader.name}"}
+    until("every other node to have joined", joined)
