@@ -256,7 +256,7 @@ pub struct Replica {
     model: Arc<dyn Model>,
     /// Requests in flight, and [`DRAINING`]. One word, so that a lease is either counted or refused.
     state: AtomicU32,
-    /// Leases that were given. Beside `state`: the same cache line is written anyway.
+    /// Leases that were given for requests. Beside `state`: the same cache line is written anyway.
     requests: AtomicU64,
     idle: Notify,
     listener: Option<Listener>,
@@ -344,6 +344,13 @@ impl Lease {
     pub fn replica(&self) -> &Arc<Replica> {
         &self.replica
     }
+
+    /// Ends the lease and gives the model to be described. A description counts as no request of the replica.
+    #[must_use]
+    pub fn to_describe(self) -> Arc<dyn Model> {
+        self.replica.requests.fetch_sub(1, Ordering::Relaxed);
+        Arc::clone(&self.replica.model)
+    }
 }
 
 impl Drop for Lease {
@@ -391,6 +398,15 @@ mod tests {
         assert!(replica.acquire().is_none());
         drop(leases);
         assert_eq!((replica.requests(), replica.in_flight()), (3, 0));
+    }
+
+    #[test]
+    fn a_description_counts_as_no_request() {
+        let replicas = LocalReplicas::default();
+        let revision = RevisionId::of(berth_spec::DeploymentName::new("iris").expect("a name"), b"1");
+        let replica = replicas.insert(revision, Arc::new(Nothing(Arc::default())));
+        let model = replica.acquire().expect("a lease").to_describe();
+        assert_eq!((model.platform(), replica.requests(), replica.in_flight()), ("nothing", 0, 0));
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Codec for Describe {
         runner: &mut R,
         _: &mut Upload,
     ) -> Result<LocalOutcome<Self::Answer>, Failure> {
-        Ok(runner.lease().await?.map(|held| Ok(Arc::clone(held.lease.model()))))
+        Ok(runner.lease().await?.map(|held| Ok(held.lease.to_describe())))
     }
 
     fn relayed(&mut self, forwarded: Forwarded) -> Self::Answer {
