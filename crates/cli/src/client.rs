@@ -204,7 +204,7 @@ impl Client {
             ))
         } else if error.is_timeout() {
             Failure::TimedOut(format!("{} did not answer in time", self.base()))
-        } else if self.base().scheme() == "https" && root(error).contains("connection closed") {
+        } else if self.base().scheme() == "https" && is_closed(&root(error)) {
             // With TLS 1.3 a client is refused after its own handshake is done, and the reason may come too late.
             let base = self.base().as_str().trim_end_matches('/');
             Failure::Failed(format!(
@@ -215,6 +215,11 @@ impl Client {
             Failure::doing(format!("cannot talk to {}", self.base()), root(error))
         }
     }
+}
+
+/// True for the words about a connection that the other side closed.
+fn is_closed(words: &str) -> bool {
+    ["connection closed", "broken pipe", "Broken pipe", "onnection reset"].iter().any(|part| words.contains(part))
 }
 
 /// The innermost cause, which says most.

@@ -14,7 +14,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use berth_spec::ClientCertificate;
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 use tokio::{
-    io::AsyncWriteExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     time::{Instant, timeout},
 };
@@ -24,6 +24,12 @@ use super::{Damped, Patience, client_certificate, stream::ClientStream, tls::Por
 
 /// Limit for a handshake. Allows for far and busy clients.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Longest wait for a refused client to close its side.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Bytes that are read of a refused client: room for the head of a request.
+const REFUSED_BYTES: u64 = 16 << 10;
 
 /// First byte of a TLS connection: a record with a handshake.
 const TLS_RECORD: u8 = 22;
@@ -98,9 +104,22 @@ async fn handshake(mut stream: TcpStream, tls: &PortTls) -> io::Result<(ClientSt
         stream.shutdown().await?;
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not speak TLS"));
     }
-    let stream = TlsAcceptor::from(tls.config()).accept(stream).await?;
+    let stream = match TlsAcceptor::from(tls.config()).accept(stream).into_fallible().await {
+        Ok(stream) => stream,
+        Err((error, stream)) => {
+            let _ = timeout(LINGER, leave(stream)).await;
+            return Err(error);
+        }
+    };
     let certificate = client_certificate::of(stream.get_ref().1.peer_certificates());
     Ok((ClientStream::Tls(Box::new(stream)), certificate))
+}
+
+/// Closes a connection after the alert that refuses it. With TLS 1.3 a client sends its request before it hears of the
+/// refusal; bytes that nobody reads would reset the connection, and the client would lose the alert.
+async fn leave(mut stream: TcpStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    tokio::io::copy(&mut stream.take(REFUSED_BYTES), &mut tokio::io::sink()).await.map(drop)
 }
 
 /// Describes a failed handshake for the operator.
