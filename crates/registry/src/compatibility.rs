@@ -8,7 +8,7 @@ use crate::{
     DeploymentManifest, WorkerConfig,
     matrix::Matrix,
     problem::{Problem, Step},
-    settings::UnknownWorkers,
+    settings::DeclaredWorkers,
 };
 
 /// Declared workers, and the matrix.
@@ -17,7 +17,7 @@ pub(crate) struct Fleet<'a> {
     pub(crate) workers: &'a [&'a WorkerConfig],
     /// Some configuration could not be read: that a worker is missing may be its fault.
     pub(crate) is_partial: bool,
-    pub(crate) unknown: UnknownWorkers,
+    pub(crate) declared: DeclaredWorkers,
     pub(crate) matrix: &'a Matrix,
 }
 
@@ -36,9 +36,12 @@ impl Fleet<'_> {
         let wanted = wanted.join(", ");
         if matching.is_empty() {
             let message = format!("no worker in workers/ has {wanted}");
-            let problem = at("/deployment_config/worker_selector", "no-worker", message).remedy(self.nearest(&labels));
-            // Workers may join without a file, unless the registry says that it knows them all.
-            let may_come = self.unknown == UnknownWorkers::Allow || manifest.wanted() == 0 || self.is_partial;
+            let remedy = format!(
+                "{}; where workers join without a file, set workers: elastic in registry.yaml",
+                self.nearest(&labels)
+            );
+            let problem = at("/deployment_config/worker_selector", "no-worker", message).remedy(remedy);
+            let may_come = self.declared == DeclaredWorkers::Elastic || manifest.wanted() == 0 || self.is_partial;
             return vec![if may_come { problem.warning() } else { problem }];
         }
         let version = card.schema_version.as_str();

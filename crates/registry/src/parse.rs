@@ -13,7 +13,7 @@ use crate::{
     DeploymentManifest, SecretFile, WorkerConfig,
     card::is_inside,
     document::{Document, whole},
-    problem::{Problem, Step},
+    problem::{Problem, Severity, Step},
     schema::{self, Finding, SchemaKind},
 };
 
@@ -147,9 +147,38 @@ fn as_reference(finding: Finding) -> Problem {
     problem
 }
 
+/// Fields of the registry's document for what Berth does not do yet: a canary that is not understood would be a full
+/// rollout.
+const LATER: [&str; 10] = [
+    "deployment_strategy",
+    "canary_percentage",
+    "canary_duration",
+    "ab_test",
+    "variants",
+    "traffic_split",
+    "auto_scaling",
+    "min_replicas",
+    "max_replicas",
+    "target_requests_per_second",
+];
+
+fn is_of_later(problem: &Problem) -> bool {
+    let name = problem.path.strip_prefix("deployment_config.").unwrap_or(&problem.path);
+    problem.rule == "unknown-field" && LATER.contains(&name)
+}
+
+fn refuse_later(problem: &mut Problem) {
+    let name = problem.path.rsplit('.').next().unwrap_or_default();
+    problem.message = format!("{name} is not supported, and the version would be rolled out without it");
+    problem.remedy = "remove it: every replica gets the version, one after the other".to_owned();
+    problem.rule = "unsupported-field";
+    problem.severity = Severity::Error;
+}
+
 /// Steps 2 and 3 for one manifest.
 pub(crate) fn manifest(file: &str, text: &str, protocols: Protocols) -> Parsed<DeploymentManifest> {
     let (mut parsed, _) = read((file, text), Step::Manifests, SchemaKind::Deployment, crate::manifest::read);
+    parsed.problems.iter_mut().filter(|problem| is_of_later(problem)).for_each(refuse_later);
     let Some(manifest) = parsed.value.clone() else { return parsed };
     let mut found = Vec::new();
     let mut problem = |step, pointer, rule, message: String, remedy: &str| {

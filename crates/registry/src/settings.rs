@@ -19,6 +19,8 @@ pub const SETTINGS_FILE: &str = "registry.yaml";
 pub struct Settings {
     /// Treatment of workers without a file.
     pub unknown_workers: UnknownWorkers,
+    /// Completeness of `workers/`.
+    pub workers: DeclaredWorkers,
     /// Permits a commit that removes the last deployment.
     pub allow_empty: bool,
     /// Signature requirements.
@@ -43,6 +45,17 @@ pub enum UnknownWorkers {
     Ignore,
     /// Are refused.
     Refuse,
+}
+
+/// Completeness of `workers/`, where validation looks for a worker of each deployment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeclaredWorkers {
+    /// Each deployment matches a file.
+    #[default]
+    Declared,
+    /// Workers without a file come later.
+    Elastic,
 }
 
 /// Signature requirements for commits.
@@ -235,6 +248,10 @@ impl Settings {
             Problem::new(Step::Structure, "settings", SETTINGS_FILE, message).at(place, &path, text).remedy(remedy)
         };
         let mut found = Vec::new();
+        if self.workers == DeclaredWorkers::Elastic && self.unknown_workers != UnknownWorkers::Allow {
+            let message = "workers: elastic expects workers without a file, but unknownWorkers gives them no models";
+            found.push(problem("/workers", message.to_owned(), "remove one of the two"));
+        }
         let Signatures { required, allowed_signers, gpg_keys } = &self.signatures;
         if *required && allowed_signers.is_none() && gpg_keys.is_none() {
             let message = "signatures are required, but no keys are named".to_owned();

@@ -163,7 +163,7 @@ impl ValidationRun<'_> {
         let workers: Vec<&WorkerConfig> =
             local.workers.iter().filter_map(|worker| Some(&worker.value.as_deref()?.config)).collect();
         let is_partial = workers.len() < local.workers.len();
-        let fleet = Fleet { workers: &workers, is_partial, unknown: settings.unknown_workers, matrix: &matrix };
+        let fleet = Fleet { workers: &workers, is_partial, declared: settings.workers, matrix: &matrix };
         for (deployment, parsed) in &deployments {
             let at = |pointer: &str, rule, message| parsed.problem(compatibility::STEP, pointer, rule, message);
             problems.extend(fleet.check(&deployment.manifest, &deployment.card, at));

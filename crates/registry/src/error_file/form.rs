@@ -55,6 +55,8 @@ struct WorkerPart {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct ErrorPart {
     message: String,
+    /// The registry's document leaves it out.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     category: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     attempts: Option<u32>,
@@ -92,6 +94,14 @@ impl ErrorFile {
 
     pub(super) fn message(&self) -> &str {
         &self.error.message
+    }
+
+    /// True if both name one version of the model, as far as they name any.
+    pub(crate) fn is_of_same_version(&self, incident: &Incident) -> bool {
+        let card = self.deployment.as_ref().and_then(|part| part.model_card_ref.as_ref());
+        let held = card.map(|card| (card.repository.as_str(), card.reference.as_str()));
+        let now = incident.card.as_ref().map(|(repository, reference)| (repository.as_str(), reference.as_str()));
+        held.is_none() || now.is_none() || held == now
     }
 
     /// As of when it began.

@@ -35,6 +35,8 @@ pub(super) enum FileAction<'a> {
     New(&'a Incident),
     /// Update it.
     Now(&'a Incident),
+    /// Replace it: the failure is of another version of the model.
+    Other(&'a Incident),
     /// Remove it.
     Over(&'a Subject),
 }
@@ -92,6 +94,7 @@ impl Branch {
         for incident in &observed.incidents {
             match self.errors.get(&incident.subject) {
                 Some(held) if held.file.means(incident) => {}
+                Some(held) if !held.file.is_of_same_version(incident) => turns.push(FileAction::Other(incident)),
                 Some(_) => turns.push(FileAction::Now(incident)),
                 None => new.push(incident),
             }
@@ -124,6 +127,14 @@ impl Branch {
                     told.push(format!("errors: {} is now: {}", about(&incident.subject), one_line(&incident.message)));
                     let text = ErrorFile::of(incident).since(&held.file).to_yaml();
                     edits.push(Edit { path: held.path.clone(), content: Some(text.into_bytes()) });
+                }
+                FileAction::Other(incident) => {
+                    let Some(held) = self.errors.get(&incident.subject) else { continue };
+                    let path = free(&incident.file_name(), &taken);
+                    told.push(format!("errors: {}: {}", about(&incident.subject), one_line(&incident.message)));
+                    taken.insert(path.clone());
+                    edits.push(Edit { path: held.path.clone(), content: None });
+                    edits.push(Edit { path, content: Some(incident.to_yaml().into_bytes()) });
                 }
                 FileAction::Over(subject) => {
                     let Some(held) = self.errors.get(subject) else { continue };

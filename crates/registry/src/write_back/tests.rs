@@ -211,3 +211,39 @@ fn a_name_that_somebody_else_has_is_not_taken() {
     let change = brain.take(at(10)).expect("a change");
     assert_eq!(paths(&change)[0], ("errors/2025-10-28T10-40-00-load-failure-2.yaml", true));
 }
+
+#[test]
+fn another_version_fails_in_a_file_of_its_own() {
+    let failing = |reference: &str, second| {
+        let mut next = observed(ModelState::Failed, &["iris"]);
+        next.incidents[0].card = Some(("https://example.com/iris.git".to_owned(), reference.to_owned()));
+        next.incidents[0].at = at(second);
+        next
+    };
+    let mut brain = WriteBack::new(Duration::ZERO);
+    brain.found(BranchContents::default(), at(0));
+    brain.observed(failing("v1.5.0", 0), at(0));
+    let change = brain.take(at(10)).expect("a change");
+    brain.done(&change, at(10));
+    brain.observed(failing("v1.6.0", 1220), at(1220));
+    let change = brain.take(at(1230)).expect("a change");
+    let errors: Vec<_> = paths(&change).into_iter().filter(|(path, _)| path.starts_with("errors/")).collect();
+    let expected = [
+        ("errors/2025-10-28T10-40-00-load-failure.yaml", false),
+        ("errors/2025-10-28T11-00-20-load-failure.yaml", true),
+    ];
+    assert_eq!(errors, expected);
+    let text = change.edits.iter().find(|edit| edit.path == expected[1].0).and_then(|edit| edit.content.clone());
+    let text = String::from_utf8(text.expect("a file")).expect("text");
+    assert!(text.contains("v1.6.0") && text.contains("2025-10-28T11:00:20") && !text.contains("v1.5.0"), "{text}");
+    brain.done(&change, at(1230));
+    brain.observed(failing("v1.6.0", 1220), at(1300));
+    assert_eq!(brain.wake_at(), None, "the file is the one that stays");
+}
+
+#[test]
+fn the_error_file_of_the_document_is_known() {
+    let text = "timestamp: \"2025-10-28T10:40:00Z\"\nerror_type: model_load_failure\nseverity: high\n\
+                deployment: {id: iris}\nworker: {id: a}\nerror: {message: it raised}\n";
+    assert!(crate::error_file::told_in(text).is_some());
+}

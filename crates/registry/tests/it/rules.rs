@@ -176,6 +176,10 @@ fn workers_that_are_not_there_are_said() {
     let world = World::new();
     world.write("workers/worker-a.yaml", &WORKER.replace("region: eu-west-1\n", "region: us-east-1\n"));
     let report = world.validate();
+    assert_eq!(report.outcome, Outcome::SchemaIncompatibility, "{}", told(&report));
+    assert!(told(&report).contains("set workers: elastic in registry.yaml"), "{}", told(&report));
+    world.write("registry.yaml", "workers: elastic\n");
+    let report = world.validate();
     assert!(report.is_accepted(), "{}", told(&report));
     assert!(
         told(&report).contains("warning: no worker in workers/ has pool=production, region=eu-west-1"),
@@ -183,6 +187,8 @@ fn workers_that_are_not_there_are_said() {
         told(&report)
     );
     assert!(told(&report).contains("the nearest is worker-a, whose region is us-east-1"), "{}", told(&report));
+    world.write("registry.yaml", "unknownWorkers: refuse\nworkers: elastic\n");
+    assert_eq!(world.validate().outcome, Outcome::StructureViolation);
     world.write("registry.yaml", "unknownWorkers: refuse\n");
     assert_eq!(world.validate().outcome, Outcome::SchemaIncompatibility);
     // What is switched off needs no worker.
@@ -347,4 +353,27 @@ fn secrets_are_handed_on_as_they_are() {
         "{}",
         told(&report)
     );
+}
+
+#[test]
+fn fields_that_do_nothing_yet_are_refused() {
+    for field in ["deployment_strategy: canary", "canary_percentage: 5", "ab_test: enabled", "auto_scaling: enabled"] {
+        for text in [format!("{field}\nenabled: true"), "enabled: true".to_owned()] {
+            let world = World::new();
+            let manifest = world.manifest("iris-prod", "v1.2.3").replace("enabled: true", &text);
+            let inside = format!("replicas: 1\n  {field}");
+            let manifest = if text == "enabled: true" { manifest.replace("replicas: 1", &inside) } else { manifest };
+            world.write("models/production/iris-prod.yaml", &manifest);
+            let report = world.validate();
+            assert_eq!(report.outcome, Outcome::InvalidDeploymentManifest, "{field}: {}", told(&report));
+            assert!(told(&report).contains("is not supported"), "{field}: {}", told(&report));
+        }
+    }
+    // Any other field is a warning still, and one of these names elsewhere is nobody's mistake.
+    let world = World::new();
+    let manifest =
+        world.manifest("iris-prod", "v1.2.3").replace("metadata:", "colour: red\nmetadata:\n  variants: two");
+    world.write("models/production/iris-prod.yaml", &manifest);
+    let report = world.validate();
+    assert!(report.is_accepted() && told(&report).contains("colour is not a field"), "{}", told(&report));
 }
