@@ -51,7 +51,10 @@ impl RequestId {
         for (at, digit) in digits.iter_mut().enumerate() {
             *digit = b"0123456789abcdef"[(number >> (4 * at) & 0xF) as usize];
         }
-        Self(HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("0")))
+        let mut value = HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("0"));
+        // No value comes twice: HTTP/2 shall keep it out of the tables of both sides, where it would push others out.
+        value.set_sensitive(true);
+        Self(value)
     }
 
     /// Writes it among the headers of an answer.
