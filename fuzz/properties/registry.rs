@@ -1,13 +1,16 @@
 //! What must hold for any text as a document of a registry or of a model repository.
 
+use std::sync::LazyLock;
+
 use berth_git::Protocols;
 use berth_registry::{CardRules, Matrix, Problem, Settings, check_card};
+
+static MATRIX: LazyLock<Matrix> = LazyLock::new(Matrix::embedded);
 
 /// Nothing panics; what is refused has a problem, and every problem has words and a place that is in the text.
 pub(crate) fn registry(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let matrix = Matrix::embedded();
-    let rules = CardRules { matrix: &matrix, today: "2026-11-22", protocols: Protocols::default() };
+    let rules = CardRules { matrix: &MATRIX, today: "2026-11-22", protocols: Protocols::default() };
     let checked = check_card(text, "model-card.yaml", &rules);
     assert!(checked.card.is_some() || !checked.problems.is_empty());
     told(&checked.problems, text);

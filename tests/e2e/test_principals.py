@@ -94,7 +94,7 @@ def test_tokens_of_an_issuer(asking, issuer):
         assert "expiresAt" in me["status"]
     token, stranger = issuer.token(groups=["ml"]), issuer.token(groups=["x"])
     bearer = {"authorization": f"Bearer {token}"}
-    assert asking.post("/v2/models/iris/infer", IRIS, bearer)[0] == 200
+    until("the model to answer", lambda: asking.post("/v2/models/iris/infer", IRIS, bearer)[0] == 200)
     assert asking.post("/v2/models/sentiment/infer", IRIS, bearer)[0] == 404, "out of reach looks like missing"
     assert asking.control("/v1/deployments", headers=bearer)[0] == 403
     assert called(asking.http, "ServerMetadata", token) == grpc.StatusCode.OK
@@ -379,3 +379,75 @@ def test_logins_are_kept(asking, tmp_path):
     assert "start a server" in (ada.run("get", "nodes", code=1) or ada.stderr)
     words = {"_CLAP_COMPLETE_INDEX": "3", "_CLAP_IFS": "\n", "COMPLETE": "bash"}
     assert ada.run("--", "berth", "context", "use", "s", **words).split() == ["seen"]
+
+
+def test_logins_at_an_issuer(asking, issuer, tmp_path):
+    """By a code for a browser elsewhere; the token is renewed when it ends, once for all who need it."""
+    asking.start_with(rules(issuer))
+    ada = Person(tmp_path)
+    api, http = f"http://{asking.api}", f"http://{asking.http}"
+    issuer.login = {"groups": ["admins"]}
+    until("the issuer's keys", lambda: asking.who(issuer.token(groups=["ml"]))[0] == 200)
+    login = ["login", api, "--http", http, "--oidc", issuer.url, "--context", "prod"]
+    for error, says in (("access_denied", "refused at the issuer"), ("expired_token", "has expired"), ("unauthorized_client", "unauthorized_client")):
+        issuer.polls = [error]
+        ada.run(*login, code=1)
+        assert says in ada.stderr and not ada.config.exists(), ada.stderr
+    issuer.polls = ["authorization_pending"]
+    said = ada.run(*login)
+    assert "oidc:ada" in said and "WDJB-MJHT" in ada.stderr and f"{issuer.url}/activate?user_code=WDJB-MJHT" in ada.stderr
+    assert issuer.forms[-1]["device_code"] == "of-a-device" and {"scope": "openid offline_access"}.items() <= issuer.forms[0].items()
+    tokens = ada.config.parent / "tokens"
+    assert {path.stat().st_mode & 0o777 for path in tokens.iterdir()} == {0o600}
+    assert "refresh-" not in ada.config.read_text() + ada.run("context", "show")
+    asked = len(issuer.forms)
+    assert "oidc:ada" in ada.run("whoami") and len(issuer.forms) == asked, "it holds for a while"
+
+    # It ends soon: commands at once renew it once.
+    issuer.lasts = 30
+    ada.run(*login)
+    issuer.lasts, asked = 600, len(issuer.forms)
+    with ThreadPoolExecutor(8) as pool:
+        assert all("oidc:ada" in said for said in pool.map(lambda _: ada.run("whoami"), range(8)))
+    assert [form["grant_type"] for form in issuer.forms[asked:]] == ["refresh_token"]
+    ada.run("context", "rename", "prod", "production")
+
+    # The issuer is away: as long as the token holds that is nobody's trouble.
+    issuer.lasts = 30
+    ada.run(*login)
+    issuer.away = True
+    assert "oidc:ada" in ada.run("whoami")
+    issuer.away, issuer.refresh = False, set()
+    assert "oidc:ada" in ada.run("whoami"), "a refusal, too"
+    issuer.lasts = -600
+    ada.run(*login, code=1)
+    assert "expired" in ada.stderr or "a token is needed" in ada.stderr, ada.stderr
+
+    # It has ended, and so has the login.
+    file = tokens / ".prod.login"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"ends": 1}))
+    ada.run("whoami", code=1)
+    assert "has ended" in ada.stderr and "it was used before" in ada.stderr, ada.stderr
+    issuer.away = True
+    ada.run("whoami", code=1)
+    assert "cannot renew it now" in ada.stderr or "503" in ada.stderr, ada.stderr
+    issuer.away = False
+    assert "oidc:ada" in ada.run("whoami", "--context", "production")
+    ada.run("context", "delete", "prod", "production")
+    assert list(tokens.iterdir()) == []
+
+
+def test_a_login_with_the_secret_of_a_client(asking, issuer, tmp_path):
+    asking.start_with(rules(issuer))
+    ada, file = Person(tmp_path), tmp_path / "client-secret"
+    issuer.login, issuer.secret = {"groups": ["admins"]}, "s3cret of/a client"
+    file.write_text(issuer.secret + "\n")
+    until("the issuer's keys", lambda: asking.who(issuer.token(groups=["ml"]))[0] == 200)
+    login = ["login", f"http://{asking.api}", "--oidc", issuer.url]
+    ada.run(*login, code=1)
+    assert "a secret is needed" in ada.stderr
+    assert "oidc:ada" in ada.run(*login, "--oidc-client-secret-file", str(file))
+    kept = "".join(path.read_text() for path in ada.config.parent.rglob("*") if path.is_file())
+    assert issuer.secret not in kept and "client-secret" in kept
+    ada.run("login", f"http://{asking.api}", "--oidc", "http://login.example.org", code=2)
+    assert "https://" in ada.stderr

@@ -88,6 +88,24 @@ def test_a_runtime_is_started_and_started_again(berth, tmp_path):
     assert gone(pids(berth)[1])
 
 
+def test_a_model_server_isolates_nothing_and_says_so(berth, tmp_path):
+    spec = {"command": [BERTH, "testing", "runtime", "--listen", "127.0.0.1:{port}"], "formats": ["scripted"]}
+    berth.start("--runtime", declared(tmp_path, spec))
+    fenced, plain = (model(name, "scripted", "runtime:SIZE_1000?type=T") for name in ("fenced", "plain"))
+    fenced["spec"] |= {"runtime": {"isolation": "sandbox"}, "replicas": 1}
+    plain["spec"]["runtime"] = {"isolation": "none"}
+    berth.apply(fenced, plain)
+    assert predicted(berth, "plain", [1.0]) == 1.0
+    explained = until("the reason", lambda: b"runs all its models in one process" in (said := berth.control("/v1/deployments/fenced/explain")[2]) and json.loads(said))
+    assert [worker["rejection"]["reason"] for worker in explained["workers"]] == ["Isolation"], explained
+    assert berth.infer("fenced", rows([1.0]))[0] == 503
+    nodes = json.loads(berth.control("/v1/nodes")[2])["items"]
+    offers = {runtime["name"]: runtime["isolation"] for runtime in nodes[0]["status"]["capacity"]["runtimes"]}
+    assert offers["started"] == "none" and offers["onnx"] in ("process", "sandbox"), offers
+    shown = subprocess.run([BERTH, "describe", f"node/{nodes[0]['metadata']['name']}", "--api", f"http://{berth.api}"], capture_output=True, text=True, timeout=60)
+    assert "started none (this model server runs all its models in one process" in " ".join(shown.stdout.split()), shown
+
+
 def test_a_runtime_that_cannot_start_says_why(berth, tmp_path):
     script = "echo there is no such model server here >&2; exit 7"
     spec = {"command": ["/bin/sh", "-c", script], "formats": ["*"], "startTimeout": "3s"}

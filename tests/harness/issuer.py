@@ -6,7 +6,10 @@ import base64
 import hashlib
 import hmac
 import json
+import secrets
+import threading
 import time
+from urllib.parse import parse_qsl, quote_plus
 
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
@@ -62,24 +65,62 @@ class Key:
 
 
 class Issuer(HttpServer):
-    """Its keys by name; `away` makes it answer nothing of use; `asked` counts how often its keys were fetched."""
+    """Its keys by name; `away` makes it answer nothing of use; `asked` counts how often its keys were fetched.
+
+    Devices log in (RFC 8628): `polls` are the answers to their polls, one after the other, and tokens come once there are none
+    left. `lasts` and `login` are seconds and claims of the tokens that it gives. Refresh tokens hold once, as with issuers that
+    look for theft; `forms` are the requests of clients, and `secret` is the one that they must know.
+    """
 
     def __init__(self, port: int = 0, **keys: Key):
         self.keys, self.away, self.asked = keys, False, 0
+        self.polls, self.lasts, self.login, self.secret = [], 600, {}, None
+        self.forms, self.refresh, self.lock = [], set(), threading.Lock()
         super().__init__(port)
 
     def answer(self, request: Request) -> Answer:
         if self.away:
             return Answer(503)
         if request.path == "/.well-known/openid-configuration":
-            return self.told({"issuer": self.url, "jwks_uri": f"{self.url}/keys"})
+            endpoints = {"token_endpoint": f"{self.url}/token", "device_authorization_endpoint": f"{self.url}/device"}
+            return self.told({"issuer": self.url, "jwks_uri": f"{self.url}/keys"} | endpoints)
         if request.path == "/keys":
             self.asked += 1
             return self.told({"keys": [key.jwk(kid) for kid, key in self.keys.items()]})
+        if request.method == "POST" and request.path in ("/device", "/token"):
+            with self.lock:
+                return self.client(request.path, dict(parse_qsl(request.body.decode())), request.headers.get("authorization"))
         return Answer(404)
 
-    def told(self, document: dict) -> Answer:
-        return Answer(200, {"content-type": "application/json", "cache-control": "max-age=3600"}, json.dumps(document).encode())
+    def client(self, path: str, form: dict, authorization: str | None) -> Answer:
+        self.forms.append(form)
+        if form.get("client_id") != "berth":
+            return self.told({"error": "invalid_client"}, 401)
+        if self.secret and authorization != "Basic " + base64.b64encode(f"berth:{quote_plus(self.secret)}".encode()).decode():
+            return self.told({"error": "invalid_client", "error_description": "a secret is needed"}, 401)
+        if path == "/device":
+            page = f"{self.url}/activate"
+            code = {"device_code": "of-a-device", "user_code": "WDJB-MJHT", "expires_in": 600, "interval": 1}
+            return self.told(code | {"verification_uri": page, "verification_uri_complete": f"{page}?user_code=WDJB-MJHT"})
+        if form["grant_type"] == "refresh_token":
+            if form["refresh_token"] not in self.refresh:
+                return self.told({"error": "invalid_grant", "error_description": "it was used before"}, 400)
+            self.refresh.remove(form["refresh_token"])
+            return self.gives()
+        assert form["grant_type"] == "urn:ietf:params:oauth:grant-type:device_code" and form["device_code"] == "of-a-device", form
+        if self.polls:
+            return self.told({"error": self.polls.pop(0)}, 400)
+        return self.gives()
+
+    def gives(self) -> Answer:
+        refresh = f"refresh-{secrets.token_hex(16)}"
+        self.refresh.add(refresh)
+        token = self.token(**self.login, exp=int(time.time()) + self.lasts)
+        tokens = {"access_token": f"opaque-{secrets.token_hex(16)}", "id_token": token, "refresh_token": refresh}
+        return self.told(tokens | {"token_type": "Bearer", "expires_in": self.lasts})
+
+    def told(self, document: dict, status: int = 200) -> Answer:
+        return Answer(status, {"content-type": "application/json", "cache-control": "max-age=3600"}, json.dumps(document).encode())
 
     def claims(self, **claims) -> dict:
         now = int(time.time())

@@ -15,16 +15,20 @@ use crate::{
 };
 
 /// A target, the test program that has it, and the parser.
-const TARGETS: [(&str, &str, &str); 9] = [
+const TARGETS: [(&str, &str, &str); 13] = [
+    ("http", "mesh it", "connections to the inference port: HTTP/1.1 and HTTP/2, heads and paths"),
     ("token", "wire it", "tokens of strangers, JWT among them"),
     ("jwks", "wire it", "keys of issuers"),
     ("oip_json", "mesh it", "requests in JSON"),
     ("binary_body", "mesh it", "requests with binary tensors"),
     ("grpc_contents", "mesh it", "requests over gRPC"),
     ("manifest", "spec it", "manifests in YAML"),
+    ("registry", "registry it", "model cards and settings of registries"),
     ("git_url", "git it", "places of Git repositories, tags and commits"),
     ("secrets", "secrets it", "files of secrets"),
     ("frame", "worker it", "frames of models' processes"),
+    ("fleet", "wire it", "words of other nodes on their streams"),
+    ("gossip", "peer it", "datagrams of gossip, once they are opened"),
 ];
 
 /// Targets and cases.

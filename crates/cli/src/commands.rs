@@ -100,7 +100,7 @@ async fn ask(command: Command) -> Result<(), Failure> {
 }
 
 /// Runs a client command on one thread: it mostly waits.
-fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -16,7 +16,7 @@ use std::{
 use berth_spec::Secret;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, oidc::Login};
 
 /// The variable that names the file of contexts.
 const FILE: &str = "BERTH_CLIENT_CONFIG";
@@ -128,9 +128,18 @@ impl Contexts {
         })
     }
 
-    /// Puts a context in the place of its namesake, or behind the others. Its token goes into a file that only its owner reads.
-    pub(crate) fn keep(&mut self, mut context: Context, token: Option<&Secret>) -> Result<(), Failure> {
+    /// Puts a context in the place of its namesake, or behind the others. Its token goes into a file that only its owner reads, and
+    /// the login that renews it into another.
+    pub(crate) fn keep(
+        &mut self,
+        mut context: Context,
+        token: Option<&Secret>,
+        login: Option<&Login>,
+    ) -> Result<(), Failure> {
         self.forget_token(&context.name)?;
+        if let Some(login) = login {
+            login.write(&Self::login_file(&context.name)?)?;
+        }
         if let Some(token) = token {
             let file = Self::token_file(&context.name)?;
             write(&file, &format!("{}\n", token.expose().trim()))?;
@@ -162,9 +171,10 @@ impl Contexts {
         let token = context.token_file.take().filter(|file| Self::token_file(name).is_ok_and(|own| own == *file));
         let token = token.map(|file| fs_err::read_to_string(file).map(Secret::new)).transpose()?;
         let was_current = self.current.as_deref() == Some(name);
+        let login = Login::read(&Self::login_file(name)?)?;
         self.delete(name)?;
         context.name = new.to_owned();
-        self.keep(context, token.as_ref())?;
+        self.keep(context, token.as_ref(), login.as_ref())?;
         if was_current {
             self.current = Some(new.to_owned());
         }
@@ -181,12 +191,48 @@ impl Contexts {
         Ok(Self::path()?.with_file_name("tokens").join(name))
     }
 
-    fn forget_token(&self, name: &str) -> Result<(), Failure> {
-        match fs_err::remove_file(Self::token_file(name)?) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
+    /// The file of a login. No context has a name that begins so.
+    fn login_file(name: &str) -> Result<PathBuf, Failure> {
+        Ok(Self::path()?.with_file_name("tokens").join(format!(".{name}.login")))
     }
+
+    fn forget_token(&self, name: &str) -> Result<(), Failure> {
+        let login = Self::login_file(name)?;
+        let lock = lock_of(&login);
+        for file in [Self::token_file(name)?, login, lock] {
+            match fs_err::remove_file(file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Renews the token of a context that was logged in at an issuer, if it is about to end.
+///
+/// # Errors
+/// The login has ended, or the issuer cannot be reached.
+pub(crate) async fn renew(context: &Context) -> Result<(), Failure> {
+    let Some(token) = &context.token_file else { return Ok(()) };
+    if *token != Contexts::token_file(&context.name)? {
+        return Ok(());
+    }
+    Login::renew(&Contexts::login_file(&context.name)?, token).await
+}
+
+fn lock_of(file: &Path) -> PathBuf {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(".lock");
+    file.with_file_name(name)
+}
+
+/// Waits until no other process of this user changes a file; until the answer is dropped.
+pub(crate) fn lock(file: &Path) -> Result<std::fs::File, Failure> {
+    let path = lock_of(file);
+    let lock = std::fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+    lock.lock().map_err(|error| Failure::doing(format!("{} cannot be locked", path.display()), error))?;
+    Ok(lock)
 }
 
 /// Checks the name of a context, which is also the name of a file.
@@ -201,7 +247,7 @@ pub(crate) fn valid(name: &str) -> Result<(), Failure> {
 }
 
 /// Writes a file that its owner alone can read, whole or not at all.
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     if let Some(folder) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }

@@ -20,6 +20,7 @@ mod files;
 mod management;
 mod modelmesh;
 mod node;
+mod oidc;
 mod privacy;
 #[cfg(test)]
 mod reference;

@@ -141,6 +141,11 @@ impl Drop for InFlight {
 }
 
 impl Endpoints {
+    /// The number of other nodes that have it.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// The endpoints of a route; what is known of them from `before` is kept. `None` where there are none.
     pub(crate) fn of<'a>(
         (revision, version): (&RevisionId, &str),

@@ -41,6 +41,11 @@ pub trait Model: Send + Sync + 'static {
         deadline: Instant,
     ) -> BoxFuture<'_, Result<Vec<berth_spec::Tensor>, InferError>>;
 
+    /// The most requests at once, where the model does not bound them itself: further ones are not given to it.
+    fn bound(&self) -> Option<u32> {
+        None
+    }
+
     /// True if the model answers JSON documents of its own kind, by [`call`](Self::call).
     fn has_json(&self) -> bool {
         false
@@ -285,6 +290,11 @@ impl Replica {
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// The model's bound on requests at once, where there are more.
+    pub(crate) fn overfull(&self) -> Option<u32> {
+        self.model.bound().filter(|most| self.in_flight() > *most)
     }
 
     /// No new leases are given.

@@ -206,6 +206,15 @@ impl Resolved {
         Some(Self { targets, ..self.clone() })
     }
 
+    /// The most requests at once in all replicas together, as far as this gateway knows them. Each holds its own part of it.
+    pub(crate) fn bound(&self) -> Option<u32> {
+        let max = self.terms.concurrency.max?;
+        let elsewhere = |target: &Target| target.endpoints.as_ref().map_or(0, |endpoints| endpoints.len());
+        let copies = self.targets.iter().map(|target| usize::from(target.replica.is_some()) + elsewhere(target));
+        let copies = u32::try_from(copies.sum::<usize>()).unwrap_or(u32::MAX);
+        Some(max.saturating_mul(copies.max(1)))
+    }
+
     /// The state of a deployment that was deleted: who was let in before may still have a replica until it drains. It
     /// holds none itself, as a deleted entry is freed some time later.
     pub(crate) fn gone(&self) -> Self {

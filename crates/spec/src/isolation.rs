@@ -31,6 +31,15 @@ impl Isolation {
     }
 }
 
+/// The isolation that a runtime can give its models on a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IsolationOffer {
+    /// The strongest level.
+    pub most: Isolation,
+    /// For people: what a stronger one lacks; empty: this is the strongest that there is.
+    pub lacks: String,
+}
+
 impl fmt::Display for Isolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -89,7 +89,7 @@ pub use event::Event;
 pub use format::{FormatSupport, ModelFormat};
 pub use id::{DeploymentName, Digest, Generation, NameKey, Namespace, RevisionId, WorkerId};
 pub use inference::{InferError, InferRequest, InferResponse, Violation};
-pub use isolation::Isolation;
+pub use isolation::{Isolation, IsolationOffer};
 pub use limits::{UseLimit, UseLimits};
 pub use member::{Cordon, Epoch, GatewayId, Health, Member, Roles};
 pub use opaque::OpaqueModel;

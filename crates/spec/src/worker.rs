@@ -8,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteSize, FormatSupport, ModelFormat, Time, WorkerId, WorkerLimits,
+    ByteSize, FormatSupport, Isolation, IsolationOffer, ModelFormat, Time, WorkerId, WorkerLimits,
     deployment::GpuNeed,
     member::{REGION, ZONE},
 };
@@ -81,6 +81,8 @@ pub struct RuntimeInfo {
     pub device_memory: Option<ByteSize>,
     /// The memory to set aside for a model of which nothing is known yet; `None`: the planner's default.
     pub default_size: Option<ByteSize>,
+    /// The isolation that it can give its models; `None`: nothing is said of it, and loads tell.
+    pub isolation: Option<IsolationOffer>,
 }
 
 impl RuntimeInfo {
@@ -101,6 +103,12 @@ impl RuntimeInfo {
     #[must_use]
     pub fn takes(&self, format: &ModelFormat) -> bool {
         self.formats.iter().any(|taken| taken.takes(format))
+    }
+
+    /// The offer of isolation, where it is less than a deployment asks for.
+    #[must_use]
+    pub fn less_than(&self, asked: Option<Isolation>) -> Option<&IsolationOffer> {
+        self.isolation.as_ref().filter(|offer| asked.is_some_and(|asked| asked > offer.most))
     }
 
     /// Tests for limits of its own.

@@ -12,6 +12,7 @@ use crate::{
     client::{ApiArgs, ConnectArgs},
     contexts::{self, Context, Contexts},
     failure::Failure,
+    oidc::OidcArgs,
     terminal,
 };
 
@@ -23,7 +24,8 @@ const GATEWAY_PORT: u16 = 8080;
   berth login https://berth.example.org:8081 --token-file -              the token from standard input
   berth login berth-a:8081,berth-b:8081 --ca ca.pem --token-file t --context prod
   berth login https://localhost:8081 --ca ca.pem --client-cert ada.pem --client-key ada.key
-  oidc-tool token | berth login https://berth.example.org:8081 --token-file -
+  berth login https://berth.example.org:8081 --oidc https://login.example.org/realms/ml
+                                         a code for a browser on any machine; the token is renewed by itself
 
 The context is kept in ~/.config/berth/config.yaml (BERTH_CLIENT_CONFIG names another file) and is the current one then. The token
 is kept in a file beside it that only you can read; files of CA and certificate are named there and stay where they are.")]
@@ -39,11 +41,12 @@ pub(crate) struct LoginArgs {
     namespace: Option<Namespace>,
     #[command(flatten)]
     connect: ConnectArgs,
+    #[command(flatten)]
+    oidc: OidcArgs,
 }
 
 pub(crate) async fn run(args: LoginArgs) -> Result<(), Failure> {
-    let token = args.connect.given_token()?;
-    let connect = args.connect.clone().with_token(token.clone());
+    let connect = &args.connect;
     let addresses = args.api.split(',').map(str::trim).filter(|text| !text.is_empty());
     let addresses = addresses.map(|text| connect.address(text)).collect::<Result<Vec<Url>, _>>()?;
     let Some(first) = addresses.first() else {
@@ -59,6 +62,11 @@ pub(crate) async fn run(args: LoginArgs) -> Result<(), Failure> {
         Some(http) => connect.address(http)?,
         None => gateway_of(first),
     };
+    let (login, token) = match args.oidc.log_in().await? {
+        Some((login, token)) => (Some(login), Some(token)),
+        None => (None, args.connect.given_token()?),
+    };
+    let connect = args.connect.clone().with_token(token.clone());
     let api = addresses.iter().map(|url| url.as_str().trim_end_matches('/')).collect::<Vec<_>>().join(",");
     let me: PrincipalView = ApiArgs { api: api.clone(), connect: connect.clone() }.client()?.get(&["whoami"]).await?;
     let [ca, client_cert, client_key] = connect.files().map(|file| file.map(absolute));
@@ -73,7 +81,7 @@ pub(crate) async fn run(args: LoginArgs) -> Result<(), Failure> {
         namespace: args.namespace.map(|namespace| namespace.to_string()),
     };
     let mut all = Contexts::read()?;
-    all.keep(context, token.as_ref())?;
+    all.keep(context, token.as_ref(), login.as_ref())?;
     all.current = Some(name.clone());
     all.write()?;
     Ok(terminal::print(&format!("{}\ncontext {name} is kept, and is the current one", described(&me)))?)

@@ -225,6 +225,7 @@ fn about(node: &NodeView) -> Vec<(&'static str, String)> {
             ("Models", format!("{} (ready/held)", models(capacity))),
             ("Load", format!("{} requests/min, {} loads wait", capacity.requests_per_minute, capacity.load_queue)),
             ("Runtimes", or_dash(&runtimes(&capacity.runtimes).join(", "))),
+            ("Isolation", or_dash(&isolation(&capacity.runtimes).join("; "))),
             ("Model cards", or_dash(&capacity.schema_versions.join(", "))),
         ]);
     }
@@ -266,6 +267,19 @@ fn runtimes(runtimes: &[RuntimeView]) -> Vec<String> {
         format!("{} ({}{limits})", runtime.name, runtime.formats.join(", "))
     };
     runtimes.iter().map(one).collect()
+}
+
+/// The strongest isolation of each runtime's models: `python up to sandbox; mlserver none (…)`.
+fn isolation(runtimes: &[RuntimeView]) -> Vec<String> {
+    let one = |runtime: &RuntimeView| {
+        let most = match runtime.isolation.as_deref()? {
+            "none" => "none".to_owned(),
+            most => format!("up to {most}"),
+        };
+        let lacks = runtime.isolation_lacks.as_ref().map(|lacks| format!(" ({lacks})")).unwrap_or_default();
+        Some(format!("{} {most}{lacks}", runtime.name))
+    };
+    runtimes.iter().filter_map(one).collect()
 }
 
 /// Registry's terms in words: `at most 5 models, 16GiB; evicts by lru`.

@@ -13,7 +13,7 @@ const IDENTITY: [&str; 4] = ["token", "token_file", "client_cert", "client_key"]
 /// The definitions with the values of the context that is in force; `None`: the command takes none, or none is in force.
 ///
 /// # Errors
-/// The named context does not exist, or the file of contexts cannot be read.
+/// The named context does not exist, the file of contexts cannot be read, or the context's login has ended.
 pub(super) fn layered(matches: &ArgMatches) -> Result<Option<Command>, Failure> {
     let (path, leaf) = leaf(matches);
     let command = args::command();
@@ -32,6 +32,9 @@ pub(super) fn layered(matches: &ArgMatches) -> Result<Option<Command>, Failure> 
     let named = leaf.get_one::<String>("context").map(String::as_str);
     let Some(context) = contexts::in_force(named, ADDRESSES.into_iter().any(said))? else { return Ok(None) };
     let identified = IDENTITY.into_iter().any(said);
+    if !identified {
+        crate::commands::block_on(contexts::renew(&context))?;
+    }
     let values: Vec<(Id, String)> = defined
         .get_arguments()
         .filter(|arg| !(identified && IDENTITY.iter().any(|id| arg.get_id() == id)))

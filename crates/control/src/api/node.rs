@@ -194,6 +194,8 @@ fn runtime(runtime: &RuntimeInfo) -> RuntimeView {
         memory: runtime.memory.map(|memory| memory.0),
         max_models: runtime.max_models,
         device_memory: runtime.device_memory.map(|memory| memory.0),
+        isolation: runtime.isolation.as_ref().map(|offer| offer.most.to_string()),
+        isolation_lacks: runtime.isolation.as_ref().map(|offer| offer.lacks.clone()).filter(|lacks| !lacks.is_empty()),
     }
 }
 

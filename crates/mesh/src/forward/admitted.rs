@@ -28,7 +28,7 @@ use crate::{
         run::Codec,
         runner::{Held, LocalOutcome, Runner, Running},
     },
-    local::Model,
+    local::{Model, Replica},
     metrics::{Outcome, Protocol},
     not_run::NotRun,
     quota::metered::Metered,
@@ -64,8 +64,8 @@ pub(crate) struct Admitted<'a> {
     permit: Option<Permit>,
     /// Limits that it counts against.
     metered: Option<Arc<Metered>>,
-    /// The own replica could not answer, and another node may.
-    left_here: bool,
+    /// Why the own replica could not answer, where another node may.
+    left_here: Option<NotRun>,
     /// True for an inference; false for a question about a model.
     counted: bool,
     /// The alias by which it came.
@@ -93,8 +93,8 @@ impl Forwarded {
 impl Admitted<'_> {
     /// Where the request goes; waits where nothing is ready. The first time before the body is read.
     pub(super) async fn next(&mut self, retries: &mut RetryState) -> Result<NextTarget, InferError> {
-        if std::mem::take(&mut self.left_here) {
-            retries.leave_here();
+        if let Some(why) = self.left_here.take() {
+            retries.leave_here(why);
         }
         let next = retries.next(&self.context).await;
         next.map_err(|error| self.failed(error))
@@ -161,7 +161,7 @@ impl Admitted<'_> {
         }
     }
 
-    /// Counts an inference as in flight, if the deployment takes one more.
+    /// Counts an inference as in flight, if the deployment's replicas together take one more.
     fn run(&self) -> Result<Option<Running>, InferError> {
         if !self.counted {
             return Ok(None);
@@ -169,17 +169,25 @@ impl Admitted<'_> {
         let running = Running::enter(&self.context.entry);
         // What was said of it before, while it waited or its body came, did not say that it is in flight.
         self.context.stack.demand.list(&self.context.entry);
-        let max = self.context.entry.route().terms.concurrency.max;
-        match max.filter(|max| running.before >= *max) {
+        match self.context.entry.route().bound().filter(|max| running.before >= *max) {
             Some(max) => Err(full(&self.context.entry, max)),
             None => Ok(Some(running)),
+        }
+    }
+
+    /// Counts an inference as in flight in a replica of this node, if that takes one more.
+    fn run_in(&self, replica: &Replica) -> Result<Option<Running>, InferError> {
+        match replica.overfull().filter(|_| self.counted) {
+            Some(max) => Err(full(&self.context.entry, max)),
+            None => self.run(),
         }
     }
 
     /// An error of the own replica: fine if the request goes on elsewhere.
     fn failed_here(&mut self, error: InferError) -> Result<(), InferError> {
         if self.target.as_ref().is_some_and(|target| self.context.leaves(target, &error)) {
-            self.left_here = true;
+            let is_full = matches!(error, InferError::Shed { reason: Shed::QueueFull, .. });
+            self.left_here = Some(if is_full { NotRun::Full } else { MOVED });
             return Ok(());
         }
         Err(self.failed(error))
@@ -293,12 +301,12 @@ impl Runner for Admitted<'_> {
             }
         };
         self.revision = Some(leased.lease.replica().revision().clone());
-        match self.run() {
+        match self.run_in(leased.lease.replica()) {
             Ok(running) => {
                 let Leased { lease, version } = leased;
                 Ok(LocalOutcome::Answered(Held { lease, version, _running: running }))
             }
-            Err(full) => Err(self.failed(full)),
+            Err(full) => self.failed_here(full).map(|()| LocalOutcome::Moved(MOVED)),
         }
     }
 
@@ -344,7 +352,7 @@ impl Stack {
             outcome: Outcome::Cancelled,
             permit: Some(permit),
             metered: None,
-            left_here: false,
+            left_here: None,
             counted: false,
             via,
             revision: None,
@@ -375,9 +383,7 @@ impl Stack {
             let metered = self.meter(asker, Some((&entry, &route.terms.limits)), (headers, started))?;
             let permit = permit.metered(metered.clone());
             self.demand.touch(&entry, started);
-            if let Some(max) =
-                route.terms.concurrency.max.filter(|max| entry.hot().usage.in_flight.load(Relaxed) >= *max)
-            {
+            if let Some(max) = route.bound().filter(|max| entry.hot().usage.in_flight.load(Relaxed) >= *max) {
                 return Err(full(&entry, max));
             }
             let otherwise = if call.exchange { self.limits.deadline } else { route.terms.timeout };
@@ -402,7 +408,7 @@ impl Stack {
                 outcome: Outcome::Cancelled,
                 permit: Some(permit),
                 metered,
-                left_here: false,
+                left_here: None,
                 counted: true,
                 via,
                 revision: None,

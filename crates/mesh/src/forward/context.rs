@@ -35,7 +35,7 @@ impl RequestContext<'_> {
     pub(crate) fn leaves(&self, here: &LocalTarget, error: &InferError) -> bool {
         let Some(forwarding) = self.stack.forwarding.as_deref() else { return false };
         let again = match error {
-            InferError::Shed { reason: Shed::Unavailable, .. } => true,
+            InferError::Shed { reason: Shed::Unavailable | Shed::QueueFull, .. } => true,
             InferError::Lost(_) => self.entry.route().terms.idempotent,
             _ => false,
         };

@@ -50,7 +50,7 @@ pub(crate) struct RetryState {
     /// The number of times that it may have been run.
     sends: u32,
     begun: bool,
-    /// The last endpoint that was asked has all the requests that it takes.
+    /// The last replica that was asked has all the requests that it takes.
     full: bool,
 }
 
@@ -160,7 +160,8 @@ impl RetryState {
     }
 
     /// Goes on elsewhere: the own replica was tried.
-    pub(crate) fn leave_here(&mut self) {
+    pub(crate) fn leave_here(&mut self, why: NotRun) {
+        self.full = why == NotRun::Full;
         self.tried.add_here();
     }
 

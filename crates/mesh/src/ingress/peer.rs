@@ -306,6 +306,9 @@ impl Runner for PeerRun<'_> {
         let Some(lease) = self.replica.acquire().or_else(again) else {
             return Ok(LocalOutcome::Moved(NotRun::Draining));
         };
+        if lease.replica().overfull().is_some() {
+            return Ok(LocalOutcome::Moved(NotRun::Full));
+        }
         Ok(LocalOutcome::Answered(Held { lease, version: Arc::clone(&self.asked.version), _running: None }))
     }
 

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -63,6 +63,8 @@ pub(crate) struct Echo {
     pub(crate) unloaded: AtomicBool,
     /// Its queue takes nothing.
     pub(crate) full: AtomicBool,
+    /// Requests at once; 0: any number.
+    pub(crate) bound: AtomicU32,
     pub(crate) runs: AtomicU64,
     pub(crate) started: Semaphore,
 }
@@ -85,6 +87,7 @@ impl Echo {
             gate: Semaphore::new(0),
             unloaded: AtomicBool::new(false),
             full: AtomicBool::new(false),
+            bound: AtomicU32::new(0),
             runs: AtomicU64::new(0),
             started: Semaphore::new(0),
         })
@@ -103,6 +106,10 @@ impl Model for Echo {
 
     fn platform(&self) -> &'static str {
         "echo_echo"
+    }
+
+    fn bound(&self) -> Option<u32> {
+        Some(self.bound.load(Ordering::SeqCst)).filter(|bound| *bound > 0)
     }
 
     fn infer(&self, request: InferRequest, _: Instant) -> BoxFuture<'_, Result<Vec<Tensor>, InferError>> {

@@ -20,3 +20,4 @@ mod parking;
 mod quota;
 mod repository;
 mod routes;
+mod strangers;

@@ -3,6 +3,7 @@
 mod gossip;
 mod lead;
 mod lines;
+mod mutations;
 mod node;
 mod pki;
 mod proxy;

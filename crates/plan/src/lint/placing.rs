@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{
-    Cordon, Deployment, DeploymentName, RevisionId, Time, UnknownWorkers, WorkerId, WorkerInfo, WorkerState,
+    Cordon, Deployment, DeploymentName, RevisionId, RuntimeInfo, Time, UnknownWorkers, WorkerId, WorkerInfo, WorkerState,
     worker::EvictionStrategy,
 };
 
@@ -43,7 +43,7 @@ fn takes_part(world: &World, worker: &WorkerId) -> bool {
     world.unknown_workers() == UnknownWorkers::Allow || world.terms(worker).is_some()
 }
 
-/// Formats, labels, and labels of the type.
+/// Formats, isolation, labels, and labels of the type.
 fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
     let spec = &deployment.spec;
     let kind = spec.model_type.as_deref().unwrap_or_else(|| spec.model.format.as_str());
@@ -51,11 +51,20 @@ fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
     let of_type = rule.or(world.policy.other_types.as_ref()).into_iter().flat_map(|rule| &rule.required);
     let card = spec.model.card.as_ref().map(|pinned| pinned.card.schema_version.as_str());
     let named = world.terms(&info.id).map(|terms| &terms.schema_versions);
-    info.runtimes.iter().flat_map(|runtime| &runtime.formats).any(|taken| {
-        let (name, version) = (spec.model.format.name(), spec.model.format.version());
-        taken.name == name
-            && (taken.versions.is_empty() || version.is_none_or(|version| taken.versions.contains(&version.to_owned())))
-    }) && card.is_none_or(|card| info.schema_versions.iter().any(|reads| reads == card))
+    let (name, version) = (spec.model.format.name(), spec.model.format.version());
+    let takes = |runtime: &&RuntimeInfo| {
+        runtime.formats.iter().any(|taken| {
+            taken.name == name
+                && (taken.versions.is_empty()
+                    || version.is_none_or(|version| taken.versions.contains(&version.to_owned())))
+        })
+    };
+    let isolates = |runtime: &RuntimeInfo| match (spec.runtime.isolation, &runtime.isolation) {
+        (Some(asked), Some(offer)) => offer.most >= asked,
+        _ => true,
+    };
+    info.runtimes.iter().find(takes).is_some_and(isolates)
+        && card.is_none_or(|card| info.schema_versions.iter().any(|reads| reads == card))
         && card.is_none_or(|card| named.is_none_or(|named| named.iter().any(|reads| reads == card)))
         && spec.selector.required.iter().chain(of_type).all(|(key, value)| info.labels.get(key) == Some(value))
 }

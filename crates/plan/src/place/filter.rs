@@ -25,9 +25,9 @@ pub(crate) fn forbidden(world: &World, tracked: &TrackedWorker, deployment: &Dep
     let info = tracked.info.as_ref()?;
     let spec = &deployment.spec;
     let format = &spec.model.format;
-    if info.runtime_for(format).is_none() {
+    let Some(runtime) = info.runtime_for(format) else {
         return Some(Rejection::NoRuntime { format: format.clone(), offers: info.formats() });
-    }
+    };
     let lacking = |selector: &Selector, of_type: Option<&str>| {
         let (key, value) = selector.required.iter().find(|(key, value)| info.labels.get(*key) != Some(value))?;
         Some(Rejection::Label { key: key.clone(), value: value.clone(), of_type: of_type.map(str::to_owned) })
@@ -37,9 +37,15 @@ pub(crate) fn forbidden(world: &World, tracked: &TrackedWorker, deployment: &Dep
         let version = version.filter(|version| !info.schema_versions.contains(version))?;
         Some(Rejection::Schema { version: version.clone(), reads: info.schema_versions.clone() })
     };
+    let weaker = || {
+        let offer = runtime.less_than(spec.runtime.isolation)?;
+        let asked = spec.runtime.isolation?;
+        Some(Rejection::Isolation { asked, runtime: runtime.name.clone(), offer: offer.clone() })
+    };
     // Last, so that it means that the worker would do otherwise.
     lacking(&spec.selector, None)
         .or_else(|| by_type(&world.policy, spec).and_then(|selector| lacking(selector, Some(type_of(spec)))))
+        .or_else(weaker)
         .or_else(unread)
 }
 

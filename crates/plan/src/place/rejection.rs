@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use berth_spec::{ByteSize, ModelFormat, Time, deployment::GpuNeed};
+use berth_spec::{ByteSize, Isolation, IsolationOffer, ModelFormat, Time, deployment::GpuNeed};
 
 use crate::claim::Cores;
 
@@ -22,6 +22,15 @@ pub enum Rejection {
         version: String,
         /// The versions that it may be given.
         reads: Vec<String>,
+    },
+    /// Its runtime for the format gives less isolation than the deployment asks for.
+    Isolation {
+        /// The level that is asked for.
+        asked: Isolation,
+        /// Name of the runtime.
+        runtime: String,
+        /// What it gives.
+        offer: IsolationOffer,
     },
     /// Lacks a label that the selector requires.
     Label {
@@ -182,6 +191,7 @@ impl Rejection {
             Self::Holds => "Holds",
             Self::FailedHere { .. } => "FailedHere",
             Self::Schema { .. } => "Schema",
+            Self::Isolation { .. } => "Isolation",
             Self::KeepsAll { .. } => "KeepsAll",
             Self::Unlisted => "Unlisted",
         }
@@ -266,6 +276,14 @@ impl fmt::Display for Rejection {
                  version to its registry entry, or write the card in one of these",
                 reads.join(", ")
             ),
+            Self::Isolation { asked, runtime, offer } => {
+                let IsolationOffer { most, lacks } = offer;
+                let lacks = if lacks.is_empty() { String::new() } else { format!(": {lacks}") };
+                write!(
+                    f,
+                    "gives models of its runtime {runtime} at most the isolation {most}, and runtime.isolation asks for {asked}{lacks}"
+                )
+            }
             Self::KeepsAll { short } => {
                 write!(
                     f,

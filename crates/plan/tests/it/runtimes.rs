@@ -5,7 +5,7 @@ use berth_plan::{
     report::{self, WorkerVerdict},
 };
 use berth_spec::{
-    ByteSize, RuntimeInfo,
+    ByteSize, Isolation, IsolationOffer, RuntimeInfo,
     deployment::{GpuNeed, ModelFormat},
 };
 
@@ -102,4 +102,47 @@ fn a_runtime_that_comes_back_smaller_is_relieved() {
     w.world.set_worker(info);
     w.settle();
     assert_eq!(there(&w), "cd");
+}
+
+/// A deployment that asks for isolation goes where it is given whole, and nowhere else.
+#[test]
+fn isolation_is_a_matter_of_the_worker() {
+    let gives = |most: Isolation, lacks: &str| {
+        let offer = IsolationOffer { most, lacks: lacks.to_owned() };
+        move |info: &mut berth_spec::WorkerInfo| {
+            info.runtimes.iter_mut().for_each(|runtime| runtime.isolation = Some(offer.clone()));
+        }
+    };
+    let mut w = world()
+        .worker_with("weak", gib(100), gives(Isolation::Process, "this machine lacks a user of its own"))
+        .worker_with("strong", gib(4), gives(Isolation::Sandbox, ""));
+    let isolated = |level| move |spec: &mut berth_spec::Spec| {
+        spec.memory = Some(gib(1));
+        spec.runtime.isolation = level;
+    };
+    w.change("any", isolated(None));
+    w.change("apart", isolated(Some(Isolation::Process)));
+    w.change("fenced", isolated(Some(Isolation::Sandbox)));
+    w.settle();
+    assert_eq!(w.placed("fenced"), ["strong"], "the other has more room");
+    assert_eq!((w.placed("any"), w.placed("apart")), (vec!["weak".to_owned()], vec!["weak".to_owned()]));
+
+    let explained = report::explain(&w.world, &berth_plan::fixture::name("fenced"), w.now).expect("known");
+    let weak = explained.workers.iter().find(|view| view.worker.as_str() == "weak").expect("a worker");
+    let WorkerVerdict::Rejected(why) = &weak.verdict else { panic!("{:?}", weak.verdict) };
+    assert_eq!(why.reason(), "Isolation");
+    assert_eq!(
+        why.to_string(),
+        "gives models of its runtime onnx at most the isolation process, and runtime.isolation asks for sandbox: this machine \
+         lacks a user of its own"
+    );
+}
+
+/// A worker of an earlier version says nothing of isolation: its loads tell.
+#[test]
+fn a_worker_that_says_nothing_of_isolation_is_tried() {
+    let mut w = world().worker("old", gib(4));
+    w.change("m", |spec| spec.runtime.isolation = Some(Isolation::Sandbox));
+    w.settle();
+    assert_eq!(w.placed("m"), ["old"]);
 }

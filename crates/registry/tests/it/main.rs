@@ -4,6 +4,7 @@ mod cards;
 mod desired;
 mod documents;
 mod fixture;
+mod mutations;
 mod outcomes;
 mod properties;
 mod render;

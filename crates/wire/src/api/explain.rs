@@ -82,7 +82,7 @@ pub enum WorkerVerdictKind {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rejection {
-    /// One CamelCase word for machines: `NoRuntime`, `Label`, `Memory`, `Cpu`, `Gpu`, `Models`, `Region`, `Lost`,
+    /// One CamelCase word for machines: `NoRuntime`, `Label`, `Isolation`, `Memory`, `Cpu`, `Gpu`, `Models`, `Region`, `Lost`,
     /// `Detached`, `Cordoned`, `Draining`, `FailedHere`, …
     pub reason: String,
     /// Bytes that are needed, for `Memory`.

@@ -141,6 +141,12 @@ pub struct RuntimeView {
     /// Device memory that its models may take, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_memory: Option<u64>,
+    /// The strongest isolation that it can give a model: `none`, `process` or `sandbox`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<String>,
+    /// What a stronger isolation lacks there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation_lacks: Option<String>,
 }
 
 /// Processors of a node.

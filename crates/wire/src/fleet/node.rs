@@ -1,6 +1,6 @@
 //! Conversion of the first message of a stream, in which a node describes itself.
 
-use berth_spec::{ByteSize, FormatSupport, Gpu, RuntimeInfo, WorkerId, WorkerInfo};
+use berth_spec::{ByteSize, FormatSupport, Gpu, IsolationOffer, RuntimeInfo, WorkerId, WorkerInfo};
 
 use super::v1;
 
@@ -58,7 +58,7 @@ impl From<&WorkerInfo> for v1::WorkerInfo {
 }
 
 fn runtime_to(runtime: &RuntimeInfo) -> v1::Runtime {
-    let RuntimeInfo { name, formats, memory, max_models, device_memory, default_size } = runtime;
+    let RuntimeInfo { name, formats, memory, max_models, device_memory, default_size, isolation } = runtime;
     let format =
         |format: &FormatSupport| v1::FormatSupport { name: format.name.clone(), versions: format.versions.clone() };
     v1::Runtime {
@@ -68,11 +68,14 @@ fn runtime_to(runtime: &RuntimeInfo) -> v1::Runtime {
         max_models: *max_models,
         device_memory: device_memory.map(|memory| memory.0),
         default_size: default_size.map(|size| size.0),
+        isolation: isolation
+            .as_ref()
+            .map(|offer| v1::IsolationOffer { most: offer.most.to_string(), lacks: offer.lacks.clone() }),
     }
 }
 
 fn runtime_of(runtime: v1::Runtime) -> RuntimeInfo {
-    let v1::Runtime { name, formats, memory, max_models, device_memory, default_size } = runtime;
+    let v1::Runtime { name, formats, memory, max_models, device_memory, default_size, isolation } = runtime;
     let format = |format: v1::FormatSupport| FormatSupport { name: format.name, versions: format.versions };
     RuntimeInfo {
         name,
@@ -81,5 +84,8 @@ fn runtime_of(runtime: v1::Runtime) -> RuntimeInfo {
         max_models,
         device_memory: device_memory.map(ByteSize),
         default_size: default_size.map(ByteSize),
+        // A level that only a later version knows is stronger than all that this one asks for.
+        isolation: isolation
+            .and_then(|offer| Some(IsolationOffer { most: offer.most.parse().ok()?, lacks: offer.lacks })),
     }
 }

@@ -27,7 +27,7 @@ use std::{
 };
 
 use berth_spec::{
-    ByteSize, FailureCategory, Isolation, ModelFormat, RuntimeInfo, Signature, deployment::RuntimeOptions,
+    ByteSize, FailureCategory, Isolation, IsolationOffer, ModelFormat, RuntimeInfo, Signature, deployment::RuntimeOptions,
 };
 use ort::{environment::Environment, session::Session};
 
@@ -118,7 +118,12 @@ pub fn probe(library: Option<&Path>) -> Result<std::path::PathBuf, OpenError> {
 
 impl Runtime for OnnxEngine {
     fn info(&self) -> RuntimeInfo {
-        RuntimeInfo::unlimited("onnx", &[ModelFormat::ONNX])
+        let here = || {
+            let lacks = "this worker has no processes for graphs".to_owned();
+            Some(IsolationOffer { most: Isolation::None, lacks })
+        };
+        let isolation = self.processes.as_ref().and_then(|processes| processes.isolator.offer()).or_else(here);
+        RuntimeInfo { isolation, ..RuntimeInfo::unlimited("onnx", &[ModelFormat::ONNX]) }
     }
 
     fn overhead(&self) -> Option<ByteSize> {

@@ -68,7 +68,8 @@ impl PythonRuntime {
 
 impl Runtime for PythonRuntime {
     fn info(&self) -> RuntimeInfo {
-        RuntimeInfo::unlimited("python", &[ModelFormat::PYTHON])
+        let isolation = self.processes.isolator.offer();
+        RuntimeInfo { isolation, ..RuntimeInfo::unlimited("python", &[ModelFormat::PYTHON]) }
     }
 
     fn is_interruptible(&self) -> bool {

@@ -44,7 +44,7 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{ByteSize, FailureCategory, RuntimeInfo};
+use berth_spec::{ByteSize, FailureCategory, Isolation, IsolationOffer, RuntimeInfo};
 use berth_wire::mmesh::{LoadModelRequest, LoadModelResponse, runtime_status_response};
 use tokio::{
     runtime::{Builder, Handle, Runtime as Tokio},
@@ -68,7 +68,7 @@ pub use self::{
     program::Program,
     settings::{InFlight, Protocol, Reserve, START, Settings},
 };
-use super::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families};
+use super::{LoadError, LoadRequest, Loaded, LoadedModel as _, Runtime, metrics::Families};
 use crate::artifacts::Source;
 
 /// The interval at which a runtime that starts is asked for its state.
@@ -79,6 +79,10 @@ const UNLOAD_WAIT: Duration = Duration::from_secs(10);
 
 /// The pauses between attempts to unload: doubled up to the second one.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// For people: a model server cannot isolate one model from another.
+const SHARED: &str =
+    "this model server runs all its models in one process; remove runtime.isolation, or use a format that Berth runs by itself";
 
 /// Why a runtime cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -211,6 +215,10 @@ impl SpiRuntime {
 
     async fn loaded(&self, request: &LoadRequest) -> Result<Loaded, LoadError> {
         let (process, revision) = (&self.process, &request.revision);
+        if let Some(asked) = revision.runtime.isolation.filter(|asked| *asked > Isolation::None) {
+            let message = format!("the deployment asks for runtime.isolation {:?}: {SHARED}", asked.as_str());
+            return Err(LoadError::new(FailureCategory::Runtime, message));
+        }
         let names = (revision.id.deployment().to_string(), revision.id.to_string());
         let (own, other) = match process.control {
             Control::Spi(_) => names,
@@ -251,6 +259,7 @@ impl SpiRuntime {
         let metrics = self.families.model(&request.serving.deployment);
         entered.stays();
         let model = SpiModel::new(Arc::clone(process), (asked, memory), declared, gate, metrics);
+        model.set_serving(&request.serving);
         Ok(Loaded { model: Arc::new(model), memory, measured: size.is_some(), note: None })
     }
 }
@@ -265,6 +274,7 @@ impl Runtime for SpiRuntime {
             max_models: self.settings.max_models,
             device_memory: self.settings.device_memory,
             default_size: Some(ByteSize(self.process.limits.default_size)),
+            isolation: Some(IsolationOffer { most: Isolation::None, lacks: SHARED.to_owned() }),
         }
     }
 

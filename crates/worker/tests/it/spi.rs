@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_spec::{ByteSize, FailureCategory, ModelFormat, OpaqueModel, Revision, RevisionId};
+use berth_spec::{
+    ByteSize, FailureCategory, Isolation, ModelFormat, OpaqueModel, Revision, RevisionId, Serving, deployment::Concurrency,
+};
 use berth_worker::{
     artifacts::Artifact,
     runtime::{
@@ -81,6 +83,39 @@ fn its_limits_are_those_that_it_says() {
     let info = bench.runtime.info();
     assert_eq!((info.memory, bench.runtime.parallel_loads()), (Some(ByteSize::mib(123)), 6));
     assert!(info.takes(&"scripted".parse().expect("a format")) && !info.takes(&ModelFormat::ONNX));
+}
+
+#[test]
+fn a_model_that_should_be_isolated_is_refused() {
+    let bench = Bench::start(scripted::Settings::default());
+    let offer = bench.runtime.info().isolation.expect("an offer");
+    assert!(offer.most == Isolation::None && offer.lacks.contains("all its models in one process"), "{offer:?}");
+    for level in Isolation::ALL {
+        let mut asked = request("m", "p");
+        Arc::make_mut(&mut asked.revision).runtime.isolation = Some(level);
+        let loaded = bench.runtime.load(&asked).map(drop);
+        match level {
+            Isolation::None => assert_eq!(loaded, Ok(())),
+            _ => {
+                let error = loaded.expect_err("it cannot be given");
+                assert!(error.message.contains(&format!("runtime.isolation \"{level}\"")), "{error}");
+                assert_eq!(error.category, FailureCategory::Runtime);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bound_on_requests_is_the_deployments() {
+    let bench = Bench::start(scripted::Settings::default());
+    let mut asked = request("m", "p");
+    let bounded = |max| Serving { concurrency: Concurrency { max, queue: 0 }, ..Serving::clone(&asked.serving) };
+    let (three, none) = (bounded(Some(3)), bounded(None));
+    asked.serving = Arc::new(three);
+    let model = bench.runtime.load(&asked).expect("loaded").model;
+    assert_eq!(model.bound(), Some(3));
+    model.set_serving(&none);
+    assert_eq!(model.bound(), None);
 }
 
 #[test]

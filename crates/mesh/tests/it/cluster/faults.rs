@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
-use berth_spec::{Health, Route};
+use berth_spec::{Health, Route, deployment::Concurrency};
 use futures::future::join_all;
 use http::Method;
 
@@ -214,6 +214,38 @@ async fn a_full_model_sends_requests_to_the_other_copy() {
     let mut client = crate::grpc::client(town.house("a")).await;
     let status = client.model_infer(crate::grpc::infer("iris", "1")).await.expect_err("full");
     assert_eq!(status.metadata().get("berth-reason").expect("a reason"), "queue_full");
+}
+
+/// `concurrency.max` is each replica's: two of them take twice as many, a full one sends requests to the other, and what is beyond
+/// both is refused.
+#[tokio::test]
+async fn each_copy_takes_as_many_at_once_as_the_deployment_says() {
+    let mut town = Town::new(&["a", "b", "c"]).await;
+    let (here, there) = (Echo::shut(), Echo::shut());
+    for (name, model) in [("a", &here), ("b", &there)] {
+        model.bound.store(2, SeqCst);
+        town.put(name, "iris", model);
+    }
+    for node in &mut town.nodes {
+        let concurrency = Concurrency { max: Some(2), queue: 100 };
+        node.house.set(vec![Route { concurrency, ..on("iris", "1", &["a", "b"]) }]).await;
+    }
+    let asked: Vec<_> = (0..4).map(|_| tokio::spawn(town.house("a").infer("iris", &[]))).collect();
+    for model in [&here, &there] {
+        model.starts().await;
+        model.starts().await;
+    }
+    for from in ["a", "b", "c"] {
+        let answer = town.house(from).infer("iris", &[]).await;
+        assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (503, "queue_full"), "{from}: {answer:?}");
+        assert!(!answer.header("retry-after").is_empty());
+    }
+    here.gate.close();
+    there.gate.close();
+    for one in asked {
+        assert_eq!(one.await.expect("it ran").status, 200);
+    }
+    assert_eq!((runs(&here), runs(&there)), (2, 2));
 }
 
 /// A node that stops says so of every request, and is left alone.

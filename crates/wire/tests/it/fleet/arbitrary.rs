@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
     AssignmentChange, Breaker, ByteSize, Datatype, Demand, DeploymentName, Digest, Failure, FailureCategory,
-    FormatSupport, Generation, Gpu, GpuLoad, InventoryChange, Load, PinnedCard, Placed, Residency, Revision,
+    FormatSupport, Generation, Gpu, GpuLoad, InventoryChange, Isolation, IsolationOffer, Load, PinnedCard, Placed, Residency, Revision,
     RevisionId, Route, RouteChange, RuntimeInfo, Serving, Signature, TensorSpec, Time, Usage, UseLimits, WorkerId,
     WorkerInfo, WorkerLimits, WorkerState,
     deployment::{Batching, Concurrency, GpuNeed, ModelFormat, RuntimeOptions, Warmup},
@@ -14,7 +14,7 @@ use berth_spec::{
     worker::{BreakerState, DependencyKind},
 };
 use berth_wire::fleet::Reporter;
-use proptest::{collection::vec, option, prelude::*};
+use proptest::{collection::vec, option, prelude::*, sample::select};
 
 fn name() -> impl Strategy<Value = DeploymentName> {
     "[a-z][a-z0-9.-]{0,8}[a-z0-9]".prop_map(|name| DeploymentName::new(&name).expect("a name"))
@@ -399,14 +399,16 @@ pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
     let versions = vec(text(), 0..3);
     let support = (text(), vec(text(), 0..3)).prop_map(|(name, versions)| FormatSupport { name, versions });
     let limits = (option::of(bytes()), option::of(any::<u32>()), option::of(bytes()), option::of(bytes()));
-    let runtime = (text(), vec(support, 0..3), limits).prop_map(
-        |(name, formats, (memory, max_models, device_memory, default_size))| RuntimeInfo {
+    let offer = (select(Isolation::ALL.to_vec()), text()).prop_map(|(most, lacks)| IsolationOffer { most, lacks });
+    let runtime = (text(), vec(support, 0..3), limits, option::of(offer)).prop_map(
+        |(name, formats, (memory, max_models, device_memory, default_size), isolation)| RuntimeInfo {
             name,
             formats,
             memory,
             max_models,
             device_memory,
             default_size,
+            isolation,
         },
     );
     let rest = (option::of(any::<u32>()), text(), versions, vec(runtime, 0..3));

@@ -17,7 +17,7 @@ use std::{
 };
 
 use berth_sandbox::{self as sandbox, Launcher, Limits, Network, Sandbox};
-use berth_spec::{FailureCategory, Isolation, network::Destination};
+use berth_spec::{FailureCategory, Isolation, IsolationOffer, network::Destination};
 
 use super::{
     cgroup::Cgroup,
@@ -169,6 +169,18 @@ impl Isolator {
             _ => format!("runs in a process of its own (isolation: {level})"),
         };
         Ok(Some(Confinement { level, note: raised(Some(note), decision, asked), hosts: Vec::new() }))
+    }
+
+    /// The strongest isolation that processes of models get here.
+    pub(in crate::runtime) fn offer(&self) -> Option<IsolationOffer> {
+        self.launcher.as_ref()?;
+        let gives = |level: &Isolation| self.missing_for(*level).is_empty();
+        let most = Isolation::ALL.into_iter().rev().find(gives).unwrap_or(Isolation::None);
+        let next = Isolation::ALL.into_iter().find(|level| *level > most);
+        let lacking = next.map(|level| self.missing_for(level).join(", "));
+        let lacks = lacking
+            .map(|lacking| format!("this machine lacks {lacking} for more; `berth doctor` there tells the remedy"));
+        Some(IsolationOffer { most, lacks: lacks.unwrap_or_default() })
     }
 
     /// Refuses a level that somebody asked for where this machine lacks a part of it.

@@ -9,7 +9,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -70,6 +70,8 @@ pub(super) struct SpiModel {
     mending: Arc<Mending>,
     id: IdHeaders,
     tally: Arc<Tally>,
+    /// Requests at once by the deployment's word; 0: it has none.
+    bound: AtomicU32,
     /// True once it was told to leave.
     ended: AtomicBool,
 }
@@ -119,6 +121,7 @@ impl SpiModel {
             mending: Arc::new(mending),
             id,
             tally: Arc::default(),
+            bound: AtomicU32::new(0),
             ended: AtomicBool::new(false),
         }
     }
@@ -326,6 +329,10 @@ impl Model for SpiModel {
         "berth_runtime"
     }
 
+    fn bound(&self) -> Option<u32> {
+        Some(self.bound.load(Ordering::Relaxed)).filter(|bound| *bound > 0)
+    }
+
     fn infer(&self, request: InferRequest, deadline: Instant) -> BoxFuture<'_, Result<Vec<Tensor>, InferError>> {
         self.counted(tensors::infer(self, request, deadline)).boxed()
     }
@@ -391,8 +398,10 @@ impl LoadedModel for SpiModel {
         Some(self.mending.health.subscribe())
     }
 
-    /// The bound on requests is the gateway's, or the runtime's own.
-    fn set_serving(&self, _: &Serving) {}
+    /// The runtime has a bound of its own beside it.
+    fn set_serving(&self, serving: &Serving) {
+        self.bound.store(serving.concurrency.max.unwrap_or(0), Ordering::Relaxed);
+    }
 }
 
 impl Drop for SpiModel {
