@@ -29,7 +29,9 @@ fn worker(data: &[u8]) {
 }
 
 fn order(data: &[u8]) {
-    if let Ok(v1::WorkerOrder { order: Some(v1::worker_order::Order::Assignment(part)) }) = v1::WorkerOrder::decode(data) {
+    if let Ok(v1::WorkerOrder { order: Some(v1::worker_order::Order::Assignment(part)) }) =
+        v1::WorkerOrder::decode(data)
+    {
         again::<AssignmentChange>(part, || ());
     }
 }

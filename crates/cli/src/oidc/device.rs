@@ -38,12 +38,12 @@ struct Code {
     interval: Option<u64>,
 }
 
-/// What to do after a poll that brought no tokens.
+/// The step after a poll that brought no tokens.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     /// Poll again after the interval.
     Wait(Duration),
-    /// It is over.
+    /// Give up, for this reason.
     Over(String),
 }
 

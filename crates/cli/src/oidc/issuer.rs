@@ -77,11 +77,11 @@ impl Refusal {
 /// Why an endpoint gave nothing.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// It said no.
+    /// A refusal by the issuer.
     Refused(Refusal),
-    /// It could not be asked. Asking again may help.
+    /// No answer. Asking again may help.
     Away(String),
-    /// It said yes, in words that are none of the protocol's.
+    /// An agreement in words that are none of the protocol's.
     Unreadable(String),
 }
 
@@ -105,7 +105,8 @@ impl Issuer {
         ca: Option<&Path>,
         (client_id, client_secret): (&str, Option<Secret>),
     ) -> Result<Self, Failure> {
-        let parsed = Url::parse(url).map_err(|error| Failure::Usage(format!("{url:?} is no address of an issuer: {error}")))?;
+        let parsed =
+            Url::parse(url).map_err(|error| Failure::Usage(format!("{url:?} is no address of an issuer: {error}")))?;
         safe(&parsed)?;
         let mut client = Client::builder()
             .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
@@ -129,10 +130,13 @@ impl Issuer {
         };
         if found.issuer != url {
             let issuer = shown(&found.issuer);
-            return Err(Failure::Usage(format!("{document} is of the issuer {issuer:?}: write its address so, letter for letter")));
+            return Err(Failure::Usage(format!(
+                "{document} is of the issuer {issuer:?}: write its address so, letter for letter"
+            )));
         }
         let endpoint = |text: &str| {
-            let url = Url::parse(text).map_err(|error| Failure::Failed(format!("{document}: {:?}: {error}", shown(text))))?;
+            let url =
+                Url::parse(text).map_err(|error| Failure::Failed(format!("{document}: {:?}: {error}", shown(text))))?;
             safe(&url).map(|()| url)
         };
         Ok(Self {
@@ -171,7 +175,11 @@ async fn answer<T: DeserializeOwned>(asked: Result<Response, reqwest::Error>) ->
         while let Some(next) = deepest.source() {
             deepest = next;
         }
-        Trouble::Away(if error.is_timeout() { format!("no answer within {} s", PATIENCE.as_secs()) } else { deepest.to_string() })
+        Trouble::Away(if error.is_timeout() {
+            format!("no answer within {} s", PATIENCE.as_secs())
+        } else {
+            deepest.to_string()
+        })
     };
     let mut response = asked.map_err(away)?;
     let status = response.status();
@@ -184,10 +192,13 @@ async fn answer<T: DeserializeOwned>(asked: Result<Response, reqwest::Error>) ->
     }
     if status.is_success() {
         // The text of the error could quote a token.
-        return serde_json::from_slice(&body).map_err(|_| Trouble::Unreadable("the answer is not the JSON that it should be".to_owned()));
+        return serde_json::from_slice(&body)
+            .map_err(|_| Trouble::Unreadable("the answer is not the JSON that it should be".to_owned()));
     }
     match serde_json::from_slice::<Refusal>(&body) {
-        Ok(refusal) if !refusal.error.is_empty() && (status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS) => {
+        Ok(refusal)
+            if !refusal.error.is_empty() && (status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS) =>
+        {
             Err(Trouble::Refused(refusal))
         }
         _ => Err(Trouble::Away(format!("it answered {status}"))),

@@ -27,13 +27,25 @@ pub(crate) struct OidcArgs {
     #[arg(long = "oidc", value_name = "ISSUER", help_heading = "OpenID", conflicts_with_all = ["token", "token_file", "client_cert"])]
     issuer: Option<String>,
     /// Name of this program at the issuer
-    #[arg(long = "oidc-client-id", value_name = "ID", default_value = "berth", requires = "issuer", help_heading = "OpenID")]
+    #[arg(
+        long = "oidc-client-id",
+        value_name = "ID",
+        default_value = "berth",
+        requires = "issuer",
+        help_heading = "OpenID"
+    )]
     client_id: String,
     /// File with the client's secret, where the issuer wants one; it stays where it is
     #[arg(long = "oidc-client-secret-file", value_name = "FILE", requires = "issuer", help_heading = "OpenID")]
     client_secret_file: Option<PathBuf>,
     /// Scopes to ask for; without offline_access most issuers give no token to renew the login with
-    #[arg(long = "oidc-scope", value_name = "SCOPES", default_value = "openid offline_access", requires = "issuer", help_heading = "OpenID")]
+    #[arg(
+        long = "oidc-scope",
+        value_name = "SCOPES",
+        default_value = "openid offline_access",
+        requires = "issuer",
+        help_heading = "OpenID"
+    )]
     scope: String,
     /// CA certificates of the issuer (PEM) [default: the system's CAs]
     #[arg(long = "oidc-ca", value_name = "FILE", requires = "issuer", help_heading = "OpenID")]
@@ -103,7 +115,8 @@ impl Login {
         let token = match (self.access_token, id_token) {
             (false, Some(id_token)) => id_token,
             (false, None) => {
-                let message = "the issuer gave no ID token: ask for the scope openid, or log in with --oidc-access-token";
+                let message =
+                    "the issuer gave no ID token: ask for the scope openid, or log in with --oidc-access-token";
                 return Err(Failure::Failed(message.to_owned()));
             }
             (true, _) => access_token,
@@ -162,12 +175,17 @@ impl Login {
         match issuer.ask::<Tokens>(&issuer.token, &fields).await {
             Ok(tokens) => self.take(tokens),
             Err(Trouble::Refused(refusal)) => Err(self.over(&format!("the issuer says {}", refusal.text()))),
-            Err(trouble) => Err(trouble.failure(&format!("the token has ended, and {} cannot renew it now", self.issuer))),
+            Err(trouble) => {
+                Err(trouble.failure(&format!("the token has ended, and {} cannot renew it now", self.issuer)))
+            }
         }
     }
 
     fn over(&self, why: &str) -> Failure {
-        Failure::Failed(format!("the login at {} has ended: {why}; `berth login … --oidc {}` begins a new one", self.issuer, self.issuer))
+        Failure::Failed(format!(
+            "the login at {} has ended: {why}; `berth login … --oidc {}` begins a new one",
+            self.issuer, self.issuer
+        ))
     }
 
     /// Reads the file; `None`: there is none.
@@ -176,7 +194,10 @@ impl Login {
             Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| {
                 // Line and column alone: the text has tokens.
                 let (line, column) = (error.line(), error.column());
-                Failure::Invalid(format!("{}:{line}:{column}: this is no login of Berth's: log in again", path.display()))
+                Failure::Invalid(format!(
+                    "{}:{line}:{column}: this is no login of Berth's: log in again",
+                    path.display()
+                ))
             }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),

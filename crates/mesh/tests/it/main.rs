@@ -13,6 +13,8 @@ mod grpc;
 mod layers;
 mod limits;
 mod metrics;
+#[path = "../../../../fuzz/mutator.rs"]
+mod mutator;
 mod oip;
 mod outcomes;
 mod panics;

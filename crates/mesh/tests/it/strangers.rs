@@ -1,8 +1,5 @@
 //! Whatever strangers send to the port, against changed seeds: a short fuzz run, the same each time (`cargo xtask fuzz` for a long one).
 
-#[path = "../../../../fuzz/mutator.rs"]
-mod mutator;
-
 use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpStream},
@@ -11,7 +8,10 @@ use std::{
 
 use socket2::SockRef;
 
-use crate::fixture::{Echo, House};
+use crate::{
+    fixture::{Echo, House},
+    mutator,
+};
 
 /// The end of an answer comes within this, or never.
 const PATIENCE: Duration = Duration::from_secs(60);

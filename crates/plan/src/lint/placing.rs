@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{
-    Cordon, Deployment, DeploymentName, RevisionId, RuntimeInfo, Time, UnknownWorkers, WorkerId, WorkerInfo, WorkerState,
-    worker::EvictionStrategy,
+    Cordon, Deployment, DeploymentName, RevisionId, RuntimeInfo, Time, UnknownWorkers, WorkerId, WorkerInfo,
+    WorkerState, worker::EvictionStrategy,
 };
 
 use crate::{Planned, Record, Rollout, World, world::Liveness};

@@ -29,7 +29,7 @@ pub enum Rejection {
         asked: Isolation,
         /// Name of the runtime.
         runtime: String,
-        /// What it gives.
+        /// The level that it gives.
         offer: IsolationOffer,
     },
     /// Lacks a label that the selector requires.
@@ -246,6 +246,14 @@ fn gpus(need: &GpuNeed) -> String {
     text
 }
 
+/// For people: which level a runtime gives, and why it gives no more.
+fn weaker(asked: Isolation, runtime: &str, IsolationOffer { most, lacks }: &IsolationOffer) -> String {
+    let lacks = if lacks.is_empty() { String::new() } else { format!(": {lacks}") };
+    format!(
+        "gives models of its runtime {runtime} at most the isolation {most}, and runtime.isolation asks for {asked}{lacks}"
+    )
+}
+
 /// ` (1GiB more soon)`, if there is any.
 fn soon<T: fmt::Display + PartialEq>(busy: &T, none: &T) -> String {
     if busy == none { String::new() } else { format!(" ({busy} more soon)") }
@@ -276,14 +284,7 @@ impl fmt::Display for Rejection {
                  version to its registry entry, or write the card in one of these",
                 reads.join(", ")
             ),
-            Self::Isolation { asked, runtime, offer } => {
-                let IsolationOffer { most, lacks } = offer;
-                let lacks = if lacks.is_empty() { String::new() } else { format!(": {lacks}") };
-                write!(
-                    f,
-                    "gives models of its runtime {runtime} at most the isolation {most}, and runtime.isolation asks for {asked}{lacks}"
-                )
-            }
+            Self::Isolation { asked, runtime, offer } => f.write_str(&weaker(*asked, runtime, offer)),
             Self::KeepsAll { short } => {
                 write!(
                     f,

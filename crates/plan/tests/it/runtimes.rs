@@ -116,9 +116,11 @@ fn isolation_is_a_matter_of_the_worker() {
     let mut w = world()
         .worker_with("weak", gib(100), gives(Isolation::Process, "this machine lacks a user of its own"))
         .worker_with("strong", gib(4), gives(Isolation::Sandbox, ""));
-    let isolated = |level| move |spec: &mut berth_spec::Spec| {
-        spec.memory = Some(gib(1));
-        spec.runtime.isolation = level;
+    let isolated = |level| {
+        move |spec: &mut berth_spec::Spec| {
+            spec.memory = Some(gib(1));
+            spec.runtime.isolation = level;
+        }
     };
     w.change("any", isolated(None));
     w.change("apart", isolated(Some(Isolation::Process)));

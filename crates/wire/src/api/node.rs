@@ -144,7 +144,7 @@ pub struct RuntimeView {
     /// The strongest isolation that it can give a model: `none`, `process` or `sandbox`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<String>,
-    /// What a stronger isolation lacks there.
+    /// The reason why it gives no stronger one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation_lacks: Option<String>,
 }

@@ -27,7 +27,8 @@ use std::{
 };
 
 use berth_spec::{
-    ByteSize, FailureCategory, Isolation, IsolationOffer, ModelFormat, RuntimeInfo, Signature, deployment::RuntimeOptions,
+    ByteSize, FailureCategory, Isolation, IsolationOffer, ModelFormat, RuntimeInfo, Signature,
+    deployment::RuntimeOptions,
 };
 use ort::{environment::Environment, session::Session};
 

@@ -81,8 +81,7 @@ const UNLOAD_WAIT: Duration = Duration::from_secs(10);
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// For people: a model server cannot isolate one model from another.
-const SHARED: &str =
-    "this model server runs all its models in one process; remove runtime.isolation, or use a format that Berth runs by itself";
+const SHARED: &str = "this model server runs all its models in one process; remove runtime.isolation, or use a format that Berth runs by itself";
 
 /// Why a runtime cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,8 @@ use std::{
 };
 
 use berth_spec::{
-    ByteSize, FailureCategory, Isolation, ModelFormat, OpaqueModel, Revision, RevisionId, Serving, deployment::Concurrency,
+    ByteSize, FailureCategory, Isolation, ModelFormat, OpaqueModel, Revision, RevisionId, Serving,
+    deployment::Concurrency,
 };
 use berth_worker::{
     artifacts::Artifact,

@@ -1,9 +1,9 @@
 //! The Open Inference Protocol against changed seeds: a short fuzz run, the same each time (`cargo xtask fuzz` for a long one).
 
-#[path = "../../../../../fuzz/mutator.rs"]
-mod mutator;
 #[path = "../../../../../fuzz/properties/oip.rs"]
 mod properties;
+
+use crate::mutator;
 
 #[test]
 fn fuzz_oip_json() {

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use berth_spec::{
     AssignmentChange, Breaker, ByteSize, Datatype, Demand, DeploymentName, Digest, Failure, FailureCategory,
-    FormatSupport, Generation, Gpu, GpuLoad, InventoryChange, Isolation, IsolationOffer, Load, PinnedCard, Placed, Residency, Revision,
-    RevisionId, Route, RouteChange, RuntimeInfo, Serving, Signature, TensorSpec, Time, Usage, UseLimits, WorkerId,
-    WorkerInfo, WorkerLimits, WorkerState,
+    FormatSupport, Generation, Gpu, GpuLoad, InventoryChange, Isolation, IsolationOffer, Load, PinnedCard, Placed,
+    Residency, Revision, RevisionId, Route, RouteChange, RuntimeInfo, Serving, Signature, TensorSpec, Time, Usage,
+    UseLimits, WorkerId, WorkerInfo, WorkerLimits, WorkerState,
     deployment::{Batching, Concurrency, GpuNeed, ModelFormat, RuntimeOptions, Warmup},
     network::Network,
     residency::{Attempt, Deaths, Phases, Preparing, Ready},
