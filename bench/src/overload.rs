@@ -51,6 +51,9 @@ const BEFORE: Duration = Duration::from_secs(3);
 /// Connections at once, at most. Who finds none waits, and that counts.
 const CONNECTIONS: usize = 2_000;
 
+/// The longest latency that is told apart, in nanoseconds: requests have less time.
+const LONGEST: u64 = 120_000_000_000;
+
 /// Sums of one load.
 pub(crate) struct Row {
     pub(crate) way: &'static str,
@@ -172,8 +175,8 @@ async fn storm(
     (rate, seconds): (f64, u64),
 ) -> Result<Row> {
     let seen = Rc::new(RefCell::new(Seen {
-        admitted: Histogram::new(3)?,
-        refused: Histogram::new(3)?,
+        admitted: Histogram::new_with_max(LONGEST, 3)?,
+        refused: Histogram::new_with_max(LONGEST, 3)?,
         reasons: BTreeMap::new(),
         idle: Vec::new(),
         open: 0,
