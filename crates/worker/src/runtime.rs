@@ -17,6 +17,7 @@ pub mod python;
 pub mod spi;
 
 mod input;
+mod named;
 mod sample;
 
 #[cfg(any(test, feature = "testing"))]

@@ -43,6 +43,7 @@ use super::{
     LoadError, LoadRequest, Loaded, Runtime,
     batch::{Pool, independence::rows_are_independent},
     metrics::Families,
+    named::NamedDimensions,
     process::Processes,
 };
 
@@ -153,16 +154,21 @@ pub(super) fn host() -> ExitCode {
     isolated::host::run()
 }
 
-/// A session that can be run, and its signature, narrowed by the author's `declared` one.
-fn prepared(session: Session, found: &Findings, declared: Option<&Signature>) -> Result<(Call, Signature), LoadError> {
+/// A session that can be run, its signature, narrowed by the author's `declared` one, and the names of its dimensions.
+fn prepared(
+    session: Session,
+    found: &Findings,
+    declared: Option<&Signature>,
+) -> Result<(Call, Signature, NamedDimensions), LoadError> {
     if let Some(reason) = &found.unreadable {
         let message = format!("the graph cannot be inspected ({reason}): save it again with the onnx package");
         return Err(LoadError::new(FailureCategory::InvalidModel, message));
     }
     let signature = session::signature(&session, declared)?;
+    let named = session::named(&session);
     let call = Call::new(session, &signature, found.unbounded.is_none())
         .map_err(|error| LoadError::new(FailureCategory::InvalidModel, error.message().to_owned()))?;
-    Ok((call, signature))
+    Ok((call, signature, named))
 }
 
 impl OnnxEngine {
@@ -181,7 +187,7 @@ impl OnnxEngine {
         let mut books = self.account.open();
         let before = Used::now();
         let (session, peak) = Peak::of(size, || session::build(&self.environment, &graph, threads));
-        let (call, signature) = prepared(session?, &found, revision.signature.as_deref())?;
+        let (call, signature, named) = prepared(session?, &found, revision.signature.as_deref())?;
         let signature = Arc::new(signature);
         let known = books.known(&request.digest).cloned();
         let verdict = match &known {
@@ -205,7 +211,7 @@ impl OnnxEngine {
         let footprint =
             Footprint { memory, lanes: (self.pool.threads() / threads).max(1), batchable: verdict.is_none() };
         let metrics = self.families.model(&request.serving.deployment);
-        let model = OnnxModel::new(Box::new(call), signature, footprint, &request.serving, self.pool.line(), metrics);
+        let model = OnnxModel::new(Box::new(call), (signature, named), footprint, &request.serving, self.pool.line(), metrics);
         Ok(Loaded { model: Arc::new(model), memory, measured, note })
     }
 }

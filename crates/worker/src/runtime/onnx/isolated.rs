@@ -72,7 +72,7 @@ pub(super) fn load(
     let footprint = Footprint { memory, lanes, batchable: graph.unbatched.is_none() };
     let remote = RemoteEngine::new(Arc::clone(&supervisor), Arc::clone(&signature));
     let line = pool.line();
-    let model = OnnxModel::new(Box::new(remote), signature, footprint, &request.serving, line, metrics);
+    let model = OnnxModel::new(Box::new(remote), (signature, graph.named), footprint, &request.serving, line, metrics);
     let model = model.in_process(Remote { supervisor, _pool: pool });
     Ok(Loaded { model: Arc::new(model), memory, measured: memory.0 > 0, note })
 }

@@ -19,6 +19,7 @@ use crate::runtime::{
     batch::{Batcher, Engine, Limits, Pool, Stop, View, pool::Line, queue::Work},
     input::Checker,
     metrics::ModelMetrics,
+    named::NamedDimensions,
     process::supervise::Supervisor,
     sample,
 };
@@ -45,6 +46,7 @@ pub(super) struct Footprint {
 /// The model.
 pub(super) struct OnnxModel {
     checker: Checker,
+    named: NamedDimensions,
     batcher: Batcher,
     footprint: Footprint,
     metrics: Arc<ModelMetrics>,
@@ -62,7 +64,7 @@ pub(super) struct Remote {
 impl OnnxModel {
     pub(super) fn new(
         engine: Box<dyn Engine>,
-        signature: Arc<Signature>,
+        (signature, named): (Arc<Signature>, NamedDimensions),
         footprint: Footprint,
         serving: &Serving,
         line: Arc<Line>,
@@ -70,7 +72,7 @@ impl OnnxModel {
     ) -> Self {
         let limits = limits(serving, footprint);
         let batcher = Batcher::new(engine, limits, line, Arc::clone(&metrics));
-        Self { checker: Checker::new(signature), batcher, footprint, metrics, remote: None }
+        Self { checker: Checker::new(signature), named, batcher, footprint, metrics, remote: None }
     }
 
     /// The model whose engine is that process.
@@ -82,7 +84,13 @@ impl OnnxModel {
         let arrived = Instant::now();
         self.metrics.request();
         let result = match self.checker.check(request) {
-            Ok(work) => self.batcher.infer(work, deadline).await,
+            Ok(work) => {
+                let disagreement = self.named.disagreement(&work.inputs);
+                match (self.batcher.infer(work, deadline).await, disagreement) {
+                    (Err(InferError::Model(_)), Some(disagreement)) => Err(InferError::Invalid(disagreement)),
+                    (result, _) => result,
+                }
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = &result {

@@ -14,7 +14,10 @@ use ort::{
 };
 
 use super::call::providers;
-use crate::{artifacts::Source, runtime::LoadError};
+use crate::{
+    artifacts::Source,
+    runtime::{LoadError, named::NamedDimensions},
+};
 
 /// A graph of one addition.
 const FIRST: &[u8] = include_bytes!("first.onnx");
@@ -134,6 +137,14 @@ pub(super) fn signature(session: &Session, declared: Option<&Signature>) -> Resu
         narrow("output", &mut own.outputs, &declared.outputs)?;
     }
     Ok(own)
+}
+
+/// The names that the graph gives to dimensions of its inputs.
+pub(super) fn named(session: &Session) -> NamedDimensions {
+    NamedDimensions::of(session.inputs().iter().map(|outlet| match outlet.dtype() {
+        ValueType::Tensor { dimension_symbols, .. } => dimension_symbols.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    }))
 }
 
 fn invalid(message: String) -> LoadError {

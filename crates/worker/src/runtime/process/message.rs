@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use berth_spec::{Datatype, Signature, card::Function};
 use serde::{Deserialize, Serialize};
 
+use crate::runtime::named::NamedDimensions;
+
 /// The model to load.
 #[derive(Debug, Serialize)]
 pub(in crate::runtime) struct Load<'a> {
@@ -68,6 +70,7 @@ pub(in crate::runtime) struct Loaded {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::runtime) struct Graph {
     pub(in crate::runtime) signature: Signature,
+    pub(in crate::runtime) named: NamedDimensions,
     /// Why its rows may not be joined; `None`: they may.
     pub(in crate::runtime) unbatched: Option<String>,
 }

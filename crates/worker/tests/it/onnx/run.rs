@@ -47,6 +47,19 @@ fn a_failure_of_the_model_is_the_models_and_leaves_it_whole() {
 }
 
 #[test]
+fn inputs_that_do_not_fit_together_are_the_callers_mistake() {
+    let Some(engine) = engine() else { return };
+    let loaded = load(engine, "add").expect("it loads");
+    let run = |x: usize, y: usize| {
+        let input = |name, rows: usize| floats(name, &[rows as i64, 3], &vec![1.0; rows * 3]);
+        infer(&loaded, vec![input("x", x), input("y", y)])
+    };
+    let error = run(2, 4).expect_err("the graph calls both n");
+    assert!(matches!(&error, InferError::Invalid(message) if message.contains("calls both \"n\"")), "{error}");
+    assert_eq!(numbers(&run(1, 2).expect("one row fits all")[0]), [2.0; 6]);
+}
+
+#[test]
 fn a_model_that_is_dropped_frees_its_memory() {
     let Some(engine) = engine() else { return };
     let loaded = load(engine, "mlp").expect("it loads");

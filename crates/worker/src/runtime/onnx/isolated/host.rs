@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-use berth_spec::{Datatype, FailureCategory, InferError, Signature, Tensor};
+use berth_spec::{Datatype, FailureCategory, InferError, Tensor};
 use bytes::Bytes;
 use serde::Deserialize;
 
@@ -93,7 +93,7 @@ fn serve(stream: UnixStream) -> io::Result<()> {
         return Err(io::Error::other("it was told nothing to load"));
     }
     let load: LoadGraph = serde_json::from_slice(&first.head)?;
-    let (call, signature, unbatched) = match loaded(&load) {
+    let (call, graph) = match loaded(&load) {
         Ok(loaded) => loaded,
         Err(error) => {
             let LoadError { category, message, .. } = error;
@@ -108,8 +108,7 @@ fn serve(stream: UnixStream) -> io::Result<()> {
         let (line, call, waiting) = (Arc::clone(&line), Arc::clone(&call), Arc::clone(&waiting));
         std::thread::Builder::new().name(format!("berth-run-{number}")).spawn(move || work(&line, &call, &waiting))?;
     }
-    let graph = Some(Graph { signature, unbatched });
-    line.send(Kind::Loaded, &serde_json::to_vec(&Loaded { graph, ..Loaded::default() })?, &[])?;
+    line.send(Kind::Loaded, &serde_json::to_vec(&Loaded { graph: Some(graph), ..Loaded::default() })?, &[])?;
     let ended = listen(&mut from, &line, &jobs);
     // Threads that wait end with their channel; a run that is under way is not waited for.
     drop(jobs);
@@ -139,8 +138,8 @@ fn listen(from: &mut UnixStream, line: &Line, jobs: &SyncSender<Job>) -> io::Res
     }
 }
 
-/// The session of a graph, its signature, and why its rows may not be joined.
-fn loaded(load: &LoadGraph) -> Result<(Call, Signature, Option<String>), LoadError> {
+/// The session of a graph, and what was found about it.
+fn loaded(load: &LoadGraph) -> Result<(Call, Graph), LoadError> {
     let environment = library::open(Some(&load.library))
         .map_err(|error| LoadError::new(FailureCategory::Runtime, error.to_string()))?;
     let source = match &load.folder {
@@ -149,9 +148,9 @@ fn loaded(load: &LoadGraph) -> Result<(Call, Signature, Option<String>), LoadErr
     };
     let found = graph::inspect(&load.graph, &source)?;
     let session = session::build(&environment, &load.graph, load.threads)?;
-    let (call, signature) = prepared(session, &found, load.signature.as_ref())?;
+    let (call, signature, named) = prepared(session, &found, load.signature.as_ref())?;
     let unbatched = rows_are_independent(&call, &signature).err();
-    Ok((call, signature, unbatched))
+    Ok((call, Graph { signature, named, unbatched }))
 }
 
 /// Runs what comes, on one of the threads.
