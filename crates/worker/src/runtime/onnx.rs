@@ -211,7 +211,8 @@ impl OnnxEngine {
         let footprint =
             Footprint { memory, lanes: (self.pool.threads() / threads).max(1), batchable: verdict.is_none() };
         let metrics = self.families.model(&request.serving.deployment);
-        let model = OnnxModel::new(Box::new(call), (signature, named), footprint, &request.serving, self.pool.line(), metrics);
+        let model =
+            OnnxModel::new(Box::new(call), (signature, named), footprint, &request.serving, self.pool.line(), metrics);
         Ok(Loaded { model: Arc::new(model), memory, measured, note })
     }
 }
