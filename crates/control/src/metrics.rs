@@ -175,7 +175,7 @@ impl Metrics {
             ),
             ("broker_workers_healthy_count", "Workers that are attached and have reported", &self.workers_healthy),
             ("broker_workers_suspect_count", "Workers that are attached and have not reported", &self.workers_suspect),
-            ("broker_workers_failed_count", "Workers that are gone and have replicas", &self.workers_failed),
+            ("broker_workers_failed_count", "Workers that are gone or never came, and have replicas or are named by a source", &self.workers_failed),
             (
                 "broker_capacity_total_memory_available",
                 "Bytes that models may take on all workers",
@@ -265,11 +265,16 @@ impl Metrics {
     pub(crate) fn gauges(&self, world: &World) {
         let (mut healthy, mut suspect, mut failed, mut replicas) = (0, 0, 0, 0);
         let mut broken = std::collections::BTreeSet::new();
-        for (_, tracked) in world.workers() {
+        // One that a source names is expected, also after its replicas have gone elsewhere, and if it never came.
+        let never_came = world.all_terms().keys().filter(|id| world.worker(id).is_none()).count();
+        failed += signed(never_came as u64);
+        for (id, tracked) in world.workers() {
             match tracked.liveness {
                 Liveness::Alive if tracked.reported => healthy += 1,
                 Liveness::Alive | Liveness::Detached { .. } => suspect += 1,
-                Liveness::Lost { .. } | Liveness::Unseen => failed += i64::from(!tracked.assigned.is_empty()),
+                Liveness::Lost { .. } | Liveness::Unseen => {
+                    failed += i64::from(!tracked.assigned.is_empty() || world.terms(id).is_some());
+                }
             }
             replicas += tracked.assigned.len();
             let is_broken = |(revision, residency): (&RevisionId, &Residency)| {
@@ -325,7 +330,21 @@ fn signed(n: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    #[test]
+    fn a_worker_that_a_source_names_counts_as_failed_until_it_comes() {
+        let metrics = Metrics::register(&mut Registry::default());
+        let mut world = World::new(berth_plan::Policy::default());
+        let named: berth_spec::WorkerId = "worker-eu-1a".parse().expect("an id");
+        metrics.gauges(&world);
+        assert_eq!(metrics.workers_failed.get(), 0);
+        world.set_terms(&named, Some(Arc::new(berth_spec::WorkerTerms::default())));
+        metrics.gauges(&world);
+        assert_eq!(metrics.workers_failed.get(), 1);
+    }
 
     #[test]
     fn what_was_true_in_a_term_ends_with_it() {

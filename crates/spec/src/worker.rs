@@ -119,7 +119,7 @@ impl RuntimeInfo {
 }
 
 /// The registry's settings of a worker; they override the worker's own. Written by the Git source only.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct WorkerTerms {
     /// Labels, over the worker's own.
     pub labels: BTreeMap<String, String>,
