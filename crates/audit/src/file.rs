@@ -31,7 +31,12 @@ impl RotatedFile {
         Self { path, size, keep, open: None }
     }
 
-    /// Appends whole lines, and has them on the disk. What fails leaves no half of a line.
+    /// Bytes of one file.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Appends whole lines, at most [`size`](Self::size) bytes of them, and has them on the disk. What fails leaves no half of a line.
     pub(crate) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         let done = self.try_append(lines);
         if done.is_err() {

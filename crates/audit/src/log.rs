@@ -271,6 +271,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_recorded_at_once_is_spread_over_files_of_the_size() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("audit.log");
+        let small = Settings { size: 4_096, keep: 2, ..settings(path, false) };
+        let log = AuditLog::open(small, &mut Registry::default()).expect("it opens");
+        for at in 0..1_000 {
+            log.record(log.begin(AuditPort::Api, &format!("token:{at}"), "declare", "POST /v1/apply")).await;
+        }
+        log.flush(PATIENCE);
+        for name in ["audit.log", "audit.log.1", "audit.log.2"] {
+            let length = fs::metadata(folder.path().join(name)).expect("it is there").len();
+            assert!((1..=4_096).contains(&length), "{name}: {length}");
+        }
+    }
+
+    #[tokio::test]
     async fn where_the_disk_takes_nothing_changes_go_on_unless_records_are_required() {
         for required in [false, true] {
             let folder = tempfile::tempdir().expect("a folder");

@@ -46,6 +46,14 @@ pub(crate) enum Output {
 }
 
 impl Output {
+    /// Bytes that are appended at once at most, unless one line has more.
+    fn most(&self) -> u64 {
+        match self {
+            Self::File(file) => file.size(),
+            Self::Stdout => u64::MAX,
+        }
+    }
+
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
             Self::File(file) => file.append(lines),
@@ -143,7 +151,12 @@ impl Writer {
 
     fn write(&mut self) {
         while !self.held.is_empty() {
-            let count = self.held.len().min(BATCH);
+            let (most, mut length) = (self.output.most(), 0);
+            let fits = |line: &&Vec<u8>| {
+                length += line.len() as u64;
+                length <= most
+            };
+            let count = self.held.iter().take(BATCH).take_while(fits).count().max(1);
             let lines: Vec<u8> = self.held.iter().take(count).flatten().copied().collect();
             if let Err(error) = self.output.append(&lines) {
                 self.failed(&error);

@@ -175,7 +175,11 @@ impl Metrics {
             ),
             ("broker_workers_healthy_count", "Workers that are attached and have reported", &self.workers_healthy),
             ("broker_workers_suspect_count", "Workers that are attached and have not reported", &self.workers_suspect),
-            ("broker_workers_failed_count", "Workers that are gone or never came, and have replicas or are named by a source", &self.workers_failed),
+            (
+                "broker_workers_failed_count",
+                "Workers that are gone or never came, and have replicas or are named by a source",
+                &self.workers_failed,
+            ),
             (
                 "broker_capacity_total_memory_available",
                 "Bytes that models may take on all workers",
