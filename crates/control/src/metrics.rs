@@ -8,7 +8,6 @@ use std::{
 };
 
 use berth_plan::{World, drift::DriftKind, world::Liveness};
-use berth_spec::{Residency, RevisionId};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -190,7 +189,7 @@ impl Metrics {
             ("system_deployments_active_count", "Deployments that may have replicas", &self.deployments_active),
             (
                 "system_deployments_failed_count",
-                "Deployments with at least one failed replica",
+                "Deployments with a failed replica, without room, or with a rollout that was given up or is overdue",
                 &self.deployments_failed,
             ),
         ];
@@ -268,7 +267,6 @@ impl Metrics {
     /// Sets the gauges by a walk over everything.
     pub(crate) fn gauges(&self, world: &World) {
         let (mut healthy, mut suspect, mut failed, mut replicas) = (0, 0, 0, 0);
-        let mut broken = std::collections::BTreeSet::new();
         // One that a source names is expected, also after its replicas have gone elsewhere, and if it never came.
         let never_came = world.all_terms().keys().filter(|id| world.worker(id).is_none()).count();
         failed += signed(never_came as u64);
@@ -281,10 +279,6 @@ impl Metrics {
                 }
             }
             replicas += tracked.assigned.len();
-            let is_broken = |(revision, residency): (&RevisionId, &Residency)| {
-                matches!(residency, Residency::Failed(_)).then(|| revision.deployment().clone())
-            };
-            broken.extend(tracked.inventory.iter().filter_map(is_broken));
         }
         let (total, active) = world.deployments().fold((0, 0), |(total, active), deployment| {
             (total + 1, active + i64::from(deployment.spec.replicas.max > 0 && !deployment.deleting))
@@ -297,7 +291,7 @@ impl Metrics {
         self.memory_used.set(signed(used.0));
         self.deployments.set(total);
         self.deployments_active.set(active);
-        self.deployments_failed.set(signed(broken.len() as u64));
+        self.deployments_failed.set(signed(berth_plan::report::failing(world).count() as u64));
         let workers = (healthy + suspect).max(1);
         self.models_per_worker.set(replicas as f64 / workers as f64);
         self.utilization.set(100.0 * used.0 as f64 / available.0.max(1) as f64);

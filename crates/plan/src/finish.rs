@@ -11,7 +11,7 @@ use crate::{
     draft::{Draft, Work},
     planned::Note,
     route, scale,
-    world::{Rank, Verdict, WorkerIndex, World},
+    world::{Prospect, Rank, Verdict, WorkerIndex, World},
 };
 
 /// Deployments that are not ready and are named in the readiness: enough to start looking, and one line.
@@ -114,6 +114,7 @@ fn tell_verdicts(draft: &Draft<'_>, events: &mut Vec<Event>) {
         Verdict::NoCapacity { .. } => "NoCapacity",
         Verdict::Failed { .. } => "LoadFailed",
         Verdict::WaitsForRoom { .. } => "WaitsForRoom",
+        Verdict::SurgeWaits { prospect: Prospect::Overdue, .. } => "RolloutOverdue",
         Verdict::SurgeWaits { .. } => "SurgeWaits",
         Verdict::LeaveWaits { .. } => "LeaveWaits",
     };

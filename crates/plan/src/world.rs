@@ -42,7 +42,7 @@ pub use assumed::AssumedInventory;
 use copies::Room;
 pub use demand::Used;
 pub(crate) use deployment::TrackedDeployment;
-pub use deployment::{LoadFailed, Verdict};
+pub use deployment::{LoadFailed, Prospect, Verdict};
 pub use liveness::MassLoss;
 pub(crate) use liveness::{Held, Turns};
 use terms::Registered;

@@ -38,7 +38,7 @@ use crate::{
   berth wait iris --for=delete
 
 Also waits for a server that is starting, and for a deployment that does not exist yet.
-Exit code 1 as soon as it is certain that the rollout failed, 5 after the timeout, 3 if the deployment still does not exist.")]
+Exit code 1 as soon as it is certain that the rollout failed, or that its deadline passed; 5 after the timeout, 3 if the deployment still does not exist.")]
 pub(crate) struct WaitArgs {
     #[command(flatten)]
     target: Target,
@@ -131,7 +131,7 @@ impl Until {
         let ended = |condition: &&berth_wire::api::ConditionView| {
             condition.kind == "Progressing"
                 && condition.status == "False"
-                && matches!(condition.reason.as_str(), "RolloutStuck" | "LoadFailed")
+                && matches!(condition.reason.as_str(), "RolloutStuck" | "RolloutOverdue" | "LoadFailed")
         };
         let ended = status.conditions.iter().find(ended)?;
         // What went wrong is said once: with the replicas, or where nothing answers.
@@ -336,6 +336,8 @@ mod tests {
         view.metadata.generation = 2;
         view.status.conditions[0].reason = "SurgeWaits".to_owned();
         assert_eq!(until("Available").never(&view), None, "there may be room later");
+        view.status.conditions[0].reason = "RolloutOverdue".to_owned();
+        assert!(until("Available").never(&view).is_some(), "there was none for as long as a rollout may take");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use berth_registry::{
 use berth_spec::{
     DeploymentName, RevisionId, Time, WorkerId,
     residency::{Deaths, Failure, Residency},
-    status::{ReplicaStatus, Status, Truth},
+    status::{Condition, ReplicaStatus, Status, Truth},
 };
 
 use super::observe::{FleetSnapshot, replicas};
@@ -71,10 +71,11 @@ pub(crate) fn is_past(subject: &Subject, fleet: &FleetSnapshot<'_>, now: Time) -
             None => true,
         },
         IncidentKind::Capacity => match status() {
-            Some(Some(status)) => status
-                .conditions
-                .iter()
-                .any(|condition| condition.kind == "Scheduled" && condition.status == Truth::True),
+            Some(Some(status)) => {
+                let is = |kind, truth| status.conditions.iter().any(|one| one.kind == kind && one.status == truth);
+                let waits = |one: &Condition| matches!(one.reason.as_str(), "SurgeWaits" | "RolloutOverdue");
+                is("Scheduled", Truth::True) && !status.conditions.iter().any(waits)
+            }
             Some(None) => false,
             None => true,
         },
@@ -168,7 +169,7 @@ pub(crate) fn load_failure(
     let mut actions = Vec::new();
     // Of then: what serves later may be another, which a controller that inherits the file need not know.
     if let Some(serving) = status.serving.as_ref().filter(|serving| *serving != revision && status.ready > 0) {
-        actions.push(format!("OpenedSecrets {serving} serving when the load failed"));
+        actions.push(format!("Kept {serving} serving when the load failed"));
     }
     Incident {
         subject: Subject {
@@ -233,20 +234,31 @@ pub(crate) fn runtime_failures(known: &Known, now: Time) -> Vec<Incident> {
 
 pub(crate) fn no_room(known: &Known) -> Option<Incident> {
     let status = known.status.as_ref()?;
-    let scheduled = status.conditions.iter().find(|condition| condition.kind == "Scheduled")?;
-    if scheduled.status != Truth::False || scheduled.reason != "NoCapacity" {
-        return None;
-    }
-    let said =
-        |kind| status.conditions.iter().find(|condition| condition.kind == kind).map(|found| found.message.clone());
+    let stops = |kind, reasons: &[&str]| {
+        let of_kind = status.conditions.iter().find(|condition| condition.kind == kind)?;
+        (of_kind.status == Truth::False && reasons.contains(&of_kind.reason.as_str())).then_some(of_kind)
+    };
+    let name = &known.deployment.name;
+    let mut actions = vec!["Looked for models of lower priority that could make room, and found none".to_owned()];
+    let (severity, message, details) = if stops("Scheduled", &["NoCapacity"]).is_some() {
+        let severity = if status.ready == 0 { IncidentSeverity::Critical } else { IncidentSeverity::High };
+        let why = status.conditions.iter().find(|condition| condition.kind == "Available");
+        (severity, format!("no worker can take {name}"), why.map(|why| why.message.clone()).unwrap_or_default())
+    } else {
+        let waits = stops("Progressing", &["SurgeWaits", "RolloutOverdue"])?;
+        let overdue = waits.reason == "RolloutOverdue";
+        actions.push("Keeps the old revision serving, and places the new one as soon as there is room".to_owned());
+        let severity = if overdue { IncidentSeverity::High } else { IncidentSeverity::Medium };
+        (severity, format!("no worker can take the new revision of {name} beside the old one"), waits.message.clone())
+    };
     let card = known.deployment.spec.model.card.as_ref();
     Some(Incident {
-        severity: if status.ready == 0 { IncidentSeverity::Critical } else { IncidentSeverity::High },
+        severity,
         card: card.map(|card| (card.repository.clone(), card.reference.clone())),
         category: "no_capacity".to_owned(),
-        message: format!("no worker can take {}", known.deployment.name),
-        details: said("Available").unwrap_or_default(),
-        actions: vec!["Looked for models of lower priority that could make room, and found none".to_owned()],
+        message,
+        details,
+        actions,
         ..blank(IncidentKind::Capacity, Some(known.deployment.name.to_string()), None)
     })
 }

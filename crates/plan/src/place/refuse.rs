@@ -11,7 +11,7 @@ use crate::{
     draft::{Draft, Work},
     lost, rollout,
     scale::{self, MakesDo},
-    world::{TrackedDeployment, Verdict},
+    world::{Prospect, TrackedDeployment, Verdict},
 };
 
 /// Workers named in a message: enough to act on, and one line.
@@ -78,19 +78,27 @@ fn surge<'w>(
             return Some(Settled { moved: true, again: vec![work.name().clone()] });
         }
     }
-    if work.entry.deployment.spec.rollout.when_full == WhenFull::Recreate
-        && !takes_over(draft, work, want)
-        && fits_without_old(draft, work, want, refusals)
-        && rollout::recreate(draft, work)
-    {
+    let when_full = work.entry.deployment.spec.rollout.when_full;
+    let replaceable = !takes_over(draft, work, want) && fits_without_old(draft, work, want, refusals);
+    if when_full == WhenFull::Recreate && replaceable && rollout::recreate(draft, work) {
         return Some(Settled { moved: true, again: vec![work.name().clone()] });
     }
-    if matches!(work.rollout, Some(Rollout::Surging { .. })) {
-        let text = verdict.message();
-        work.verdict.get_or_insert(Verdict::SurgeWaits { text });
-        return Some(Settled::default());
+    let Some(Rollout::Surging { since, .. }) = work.rollout else { return None };
+    let overdue = since + work.entry.deployment.spec.rollout.deadline;
+    let prospect = match verdict {
+        Verdict::NoCapacity { .. } if overdue <= draft.now => Prospect::Overdue,
+        Verdict::NoCapacity { .. } => Prospect::Blocked,
+        _ => Prospect::Soon,
+    };
+    if prospect == Prospect::Blocked {
+        work.wake_at(overdue);
     }
-    None
+    let mut text = verdict.message();
+    if replaceable {
+        text.push_str("; or set rollout.whenFull: recreate, which unloads the old revision first");
+    }
+    work.verdict.get_or_insert(Verdict::SurgeWaits { text, prospect });
+    Some(Settled::default())
 }
 
 /// Returns true if as many of the next revision have a place as serve now: it will take over without more of it.

@@ -7,7 +7,9 @@ use berth_spec::{
 };
 
 use super::status::Seen;
-use crate::{Rollout, retry::Retrying, rollout, world::Verdict};
+use crate::{Rollout, retry::Retrying, rollout,
+    world::{Prospect, Verdict},
+};
 
 /// `Available`, `Progressing`, `Scheduled`; and `Endpoint` where another deployment declared the same path before.
 pub(super) fn conditions(seen: &Seen<'_>, taken_by: Option<&DeploymentName>) -> Vec<Condition> {
@@ -86,11 +88,19 @@ fn progressing(seen: &Seen<'_>) -> Condition {
             let message = format!("{failed} was given up, {serving} goes on serving: {reason}; {what} to try again");
             return is(Truth::False, "RolloutStuck", &message);
         }
-        Some(Rollout::Surging { from, to, .. }) => {
+        Some(Rollout::Surging { from, to, since, .. }) => {
             return match seen.verdict {
-                Some(Verdict::SurgeWaits { text }) => {
-                    let hint = "or set rollout.whenFull to recreate, which unloads the old revision first";
-                    is(Truth::False, "SurgeWaits", &format!("{to} waits for room beside {from}: it {text}, {hint}"))
+                Some(Verdict::SurgeWaits { text, prospect }) => {
+                    let message = format!("{to} waits for room beside {from}, which serves: {text}");
+                    match prospect {
+                        Prospect::Soon => is(Truth::True, "SurgeWaits", &message),
+                        Prospect::Blocked => is(Truth::False, "SurgeWaits", &message),
+                        Prospect::Overdue => is(
+                            Truth::False,
+                            "RolloutOverdue",
+                            &format!("since {since}, longer than rollout.deadline, {message}"),
+                        ),
+                    }
                 }
                 // Where less answers than should, that is said there.
                 Some(failed @ Verdict::Failed { .. }) if seen.ready >= seen.desired => {

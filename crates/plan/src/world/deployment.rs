@@ -114,9 +114,22 @@ pub enum Verdict {
     },
     /// The next revision waits for room; the serving one goes on.
     SurgeWaits {
-        /// For people, with numbers.
+        /// For people, with numbers, and what to do.
         text: String,
+        /// How long it is likely to wait.
+        prospect: Prospect,
     },
+}
+
+/// Prospect of a revision that waits for room beside the one that serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prospect {
+    /// Room is being made, or a failed load is tried again.
+    Soon,
+    /// Nothing will make room by itself.
+    Blocked,
+    /// The same, for longer than `rollout.deadline`. It is placed all the same once there is room.
+    Overdue,
 }
 
 impl Verdict {
@@ -141,7 +154,7 @@ impl Verdict {
         match self {
             Self::NoCapacity { text, .. }
             | Self::WaitsForRoom { text, .. }
-            | Self::SurgeWaits { text }
+            | Self::SurgeWaits { text, .. }
             | Self::LeaveWaits { text } => text.clone(),
             Self::Failed { text, until } => format!("{text}; tried again when the spec changes, or after {until}"),
         }

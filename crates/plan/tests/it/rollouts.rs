@@ -88,9 +88,17 @@ fn where_both_do_not_fit_the_author_decides() {
     let status = w.status("iris");
     assert_eq!((status.phase, status.ready), (Phase::Degraded, 1));
     assert!(status.conditions[1].message.contains("whenFull"), "{:?}", status.conditions);
-    w.after(Duration::from_secs(7200));
+    assert_eq!(planned.wake_at, Some(w.now + Duration::from_secs(600)), "at its deadline");
+    assert_eq!(berth_plan::report::failing(&w.world).count(), 0, "it may wait for as long as the author allows");
+    w.after(Duration::from_secs(600));
     w.settle();
-    assert!(!w.was_told("RolloutStuck"), "waiting for room has no deadline");
+    assert_eq!(w.status("iris").conditions[1].reason, "RolloutOverdue");
+    assert_eq!(berth_plan::report::failing(&w.world).count(), 1);
+    assert!(w.was_told("RolloutOverdue") && !w.was_told("RolloutStuck"), "it is not given up");
+    let mut w = w.worker("b", gib(3));
+    w.settle();
+    assert_eq!(w.status("iris").phase, Phase::Available, "there is room now");
+    assert_eq!(berth_plan::report::failing(&w.world).count(), 0);
 
     let mut w = small().deploy("iris", |spec| spec.rollout.when_full = WhenFull::Recreate);
     w.settle();

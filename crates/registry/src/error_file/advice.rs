@@ -20,6 +20,7 @@ pub(super) fn recommended(incident: &Incident) -> Vec<String> {
             "If it is gone for good, remove its file from workers/",
         ],
         IncidentKind::Capacity => &[
+            "For an update: `berth.rollout.whenFull: recreate` in the manifest unloads the old version first",
             "Increase the capacity of workers that match {deployment}, or add one",
             "Lower the priority of other models, or raise that of {deployment}",
             "Reduce the replicas or the resources of {deployment}",

@@ -118,9 +118,31 @@ fn that_the_old_revision_goes_on_serving_is_said_only_where_it_does() {
         w.advance();
         let incident = look(&mut IncidentTracker::default(), &w, None, false).incidents.remove(0);
         assert_eq!(w.status("iris").serving.as_ref(), Some(&old));
-        let said = format!("OpenedSecrets {old} serving when the load failed");
+        let said = format!("Kept {old} serving when the load failed");
         assert_eq!(incident.actions.contains(&said), kept, "{:?}", incident.actions);
     }
+}
+
+#[test]
+fn an_update_without_room_beside_the_old_revision_is_an_incident_until_there_is_room() {
+    let mut memory = IncidentTracker::default();
+    let mut w = world().worker("a", gib(3)).resident("iris", gib(2));
+    w.settle();
+    w.update("iris", "2");
+    w.settle();
+    assert_eq!(kinds(&look(&mut memory, &w, None, true)), [(IncidentKind::Capacity, IncidentSeverity::Medium)]);
+    w.after(Duration::from_secs(600));
+    w.settle();
+    let observed = look(&mut memory, &w, None, true);
+    assert_eq!(kinds(&observed), [(IncidentKind::Capacity, IncidentSeverity::High)]);
+    let file = observed.incidents[0].details.clone();
+    assert!(file.contains("rollout.deadline") && file.contains("whenFull: recreate"), "{file}");
+    let mut next = IncidentTracker::default();
+    next.inherit([observed.incidents[0].subject.clone()]);
+    let mut w = w.worker("b", gib(3));
+    w.settle();
+    let observed = look(&mut next, &w, None, true);
+    assert!(observed.incidents.is_empty() && observed.open.is_empty(), "{observed:?}");
 }
 
 #[test]
