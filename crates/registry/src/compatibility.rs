@@ -1,6 +1,6 @@
 //! Step 5: whether some worker of each deployment can load its card; and, as warnings, whether it could hold it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{ModelCard, card::size};
 
@@ -30,6 +30,9 @@ impl Fleet<'_> {
         at: impl Fn(&str, &'static str, String) -> Problem,
     ) -> Vec<Problem> {
         let labels = manifest.required_labels();
+        if let Some(problem) = self.empty_region(manifest, &labels, &at) {
+            return vec![problem];
+        }
         let matching: Vec<&WorkerConfig> =
             self.workers.iter().copied().filter(|worker| worker.matches(&labels)).collect();
         let wanted: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -41,8 +44,7 @@ impl Fleet<'_> {
                 self.nearest(&labels)
             );
             let problem = at("/deployment_config/worker_selector", "no-worker", message).remedy(remedy);
-            let may_come = self.declared == DeclaredWorkers::Elastic || manifest.wanted() == 0 || self.is_partial;
-            return vec![if may_come { problem.warning() } else { problem }];
+            return vec![if self.may_come(manifest) { problem.warning() } else { problem }];
         }
         let version = card.schema_version.as_str();
         let able: Vec<&WorkerConfig> = matching
@@ -68,6 +70,29 @@ impl Fleet<'_> {
             return vec![at("/model_card_ref/ref", "schema-version", message).remedy(remedy)];
         }
         self.room(manifest, card, &able, at)
+    }
+
+    /// Of several regions, the first without a worker.
+    fn empty_region(
+        &self,
+        manifest: &DeploymentManifest,
+        labels: &BTreeMap<String, String>,
+        at: impl Fn(&str, &'static str, String) -> Problem,
+    ) -> Option<Problem> {
+        let is_in = |worker: &WorkerConfig, region: &str| worker.labels.get("region").is_some_and(|own| own == region);
+        let mut regions = manifest.berth.regions.keys();
+        let empty = regions
+            .find(|region| !self.workers.iter().any(|worker| worker.matches(labels) && is_in(worker, region)))?;
+        let message = format!("no worker in workers/ that the selector allows has region={empty}");
+        let remedy = "remove the region, or add a worker there; where workers join without a file, set workers: elastic in \
+                      registry.yaml";
+        let problem = at("/berth/regions", "no-worker", message).remedy(remedy);
+        Some(if self.may_come(manifest) { problem.warning() } else { problem })
+    }
+
+    /// Workers may join that `workers/` does not name, or does not name readably.
+    fn may_come(&self, manifest: &DeploymentManifest) -> bool {
+        self.declared == DeclaredWorkers::Elastic || manifest.wanted() == 0 || self.is_partial
     }
 
     /// Checks that the declared capacity suffices. Workers may have more than their files say, so the findings are
@@ -110,7 +135,7 @@ impl Fleet<'_> {
     }
 
     /// The worker that has most of the labels, and what it lacks.
-    fn nearest(&self, labels: &std::collections::BTreeMap<String, String>) -> String {
+    fn nearest(&self, labels: &BTreeMap<String, String>) -> String {
         let lacking = |worker: &WorkerConfig| labels.iter().filter(|(n, v)| worker.labels.get(*n) != Some(v)).count();
         match self.workers.iter().min_by_key(|worker| (lacking(worker), &worker.worker_id)) {
             None => "add the configuration of a worker to workers/".to_owned(),

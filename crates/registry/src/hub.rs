@@ -53,9 +53,25 @@ pub(crate) fn check(deployment: &DesiredDeployment) -> Vec<(String, String, Stri
 fn pointer_of(path: &str) -> &'static str {
     match path {
         "spec.endpoint" => "/deployment_config/endpoint",
-        "spec.replicas" => "/deployment_config/replicas",
+        "spec.replicas" | "spec.replicas.max" => "/deployment_config/replicas",
+        "spec.replicas.min" => "/berth/minReplicas",
+        "spec.replicas.regions" => "/berth/regions",
+        "spec.idleAfter" => "/berth/idleAfter",
+        path if path.starts_with("spec.rollout") => "/berth/rollout",
         path if path.starts_with("spec.selector") => "/deployment_config/worker_selector",
         path if path.starts_with("spec.model") => "/model_card_ref/ref",
+        path if OF_BLOCK.iter().any(|field| path.starts_with(field)) => "/berth",
         _ => "/id",
     }
 }
+
+/// Fields of the hub that the block `berth` names, and nothing else.
+const OF_BLOCK: [&str; 7] = [
+    "spec.scaling",
+    "spec.placement",
+    "spec.warmup",
+    "spec.timeout",
+    "spec.concurrency",
+    "spec.limits",
+    "spec.batching",
+];

@@ -29,7 +29,7 @@ pub(crate) struct Parsed<T> {
 }
 
 /// Fields that later steps may report.
-const PLACES: [&str; 12] = [
+const PLACES: [&str; 17] = [
     "/id",
     "/model_card_ref/repository",
     "/model_card_ref/path",
@@ -39,6 +39,11 @@ const PLACES: [&str; 12] = [
     "/deployment_config/worker_selector",
     "/deployment_config/endpoint",
     "/endpoint",
+    "/berth",
+    "/berth/minReplicas",
+    "/berth/regions",
+    "/berth/idleAfter",
+    "/berth/rollout",
     "/worker_id",
     "/labels",
     "/secrets",
@@ -198,6 +203,10 @@ pub(crate) fn manifest(file: &str, text: &str, protocols: Protocols) -> Parsed<D
         let message = format!("the region is {}, but worker_selector asks for {other}", config.region);
         let remedy = "name one region; worker_selector.region may be left out";
         problem(Step::Manifests, "/deployment_config/region", "region", message, remedy);
+    }
+    if !manifest.berth.regions.is_empty() && config.worker_selector.contains_key("region") {
+        let message = "berth.regions names the regions, and worker_selector has one, too".to_owned();
+        problem(Step::Manifests, "/berth/regions", "region", message, "remove region from worker_selector");
     }
     if let Some(endpoint) = &config.endpoint
         && let Err((message, remedy)) = endpoint_path(endpoint)

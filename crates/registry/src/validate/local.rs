@@ -148,11 +148,12 @@ fn same_endpoint(manifests: &[Arc<Parsed<DeploymentManifest>>]) -> Vec<Problem> 
         let Some(manifest) = one.value.as_deref() else { continue };
         let config = &manifest.deployment_config;
         let Some(path) = config.endpoint.as_deref().and_then(|text| endpoint_path(text).ok()) else { continue };
-        let Some(other) = first.get(&(path.clone(), config.region.as_str())) else {
-            first.insert((path, config.region.as_str()), one);
+        let taken = manifest.regions().find_map(|region| Some((region, *first.get(&(path.clone(), region))?)));
+        let Some((region, other)) = taken else {
+            first.extend(manifest.regions().map(|region| ((path.clone(), region), one)));
             continue;
         };
-        let message = format!("{} answers at {path} in {}, too", other.source().0, config.region);
+        let message = format!("{} answers at {path} in {region}, too", other.source().0);
         let problem = one.problem(Step::Manifests, one.endpoint_pointer(), "endpoint-taken", message);
         let problem = problem.remedy("give one of them another path");
         let both_run = manifest.wanted() > 0 && other.value.as_deref().is_some_and(|other| other.wanted() > 0);

@@ -8,6 +8,21 @@ use crate::fixture::{CARD, WORKER, World, told};
 /// Replacement in a valid document, and a part of the expected message; empty if it stays valid.
 type Case = (&'static str, &'static str, &'static str);
 
+/// Every field of the block `berth` that a deployment with one replica may have.
+const WHOLE_BLOCK: &str = "enabled: true
+berth:
+  minReplicas: 1
+  pinned: true
+  scaling: {targetRate: 100, targetConcurrency: 2.5, secondCopy: never}
+  placement: {spread: worker}
+  rollout: {whenFull: recreate, deadline: 5m, drainTimeout: 10s}
+  warmup: \"off\"
+  timeout: 5s
+  idempotent: false
+  concurrency: {max: 4, queue: 10}
+  limits: {rate: 100, burst: 200, inFlight: 10, bytesPerSecond: 10MiB, maxWait: 2s}
+  batching: {maxRows: 8, maxDelay: 2ms}";
+
 const MANIFESTS: &[Case] = &[
     ("", "", ""),
     ("ref: v1.2.3", "ref: 1234567", "put it in quotes: \"1234567\""),
@@ -38,6 +53,19 @@ const MANIFESTS: &[Case] = &[
     ("  path: model-card.yaml\n", "", "path is missing"),
     ("priority: 80", "prioritty: 80\n  priority: 80", "has no effect"),
     ("enabled: true", "enabled: true\nenabled: false", "duplicate"),
+    ("enabled: true", WHOLE_BLOCK, ""),
+    ("enabled: true", "enabled: true\nberth: {minReplicas: 0, idleAfter: 10m}", ""),
+    ("enabled: true", "enabled: true\nberth: {regions: {eu-west-1: {min: 0, max: 1}}}", ""),
+    ("enabled: true", "enabled: true\nberth: {whenFull: recreate}", "whenFull is no field here"),
+    ("enabled: true", "enabled: true\nberth: {rollout: {whenfull: recreate}}", "did you mean whenFull?"),
+    ("enabled: true", "enabled: true\nberth: {rollout: {whenFull: replace}}", "is not one of wait, recreate"),
+    ("enabled: true", "enabled: true\nberth: {timeout: soon}", "(berth.timeout)"),
+    ("enabled: true", "enabled: true\nberth: {timeout: 0s}", "no time at all (berth)"),
+    ("enabled: true", "enabled: true\nberth: {idleAfter: 10m}", "(berth.idleAfter)"),
+    ("enabled: true", "enabled: true\nberth: {minReplicas: 2}", "max (1) is less than min (2)"),
+    ("enabled: true", "enabled: true\nberth: {regions: {eu-west-1: 2}}", "the regions have 2 together"),
+    ("enabled: true", "enabled: true\nberth: {regions: {us-east-1: 1}}", "has region=us-east-1"),
+    ("pool: production", "pool: production\n    region: eu-west-1\nberth: {regions: {eu-west-1: 1}}", "and worker_selector"),
     ("enabled: true", "enabled: [", "nothing after it was read"),
     ("enabled: true", "enabled: true\n---\nid: x", "more than one document"),
 ];

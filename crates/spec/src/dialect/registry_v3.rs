@@ -2,6 +2,7 @@
 //! files; here are their types and the way to the hub version and back.
 
 mod convert;
+mod extension;
 mod table;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -9,12 +10,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use extension::{Extension, RolloutExtension};
 pub use table::DIALECT;
 
 use crate::PinnedCard;
 
 /// A file below `models/`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeploymentManifest {
     /// The name of the deployment.
     pub id: String,
@@ -27,6 +29,9 @@ pub struct DeploymentManifest {
     /// The people behind it.
     #[serde(default)]
     pub metadata: ManifestMetadata,
+    /// What the format has no field for.
+    #[serde(default, skip_serializing_if = "Extension::is_empty")]
+    pub berth: Extension,
 }
 
 /// The place of a model card.
@@ -73,15 +78,24 @@ pub struct ManifestMetadata {
 }
 
 impl DeploymentManifest {
-    /// Labels that a worker must have, the region among them.
+    /// Labels that a worker must have, the region among them where there is only one.
     #[must_use]
     pub fn required_labels(&self) -> BTreeMap<String, String> {
         let mut labels = self.deployment_config.worker_selector.clone();
+        if !self.berth.regions.is_empty() {
+            return labels;
+        }
         labels.entry(REGION.to_owned()).or_insert_with(|| self.deployment_config.region.clone());
         labels
     }
 
-    /// The number of replicas in the end: none while it is disabled.
+    /// The regions that it runs in.
+    pub fn regions(&self) -> impl Iterator<Item = &str> {
+        let only = self.berth.regions.is_empty().then_some(self.deployment_config.region.as_str());
+        only.into_iter().chain(self.berth.regions.keys().map(String::as_str))
+    }
+
+    /// The most replicas: none while it is disabled.
     #[must_use]
     pub const fn wanted(&self) -> u32 {
         if self.enabled { self.deployment_config.replicas } else { 0 }

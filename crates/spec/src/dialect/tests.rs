@@ -5,12 +5,14 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::{
-    registry_v3::{CardRef, Declaration, DeploymentConfig, DeploymentManifest, ManifestMetadata},
+    registry_v3::{CardRef, Declaration, DeploymentConfig, DeploymentManifest, Extension, ManifestMetadata},
     *,
 };
 use crate::{
     PinnedCard,
-    manifest::{ManifestDeployment, ParseContext, field_paths, from_value, parse, raw::RawDeployment},
+    manifest::{ManifestDeployment, ParseContext, field_paths, from_value, parse,
+        raw::{RawDeployment, Word},
+    },
 };
 
 #[test]
@@ -43,7 +45,11 @@ fn every_field_of_the_registry_dialect_is_in_its_table_once() {
     leaves(&schema, "", &mut fields);
     let table: Vec<String> = registry_v3::DIALECT.fields.iter().map(|field| field.path.to_owned()).collect();
     assert_eq!(table.len(), table.iter().collect::<BTreeSet<_>>().len(), "a field has two rows");
-    assert_eq!(table.into_iter().collect::<BTreeSet<_>>(), fields);
+    // One row may stand for what has the same fields in the hub.
+    let covers = |row: &str, field: &str| field == row || field.starts_with(&format!("{row}."));
+    let missing: Vec<_> = fields.iter().filter(|field| !table.iter().any(|row| covers(row, field))).collect();
+    let unknown: Vec<_> = table.iter().filter(|row| !fields.iter().any(|field| covers(row, field))).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "without a row: {missing:?}; no field: {unknown:?}");
 }
 
 #[test]
@@ -92,8 +98,29 @@ prop_compose! {
         ])),
         environment in proptest::sample::select(vec!["production", "staging"]),
         commit in proptest::option::of("[0-9a-f]{40}"),
+        berth in proptest::sample::select(vec![
+            json!({}),
+            json!({"rollout": {"whenFull": "recreate", "deadline": "5m"}, "timeout": "5s"}),
+            json!({"minReplicas": 1, "scaling": {"targetConcurrency": 4}, "batching": {"maxRows": 8, "maxDelay": "2ms"}}),
+            json!({"minReplicas": 0, "idleAfter": "10m", "pinned": true, "idempotent": false, "warmup": "off"}),
+            json!({"regions": {"eu-west-1": 2, "us-east-1": {"min": 0, "max": 1}}, "placement": {"spread": "worker"}}),
+            json!({"limits": {"rate": 5}, "concurrency": {"max": 3}, "rollout": {"drainTimeout": "5s"}}),
+        ]),
     ) -> Declaration {
         let card = card(resources);
+        let mut berth: Extension = serde_json::from_value(berth).expect("a block");
+        let replicas = if !enabled {
+            0
+        } else if berth.regions.is_empty() {
+            replicas
+        } else {
+            3
+        };
+        if replicas == 0 {
+            // What belongs to replicas is not kept without them.
+            (berth.min_replicas, berth.regions) = (None, BTreeMap::new());
+            berth.idle_after = None;
+        }
         let (owner, deployed_at, deployed_by) = people;
         let reference = CardRef { repository: card.repository.clone(), path: path.clone(), reference: card.reference.clone() };
         let manifest = DeploymentManifest {
@@ -103,12 +130,13 @@ prop_compose! {
             // What a disabled deployment would have is not kept.
             deployment_config: DeploymentConfig {
                 region,
-                replicas: if enabled { replicas } else { 0 },
+                replicas,
                 priority,
                 worker_selector,
                 endpoint,
             },
             metadata: ManifestMetadata { owner, deployed_at, deployed_by },
+            berth,
         };
         Declaration {
             manifest: Arc::new(manifest),
@@ -159,6 +187,7 @@ fn plain() -> Declaration {
                 endpoint: None,
             },
             metadata: ManifestMetadata::default(),
+            berth: Extension::default(),
         }),
         card: Arc::new(card),
         environment: "production".to_owned(),
@@ -187,9 +216,9 @@ fn a_field_that_the_hub_does_not_take_is_named_as_the_registry_calls_it() {
 #[test]
 fn what_a_registry_cannot_say_does_not_convert_back() {
     let mut hub = plain().to_hub().expect("it carries over");
-    hub.spec.pinned = true;
-    let errors = Declaration::from_hub(&hub).expect_err("a registry cannot pin replicas");
-    assert_eq!(errors.iter().map(|error| error.path.as_str()).collect::<Vec<_>>(), ["spec.pinned"]);
+    hub.spec.restart = Some(Word("now".to_owned()));
+    let errors = Declaration::from_hub(&hub).expect_err("a registry cannot restart replicas");
+    assert_eq!(errors.iter().map(|error| error.path.as_str()).collect::<Vec<_>>(), ["spec.restart"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    super::ConversionError, CardRef, Declaration, DeploymentConfig, DeploymentManifest, ENABLED, ManifestMetadata,
+    super::ConversionError, CardRef, Declaration, DeploymentConfig, DeploymentManifest, ENABLED, Extension, ManifestMetadata,
     PREFIX, REGION,
 };
 use crate::{
@@ -13,13 +13,13 @@ use crate::{
         Problem,
         raw::{
             Decimal, Label, Name, RawDeployment, RawGpu, RawModel, RawReplicas, RawResources, RawSelector, RawSpec,
-            Size, Span, Whole, Word,
+            Size, Whole, Word,
         },
     },
 };
 
 /// The time that requests in flight have when a replica leaves, as the registry's document promises.
-const DRAIN: Duration = Duration::from_secs(60);
+pub(super) const DRAIN: Duration = Duration::from_secs(60);
 
 const ENVIRONMENT: &str = "environment";
 
@@ -35,11 +35,11 @@ impl Declaration {
         let name = Name::read(&manifest.id).map_err(|problem| vec![ConversionError::at("id", problem)])?;
         let mut spec = RawSpec::of(RawModel::of_card(Arc::clone(card)));
         let replicas = Whole::new(manifest.wanted());
-        spec.replicas = RawReplicas::Exactly(errors.take("deployment_config.replicas", replicas));
+        spec.replicas = manifest.berth.replicas(errors.take("deployment_config.replicas", replicas));
         spec.priority = errors.take("deployment_config.priority", Whole::new(config.priority.into()));
         spec.selector = RawSelector { required: errors.labels(manifest.required_labels()), ..RawSelector::default() };
         spec.resources = card.card.resources.as_ref().map(|needs| errors.resources(needs)).unwrap_or_default();
-        spec.rollout.drain_timeout = Span(DRAIN);
+        manifest.berth.apply(&mut spec);
         spec.endpoint.clone_from(&config.endpoint);
         let mut document = RawDeployment::of(name, spec);
         for (key, value, path) in [
@@ -81,9 +81,7 @@ impl Declaration {
         let label = |name: &str| metadata.labels.get(name).map(|label| label.0.clone());
         let card = spec.model.card.as_ref().and_then(|card| card.pinned());
         let Some(card) = card else { return Err(error("spec.model.card", "a registry declares model cards only")) };
-        let RawReplicas::Exactly(replicas) = spec.replicas else {
-            return Err(error("spec.replicas", "a registry declares a number of replicas, not a range"));
-        };
+        let (berth, replicas) = Extension::of(spec);
         let (Some(region), Some(environment)) = (label(REGION), label(ENVIRONMENT)) else {
             return Err(error("metadata.labels", "the labels region and environment are missing"));
         };
@@ -105,6 +103,7 @@ impl Declaration {
                     deployed_at: annotation("deployed-at"),
                     deployed_by: annotation("deployed-by"),
                 },
+                berth,
             }),
             card,
             environment,

@@ -11,7 +11,7 @@ pub const DIALECT: Dialect = Dialect {
     title: "Registry manifests 3.x",
     introduction: "Operations write them below `models/` of a Git registry ([registry.md](registry.md)). The model is a model card in a \
                    repository of its own, which the registry pins to a commit. A field that the schema (`berth schema deployment`) does not name is ignored, with a \
-                   warning in the validation report.",
+                   warning in the validation report; in the block `berth` it is an error.",
     fields: &[
         Field { path: "id", fate: To(&["metadata.name"]), note: "" },
         Field { path: "model_card_ref.repository", fate: To(&["spec.model.card"]), note: "`card.repository`" },
@@ -47,6 +47,31 @@ pub const DIALECT: Dialect = Dialect {
             fate: To(&["spec.endpoint"]),
             note: "its path is where the gateway answers",
         },
+        Field {
+            path: "berth.minReplicas",
+            fate: To(&["spec.replicas"]),
+            note: "`min`; `max` is then `deployment_config.replicas`",
+        },
+        Field {
+            path: "berth.regions",
+            fate: To(&["spec.replicas"]),
+            note: "`regions`; the label `region` is then not asked for in `spec.selector`",
+        },
+        Field { path: "berth.idleAfter", fate: To(&["spec.idleAfter"]), note: "" },
+        Field { path: "berth.pinned", fate: To(&["spec.pinned"]), note: "" },
+        Field { path: "berth.scaling", fate: To(&["spec.scaling"]), note: "" },
+        Field { path: "berth.placement", fate: To(&["spec.placement"]), note: "" },
+        Field {
+            path: "berth.rollout",
+            fate: To(&["spec.rollout"]),
+            note: "`drainTimeout` is 60s where it is left out; the hub's own default is 30s",
+        },
+        Field { path: "berth.warmup", fate: To(&["spec.warmup"]), note: "" },
+        Field { path: "berth.timeout", fate: To(&["spec.timeout"]), note: "" },
+        Field { path: "berth.idempotent", fate: To(&["spec.idempotent"]), note: "" },
+        Field { path: "berth.concurrency", fate: To(&["spec.concurrency"]), note: "" },
+        Field { path: "berth.limits", fate: To(&["spec.limits"]), note: "" },
+        Field { path: "berth.batching", fate: To(&["spec.batching"]), note: "" },
         Field { path: "metadata.owner", fate: Annotation("registry.berth.dev/owner"), note: "" },
         Field { path: "metadata.deployed_at", fate: Annotation("registry.berth.dev/deployed-at"), note: "" },
         Field { path: "metadata.deployed_by", fate: Annotation("registry.berth.dev/deployed-by"), note: "" },
@@ -71,11 +96,6 @@ pub const DIALECT: Dialect = Dialect {
             path: "commit",
             fate: Annotation("registry.berth.dev/commit"),
             note: "the commit that last changed the deployment",
-        },
-        Field {
-            path: "drain timeout",
-            fate: To(&["spec.rollout.drainTimeout"]),
-            note: "always 60s; the hub's own default is 30s",
         },
     ],
 };
