@@ -7,7 +7,10 @@ use berth_spec::{
 };
 
 use super::status::Seen;
-use crate::{Rollout, retry::Retrying, rollout,
+use crate::{
+    Rollout,
+    retry::Retrying,
+    rollout,
     world::{Prospect, Verdict},
 };
 

@@ -20,9 +20,9 @@ fn is_failing(world: &World, entry: &TrackedDeployment) -> bool {
         _ => false,
     };
     has_no_place
-        || entry.record().is_some_and(|record| {
-            matches!(record.rollout, Rollout::Stuck { .. }) || has_failed_replica(world, record)
-        })
+        || entry
+            .record()
+            .is_some_and(|record| matches!(record.rollout, Rollout::Stuck { .. }) || has_failed_replica(world, record))
 }
 
 fn has_failed_replica(world: &World, record: &Record) -> bool {

@@ -65,7 +65,11 @@ const MANIFESTS: &[Case] = &[
     ("enabled: true", "enabled: true\nberth: {minReplicas: 2}", "max (1) is less than min (2)"),
     ("enabled: true", "enabled: true\nberth: {regions: {eu-west-1: 2}}", "the regions have 2 together"),
     ("enabled: true", "enabled: true\nberth: {regions: {us-east-1: 1}}", "has region=us-east-1"),
-    ("pool: production", "pool: production\n    region: eu-west-1\nberth: {regions: {eu-west-1: 1}}", "and worker_selector"),
+    (
+        "pool: production",
+        "pool: production\n    region: eu-west-1\nberth: {regions: {eu-west-1: 1}}",
+        "and worker_selector",
+    ),
     ("enabled: true", "enabled: [", "nothing after it was read"),
     ("enabled: true", "enabled: true\n---\nid: x", "more than one document"),
 ];

@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     PinnedCard,
-    manifest::{ManifestDeployment, ParseContext, field_paths, from_value, parse,
+    manifest::{
+        ManifestDeployment, ParseContext, field_paths, from_value, parse,
         raw::{RawDeployment, Word},
     },
 };

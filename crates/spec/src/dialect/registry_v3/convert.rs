@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    super::ConversionError, CardRef, Declaration, DeploymentConfig, DeploymentManifest, ENABLED, Extension, ManifestMetadata,
-    PREFIX, REGION,
+    super::ConversionError, CardRef, Declaration, DeploymentConfig, DeploymentManifest, ENABLED, Extension,
+    ManifestMetadata, PREFIX, REGION,
 };
 use crate::{
     PinnedCard,
