@@ -116,7 +116,7 @@ pub enum Verdict {
     SurgeWaits {
         /// For people, with numbers, and what to do.
         text: String,
-        /// How long it is likely to wait.
+        /// Expected length of the wait.
         prospect: Prospect,
     },
 }

@@ -29,7 +29,7 @@ pub struct DeploymentManifest {
     /// The people behind it.
     #[serde(default)]
     pub metadata: ManifestMetadata,
-    /// What the format has no field for.
+    /// Settings that the format has no field for.
     #[serde(default, skip_serializing_if = "Extension::is_empty")]
     pub berth: Extension,
 }
