@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, sync::Arc};
 use berth_git::{Protocols, Remote, Rev};
 use berth_spec::{
     ModelCard,
-    card::{SCHEMA_VERSIONS, StorageType},
+    card::{
+        SCHEMA_VERSIONS, StorageType,
+        package::{Pin, normal_name},
+    },
 };
 use serde_json::Value;
 
@@ -157,13 +160,40 @@ impl Reading<'_> {
                 ));
             }
         }
+        found.extend(self.runtime(card));
         let mut packages = BTreeSet::new();
         for (n, dependency) in card.runtime.dependencies.iter().enumerate() {
-            let name = dependency.split(['=', '[']).next().unwrap_or_default().replace(['_', '.'], "-").to_lowercase();
+            let name = normal_name(dependency.split(['=', '[']).next().unwrap_or_default());
             if !packages.insert(name.clone()) {
                 let message = format!("{name} is named twice");
                 found.push(self.problem("dependencies", &format!("/runtime/dependencies/{n}"), message, "keep one"));
             }
+        }
+        found
+    }
+
+    /// The framework's version in both places where it stands, and the lock.
+    fn runtime(&self, card: &ModelCard) -> Vec<Problem> {
+        let runtime = &card.runtime;
+        let mut found = Vec::new();
+        let names = runtime.framework.packages();
+        let pins = runtime.dependencies.iter().filter_map(|text| Pin::read(text));
+        if let Some(pin) = pins.into_iter().find(|pin| names.contains(&pin.normal_name().as_str()))
+            && !(Pin { version: &runtime.framework_version, ..pin }).is_met_by(pin.version)
+        {
+            let message = format!(
+                "framework_version is {}, and dependencies install {}=={}",
+                runtime.framework_version, pin.name, pin.version
+            );
+            let remedy = format!("write framework_version: \"{}\"; what dependencies say is installed", pin.version);
+            found.push(self.problem("framework-version", "/runtime/framework_version", message, remedy).warning());
+        }
+        if let Some(lock) = &runtime.dependencies_lock
+            && (!is_inside(lock) || lock.ends_with('/'))
+        {
+            let message = format!("{lock:?} is no file of the code's repository");
+            let remedy = "write its path from the root, for example requirements.lock";
+            found.push(self.problem("dependencies-lock", "/runtime/dependencies_lock", message, remedy));
         }
         found
     }

@@ -7,6 +7,8 @@
 //! Here are the typed fields only; the published schema and its messages with line and path are the registry's.
 
 pub mod estimator;
+pub mod lock;
+pub mod package;
 pub mod signature;
 
 use serde::{Deserialize, Serialize};
@@ -75,6 +77,10 @@ pub struct Runtime {
     pub python_version: String,
     /// `package==version`.
     pub dependencies: Vec<String>,
+    /// A file of the code repository, from its root, that has all packages with their hashes: the environment has these and
+    /// no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependencies_lock: Option<String>,
     /// Packages of the worker's operating system.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub system_packages: Vec<String>,

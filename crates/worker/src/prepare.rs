@@ -14,6 +14,7 @@ mod content_store;
 mod dependency_outcomes;
 mod environment;
 mod interpreter;
+mod locked;
 mod program;
 mod record;
 mod requirements;
@@ -39,6 +40,7 @@ use self::{
     content_store::ContentStore,
     dependency_outcomes::DependencyOutcomes,
     environment::{Environments, Order},
+    locked::LockFile,
 };
 pub use self::{
     dependency_outcomes::BlockedDependencies,
@@ -208,7 +210,7 @@ impl Preparer {
         let keys = Arc::clone(&self.keys.borrow());
         if card.is_built_in() {
             let order = Order { settings: &self.settings, keys: &keys, blocked: &blocked, outcomes };
-            let environment = self.environments.get(&card.card.runtime, order, tell).await?;
+            let environment = self.environments.get(&card.card.runtime, None, order, tell).await?;
             return Ok(PreparedModel {
                 code: self.no_code.clone(),
                 python: environment.python,
@@ -233,9 +235,11 @@ impl Preparer {
             tokio::task::spawn_blocking(work).await.map_err(Fault::internal)??
         };
         let order = Order { settings: &self.settings, keys: &keys, blocked: &blocked, outcomes };
-        let environment = self.environments.get(&card.card.runtime, order, tell).await?;
+        let files = code.held.path.join(checkout::FILES);
+        let lock = card.card.runtime.dependencies_lock.as_deref().map(|path| LockFile { code: &files, path });
+        let environment = self.environments.get(&card.card.runtime, lock, order, tell).await?;
         Ok(PreparedModel {
-            code: code.held.path.join(checkout::FILES),
+            code: files,
             python: environment.python,
             environment: environment.name,
             environment_size: environment.held.size,

@@ -60,6 +60,7 @@ pub fn card(format: &str, python: &str, packages: Vec<String>) -> PinnedCard {
             framework_version: String::new(),
             python_version: python.to_owned(),
             dependencies: packages,
+            dependencies_lock: None,
             system_packages: Vec::new(),
         },
         artifacts: Artifacts {

@@ -1,7 +1,7 @@
 //! Python environments: one for all models with the same packages.
 //!
 //! ```text
-//! recipe: version, packages, whether it sees the system's, platform ──hash──▶ NAME
+//! recipe: version, packages (those of the lock, if there is one), whether it sees the system's, platform ──hash──▶ NAME
 //! NAME/venv/              the environment
 //! NAME/requirements.txt   what was asked for
 //! NAME/installed.txt      what came of it, with all that it rests on
@@ -22,9 +22,10 @@ use super::{
     content_store::{ContentStore, Held, Making},
     dependency_outcomes::{BlockedDependencies, DependencyOutcomes},
     interpreter::Interpreters,
+    locked::LockFile,
     record, requirements,
     system::{self, System},
-    uv::{self, Reach, Uv},
+    uv::{self, Reach, Uv, Wanted},
 };
 use crate::{
     artifacts::{Gate, checksum},
@@ -66,13 +67,15 @@ pub(super) struct Environment {
 struct Recipe<'a> {
     python_version: &'a str,
     packages: Vec<String>,
+    /// True if packages have hashes and are all that may be installed.
+    is_locked: bool,
     /// True if it sees the Python libraries of the operating system.
     sees_system: bool,
 }
 
 impl Recipe<'_> {
     fn name(&self) -> String {
-        let Self { python_version, packages, sees_system } = self;
+        let Self { python_version, packages, is_locked: _, sees_system } = self;
         let platform = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
         let text = format!("{FORMAT}\n{python_version}\n{sees_system}\n{platform}\n{}", packages.join("\n"));
         checksum::of(text.as_bytes()).to_string()
@@ -103,16 +106,24 @@ impl Environments {
         })
     }
 
-    /// The environment that a card wants. `tell` hears what is being done.
+    /// The environment that a card wants: of the packages that it lists, or of those of its lock. `tell` hears what is
+    /// being done.
     pub(super) async fn get(
         &self,
         runtime: &Runtime,
+        lock: Option<LockFile<'_>>,
         order: Order<'_>,
         tell: &(dyn Fn(Preparing) + Send + Sync),
     ) -> Result<Environment, Miss> {
+        let wanted = requirements::of(runtime)?;
+        let packages = match lock {
+            Some(lock) => lock.packages(&wanted, self.uv(order.settings)?, order.settings).await?,
+            None => wanted,
+        };
         let recipe = Recipe {
             python_version: &runtime.python_version,
-            packages: requirements::of(runtime)?,
+            packages,
+            is_locked: lock.is_some(),
             sees_system: system::have_python(&runtime.system_packages),
         };
         if !runtime.system_packages.is_empty() {
@@ -180,13 +191,14 @@ impl Environments {
         let disk = |error: std::io::Error| Fault::disk(&error);
         let venv = folder.join(VENV);
         uv.venv(order.settings, &venv, python, recipe.sees_system).await?;
-        let wanted = folder.join("requirements.txt");
-        fs_err::write(&wanted, recipe.packages.join("\n") + "\n").map_err(disk)?;
+        let file = folder.join("requirements.txt");
+        fs_err::write(&file, recipe.packages.join("\n") + "\n").map_err(disk)?;
         let inside = uv::python_of(&venv);
         if !recipe.packages.is_empty() {
             let _not_swept = self.fetched.read().await;
-            install(uv, &inside, &wanted, order).await?;
-            mend(uv, &venv, &wanted, order).await?;
+            let wanted = Wanted { file: &file, is_locked: recipe.is_locked };
+            install(uv, &inside, wanted, order).await?;
+            mend(uv, &venv, wanted, order).await?;
         }
         let installed = uv.freeze(order.settings, &inside).await?;
         fs_err::write(folder.join("installed.txt"), &installed).map_err(disk)?;
@@ -219,7 +231,7 @@ impl Environments {
 const VENV: &str = "venv";
 
 /// From what was fetched before, if all is there; else from the index, if that may be asked.
-async fn install(uv: &Uv, python: &Path, wanted: &Path, order: Order<'_>) -> Result<(), Miss> {
+async fn install(uv: &Uv, python: &Path, wanted: Wanted<'_>, order: Order<'_>) -> Result<(), Miss> {
     if uv.install(order.settings, order.keys, python, wanted, Reach::Fetched).await.is_ok() {
         return Ok(());
     }
@@ -229,7 +241,7 @@ async fn install(uv: &Uv, python: &Path, wanted: &Path, order: Order<'_>) -> Res
 async fn install_from_index(
     uv: &Uv,
     python: &Path,
-    wanted: &Path,
+    wanted: Wanted<'_>,
     reach: Reach<'_>,
     order: Order<'_>,
 ) -> Result<(), Miss> {
@@ -248,7 +260,7 @@ async fn install_from_index(
 }
 
 /// Fetches packages again whose files are not as they should be: what was fetched before may have been damaged since.
-async fn mend(uv: &Uv, venv: &Path, wanted: &Path, order: Order<'_>) -> Result<(), Miss> {
+async fn mend(uv: &Uv, venv: &Path, wanted: Wanted<'_>, order: Order<'_>) -> Result<(), Miss> {
     let damaged = damaged(venv).await?;
     if damaged.is_empty() {
         return Ok(());
@@ -300,7 +312,13 @@ mod tests {
     #[test]
     fn equal_packages_are_one_environment() {
         let recipe = |python_version, packages: &[&str], sees_system| {
-            Recipe { python_version, packages: packages.iter().map(|&p| p.to_owned()).collect(), sees_system }.name()
+            Recipe {
+                python_version,
+                packages: packages.iter().map(|&p| p.to_owned()).collect(),
+                is_locked: false,
+                sees_system,
+            }
+            .name()
         };
         let base = recipe("3.11", &["a==1", "b==2"], false);
         assert_eq!(recipe("3.11", &["a==1", "b==2"], false), base);

@@ -51,7 +51,22 @@ pub(super) enum Reach<'a> {
     Again(&'a [String]),
 }
 
+/// Packages to install.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// A list of requirements.
+    pub(super) file: &'a Path,
+    /// True if each has hashes: nothing else is installed, and nothing with another hash.
+    pub(super) is_locked: bool,
+}
+
 impl Uv {
+    /// A program at a known place.
+    #[cfg(test)]
+    pub(super) fn at(program: PathBuf, home: PathBuf) -> Self {
+        Self { program, home }
+    }
+
     /// Finds the program: as named, beside ours, on the path, or where the development set-up puts it.
     pub(super) fn find(settings: &Settings, home: PathBuf) -> Result<Self, Fault> {
         let missing = |what: String| {
@@ -114,13 +129,13 @@ impl Uv {
         }
     }
 
-    /// Installs what `requirements` lists into the environment of `python`.
+    /// Installs what is wanted into the environment of `python`.
     pub(super) async fn install(
         &self,
         settings: &Settings,
         keys: &CredentialSet,
         python: &Path,
-        requirements: &Path,
+        wanted: Wanted<'_>,
         reach: Reach<'_>,
     ) -> Result<(), Fault> {
         let run = self.run(settings, &self.home);
@@ -130,8 +145,9 @@ impl Uv {
             Reach::Index => run,
             Reach::Again(packages) => run.args(packages.iter().flat_map(|name| ["--reinstall-package", name.as_str()])),
         };
+        let run = run.args(wanted.is_locked.then_some("--require-hashes"));
         let (run, secret) = with_index(run, settings, keys)?;
-        let said = run.arg("-r").arg(requirements).run(INSTALL_LIMIT).await.map_err(|error| not_run(&error))?;
+        let said = run.arg("-r").arg(wanted.file).run(INSTALL_LIMIT).await.map_err(|error| not_run(&error))?;
         if said.status.success() {
             return Ok(());
         }
@@ -144,6 +160,19 @@ impl Uv {
             fault.message.push_str(&about);
         }
         Err(fault)
+    }
+
+    /// The packages that the lock of the project in `folder` has, as requirements with hashes. Nothing is built or fetched.
+    pub(super) async fn export(&self, settings: &Settings, folder: &Path) -> Result<String, Fault> {
+        let run = self.run(settings, &self.home).args(["export", "--quiet", "--frozen", "--offline", "--no-dev"]);
+        let run = run.args(["--no-emit-workspace", "--no-header", "--no-annotate", "--format", "requirements.txt"]);
+        let said = run.arg("--project").arg(folder).run(LOCAL_LIMIT).await.map_err(|error| not_run(&error))?;
+        match said.status.success() {
+            true => Ok(said.out),
+            false => {
+                Err(of_words(&said, "read uv.lock (its pyproject.toml is beside it?)", FailureCategory::Dependencies))
+            }
+        }
     }
 
     /// Throws away what was fetched of some packages.

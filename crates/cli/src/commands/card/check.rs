@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use berth_git::Protocols;
 use berth_registry::{CardRules, Matrix, Problem, Step, check_card};
-use berth_spec::{ModelCard, manifest::closest};
+use berth_spec::{ModelCard, card::lock::Lock, manifest::closest};
 use clap::{Args, ValueEnum};
 use fs_err as fs;
 
@@ -116,7 +116,32 @@ impl Code<'_> {
             None | Some((_, "")) => {}
             Some((module, function)) => found.extend(self.function("entrypoint", module, function)),
         }
+        found.extend(self.lock());
         found
+    }
+
+    /// The lock of the packages, but for that of a project of `uv`, which only `uv` reads: `--run` does.
+    fn lock(&self) -> Option<Problem> {
+        let runtime = &self.card.runtime;
+        let path = runtime.dependencies_lock.as_deref()?;
+        let wrong = |message: String, remedy: &str| {
+            let problem = self.problem("dependencies-lock", "dependencies_lock:", message);
+            Some(problem.remedy(remedy))
+        };
+        let file = self.root.join(path);
+        if !file.is_file() {
+            return wrong(format!("there is no {}", file.display()), "`uv pip compile --generate-hashes` writes it");
+        }
+        if file.file_name().is_some_and(|name| name == "uv.lock") {
+            return None;
+        }
+        let again = "write it again: `uv pip compile --generate-hashes requirements.txt -o requirements.lock`";
+        let lock = match fs::read_to_string(&file).map_err(|error| error.to_string()).map(|text| Lock::read(&text)) {
+            Ok(Ok(lock)) => lock,
+            Ok(Err(error)) => return wrong(format!("{path}: {error}"), again),
+            Err(error) => return wrong(error, ""),
+        };
+        lock.stale(&runtime.dependencies).and_then(|how| wrong(format!("{path} is out of date: {how}"), again))
     }
 
     fn function(&self, field: &str, module: &str, function: &str) -> Option<Problem> {
