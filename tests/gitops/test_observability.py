@@ -51,6 +51,8 @@ OCCASIONAL = {
     "berth_access_file_usable", "berth_oidc_fetches", "berth_oidc_keys",
     "berth_gossip_dropped", "berth_notifications", "berth_source_webhooks", "berth_worker_circuit_breaker",
     "worker_model_answers_broke_schema", "worker_model_process_deaths",
+    # Only with payload processors.
+    "berth_payloads",
     # Only where a model may reach hosts.
     "worker_model_connections",
     # Only where there is a GPU.

@@ -133,6 +133,9 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
         cluster.etcd = Some(config("cluster")?);
     }
     settings.management = environment.management.clone();
+    if !environment.payloads.processors.is_empty() {
+        settings.server.payloads = environment.payloads.clone();
+    }
     settings.server.labels.extend(environment.labels.clone());
     settings.server.types.extend(environment.types.types.clone());
     settings.server.planning = Planning {

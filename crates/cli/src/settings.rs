@@ -17,6 +17,7 @@ mod from_context;
 pub(crate) mod functions;
 pub(crate) mod layers;
 pub(crate) mod model_types;
+mod payload;
 pub(crate) mod planning;
 pub(crate) mod principals;
 pub(crate) mod runtime;
@@ -49,6 +50,7 @@ pub(crate) use self::values::{duration, size};
 use self::{
     audit::{AuditArgs, AuditSettings},
     model_types::TypeLabel,
+    payload::PayloadArgs,
     planning::Planning,
     principals::PrincipalArgs,
     tls::{ClientTls, TlsArgs},
@@ -179,6 +181,8 @@ pub(crate) struct ServerArgs {
     #[command(flatten)]
     pub(crate) audit: AuditArgs,
     #[command(flatten)]
+    pub(crate) payloads: PayloadArgs,
+    #[command(flatten)]
     pub(crate) tls: TlsArgs,
 }
 
@@ -259,6 +263,8 @@ pub(crate) struct ServerSettings {
     pub(crate) max_requests: u32,
     /// Requests that wait for loads at once.
     pub(crate) max_parked: u32,
+    /// Payload processors.
+    pub(crate) payloads: berth_mesh::payload::Settings,
     /// Limits of principals that have none of their own.
     pub(crate) principal_limits: UseLimits,
     /// Time for requests in flight after the request to stop.
@@ -375,6 +381,7 @@ impl ServerSettings {
             max_connections: args.max_connections.get() as usize,
             max_requests: args.max_requests.get(),
             max_parked: args.max_parked.get(),
+            payloads: args.payloads.settings(),
             principal_limits: args.principals.limits()?,
             drain_timeout: args.drain_timeout,
             credentials: credentials(),

@@ -5,6 +5,7 @@ pub(crate) mod memory;
 pub(crate) mod read;
 pub(crate) mod relayed;
 pub(crate) mod reply;
+pub(crate) mod tapped;
 pub(crate) mod timeout;
 pub(crate) mod upload;
 pub(crate) mod watched;

@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 
-use crate::data_plane::DataPlane;
+use crate::{data_plane::DataPlane, payload};
 
 /// Makes the span of one request from its headers: the place to continue a trace that the caller began
 /// (`traceparent`). `None` leaves the request without a span.
@@ -63,6 +63,8 @@ pub struct Config {
     pub functions: Arc<OnceLock<FunctionHook>>,
     /// The methods of models that may be called, and where they name the model; `None`: all, in their metadata.
     pub data_plane: Option<DataPlane>,
+    /// Payload processors.
+    pub payloads: payload::Settings,
     /// Answers gRPC calls below these paths; `None`: they are calls of models.
     pub beside: Option<BesideService>,
     /// TLS of the port for clients; `None`: it has none. Nobody follows its files here.
@@ -89,6 +91,7 @@ impl Config {
             routes_file: None,
             functions: Arc::default(),
             data_plane: None,
+            payloads: payload::Settings::default(),
             beside: None,
             tls: None,
             access: Arc::default(),

@@ -40,6 +40,7 @@ use crate::{
     local::LocalReplicas,
     metrics::{Totals, forward::Served},
     parking::Parking,
+    payload::{Delivery, Payloads},
     resolved::Resolver,
     route_cache::RouteCache,
     routes::{Applier, Routes},
@@ -80,6 +81,8 @@ pub struct Gateway {
     members: Option<Members>,
     /// The admission of requests that other nodes sent.
     hops: Arc<Admission>,
+    /// What delivers to payload processors.
+    deliveries: Vec<Delivery>,
 }
 
 /// A look into a gateway from outside; cheap to clone.
@@ -116,6 +119,7 @@ pub fn build(
     if let Some(members) = members.clone() {
         replicas.listen(hints::sayer(members));
     }
+    let (payloads, deliveries) = Payloads::build(&config.payloads, registry).unzip();
     let exporter = Exporter {
         routes: Arc::clone(&routes),
         totals: Arc::clone(&totals),
@@ -147,12 +151,14 @@ pub fn build(
         forwarding,
         leaving: AtomicBool::new(false),
         data_plane: config.data_plane.clone(),
+        payloads,
         access: Arc::clone(&config.access),
         accounts: Accounts::new(config.principal_limits),
         audit: config.audit.clone(),
     });
     let handle = Handle { stack: Arc::clone(&stack), address, peer_service };
-    Ok((Gateway { listener, config, stack, applier, members, hops }, handle))
+    let deliveries = deliveries.unwrap_or_default();
+    Ok((Gateway { listener, config, stack, applier, members, hops, deliveries }, handle))
 }
 
 impl Gateway {
@@ -164,7 +170,7 @@ impl Gateway {
     /// # Errors
     /// The port cannot be given to the runtime.
     pub async fn run(self, link: GatewayLink, shutdown: CancellationToken) -> io::Result<Drained> {
-        let Self { listener, config, stack, mut applier, members, hops } = self;
+        let Self { listener, config, stack, mut applier, members, hops, deliveries } = self;
         let (stopping, cut, told) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let GatewayLink { routes, events } = link;
         let tasks = TaskTracker::new();
@@ -178,6 +184,9 @@ impl Gateway {
             let (stack, told) = (Arc::clone(&stack), told.clone());
             async move { stack.demand.run(events, told).await }
         });
+        for delivery in deliveries {
+            tasks.spawn(delivery.run(told.clone()));
+        }
         let port = match listener.map(TcpListener::from_std).transpose()? {
             Some(listener) => {
                 let guard = Guard::of(listener.local_addr()?);

@@ -23,6 +23,7 @@ pub mod data_plane;
 pub mod exchange;
 pub mod local;
 pub mod oip;
+pub mod payload;
 
 mod follow;
 mod gateway;

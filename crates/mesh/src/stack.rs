@@ -50,6 +50,7 @@ use crate::{
     endpoint::forwarding::Forwarding,
     metrics::Totals,
     parking::{Parking, refusal},
+    payload::Payloads,
     quota::metered::Metered,
     resolved::NoLease,
     routes::Routes,
@@ -77,6 +78,8 @@ pub(crate) struct Stack {
     pub(crate) leaving: AtomicBool,
     /// The methods of models that may be called; `None`: all.
     pub(crate) data_plane: Option<DataPlane>,
+    /// Payload processors; `None`: there are none.
+    pub(crate) payloads: Option<Arc<Payloads>>,
     /// Tokens, and if one is needed.
     pub(crate) access: Arc<Access>,
     /// Accounts of principals that have limits.

@@ -7,6 +7,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use berth_mesh::payload::{self, Processor};
 use berth_worker::runtime::spi::{self, InFlight, Reserve, address::Address};
 
 use super::{
@@ -31,6 +32,8 @@ const SHUTDOWN: Duration = Duration::from_secs(30);
 const AFTER_MOVE: Duration = Duration::from_secs(5);
 /// The least rate that makes more copies, in requests per minute: below it each request would.
 const LEAST_RATE: u64 = 10;
+/// The most payloads that may wait: the queue's own bound is in bytes.
+const MOST_PAYLOADS: usize = 1 << 20;
 /// The largest message.
 const MESSAGE: u64 = 16 << 20;
 
@@ -48,9 +51,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("MM_LOG_REQUEST_HEADERS", "traces carry a request's context: use --otlp"),
     ("MM_SEND_DEST_ID", "answers do not say who gave them; traces do: use --otlp"),
     ("MM_MULTI_PARALLELISM", "calls for several models run all at once"),
-    ("MM_PAYLOAD_PROCESSORS", "there are no payload processors yet"),
-    ("MM_PAYLOAD_PROCESSORS_CAPACITY", "there are no payload processors yet"),
-    ("MM_PAYLOAD_PROCESSORS_THREADS", "there are no payload processors yet"),
+    ("MM_PAYLOAD_PROCESSORS_THREADS", "up to eight payloads are posted to each service at once"),
     ("MM_INTERNAL_TRUST_CERTS", "nodes trust the cluster's own CA, which they find in the store"),
     ("MM_INTRACLUSTER_CLIENTAUTH", "between nodes both sides always show certificates"),
     ("MM_ENABLE_SSL", "between nodes there is always TLS"),
@@ -82,6 +83,7 @@ pub(super) struct Environment {
     pub(super) runtime: spi::Settings,
     /// The data plane's configuration, in JSON.
     pub(super) data_plane: Option<String>,
+    pub(super) payloads: payload::Settings,
     pub(super) warnings: Vec<String>,
 }
 
@@ -114,6 +116,11 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
     let rate = text("MM_SCALEUP_RPM_THRESHOLD").map(|_| number("MM_SCALEUP_RPM_THRESHOLD", 0)).transpose()?;
     let expiry =
         text("MM_LOAD_FAILURE_EXPIRY_TIME_MS").map(|_| number("MM_LOAD_FAILURE_EXPIRY_TIME_MS", 0)).transpose()?;
+    let (processors, unread) = processors(text("MM_PAYLOAD_PROCESSORS").unwrap_or_default());
+    let mut warnings = warnings(variables);
+    warnings.extend(unread);
+    let waiting = number("MM_PAYLOAD_PROCESSORS_CAPACITY", payload::Settings::default().waiting as u64)?;
+    let waiting = usize::try_from(waiting).unwrap_or(usize::MAX).clamp(1, MOST_PAYLOADS);
     let places = [("zone", "MM_ZONE"), ("location", "MM_LOCATION")];
     let places = places.into_iter().filter_map(|(key, name)| Some((key.to_owned(), text(name)?.to_owned())));
     Ok(Environment {
@@ -136,8 +143,21 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         },
         runtime: runtime(&text, &port)?,
         data_plane,
-        warnings: warnings(variables),
+        payloads: payload::Settings { processors, waiting, ..payload::Settings::default() },
+        warnings,
     })
+}
+
+/// The payload processors, and what is said about others. ModelMesh starts without those that it does not know.
+fn processors(list: &str) -> (Vec<Processor>, Vec<String>) {
+    let (mut known, mut unread) = (Vec::new(), Vec::new());
+    for read in list.split_whitespace().map(str::parse) {
+        match read {
+            Ok(processor) => known.push(processor),
+            Err(error) => unread.push(format!("MM_PAYLOAD_PROCESSORS: {error}")),
+        }
+    }
+    (known, unread)
 }
 
 /// The labels of the instance: each is there, and has no value of its own.
@@ -178,7 +198,9 @@ fn runtime<'v>(
 }
 
 fn warnings(variables: &Variables) -> Vec<String> {
-    const READ: [&str; 26] = [
+    const READ: [&str; 28] = [
+        "MM_PAYLOAD_PROCESSORS",
+        "MM_PAYLOAD_PROCESSORS_CAPACITY",
         "MM_SERVICE_NAME",
         "MM_KVSTORE_PREFIX",
         "MM_SVC_GRPC_PORT",
@@ -244,6 +266,16 @@ mod tests {
         let label = |key: &str| (key.to_owned(), "true".to_owned());
         assert_eq!((read.drain.as_secs(), read.labels), (85, vec![label("mt:onnx"), label("gpu")]));
         assert!(read.warnings.is_empty(), "{:?}", read.warnings);
+    }
+
+    #[test]
+    fn payload_processors_that_are_not_known_are_left_out_and_named() {
+        let list = "logger://*?m#predict http://sink:8080/x kafka://k";
+        let read = of(&[STORE, ("MM_PAYLOAD_PROCESSORS", list), ("MM_PAYLOAD_PROCESSORS_CAPACITY", "5")]);
+        let read = read.expect("understood");
+        let names: Vec<_> = read.payloads.processors.iter().map(ToString::to_string).collect();
+        assert_eq!((names, read.payloads.waiting), (vec!["logger".to_owned(), "http://sink:8080".to_owned()], 5));
+        assert!(matches!(&read.warnings[..], [one] if one.contains("kafka://k")), "{:?}", read.warnings);
     }
 
     #[test]

@@ -215,6 +215,7 @@ fn gateway_config(
         routes_file: kept.then(|| server.data.join("routes")),
         functions: Arc::clone(&later.functions),
         data_plane: settings.data_plane.clone(),
+        payloads: server.payloads.clone(),
         principal_limits: server.principal_limits,
         ..berth_mesh::Config::new(server.http)
     }

@@ -11,7 +11,7 @@ use futures::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::body::{relayed::Relayed, watched::Watched};
+use crate::body::{relayed::Relayed, tapped::Tapped, watched::Watched};
 
 /// Pieces of framed messages, and perhaps the status that ends them.
 pub(crate) type Messages = Pin<Box<dyn Stream<Item = Result<Bytes, tonic::Status>> + Send>>;
@@ -43,11 +43,24 @@ pub(crate) enum ReplyBody {
     Stream(Messages),
     /// A stream that ends with the right of its caller.
     Watched(Box<Watched>),
+    /// One that payload processors see.
+    Tapped(Box<Tapped>),
 }
 
 impl From<Bytes> for ReplyBody {
     fn from(whole: Bytes) -> Self {
         if whole.is_empty() { Self::Empty } else { Self::Whole(whole) }
+    }
+}
+
+impl ReplyBody {
+    /// True if it may come for as long as any.
+    pub(crate) fn is_open(&self) -> bool {
+        match self {
+            Self::Relayed(_) | Self::Stream(_) => true,
+            Self::Tapped(body) => body.inner.is_open(),
+            _ => false,
+        }
     }
 }
 
@@ -84,6 +97,7 @@ impl Body for ReplyBody {
             Self::Grpc(body) => Pin::new(body).poll_frame(cx),
             Self::Relayed(body) => body.poll_frame(cx),
             Self::Watched(body) => body.poll_frame(cx),
+            Self::Tapped(body) => body.poll_frame(cx),
             Self::Stream(messages) => {
                 let status = match std::task::ready!(messages.as_mut().poll_next(cx)) {
                     Some(Ok(message)) => return Poll::Ready(Some(Ok(Frame::data(message)))),
@@ -106,6 +120,7 @@ impl Body for ReplyBody {
             Self::Grpc(body) => body.is_end_stream(),
             Self::Relayed(body) => body.is_end_stream(),
             Self::Watched(body) => body.is_end_stream(),
+            Self::Tapped(body) => body.is_end_stream(),
         }
     }
 
@@ -119,6 +134,7 @@ impl Body for ReplyBody {
             Self::Whole(whole) => SizeHint::with_exact(whole.len() as u64),
             Self::Pieces { length, .. } => length.map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Grpc(body) => body.size_hint(),
+            Self::Tapped(body) => body.size_hint(),
         }
     }
 }

@@ -37,6 +37,7 @@ use crate::{
     },
     config::Limits,
     oip::grpc::frame::PREFIX,
+    payload::RequestTap,
 };
 
 /// The longest pause where there is no bound on it: as long as the longest call.
@@ -76,6 +77,8 @@ impl ReplayBudget {
 pub(crate) struct Upload {
     state: State,
     bounds: Bounds,
+    /// Payload processors that have not seen it.
+    tap: Option<RequestTap>,
 }
 
 /// The bounds of one upload.
@@ -125,19 +128,29 @@ enum State {
 
 impl Upload {
     pub(crate) fn new(body: Incoming, bounds: Bounds) -> Self {
-        Self { state: State::Untouched(body), bounds }
+        Self { state: State::Untouched(body), bounds, tap: None }
     }
 
     /// One whose first bytes have been read.
     pub(crate) fn begun(first: Bytes, body: Incoming, bounds: Bounds) -> Self {
         let mut streaming = Streaming::new(body, bounds.clone());
         streaming.begin_with(first);
-        Self { state: State::Streaming(Arc::new(Mutex::new(streaming))), bounds }
+        Self { state: State::Streaming(Arc::new(Mutex::new(streaming))), bounds, tap: None }
     }
 
     /// One that is here already.
     pub(crate) fn whole(body: Bytes, bounds: Bounds) -> Self {
-        Self { state: State::Whole(body), bounds }
+        Self { state: State::Whole(body), bounds, tap: None }
+    }
+
+    /// Has payload processors see it.
+    pub(crate) fn tap(&mut self, mut tap: RequestTap) {
+        match &self.state {
+            State::Untouched(_) => self.tap = Some(tap),
+            State::Whole(bytes) => whole(&mut tap, bytes),
+            State::Streaming(shared) => lock(shared).tap(tap),
+            State::Spent => {}
+        }
     }
 
     /// All of it, for the own replica.
@@ -149,7 +162,12 @@ impl Upload {
                 let read = read::read(&mut incoming, self.bounds.body, pace, &self.bounds.memory).await;
                 // What is left of it may have to be discarded.
                 match read {
-                    Ok(bytes) => bytes,
+                    Ok(bytes) => {
+                        if let Some(mut tap) = self.tap.take() {
+                            whole(&mut tap, &bytes);
+                        }
+                        bytes
+                    }
                     Err(error) => {
                         self.state = State::Untouched(incoming);
                         return Err(error);
@@ -191,6 +209,11 @@ impl Upload {
             && let State::Untouched(incoming) = std::mem::replace(&mut self.state, State::Spent)
         {
             self.state = self.begin(incoming);
+            match (&self.state, self.tap.take()) {
+                (State::Whole(bytes), Some(mut tap)) => whole(&mut tap, bytes),
+                (State::Streaming(shared), Some(tap)) => lock(shared).tap(tap),
+                _ => {}
+            }
         }
         match &self.state {
             State::Whole(bytes) => Some(berth_peer::full(bytes.clone())),
@@ -269,6 +292,12 @@ impl Upload {
             _ => None,
         }
     }
+}
+
+/// Has payload processors see a body that is here.
+fn whole(tap: &mut RequestTap, bytes: &Bytes) {
+    tap.piece(bytes);
+    tap.end();
 }
 
 /// All that is left of a body, in one piece.

@@ -29,13 +29,11 @@ pub(crate) struct Watched {
 
 /// The same body; a stream ends with the right of its caller.
 pub(crate) fn watched(body: ReplyBody, access: &Arc<Access>, asker: Asker, grpc: bool) -> ReplyBody {
-    match body {
-        ReplyBody::Relayed(_) | ReplyBody::Stream(_) => {
-            let lost = Box::pin(lost(Arc::clone(access), asker));
-            ReplyBody::Watched(Box::new(Watched { inner: body, lost, grpc }))
-        }
-        whole => whole,
+    if !body.is_open() {
+        return body;
     }
+    let lost = Box::pin(lost(Arc::clone(access), asker));
+    ReplyBody::Watched(Box::new(Watched { inner: body, lost, grpc }))
 }
 
 async fn lost(access: Arc<Access>, asker: Asker) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_spec::{InferError, NameKey, RevisionId, inference::Shed};
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderMap, HeaderValue, Response, request::Parts};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
@@ -31,6 +31,7 @@ use crate::{
     local::{Model, Replica},
     metrics::{Outcome, Protocol},
     not_run::NotRun,
+    payload::{Payloads, Tap},
     quota::metered::Metered,
     routes::alias::Via,
     stack::Stack,
@@ -114,6 +115,16 @@ impl Admitted<'_> {
     pub(crate) fn behind_alias(&self) -> Option<HeaderValue> {
         self.via.as_ref()?;
         HeaderValue::from_str(&self.context.entry.name.coded()).ok()
+    }
+
+    /// The payload processors; `None`: there are none.
+    pub(super) fn payloads(&self) -> Option<&Payloads> {
+        self.context.stack.payloads.as_deref()
+    }
+
+    /// The tap for processors that ask for this request; `None`: none does.
+    pub(super) fn tap(&self, payloads: &Payloads, head: &Parts) -> Option<Tap> {
+        payloads.tap(&self.context.entry.name, self.via.as_ref().map(|via| &via.alias.name), head)
     }
 
     /// The head for another node.

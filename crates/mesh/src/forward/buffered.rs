@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use berth_peer::BoxError;
 use berth_spec::InferError;
+use berth_wire::status::grpc_code;
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures::FutureExt as _;
 use http::{HeaderMap, Response, StatusCode, response::Parts};
@@ -13,7 +14,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use prost::Message;
 use tokio::time::Instant;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::body::relayed::{Relayed, Source};
 use crate::not_run::NotRun;
@@ -228,6 +229,17 @@ pub(crate) enum Failure {
     /// As gRPC has a status for it.
     #[error("{}", .0.message())]
     Status(Box<Status>),
+}
+
+impl Failure {
+    /// Its gRPC status.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::Infer(error) => grpc_code(error.class()),
+            Self::Lost { .. } => Code::Unavailable,
+            Self::Status(status) => status.code(),
+        }
+    }
 }
 
 impl From<Status> for Failure {

@@ -10,9 +10,10 @@
 //! ```
 
 use berth_spec::InferError;
+use http::{Response, request::Parts};
 
 use crate::{
-    body::upload::Upload,
+    body::{reply::ReplyBody, tapped::tapped, upload::Upload},
     deployment::DeploymentState,
     endpoint::target::NextTarget,
     forward::{
@@ -41,10 +42,42 @@ pub(crate) trait Codec: Send {
 
     /// The answer of another node as the client gets it.
     fn relayed(&mut self, forwarded: Forwarded) -> Self::Answer;
+
+    /// The head as the client sent it; `None`: a question about a model, which payload processors do not see.
+    fn came(&self) -> Option<&Parts> {
+        None
+    }
+
+    /// The answer with its response changed.
+    fn with(answer: Self::Answer, change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>) -> Self::Answer {
+        drop(change);
+        answer
+    }
 }
 
-/// Runs a request where it can be run.
+/// Runs a request where it can be run, and has payload processors see it.
 pub(crate) async fn run<C: Codec>(
+    admitted: &mut Admitted<'_>,
+    codec: &mut C,
+    upload: &mut Upload,
+) -> Result<C::Answer, Failure> {
+    let Some(tap) = admitted.payloads().and_then(|payloads| admitted.tap(payloads, codec.came()?)) else {
+        return carry(admitted, codec, upload).await;
+    };
+    let (request, mut response) = tap.split();
+    upload.tap(request);
+    // Boxed: requests that nobody sees do not pay for a second copy of the loop's state.
+    match Box::pin(carry(admitted, codec, upload)).await {
+        Ok(answer) => Ok(C::with(answer, |answer| tapped(answer, response))),
+        Err(failure) => {
+            response.failed(failure.code());
+            Err(failure)
+        }
+    }
+}
+
+/// Takes a request from replica to replica until one answers it.
+async fn carry<C: Codec>(
     admitted: &mut Admitted<'_>,
     codec: &mut C,
     upload: &mut Upload,

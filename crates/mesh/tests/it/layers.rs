@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// From the bottom to the top.
-const LAYERS: [&str; 42] = [
+const LAYERS: [&str; 43] = [
     "not_run",
     "rendezvous",
     "wire_field",
@@ -15,8 +15,9 @@ const LAYERS: [&str; 42] = [
     "metrics",
     "exchange",
     "local",
-    "config",
     "offload",
+    "payload",
+    "config",
     "oip",
     "fair",
     "meter",

@@ -18,7 +18,10 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
-use crate::body::{broken::broken, upload::Bounds};
+use crate::{
+    body::{broken::broken, upload::Bounds},
+    payload::RequestTap,
+};
 
 pub(super) fn lock(shared: &Mutex<Streaming>) -> MutexGuard<'_, Streaming> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
@@ -40,6 +43,8 @@ pub(super) struct Streaming {
     /// Which [`Part`] reads; earlier ones end.
     turn: u32,
     timer: Option<Pin<Box<Sleep>>>,
+    /// Payload processors that see it.
+    tap: Option<RequestTap>,
 }
 
 impl Streaming {
@@ -56,7 +61,14 @@ impl Streaming {
             fault: None,
             turn: 0,
             timer: None,
+            tap: None,
         }
+    }
+
+    /// Has payload processors see it, what has come already included.
+    pub(super) fn tap(&mut self, mut tap: RequestTap) {
+        self.kept.iter().for_each(|piece| tap.piece(piece));
+        self.tap = Some(tap);
     }
 
     pub(super) fn is_repeatable(&self) -> bool {
@@ -81,6 +93,9 @@ impl Streaming {
                 "the request's body is larger than {}",
                 ByteSize(self.bounds.body as u64)
             )));
+        }
+        if let Some(tap) = &mut self.tap {
+            tap.piece(piece);
         }
         let fits = self.kept_bytes + piece.len() <= self.bounds.replay;
         let room = self.bounds.room.as_ref();
@@ -117,6 +132,9 @@ impl Streaming {
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(broken(&error)))),
                 Poll::Ready(None) => {
                     self.ended = true;
+                    if let Some(tap) = &mut self.tap {
+                        tap.end();
+                    }
                     return Poll::Ready(None);
                 }
                 Poll::Pending => {

@@ -122,6 +122,14 @@ impl Codec for Inference {
         let stream = forwarded.response.is_stream();
         Answer { response: forwarded.into_reply(), stream }
     }
+
+    fn came(&self) -> Option<&Parts> {
+        Some(&self.head)
+    }
+
+    fn with(answer: Answer, change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>) -> Answer {
+        Answer { response: change(answer.response), ..answer }
+    }
 }
 
 /// True if a gRPC request can be answered here; others have a compression, of which the service tells what there is.

@@ -49,6 +49,17 @@ impl Codec for Opaque {
     fn relayed(&mut self, forwarded: Forwarded) -> Response<ReplyBody> {
         forwarded.into_reply()
     }
+
+    fn came(&self) -> Option<&Parts> {
+        Some(&self.head)
+    }
+
+    fn with(
+        answer: Response<ReplyBody>,
+        change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>,
+    ) -> Response<ReplyBody> {
+        change(answer)
+    }
 }
 
 impl Opaque {

@@ -152,6 +152,17 @@ impl Codec for Document {
     fn relayed(&mut self, forwarded: Forwarded) -> Response<ReplyBody> {
         forwarded.into_reply()
     }
+
+    fn came(&self) -> Option<&Parts> {
+        Some(&self.head)
+    }
+
+    fn with(
+        answer: Response<ReplyBody>,
+        change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>,
+    ) -> Response<ReplyBody> {
+        change(answer)
+    }
 }
 
 /// A body as the model reads it. `limit` is in bytes, after decompression.

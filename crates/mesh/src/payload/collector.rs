@@ -1,0 +1,136 @@
+//! The part of a body that a payload holds: of gRPC the first message, of anything else all of it.
+
+use bytes::{Buf as _, Bytes};
+
+use super::tap::Kind;
+
+/// A gRPC message's flag and length.
+const PREFIX: usize = 5;
+
+/// Collects pieces of a body.
+#[derive(Debug)]
+pub(super) struct Collector {
+    kind: Kind,
+    pieces: Vec<Bytes>,
+    length: usize,
+    most: usize,
+    /// Bytes of the first message with its frame, once its prefix is here.
+    needed: Option<usize>,
+    too_long: bool,
+}
+
+/// The data of a payload.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Collected {
+    /// All of it, without its frame.
+    Data(Vec<Bytes>),
+    /// More than is kept.
+    TooLong,
+    /// The body ended before the message did.
+    Part,
+}
+
+impl Collector {
+    /// Keeps at most `most` bytes.
+    pub(super) fn new(kind: Kind, most: usize) -> Self {
+        Self { kind, pieces: Vec::new(), length: 0, most, needed: None, too_long: false }
+    }
+
+    /// Takes a piece; true once nothing more is wanted.
+    pub(super) fn add(&mut self, piece: &Bytes) -> bool {
+        if self.is_full() {
+            return true;
+        }
+        self.length += piece.len();
+        self.pieces.push(piece.clone());
+        if self.kind == Kind::Messages && self.needed.is_none() && self.length >= PREFIX {
+            let prefix: Vec<u8> = self.pieces.iter().flatten().take(PREFIX).copied().collect();
+            self.needed = Some(PREFIX.saturating_add((&prefix[1..]).get_u32() as usize));
+        }
+        if self.needed.unwrap_or(self.length) > self.most.saturating_add(PREFIX) {
+            self.too_long = true;
+            self.pieces = Vec::new();
+        }
+        self.is_full()
+    }
+
+    fn is_full(&self) -> bool {
+        self.too_long || self.needed.is_some_and(|needed| self.length >= needed)
+    }
+
+    /// What was collected of a body that is at its end, or of which no more is wanted.
+    pub(super) fn finish(&mut self) -> Collected {
+        let mut pieces = std::mem::take(&mut self.pieces);
+        match (self.too_long, self.kind, self.needed) {
+            (true, _, _) => Collected::TooLong,
+            (false, Kind::Whole, _) => Collected::Data(pieces),
+            (false, Kind::Messages, Some(needed)) if self.length >= needed => {
+                cut(&mut pieces, needed);
+                Collected::Data(pieces)
+            }
+            (false, Kind::Messages, None) if self.length == 0 => Collected::Data(pieces),
+            (false, Kind::Messages, _) => Collected::Part,
+        }
+    }
+}
+
+/// Leaves the message: bytes `PREFIX..needed`.
+fn cut(pieces: &mut Vec<Bytes>, needed: usize) {
+    let (mut skip, mut left) = (PREFIX, needed - PREFIX);
+    for piece in pieces.iter_mut() {
+        let skipped = skip.min(piece.len());
+        piece.advance(skipped);
+        skip -= skipped;
+        piece.truncate(left);
+        left -= piece.len();
+    }
+    pieces.retain(|piece| !piece.is_empty());
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn framed(message: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(message.len()).expect("a message").to_be_bytes();
+        [&[0][..], &length, message].concat()
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_message_is_found_however_it_is_cut(
+            first in proptest::collection::vec(any::<u8>(), 0..50),
+            second in proptest::collection::vec(any::<u8>(), 0..50),
+            size in 1_usize..20,
+            most in 0_usize..60,
+        ) {
+            let body = [framed(&first), framed(&second)].concat();
+            let mut collector = Collector::new(Kind::Messages, most);
+            for piece in body.chunks(size) {
+                if collector.add(&Bytes::copy_from_slice(piece)) {
+                    break;
+                }
+            }
+            let expected = (first.len() <= most).then_some(first);
+            let found = match collector.finish() {
+                Collected::Data(pieces) => Some(pieces.concat()),
+                Collected::TooLong => None,
+                Collected::Part => panic!("all of it came"),
+            };
+            prop_assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn bodies_that_are_no_messages_are_whole() {
+        let mut collector = Collector::new(Kind::Whole, 6);
+        assert!(!collector.add(&Bytes::from_static(b"ab")) && !collector.add(&Bytes::from_static(b"cd")));
+        assert_eq!(collector.finish(), Collected::Data(vec!["ab".into(), "cd".into()]));
+        let mut cut = Collector::new(Kind::Messages, 6);
+        assert!(!cut.add(&Bytes::from_static(&[0, 0, 0, 0, 2, 1])));
+        assert_eq!(cut.finish(), Collected::Part);
+        assert_eq!(Collector::new(Kind::Messages, 6).finish(), Collected::Data(Vec::new()), "no message at all");
+    }
+}
