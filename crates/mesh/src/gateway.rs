@@ -81,7 +81,7 @@ pub struct Gateway {
     members: Option<Members>,
     /// The admission of requests that other nodes sent.
     hops: Arc<Admission>,
-    /// What delivers to payload processors.
+    /// Deliveries to payload processors.
     deliveries: Vec<Delivery>,
 }
 

@@ -58,7 +58,7 @@ impl Collector {
         self.too_long || self.needed.is_some_and(|needed| self.length >= needed)
     }
 
-    /// What was collected of a body that is at its end, or of which no more is wanted.
+    /// Gives what was collected of a body that is at its end, or of which no more is wanted.
     pub(super) fn finish(&mut self) -> Collected {
         let mut pieces = std::mem::take(&mut self.pieces);
         match (self.too_long, self.kind, self.needed) {

@@ -37,7 +37,7 @@ impl Counts {
     }
 }
 
-/// What became of the payloads of one processor.
+/// Payloads of one processor, by their end.
 #[derive(Debug, Clone)]
 pub(super) struct Counted {
     pub(super) delivered: Counter,
