@@ -32,6 +32,7 @@ mod query;
 mod recorder;
 mod relay;
 mod rest;
+mod revocations;
 mod router;
 mod selector;
 mod serve;

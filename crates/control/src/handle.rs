@@ -10,6 +10,7 @@ mod declare;
 mod error;
 mod past;
 mod queries;
+mod revocations;
 mod tokens;
 pub(crate) mod view;
 mod watching;

@@ -18,6 +18,7 @@ mod history;
 pub mod layout;
 pub mod memory;
 pub mod terms;
+pub mod revocations;
 pub mod tokens;
 
 use std::fmt;

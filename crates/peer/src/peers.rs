@@ -116,6 +116,12 @@ impl Peers {
         fixed
     }
 
+    /// Certificate and keys of this node.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.0.dialer.identity
+    }
+
     fn new(identity: Identity, members: Option<Members>, policy: LinePolicy) -> Self {
         let ends = CancellationToken::new();
         let dialer = Dialer { identity, policy, tasks: TaskTracker::new(), ends: ends.clone() };

@@ -22,18 +22,20 @@ mod certificate;
 mod follow;
 mod identity;
 mod keyring;
+mod revocations;
 
 pub use self::{
     authority::{Authority, DEFAULT_VALIDITY},
-    certificate::certifies,
+    certificate::{NodeCertificate, certifies},
     identity::Identity,
     keyring::Keyring,
+    revocations::{Revocation, Revocations, Revoked},
 };
 
 pub(crate) use self::{
     authority::{PUBLIC, SECRET, since_epoch, write},
-    certificate::{name_in, roles_in},
     keyring::{OVERHEAD, OpenError, Seal},
+    revocations::{OpenConnection, RevocationList},
 };
 
 use std::path::PathBuf;

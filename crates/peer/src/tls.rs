@@ -7,8 +7,8 @@ use std::{
 
 use berth_spec::{Roles, WorkerId};
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, InvalidMessage, RootCertStore,
-    ServerConfig, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, InvalidMessage,
+    RootCertStore, ServerConfig, SignatureScheme,
     client::{
         Resumption, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -21,12 +21,15 @@ use rustls::{
         },
     },
     pki_types::{CertificateDer, DnsName, ServerName, UnixTime},
-    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    server::{
+        NoServerSessionStorage, WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
     sign::{CertifiedKey, SingleCertAndKey},
     version::TLS13,
 };
 
-use crate::pki::{DOMAIN, Identity, certifies, name_in, roles_in};
+use crate::pki::{DOMAIN, Identity, NodeCertificate, RevocationList, certifies};
 
 /// Protocol that both ends must agree on (HTTP/2).
 const ALPN: &[u8] = b"h2";
@@ -40,6 +43,12 @@ pub(crate) fn explain(error: &io::Error) -> String {
         }
         Some(Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. })) => {
             format!("its certificate expired: issue a new one with `berth pki issue` ({error})")
+        }
+        Some(Error::InvalidCertificate(CertificateError::Revoked)) => {
+            "its certificate is revoked: `berth pki revocations` says by whom and why".to_owned()
+        }
+        Some(Error::AlertReceived(AlertDescription::CertificateRevoked)) => {
+            format!("it refuses this node's certificate, which is revoked ({error})")
         }
         Some(Error::AlertReceived(
             AlertDescription::UnknownCA | AlertDescription::DecryptError | AlertDescription::BadCertificate,
@@ -88,6 +97,7 @@ pub(crate) fn server_name(name: &WorkerId) -> Result<ServerName<'static>, String
 #[derive(Debug)]
 struct NodeVerifier {
     chains: Arc<WebPkiServerVerifier>,
+    revocations: Arc<RevocationList>,
 }
 
 impl ServerCertVerifier for NodeVerifier {
@@ -101,10 +111,14 @@ impl ServerCertVerifier for NodeVerifier {
     ) -> Result<ServerCertVerified, rustls::Error> {
         // Where its name is good for the node that was meant, that name is what must be in it; else the one that was
         // dialled, which is then refused in the words that all know.
-        let named = name_in(end_entity).filter(|named| node_of(dialled).is_some_and(|node| certifies(named, &node)));
-        let named = named.and_then(|named| server_name(&named).ok());
+        let certificate = NodeCertificate::read(end_entity);
+        let named = certificate.as_ref().map(|certificate| &certificate.name);
+        let named = named.filter(|named| node_of(dialled).is_some_and(|node| certifies(named, &node)));
+        let named = named.and_then(|named| server_name(named).ok());
         let wanted = named.as_ref().unwrap_or(dialled);
-        self.chains.verify_server_cert(end_entity, intermediates, wanted, ocsp_response, now)
+        let verified = self.chains.verify_server_cert(end_entity, intermediates, wanted, ocsp_response, now)?;
+        valid(certificate.as_ref(), &self.revocations)?;
+        Ok(verified)
     }
 
     fn verify_tls12_signature(
@@ -130,6 +144,60 @@ impl ServerCertVerifier for NodeVerifier {
     }
 }
 
+/// Checks the certificate of a node that dials: its chain as [`WebPkiClientVerifier`] does, and that it is not revoked.
+#[derive(Debug)]
+struct DiallerVerifier {
+    chains: Arc<dyn ClientCertVerifier>,
+    revocations: Arc<RevocationList>,
+}
+
+impl ClientCertVerifier for DiallerVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chains.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.chains.verify_client_cert(end_entity, intermediates, now)?;
+        valid(NodeCertificate::read(end_entity).as_ref(), &self.revocations)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}
+
+/// Refuses a certificate that is revoked. One that names no node is refused in other words, after the handshake.
+fn valid(certificate: Option<&NodeCertificate>, revocations: &RevocationList) -> Result<(), Error> {
+    match certificate {
+        Some(certificate) if revocations.covers(certificate) => Err(CertificateError::Revoked.into()),
+        _ => Ok(()),
+    }
+}
+
 /// The node that was dialled by this name.
 fn node_of(dialled: &ServerName<'_>) -> Option<WorkerId> {
     let ServerName::DnsName(name) = dialled else { return None };
@@ -143,6 +211,8 @@ pub struct Caller {
     pub name: WorkerId,
     /// The roles in it: what the node may do, whatever it says of itself.
     pub roles: Roles,
+    /// All that it says.
+    pub certificate: Arc<NodeCertificate>,
 }
 
 impl std::fmt::Display for Caller {
@@ -156,39 +226,48 @@ impl std::fmt::Display for Caller {
 /// # Errors
 /// What its certificate lacks.
 pub(crate) fn caller(certificates: Option<&[CertificateDer<'static>]>) -> Result<Caller, String> {
-    let first = certificates.and_then(<[_]>::first);
-    let name = first.and_then(name_in).ok_or("its certificate names no node: issue one with `berth pki issue`")?;
-    match first.map_or(Roles::NONE, roles_in) {
-        Roles::NONE => Err(format!(
+    let certificate = certificates.and_then(<[_]>::first).and_then(NodeCertificate::read);
+    let certificate = certificate.ok_or("its certificate names no node: issue one with `berth pki issue`")?;
+    let (name, roles) = (certificate.name.clone(), certificate.roles);
+    if roles == Roles::NONE {
+        return Err(format!(
             "the certificate of {name} names no roles, as those of earlier versions: issue it again with `berth pki issue`"
-        )),
-        roles => Ok(Caller { name, roles }),
+        ));
     }
+    Ok(Caller { name, roles, certificate: Arc::new(certificate) })
 }
 
 // Neither side resumes sessions: lines are few and live long, and a resumed session would outlive its CA.
 
-pub(crate) fn client(roots: Arc<RootCertStore>, own: Arc<CertifiedKey>) -> Result<ClientConfig, String> {
+pub(crate) fn client(
+    roots: Arc<RootCertStore>,
+    own: Arc<CertifiedKey>,
+    revocations: &Arc<RevocationList>,
+) -> Result<ClientConfig, String> {
     let chains =
         WebPkiServerVerifier::builder_with_provider(roots, provider()).build().map_err(|error| error.to_string())?;
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(NodeVerifier { chains }))
+        .with_custom_certificate_verifier(Arc::new(NodeVerifier { chains, revocations: Arc::clone(revocations) }))
         .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = Resumption::disabled();
     Ok(config)
 }
 
-pub(crate) fn server(roots: Arc<RootCertStore>, own: Arc<CertifiedKey>) -> Result<ServerConfig, String> {
-    let verifier =
+pub(crate) fn server(
+    roots: Arc<RootCertStore>,
+    own: Arc<CertifiedKey>,
+    revocations: &Arc<RevocationList>,
+) -> Result<ServerConfig, String> {
+    let chains =
         WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(|error| error.to_string())?;
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .map_err(|error| error.to_string())?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(Arc::new(DiallerVerifier { chains, revocations: Arc::clone(revocations) }))
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -97,6 +97,16 @@ impl Roles {
         (self.controller || !others.controller) && (self.worker || !others.worker) && (self.gateway || !others.gateway)
     }
 
+    /// These and `others`.
+    #[must_use]
+    pub const fn union(self, others: Self) -> Self {
+        Self {
+            controller: self.controller || others.controller,
+            worker: self.worker || others.worker,
+            gateway: self.gateway || others.gateway,
+        }
+    }
+
     const WORDS: [&'static str; 3] = ["controller", "worker", "gateway"];
 
     const fn flags(self) -> [bool; 3] {

@@ -22,6 +22,7 @@ mod log;
 mod node;
 mod plan;
 mod principal;
+mod revocation;
 mod rollout;
 mod source;
 mod time;
@@ -50,6 +51,7 @@ pub use node::{
 };
 pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
 pub use principal::{GrantView, PrincipalStatus, PrincipalView};
+pub use revocation::{NewRevocation, RevocationSpec, RevocationStatus, RevocationView};
 pub use rollout::{PastGeneration, RolloutHistory};
 pub use source::{RefusedRevision, SecretStatus, SecretView, SourceBreaker, SourceSpec, SourceStatus, SourceView};
 pub use time::{InvalidTimestamp, Timestamp};

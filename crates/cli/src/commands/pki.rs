@@ -2,6 +2,7 @@
 //! here is what a person is told.
 
 mod certificate;
+mod revoke;
 
 use std::{
     fmt::Write as _,
@@ -18,7 +19,10 @@ use clap::{Args, Subcommand};
 use fs_err as fs;
 use serde_json::json;
 
-use self::certificate::Certificate;
+use self::{
+    certificate::Certificate,
+    revoke::{ReinstateArgs, RevocationsArgs, RevokeArgs},
+};
 use super::output::{Form, print_value};
 use crate::{failure::Failure, terminal};
 
@@ -28,6 +32,7 @@ use crate::{failure::Failure, terminal};
   berth pki issue ./pki node-a               for each node; then copy ./pki/node-a to it: it is good for the nodes a
                                              and node-a
   berth pki show ./pki                       names and expiry
+  berth pki revoke gpu-1                     no node takes its certificates any more
 
 You can use your own CA: `berth pki show` lists the files that a node's folder needs.")]
 pub(crate) struct PkiArgs {
@@ -43,6 +48,12 @@ enum PkiCommand {
     Issue(IssueArgs),
     /// Show the names and the expiry of certificates
     Show(ShowArgs),
+    /// Revoke the certificates of a node, or one certificate
+    Revoke(RevokeArgs),
+    /// List revocations
+    Revocations(RevocationsArgs),
+    /// Take revocations back
+    Reinstate(ReinstateArgs),
 }
 
 #[derive(Debug, Args)]
@@ -98,11 +109,14 @@ struct ShowArgs {
     output: Form,
 }
 
-pub(crate) fn run(args: &PkiArgs) -> Result<(), Failure> {
+pub(crate) async fn run(args: &PkiArgs) -> Result<(), Failure> {
     match &args.command {
         PkiCommand::Init(args) => init(&args.folder),
         PkiCommand::Issue(args) => issue(args),
         PkiCommand::Show(args) => show(args),
+        PkiCommand::Revoke(args) => args.run().await,
+        PkiCommand::Revocations(args) => args.run().await,
+        PkiCommand::Reinstate(args) => args.run().await,
     }
 }
 

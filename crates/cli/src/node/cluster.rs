@@ -46,6 +46,7 @@ pub(super) struct PeerTasks {
     pub(super) listener: PeerListener,
     pub(super) port: Arc<PeerPort>,
     pub(super) gossip: Gossip,
+    pub(super) identity: Identity,
 }
 
 /// Election of this node, or following for ever.
@@ -170,8 +171,9 @@ impl Membership {
         front: ApiRouter,
         inference: PeerService,
     ) -> PeerTasks {
+        let identity = self.peers.identity().clone();
         let port = PeerPort { fleet: FleetService::new(leadership, Some(self.peers)), front, inference };
-        PeerTasks { listener: self.listener, port: Arc::new(port), gossip: self.gossip }
+        PeerTasks { listener: self.listener, port: Arc::new(port), gossip: self.gossip, identity }
     }
 }
 

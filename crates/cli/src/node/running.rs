@@ -2,6 +2,7 @@
 
 use berth_control::uplink::{GatewayUplink, WorkerUplink};
 use berth_mesh::{Drained, Gateway, GatewayLink};
+use berth_peer::pki::Revocation;
 use berth_worker::{Stopped, Worker, WorkerLink};
 use futures::future::BoxFuture;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
@@ -41,7 +42,14 @@ impl Running {
         let (gateway_stop, worker_stop, ties_stop) =
             (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let mut ties = JoinSet::new();
-        if let Some(PeerTasks { listener, port, gossip }) = peers {
+        if let Some(PeerTasks { listener, port, gossip, identity }) = peers {
+            let stop = ties_stop.clone();
+            ties.spawn(async move {
+                match stop.run_until_cancelled(identity.revoked()).await {
+                    Some(revocation) => Err(revoked(&revocation)),
+                    None => Ok(()),
+                }
+            });
             let stop = ties_stop.clone();
             ties.spawn(async move {
                 let served = listener.run(port, stop).await;
@@ -129,6 +137,16 @@ impl Running {
         self.ties_stop.cancel();
         while self.ties.join_next().await.is_some() {}
     }
+}
+
+/// Why a node ends whose certificate is revoked: no other node talks to it, and one that leads would keep the others from
+/// choosing another.
+fn revoked(revocation: &Revocation) -> Failure {
+    let Revocation { id, by, reason, .. } = revocation;
+    let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    Failure::Failed(format!(
+        "the certificate of this node was revoked by {by} (revocation {id}){why}. Give it a new one to start it again"
+    ))
 }
 
 /// Starts a task of the process itself, which is awaited under its own name.

@@ -23,7 +23,7 @@ enum Place {
 }
 
 use Action::{
-    Declare, DeclareCode, Infer, LoadDashboard, LoadModels, ManageTokens, OperateFleet, OperateSources, Probe,
+    CertifyNodes, Declare, DeclareCode, Infer, LoadDashboard, LoadModels, ManageTokens, OperateFleet, OperateSources, Probe,
     ReadAudit, ReadDeployments, ReadFleet, ReadMetrics, ReadModels, ReadSecrets, ReadServer, SendWebhook,
 };
 
@@ -85,6 +85,8 @@ const NEEDS: &[(&str, &str, Action, Place)] = &[
     ("GET", "/v1/whoami", ReadServer, Place::Body),
     ("GET POST", "/v1/tokens", ManageTokens, Place::Server),
     ("DELETE", "/v1/tokens/{id}", ManageTokens, Place::Server),
+    ("GET POST", "/v1/revocations", CertifyNodes, Place::Server),
+    ("DELETE", "/v1/revocations/{id}", CertifyNodes, Place::Server),
     ("GET", "/v1/audit", ReadAudit, Place::Server),
     ("GET", "/dashboard", LoadDashboard, Place::Server),
     ("GET", "/dashboard/", LoadDashboard, Place::Server),
@@ -143,7 +145,7 @@ impl Need<'_> {
     pub(super) fn changes(&self) -> bool {
         let changing = matches!(
             self.action,
-            Declare | DeclareCode | LoadModels | OperateFleet | OperateSources | ManageTokens | SendWebhook
+            Declare | DeclareCode | LoadModels | OperateFleet | OperateSources | ManageTokens | CertifyNodes | SendWebhook
         );
         changing && !self.safe && !matches!(self.pattern, "/v1/plan" | "/v1/validate")
     }
@@ -167,6 +169,7 @@ impl Need<'_> {
             "nodes" => ("Node", false),
             "sources" => ("Source", false),
             "tokens" => ("Token", false),
+            "revocations" => ("Revocation", false),
             "functions" => ("Function", false),
             _ => return None,
         };

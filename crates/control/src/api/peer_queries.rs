@@ -7,6 +7,7 @@
 //! GET /own/history?range=hour&deployment=NAME ──▶ GatewayHistory
 //! GET /own/audit?after=N&limit=N ──▶ NodeAudit
 //! GET /own/tokens ──▶ Snapshot, of hashes      GET /own/uses ──▶ last uses of tokens
+//! GET /own/revocations ──▶ Revocations
 //! ```
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -15,7 +16,7 @@ use axum::{
     Json,
     response::{IntoResponse, Response},
 };
-use berth_peer::{Peer, Peers, full};
+use berth_peer::{Identity, Peer, Peers, full, pki::Revocations};
 use berth_spec::{Roles, Time, WorkerId, id};
 use berth_wire::{
     access::Snapshot,
@@ -52,6 +53,12 @@ pub(super) const MOST_MODELS: usize = 1_000;
 pub(super) async fn tokens(peers: &Peers, leader: &WorkerId) -> Result<Snapshot, String> {
     let peer = peers.leader(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
     ask(&peer, &format!("{OWN}tokens")).await
+}
+
+/// The revocations that the leader knows.
+pub(super) async fn revocations(peers: &Peers, leader: &WorkerId) -> Result<Revocations, String> {
+    let peer = peers.leader(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
+    ask(&peer, &format!("{OWN}revocations")).await
 }
 
 /// Settings that all controllers must share, as comparable text.
@@ -227,7 +234,7 @@ pub(super) fn answer(
     path: &str,
     query: Option<&str>,
     (sampler, recorder): (&Sampler, &Recorder),
-    seams: &Seams,
+    (seams, identity): (&Seams, Option<&Identity>),
 ) -> Response {
     match path.strip_prefix(OWN) {
         Some("top") => {
@@ -243,6 +250,10 @@ pub(super) fn answer(
         Some("tokens") => match seams.access.snapshot() {
             Some(snapshot) => Json(snapshot).into_response(),
             None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        },
+        Some("revocations") => match identity {
+            Some(identity) => Json(&*identity.revocations()).into_response(),
+            None => StatusCode::NOT_FOUND.into_response(),
         },
         Some("uses") => Json(seams.access.uses()).into_response(),
         Some("rules") => Json(Rules { rules: seams.rules.clone() }).into_response(),

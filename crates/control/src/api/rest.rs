@@ -9,6 +9,7 @@ mod nodes;
 mod operate;
 mod sources;
 mod tell;
+mod revocations;
 mod tokens;
 
 use std::sync::Arc;
@@ -104,6 +105,8 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/whoami", &["get"], get(tokens::whoami)),
         ("/v1/tokens", &["get", "post"], get(tokens::tokens).post(tokens::create)),
         ("/v1/tokens/{id}", &["delete"], delete(tokens::revoke)),
+        ("/v1/revocations", &["get", "post"], get(revocations::revocations).post(revocations::revoke)),
+        ("/v1/revocations/{id}", &["delete"], delete(revocations::reinstate)),
         ("/v1/audit", &["get"], get(audit::audit)),
         ("/v1/top", &["get"], get(tell::top)),
         ("/v1/dashboard/models", &["get"], get(dashboard::models)),
@@ -188,6 +191,9 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         tokens::tokens,
         tokens::create,
         tokens::revoke,
+        revocations::revocations,
+        revocations::revoke,
+        revocations::reinstate,
         audit::audit,
         declare::put,
         declare::delete,

@@ -31,7 +31,7 @@ use super::{
     peer_queries::{self, OWN, PeerQueries},
     recorder::{self, Recorder},
     relay::{self, RELAY},
-    rest,
+    rest, revocations,
     service::Service,
     tokens,
     top::{Sampler, WINDOW},
@@ -192,6 +192,12 @@ impl ApiRouter {
         tokens::follow(Arc::clone(&inner.seams.access), inner.leadership.clone(), peers, leader, first).await;
     }
 
+    /// Learns of revoked certificates, for as long as it is polled.
+    pub(super) async fn follow_revocations(self) {
+        let Some(relay) = &self.0.relay else { return };
+        revocations::follow(&relay.peers, self.0.leadership.clone(), || self.leader().map(|(leader, _)| leader)).await;
+    }
+
     /// The audit log.
     pub(super) fn audit(&self) -> AuditLog {
         self.0.seams.audit.clone()
@@ -210,8 +216,9 @@ impl ApiRouter {
 
     /// Answers what another node asks of this one; its path begins with [`OWN`].
     pub fn own(&self, request: &http::Request<Incoming>) -> BoxFuture<'static, http::Response<PeerBody>> {
-        let (uri, Inner { sampler, recorder, seams, .. }) = (request.uri(), &*self.0);
-        let response = peer_queries::answer(uri.path(), uri.query(), (sampler, recorder), seams);
+        let (uri, Inner { sampler, recorder, seams, relay, .. }) = (request.uri(), &*self.0);
+        let identity = relay.as_ref().map(|relay| relay.peers.identity());
+        let response = peer_queries::answer(uri.path(), uri.query(), (sampler, recorder), (seams, identity));
         Box::pin(std::future::ready(response.map(|body| body.map_err(Into::into).boxed_unsync())))
     }
 

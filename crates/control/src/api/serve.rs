@@ -62,6 +62,7 @@ pub async fn serve(
     recording.spawn(api.clone().record());
     recording.spawn(api.clone().follow_terms());
     recording.spawn(api.clone().follow_tokens());
+    recording.spawn(api.clone().follow_revocations());
     loop {
         let (stream, from, place) = tokio::select! {
             () = shutdown.cancelled() => break,

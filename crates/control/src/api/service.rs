@@ -6,6 +6,7 @@ mod dashboard;
 mod declare;
 mod functions;
 mod operate;
+mod revocations;
 mod sources;
 mod tell;
 mod tokens;

@@ -4,7 +4,7 @@ use berth_wire::access::{Snapshot, TokenRecord};
 
 use super::{Error, Handle};
 use crate::store::{
-    Compare, Op, Outcome, Page, Rev, StoreError, Txn, Watch,
+    Compare, Entry, Op, Outcome, Page, Rev, StoreError, Txn, Watch,
     tokens::{StoredToken, TOKENS, token_key},
 };
 
@@ -14,24 +14,30 @@ impl Handle {
     /// # Errors
     /// [`Error::Store`].
     pub async fn tokens(&self) -> Result<Snapshot, Error> {
-        let mut snapshot = Snapshot::default();
-        let mut page = Page::default();
+        let (at, entries) = self.listed(TOKENS).await?;
+        let mut snapshot = Snapshot { revision: at.0, ..Snapshot::default() };
+        for entry in &entries {
+            match StoredToken::read(entry) {
+                Ok(stored) => snapshot.tokens.push(stored.record),
+                // It opens nothing, and the others still do.
+                Err(error) => tracing::error!(event = "token_unreadable", %error, "a stored token cannot be read"),
+            }
+        }
+        Ok(snapshot)
+    }
+
+    /// All entries under a prefix, and the revision at which the listing began: what happens meanwhile comes with a watch
+    /// from there.
+    pub(super) async fn listed(&self, prefix: &str) -> Result<(Rev, Vec<Entry>), StoreError> {
+        let (mut page, mut at, mut entries) = (Page::default(), None, Vec::new());
         loop {
-            let listing = self.store.list(TOKENS, page.clone()).await?;
-            if page.after.is_none() {
-                // What happens while the other pages are read comes with the watch.
-                snapshot.revision = listing.at.0;
-            }
-            for entry in &listing.entries {
-                match StoredToken::read(entry) {
-                    Ok(stored) => snapshot.tokens.push(stored.record),
-                    // It opens nothing, and the others still do.
-                    Err(error) => tracing::error!(event = "token_unreadable", %error, "a stored token cannot be read"),
-                }
-            }
-            match listing.entries.last().filter(|_| listing.more) {
+            let listing = self.store.list(prefix, page.clone()).await?;
+            let began = *at.get_or_insert(listing.at);
+            let more = listing.more;
+            entries.extend(listing.entries);
+            match entries.last().filter(|_| more) {
                 Some(last) => page.after = Some(last.key.clone()),
-                None => return Ok(snapshot),
+                None => return Ok((began, entries)),
             }
         }
     }

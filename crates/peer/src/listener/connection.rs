@@ -78,6 +78,9 @@ impl Connection {
             Some(Ok(Err(reason))) => return refusals.tell(from, &reason),
             Some(Err(_)) => return refusals.tell(from, &format!("it did not finish the handshake within {GREET:?}")),
         };
+        // A child: what cuts all connections cuts it, too.
+        let ends = Ends { cut: ends.cut.child_token(), ..ends };
+        let _open = identity.opened(&caller, &ends.cut);
         if let Err(error) = run(stream, &caller, handler, ends).await {
             tracing::debug!(event = "peer_line_broke", %error, %caller, "a peer's line ended early");
         }

@@ -76,7 +76,10 @@ impl Dialer {
             Ok(_) => {}
             Err(error) => return Err(format!("it refused this node's certificate, or broke off ({error})")),
         }
-        Line::open(Rewound { first, stream }, connected_in, self, cut).await.map_err(shown)
+        // A child: the line alone ends when the peer's certificate is revoked.
+        let cut = cut.child_token();
+        let open = self.identity.opened(&other, &cut);
+        Line::open(Rewound { first, stream }, connected_in, self, (cut, open)).await.map_err(shown)
     }
 
     fn tune(&self, stream: &TcpStream) -> io::Result<()> {

@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Dialer, held::Held, window};
 use crate::{
     BoxError, PeerBody,
+    pki::OpenConnection,
     streams::{StreamSpawner, Streams},
 };
 
@@ -82,7 +83,7 @@ impl Line {
         stream: S,
         connected_in: Duration,
         dialer: &Dialer,
-        cut: CancellationToken,
+        (cut, open): (CancellationToken, OpenConnection),
     ) -> io::Result<Self>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -106,6 +107,7 @@ impl Line {
         let entry = Arc::new(Entry(RwLock::new(Some(sender))));
         let closes = Closes(Arc::clone(&entry));
         let task = async move {
+            let _open = open;
             let mut streams = Streams::new(begun);
             let ended = {
                 let mut connection = pin!(connection);

@@ -1,6 +1,8 @@
 //! Reads certificates: the node that they name and their validity.
 
 use std::{
+    fmt::Write as _,
+    net::IpAddr,
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -11,6 +13,7 @@ use rustls::{
     pki_types::{CertificateDer, TrustAnchor, UnixTime},
 };
 use webpki::{EndEntityCert, Error, KeyUsage};
+use x509_parser::{extensions::GeneralName, parse_x509_certificate, time::ASN1Time};
 
 use super::{DOMAIN, PkiError, ROLE_DOMAIN};
 
@@ -24,21 +27,69 @@ pub fn certifies(certificate: &WorkerId, node: &WorkerId) -> bool {
     certificate == node || certificate.as_str().strip_prefix(PREFIX) == Some(node.as_str())
 }
 
-/// The name of a certificate: the first DNS name in it that ends in [`DOMAIN`], without that.
-pub(crate) fn name_in(certificate: &CertificateDer<'_>) -> Option<WorkerId> {
-    let parsed = EndEntityCert::try_from(certificate).ok()?;
-    parsed.valid_dns_names().find_map(|name| WorkerId::new(name.strip_suffix(DOMAIN)?).ok())
+/// Facts of a node's certificate: who it is for, until when, and the number that its CA gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeCertificate {
+    /// The node: the first DNS name that ends in [`DOMAIN`], without that.
+    pub name: WorkerId,
+    /// The roles: the DNS names that end in [`ROLE_DOMAIN`].
+    pub roles: Roles,
+    /// Its other DNS names and addresses.
+    pub hosts: Vec<String>,
+    /// Number that its CA gave it, in lower-case hexadecimal digits without leading zeros.
+    pub serial: String,
+    /// Beginning of its validity, in seconds since the Unix epoch.
+    pub from: u64,
+    /// End of its validity, in seconds since the Unix epoch.
+    pub until: u64,
 }
 
-/// The roles in a certificate: the DNS names that end in [`ROLE_DOMAIN`].
-pub(crate) fn roles_in(certificate: &CertificateDer<'_>) -> Roles {
-    let Ok(parsed) = EndEntityCert::try_from(certificate) else { return Roles::NONE };
-    let words = parsed.valid_dns_names().filter_map(|name| name.strip_suffix(ROLE_DOMAIN)?.parse::<Roles>().ok());
-    words.fold(Roles::NONE, |all, one| Roles {
-        controller: all.controller || one.controller,
-        worker: all.worker || one.worker,
-        gateway: all.gateway || one.gateway,
-    })
+impl NodeCertificate {
+    /// Reads a certificate; `None` if it names no node.
+    #[must_use]
+    pub fn read(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, parsed) = parse_x509_certificate(certificate).ok()?;
+        let names = parsed.subject_alternative_name().ok().flatten()?;
+        let (mut name, mut roles, mut hosts) = (None, Roles::NONE, Vec::new());
+        for general in &names.value.general_names {
+            match general {
+                GeneralName::DNSName(dns) => match (dns.strip_suffix(DOMAIN), dns.strip_suffix(ROLE_DOMAIN)) {
+                    (Some(node), _) => name = name.or_else(|| WorkerId::new(node).ok()),
+                    (None, Some(role)) => roles = roles.union(role.parse().unwrap_or(Roles::NONE)),
+                    (None, None) => hosts.push((*dns).to_owned()),
+                },
+                GeneralName::IPAddress(bytes) => hosts.extend(address(bytes).map(|address| address.to_string())),
+                _ => {}
+            }
+        }
+        let seconds = |time: ASN1Time| u64::try_from(time.timestamp()).unwrap_or_default();
+        let validity = parsed.validity();
+        Some(Self {
+            name: name?,
+            roles,
+            hosts,
+            serial: serial(parsed.raw_serial()),
+            from: seconds(validity.not_before),
+            until: seconds(validity.not_after),
+        })
+    }
+}
+
+/// A serial number as certificates are compared by it: lower-case hexadecimal digits without leading zeros.
+fn serial(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Formatting into a string cannot fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits.trim_start_matches('0').to_owned()
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match *bytes {
+        [a, b, c, d] => Some(IpAddr::from([a, b, c, d])),
+        _ => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+    }
 }
 
 /// Checks that a chain leads to one of `anchors` now, and may be used at both ends of a connection.

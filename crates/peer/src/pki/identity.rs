@@ -25,9 +25,13 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
     sign::CertifiedKey,
 };
+use tokio_util::sync::CancellationToken;
 
-use super::{CA, DOMAIN, GOSSIP_KEY, Keyring, NODE, NODE_KEY, PkiError, Seal, certificate};
-use crate::tls;
+use super::{
+    CA, DOMAIN, GOSSIP_KEY, Keyring, NODE, NODE_KEY, NodeCertificate, OpenConnection, PkiError, Revocation, RevocationList,
+    Revocations, Seal, certificate,
+};
+use crate::tls::{self, Caller};
 
 /// A node's certificate, key, trusted CAs and gossip keys. Clones are the same one. `Debug` shows no secret.
 #[derive(Clone)]
@@ -38,6 +42,7 @@ struct Inner {
     name: WorkerId,
     roles: Roles,
     current: ArcSwap<Current>,
+    revocations: Arc<RevocationList>,
     /// Name of this process in what it seals, and the number of the last datagram.
     sealed: (u64, AtomicU64),
 }
@@ -47,6 +52,7 @@ pub(crate) struct Current {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) keyring: Arc<Keyring>,
+    certificate: Arc<NodeCertificate>,
     ends: Option<SystemTime>,
     /// To tell whether the files changed.
     digest: Vec<u8>,
@@ -68,11 +74,12 @@ impl Identity {
     /// What is wrong, with the file and the remedy.
     pub fn load(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
         let folder = folder.into();
-        let (name, roles, current) = Current::read(&folder)?;
+        let revocations = Arc::default();
+        let (name, roles, current) = Current::of(&folder, Files::read(&folder)?, &revocations)?;
         let mut sender = [0; 8];
         aws_lc_rs::rand::fill(&mut sender).expect("the system gives random bytes");
         let sealed = (u64::from_le_bytes(sender), AtomicU64::new(0));
-        Ok(Self(Arc::new(Inner { folder, name, roles, current: ArcSwap::from_pointee(current), sealed })))
+        Ok(Self(Arc::new(Inner { folder, name, roles, current: ArcSwap::from_pointee(current), revocations, sealed })))
     }
 
     /// The name in the certificate. Which nodes may show it, [`certifies`](super::certifies) says.
@@ -112,6 +119,40 @@ impl Identity {
         self.0.current.load().ends
     }
 
+    /// Facts of the certificate that is in use now.
+    #[must_use]
+    pub fn certificate(&self) -> Arc<NodeCertificate> {
+        Arc::clone(&self.0.current.load().certificate)
+    }
+
+    /// Refuses the certificates that are revoked from now on, and cuts the connections with nodes that showed one.
+    pub fn learn_revocations(&self, revocations: Revocations) {
+        self.0.revocations.learn(revocations);
+    }
+
+    /// Revocations that this process knows.
+    #[must_use]
+    pub fn revocations(&self) -> Arc<Revocations> {
+        self.0.revocations.known()
+    }
+
+    /// Waits until this node's own certificate is revoked. Other nodes talk to it no more.
+    pub async fn revoked(&self) -> Revocation {
+        let mut changed = self.0.revocations.changed();
+        loop {
+            if let Some(revocation) = self.0.revocations.known().of(&self.certificate()) {
+                return revocation.clone();
+            }
+            // The list lives as long as this.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Notes an open connection, so that it is cut when the certificate of its other end is revoked.
+    pub(crate) fn opened(&self, caller: &Caller, cut: &CancellationToken) -> OpenConnection {
+        self.0.revocations.opened(&caller.certificate, cut)
+    }
+
     pub(crate) fn current(&self) -> Arc<Current> {
         self.0.current.load_full()
     }
@@ -125,7 +166,7 @@ impl Identity {
         if files.digest() == self.0.current.load().digest {
             return Ok(false);
         }
-        let (name, roles, current) = Current::of(&self.0.folder, files)?;
+        let (name, roles, current) = Current::of(&self.0.folder, files, &self.0.revocations)?;
         if name != self.0.name {
             let reason = format!("is for {name}, and the one before it for {}", self.0.name);
             return Err(PkiError::unusable(self.0.folder.join(NODE), reason));
@@ -142,7 +183,7 @@ impl Identity {
     pub(super) fn check_chain(folder: &Path) -> Result<(), PkiError> {
         let parts = Parts::of(folder, &Files::read(folder)?)?;
         parts.certified()?;
-        parts.name().map(drop)
+        parts.certificate().map(drop)
     }
 }
 
@@ -206,21 +247,18 @@ impl<'a> Parts<'a> {
         Ok(Self { folder, roots, chain: certificates(NODE, node)?, key, keyring })
     }
 
-    fn name(&self) -> Result<WorkerId, PkiError> {
-        self.chain.first().and_then(certificate::name_in).ok_or_else(|| {
+    /// Facts of the node's certificate.
+    fn certificate(&self) -> Result<NodeCertificate, PkiError> {
+        let certificate = self.chain.first().and_then(NodeCertificate::read).ok_or_else(|| {
             let reason = format!("names no node: it needs the DNS name NAME{DOMAIN}");
             PkiError::unusable(self.folder.join(NODE), reason)
-        })
-    }
-
-    fn roles(&self) -> Result<Roles, PkiError> {
-        let roles = self.chain.first().map_or(Roles::NONE, certificate::roles_in);
-        if roles == Roles::NONE {
+        })?;
+        if certificate.roles == Roles::NONE {
             let reason = "names no roles, as those of earlier versions: issue it again with `berth pki issue DIR NAME --roles …`, \
                           before nodes are upgraded (docs/cluster.md, \"Certificates without roles\")";
             return Err(PkiError::unusable(self.folder.join(NODE), reason));
         }
-        Ok(roles)
+        Ok(certificate)
     }
 
     fn certified(&self) -> Result<CertifiedKey, PkiError> {
@@ -237,21 +275,22 @@ impl<'a> Parts<'a> {
 }
 
 impl Current {
-    fn read(folder: &Path) -> Result<(WorkerId, Roles, Self), PkiError> {
-        Self::of(folder, Files::read(folder)?)
-    }
-
-    fn of(folder: &Path, files: Files) -> Result<(WorkerId, Roles, Self), PkiError> {
+    fn of(
+        folder: &Path,
+        files: Files,
+        revocations: &Arc<RevocationList>,
+    ) -> Result<(WorkerId, Roles, Self), PkiError> {
         let parts = Parts::of(folder, &files)?;
         let algorithms = tls::provider().signature_verification_algorithms;
         certificate::check(&folder.join(NODE), &parts.chain, &parts.roots.roots, algorithms)?;
         let ends = certificate::ends(&parts.chain, &parts.roots.roots, algorithms);
-        let (name, roles) = (parts.name()?, parts.roles()?);
+        let certificate = Arc::new(parts.certificate()?);
+        let (name, roles) = (certificate.name.clone(), certificate.roles);
         let certified = Arc::new(parts.certified()?);
         let roots = Arc::new(parts.roots);
         let unusable = |error: String| PkiError::unusable(folder.join(CA), format!("cannot be used for TLS ({error})"));
-        let client = tls::client(Arc::clone(&roots), Arc::clone(&certified)).map_err(unusable)?;
-        let server = tls::server(roots, certified).map_err(unusable)?;
+        let client = tls::client(Arc::clone(&roots), Arc::clone(&certified), revocations).map_err(unusable)?;
+        let server = tls::server(roots, certified, revocations).map_err(unusable)?;
         Ok((
             name,
             roles,
@@ -259,6 +298,7 @@ impl Current {
                 client: Arc::new(client),
                 server: Arc::new(server),
                 keyring: Arc::new(parts.keyring),
+                certificate,
                 ends,
                 digest: files.digest(),
             },

@@ -99,6 +99,8 @@ pub enum Action {
     ReadMetrics,
     /// Create, list and revoke tokens.
     ManageTokens,
+    /// Certificates of nodes: join tokens and revocations.
+    CertifyNodes,
     /// The audit log.
     ReadAudit,
 }
@@ -107,7 +109,7 @@ use Role::{Admin, Caller, Deployer, Operator, Viewer};
 
 impl Action {
     /// Every action, in the order of the table.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Probe,
         Self::LoadDashboard,
         Self::SendWebhook,
@@ -124,6 +126,7 @@ impl Action {
         Self::ReadSecrets,
         Self::ReadMetrics,
         Self::ManageTokens,
+        Self::CertifyNodes,
         Self::ReadAudit,
     ];
 
@@ -139,7 +142,7 @@ impl Action {
             Self::Declare => Some(&[Deployer, Admin]),
             Self::OperateFleet | Self::OperateSources | Self::ReadSecrets => Some(&[Operator, Admin]),
             Self::ReadMetrics => Some(&[Viewer, Operator, Admin]),
-            Self::DeclareCode | Self::ManageTokens | Self::ReadAudit => Some(&[Admin]),
+            Self::DeclareCode | Self::ManageTokens | Self::CertifyNodes | Self::ReadAudit => Some(&[Admin]),
         }
     }
 
@@ -163,6 +166,7 @@ impl Action {
             | Self::ReadSecrets
             | Self::ReadMetrics
             | Self::ManageTokens
+            | Self::CertifyNodes
             | Self::ReadAudit => Reach::Server,
         }
     }
@@ -189,6 +193,7 @@ impl Action {
             Self::ReadSecrets => "names and states of secrets; values are never shown",
             Self::ReadMetrics => "metrics",
             Self::ManageTokens => "create, list and revoke tokens",
+            Self::CertifyNodes => "make join tokens for nodes; revoke certificates of nodes",
             Self::ReadAudit => "the audit log",
         }
     }
@@ -235,6 +240,7 @@ impl Action {
             Self::ReadSecrets => "read-secrets",
             Self::ReadMetrics => "read-metrics",
             Self::ManageTokens => "manage-tokens",
+            Self::CertifyNodes => "certify-nodes",
             Self::ReadAudit => "read-audit",
         }
     }
@@ -276,7 +282,7 @@ mod tests {
             assert!(action.allows(Admin), "{action:?}");
         }
         for role in [Viewer, Caller, Deployer, Operator] {
-            assert!(!Action::ManageTokens.allows(role) && !Action::DeclareCode.allows(role), "{role}");
+            assert!(!Action::ManageTokens.allows(role) && !Action::DeclareCode.allows(role) && !Action::CertifyNodes.allows(role), "{role}");
         }
     }
 

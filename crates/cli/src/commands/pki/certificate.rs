@@ -29,7 +29,10 @@ pub(super) struct Certificate {
     subject: String,
     issuer: String,
     from: Time,
-    until: Time,
+    /// End of its validity.
+    pub(super) until: Time,
+    /// Serial number in hexadecimal digits, without leading zeros.
+    pub(super) serial: String,
 }
 
 impl Certificate {
@@ -52,6 +55,7 @@ impl Certificate {
             issuer: parsed.issuer().to_string(),
             from: at(parsed.validity().not_before.timestamp()),
             until: at(parsed.validity().not_after.timestamp()),
+            serial: format!("{:x}", parsed.serial),
         })
     }
 
@@ -77,7 +81,7 @@ impl Certificate {
             None => format!("  for        {}\n", self.subject),
         };
         text.push_str(&who);
-        text.push_str(&format!("  issued by  {}\n", self.issuer));
+        text.push_str(&format!("  serial     {}\n  issued by  {}\n", self.serial, self.issuer));
         text.push_str(&format!("  holds      {} to {}, {}\n", day(self.from), day(self.until), self.left(now())));
         text
     }
@@ -90,6 +94,7 @@ impl Certificate {
             "node": self.node,
             "roles": self.roles(),
             "names": self.names,
+            "serial": self.serial,
             "subject": self.subject,
             "issuer": self.issuer,
             "notBefore": Timestamp(self.from).to_string(),
