@@ -98,6 +98,8 @@ pub(crate) enum Command {
     Context(commands::context::ContextArgs),
     /// Make, list and revoke tokens of clients
     Token(commands::token::TokenArgs),
+    /// Make, list and revoke what new nodes are given to get a certificate
+    JoinToken(commands::join_token::JoinTokenArgs),
     /// Show who changed what, and who was refused
     Audit(commands::audit::AuditArgs),
     /// Check manifests without a server

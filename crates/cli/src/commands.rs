@@ -36,6 +36,7 @@ pub(crate) mod secrets;
 mod signature;
 pub(crate) mod source;
 pub(crate) mod testing;
+pub(crate) mod join_token;
 pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod validate;
@@ -82,6 +83,7 @@ async fn ask(command: Command) -> Result<(), Failure> {
         Command::Diff(args) => diff::run(&args).await,
         Command::Rollout(args) => rollout::run(&args).await,
         Command::Token(args) => token::run(&args).await,
+        Command::JoinToken(args) => join_token::run(&args).await,
         Command::Pki(args) => pki::run(&args).await,
         Command::Login(args) => login::run(args).await,
         Command::WhoAmI(args) => whoami::run(&args).await,

@@ -23,8 +23,11 @@ mod cluster;
 mod compose;
 mod control_plane;
 mod election;
+mod issuing;
+mod joining;
 mod leave;
 mod peer_port;
+mod renewal;
 pub(crate) mod running;
 mod seams;
 pub(crate) mod settings;
@@ -48,7 +51,8 @@ use crate::{data::DataFolder, failure::Failure, telemetry::Telemetry};
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Starts a node and serves until it is told to stop.
-pub(crate) fn run(args: NodeArgs) -> Result<(), Failure> {
+pub(crate) fn run(mut args: NodeArgs) -> Result<(), Failure> {
+    joining::certify(&mut args)?;
     start(NodeSettings::new(args, settings::certified)?, Hooks::default())
 }
 

@@ -20,6 +20,7 @@ pub use node::{Leader, LeaderSource, MembersSource};
 mod admit;
 mod audit;
 mod body;
+mod certify;
 mod connection;
 mod dashboard;
 mod guard;
@@ -49,6 +50,7 @@ use berth_audit::AuditLog;
 use berth_wire::{access::Access, api::FunctionView};
 
 use crate::Handle;
+pub use certify::Issuing;
 pub use peer_queries::OWN;
 pub(crate) use peer_queries::differing;
 pub use relay::RELAY;
@@ -101,4 +103,6 @@ pub struct Seams {
     /// File for the first token, of an admin, which the leader makes where tokens are needed and no admin has one; `None`: none
     /// is made.
     pub admin_token: Option<PathBuf>,
+    /// The CA, on a node that issues certificates to nodes.
+    pub issuing: Option<Arc<Issuing>>,
 }

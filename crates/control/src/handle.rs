@@ -8,6 +8,7 @@
 pub(crate) mod aliases;
 mod declare;
 mod error;
+mod join_tokens;
 mod past;
 mod queries;
 mod revocations;

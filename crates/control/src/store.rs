@@ -18,6 +18,7 @@ mod history;
 pub mod layout;
 pub mod memory;
 pub mod terms;
+pub mod join_tokens;
 pub mod revocations;
 pub mod tokens;
 

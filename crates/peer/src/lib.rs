@@ -9,7 +9,8 @@
 //!
 //! What it is not: nothing here knows models, routes or assignments. It says who answers, and carries bytes.
 
-pub mod listener;
+pub mod joining;
+mod listener;
 mod loops;
 mod members;
 pub mod membership;

@@ -15,9 +15,13 @@ mod refusals;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
+use http::StatusCode;
 use hyper::{Request, Response, body::Incoming};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
@@ -41,6 +45,9 @@ const CONNECTIONS: usize = 8_192;
 /// nodes.
 const PER_ADDRESS: usize = 2_048;
 
+/// Most nodes without a certificate that are listened to at a time. Strangers can hold these places, and no others.
+const JOINS: usize = 16;
+
 /// Limit for requests in flight when the port closes. Nodes with longer requests drain before.
 const FINISH: Duration = Duration::from_secs(30);
 
@@ -52,6 +59,19 @@ pub trait PeerHandler: Send + Sync + 'static {
     /// Answers one request of `caller`, whose name and roles are those of its certificate. The future runs in the connection's task: what
     /// computes for long belongs elsewhere.
     fn serve(self: Arc<Self>, caller: &Caller, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>>;
+
+    /// True if it issues certificates: only then nodes without one are listened to.
+    fn issues(&self) -> bool {
+        false
+    }
+
+    /// Answers the request of a node that has no certificate yet. Anybody may send it.
+    fn join(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
+        drop(request);
+        let mut response = Response::new(crate::full(Vec::new()));
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        Box::pin(std::future::ready(response))
+    }
 }
 
 /// The port, before it takes connections.
@@ -108,7 +128,7 @@ impl PeerListener {
         let connections = TaskTracker::new();
         let port = Port::new("peer", listener, Bounds { connections: CONNECTIONS, per_address: PER_ADDRESS });
         let ends = Ends { stopping: shutdown.clone(), cut: CancellationToken::new() };
-        let refusals = Arc::new(Refusals::default());
+        let (refusals, joins) = (Arc::new(Refusals::default()), Arc::new(Semaphore::new(JOINS)));
         let follower = {
             let (identity, shutdown) = (identity.clone(), shutdown.clone());
             async move { identity.follow(&shutdown).await }
@@ -117,11 +137,11 @@ impl PeerListener {
         while let Some((stream, from, place)) = shutdown.run_until_cancelled(port.accept()).await {
             prepare(&stream);
             let (identity, handler, ends) = (identity.clone(), Arc::clone(&handler), ends.clone());
-            let refusals = Arc::clone(&refusals);
+            let (refusals, joins) = (Arc::clone(&refusals), Arc::clone(&joins));
             let tracked = connections.token();
             let serve = move |stream| async move {
                 let _held = (place, tracked);
-                Connection { stream, from, identity, handler, ends, refusals }.serve().await;
+                Connection { stream, from, identity, handler, ends, refusals, joins }.serve().await;
             };
             match &loops {
                 None => drop(connections.spawn(serve(stream))),

@@ -18,16 +18,22 @@
 //! Files that somebody else made (another CA, longer chains) work as well: only what they say counts.
 
 mod authority;
+mod ca_key;
 mod certificate;
+mod enrolment;
 mod follow;
 mod identity;
+mod join_token;
 mod keyring;
 mod revocations;
 
 pub use self::{
     authority::{Authority, DEFAULT_VALIDITY},
+    ca_key::{CaKey, RemoteKey},
+    enrolment::Enrolment,
     certificate::{NodeCertificate, certifies},
     identity::Identity,
+    join_token::{InvalidJoinToken, JoinToken, fingerprint},
     keyring::Keyring,
     revocations::{Revocation, Revocations, Revoked},
 };
@@ -52,6 +58,11 @@ pub const NODE: &str = "node.pem";
 pub const NODE_KEY: &str = "node.key";
 /// The file with the keys that seal gossip.
 pub const GOSSIP_KEY: &str = "gossip.key";
+
+/// A request for a certificate (PKCS#10, PEM) of this key. It names nobody: who issues decides that.
+pub(crate) fn request(key: &rcgen::KeyPair) -> Result<String, PkiError> {
+    Ok(rcgen::CertificateParams::default().serialize_request(key)?.pem()?)
+}
 
 /// Suffix of node names inside certificates.
 pub const DOMAIN: &str = ".node.berth";

@@ -32,7 +32,7 @@ use rustls::{
 use crate::pki::{DOMAIN, Identity, NodeCertificate, RevocationList, certifies};
 
 /// Protocol that both ends must agree on (HTTP/2).
-const ALPN: &[u8] = b"h2";
+pub(crate) const ALPN: &[u8] = b"h2";
 
 /// Describes a failed handshake for people.
 pub(crate) fn explain(error: &io::Error) -> String {

@@ -18,6 +18,7 @@ mod explain;
 mod failure;
 mod fleet;
 mod function;
+mod join_token;
 mod log;
 mod node;
 mod plan;
@@ -44,6 +45,7 @@ pub use explain::{ExplainView, Rejection, Victim, WorkerVerdict, WorkerVerdictKi
 pub use failure::{AttemptView, BreakerView, EvictionView, FailureView, TermsView};
 pub use fleet::{Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WorkerSpec, WorkerStatus, WorkerView};
 pub use function::{FunctionArtifact, FunctionBuild, FunctionCondition, FunctionSpec, FunctionStatus, FunctionView};
+pub use join_token::{CreatedJoinToken, JoinTokenSpec, JoinTokenStatus, JoinTokenView, NewJoinToken};
 pub use log::{LogLine, LogView, NodeLog};
 pub use node::{
     Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, MassLossView, Models, NodeList, NodeSpec, NodeStatus,

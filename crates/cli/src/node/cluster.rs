@@ -26,6 +26,7 @@ use super::{
     control_plane::{ControllerParts, Deciding},
     election::ElectionHandle,
     peer_port::PeerPort,
+    renewal::{self, Renewal},
     running::Links,
     settings::{ClusterSettings, NodeSettings},
     store,
@@ -39,6 +40,7 @@ pub(super) struct Membership {
     pub(super) peers: Peers,
     listener: PeerListener,
     gossip: Gossip,
+    certificate: renewal::Metrics,
 }
 
 /// The tasks by which other nodes reach this one.
@@ -46,7 +48,7 @@ pub(super) struct PeerTasks {
     pub(super) listener: PeerListener,
     pub(super) port: Arc<PeerPort>,
     pub(super) gossip: Gossip,
-    pub(super) identity: Identity,
+    pub(super) renewal: Renewal,
 }
 
 /// Election of this node, or following for ever.
@@ -87,7 +89,8 @@ impl Membership {
             .map_err(|error| Failure::Failed(format!("{error}; --gossip takes another address")))?;
         gossip.ask_for_name().await.map_err(|error| Failure::Failed(error.to_string()))?;
         let peers = Peers::start(identity, members.clone(), LinePolicy::default());
-        Ok(Self { me, members, peers, listener, gossip })
+        let certificate = renewal::Metrics::register(registry);
+        Ok(Self { me, members, peers, listener, gossip, certificate })
     }
 
     /// The other nodes, as the gateway sees them.
@@ -171,9 +174,9 @@ impl Membership {
         front: ApiRouter,
         inference: PeerService,
     ) -> PeerTasks {
-        let identity = self.peers.identity().clone();
+        let renewal = Renewal { peers: self.peers.clone(), front: front.clone(), metrics: self.certificate };
         let port = PeerPort { fleet: FleetService::new(leadership, Some(self.peers)), front, inference };
-        PeerTasks { listener: self.listener, port: Arc::new(port), gossip: self.gossip, identity }
+        PeerTasks { listener: self.listener, port: Arc::new(port), gossip: self.gossip, renewal }
     }
 }
 

@@ -32,6 +32,7 @@ use super::{
     cluster::{ControllerRole, Membership},
     control_plane::{self, Deciding, Followed, Parts},
     election::ElectionHandle,
+    issuing,
     running::{Links, Running},
     seams,
     settings::NodeSettings,
@@ -323,5 +324,7 @@ fn seams(
     let scheme = scheme(settings.server.tls.is_some());
     let admitting = (Arc::clone(access), settings.server.admin_token(), audit.clone());
     let beside = (rules, functions, beside, logs);
-    seams::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), beside, admitting)
+    let issuing = settings.cluster.as_ref().and_then(|cluster| cluster.authority.as_ref());
+    let issuing = issuing.map(issuing::open).transpose()?;
+    seams::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), (beside, admitting), issuing)
 }

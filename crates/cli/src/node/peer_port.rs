@@ -4,6 +4,8 @@
 //! /berth.fleet.v1.Fleet/…   streams of workers and gateways    ──▶ the controller, if it decides here
 //! /relay/…                  calls of the control API           ──▶ the same
 //! /own/…                    what this node tells of itself     ──▶ its gateway's counters, its rules
+//! /certify/renew            the next certificate of a node     ──▶ the CA, if it is here
+//! /certify/join             the first one, by a join token     ──▶ the same; the only thing that needs no certificate
 //! everything else           inference that was forwarded here  ──▶ the replicas of this node
 //! ```
 //! What a node may ask is decided by the roles in its certificate: a worker relays no calls and forwards no requests.
@@ -12,7 +14,10 @@ use std::sync::Arc;
 
 use berth_control::{api::ApiRouter, fleet::FleetService};
 use berth_mesh::PeerService;
-use berth_peer::{Caller, PeerBody, PeerHandler};
+use berth_peer::{
+    Caller, PeerBody, PeerHandler,
+    joining::{JOIN, RENEW},
+};
 use berth_wire::api::{ErrorBody, ErrorInfo};
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -28,11 +33,13 @@ pub(super) struct PeerPort {
 impl PeerHandler for PeerPort {
     fn serve(self: Arc<Self>, caller: &Caller, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
         let path = request.uri().path();
-        if !path.starts_with(berth_control::fleet::PATH) && !may_ask(caller) {
+        if path != RENEW && !path.starts_with(berth_control::fleet::PATH) && !may_ask(caller) {
             tracing::warn!(event = "node_role_refused", node = %caller, role = "gateway", certified = %caller.roles);
             return Box::pin(std::future::ready(refused(caller)));
         }
-        if path.starts_with(berth_control::fleet::PATH) {
+        if path == RENEW {
+            self.front.certify(Some(caller), request)
+        } else if path.starts_with(berth_control::fleet::PATH) {
             self.fleet.serve(caller, request)
         } else if ApiRouter::is_relayed(path) {
             self.front.relayed(caller, request)
@@ -42,6 +49,24 @@ impl PeerHandler for PeerPort {
             self.inference.serve(request)
         }
     }
+
+    fn issues(&self) -> bool {
+        self.front.issues()
+    }
+
+    fn join(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
+        match request.uri().path() {
+            JOIN => self.front.certify(None, request),
+            _ => Box::pin(std::future::ready(nothing())),
+        }
+    }
+}
+
+/// Answer to a node without a certificate that asks for anything else.
+fn nothing() -> Response<PeerBody> {
+    let mut response = Response::new(berth_peer::full(Vec::new()));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
 }
 
 /// Nodes that take requests of clients pass them on: those with the role gateway, or that may lead.

@@ -42,13 +42,18 @@ impl Running {
         let (gateway_stop, worker_stop, ties_stop) =
             (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let mut ties = JoinSet::new();
-        if let Some(PeerTasks { listener, port, gossip, identity }) = peers {
-            let stop = ties_stop.clone();
+        if let Some(PeerTasks { listener, port, gossip, renewal }) = peers {
+            let (stop, identity) = (ties_stop.clone(), renewal.peers.identity().clone());
             ties.spawn(async move {
                 match stop.run_until_cancelled(identity.revoked()).await {
                     Some(revocation) => Err(revoked(&revocation)),
                     None => Ok(()),
                 }
+            });
+            let stop = ties_stop.clone();
+            ties.spawn(async move {
+                stop.run_until_cancelled(renewal.run()).await;
+                Ok(())
             });
             let stop = ties_stop.clone();
             ties.spawn(async move {

@@ -8,7 +8,7 @@ use std::{
 
 use berth_audit::AuditLog;
 use berth_control::api::{
-    Beside, FunctionBoard, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters,
+    Beside, FunctionBoard, Issuing, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters,
 };
 use berth_functions::source::Host;
 use berth_wire::access::Access;
@@ -17,14 +17,20 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 use super::trial;
 use crate::failure::Failure;
 
+/// Parts of the process that the API shows: settings that controllers share, functions, a service beside it, logs of models.
+pub(super) type Parts<'a> = (Option<String>, Option<&'a Arc<Host>>, Beside, Option<LogSource>);
+
+/// Tokens, the file of the first one, and the audit log.
+pub(super) type Admitting = (Arc<Access>, Option<PathBuf>, AuditLog);
+
 /// The seams over one registry and one gateway.
 pub(super) fn of(
     registry: Arc<Mutex<Registry>>,
     (gateway, scheme): (berth_mesh::Handle, &str),
     members: MembersSource,
     leader: LeaderSource,
-    (rules, functions, beside, logs): (Option<String>, Option<&Arc<Host>>, Beside, Option<LogSource>),
-    (access, admin_token, audit): (Arc<Access>, Option<PathBuf>, AuditLog),
+    ((rules, functions, beside, logs), (access, admin_token, audit)): (Parts<'_>, Admitting),
+    issuing: Option<Arc<Issuing>>,
 ) -> Result<Seams, Failure> {
     let trial = trial::source(gateway.local_addr(), scheme, &access)?;
     Ok(Seams {
@@ -41,6 +47,7 @@ pub(super) fn of(
         access,
         audit,
         admin_token,
+        issuing,
     })
 }
 

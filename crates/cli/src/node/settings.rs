@@ -50,6 +50,17 @@ struct ClusterArgs {
     /// Folder with this node's certificate, created by `berth pki issue`
     #[arg(long, value_name = "DIR", env = "BERTH_PKI")]
     pki: Option<PathBuf>,
+    /// File with a join token, made by `berth join-token create`: the node asks the cluster for its certificate at its first start
+    /// and keeps it in its data folder
+    #[arg(long, value_name = "FILE", env = "BERTH_JOIN_TOKEN_FILE", conflicts_with = "pki")]
+    join_token: Option<PathBuf>,
+    /// Folder of the certificate authority, created by `berth pki init`: this controller gives certificates to nodes that join,
+    /// and the next ones to nodes whose certificates end
+    #[arg(long, value_name = "DIR", env = "BERTH_AUTHORITY")]
+    authority: Option<PathBuf>,
+    /// Validity of certificates that this node gives to others. They renew them when a third of it is left
+    #[arg(long, value_name = "TIME", env = "BERTH_CERTIFICATE_LIFE", default_value = "90d", value_parser = values::duration)]
+    certificate_life: Duration,
     /// Gossip address of another node; one reachable node is enough. Repeatable
     #[arg(long, value_name = "HOST[:PORT],…", env = "BERTH_JOIN", value_delimiter = ',', value_parser = values::join)]
     join: Vec<HostPort>,
@@ -116,9 +127,26 @@ pub(crate) struct ClusterSettings {
     pub(crate) peer: SocketAddr,
     /// Host that other nodes use, if it differs from the addresses to listen on.
     pub(crate) advertise: Option<Host>,
+    /// The CA from which it gives certificates to nodes.
+    pub(crate) authority: Option<AuthoritySettings>,
     /// Gossip addresses of other nodes. Names are looked up at each use, because they may change.
     pub(crate) join: Vec<HostPort>,
 }
+
+/// The settings of a node that gives certificates to nodes.
+#[derive(Debug)]
+pub(crate) struct AuthoritySettings {
+    /// Folder of the CA.
+    pub(crate) folder: PathBuf,
+    /// Validity of the certificates.
+    pub(crate) life: Duration,
+}
+
+/// Shortest validity of certificates: a node has twenty seconds to renew.
+const SHORTEST_LIFE: Duration = Duration::from_secs(60);
+
+/// Longest validity of certificates, as `berth pki issue --days` has it.
+const LONGEST_LIFE: Duration = Duration::from_secs(3_650 * 86_400);
 
 /// The name of a node that is alone.
 const ALONE: &str = "local";
@@ -129,6 +157,27 @@ const ALONE: &str = "local";
 struct Words {
     #[command(flatten)]
     args: NodeArgs,
+}
+
+impl NodeArgs {
+    /// The join token's file, and where the certificate is kept that it gives; `None`: the node has its certificate from elsewhere.
+    pub(super) fn joins(&self) -> Option<(&Path, PathBuf)> {
+        let file = self.cluster.join_token.as_deref()?;
+        Some((file, self.server.data.join("pki")))
+    }
+
+    /// The name that the node is to have.
+    pub(super) fn wanted_name(&self) -> Option<&WorkerId> {
+        self.server.name.as_ref()
+    }
+
+    /// Takes the certificate in a folder, and members to begin with where no others are named.
+    pub(super) fn take_certificate(&mut self, folder: PathBuf, members: &[String]) {
+        self.cluster.pki = Some(folder);
+        if self.cluster.join.is_empty() {
+            self.cluster.join = members.iter().filter_map(|member| values::join(member).ok()).collect();
+        }
+    }
 }
 
 impl NodeSettings {
@@ -147,7 +196,8 @@ impl NodeSettings {
         let NodeArgs { server, cluster, store, source } = args;
         let sources = source.settings(None)?;
         let pki = cluster.pki.ok_or_else(|| {
-            let how = "`berth pki init ./pki && berth pki issue ./pki NAME` makes one, --pki ./pki/NAME takes it";
+            let how = "`berth pki init ./pki && berth pki issue ./pki NAME` makes one, --pki ./pki/NAME takes it; or \
+                       --join-token FILE asks a cluster for one";
             Failure::Usage(format!("a node needs a certificate: {how}"))
         })?;
         let (name, certified) = certified(&pki)?;
@@ -194,6 +244,18 @@ impl NodeSettings {
                     .to_owned(),
             ));
         }
+        let authority = match cluster.authority {
+            Some(_) if !cluster.roles.controller => {
+                return Err(Failure::Usage(
+                    "--authority is for nodes with the role controller: others give no certificates".to_owned(),
+                ));
+            }
+            Some(folder) => Some(AuthoritySettings { folder, life: cluster.certificate_life }),
+            None => None,
+        };
+        if !(SHORTEST_LIFE..=LONGEST_LIFE).contains(&cluster.certificate_life) {
+            return Err(Failure::Usage("--certificate-life may be 1m to 3650d".to_owned()));
+        }
         if !cluster.roles.controller && cluster.join.is_empty() {
             return Err(Failure::Usage(
                 "a node that is no controller needs others: say with --join HOST:PORT where one of them gossips"
@@ -217,6 +279,7 @@ impl NodeSettings {
                 gossip: cluster.gossip,
                 peer: cluster.peer,
                 advertise: cluster.advertise,
+                authority,
                 join: cluster.join,
             }),
         })

@@ -9,6 +9,7 @@ mod nodes;
 mod operate;
 mod sources;
 mod tell;
+mod join_tokens;
 mod revocations;
 mod tokens;
 
@@ -105,6 +106,8 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/whoami", &["get"], get(tokens::whoami)),
         ("/v1/tokens", &["get", "post"], get(tokens::tokens).post(tokens::create)),
         ("/v1/tokens/{id}", &["delete"], delete(tokens::revoke)),
+        ("/v1/join-tokens", &["get", "post"], get(join_tokens::join_tokens).post(join_tokens::create)),
+        ("/v1/join-tokens/{id}", &["delete"], delete(join_tokens::revoke)),
         ("/v1/revocations", &["get", "post"], get(revocations::revocations).post(revocations::revoke)),
         ("/v1/revocations/{id}", &["delete"], delete(revocations::reinstate)),
         ("/v1/audit", &["get"], get(audit::audit)),
@@ -191,6 +194,9 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         tokens::tokens,
         tokens::create,
         tokens::revoke,
+        join_tokens::join_tokens,
+        join_tokens::create,
+        join_tokens::revoke,
         revocations::revocations,
         revocations::revoke,
         revocations::reinstate,

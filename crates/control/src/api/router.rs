@@ -13,7 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::{Router, extract::Request, response::IntoResponse, response::Response};
 use berth_audit::AuditLog;
-use berth_peer::{Caller, PeerBody, Peers};
+use berth_peer::{
+    Caller, PeerBody, Peers,
+    joining::{Issued, RenewRequest},
+    pki::NodeCertificate,
+};
 use berth_spec::{Class, Epoch, WorkerId};
 use berth_wire::{access::Access, api::ErrorInfo, request_id::RequestId};
 use futures::future::BoxFuture;
@@ -25,7 +29,9 @@ use tower::ServiceExt;
 use tracing::Instrument as _;
 
 use super::{
-    Seams, admit, dashboard,
+    Seams, admit,
+    certify::Certifier,
+    dashboard,
     error::ApiError,
     named,
     peer_queries::{self, OWN, PeerQueries},
@@ -220,6 +226,50 @@ impl ApiRouter {
         let identity = relay.as_ref().map(|relay| relay.peers.identity());
         let response = peer_queries::answer(uri.path(), uri.query(), (sampler, recorder), (seams, identity));
         Box::pin(std::future::ready(response.map(|body| body.map_err(Into::into).boxed_unsync())))
+    }
+
+    /// True if this node issues certificates to nodes.
+    #[must_use]
+    pub fn issues(&self) -> bool {
+        self.0.seams.issuing.is_some()
+    }
+
+    /// Answers a node that asks for a certificate: `caller` shows its present one; `None`: it has none yet.
+    pub fn certify(
+        &self,
+        caller: Option<&Caller>,
+        request: http::Request<Incoming>,
+    ) -> BoxFuture<'static, http::Response<PeerBody>> {
+        let certifier = self.certifier();
+        match caller.cloned() {
+            Some(caller) => Box::pin(certifier.renew(caller, request)),
+            None => Box::pin(certifier.join(request)),
+        }
+    }
+
+    /// Gives this node its own next certificate, where it has the CA.
+    ///
+    /// # Errors
+    /// Problem and remedy.
+    pub async fn certify_self(&self, present: &NodeCertificate, request: String) -> Result<Issued, String> {
+        let certifier = self.certifier();
+        certifier.next(present, RenewRequest { request }).await.map_err(|refusal| refusal.error)
+    }
+
+    fn certifier(&self) -> Certifier {
+        let inner = &self.0;
+        let handle = match &*inner.leadership.borrow() {
+            LeadershipView::Leading { handle, .. } => Some(handle.clone()),
+            LeadershipView::Following { .. } => None,
+        };
+        let revocations = inner.relay.as_ref().map(|relay| relay.peers.identity().revocations());
+        Certifier {
+            issuing: inner.seams.issuing.clone(),
+            handle,
+            members: (inner.seams.members)(),
+            revocations: revocations.unwrap_or_default(),
+            audit: inner.seams.audit.clone(),
+        }
     }
 
     /// True if [`ApiRouter::own`] answers this path on the peer port.

@@ -5,6 +5,7 @@ mod audit;
 mod dashboard;
 mod declare;
 mod functions;
+mod join_tokens;
 mod operate;
 mod revocations;
 mod sources;
@@ -53,6 +54,7 @@ pub(crate) struct Service {
     audit: AuditLog,
     members: super::MembersSource,
     leader: super::LeaderSource,
+    issuing: Option<Arc<super::Issuing>>,
     pub(super) bodies: Arc<Semaphore>,
     kept: dashboard::Kept,
     /// Ends watches, which would not end by themselves.
@@ -81,6 +83,7 @@ impl Service {
             audit: seams.audit,
             members: seams.members,
             leader: seams.leader,
+            issuing: seams.issuing,
             bodies: Arc::new(Semaphore::new(BODIES)),
             kept: dashboard::Kept::default(),
             shutdown,

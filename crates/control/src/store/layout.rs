@@ -20,6 +20,7 @@
 //! | `/sources/NAME/paused` | [`StoredPause`]: a person has paused the source | a person |
 //! | `/sources/NAME/SLOT` | the checkpoint of a source: bytes of its own, in its own slots (`checkpoint`, `notified`) | that source |
 //! | `/tokens/ID` | [`StoredToken`](super::tokens::StoredToken): the hash of a token, and the rights of its holder | an admin |
+//! | `/join-tokens/ID` | [`StoredJoinToken`](super::join_tokens::StoredJoinToken): the hash of a join token, its nodes, and who joined with it | an admin; the leader counts who joins, and removes those that have expired |
 //! | `/revocations/ID` | [`StoredRevocation`](super::revocations::StoredRevocation): certificates of nodes that no node takes any more | an admin; the leader removes those whose certificates have ended |
 //! | `/leader` | who leads ([`crate::leadership::Leader`]), for as long as its lease is kept | the leader |
 //! | `/meta/plan` | [`StoredPlan`]: the number of the last plan; every plan is a compare-and-set on it | the controller |

@@ -19,15 +19,21 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use hyper::{Request, Response, body::Incoming, server::conn::http2, service::Service};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{io::BufReader, net::TcpStream};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use hyper::{
+    Request, Response,
+    body::Incoming,
+    server::conn::http2,
+    service::{Service, service_fn},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::server::Acceptor;
+use tokio::{io::BufReader, net::TcpStream, sync::Semaphore, time::timeout};
+use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use super::{PeerHandler, refusals::Refusals};
 use crate::{
-    PeerBody,
+    PeerBody, joining,
     peer::window,
     pki::Identity,
     streams::{StreamSpawner, Streams},
@@ -36,6 +42,12 @@ use crate::{
 
 /// Limit for a handshake. Allows for far or busy nodes.
 const GREET: Duration = Duration::from_secs(5);
+
+/// Limit for a node without a certificate to ask and be answered. Longer than a CA key in a token may take.
+const JOINED: Duration = Duration::from_secs(40);
+
+/// The longest head of its request.
+const JOIN_HEADERS: u32 = 8 << 10;
 
 /// Most requests at a time on one connection. Bounds memory; the handler limits the work.
 const STREAMS: u32 = 4_096;
@@ -65,16 +77,25 @@ pub(super) struct Connection {
     pub(super) handler: Arc<dyn PeerHandler>,
     pub(super) ends: Ends,
     pub(super) refusals: Arc<Refusals>,
+    /// Places for nodes that have no certificate yet.
+    pub(super) joins: Arc<Semaphore>,
 }
 
 impl Connection {
     /// Serves it to its end. What goes wrong ends this connection and nothing else.
     pub(super) async fn serve(self) {
-        let Self { stream, from, identity, handler, ends, refusals } = self;
-        let greeted = ends.stopping.run_until_cancelled(tokio::time::timeout(GREET, greet(stream, &identity))).await;
+        let Self { stream, from, identity, handler, ends, refusals, joins } = self;
+        let may_join = handler.issues();
+        let greeted = ends.stopping.run_until_cancelled(timeout(GREET, greet(stream, &identity, may_join))).await;
         let (stream, caller) = match greeted {
             None => return,
-            Some(Ok(Ok(greeted))) => greeted,
+            Some(Ok(Ok(Greeted::Node(stream, caller)))) => (*stream, caller),
+            Some(Ok(Ok(Greeted::Joining(stream)))) => {
+                return match joins.try_acquire() {
+                    Ok(_place) => join(*stream, handler).await,
+                    Err(_) => refusals.tell(from, "too many nodes join at once: it tries again"),
+                };
+            }
             Some(Ok(Err(reason))) => return refusals.tell(from, &reason),
             Some(Err(_)) => return refusals.tell(from, &format!("it did not finish the handshake within {GREET:?}")),
         };
@@ -87,12 +108,47 @@ impl Connection {
     }
 }
 
-async fn greet(stream: TcpStream, identity: &Identity) -> Result<(TlsStream<BufReader<TcpStream>>, Caller), String> {
+/// The other end after the handshake.
+enum Greeted {
+    /// A node, by its certificate.
+    Node(Box<TlsStream<BufReader<TcpStream>>>, Caller),
+    /// A node that has no certificate yet.
+    Joining(Box<TlsStream<BufReader<TcpStream>>>),
+}
+
+async fn greet(stream: TcpStream, identity: &Identity, may_join: bool) -> Result<Greeted, String> {
     let stream = BufReader::with_capacity(window::READ, stream);
-    let stream =
-        TlsAcceptor::from(tls::server_config(identity)).accept(stream).await.map_err(|error| tls::explain(&error))?;
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(|error| tls::explain(&error))?;
+    let joins = hello.client_hello().server_name() == Some(joining::SERVER_NAME);
+    if joins && !may_join {
+        return Err("it wants to join, and this node issues no certificates: --authority makes it do so".to_owned());
+    }
+    let current = identity.current();
+    let config = if joins { &current.joining } else { &current.server };
+    let stream = hello.into_stream(Arc::clone(config)).await.map_err(|error| tls::explain(&error))?;
+    if joins {
+        return Ok(Greeted::Joining(Box::new(stream)));
+    }
     let caller = tls::caller(stream.get_ref().1.peer_certificates())?;
-    Ok((stream, caller))
+    Ok(Greeted::Node(Box::new(stream), caller))
+}
+
+/// Answers one request of a node that has no certificate yet.
+async fn join(stream: TlsStream<BufReader<TcpStream>>, handler: Arc<dyn PeerHandler>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answer = Arc::clone(&handler).join(request);
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    let served = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(1)
+        .max_header_list_size(JOIN_HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
+    match timeout(JOINED, served).await {
+        Ok(Err(error)) => tracing::debug!(event = "join_broke", %error),
+        Ok(Ok(())) => {}
+        Err(_) => tracing::debug!(event = "join_too_slow"),
+    }
 }
 
 /// Hands requests to the handler. Spelled out: as a closure it is too general for the compiler to see that its futures

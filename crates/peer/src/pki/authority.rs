@@ -12,12 +12,14 @@ use std::{
 use berth_spec::{Roles, WorkerId};
 use fs_err as fs;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData as _, SanType,
+    SerialNumber,
 };
-use rustls::pki_types::DnsName;
+use rustls::pki_types::{CertificateDer, DnsName, pem::PemObject as _};
+use x509_parser::parse_x509_certificate;
 
-use super::{CA, CA_KEY, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError, ROLE_DOMAIN};
+use super::{CA, CA_KEY, CaKey, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError, ROLE_DOMAIN, fingerprint};
 
 /// Default validity of a node's certificate. One year limits the use of a stolen key and allows for yearly renewal.
 pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -31,10 +33,14 @@ const SKEW: Duration = Duration::from_secs(600);
 /// The subject of CAs made here. All have it: what tells them apart is their key.
 const SUBJECT: &str = "berth cluster CA";
 
-/// A CA on disk, with its private key.
+/// A CA: its certificate on disk, and its private key there or in a token.
 #[derive(Debug)]
 pub struct Authority {
     folder: PathBuf,
+    /// The CAs that nodes trust, in PEM; the first one issues.
+    authorities: String,
+    issuer: Issuer<'static, CaKey>,
+    fingerprint: String,
 }
 
 impl Authority {
@@ -43,6 +49,14 @@ impl Authority {
     /// # Errors
     /// A CA is there already, or files cannot be written.
     pub fn create(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
+        Self::create_with(folder, CaKey::generate()?)
+    }
+
+    /// As [`Authority::create`], with a key that is there already. One in a token stays there: no ca.key is written.
+    ///
+    /// # Errors
+    /// As [`Authority::create`], or the token does not sign.
+    pub fn create_with(folder: impl Into<PathBuf>, key: CaKey) -> Result<Self, PkiError> {
         let folder = folder.into();
         fs::create_dir_all(&folder)?;
         for file in [CA, CA_KEY] {
@@ -50,32 +64,109 @@ impl Authority {
                 return Err(PkiError::Exists(folder.join(file)));
             }
         }
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = ca_params();
         params.not_before = since_epoch(SystemTime::now() - SKEW);
         params.not_after = since_epoch(SystemTime::now() + CA_VALIDITY);
-        let certificate = params.self_signed(&key)?;
-        write(&folder.join(CA_KEY), key.serialize_pem().as_bytes(), SECRET)?;
-        write(&folder.join(CA), certificate.pem().as_bytes(), PUBLIC)?;
+        let certificate = params.self_signed(&key)?.pem();
+        if let Some(pem) = key.pem() {
+            write(&folder.join(CA_KEY), pem.as_bytes(), SECRET)?;
+        }
+        write(&folder.join(CA), certificate.as_bytes(), PUBLIC)?;
         if !folder.join(GOSSIP_KEY).exists() {
             write(&folder.join(GOSSIP_KEY), Keyring::generate_text().as_bytes(), SECRET)?;
         }
-        Ok(Self { folder })
+        Self::with(folder, key)
     }
 
-    /// Opens the CA that [`Authority::create`] made.
+    /// Opens the CA that [`Authority::create`] made, or one that somebody put there.
     ///
     /// # Errors
-    /// A file is missing.
+    /// A file is missing or is not what it should be.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
         let folder = folder.into();
-        for file in [CA, CA_KEY, GOSSIP_KEY] {
-            if !folder.join(file).exists() {
+        Self::check_files(&folder, &[CA, CA_KEY, GOSSIP_KEY])?;
+        let key = CaKey::read(&folder.join(CA_KEY))?;
+        Self::with(folder, key)
+    }
+
+    /// Opens a CA whose private key is in a token.
+    ///
+    /// # Errors
+    /// A file is missing or is not what it should be, or the key is another one's.
+    pub fn open_with(folder: impl Into<PathBuf>, key: CaKey) -> Result<Self, PkiError> {
+        let folder = folder.into();
+        Self::check_files(&folder, &[CA, GOSSIP_KEY])?;
+        Self::with(folder, key)
+    }
+
+    fn check_files(folder: &Path, files: &[&str]) -> Result<(), PkiError> {
+        match files.iter().map(|file| folder.join(file)).find(|file| !file.exists()) {
+            Some(file) => {
                 let reason = "is not there: make a CA with `berth pki init`, or name the folder that has one";
-                return Err(PkiError::unusable(folder.join(file), reason));
+                Err(PkiError::unusable(file, reason))
             }
+            None => Ok(()),
         }
-        Ok(Self { folder })
+    }
+
+    fn with(folder: PathBuf, key: CaKey) -> Result<Self, PkiError> {
+        let file = folder.join(CA);
+        let authorities = fs::read_to_string(&file)?;
+        let wrong = |error: &dyn std::fmt::Display| PkiError::unusable(&file, format!("holds no usable CA ({error})"));
+        let first = CertificateDer::from_pem_slice(authorities.as_bytes()).map_err(|error| wrong(&error))?;
+        let (_, parsed) = parse_x509_certificate(&first).map_err(|error| wrong(&error))?;
+        if parsed.public_key().subject_public_key.data.as_ref() != key.der_bytes() {
+            let reason = "its first certificate is not that of the private key: the CA that issues comes first";
+            return Err(PkiError::unusable(&file, reason));
+        }
+        let fingerprint = fingerprint(&first);
+        let issuer = Issuer::from_ca_cert_der(&first, key).map_err(|error| wrong(&error))?;
+        Ok(Self { folder, authorities, issuer, fingerprint })
+    }
+
+    /// The CAs that nodes trust, in PEM.
+    #[must_use]
+    pub fn authorities(&self) -> &str {
+        &self.authorities
+    }
+
+    /// Fingerprint of the CA that issues.
+    #[must_use]
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The keys that seal gossip, as gossip.key has them now.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn gossip(&self) -> Result<String, PkiError> {
+        Ok(fs::read_to_string(self.folder.join(GOSSIP_KEY))?)
+    }
+
+    /// Signs the key in a node's request (PKCS#10, PEM), valid for `validity` from now and no earlier than `earliest`
+    /// (seconds since the Unix epoch). Names in the request do not count. Gives the certificate in PEM. Blocks where the
+    /// key is in a token.
+    ///
+    /// # Errors
+    /// The request is not one, a name cannot be in a certificate, or the token does not sign.
+    pub fn sign(
+        &self,
+        request: &str,
+        (name, roles, hosts): (&WorkerId, Roles, &[String]),
+        validity: Duration,
+        earliest: u64,
+    ) -> Result<String, PkiError> {
+        let asked = CertificateSigningRequestParams::from_pem(request).map_err(|error| PkiError::Name {
+            name: name.to_string(),
+            reason: format!("its request cannot be read, or is not signed with its own key ({error})"),
+        })?;
+        let mut params = node_params(name, roles, hosts)?;
+        // Certificates of minutes are not dated back by more than a part of them.
+        let from = SystemTime::now() - SKEW.min(validity / 10);
+        params.not_before = since_epoch(from.max(SystemTime::UNIX_EPOCH + Duration::from_secs(earliest)));
+        params.not_after = since_epoch(SystemTime::now() + validity);
+        Ok(params.signed_by(&asked.public_key, &self.issuer)?.pem())
     }
 
     /// Issues a certificate for the node `name` with all roles, good for [`DEFAULT_VALIDITY`] and also for `hosts` (DNS names and
@@ -123,15 +214,11 @@ impl Authority {
         hosts: &[String],
         (from, validity): (SystemTime, Duration),
     ) -> Result<PathBuf, PkiError> {
-        let ca_key = fs::read_to_string(self.folder.join(CA_KEY))?;
-        let ca_key = KeyPair::from_pem(&ca_key)
-            .map_err(|error| PkiError::unusable(self.folder.join(CA_KEY), format!("is no private key ({error})")))?;
-        let issuer = Issuer::new(ca_params(), ca_key);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = node_params(name, roles, hosts)?;
         params.not_before = since_epoch(from);
         params.not_after = since_epoch(from + validity);
-        let certificate = params.signed_by(&key, &issuer)?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
 
         let folder = self.folder.join(name.as_str());
         fs::create_dir_all(&folder)?;
@@ -146,7 +233,7 @@ impl Authority {
     }
 }
 
-/// Parameters of the CA certificate. Fixed, because issuing repeats them.
+/// Parameters of a CA's certificate.
 fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -166,6 +253,7 @@ fn node_params(name: &WorkerId, roles: Roles, hosts: &[String]) -> Result<Certif
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name.as_str());
+    params.serial_number = Some(serial());
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -187,6 +275,15 @@ fn node_params(name: &WorkerId, roles: Roles, hosts: &[String]) -> Result<Certif
         params.subject_alt_names.push(san);
     }
     Ok(params)
+}
+
+/// A serial number of its own for each certificate, also for those of one key: revocations tell them apart by it.
+fn serial() -> SerialNumber {
+    let mut bytes = [0; 16];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system gives random bytes");
+    // Positive, and of a fixed length (RFC 5280, section 4.1.2.2).
+    bytes[0] = bytes[0] & 0x7f | 0x40;
+    SerialNumber::from_slice(&bytes)
 }
 
 pub(crate) fn since_epoch(time: SystemTime) -> time::OffsetDateTime {

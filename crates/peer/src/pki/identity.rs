@@ -20,6 +20,7 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::digest::{SHA256, digest};
 use berth_spec::{Roles, WorkerId};
 use fs_err as fs;
+use rcgen::KeyPair;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
@@ -28,10 +29,13 @@ use rustls::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CA, DOMAIN, GOSSIP_KEY, Keyring, NODE, NODE_KEY, NodeCertificate, OpenConnection, PkiError, Revocation, RevocationList,
+    CA, DOMAIN, GOSSIP_KEY, PUBLIC, write, Keyring, NODE, NODE_KEY, NodeCertificate, OpenConnection, PkiError, Revocation, RevocationList,
     Revocations, Seal, certificate,
 };
-use crate::tls::{self, Caller};
+use crate::{
+    joining::{self, Issued},
+    tls::{self, Caller},
+};
 
 /// A node's certificate, key, trusted CAs and gossip keys. Clones are the same one. `Debug` shows no secret.
 #[derive(Clone)]
@@ -51,6 +55,8 @@ struct Inner {
 pub(crate) struct Current {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
+    /// For nodes that have no certificate yet.
+    pub(crate) joining: Arc<ServerConfig>,
     pub(crate) keyring: Arc<Keyring>,
     certificate: Arc<NodeCertificate>,
     ends: Option<SystemTime>,
@@ -148,6 +154,28 @@ impl Identity {
         }
     }
 
+    /// A request (PKCS#10, PEM) for the next certificate of this node's key.
+    ///
+    /// # Errors
+    /// The key cannot be read, or is of a kind that signs no requests.
+    pub fn request(&self) -> Result<String, PkiError> {
+        let file = self.0.folder.join(NODE_KEY);
+        let key = KeyPair::from_pem(&fs::read_to_string(&file)?);
+        let key = key.map_err(|error| PkiError::unusable(&file, format!("signs no request ({error})")))?;
+        super::request(&key)
+    }
+
+    /// Takes the next certificate of this node's key into use, and the CAs that came with it. Connections stay.
+    ///
+    /// # Errors
+    /// The certificate is not for this node, or files cannot be written.
+    pub fn renewed(&self, issued: &Issued) -> Result<(), PkiError> {
+        let folder = &self.0.folder;
+        write(&folder.join(CA), issued.authorities.as_bytes(), PUBLIC)?;
+        write(&folder.join(NODE), issued.certificate.as_bytes(), PUBLIC)?;
+        self.reload().map(drop)
+    }
+
     /// Notes an open connection, so that it is cut when the certificate of its other end is revoked.
     pub(crate) fn opened(&self, caller: &Caller, cut: &CancellationToken) -> OpenConnection {
         self.0.revocations.opened(&caller.certificate, cut)
@@ -220,6 +248,8 @@ impl Files {
 struct Parts<'a> {
     folder: &'a Path,
     roots: RootCertStore,
+    /// The same, as certificates.
+    authorities: Vec<CertificateDer<'static>>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     keyring: Keyring,
@@ -234,8 +264,9 @@ impl<'a> Parts<'a> {
                 .map_err(|error| PkiError::unusable(at(file), format!("is not PEM with certificates ({error})")))
         };
         let mut roots = RootCertStore::empty();
-        for root in certificates(CA, ca)? {
-            roots.add(root).map_err(|error| PkiError::unusable(at(CA), format!("holds no usable CA ({error})")))?;
+        let authorities = certificates(CA, ca)?;
+        for root in &authorities {
+            roots.add(root.clone()).map_err(|error| PkiError::unusable(at(CA), format!("holds no usable CA ({error})")))?;
         }
         if roots.is_empty() {
             return Err(PkiError::unusable(at(CA), "holds no certificate: copy ca.pem from the CA's folder"));
@@ -244,7 +275,7 @@ impl<'a> Parts<'a> {
             .map_err(|error| PkiError::unusable(at(NODE_KEY), format!("is not PEM with a private key ({error})")))?;
         let gossip = std::str::from_utf8(gossip).map_err(|_| PkiError::unusable(at(GOSSIP_KEY), "is not text"))?;
         let keyring = Keyring::parse(gossip, &at(GOSSIP_KEY))?;
-        Ok(Self { folder, roots, chain: certificates(NODE, node)?, key, keyring })
+        Ok(Self { folder, roots, authorities, chain: certificates(NODE, node)?, key, keyring })
     }
 
     /// Facts of the node's certificate.
@@ -287,6 +318,8 @@ impl Current {
         let certificate = Arc::new(parts.certificate()?);
         let (name, roles) = (certificate.name.clone(), certificate.roles);
         let certified = Arc::new(parts.certified()?);
+        let joining = joining::server(&parts.chain, &parts.authorities, parts.key.clone_key());
+        let joining = joining.map_err(|error| PkiError::unusable(folder.join(NODE), format!("cannot be used ({error})")))?;
         let roots = Arc::new(parts.roots);
         let unusable = |error: String| PkiError::unusable(folder.join(CA), format!("cannot be used for TLS ({error})"));
         let client = tls::client(Arc::clone(&roots), Arc::clone(&certified), revocations).map_err(unusable)?;
@@ -297,6 +330,7 @@ impl Current {
             Self {
                 client: Arc::new(client),
                 server: Arc::new(server),
+                joining: Arc::new(joining),
                 keyring: Arc::new(parts.keyring),
                 certificate,
                 ends,

@@ -93,6 +93,7 @@ impl World {
             functions: None,
             access: Arc::default(),
             admin_token: None,
+            issuing: None,
         };
         let served = api::serve(listener, None, ApiRouter::alone(handle.clone(), seams), shutdown.clone());
         tasks.spawn(async move { served.await.expect("the listener lives") });

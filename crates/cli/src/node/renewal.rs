@@ -1,0 +1,184 @@
+//! Keeps this node's certificate from ending: asks for the next one when a third of its life is left.
+//!
+//! ```text
+//! waiting ──due──▶ asking: this node if it has the CA, else the leader, else other controllers
+//!    ▲               │ issued: written, in use at once, connections stay
+//!    └───────────────┴ none: a pause that grows, then again
+//! ```
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use berth_control::api::ApiRouter;
+use berth_peer::{
+    Identity, Peer, Peers, full,
+    joining::{self, Issued, RENEW, RenewRequest},
+    pki::NodeCertificate,
+};
+use http::Request;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use tokio::time::{sleep, timeout};
+
+/// Limit for a controller to answer. Allows for a CA key in a token behind a network.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// Longest sleep: a certificate may be replaced by hand, and clocks are set.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Shortest pause after nobody gave a certificate.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByOutcome {
+    outcome: &'static str,
+}
+
+/// Metrics of this node's certificate.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Metrics {
+    ends: Gauge,
+    renewals: Family<ByOutcome, Counter>,
+}
+
+impl Metrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let ends = "End of the validity of this node's certificate, in seconds since the Unix epoch";
+        registry.register("berth_node_certificate_expiry_timestamp_seconds", ends, metrics.ends.clone());
+        let renewals = "Attempts to renew this node's certificate, by outcome";
+        registry.register("berth_node_certificate_renewals", renewals, metrics.renewals.clone());
+        metrics
+    }
+
+    fn count(&self, outcome: &'static str) {
+        self.renewals.get_or_create(&ByOutcome { outcome }).inc();
+    }
+}
+
+/// The renewal of one node's certificate.
+pub(super) struct Renewal {
+    pub(super) peers: Peers,
+    pub(super) front: ApiRouter,
+    pub(super) metrics: Metrics,
+}
+
+impl Renewal {
+    /// Renews for as long as it is polled.
+    pub(super) async fn run(self) {
+        let mut failures = 0;
+        loop {
+            let identity = self.peers.identity();
+            let certificate = identity.certificate();
+            self.metrics.ends.set(i64::try_from(certificate.until).unwrap_or(i64::MAX));
+            let wait = wait(&certificate, now(), failures);
+            if !wait.is_zero() {
+                sleep(wait.min(LOOK)).await;
+                continue;
+            }
+            match self.renew(identity, &certificate).await {
+                Ok(()) => {
+                    failures = 0;
+                    self.metrics.count("renewed");
+                }
+                Err(why) => {
+                    failures += 1;
+                    self.metrics.count("failed");
+                    let hours = certificate.until.saturating_sub(now()) / 3_600;
+                    tracing::warn!(event = "certificate_not_renewed", why, hours, failures, "this node's certificate ends, and nobody gives the next one");
+                    sleep(pause(&certificate, failures)).await;
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, identity: &Identity, present: &NodeCertificate) -> Result<(), String> {
+        let asking = identity.clone();
+        let request = tokio::task::spawn_blocking(move || asking.request()).await.map_err(|error| error.to_string())?;
+        let request = request.map_err(|error| error.to_string())?;
+        let issued = self.ask(present, request).await?;
+        let taking = identity.clone();
+        let taken = tokio::task::spawn_blocking(move || taking.renewed(&issued)).await;
+        taken.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        let (serial, before) = (&identity.certificate().serial, &present.serial);
+        tracing::info!(event = "certificate_renewed", serial, before, "this node's next certificate is in use");
+        Ok(())
+    }
+
+    async fn ask(&self, present: &NodeCertificate, request: String) -> Result<Issued, String> {
+        if self.front.issues() {
+            return self.front.certify_self(present, request).await;
+        }
+        let mut tried = Vec::new();
+        for peer in self.peers.all() {
+            if !peer.member().roles.controller || !peer.health().is_there() {
+                continue;
+            }
+            match timeout(ANSWER_WITHIN, ask(&peer, &request)).await {
+                Ok(Ok(issued)) => return Ok(issued),
+                Ok(Err(why)) => tried.push(format!("{}: {why}", peer.name())),
+                Err(_) => tried.push(format!("{}: no answer within {ANSWER_WITHIN:?}", peer.name())),
+            }
+        }
+        Err(if tried.is_empty() { "no controller is there".to_owned() } else { tried.join("; ") })
+    }
+}
+
+async fn ask(peer: &Peer, request: &str) -> Result<Issued, String> {
+    let body = serde_json::to_vec(&RenewRequest { request: request.to_owned() }).map_err(|error| error.to_string())?;
+    let request = Request::post(format!("https://{}{RENEW}", peer.name())).body(full(body));
+    let response = peer.send(request.map_err(|error| error.to_string())?).await.map_err(|error| error.to_string())?;
+    joining::answer(response).await?.map_err(|refused| refused.error)
+}
+
+/// Time until a certificate is to be renewed: a third of its life before its end. After failures it is due at once.
+fn wait(certificate: &NodeCertificate, now: u64, failures: u32) -> Duration {
+    let life = certificate.until.saturating_sub(certificate.from);
+    let due = certificate.until.saturating_sub(life / 3);
+    Duration::from_secs(if failures > 0 { 0 } else { due.saturating_sub(now) })
+}
+
+/// Pause after nobody gave a certificate: some hundred attempts before it ends, and fewer while it is far.
+fn pause(certificate: &NodeCertificate, failures: u32) -> Duration {
+    let life = certificate.until.saturating_sub(certificate.from);
+    let longest = Duration::from_secs(life / 300).max(SHORTEST_PAUSE);
+    SHORTEST_PAUSE.saturating_mul(1 << failures.min(16)).min(longest)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_spec::{Roles, WorkerId};
+
+    use super::*;
+
+    fn certificate(from: u64, until: u64) -> NodeCertificate {
+        let name = WorkerId::new("a").expect("a name");
+        NodeCertificate { name, roles: Roles::ALL, hosts: Vec::new(), serial: "1".to_owned(), from, until }
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_when_a_third_of_its_life_is_left() {
+        for (from, until, now, waits) in
+            [(0, 90, 0, 60), (0, 90, 59, 1), (0, 90, 60, 0), (0, 90, 100, 0), (100, 100, 0, 100), (9, 3, 0, 3)]
+        {
+            let waits = Duration::from_secs(waits);
+            assert_eq!(wait(&certificate(from, until), now, 0), waits, "{from} {until} {now}");
+            assert_eq!(wait(&certificate(from, until), now, 1), Duration::ZERO);
+        }
+    }
+
+    #[test]
+    fn pauses_grow_to_a_small_part_of_its_life() {
+        let (short, long) = (certificate(0, 60), certificate(0, 90 * 86_400));
+        assert_eq!(pause(&short, 1), SHORTEST_PAUSE);
+        assert_eq!(pause(&short, 40), SHORTEST_PAUSE);
+        assert_eq!(pause(&long, 3), Duration::from_secs(16));
+        assert_eq!(pause(&long, 40), Duration::from_secs(25_920));
+    }
+}

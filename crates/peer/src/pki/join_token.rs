@@ -1,0 +1,91 @@
+//! Join tokens: what a new node is given so that it can ask for a certificate.
+//!
+//! The text is `berth-join-1.` and then base64url of JSON: the secret, the fingerprint of the CA by which the node knows the
+//! cluster, and where controllers can be reached.
+
+use std::{fmt, str::FromStr};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+
+/// Beginning of the text, with the number of its form.
+const PREFIX: &str = "berth-join-1.";
+
+/// Longest text, in bytes: room for the addresses of some hundred controllers.
+const LONGEST: usize = 8 << 10;
+
+/// A join token. `Debug` shows no secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinToken {
+    /// Secret that the cluster knows the hash of.
+    pub secret: String,
+    /// Fingerprint of the CA, as [`fingerprint`] gives it.
+    pub ca: String,
+    /// Addresses of controllers, of their ports for other nodes: `HOST:PORT`.
+    pub at: Vec<String>,
+}
+
+/// Reason why a text is no join token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("this is no join token ({0}): `berth join-token create` makes one, a single line that begins with {PREFIX}")]
+pub struct InvalidJoinToken(&'static str);
+
+/// SHA-256 of a certificate, in hexadecimal digits.
+#[must_use]
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    digest(&SHA256, certificate).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl JoinToken {
+    /// The text that a node is given.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let json = serde_json::to_vec(self).expect("text and lists of text can be JSON");
+        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
+    }
+}
+
+impl FromStr for JoinToken {
+    type Err = InvalidJoinToken;
+
+    fn from_str(text: &str) -> Result<Self, InvalidJoinToken> {
+        let text = text.trim();
+        if text.len() > LONGEST {
+            return Err(InvalidJoinToken("it is too long"));
+        }
+        let rest = text.strip_prefix(PREFIX).ok_or(InvalidJoinToken("it begins with something else"))?;
+        let json = URL_SAFE_NO_PAD.decode(rest).map_err(|_| InvalidJoinToken("a part of it is missing or changed"))?;
+        let token: Self =
+            serde_json::from_slice(&json).map_err(|_| InvalidJoinToken("a part of it is missing or changed"))?;
+        if token.at.is_empty() {
+            return Err(InvalidJoinToken("it names no address"));
+        }
+        Ok(token)
+    }
+}
+
+impl fmt::Debug for JoinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinToken").field("ca", &self.ca).field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_back_from_its_text_and_a_broken_one_shows_no_secret() {
+        let token = JoinToken { secret: "s3cret".to_owned(), ca: "ab".to_owned(), at: vec!["10.0.0.2:7947".to_owned()] };
+        let text = token.text();
+        assert_eq!(format!(" {text}\n").parse(), Ok(token.clone()));
+        assert!(!format!("{token:?}").contains("s3cret"));
+        let nowhere = JoinToken { at: Vec::new(), ..token }.text();
+        for broken in ["", "berth_abc", &text[..text.len() - 3], "berth-join-1.e30", &nowhere, &"x".repeat(LONGEST + 1)] {
+            let error = broken.parse::<JoinToken>().expect_err(broken).to_string();
+            assert!(error.contains("berth join-token create") && !error.contains("s3cret"), "{error}");
+        }
+    }
+}
