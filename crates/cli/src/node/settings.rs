@@ -142,8 +142,8 @@ pub(crate) struct AuthoritySettings {
     pub(crate) life: Duration,
 }
 
-/// Shortest validity of certificates: a node has twenty seconds to renew.
-const SHORTEST_LIFE: Duration = Duration::from_secs(60);
+/// Shortest validity of certificates: a node has ten seconds to renew.
+const SHORTEST_LIFE: Duration = Duration::from_secs(30);
 
 /// Longest validity of certificates, as `berth pki issue --days` has it.
 const LONGEST_LIFE: Duration = Duration::from_secs(3_650 * 86_400);
@@ -254,7 +254,7 @@ impl NodeSettings {
             None => None,
         };
         if !(SHORTEST_LIFE..=LONGEST_LIFE).contains(&cluster.certificate_life) {
-            return Err(Failure::Usage("--certificate-life may be 1m to 3650d".to_owned()));
+            return Err(Failure::Usage("--certificate-life may be 30s to 3650d".to_owned()));
         }
         if !cluster.roles.controller && cluster.join.is_empty() {
             return Err(Failure::Usage(

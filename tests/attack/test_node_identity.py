@@ -1,0 +1,208 @@
+"""Nodes come by join tokens, stay by renewal, and go by revocation."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.ports import free_port
+from harness.processes import BERTH, Process
+from harness.waiting import PATIENCE, until
+
+LIFE = "30s"
+
+
+class Cluster:
+    """A controller with the CA and tokens for its API, over an etcd of one member, on loopback; and nodes that join it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.pki = folder, folder / "pki"
+        self.etcd, self.first = Process("etcd", folder), Process("a", folder)
+        self.store, self.peer, self.api, self.http, self.gossip = (f"127.0.0.1:{free_port()}" for _ in range(5))
+        self.joined: list[Process] = []
+
+    def start(self) -> Cluster:
+        other = f"http://127.0.0.1:{free_port()}"
+        self.etcd.spawn(
+            "etcd", "--name", "e", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", f"http://{self.store}",
+            "--advertise-client-urls", f"http://{self.store}", "--listen-peer-urls", other, "--initial-advertise-peer-urls", other,
+            "--initial-cluster", f"e={other}", "--unsafe-no-fsync", "--log-level", "warn",
+        )  # fmt: skip
+        self.berth("pki", "init", self.pki)
+        self.berth("pki", "issue", self.pki, "a")
+        self.first.spawn(
+            BERTH, "node", "--name", "a", "--store", f"etcd://{self.store}", "--pki", str(self.pki / "a"), "--data", str(self.folder / "a-data"),
+            "--http", self.http, "--api", self.api, "--peer", self.peer, "--gossip", self.gossip, "--auth", "tokens",
+            "--authority", str(self.pki), "--certificate-life", LIFE, "--log-format", "json",
+        )  # fmt: skip
+        file = self.folder / "a-data" / "admin.token"
+        until("the admin's token", file.exists)
+        self.admin = ["--api", f"http://{self.api}", "--token-file", str(file)]
+        until("the control API", lambda: self.run("get", "nodes", *self.admin).returncode == 0)
+        return self
+
+    @staticmethod
+    def run(*words) -> subprocess.CompletedProcess:
+        return subprocess.run([BERTH, *map(str, words)], capture_output=True, text=True, timeout=PATIENCE)
+
+    def berth(self, *words, code: int = 0) -> str:
+        done = self.run(*words)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def token(self, *words) -> Path:
+        file = self.folder / f"token{len(list(self.folder.glob('token*')))}"
+        self.berth("join-token", "create", "--roles", "worker", "--out", file, *words, *self.admin)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        return file
+
+    def words(self, name: str, token: Path) -> list[str]:
+        """The command of a worker that joins. It says nothing of certificates or of other nodes."""
+        return [
+            "node", "--name", name, "--roles", "worker", "--join-token", str(token), "--data", str(self.folder / f"{name}-data"),
+            "--api", f"127.0.0.1:{free_port()}", "--peer", f"127.0.0.1:{free_port()}", "--gossip", f"127.0.0.1:{free_port()}",
+            "--memory", "1GiB", "--log-format", "json",
+        ]  # fmt: skip
+
+    def join(self, name: str, token: Path) -> Process:
+        node = Process(name, self.folder)
+        node.spawn(BERTH, *self.words(name, token))
+        self.joined.append(node)
+        until(f"{name} to be ready", lambda: self.state(name) == "Ready")
+        return node
+
+    def state(self, name: str) -> str | None:
+        nodes = json.loads(self.berth("get", "nodes", "-o", "json", *self.admin))["items"]
+        return next((node["status"]["state"] for node in nodes if node["metadata"]["name"] == name), None)
+
+    def certificate(self, name: str) -> dict:
+        return json.loads(self.berth("pki", "show", self.folder / f"{name}-data" / "pki" / "node.pem", "-o", "json"))[0]
+
+    def ask(self, folder: Path) -> int:
+        """A request at the port for other nodes with this certificate. 0: it did not come to one."""
+        done = subprocess.run(
+            ["curl", "-sk", "--http2", "--max-time", "10", "--cert", folder / "node.pem", "--key", folder / "node.key", "-o", "/dev/null",
+             "-w", "%{http_code}", f"https://{self.peer}/own/figures"],
+            capture_output=True, text=True, timeout=PATIENCE,
+        )  # fmt: skip
+        return int(done.stdout or 0)
+
+    def close(self) -> None:
+        for process in [*self.joined, self.first, self.etcd]:
+            process.close()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+def test_a_node_joins_renews_its_certificate_and_is_revoked(cluster):
+    token = cluster.token()
+    worker = cluster.join("gpu-1", token)
+    first = cluster.certificate("gpu-1")
+    assert first["roles"] == ["worker"] and first["node"] == "gpu-1"
+    pki = cluster.folder / "gpu-1-data" / "pki"
+    assert stat.S_IMODE(pki.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE((pki / file).stat().st_mode) == 0o600 for file in ("node.key", "gossip.key"))
+    # The secret is nowhere but in its file.
+    secret = token.read_text().strip()
+    assert secret not in worker.logged() + cluster.first.logged() + cluster.berth("join-token", "list", *cluster.admin)
+
+    # It stays beyond the end of its first certificate, over the same connections.
+    until("the next certificate", lambda: cluster.certificate("gpu-1")["serial"] != first["serial"])
+    assert cluster.state("gpu-1") == "Ready"
+    assert '"event":"worker_lost"' not in cluster.first.logged()
+
+    # A certificate that leaked is revoked alone, and the node goes on.
+    renewed = cluster.folder / "leaked"
+    renewed.mkdir()
+    for file in ("node.pem", "node.key"):
+        (renewed / file).write_bytes((pki / file).read_bytes())
+    assert cluster.ask(renewed) == 403, "it is taken, and a worker asks nothing here"
+    cluster.berth("pki", "revoke", "gpu-1", "--reason", "stolen", *cluster.admin)
+    assert cluster.ask(renewed) == 0
+    until("the worker to be cut off", lambda: cluster.state("gpu-1") != "Ready")
+    assert "revoked_connection_cut" in cluster.first.logged()
+    listed = json.loads(cluster.berth("pki", "revocations", "-o", "json", *cluster.admin))["items"]
+    assert [(item["spec"]["node"], item["spec"]["reason"]) for item in listed] == [("gpu-1", "stolen")]
+
+    # It comes back with another token: what was issued after the revocation is taken.
+    worker.close()
+    for file in pki.iterdir():
+        file.unlink()
+    cluster.join("gpu-1", cluster.token("--node", "gpu-1"))
+    audit = cluster.berth("audit", "-o", "json", *cluster.admin)
+    assert "join-token:" in audit and "POST /certify/join" in audit and "POST /v1/revocations" in audit
+    assert secret not in audit
+
+
+def test_a_join_token_is_good_for_what_it_says(cluster, tmp_path):
+    one = cluster.token()
+    cluster.join("gpu-1", one)
+    refused = lambda name, token: cluster.berth(*cluster.words(name, token), code=1)
+    assert "used 1 times" in refused("gpu-2", one)
+    assert "a node a that answers" in refused("a", cluster.token())
+    assert "a node gpu-1 that answers" in refused("node-gpu-1", cluster.token())
+    assert "for the node b" in refused("c", cluster.token("--node", "b"))
+
+    revoked = cluster.token()
+    name = json.loads(cluster.berth("join-token", "list", "-o", "json", *cluster.admin))["items"][-1]["metadata"]["name"]
+    cluster.berth("join-token", "revoke", name, *cluster.admin)
+    assert "is not known, has expired, or was revoked" in refused("d", revoked)
+
+    # A controller of another cluster does not see the secret: its CA is another one.
+    other = tmp_path / "other"
+    other.mkdir()
+    stranger = Cluster(other)
+    try:
+        stranger.start()
+        import base64
+
+        prefix, text = cluster.token().read_text().strip().split(".", 1)
+        told = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        told["at"] = [stranger.peer]
+        changed = tmp_path / "changed"
+        changed.write_text(f"{prefix}.{base64.urlsafe_b64encode(json.dumps(told).encode()).decode().rstrip('=')}")
+        said = refused("e", changed)
+        assert "another CA" in said, said
+        assert "certify" not in stranger.berth("audit", "-o", "json", *stranger.admin)
+    finally:
+        stranger.close()
+
+
+def test_a_leader_whose_certificate_is_revoked_ends(cluster):
+    cluster.berth("pki", "revoke", "a", *cluster.admin)
+    assert cluster.first.process.wait(PATIENCE) == 1
+    assert "the certificate of this node was revoked" in cluster.first.logged()
+
+
+def test_strangers_hold_no_places_of_nodes(cluster):
+    """A connection that says it joins, and then nothing, or asks for something else."""
+    held = [
+        subprocess.Popen(
+            ["openssl", "s_client", "-connect", cluster.peer, "-servername", "join.berth", "-alpn", "h2", "-quiet"],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        for _ in range(40)
+    ]  # fmt: skip
+    try:
+        assert cluster.ask(cluster.pki / "a") in (200, 404)
+        other = subprocess.run(
+            ["curl", "-sk", "--http2", "--max-time", "10", "--connect-to", f"join.berth:443:{cluster.peer}", "-o", "/dev/null",
+             "-w", "%{http_code}", "https://join.berth/relay/v1/tokens"],
+            capture_output=True, text=True, timeout=PATIENCE,
+        )  # fmt: skip
+        assert other.stdout in ("404", "000"), other.stdout
+    finally:
+        for one in held:
+            one.kill()
+            one.wait()
