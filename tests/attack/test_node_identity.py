@@ -122,7 +122,7 @@ def test_a_node_joins_renews_its_certificate_and_is_revoked(cluster):
     assert cluster.state("gpu-1") == "Ready"
     assert '"event":"worker_lost"' not in cluster.first.logged()
 
-    # A certificate that leaked is revoked alone, and the node goes on.
+    # It was stolen: the cluster takes no copy of its certificate, and cuts the connections it has.
     renewed = cluster.folder / "leaked"
     renewed.mkdir()
     for file in ("node.pem", "node.key"):

@@ -23,7 +23,10 @@ use rustls::{
     version::TLS13,
 };
 use serde::{Deserialize, Serialize};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep, timeout},
+};
 use tokio_rustls::TlsConnector;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
@@ -43,6 +46,12 @@ pub const RENEW: &str = "/certify/renew";
 
 /// Limit for one controller to answer. Allows for a CA key in a token behind a network.
 const WITHIN: Duration = Duration::from_secs(30);
+
+/// How long a node goes on asking. The name of a node that was stopped is free once the others have noticed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Pause between two rounds of asking.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// Largest answer: some certificates, keys and addresses.
 const ANSWER: usize = 256 << 10;
@@ -109,15 +118,25 @@ pub enum JoinError {
     Unreachable(String),
 }
 
-/// Asks the controllers of a join token for a certificate, one after the other.
+/// Asks the controllers of a join token for a certificate, one after the other, and again while they may answer later.
 ///
 /// # Errors
-/// None issues one.
+/// None issues one within 20 seconds, or one refuses.
 pub async fn join(token: &JoinToken, node: &WorkerId, request: &str) -> Result<Issued, JoinError> {
     let body = JoinRequest { secret: token.secret.clone(), node: node.clone(), request: request.to_owned() };
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match ask_all(token, &body).await {
+            Err(JoinError::Unreachable(_)) if Instant::now() < end => sleep(PAUSE).await,
+            ended => return ended,
+        }
+    }
+}
+
+async fn ask_all(token: &JoinToken, body: &JoinRequest) -> Result<Issued, JoinError> {
     let mut tried = Vec::new();
     for at in &token.at {
-        let answered = timeout(WITHIN, ask(at, &token.ca, &body)).await;
+        let answered = timeout(WITHIN, ask(at, &token.ca, body)).await;
         match answered.unwrap_or_else(|_| Err(format!("no answer within {WITHIN:?}"))) {
             Ok(Ok(issued)) => return Ok(issued),
             Ok(Err(NotIssued { error, elsewhere: false })) => {

@@ -207,7 +207,7 @@ impl Certifier {
             if record.joined.contains(&joined) {
                 return Ok(record);
             }
-            check(&record, node, &self.members).map_err(|error| Refusal::of(StatusCode::FORBIDDEN, error))?;
+            check(&record, node, &self.members)?;
             record.joined.push(joined);
             if handle.put_join_token(record.clone(), rev).await.map_err(unread)? {
                 return Ok(record);
@@ -233,21 +233,23 @@ impl Certifier {
 }
 
 /// Checks that a node may join with a token under this name.
-fn check(record: &JoinTokenRecord, node: &WorkerId, members: &[(Arc<Member>, Health)]) -> Result<(), String> {
+fn check(record: &JoinTokenRecord, node: &WorkerId, members: &[(Arc<Member>, Health)]) -> Result<(), Refusal> {
     if let Some(only) = record.node.as_ref().filter(|only| *only != node) {
-        return Err(format!("the join token is for the node {only}, and this one says --name {node}"));
+        let error = format!("the join token is for the node {only}, and this one says --name {node}");
+        return Err(Refusal::of(StatusCode::FORBIDDEN, error));
     }
     let used = u32::try_from(record.joined.len()).unwrap_or(u32::MAX);
     if used >= record.uses {
-        return Err(format!("the join token was used {used} times, as often as it may be: make another"));
+        let error = format!("the join token was used {used} times, as often as it may be: make another");
+        return Err(Refusal::of(StatusCode::FORBIDDEN, error));
     }
-    // Its certificate would be good for that node, too.
+    // Its certificate would be good for that node, too. A node that was just stopped counts as there for some seconds.
     let taken = members.iter().find(|(member, health)| health.is_there() && certifies(node, &member.name));
     match taken {
-        Some((member, _)) => Err(format!(
+        Some((member, _)) => Err(Refusal::later(format!(
             "the cluster has a node {} that answers: say --name with another name, or stop that node first",
             member.name
-        )),
+        ))),
         None => Ok(()),
     }
 }
