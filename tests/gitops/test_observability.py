@@ -47,6 +47,8 @@ WORKER = {
 
 # Metrics with labels that are there from the first time on that something happens, which does not happen here.
 OCCASIONAL = {
+    # Only of nodes of a cluster.
+    "berth_node_certificate_expiry_timestamp_seconds", "berth_node_certificate_renewals",
     # Only with an access file.
     "berth_access_file_usable", "berth_oidc_fetches", "berth_oidc_keys",
     "berth_gossip_dropped", "berth_notifications", "berth_source_webhooks", "berth_worker_circuit_breaker",

@@ -135,8 +135,7 @@ async fn ask(peer: &Peer, request: &str) -> Result<Issued, String> {
 
 /// Time until a certificate is to be renewed: a third of its life before its end. After failures it is due at once.
 fn wait(certificate: &NodeCertificate, now: u64, failures: u32) -> Duration {
-    let life = certificate.until.saturating_sub(certificate.from);
-    let due = certificate.until.saturating_sub(life / 3);
+    let due = certificate.until.saturating_sub(certificate.life().as_secs() / 3);
     Duration::from_secs(if failures > 0 { 0 } else { due.saturating_sub(now) })
 }
 

@@ -200,23 +200,7 @@ impl NodeSettings {
                        --join-token FILE asks a cluster for one";
             Failure::Usage(format!("a node needs a certificate: {how}"))
         })?;
-        let (name, certified) = certified(&pki)?;
-        if let Some(said) = server.name.as_ref().filter(|said| !certifies(&name, said)) {
-            return Err(Failure::Usage(format!(
-                "--name says {said}, the certificate in {} says {name}: \
-                 leave --name out, or `berth pki issue` one for {said} or node-{said}",
-                pki.display()
-            )));
-        }
-        if !certified.contain(cluster.roles) {
-            return Err(Failure::Usage(format!(
-                "--roles says {}, the certificate in {} is for {certified}: say --roles {certified}, or issue one with \
-                 `berth pki issue DIR {name} --roles {}`",
-                cluster.roles,
-                pki.display(),
-                cluster.roles
-            )));
-        }
+        let name = check_certificate(certified(&pki)?, (server.name.as_ref(), cluster.roles), &pki)?;
         let insecure = server.insecure;
         if !insecure {
             sources.check_exposed()?;
@@ -244,18 +228,7 @@ impl NodeSettings {
                     .to_owned(),
             ));
         }
-        let authority = match cluster.authority {
-            Some(_) if !cluster.roles.controller => {
-                return Err(Failure::Usage(
-                    "--authority is for nodes with the role controller: others give no certificates".to_owned(),
-                ));
-            }
-            Some(folder) => Some(AuthoritySettings { folder, life: cluster.certificate_life }),
-            None => None,
-        };
-        if !(SHORTEST_LIFE..=LONGEST_LIFE).contains(&cluster.certificate_life) {
-            return Err(Failure::Usage("--certificate-life may be 30s to 3650d".to_owned()));
-        }
+        let authority = authority(cluster.authority, cluster.certificate_life, cluster.roles)?;
         if !cluster.roles.controller && cluster.join.is_empty() {
             return Err(Failure::Usage(
                 "a node that is no controller needs others: say with --join HOST:PORT where one of them gossips"
@@ -324,6 +297,39 @@ impl NodeSettings {
 pub(super) fn certified(folder: &Path) -> Result<(WorkerId, Roles), Failure> {
     let identity = berth_peer::Identity::load(folder).map_err(|error| Failure::Usage(error.to_string()))?;
     Ok((identity.name().clone(), identity.roles()))
+}
+
+/// Checks that a certificate is good for the name and the roles that the node says; its name is that of the node.
+fn check_certificate(
+    (name, certified): (WorkerId, Roles),
+    (said, roles): (Option<&WorkerId>, Roles),
+    folder: &Path,
+) -> Result<WorkerId, Failure> {
+    let folder = folder.display();
+    if let Some(said) = said.filter(|said| !certifies(&name, said)) {
+        return Err(Failure::Usage(format!(
+            "--name says {said}, the certificate in {folder} says {name}: \
+             leave --name out, or `berth pki issue` one for {said} or node-{said}"
+        )));
+    }
+    if !certified.contain(roles) {
+        return Err(Failure::Usage(format!(
+            "--roles says {roles}, the certificate in {folder} is for {certified}: say --roles {certified}, or issue one with \
+             `berth pki issue DIR {name} --roles {roles}`"
+        )));
+    }
+    Ok(name)
+}
+
+fn authority(folder: Option<PathBuf>, life: Duration, roles: Roles) -> Result<Option<AuthoritySettings>, Failure> {
+    if folder.is_some() && !roles.controller {
+        let error = "--authority is for nodes with the role controller: others give no certificates";
+        return Err(Failure::Usage(error.to_owned()));
+    }
+    if !(SHORTEST_LIFE..=LONGEST_LIFE).contains(&life) {
+        return Err(Failure::Usage("--certificate-life may be 30s to 3650d".to_owned()));
+    }
+    Ok(folder.map(|folder| AuthoritySettings { folder, life }))
 }
 
 #[cfg(test)]

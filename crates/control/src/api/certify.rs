@@ -56,6 +56,7 @@ pub struct Issuing {
 }
 
 /// An answer that is no certificate, with its status.
+#[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
     pub(super) error: String,
@@ -329,8 +330,8 @@ mod tests {
         ] {
             let checked = check(&record, &name(node), &members);
             match says {
-                "" => assert_eq!(checked, Ok(()), "{node}"),
-                says => assert!(checked.as_ref().is_err_and(|error| error.contains(says)), "{node}: {checked:?}"),
+                "" => assert!(checked.is_ok(), "{node}: {checked:?}"),
+                says => assert!(checked.as_ref().is_err_and(|no| no.error.contains(says)), "{node}: {checked:?}"),
             }
         }
     }

@@ -45,6 +45,12 @@ pub struct NodeCertificate {
 }
 
 impl NodeCertificate {
+    /// Length of its validity.
+    #[must_use]
+    pub const fn life(&self) -> Duration {
+        Duration::from_secs(self.until.saturating_sub(self.from))
+    }
+
     /// Reads a certificate; `None` if it names no node.
     #[must_use]
     pub fn read(certificate: &CertificateDer<'_>) -> Option<Self> {

@@ -10,8 +10,8 @@ use super::Identity;
 /// Interval between checks of the four files. Renewed certificates are in use within five seconds.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Time before expiry at which warnings start; leaves three weeks to renew, and spares certificates renewed each
-/// quarter.
+/// Time before expiry at which warnings start, or the last quarter of a shorter life. Leaves three weeks to renew, and spares
+/// certificates that are renewed at two thirds of their life.
 const WARN_BEFORE: Duration = Duration::from_secs(21 * 24 * 3600);
 const WARN_EVERY: Duration = Duration::from_secs(12 * 3600);
 
@@ -47,9 +47,9 @@ impl Identity {
         let Some(left) = self.ends().map(|end| end.duration_since(SystemTime::now()).unwrap_or_default()) else {
             return;
         };
-        if left < WARN_BEFORE {
+        if left < WARN_BEFORE.min(self.certificate().life() / 4) {
             let (hours, folder) = (left.as_secs() / 3_600, self.folder().display());
-            tracing::warn!(event = "certificate_ends_soon", hours, %folder, "this node's certificate ends soon: renew it with `berth pki issue`");
+            tracing::warn!(event = "certificate_ends_soon", hours, %folder, "this node's certificate ends soon: make another with `berth pki issue`, or start a controller with --authority");
         }
     }
 }
