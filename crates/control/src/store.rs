@@ -15,11 +15,11 @@ mod error;
 pub mod etcd;
 pub mod fenced;
 mod history;
+pub mod join_tokens;
 pub mod layout;
 pub mod memory;
-pub mod terms;
-pub mod join_tokens;
 pub mod revocations;
+pub mod terms;
 pub mod tokens;
 
 use std::fmt;

@@ -187,8 +187,12 @@ where
     let body = Limited::new(response.into_body(), ANSWER).collect().await.map_err(|error| error.to_string())?;
     let body = body.to_bytes();
     match status {
-        StatusCode::OK => serde_json::from_slice(&body).map(Ok).map_err(|error| format!("an answer of another form ({error})")),
-        _ => serde_json::from_slice(&body).map(Err).map_err(|_| format!("it answers with {status}: is it of an older version?")),
+        StatusCode::OK => {
+            serde_json::from_slice(&body).map(Ok).map_err(|error| format!("an answer of another form ({error})"))
+        }
+        _ => serde_json::from_slice(&body)
+            .map(Err)
+            .map_err(|_| format!("it answers with {status}: is it of an older version?")),
     }
 }
 

@@ -30,8 +30,8 @@ mod revocations;
 pub use self::{
     authority::{Authority, DEFAULT_VALIDITY},
     ca_key::{CaKey, RemoteKey},
-    enrolment::Enrolment,
     certificate::{NodeCertificate, certifies},
+    enrolment::Enrolment,
     identity::Identity,
     join_token::{InvalidJoinToken, JoinToken, fingerprint},
     keyring::Keyring,

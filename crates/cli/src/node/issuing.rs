@@ -13,6 +13,7 @@ use crate::failure::Failure;
 /// # Errors
 /// It cannot be used, with the file and the remedy.
 pub(super) fn open(settings: &AuthoritySettings) -> Result<Arc<Issuing>, Failure> {
-    let authority = Authority::open(&settings.folder).map_err(|error| Failure::Usage(format!("--authority: {error}")))?;
+    let authority =
+        Authority::open(&settings.folder).map_err(|error| Failure::Usage(format!("--authority: {error}")))?;
     Ok(Arc::new(Issuing::new(authority, settings.life)))
 }

@@ -87,7 +87,13 @@ impl Renewal {
                     failures += 1;
                     self.metrics.count("failed");
                     let hours = certificate.until.saturating_sub(now()) / 3_600;
-                    tracing::warn!(event = "certificate_not_renewed", why, hours, failures, "this node's certificate ends, and nobody gives the next one");
+                    tracing::warn!(
+                        event = "certificate_not_renewed",
+                        why,
+                        hours,
+                        failures,
+                        "this node's certificate ends, and nobody gives the next one"
+                    );
                     sleep(pause(&certificate, failures)).await;
                 }
             }

@@ -201,7 +201,8 @@ impl Certifier {
             let known = known.filter(|(record, _)| Some(&record.hash) == hash.as_ref());
             let now = now();
             let Some((mut record, rev)) = known.filter(|(record, _)| record.expires > now) else {
-                let error = "the join token is not known, has expired, or was revoked: `berth join-token create` makes another";
+                let error =
+                    "the join token is not known, has expired, or was revoked: `berth join-token create` makes another";
                 return Err(Refusal::of(StatusCode::UNAUTHORIZED, error));
             };
             let joined = JoinedNode { node: node.clone(), request: request.clone() };
@@ -308,9 +309,7 @@ mod tests {
             roles: Roles::ALL,
             node: node.map(name),
             uses,
-            joined: (0..used)
-                .map(|at| JoinedNode { node: name("earlier"), request: at.to_string() })
-                .collect(),
+            joined: (0..used).map(|at| JoinedNode { node: name("earlier"), request: at.to_string() }).collect(),
             description: String::new(),
             created_by: String::new(),
             created: 0,

@@ -23,8 +23,8 @@ enum Place {
 }
 
 use Action::{
-    CertifyNodes, Declare, DeclareCode, Infer, LoadDashboard, LoadModels, ManageTokens, OperateFleet, OperateSources, Probe,
-    ReadAudit, ReadDeployments, ReadFleet, ReadMetrics, ReadModels, ReadSecrets, ReadServer, SendWebhook,
+    CertifyNodes, Declare, DeclareCode, Infer, LoadDashboard, LoadModels, ManageTokens, OperateFleet, OperateSources,
+    Probe, ReadAudit, ReadDeployments, ReadFleet, ReadMetrics, ReadModels, ReadSecrets, ReadServer, SendWebhook,
 };
 
 /// Methods, a path, and what they need. `{…}` is any one segment.
@@ -147,7 +147,14 @@ impl Need<'_> {
     pub(super) fn changes(&self) -> bool {
         let changing = matches!(
             self.action,
-            Declare | DeclareCode | LoadModels | OperateFleet | OperateSources | ManageTokens | CertifyNodes | SendWebhook
+            Declare
+                | DeclareCode
+                | LoadModels
+                | OperateFleet
+                | OperateSources
+                | ManageTokens
+                | CertifyNodes
+                | SendWebhook
         );
         changing && !self.safe && !matches!(self.pattern, "/v1/plan" | "/v1/validate")
     }

@@ -5,12 +5,12 @@ mod audit;
 mod dashboard;
 mod declare;
 mod functions;
+mod join_tokens;
 mod nodes;
 mod operate;
+mod revocations;
 mod sources;
 mod tell;
-mod join_tokens;
-mod revocations;
 mod tokens;
 
 use std::sync::Arc;

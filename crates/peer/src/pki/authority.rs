@@ -13,13 +13,15 @@ use berth_spec::{Roles, WorkerId};
 use fs_err as fs;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData as _, SanType,
-    SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData as _,
+    SanType, SerialNumber,
 };
 use rustls::pki_types::{CertificateDer, DnsName, pem::PemObject as _};
 use x509_parser::parse_x509_certificate;
 
-use super::{CA, CA_KEY, CaKey, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError, ROLE_DOMAIN, fingerprint};
+use super::{
+    CA, CA_KEY, CaKey, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError, ROLE_DOMAIN, fingerprint,
+};
 
 /// Default validity of a node's certificate. One year limits the use of a stolen key and allows for yearly renewal.
 pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -41,9 +41,11 @@ impl Enrolment {
         if folder.join(NODE).exists() {
             return Ok(None);
         }
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot make {}: {error}", folder.display()))
-        })?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", folder.display())))?;
         let (key, asked) = (folder.join(NODE_KEY), folder.join(REQUEST));
         if !(key.exists() && asked.exists()) {
             let made = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
@@ -67,7 +69,10 @@ impl Enrolment {
     pub fn finish(self, issued: &Issued) -> Result<(), PkiError> {
         let file = |name: &str| self.folder.join(name);
         let Some(gossip) = &issued.gossip else {
-            return Err(PkiError::unusable(file(GOSSIP_KEY), "did not come with the certificate: ask another controller"));
+            return Err(PkiError::unusable(
+                file(GOSSIP_KEY),
+                "did not come with the certificate: ask another controller",
+            ));
         };
         write(&file(GOSSIP_KEY), gossip.as_bytes(), SECRET)?;
         write(&file(CA), issued.authorities.as_bytes(), PUBLIC)?;

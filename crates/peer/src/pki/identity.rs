@@ -29,8 +29,8 @@ use rustls::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CA, DOMAIN, GOSSIP_KEY, PUBLIC, write, Keyring, NODE, NODE_KEY, NodeCertificate, OpenConnection, PkiError, Revocation, RevocationList,
-    Revocations, Seal, certificate,
+    CA, DOMAIN, GOSSIP_KEY, Keyring, NODE, NODE_KEY, NodeCertificate, OpenConnection, PUBLIC, PkiError, Revocation,
+    RevocationList, Revocations, Seal, certificate, write,
 };
 use crate::{
     joining::{self, Issued},
@@ -266,7 +266,9 @@ impl<'a> Parts<'a> {
         let mut roots = RootCertStore::empty();
         let authorities = certificates(CA, ca)?;
         for root in &authorities {
-            roots.add(root.clone()).map_err(|error| PkiError::unusable(at(CA), format!("holds no usable CA ({error})")))?;
+            roots
+                .add(root.clone())
+                .map_err(|error| PkiError::unusable(at(CA), format!("holds no usable CA ({error})")))?;
         }
         if roots.is_empty() {
             return Err(PkiError::unusable(at(CA), "holds no certificate: copy ca.pem from the CA's folder"));
@@ -306,11 +308,7 @@ impl<'a> Parts<'a> {
 }
 
 impl Current {
-    fn of(
-        folder: &Path,
-        files: Files,
-        revocations: &Arc<RevocationList>,
-    ) -> Result<(WorkerId, Roles, Self), PkiError> {
+    fn of(folder: &Path, files: Files, revocations: &Arc<RevocationList>) -> Result<(WorkerId, Roles, Self), PkiError> {
         let parts = Parts::of(folder, &files)?;
         let algorithms = tls::provider().signature_verification_algorithms;
         certificate::check(&folder.join(NODE), &parts.chain, &parts.roots.roots, algorithms)?;
@@ -319,7 +317,8 @@ impl Current {
         let (name, roles) = (certificate.name.clone(), certificate.roles);
         let certified = Arc::new(parts.certified()?);
         let joining = joining::server(&parts.chain, &parts.authorities, parts.key.clone_key());
-        let joining = joining.map_err(|error| PkiError::unusable(folder.join(NODE), format!("cannot be used ({error})")))?;
+        let joining =
+            joining.map_err(|error| PkiError::unusable(folder.join(NODE), format!("cannot be used ({error})")))?;
         let roots = Arc::new(parts.roots);
         let unusable = |error: String| PkiError::unusable(folder.join(CA), format!("cannot be used for TLS ({error})"));
         let client = tls::client(Arc::clone(&roots), Arc::clone(&certified), revocations).map_err(unusable)?;

@@ -78,12 +78,14 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_from_its_text_and_a_broken_one_shows_no_secret() {
-        let token = JoinToken { secret: "s3cret".to_owned(), ca: "ab".to_owned(), at: vec!["10.0.0.2:7947".to_owned()] };
+        let token =
+            JoinToken { secret: "s3cret".to_owned(), ca: "ab".to_owned(), at: vec!["10.0.0.2:7947".to_owned()] };
         let text = token.text();
         assert_eq!(format!(" {text}\n").parse(), Ok(token.clone()));
         assert!(!format!("{token:?}").contains("s3cret"));
         let nowhere = JoinToken { at: Vec::new(), ..token }.text();
-        for broken in ["", "berth_abc", &text[..text.len() - 3], "berth-join-1.e30", &nowhere, &"x".repeat(LONGEST + 1)] {
+        for broken in ["", "berth_abc", &text[..text.len() - 3], "berth-join-1.e30", &nowhere, &"x".repeat(LONGEST + 1)]
+        {
             let error = broken.parse::<JoinToken>().expect_err(broken).to_string();
             assert!(error.contains("berth join-token create") && !error.contains("s3cret"), "{error}");
         }

@@ -282,7 +282,12 @@ mod tests {
             assert!(action.allows(Admin), "{action:?}");
         }
         for role in [Viewer, Caller, Deployer, Operator] {
-            assert!(!Action::ManageTokens.allows(role) && !Action::DeclareCode.allows(role) && !Action::CertifyNodes.allows(role), "{role}");
+            assert!(
+                !Action::ManageTokens.allows(role)
+                    && !Action::DeclareCode.allows(role)
+                    && !Action::CertifyNodes.allows(role),
+                "{role}"
+            );
         }
     }
 

@@ -66,8 +66,7 @@ impl RevokeArgs {
         let spec = RevocationSpec { node: self.node.clone(), serial, reason: self.reason.clone() };
         let client = self.api.client()?;
         let new = NewRevocation { spec, until };
-        let made: RevocationView =
-            client.json(client.request(Method::POST, &["revocations"], &[]).json(&new)).await?;
+        let made: RevocationView = client.json(client.request(Method::POST, &["revocations"], &[]).json(&new)).await?;
         let (name, of) = (&made.metadata.name, of(&made));
         Ok(terminal::print(&format!(
             "revocation/{name} made: no node takes {of} any more\n`berth pki reinstate {name}` takes it back"
@@ -81,8 +80,7 @@ impl RevocationsArgs {
         match self.output {
             form @ (Form::Json | Form::Yaml) => print_value(&all, form),
             Form::Name => {
-                let names: String =
-                    all.items.iter().map(|one| format!("revocation/{}\n", one.metadata.name)).collect();
+                let names: String = all.items.iter().map(|one| format!("revocation/{}\n", one.metadata.name)).collect();
                 Ok(terminal::print(&names)?)
             }
             form => Ok(terminal::print(&table(&all.items, form))?),
@@ -95,8 +93,7 @@ impl ReinstateArgs {
         let client = self.api.client()?;
         for name in &self.names {
             let name = name.strip_prefix("revocation/").unwrap_or(name);
-            let gone: RevocationView =
-                client.json(client.request(Method::DELETE, &["revocations", name], &[])).await?;
+            let gone: RevocationView = client.json(client.request(Method::DELETE, &["revocations", name], &[])).await?;
             terminal::print(&format!("revocation/{name} taken back: nodes take {} again", of(&gone)))?;
         }
         Ok(())

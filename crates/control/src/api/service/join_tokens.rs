@@ -50,7 +50,8 @@ impl Service {
         let expired = all.iter().filter(|record| record.expires <= now).map(|record| record.id.as_str());
         self.handle.remove_join_tokens(expired).await.map_err(crate::handle::Error::from)?;
         if all.iter().filter(|record| record.expires > now).count() >= MOST {
-            let message = format!("there are {MOST} join tokens, as many as may be: `berth join-token revoke` removes one");
+            let message =
+                format!("there are {MOST} join tokens, as many as may be: `berth join-token revoke` removes one");
             return Err(ApiError::new(Class::Conflict, message));
         }
         let secret = Secret::generate();

@@ -8,7 +8,8 @@ use berth_spec::{Class, Time, WorkerId};
 use berth_wire::{
     access::{Asker, Secret},
     api::{
-        API_VERSION, Kind as _, List, Metadata, NewRevocation, RevocationSpec, RevocationStatus, RevocationView, Timestamp,
+        API_VERSION, Kind as _, List, Metadata, NewRevocation, RevocationSpec, RevocationStatus, RevocationView,
+        Timestamp,
     },
 };
 
@@ -149,9 +150,14 @@ mod tests {
         assert_eq!(serial, Revoked::Serial("1fa0".to_owned()));
         assert!(matches!(revoked(&spec(Some("gpu-1"), None)), Ok(Revoked::Node(node)) if node.as_str() == "gpu-1"));
         let long = "1".repeat(41);
-        for (node, serial) in
-            [(None, None), (Some("a"), Some("1")), (Some(""), None), (None, Some("")), (None, Some("xyz")), (None, Some(&*long))]
-        {
+        for (node, serial) in [
+            (None, None),
+            (Some("a"), Some("1")),
+            (Some(""), None),
+            (None, Some("")),
+            (None, Some("xyz")),
+            (None, Some(&*long)),
+        ] {
             assert!(revoked(&spec(node, serial)).is_err(), "{node:?} {serial:?}");
         }
     }

@@ -297,7 +297,7 @@ fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, leadership: watch
         functions: None,
         access: Arc::default(),
         admin_token: None,
-            issuing: None,
+        issuing: None,
         version,
         members: Arc::new(move || members.clone()),
         leader: Arc::new(move || {
