@@ -1,4 +1,4 @@
-//! How a node without a certificate asks for one: over TLS to the port for other nodes, under a server name of its own.
+//! Requests of nodes for a certificate: over TLS to the port for other nodes, under a server name of its own.
 //!
 //! ```text
 //! new node ── server name join.berth ──▶ a controller shows its chain, its CA included, and asks for no certificate
@@ -47,7 +47,7 @@ pub const RENEW: &str = "/certify/renew";
 /// Limit for one controller to answer. Allows for a CA key in a token behind a network.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// How long a node goes on asking. The name of a node that was stopped is free once the others have noticed.
+/// Time for which a node goes on asking. The name of a node that was stopped is free once the others have noticed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Pause between two rounds of asking.

@@ -44,7 +44,7 @@ const ATTEMPTS: usize = 16;
 /// The most members that a new node is told of.
 const MEMBERS: usize = 8;
 
-/// What a controller says that has no CA.
+/// Message of a controller that has no CA.
 pub(super) const ISSUES_NOTHING: &str = "the node that leads issues no certificates: start the controllers with --authority DIR, \
      the folder that `berth pki init` made; or `berth pki issue` the node's folder there, and copy it";
 
