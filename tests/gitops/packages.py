@@ -15,7 +15,7 @@ WHEEL = f"{NAME}-{VERSION}-py3-none-any.whl"
 
 
 def wheel() -> bytes:
-    """A package with one module and nothing else."""
+    """A package with one module and nothing else. Always the same bytes: its files have a fixed date."""
     about = f"{NAME}-{VERSION}.dist-info"
     files = {
         f"{NAME}.py": "FACTOR = 2\n",
@@ -26,7 +26,7 @@ def wheel() -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         for name, text in files.items():
-            archive.writestr(name, text)
+            archive.writestr(zipfile.ZipInfo(name), text)
     return made.getvalue()
 
 
