@@ -21,6 +21,7 @@ mod aliases;
 mod drift_tracker;
 mod effect;
 mod event;
+mod expected;
 mod leaving;
 mod outcomes;
 mod reports;
@@ -48,6 +49,8 @@ pub use aliases::AliasChange;
 use drift_tracker::DriftTracker;
 pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
 pub use event::{Declared, Event};
+pub use expected::Expected;
+use expected::NamedSince;
 use outcomes::OutcomeTable;
 pub use settle::{SETTLE, SETTLE_CLUSTER};
 use stopwatch::Stopwatch;
@@ -104,6 +107,7 @@ pub struct Controller {
     /// When each worker spoke last, also those that are gone.
     words: BTreeMap<WorkerId, Time>,
     unreported: UnreportedWorkers,
+    named_since: NamedSince,
     wanted: Wanted,
     /// Gateways that get their first routes with the first plan.
     unwelcomed: BTreeSet<GatewayId>,
@@ -157,6 +161,7 @@ impl Controller {
     pub fn new(policy: Policy, restored: Restored, now: Time) -> Self {
         let mut world = World::new(policy);
         let unreported = UnreportedWorkers::of(&restored.records);
+        let named_since = NamedSince::of(restored.terms.keys(), now);
         for (digest, size) in restored.measured {
             world.set_measured(digest, size);
         }
@@ -186,6 +191,7 @@ impl Controller {
             workers: BTreeMap::new(),
             words: BTreeMap::new(),
             unreported,
+            named_since,
             wanted: Wanted::default(),
             unwelcomed: BTreeSet::new(),
             emptying: BTreeMap::new(),

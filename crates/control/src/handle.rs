@@ -27,10 +27,11 @@ use berth_spec::{
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::{
-    controller::Absent,
+    controller::{Absent, Expected},
     driver::Touched,
     events::{EventFilter, EventPage},
     resolve::Resolver,
+    source::SourceName,
     store::{Rev, Store, layout},
 };
 
@@ -85,6 +86,7 @@ pub(crate) enum Request {
     Preview { changes: Vec<berth_plan::preview::Change>, reply: oneshot::Sender<Preview> },
     Workers { reply: oneshot::Sender<Vec<WorkerView>> },
     Absent { reply: oneshot::Sender<Vec<Absent>> },
+    Expected { reply: oneshot::Sender<Vec<Expected>> },
     MassLoss { reply: oneshot::Sender<Option<MassLoss>> },
     Replicas { reply: oneshot::Sender<Vec<ReplicaView>> },
     Events { filter: EventFilter, reply: oneshot::Sender<EventPage> },
@@ -126,6 +128,25 @@ impl Handle {
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn absent(&self) -> Result<Vec<Absent>, Error> {
         self.ask(|reply| Request::Absent { reply }).await
+    }
+
+    /// Every worker that a source names and that has not come, by name, with the source.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`], [`Error::Store`].
+    pub async fn expected(&self) -> Result<Vec<(Expected, Option<SourceName>)>, Error> {
+        let expected = self.ask(|reply| Request::Expected { reply }).await?;
+        if expected.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut sources = self.sources_of_terms().await?;
+        Ok(expected
+            .into_iter()
+            .map(|one| {
+                let source = sources.remove(&one.id);
+                (one, source)
+            })
+            .collect())
     }
 
     /// The loss of many workers at once that is being held, if there is one.

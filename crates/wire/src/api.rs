@@ -48,8 +48,8 @@ pub use function::{FunctionArtifact, FunctionBuild, FunctionCondition, FunctionS
 pub use join_token::{CreatedJoinToken, JoinTokenSpec, JoinTokenStatus, JoinTokenView, NewJoinToken};
 pub use log::{LogLine, LogView, NodeLog};
 pub use node::{
-    Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, MassLossView, Models, NodeList, NodeSpec, NodeStatus,
-    NodeView, RuntimeView,
+    Capacity, ClusterStatus, Cpus, DrainStep, DrainView, ExpectedView, GpuView, MassLossView, Models, NodeList,
+    NodeSpec, NodeStatus, NodeView, RuntimeView,
 };
 pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
 pub use principal::{GrantView, PrincipalStatus, PrincipalView};

@@ -99,7 +99,7 @@ impl Row for NodeView {
             of(&|c| c.load_queue.to_string()),
             of(&|c| c.requests_per_minute.to_string()),
             of(&|c| format!("{:.0}%/{:.0}%", c.cpus.used_percent_1m, c.cpus.used_percent_5m)),
-            status.health.clone(),
+            or_dash(&status.health),
             or_dash(status.region.as_deref().unwrap_or_default()),
             or_dash(status.zone.as_deref().unwrap_or_default()),
             or_dash(&status.address),
@@ -150,8 +150,9 @@ fn gpus(gpus: &[GpuView]) -> String {
 }
 
 fn last_word(node: &NodeView) -> String {
+    let none = if node.status.expected.is_some() { "never" } else { "-" };
     node.status.last_word_age_ms.map_or_else(
-        || "-".to_owned(),
+        || none.to_owned(),
         |ms| match Duration::from_millis(ms) {
             age if age < Duration::from_secs(1) => "now".to_owned(),
             age => short(age),
@@ -198,13 +199,15 @@ fn about(node: &NodeView) -> Vec<(&'static str, String)> {
         ("Name", node.metadata.name.clone()),
         ("State", state(node)),
         ("Roles", roles(node)),
-        ("Health", status.health.clone()),
+        ("Health", or_dash(&status.health)),
         ("Labels", labels(&node.metadata.labels)),
         ("Region, zone", or_dash(&place)),
         ("Address", or_dash(&status.address)),
-        ("Version", format!("{}, incarnation {}", status.version, status.incarnation)),
         ("Last word", last_word(node)),
     ];
+    if !status.version.is_empty() {
+        facts.push(("Version", format!("{}, incarnation {}", status.version, status.incarnation)));
+    }
     if !status.message.is_empty() {
         facts.push(("Note", status.message.clone()));
     }

@@ -7,12 +7,16 @@ use berth_spec::{
     Breaker, Cordon, Epoch, Health, Member, Roles, RuntimeInfo, Time, WorkerId, WorkerTerms, worker::EvictionStrategy,
 };
 use berth_wire::api::{
-    API_VERSION, BreakerView, Capacity, ClusterStatus, Cpus, DrainStep, DrainView, GpuView, Kind, MassLossView,
-    Metadata, Models, NodeList, NodeSpec, NodeStatus, NodeView, RuntimeView, TermsView, Timestamp,
+    API_VERSION, BreakerView, Capacity, ClusterStatus, Cpus, DrainStep, DrainView, ExpectedView, GpuView, Kind,
+    MassLossView, Metadata, Models, NodeList, NodeSpec, NodeStatus, NodeView, RuntimeView, TermsView, Timestamp,
 };
 
 use super::view;
-use crate::handle::{WorkerState, WorkerView, view::Drain};
+use crate::{
+    controller::Expected,
+    handle::{WorkerState, WorkerView, view::Drain},
+    source::SourceName,
+};
 
 /// Every member of the cluster that is known, and how it is. Called for each question, so it must not block.
 pub type MembersSource = Arc<dyn Fn() -> Vec<(Arc<Member>, Health)> + Send + Sync>;
@@ -33,6 +37,8 @@ pub struct Leader {
 pub(super) struct NodeInputs {
     pub(super) members: Vec<(Arc<Member>, Health)>,
     pub(super) workers: Vec<WorkerView>,
+    /// Workers that sources name and that have not come, each with the source.
+    pub(super) expected: Vec<(Expected, Option<SourceName>)>,
     pub(super) leader: Option<Leader>,
     pub(super) loss: Option<MassLoss>,
 }
@@ -42,11 +48,12 @@ pub(super) struct NodeInputs {
 struct Sides {
     member: Option<(Arc<Member>, Health)>,
     worker: Option<WorkerView>,
+    expected: Option<(Expected, Option<SourceName>)>,
 }
 
 /// Every node, by name.
 pub(super) fn nodes(known: NodeInputs, now: Time) -> NodeList {
-    let NodeInputs { members, workers, leader, loss } = known;
+    let NodeInputs { members, workers, expected, leader, loss } = known;
     let mut rows: BTreeMap<WorkerId, Sides> = BTreeMap::new();
     for worker in workers {
         let name = worker.info.id.clone();
@@ -55,6 +62,10 @@ pub(super) fn nodes(known: NodeInputs, now: Time) -> NodeList {
     for (member, health) in members {
         let name = member.name.clone();
         rows.entry(name).or_default().member = Some((member, health));
+    }
+    for (worker, source) in expected {
+        let name = worker.id.clone();
+        rows.entry(name).or_default().expected = Some((worker, source));
     }
     rows.retain(|_, sides| !sides.has_gone());
     let leads = |name: &WorkerId| leader.as_ref().is_some_and(|leader| leader.name == *name);
@@ -80,10 +91,14 @@ fn lost(loss: MassLoss) -> MassLossView {
 impl Sides {
     fn node(&self, name: &WorkerId, leader: bool, now: Time) -> NodeView {
         let (member, info) = (self.member.as_ref().map(|(member, _)| member), self.worker.as_ref().map(|it| &it.info));
-        let labels = info.map(|info| &info.labels).or(member.map(|member| &member.labels)).cloned().unwrap_or_default();
+        let expected = self.expected.as_ref().map(|(expected, _)| expected);
+        let labels = info.map(|info| &info.labels).or(member.map(|member| &member.labels));
+        let labels = labels.or(expected.map(|expected| &expected.terms.labels)).cloned().unwrap_or_default();
         let version = info.map(|info| &info.version).or(member.map(|member| &member.version));
         let incarnation = member.map(|member| member.incarnation).or(info.map(|info| info.incarnation));
-        let roles = member.map_or(Roles::ALL, |member| member.roles);
+        let only_worker = Roles { controller: false, worker: true, gateway: false };
+        let roles =
+            member.map_or(if self.is_only_expected() { only_worker } else { Roles::ALL }, |member| member.roles);
         let reported = self.worker.as_ref().and_then(|worker| worker.reported);
         let cordon = self.worker.as_ref().map_or(Cordon::Open, |worker| worker.cordon);
         NodeView {
@@ -93,7 +108,7 @@ impl Sides {
             status: NodeStatus {
                 leader,
                 roles: roles.to_string().split(',').map(str::to_owned).collect(),
-                health: self.health().as_str().to_owned(),
+                health: if self.is_only_expected() { String::new() } else { self.health().as_str().to_owned() },
                 state: self.state().to_owned(),
                 version: version.cloned().unwrap_or_default(),
                 incarnation: incarnation.unwrap_or_default(),
@@ -105,7 +120,16 @@ impl Sides {
                 last_word_age_ms: reported.map(|at| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX)),
                 message: self.message(),
                 breakers: self.worker.iter().flat_map(|worker| &worker.breakers).map(breaker).collect(),
-                terms: self.worker.as_ref().and_then(|worker| worker.terms.as_deref()).map(terms),
+                terms: self
+                    .worker
+                    .as_ref()
+                    .and_then(|worker| worker.terms.as_deref())
+                    .or(expected.map(|expected| &*expected.terms))
+                    .map(terms),
+                expected: self.expected.as_ref().map(|(expected, source)| ExpectedView {
+                    since: Timestamp(expected.since),
+                    source: source.as_ref().map(ToString::to_string),
+                }),
                 credentials: self.worker.as_ref().map_or(0, |worker| worker.credentials.0),
                 drain: self.worker.as_ref().and_then(|worker| worker.drain.as_ref()).map(drain),
             },
@@ -128,8 +152,20 @@ impl Sides {
         }
     }
 
+    /// True if nobody has seen it: a source names it.
+    fn is_only_expected(&self) -> bool {
+        self.expected.is_some() && self.member.is_none() && self.worker.is_none()
+    }
+
     /// Remarks beyond the state.
     fn message(&self) -> String {
+        if let (Some((expected, source)), true) = (&self.expected, self.is_only_expected()) {
+            let source = source.as_ref().map_or_else(|| "a source".to_owned(), |source| format!("source {source}"));
+            return format!(
+                "{source} names it, and it has not come since {}: start it with --name {}, or remove its file",
+                expected.since, expected.id
+            );
+        }
         if self.worker.as_ref().is_some_and(|worker| worker.unlisted) {
             return "the registry does not name it, and lets such workers hold nothing".to_owned();
         }
@@ -141,6 +177,9 @@ impl Sides {
 
     fn state(&self) -> &'static str {
         let Some(worker) = &self.worker else {
+            if self.is_only_expected() {
+                return "Expected";
+            }
             return match &self.member {
                 Some((_, Health::Failed | Health::Left)) => WorkerState::Lost.as_str(),
                 // One that should hold models has not come to the controller yet.

@@ -21,6 +21,7 @@ impl Controller {
             Some(terms) => format!("the registry says of {worker}: {}", in_words(terms)),
             None => format!("the registry says nothing of {worker} any more"),
         };
+        self.named_since.set(worker, terms.is_some(), now);
         self.world.set_terms(worker, terms);
         out.push(Effect::Emit(event::worker(worker, Severity::Normal, "TermsChanged", message, now)));
         self.due.change(now);

@@ -37,6 +37,7 @@ impl Driver {
             Request::Preview { changes, reply } => reply.send(preview::preview(world, &changes, now)).is_err(),
             Request::Workers { reply } => reply.send(self.workers(world, now)).is_err(),
             Request::Absent { reply } => reply.send(self.brain.absent(now)).is_err(),
+            Request::Expected { reply } => reply.send(self.brain.expected()).is_err(),
             Request::MassLoss { reply } => reply.send(world.mass_loss(now)).is_err(),
             Request::Replicas { reply } => reply.send(replicas(world)).is_err(),
             Request::Events { filter, reply } => reply.send(self.events.page(&filter)).is_err(),

@@ -124,6 +124,12 @@ impl Handle {
         Ok((ops, problems))
     }
 
+    /// The source of each worker's settings.
+    pub(super) async fn sources_of_terms(&self) -> Result<BTreeMap<WorkerId, SourceName>, Error> {
+        let source = |entry: &Entry| Some((named_in(&entry.key)?, terms_source(entry).ok()??));
+        Ok(self.stored_terms().await?.iter().filter_map(source).collect())
+    }
+
     async fn stored_terms(&self) -> Result<Vec<Entry>, Error> {
         self.entries(layout::TERMS).await
     }

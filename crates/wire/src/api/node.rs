@@ -47,10 +47,10 @@ pub struct NodeStatus {
     pub leader: bool,
     /// Roles: `controller`, `worker`, `gateway`.
     pub roles: Vec<String>,
-    /// Health as other nodes see it: `Alive`, `Suspect`, `Failed` or `Left`.
+    /// Health as other nodes see it: `Alive`, `Suspect`, `Failed` or `Left`; empty for one that nobody has seen.
     pub health: String,
     /// `Joining` (has not reported yet), `Ready`, `Detached` (it answers, but the leader cannot reach it), `Draining`,
-    /// `Drained`, `Leaving` (it was told to stop) or `Lost`.
+    /// `Drained`, `Leaving` (it was told to stop), `Lost`, or `Expected` (a source names it, and it has not come).
     pub state: String,
     /// Its version of Berth.
     pub version: String,
@@ -83,12 +83,26 @@ pub struct NodeStatus {
     /// Registry's terms for the node; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terms: Option<TermsView>,
+    /// Since when and by which source it is expected; absent once it has come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<ExpectedView>,
     /// The number of the credentials that it has; 0: none.
     #[serde(skip_serializing_if = "is_zero")]
     pub credentials: u64,
     /// Progress of a drain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainView>,
+}
+
+/// A worker that has not come.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExpectedView {
+    /// Since when: a source named it, or the leader began.
+    pub since: Timestamp,
+    /// Source that names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 fn is_zero(n: &u64) -> bool {

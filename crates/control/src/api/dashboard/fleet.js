@@ -69,7 +69,7 @@ function worker(node, memory, past) {
     status.lastWord ? `reported ${ago(status.lastWord)}` : null,
   ].filter(Boolean);
   return h("article", { class: "worker", "data-key": metadata.name },
-    h("h3", {}, metadata.name, " ", badge(status.state), status.health !== "Alive" ? [" ", badge(status.health)] : null),
+    h("h3", {}, metadata.name, " ", badge(status.state), status.health && status.health !== "Alive" ? [" ", badge(status.health)] : null),
     h("p", { class: "quiet" }, facts.join(" · ")),
     status.message ? h("p", { class: "notice" }, status.message) : null,
     memory ? models(memory) : h("p", { class: "quiet" }, "Holds no models."),

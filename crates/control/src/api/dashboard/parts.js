@@ -7,7 +7,7 @@ import { bytes, percent } from "./format.js";
 const SIGNS = {
   good: ["Available", "Ready", "Alive", "Synced", "True", "closed"],
   busy: ["Progressing", "Assigned", "Queued", "Fetching", "Preparing", "Loading", "Validating", "Joining", "Starting", "half-open", "Unknown"],
-  warn: ["Degraded", "Draining", "Drained", "Leaving", "Detached", "Suspect", "Restarting", "Retrying", "Paused", "Terminating", "Warning"],
+  warn: ["Degraded", "Draining", "Drained", "Leaving", "Detached", "Suspect", "Restarting", "Expected", "Retrying", "Paused", "Terminating", "Warning"],
   bad: ["Failed", "ScheduleFailed", "Lost", "Refused", "Stalled", "False", "open"],
 };
 const SIGN = { good: "✓", busy: "…", warn: "!", bad: "✕", calm: "·" };

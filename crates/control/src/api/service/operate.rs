@@ -35,7 +35,8 @@ impl Service {
 
     pub(super) async fn known_nodes(&self) -> Result<NodeList, ApiError> {
         let (workers, loss) = (self.handle.workers().await?, self.handle.mass_loss().await?);
-        let known = NodeInputs { members: (self.members)(), workers, leader: (self.leader)(), loss };
+        let expected = self.handle.expected().await?;
+        let known = NodeInputs { members: (self.members)(), workers, expected, leader: (self.leader)(), loss };
         Ok(node::nodes(known, self.handle.now()))
     }
 

@@ -110,3 +110,24 @@ fn who_held_nothing_is_absent_too_and_whom_the_registry_turns_away_is_not() {
         assert_eq!(ids, expected);
     }
 }
+
+#[test]
+fn a_named_worker_is_expected_until_it_comes() {
+    let legacy = first_term();
+    let [first, second, ..] = workers();
+    let named = [first.clone(), second.clone()].map(|info| (info.id, Arc::default()));
+    let restored = Restored { terms: named.into(), ..legacy.restored() };
+    // The second one attaches, the first never does.
+    let mut bench = without_the_first(&legacy, restored, &[], &[]);
+    let began = bench.now;
+    let expected = |bench: &Bench| -> Vec<_> {
+        bench.brain.expected().into_iter().map(|expected| (expected.id, expected.since)).collect()
+    };
+    assert_eq!(expected(&bench).iter().map(|(id, _)| id).collect::<Vec<_>>(), [&first.id]);
+    let since = expected(&bench)[0].1;
+    assert!(since <= began);
+    wait(&mut bench, Duration::from_secs(120));
+    assert_eq!(expected(&bench), [(first.id.clone(), since)], "for as long as it does not come");
+    bench.on(Event::Terms { worker: first.id, terms: None });
+    assert_eq!(expected(&bench), [], "nobody names it any more");
+}
