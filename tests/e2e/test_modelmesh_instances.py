@@ -6,8 +6,10 @@ import http.client
 import json
 import shutil
 import signal
+import ssl
 import subprocess
 import threading
+import urllib.request
 
 import pytest
 
@@ -20,6 +22,10 @@ grpc = pytest.importorskip("grpc")
 pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="there is no etcd on this machine")
 
 PREDICT = "/any.Service/predict"
+METRICS = {
+    "Instance_0": "per_model_metrics=true",
+    "Instance_1": "scheme=http;fq_names=true",
+}
 NAMED = "/any.Service/named"
 
 
@@ -42,6 +48,7 @@ def probe(port: int, path: str) -> int:
 class Instance:
     def __init__(self, folder, store: str, name: str):
         self.name, self.port, self.probe, self.spi = name, free_port(), free_port(), free_port()
+        self.metrics = free_port()
         self.runtime = Process(f"runtime-{name}", folder)
         self.process = Process(f"instance-{name}", folder)
         self.termination = folder / f"termination-{name}"
@@ -52,7 +59,8 @@ class Instance:
             "INTERNAL_GRPC_PORT": str(self.spi),
             "MM_PRESTOP_WAIT_PORT": str(self.probe),
             "MM_DATAPLANE_CONFIG": json.dumps({"rpcConfigs": rpcs, "allowOtherRpcs": True}),
-            "MM_METRICS": "disabled",
+            "MM_METRICS": f"prometheus:port={self.metrics};{METRICS.get(name, '')}",
+            "MM_INFO_METRICS": "assistant;deployment=HOSTNAME",
             "LL_TERMINATION_MSG_PATH": str(self.termination),
         }
 
@@ -135,8 +143,41 @@ def test_two_instances_started_together_are_one_cluster_and_serve_any_method(ins
         assert one.call("/mmesh.ModelRuntime/unloadModel", b"", ("mm-model-id", "myModel")) == "UNIMPLEMENTED"
         error = one.call(PREDICT, b"x", ("mm-model-id", "myModel"), ("testing", "error=DATA_LOSS:gone"))
         assert error == "DATA_LOSS", "the runtime's own status"
-    warnings = [line for line in first.process.logged_lines() if "MM_METRICS is not read" in line]
+    warnings = [line for line in first.process.logged_lines() if "MM_INFO_METRICS is not read" in line]
     assert len(warnings) == 1
+
+
+def told(one: Instance, scheme: str) -> dict[str, float]:
+    """The samples of the port for metrics, by their series."""
+    anybody = ssl._create_unverified_context()
+    with urllib.request.urlopen(f"{scheme}://127.0.0.1:{one.metrics}/metrics", timeout=PATIENCE, context=anybody) as answer:
+        lines = answer.read().decode().splitlines()
+    return {series: float(value) for series, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+
+
+def test_metrics_have_modelmeshs_names(instances):
+    first, second = instances
+    apply(first, "myModel", "SIZE_1000_50")
+    assert first.call(PREDICT, b"x" * 20, ("mm-model-id", "myModel")) == (b"x" * 20, "myModel")
+    assert first.call(PREDICT, b"x", ("mm-model-id", "nothing")) == "NOT_FOUND"
+    mine = told(first, "https")
+    of_model = 'method="predict",code="OK",modelId="myModel",vModelId=""'
+    assert mine[f'modelmesh_api_request_milliseconds_bucket{{le="+Inf",{of_model}}}'] == 1
+    assert mine[f"modelmesh_request_size_bytes_sum{{{of_model}}}"] == 20
+    assert mine[f"modelmesh_response_size_bytes_sum{{{of_model}}}"] == 20
+    assert mine['modelmesh_cache_miss_milliseconds_count{modelId="myModel",vModelId=""}'] == 1
+    assert mine["modelmesh_instance_capacity_bytes"] > mine["modelmesh_instance_used_bytes"]
+    assert not any("nothing" in series for series in mine), "a name that strangers chose is no label"
+
+    assert second.call(PREDICT, b"y", ("mm-model-id", "myModel")) == (b"y", "myModel")
+    other = told(second, "http")
+    assert other['modelmesh_api_request_milliseconds_count{method="any.Service/predict",code="OK"}'] == 1
+    both = [mine, other]
+    for name in ("modelmesh_loadmodel_milliseconds_count", "modelmesh_instance_models_total"):
+        assert sum(one[name] for one in both) >= 1, name
+    # Of the cluster tells the one that leads, as it was at its last look.
+    managed = lambda: [one.get("modelmesh_models_managed_total") for one in (told(first, "https"), told(second, "http"))]
+    until(lambda: f"one managed model: {managed()}", lambda: sorted(managed(), key=str) == [1, None])
 
 
 def test_ids_are_taken_from_requests_and_put_into_them(instances):

@@ -282,7 +282,7 @@ impl Driver {
                 Wake::Relisted(relisted) => self.relisted(relisted),
                 Wake::Audit(woke) => self.audit(woke),
                 Wake::Members => self.sync_members(),
-                Wake::Gauges => self.metrics.gauges(self.brain.world()),
+                Wake::Gauges => self.metrics.gauges(self.brain.world(), (self.clock)()),
             }
         }
         // A plan on its way to the store is stored, so that the next start knows what workers may hold.

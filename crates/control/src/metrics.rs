@@ -2,12 +2,13 @@
 //! registry's own document, with underscores for dots.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::atomic::{AtomicI64, AtomicU64},
     time::Duration,
 };
 
 use berth_plan::{World, drift::DriftKind, world::Liveness};
+use berth_spec::Time;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -40,6 +41,8 @@ pub struct Metrics {
     plan_duration: Histogram,
     decisions: Counter,
     evictions: Counter,
+    eviction_age: Histogram,
+    lru_age: Ratio,
     dispatched: Counter,
     dispatched_by_type: Family<CommandLabels, Counter>,
     pub(crate) store_commit: Histogram,
@@ -57,6 +60,7 @@ pub struct Metrics {
     deployments: Count,
     deployments_active: Count,
     deployments_failed: Count,
+    deployments_loaded: Count,
     models_per_worker: Ratio,
     utilization: Ratio,
 }
@@ -83,6 +87,9 @@ impl Metrics {
             plan_duration: seconds(),
             decisions: Counter::default(),
             evictions: Counter::default(),
+            // 30 s to 90 days.
+            eviction_age: Histogram::new([30.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0, 2_592_000.0, 7_776_000.0]),
+            lru_age: Ratio::default(),
             dispatched: Counter::default(),
             dispatched_by_type: Family::default(),
             store_commit: seconds(),
@@ -100,6 +107,7 @@ impl Metrics {
             deployments: Count::default(),
             deployments_active: Count::default(),
             deployments_failed: Count::default(),
+            deployments_loaded: Count::default(),
             models_per_worker: Ratio::default(),
             utilization: Ratio::default(),
         };
@@ -141,6 +149,12 @@ impl Metrics {
         }
         registry.register("berth_plan_decisions", "Records that plans changed", self.decisions.clone());
         registry.register("berth_plan_evictions", "Replicas that left to make room", self.evictions.clone());
+        registry.register_with_unit(
+            "berth_eviction_age",
+            "Time since the last use of replicas that left to make room",
+            Unit::Seconds,
+            self.eviction_age.clone(),
+        );
         registry.register(
             "berth_store_changes_never_told",
             "Keys that differed from what the store's watch had told, found and repaired: should stay 0",
@@ -187,6 +201,7 @@ impl Metrics {
             ("broker_capacity_total_memory_used", "Bytes of them that are set aside", &self.memory_used),
             ("system_deployments_total_count", "Deployments", &self.deployments),
             ("system_deployments_active_count", "Deployments that may have replicas", &self.deployments_active),
+            ("berth_deployments_loaded", "Deployments with at least one copy that is ready", &self.deployments_loaded),
             (
                 "system_deployments_failed_count",
                 "Deployments with a failed replica, without room, or with a rollout that was given up or is overdue",
@@ -200,6 +215,12 @@ impl Metrics {
             "broker_reconciliation_state_drift_by_type_count",
             "Differences between what is wanted and what workers say, by type",
             self.drift_by_type.clone(),
+        );
+        registry.register_with_unit(
+            "berth_lru_age",
+            "Time since the last use of the model on demand that would leave first; 0: there is none",
+            Unit::Seconds,
+            self.lru_age.clone(),
         );
         registry.register("system_models_per_worker_average", "Replicas per worker", self.models_per_worker.clone());
         registry.register(
@@ -260,13 +281,15 @@ impl Metrics {
         self.schema_violations.inc();
     }
 
-    pub(crate) fn evicted(&self, evictions: usize) {
+    pub(crate) fn evicted(&self, evictions: usize, ages: &[Duration]) {
         self.evictions.inc_by(evictions as u64);
+        ages.iter().for_each(|age| self.eviction_age.observe(age.as_secs_f64()));
     }
 
     /// Sets the gauges by a walk over everything.
-    pub(crate) fn gauges(&self, world: &World) {
+    pub(crate) fn gauges(&self, world: &World, now: Time) {
         let (mut healthy, mut suspect, mut failed, mut replicas) = (0, 0, 0, 0);
+        let mut loaded = HashSet::new();
         // One that a source names is expected, also after its replicas have gone elsewhere, and if it never came.
         let never_came = world.all_terms().keys().filter(|id| world.worker(id).is_none()).count();
         failed += signed(never_came as u64);
@@ -279,6 +302,8 @@ impl Metrics {
                 }
             }
             replicas += tracked.assigned.len();
+            let ready = tracked.inventory.iter().filter(|(_, residency)| residency.is_ready());
+            loaded.extend(ready.map(|(revision, _)| revision.deployment()));
         }
         let (total, active) = world.deployments().fold((0, 0), |(total, active), deployment| {
             (total + 1, active + i64::from(deployment.spec.replicas.max > 0 && !deployment.deleting))
@@ -291,6 +316,8 @@ impl Metrics {
         self.memory_used.set(signed(used.0));
         self.deployments.set(total);
         self.deployments_active.set(active);
+        self.deployments_loaded.set(signed(loaded.len() as u64));
+        self.lru_age.set(world.lru_age(now).map_or(0.0, |age| age.as_secs_f64()));
         self.deployments_failed.set(signed(berth_plan::report::failing(world).count() as u64));
         let workers = (healthy + suspect).max(1);
         self.models_per_worker.set(replicas as f64 / workers as f64);
@@ -300,12 +327,14 @@ impl Metrics {
     /// Clears the gauges about the cluster.
     fn forget(&self) {
         let workers = [&self.workers_healthy, &self.workers_suspect, &self.workers_failed];
-        let deployments = [&self.deployments, &self.deployments_active, &self.deployments_failed];
+        let deployments =
+            [&self.deployments, &self.deployments_active, &self.deployments_failed, &self.deployments_loaded];
         for gauge in workers.into_iter().chain(deployments).chain([&self.memory_available, &self.memory_used]) {
             gauge.set(0);
         }
         self.models_per_worker.set(0.0);
         self.utilization.set(0.0);
+        self.lru_age.set(0.0);
         self.drifting(&BTreeMap::new());
     }
 }
@@ -337,10 +366,10 @@ mod tests {
         let metrics = Metrics::register(&mut Registry::default());
         let mut world = World::new(berth_plan::Policy::default());
         let named: berth_spec::WorkerId = "worker-eu-1a".parse().expect("an id");
-        metrics.gauges(&world);
+        metrics.gauges(&world, Time::ZERO);
         assert_eq!(metrics.workers_failed.get(), 0);
         world.set_terms(&named, Some(Arc::new(berth_spec::WorkerTerms::default())));
-        metrics.gauges(&world);
+        metrics.gauges(&world, Time::ZERO);
         assert_eq!(metrics.workers_failed.get(), 1);
     }
 

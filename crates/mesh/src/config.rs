@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 
-use crate::{data_plane::DataPlane, payload};
+use crate::{calls, data_plane::DataPlane, payload};
 
 /// Makes the span of one request from its headers: the place to continue a trace that the caller began
 /// (`traceparent`). `None` leaves the request without a span.
@@ -63,6 +63,8 @@ pub struct Config {
     pub functions: Arc<OnceLock<FunctionHook>>,
     /// The methods of models that may be called, and where they name the model; `None`: all, in their metadata.
     pub data_plane: Option<DataPlane>,
+    /// Counts of calls by method, under ModelMesh's names; `None`: there are none.
+    pub calls: Option<calls::Settings>,
     /// Payload processors.
     pub payloads: payload::Settings,
     /// Answers gRPC calls below these paths; `None`: they are calls of models.
@@ -91,6 +93,7 @@ impl Config {
             routes_file: None,
             functions: Arc::default(),
             data_plane: None,
+            calls: None,
             payloads: payload::Settings::default(),
             beside: None,
             tls: None,

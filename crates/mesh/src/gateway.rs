@@ -28,6 +28,7 @@ use crate::{
     accounts::Accounts,
     admission::Admission,
     body::memory::RequestMemory,
+    calls::Calls,
     config::Config,
     demand::DemandTracker,
     endpoint::{fleet::Fleet, forwarding::Forwarding},
@@ -119,6 +120,7 @@ pub fn build(
     if let Some(members) = members.clone() {
         replicas.listen(hints::sayer(members));
     }
+    let calls = config.calls.map(|settings| Calls::register(settings, registry));
     let (payloads, deliveries) = Payloads::build(&config.payloads, registry).unzip();
     let exporter = Exporter {
         routes: Arc::clone(&routes),
@@ -130,7 +132,7 @@ pub fn build(
     };
     registry.register_collector(Box::new(exporter));
     let places = Pool::new(limits.parked as usize, (limits.parked / RESERVE) as usize, shape);
-    let parking = Parking { replicas: Arc::clone(&replicas), demand: Arc::clone(&demand), places };
+    let parking = Parking { replicas: Arc::clone(&replicas), demand: Arc::clone(&demand), places, calls: calls.clone() };
     let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
     let resolver = Resolver { me, replicas: Arc::clone(&replicas), remotes };
     let applier = Applier::new(Arc::clone(&routes), resolver);
@@ -138,7 +140,7 @@ pub fn build(
         replicas,
         (limits.clone(), Arc::clone(&memory)),
         (Arc::clone(&hops), served),
-        config.spans.clone(),
+        (config.spans.clone(), calls.clone()),
     );
     let stack = Arc::new(Stack {
         routes,
@@ -152,6 +154,7 @@ pub fn build(
         leaving: AtomicBool::new(false),
         data_plane: config.data_plane.clone(),
         payloads,
+        calls,
         access: Arc::clone(&config.access),
         accounts: Accounts::new(config.principal_limits),
         audit: config.audit.clone(),

@@ -19,6 +19,7 @@
 //! Read in this order: [`local`] is the seam to the worker, [`config`] the bounds, then the way of a request downwards.
 
 pub mod config;
+pub mod calls;
 pub mod data_plane;
 pub mod exchange;
 pub mod local;
@@ -62,6 +63,7 @@ pub mod offload;
 mod rendezvous;
 mod trail;
 mod wait_queue;
+mod watch;
 mod wire_field;
 
 mod exporter;

@@ -22,6 +22,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     accounts::Key,
+    calls::Calls,
     demand::DemandTracker,
     deployment::{DeploymentState, Leased},
     fair::Pool,
@@ -43,6 +44,8 @@ pub(crate) struct Parking {
     pub(crate) demand: Arc<DemandTracker>,
     /// Places of all queues together.
     pub(crate) places: Pool,
+    /// Counts of calls; `None`: they are not wanted.
+    pub(crate) calls: Option<Arc<Calls>>,
 }
 
 /// The pause after which a waiter looks again though nothing was said, where other nodes are asked: a line that can be
@@ -104,9 +107,13 @@ impl Parking {
                 format!("model {:?} is loading and {queue} requests wait for it already", entry.name.as_str());
             return Err(InferError::shed(Shed::QueueFull, message, RETRY_LOADING));
         };
-        self.demand.demand(entry, Instant::now());
+        let began = Instant::now();
+        self.demand.demand(entry, began);
         let waited = wait(entry, version, deadline, look).await;
         drop(place);
+        if let Some(calls) = &self.calls {
+            calls.missed(&entry.name, began.elapsed());
+        }
         if hot.queue.waiting() == 0 {
             self.demand.released();
         }
@@ -214,6 +221,7 @@ mod tests {
             replicas: Arc::default(),
             demand: Arc::clone(&demand),
             places: Pool::new(1, 0, Shape::new(false)),
+            calls: None,
         };
         let key = Arc::default();
         let (events, mut heard) = mpsc::channel(1);

@@ -26,7 +26,7 @@ use tonic::Code;
 
 pub(crate) use self::{
     delivery::Delivery,
-    tap::{RequestTap, ResponseTap, Tap},
+    tap::{RequestTap, Tap},
 };
 use self::{
     queue::{Counts, Queue},

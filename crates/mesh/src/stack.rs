@@ -43,6 +43,7 @@ use crate::{
     accounts::{Accounts, Key},
     admission::Admission,
     body::{memory::RequestMemory, upload::Bounds},
+    calls::Calls,
     config::{Limits, PropagateHook},
     data_plane::DataPlane,
     demand::DemandTracker,
@@ -78,6 +79,8 @@ pub(crate) struct Stack {
     pub(crate) leaving: AtomicBool,
     /// The methods of models that may be called; `None`: all.
     pub(crate) data_plane: Option<DataPlane>,
+    /// Counts of calls by method; `None`: they are not wanted.
+    pub(crate) calls: Option<Arc<Calls>>,
     /// Payload processors; `None`: there are none.
     pub(crate) payloads: Option<Arc<Payloads>>,
     /// Tokens, and if one is needed.

@@ -186,6 +186,12 @@ impl World {
         self.entries.get(name).map(|entry| &entry.deployment)
     }
 
+    /// Time of the last use of a deployment; `None`: it is not known, or was never used.
+    #[must_use]
+    pub fn last_used(&self, name: &DeploymentName) -> Option<Time> {
+        self.entries.get(name).map(|entry| entry.last_used).filter(|at| *at > Time::ZERO)
+    }
+
     /// Every deployment, by name.
     pub fn deployments(&self) -> impl Iterator<Item = &std::sync::Arc<berth_spec::Deployment>> {
         self.entries.values().map(|entry| &entry.deployment)

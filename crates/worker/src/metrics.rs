@@ -78,6 +78,7 @@ pub struct WorkerMetrics {
     failures: Family<Category, Counter>,
     success_rate: Gauge<f64, AtomicU64>,
     outcomes: Arc<Mutex<Outcomes>>,
+    pub(crate) model_bytes: Histogram,
     pub(crate) loaded: Gauge,
     pub(crate) most_models: Gauge<f64, AtomicU64>,
     pub(crate) failed: Gauge,
@@ -119,6 +120,8 @@ impl WorkerMetrics {
             failures: Family::default(),
             success_rate: Gauge::default(),
             outcomes: Arc::default(),
+            // 256 KiB to 1 TiB.
+            model_bytes: Histogram::new(exponential_buckets(262_144.0, 4.0, 12)),
             loaded: Gauge::default(),
             most_models: Gauge::default(),
             failed: Gauge::default(),
@@ -163,6 +166,7 @@ impl WorkerMetrics {
         );
         registry.register("worker_models_load_success_rate", "Percent of the last 64 loads", self.success_rate.clone());
         registry.register("worker_models_load_failures", "Loads that failed, by category", self.failures.clone());
+        registry.register("berth_model_bytes", "Memory of models when they were loaded", self.model_bytes.clone());
         registry.register("worker_models_loaded_count", "Models in memory", self.loaded.clone());
         registry.register(
             "berth_worker_models_max",

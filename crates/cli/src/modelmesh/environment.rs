@@ -12,6 +12,7 @@ use berth_worker::runtime::spi::{self, InFlight, Reserve, address::Address};
 
 use super::{
     etcd::KvStore,
+    metrics,
     tls::{self, Tls},
     type_constraints::{self, TypeConstraints},
 };
@@ -45,7 +46,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("MM_CONC_SCALEUP_BANDWIDTH_PCT", "set spec.scaling.targetConcurrency of deployments"),
     ("MM_AUTO_REGISTER_MODELS", "apply manifests, or give a folder of them with --source"),
     ("MM_AUTO_REGISTER_MODEL_PATH", "apply manifests, or give a folder of them with --source"),
-    ("MM_METRICS", "the control API serves /metrics for Prometheus"),
     ("MM_INFO_METRICS", "the control API serves /metrics for Prometheus"),
     ("MM_LOG_EACH_INVOKE", "use --log berth=debug"),
     ("MM_LOG_REQUEST_HEADERS", "traces carry a request's context: use --otlp"),
@@ -84,6 +84,8 @@ pub(super) struct Environment {
     /// The data plane's configuration, in JSON.
     pub(super) data_plane: Option<String>,
     pub(super) payloads: payload::Settings,
+    /// The port for metrics under ModelMesh's names.
+    pub(super) metrics: Option<metrics::Settings>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -119,6 +121,8 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
     let (processors, unread) = processors(text("MM_PAYLOAD_PROCESSORS").unwrap_or_default());
     let mut warnings = warnings(variables);
     warnings.extend(unread);
+    let (metrics, unread) = metrics::read(text("MM_METRICS"))?;
+    warnings.extend(unread);
     let waiting = number("MM_PAYLOAD_PROCESSORS_CAPACITY", payload::Settings::default().waiting as u64)?;
     let waiting = usize::try_from(waiting).unwrap_or(usize::MAX).clamp(1, MOST_PAYLOADS);
     let places = [("zone", "MM_ZONE"), ("location", "MM_LOCATION")];
@@ -144,6 +148,7 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         runtime: runtime(&text, &port)?,
         data_plane,
         payloads: payload::Settings { processors, waiting, ..payload::Settings::default() },
+        metrics,
         warnings,
     })
 }
@@ -198,7 +203,8 @@ fn runtime<'v>(
 }
 
 fn warnings(variables: &Variables) -> Vec<String> {
-    const READ: [&str; 28] = [
+    const READ: [&str; 29] = [
+        "MM_METRICS",
         "MM_PAYLOAD_PROCESSORS",
         "MM_PAYLOAD_PROCESSORS_CAPACITY",
         "MM_SERVICE_NAME",
@@ -280,11 +286,11 @@ mod tests {
 
     #[test]
     fn what_is_not_read_is_named_once() {
-        let read = of(&[STORE, ("MM_METRICS", "prometheus"), ("MM_NEW", "1"), ("MM_ZONE", "")]).expect("understood");
+        let read = of(&[STORE, ("MM_INFO_METRICS", "x;y=z"), ("MM_NEW", "1"), ("MM_ZONE", "")]).expect("understood");
         assert_eq!(
             read.warnings,
             [
-                "MM_METRICS is not read: the control API serves /metrics for Prometheus",
+                "MM_INFO_METRICS is not read: the control API serves /metrics for Prometheus",
                 "MM_NEW is not read: Berth has no such setting"
             ]
         );

@@ -122,13 +122,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         berth_mesh::build(config, settings.server.name.clone(), Arc::clone(&local), fleet, &mut registry)
             .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
     let api = listen(settings.server.api)?;
-    let started = Started {
-        gateway: look.clone(),
-        http: look.local_addr(),
-        api: api.local_addr()?,
-        scheme: scheme(tls.is_some()),
-    };
-    let functions = functions(settings, started.http, &later.functions, &mut registry)?;
+    let functions = functions(settings, look.local_addr(), &later.functions, &mut registry)?;
     let (role, links, relay) = match (&membership, cluster) {
         (Some(membership), Some(cluster)) => {
             let role = membership.stand((settings, cluster), (functions.as_ref(), audit.clone()), &mut registry)?;
@@ -143,6 +137,13 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let ControllerRole { view, deciding, election } = role;
     let parts = (functions.as_ref(), telemetry, (&access, &audit));
     let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, parts)?;
+    let started = Started {
+        gateway: look.clone(),
+        http: look.local_addr(),
+        api: api.local_addr()?,
+        scheme: scheme(tls.is_some()),
+        metrics: Arc::clone(&seams.metrics),
+    };
     let front = ApiRouter::new(view.clone(), relay, seams);
     later.management.connect(&front);
     let followed = Followed { tls: port_tls(tls.as_ref()), rules };
@@ -217,6 +218,7 @@ fn gateway_config(
         functions: Arc::clone(&later.functions),
         data_plane: settings.data_plane.clone(),
         payloads: server.payloads.clone(),
+        calls: settings.calls,
         principal_limits: server.principal_limits,
         ..berth_mesh::Config::new(server.http)
     }

@@ -116,7 +116,8 @@ async fn run(parts: Parts, stop: CancellationToken) -> Result<(), Failure> {
             // The term of a node that leaves ends with its API: another node goes on.
             let stop = stop.clone();
             controllers.spawn(async move {
-                decide(*parts, stop).await;
+                // Boxed: the future of a leader is large.
+                Box::pin(decide(*parts, stop)).await;
                 Ok(())
             });
         }

@@ -133,7 +133,7 @@ impl CommandKind {
 }
 
 /// The size of a plan's result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Deployments that were planned for; `None`: all.
     pub considered: Option<usize>,
@@ -141,6 +141,8 @@ pub struct Tally {
     pub records: usize,
     /// Replicas that left to make room.
     pub evictions: usize,
+    /// Time since the last use of each of them.
+    pub ages: Vec<Duration>,
     /// Routes that changed.
     pub routes: usize,
 }

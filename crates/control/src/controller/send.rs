@@ -35,6 +35,11 @@ impl Controller {
             },
             records: planned.records.len(),
             evictions: planned.events.iter().filter(|event| event.reason == "Evicted").count(),
+            ages: planned
+                .evicted
+                .iter()
+                .filter_map(|evicted| Some(planned.at.since(self.world.last_used(evicted.revision.deployment())?)))
+                .collect(),
             routes: planned.routes.len(),
         }));
         let Planned { mut assignments, routes, withdrawn, gone, readiness, events, wake_at, .. } = planned;

@@ -69,7 +69,7 @@ impl Driver {
                     );
                 }
                 Effect::Planned(tally) => {
-                    self.metrics.evicted(tally.evictions);
+                    self.metrics.evicted(tally.evictions, &tally.ages);
                     self.cycles += 1;
                     let cycle_number = self.cycles;
                     // A plan is one call of a function: both lines can be written when it has returned.

@@ -43,7 +43,7 @@ pub(crate) enum ReplyBody {
     Stream(Messages),
     /// A stream that ends with the right of its caller.
     Watched(Box<Watched>),
-    /// One that payload processors see.
+    /// One that somebody watches.
     Tapped(Box<Tapped>),
 }
 

@@ -1,4 +1,4 @@
-//! The body of an answer that a payload processor sees.
+//! The body of an answer that somebody watches: payload processors, or the counts of calls.
 
 use std::{
     pin::Pin,
@@ -10,19 +10,19 @@ use http::Response;
 use http_body::{Body as _, Frame, SizeHint};
 use tonic::Status;
 
-use crate::{body::reply::ReplyBody, payload::ResponseTap};
+use crate::{body::reply::ReplyBody, watch::Watch};
 
 /// A body, and who sees it.
 pub(crate) struct Tapped {
     pub(super) inner: ReplyBody,
-    tap: ResponseTap,
+    watch: Box<dyn Watch>,
 }
 
-/// The same answer; `tap` sees it.
-pub(crate) fn tapped(response: Response<ReplyBody>, mut tap: ResponseTap) -> Response<ReplyBody> {
+/// The same answer; `watch` sees it.
+pub(crate) fn tapped(response: Response<ReplyBody>, mut watch: Box<dyn Watch>) -> Response<ReplyBody> {
     let (head, inner) = response.into_parts();
-    tap.head(&head);
-    Response::from_parts(head, ReplyBody::Tapped(Box::new(Tapped { inner, tap })))
+    watch.head(&head);
+    Response::from_parts(head, ReplyBody::Tapped(Box::new(Tapped { inner, watch })))
 }
 
 impl Tapped {
@@ -32,13 +32,13 @@ impl Tapped {
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(piece) = frame.data_ref() {
-                    self.tap.piece(piece);
+                    self.watch.piece(piece);
                 } else if let Some(trailers) = frame.trailers_ref() {
-                    self.tap.status(trailers);
+                    self.watch.trailers(trailers);
                 }
             }
-            Some(Err(status)) => self.tap.failed(status.code()),
-            None => self.tap.end(),
+            Some(Err(status)) => self.watch.failed(status.code()),
+            None => self.watch.end(),
         }
         Poll::Ready(frame)
     }
@@ -56,7 +56,7 @@ impl Drop for Tapped {
     fn drop(&mut self) {
         // Nobody asks a body for more that says to be at its end.
         if self.inner.is_end_stream() {
-            self.tap.end();
+            self.watch.end();
         }
     }
 }

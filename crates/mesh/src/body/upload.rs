@@ -79,6 +79,8 @@ pub(crate) struct Upload {
     bounds: Bounds,
     /// Payload processors that have not seen it.
     tap: Option<RequestTap>,
+    /// Bytes of it, once it was read whole.
+    length: usize,
 }
 
 /// The bounds of one upload.
@@ -128,19 +130,19 @@ enum State {
 
 impl Upload {
     pub(crate) fn new(body: Incoming, bounds: Bounds) -> Self {
-        Self { state: State::Untouched(body), bounds, tap: None }
+        Self { state: State::Untouched(body), bounds, tap: None, length: 0 }
     }
 
     /// One whose first bytes have been read.
     pub(crate) fn begun(first: Bytes, body: Incoming, bounds: Bounds) -> Self {
         let mut streaming = Streaming::new(body, bounds.clone());
         streaming.begin_with(first);
-        Self { state: State::Streaming(Arc::new(Mutex::new(streaming))), bounds, tap: None }
+        Self { state: State::Streaming(Arc::new(Mutex::new(streaming))), bounds, tap: None, length: 0 }
     }
 
     /// One that is here already.
     pub(crate) fn whole(body: Bytes, bounds: Bounds) -> Self {
-        Self { state: State::Whole(body), bounds, tap: None }
+        Self { state: State::Whole(body), bounds, tap: None, length: 0 }
     }
 
     /// Has payload processors see it.
@@ -186,6 +188,7 @@ impl Upload {
             }
             State::Spent => return Err(unrepeatable()),
         };
+        self.length = bytes.len();
         if self.bounds.room.is_some() {
             self.state = State::Whole(bytes.clone());
         }
@@ -281,7 +284,7 @@ impl Upload {
         match &self.state {
             State::Whole(bytes) => bytes.len(),
             State::Streaming(shared) => lock(shared).total,
-            State::Untouched(_) | State::Spent => 0,
+            State::Untouched(_) | State::Spent => self.length,
         }
     }
 

@@ -15,6 +15,7 @@ use crate::{
         reply::ReplyBody,
         upload::{Bounds, Upload},
     },
+    calls::{self, Calls},
     deployment::{DeploymentState, Leased},
     endpoint::{
         InFlight,
@@ -120,6 +121,11 @@ impl Admitted<'_> {
     /// The payload processors; `None`: there are none.
     pub(super) fn payloads(&self) -> Option<&Payloads> {
         self.context.stack.payloads.as_deref()
+    }
+
+    /// Begins to count it.
+    pub(super) fn counting(&self, calls: &Arc<Calls>, head: &Parts) -> calls::Call {
+        calls.begin(&self.context.entry.name, self.via.as_ref().map(|via| &via.alias.name), head, self.started)
     }
 
     /// The tap for processors that ask for this request; `None`: none does.
@@ -293,6 +299,10 @@ impl Runner for Admitted<'_> {
         if let Some(status) = tonic::Status::from_header_map(head) {
             self.outcome = Outcome::of_grpc(&status);
         }
+    }
+
+    fn calls(&self) -> Option<&Arc<Calls>> {
+        self.context.stack.calls.as_ref()
     }
 
     fn permit(&mut self) -> Option<Permit> {

@@ -14,6 +14,7 @@ use http::{Response, request::Parts};
 
 use crate::{
     body::{reply::ReplyBody, tapped::tapped, upload::Upload},
+    calls::Call,
     deployment::DeploymentState,
     endpoint::target::NextTarget,
     forward::{
@@ -23,7 +24,9 @@ use crate::{
         retry_state::RetryState,
         runner::{LocalOutcome, Runner},
     },
+    payload::Tap,
     stack::Stack,
+    watch::Watch as _,
 };
 
 /// A wire form of requests: runs one on a replica of this process, and says how it goes to another node.
@@ -55,22 +58,54 @@ pub(crate) trait Codec: Send {
     }
 }
 
-/// Runs a request where it can be run, and has payload processors see it.
+/// Runs a request where it can be run.
 pub(crate) async fn run<C: Codec>(
     admitted: &mut Admitted<'_>,
     codec: &mut C,
     upload: &mut Upload,
 ) -> Result<C::Answer, Failure> {
-    let Some(tap) = admitted.payloads().and_then(|payloads| admitted.tap(payloads, codec.came()?)) else {
+    let tap = admitted.payloads().and_then(|payloads| admitted.tap(payloads, codec.came()?));
+    let call = admitted.calls().and_then(|calls| Some(admitted.counting(calls, codec.came()?)));
+    if tap.is_none() && call.is_none() {
         return carry(admitted, codec, upload).await;
-    };
-    let (request, mut response) = tap.split();
-    upload.tap(request);
-    // Boxed: requests that nobody sees do not pay for a second copy of the loop's state.
-    match Box::pin(carry(admitted, codec, upload)).await {
-        Ok(answer) => Ok(C::with(answer, |answer| tapped(answer, response))),
+    }
+    // Boxed: requests that nobody watches do not pay for a second copy of the loop's state.
+    Box::pin(watched(admitted, codec, upload, (tap, call))).await
+}
+
+/// Runs a request that somebody watches.
+async fn watched<C: Codec>(
+    admitted: &mut Admitted<'_>,
+    codec: &mut C,
+    upload: &mut Upload,
+    (tap, mut call): (Option<Tap>, Option<Call>),
+) -> Result<C::Answer, Failure> {
+    let mut payload = tap.map(|tap| {
+        let (request, response) = tap.split();
+        upload.tap(request);
+        response
+    });
+    let answer = carry(admitted, codec, upload).await;
+    if let Some(call) = &mut call {
+        call.received(upload.received());
+    }
+    match answer {
+        Ok(answer) => Ok(C::with(answer, |mut answer| {
+            if let Some(payload) = payload {
+                answer = tapped(answer, Box::new(payload));
+            }
+            match call {
+                Some(call) => tapped(answer, Box::new(call)),
+                None => answer,
+            }
+        })),
         Err(failure) => {
-            response.failed(failure.code());
+            if let Some(payload) = &mut payload {
+                payload.failed(failure.code());
+            }
+            if let Some(call) = &mut call {
+                call.failed(failure.code());
+            }
             Err(failure)
         }
     }

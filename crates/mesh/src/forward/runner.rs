@@ -6,9 +6,11 @@ use std::{
 };
 
 use berth_spec::{InferError, InferRequest, InferResponse, Signature};
+use berth_wire::status::grpc_code;
 use bytes::Bytes;
 use http::{HeaderMap, Response, request::Parts};
 use tokio::time::Instant;
+use tonic::Code;
 
 use crate::{
     admission::Permit,
@@ -17,10 +19,13 @@ use crate::{
         reply::ReplyBody,
         upload::{Upload, unrepeatable},
     },
+    calls::Calls,
     deployment::DeploymentState,
     exchange,
     local::{Lease, Model},
     not_run::NotRun,
+    oip::grpc::methods::INFER,
+    watch::status,
 };
 
 /// The end of a run on a replica of this process.
@@ -74,6 +79,9 @@ pub(crate) trait Runner: Send + Sync {
     /// Notes that the request ends with this head of an answer of the model's own.
     fn began(&mut self, head: &HeaderMap);
 
+    /// The counts of calls; `None`: they are not wanted.
+    fn calls(&self) -> Option<&Arc<Calls>>;
+
     /// The permit of the request, for what outlives it.
     fn permit(&mut self) -> Option<Permit>;
 
@@ -102,14 +110,23 @@ pub(crate) trait Runner: Send + Sync {
                 LocalOutcome::Moved(why) => return Ok(LocalOutcome::Moved(why)),
             };
             let (id, deadline) = (request.id.take(), self.deadline().into_std());
-            let answered = self.answered(held.lease.model().infer(request, deadline)).await?;
-            Ok(answered.map(|outputs| InferResponse {
+            let began = Instant::now();
+            let answered = self.answered(held.lease.model().infer(request, deadline)).await;
+            self.ran((INFER, true), &held, began, outcome(&answered));
+            Ok(answered?.map(|outputs| InferResponse {
                 model_name: self.model_name(),
                 model_version: held.version,
                 id,
                 parameters: Default::default(),
                 outputs,
             }))
+        }
+    }
+
+    /// Counts what the model did for a call; `None`: nothing.
+    fn ran(&self, method: (&str, bool), held: &Held, began: Instant, code: Option<Code>) {
+        if let (Some(calls), Some(code)) = (self.calls(), code) {
+            calls.ran(held.lease.replica().revision().deployment().as_str(), method, code, began.elapsed());
         }
     }
 
@@ -121,7 +138,10 @@ pub(crate) trait Runner: Send + Sync {
                 LocalOutcome::Moved(why) => return Ok(LocalOutcome::Moved(why)),
             };
             let deadline = self.deadline().into_std();
-            self.answered(held.lease.model().call(body, deadline)).await
+            let began = Instant::now();
+            let answered = self.answered(held.lease.model().call(body, deadline)).await;
+            self.ran((CALL, false), &held, began, outcome(&answered));
+            answered
         }
     }
 
@@ -139,7 +159,16 @@ pub(crate) trait Runner: Send + Sync {
             let deadline = self.deadline();
             let Some(body) = upload.again() else { return Err(self.failed(unrepeatable())) };
             let parts = exchange::with_deadline(parts, deadline.into_std());
-            Ok(match self.answered(held.lease.model().exchange(parts, body)).await? {
+            let (began, path) = (Instant::now(), self.calls().map(|_| parts.uri.path().to_owned()));
+            let answered = self.answered(held.lease.model().exchange(parts, body)).await;
+            if let Some(path) = path {
+                let code = match &answered {
+                    Ok(LocalOutcome::Answered(response)) => Some(status(response.headers()).unwrap_or(Code::Ok)),
+                    other => outcome(other),
+                };
+                self.ran((&path, true), &held, began, code);
+            }
+            Ok(match answered? {
                 LocalOutcome::Moved(why) => LocalOutcome::Moved(why),
                 LocalOutcome::Answered(response) => {
                     self.began(response.headers());
@@ -147,6 +176,18 @@ pub(crate) trait Runner: Send + Sync {
                 }
             })
         }
+    }
+}
+
+/// The method of a model's own JSON in the counts of calls.
+const CALL: &str = "call";
+
+/// The status of a run; `None`: nothing was run.
+fn outcome<T>(answered: &Result<LocalOutcome<T>, InferError>) -> Option<Code> {
+    match answered {
+        Ok(LocalOutcome::Answered(_)) => Some(Code::Ok),
+        Ok(LocalOutcome::Moved(_)) => None,
+        Err(error) => Some(grpc_code(error.class())),
     }
 }
 

@@ -29,6 +29,7 @@ use crate::{
         reply::ReplyBody,
         upload::{Bounds, Upload},
     },
+    calls::Calls,
     config::{Limits, SpanHook},
     forward::{
         buffered::{Failure, boxed},
@@ -74,6 +75,7 @@ struct Inner {
     admission: Arc<Admission>,
     served: Arc<Served>,
     spans: Option<SpanHook>,
+    calls: Option<Arc<Calls>>,
 }
 
 /// The part of a request's head that nodes say to each other.
@@ -122,9 +124,9 @@ impl PeerService {
         replicas: Arc<LocalReplicas>,
         (limits, memory): (Limits, Arc<RequestMemory>),
         (admission, served): (Arc<Admission>, Arc<Served>),
-        spans: Option<SpanHook>,
+        (spans, calls): (Option<SpanHook>, Option<Arc<Calls>>),
     ) -> Self {
-        Self(Arc::new(Inner { replicas, limits, memory, admission, served, spans }))
+        Self(Arc::new(Inner { replicas, limits, memory, admission, served, spans, calls }))
     }
 
     /// Answers one request of the peer port: those under `/v2/` and `/inference.GRPCInferenceService/`.
@@ -295,6 +297,10 @@ impl Runner for PeerRun<'_> {
     }
 
     fn began(&mut self, _: &HeaderMap) {}
+
+    fn calls(&self) -> Option<&Arc<Calls>> {
+        self.service.calls.as_ref()
+    }
 
     fn permit(&mut self) -> Option<Permit> {
         self.permit.take()

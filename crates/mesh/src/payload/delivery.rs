@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Payload, Processor,
-    post::{code, document},
+    post::document,
     processor::Destination,
     queue::{Counted, Waiting},
 };
-use crate::offload;
+use crate::{offload, watch::name_of};
 
 /// Payloads that are posted to one service at a time.
 const AT_ONCE: usize = 8;
@@ -96,7 +96,7 @@ fn log(payload: &Payload) {
         alias = payload.alias.as_deref(),
         method = &*payload.method,
         kind = if payload.code.is_some() { "response" } else { "request" },
-        status = payload.code.map(code),
+        status = payload.code.map(name_of),
         bytes = payload.length(),
         "payload"
     );

@@ -8,9 +8,9 @@ use base64::{
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose},
 };
 use serde::Serialize;
-use tonic::Code;
 
 use super::Payload;
+use crate::watch::name_of;
 
 /// Reads base64 as gRPC's clients write it: with padding or without.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
@@ -51,33 +51,10 @@ pub(super) fn document(payload: &Payload) -> Vec<u8> {
             several => general_purpose::STANDARD.encode(several.concat()),
         },
         kind: if payload.code.is_some() { "response" } else { "request" },
-        status: payload.code.map_or("", code),
+        status: payload.code.map_or("", name_of),
         metadata,
     };
     serde_json::to_vec(&document).expect("a struct of strings")
-}
-
-/// The name of a status, as gRPC's own pages write it.
-pub(super) const fn code(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
 }
 
 #[cfg(test)]
@@ -86,6 +63,7 @@ mod tests {
     use bytes::Bytes;
     use http::{HeaderMap, HeaderValue};
     use serde_json::{Value, json};
+    use tonic::Code;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use berth_wire::request_id::RequestId;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, header};
+use http::HeaderMap;
 use tonic::Code;
 
 use super::{
@@ -17,6 +17,7 @@ use super::{
     collector::{Collected, Collector},
     queue::Queue,
 };
+use crate::watch::{Watch, code_of, is_grpc, status};
 
 /// The form of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +30,7 @@ pub(super) enum Kind {
 
 impl Kind {
     fn of(headers: &HeaderMap) -> Self {
-        let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-        if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) { Self::Messages } else { Self::Whole }
+        if is_grpc(headers) { Self::Messages } else { Self::Whole }
     }
 }
 
@@ -142,42 +142,37 @@ pub(crate) struct ResponseTap {
     code: Option<Code>,
 }
 
-impl ResponseTap {
-    /// The head of the answer.
-    pub(crate) fn head(&mut self, head: &http::response::Parts) {
+impl Watch for ResponseTap {
+    fn head(&mut self, head: &http::response::Parts) {
         let kind = Kind::of(&head.headers);
         self.collector = Collector::new(kind, self.exchange.as_ref().map_or(0, |exchange| exchange.most()));
         self.metadata.clone_from(&head.headers);
-        match kind {
-            Kind::Messages => self.status(&head.headers),
-            Kind::Whole => self.code = Some(code_of(head.status)),
-        }
+        self.code = match kind {
+            Kind::Messages => status(&head.headers),
+            Kind::Whole => Some(code_of(head.status)),
+        };
     }
 
-    /// A piece of the body.
-    pub(crate) fn piece(&mut self, piece: &Bytes) {
+    fn piece(&mut self, piece: &Bytes) {
         self.collector.add(piece);
     }
 
-    /// Trailers, or a head, that may hold the status.
-    pub(crate) fn status(&mut self, headers: &HeaderMap) {
-        if let Some(status) = tonic::Status::from_header_map(headers) {
-            self.code = Some(status.code());
-        }
+    fn trailers(&mut self, trailers: &HeaderMap) {
+        self.code = status(trailers).or(self.code);
     }
 
-    /// The answer is at its end.
-    pub(crate) fn end(&mut self) {
-        self.code.get_or_insert(Code::Ok);
-        self.tell();
-    }
-
-    /// There is no answer but this status.
-    pub(crate) fn failed(&mut self, code: Code) {
+    fn failed(&mut self, code: Code) {
         self.code = Some(code);
         self.tell();
     }
 
+    fn end(&mut self) {
+        self.code.get_or_insert(Code::Ok);
+        self.tell();
+    }
+}
+
+impl ResponseTap {
     fn tell(&mut self) {
         if let Some(exchange) = self.exchange.take() {
             let code = self.code.unwrap_or(Code::Cancelled);
@@ -192,21 +187,5 @@ impl Drop for ResponseTap {
             self.code = Some(Code::Cancelled);
         }
         self.tell();
-    }
-}
-
-/// The gRPC status for one of HTTP.
-fn code_of(status: http::StatusCode) -> Code {
-    match status.as_u16() {
-        200..400 => Code::Ok,
-        401 => Code::Unauthenticated,
-        403 => Code::PermissionDenied,
-        404 => Code::NotFound,
-        413 | 429 => Code::ResourceExhausted,
-        400..=499 => Code::InvalidArgument,
-        501 => Code::Unimplemented,
-        502 | 503 => Code::Unavailable,
-        504 => Code::DeadlineExceeded,
-        _ => Code::Internal,
     }
 }

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 
 /// From the bottom to the top.
-const LAYERS: [&str; 43] = [
+const LAYERS: [&str; 45] = [
     "not_run",
     "rendezvous",
     "wire_field",
+    "watch",
+    "calls",
     "disclosure",
     "trail",
     "data_plane",

@@ -79,6 +79,7 @@ impl EffectRunner {
                     );
                 }
                 Some(Residency::Ready(ready)) => {
+                    self.metrics().model_bytes.observe(ready.memory.0 as f64);
                     let phases = &ready.phases;
                     self.metrics().phase("queued", phases.queued_ms);
                     self.metrics().phase("fetch", phases.fetch_ms);

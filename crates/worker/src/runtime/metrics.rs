@@ -90,6 +90,31 @@ pub struct Families {
     inner: Arc<Inner>,
 }
 
+/// Numbers of model servers beside the built-in runtimes, all together.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerMetrics {
+    /// Time that a server took to say how large a model is.
+    pub(crate) sizing: Histogram,
+    /// Models that a server did not unload when it was told to.
+    pub(crate) stuck: Counter,
+    /// Attempts to unload that failed.
+    pub(crate) failed_unloads: Counter,
+}
+
+impl ServerMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let metrics =
+            Self { sizing: Histogram::new(exponential_buckets(1e-4, 2.5, 15)), stuck: Counter::default(), failed_unloads: Counter::default() };
+        let help = "Asking a model server how large a model is that it has loaded";
+        registry.register_with_unit("berth_server_sizing", help, Unit::Seconds, metrics.sizing.clone());
+        let help = "Models that a model server did not unload at the first attempt";
+        registry.register("berth_server_unloads_stuck", help, metrics.stuck.clone());
+        let help = "Attempts to have a model server unload a model that failed";
+        registry.register("berth_server_unload_failures", help, metrics.failed_unloads.clone());
+        metrics
+    }
+}
+
 struct Inner {
     requests: Family<ModelLabel, Counter>,
     errors: Family<ErrorLabel, Counter>,
@@ -100,6 +125,7 @@ struct Inner {
     broken_answers: Family<ModelLabel, Counter>,
     memory: Family<ModelLabel, Gauge>,
     egress: Family<EgressLabel, Counter>,
+    servers: ServerMetrics,
     /// Handles that are in use. Two revisions of one deployment share theirs.
     used: Mutex<HashMap<DeploymentName, Weak<ModelMetrics>>>,
 }
@@ -127,6 +153,7 @@ impl Families {
             broken_answers: Family::default(),
             memory: Family::default(),
             egress: Family::default(),
+            servers: ServerMetrics::register(registry),
             used: Mutex::default(),
         };
         registry.register("worker_inference_requests", "Requests to a model", inner.requests.clone());
@@ -166,6 +193,11 @@ impl Families {
             inner.egress.clone(),
         );
         Self { inner: Arc::new(inner) }
+    }
+
+    /// The numbers of model servers.
+    pub(crate) fn servers(&self) -> &ServerMetrics {
+        &self.inner.servers
     }
 
     /// The handles of a deployment; they disappear from the registry with the last clone of the `Arc`.

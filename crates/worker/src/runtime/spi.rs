@@ -68,7 +68,7 @@ pub use self::{
     program::Program,
     settings::{InFlight, Protocol, Reserve, START, Settings},
 };
-use super::{LoadError, LoadRequest, Loaded, LoadedModel as _, Runtime, metrics::Families};
+use super::{LoadError, LoadRequest, Loaded, LoadedModel as _, Runtime, metrics::{Families, ServerMetrics}};
 use crate::artifacts::Source;
 
 /// The interval at which a runtime that starts is asked for its state.
@@ -138,6 +138,7 @@ struct Process {
     wraps_unavailable: bool,
     loading: Semaphore,
     threads: Threads,
+    metrics: ServerMetrics,
     /// Ends after everything else.
     _program: Option<Supervisor>,
 }
@@ -202,6 +203,7 @@ impl SpiRuntime {
             _program: program,
             limits,
             threads,
+            metrics: families.servers().clone(),
         };
         Ok(Self { settings, process: Arc::new(process), families })
     }
@@ -245,7 +247,12 @@ impl SpiRuntime {
         let told = Some(answer.size_in_bytes).filter(|size| *size > 0);
         let size = match told {
             Some(size) => Some(size),
-            None => process.control.size(&asked.model_id).await,
+            None => {
+                let began = Instant::now();
+                let size = process.control.size(&asked.model_id).await;
+                process.metrics.sizing.observe(began.elapsed().as_secs_f64());
+                size
+            }
         };
         let memory = ByteSize(size.unwrap_or(expected));
         process.room.measured(&asked.model_id, memory.0);
@@ -416,6 +423,10 @@ impl Process {
             let (mut pause, longest) = AGAIN;
             let mut done = Some(done);
             while let Err(status) = process.control.unload(&id).await {
+                process.metrics.failed_unloads.inc();
+                if done.is_some() {
+                    process.metrics.stuck.inc();
+                }
                 tracing::warn!(
                     event = "runtime_unload_failed",
                     runtime = process.name,
