@@ -111,7 +111,9 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
     let folder = tempfile::Builder::new().prefix("berth-modelmesh-").tempdir()?;
     if let Some(settings) = environment.metrics {
         metrics::start(settings, environment.tls.as_ref(), folder.path(), Arc::clone(&told)).map_err(|error| {
-            Failure::Failed(format!("cannot serve metrics: {error}; MM_METRICS=prometheus:port=PORT takes another port"))
+            Failure::Failed(format!(
+                "cannot serve metrics: {error}; MM_METRICS=prometheus:port=PORT takes another port"
+            ))
         })?;
     }
     let prefix = format!("{}/{}/berth", environment.prefix, environment.service);

@@ -34,9 +34,8 @@ const OTHER: &str = "other";
 const PREFIX: usize = 5;
 
 /// ModelMesh's bounds for times, in milliseconds.
-const MILLIS: [f64; 19] = [
-    0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 75.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 10e3, 20e3, 60e3, 120e3, 300e3,
-];
+const MILLIS: [f64; 19] =
+    [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 75.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 10e3, 20e3, 60e3, 120e3, 300e3];
 
 /// The form of the labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -184,7 +183,8 @@ impl Call {
         if std::mem::replace(&mut self.counted, true) {
             return;
         }
-        let model = self.model.as_ref().map(|(model, alias)| (model.as_str(), alias.as_ref().map_or("", |a| a.as_str())));
+        let model =
+            self.model.as_ref().map(|(model, alias)| (model.as_str(), alias.as_ref().map_or("", |a| a.as_str())));
         let labels = labels(&self.method, code, model);
         let payload = |bytes: usize| if self.framed { bytes.saturating_sub(PREFIX) } else { bytes };
         self.calls.api.get_or_create(&labels).observe(self.started.elapsed().as_secs_f64() * 1e3);
@@ -241,7 +241,8 @@ mod tests {
     fn calls_are_told_as_modelmeshs_own_test_reads_them() {
         let per_model = Settings { per_model: true, ..Settings::default() };
         let text = told(per_model, |calls| {
-            let head = http::Request::post("/mmesh.ExamplePredictor/predict").header("content-type", "application/grpc");
+            let head =
+                http::Request::post("/mmesh.ExamplePredictor/predict").header("content-type", "application/grpc");
             let (head, ()) = head.body(()).expect("a head").into_parts();
             let model: DeploymentName = "myModel".parse().expect("a name");
             let mut call = calls.begin(&model, None, &head, Instant::now());

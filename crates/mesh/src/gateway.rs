@@ -132,7 +132,8 @@ pub fn build(
     };
     registry.register_collector(Box::new(exporter));
     let places = Pool::new(limits.parked as usize, (limits.parked / RESERVE) as usize, shape);
-    let parking = Parking { replicas: Arc::clone(&replicas), demand: Arc::clone(&demand), places, calls: calls.clone() };
+    let parking =
+        Parking { replicas: Arc::clone(&replicas), demand: Arc::clone(&demand), places, calls: calls.clone() };
     let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
     let resolver = Resolver { me, replicas: Arc::clone(&replicas), remotes };
     let applier = Applier::new(Arc::clone(&routes), resolver);

@@ -18,8 +18,8 @@
 //!
 //! Read in this order: [`local`] is the seam to the worker, [`config`] the bounds, then the way of a request downwards.
 
-pub mod config;
 pub mod calls;
+pub mod config;
 pub mod data_plane;
 pub mod exchange;
 pub mod local;

@@ -69,7 +69,10 @@ mod tests {
         assert_eq!(of("prometheus"), Ok(Some(plain)));
         let calls = berth_mesh::calls::Settings { full_names: true, per_model: true };
         let all = Settings { port: 9, tls: false, calls };
-        assert_eq!(of("prometheus:port=9;scheme=http;fq_names=true;per_model_metrics=true;mem_detail=all"), Ok(Some(all)));
+        assert_eq!(
+            of("prometheus:port=9;scheme=http;fq_names=true;per_model_metrics=true;mem_detail=all"),
+            Ok(Some(all))
+        );
         assert_eq!((of("disabled"), read(None)), (Ok(None), Ok((None, None))));
         assert!(read(Some("statsd:port=8126")).is_ok_and(|(settings, said)| settings.is_none() && said.is_some()));
         for wrong in ["graphite", "prometheus:port=x", "prometheus:scheme=ftp", "prometheus:x=y", "prometheus:port"] {

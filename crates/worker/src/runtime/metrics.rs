@@ -103,8 +103,11 @@ pub(crate) struct ServerMetrics {
 
 impl ServerMetrics {
     fn register(registry: &mut Registry) -> Self {
-        let metrics =
-            Self { sizing: Histogram::new(exponential_buckets(1e-4, 2.5, 15)), stuck: Counter::default(), failed_unloads: Counter::default() };
+        let metrics = Self {
+            sizing: Histogram::new(exponential_buckets(1e-4, 2.5, 15)),
+            stuck: Counter::default(),
+            failed_unloads: Counter::default(),
+        };
         let help = "Asking a model server how large a model is that it has loaded";
         registry.register_with_unit("berth_server_sizing", help, Unit::Seconds, metrics.sizing.clone());
         let help = "Models that a model server did not unload at the first attempt";

@@ -68,7 +68,10 @@ pub use self::{
     program::Program,
     settings::{InFlight, Protocol, Reserve, START, Settings},
 };
-use super::{LoadError, LoadRequest, Loaded, LoadedModel as _, Runtime, metrics::{Families, ServerMetrics}};
+use super::{
+    LoadError, LoadRequest, Loaded, LoadedModel as _, Runtime,
+    metrics::{Families, ServerMetrics},
+};
 use crate::artifacts::Source;
 
 /// The interval at which a runtime that starts is asked for its state.

@@ -35,7 +35,12 @@ const MADE: &str = "metrics-tls";
 pub(in crate::modelmesh) type Source = Arc<OnceLock<MetricsSource>>;
 
 /// Takes the port and answers until the process ends. `tls` is that of the port for clients, `folder` the instance's.
-pub(in crate::modelmesh) fn start(settings: Settings, tls: Option<&Tls>, folder: &Path, source: Source) -> io::Result<()> {
+pub(in crate::modelmesh) fn start(
+    settings: Settings,
+    tls: Option<&Tls>,
+    folder: &Path,
+    source: Source,
+) -> io::Result<()> {
     let certificate = settings.tls.then(|| certificate(tls, folder)).transpose()?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, settings.port))
         .map_err(|error| io::Error::new(error.kind(), format!("port {}: {error}", settings.port)))?;

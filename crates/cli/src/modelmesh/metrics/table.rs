@@ -88,7 +88,11 @@ const COUNTERS: &[(&str, &str, &str)] = &[
 
 /// Gauges of the cluster, told by the instance that leads.
 const CLUSTER: &[(&str, &str, &str)] = &[
-    ("berth_deployments_loaded", "modelmesh_models_loaded_total", "Total number of models with at least one loaded copy"),
+    (
+        "berth_deployments_loaded",
+        "modelmesh_models_loaded_total",
+        "Total number of models with at least one loaded copy",
+    ),
     (
         "system_deployments_failed_count",
         "modelmesh_models_with_failure_total",
@@ -222,7 +226,11 @@ modelmesh_request_size_bytes_sum{method="predict",code="OK"} 20.0
         }
         assert!(!text.contains("models_managed"), "only the leader tells of the cluster");
         let leader = told(&format!("{OWN}berth_leader 1\n"), now);
-        for line in ["modelmesh_models_managed_total 7", "modelmesh_instance_lru_age_seconds 60", "modelmesh_instance_lru_seconds 939"] {
+        for line in [
+            "modelmesh_models_managed_total 7",
+            "modelmesh_instance_lru_age_seconds 60",
+            "modelmesh_instance_lru_seconds 939",
+        ] {
             assert!(leader.lines().any(|told| told == line), "{line}\n{leader}");
         }
     }

@@ -47,7 +47,10 @@ mod tests {
         let text = "# TYPE a histogram\na_bucket{le=\"0.5\",phase=\"load\"} 3\na_sum 1.5\n# EOF\n";
         let read = samples(text);
         let bucket = &read["a_bucket"][0];
-        assert_eq!((bucket.label("le"), bucket.label("phase"), bucket.label("hase")), (Some("0.5"), Some("load"), None));
+        assert_eq!(
+            (bucket.label("le"), bucket.label("phase"), bucket.label("hase")),
+            (Some("0.5"), Some("load"), None)
+        );
         assert_eq!((bucket.value, read["a_sum"][0].value, read.len()), (3.0, 1.5, 2));
     }
 }
