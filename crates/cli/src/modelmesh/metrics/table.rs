@@ -139,7 +139,7 @@ pub(super) fn told(text: &str, now: SystemTime) -> String {
     out
 }
 
-/// What has ModelMesh's names already, with its heads.
+/// Copies the metrics that have ModelMesh's names already, with their heads.
 fn same(text: &str, out: &mut String) {
     for line in text.lines() {
         let name = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE ")).unwrap_or(line);
