@@ -60,7 +60,7 @@ class Instance:
             "MM_PRESTOP_WAIT_PORT": str(self.probe),
             "MM_DATAPLANE_CONFIG": json.dumps({"rpcConfigs": rpcs, "allowOtherRpcs": True}),
             "MM_METRICS": f"prometheus:port={self.metrics};{METRICS.get(name, '')}",
-            "MM_INFO_METRICS": "assistant;deployment=HOSTNAME",
+            "MM_MULTI_PARALLELISM": "4",
             "LL_TERMINATION_MSG_PATH": str(self.termination),
         }
 
@@ -143,7 +143,7 @@ def test_two_instances_started_together_are_one_cluster_and_serve_any_method(ins
         assert one.call("/mmesh.ModelRuntime/unloadModel", b"", ("mm-model-id", "myModel")) == "UNIMPLEMENTED"
         error = one.call(PREDICT, b"x", ("mm-model-id", "myModel"), ("testing", "error=DATA_LOSS:gone"))
         assert error == "DATA_LOSS", "the runtime's own status"
-    warnings = [line for line in first.process.logged_lines() if "MM_INFO_METRICS is not read" in line]
+    warnings = [line for line in first.process.logged_lines() if "MM_MULTI_PARALLELISM is not read" in line]
     assert len(warnings) == 1
 
 

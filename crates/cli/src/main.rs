@@ -19,6 +19,7 @@ mod failure;
 mod files;
 mod management;
 mod modelmesh;
+mod modelmesh_metrics;
 mod node;
 mod oidc;
 mod privacy;

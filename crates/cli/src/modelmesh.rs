@@ -10,7 +10,6 @@
 mod bootstrap;
 mod environment;
 mod etcd;
-mod metrics;
 mod probe;
 mod tls;
 mod type_constraints;
@@ -19,7 +18,7 @@ use std::{
     ffi::OsString,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use berth_mesh::data_plane::DataPlane;
@@ -107,15 +106,7 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
     start_probe(&ports, &standing)
         .map_err(|error| Failure::Failed(format!("cannot listen: {error}; -h takes another port")))?;
 
-    let told = Arc::new(OnceLock::new());
     let folder = tempfile::Builder::new().prefix("berth-modelmesh-").tempdir()?;
-    if let Some(settings) = environment.metrics {
-        metrics::start(settings, environment.tls.as_ref(), folder.path(), Arc::clone(&told)).map_err(|error| {
-            Failure::Failed(format!(
-                "cannot serve metrics: {error}; MM_METRICS=prometheus:port=PORT takes another port"
-            ))
-        })?;
-    }
     let prefix = format!("{}/{}/berth", environment.prefix, environment.service);
     let config = |part: &str| environment.store.config(&format!("{prefix}/{part}")).map_err(Failure::Usage);
     let ip = bootstrap::own_address(&environment.store.endpoints).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -141,7 +132,9 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
     if let Some(cluster) = &mut settings.cluster {
         cluster.etcd = Some(config("cluster")?);
     }
-    settings.calls = environment.metrics.map(|metrics| metrics.calls);
+    if environment.metrics.is_some() {
+        settings.server.modelmesh_metrics = environment.metrics.clone();
+    }
     settings.management = environment.management.clone();
     if !environment.payloads.processors.is_empty() {
         settings.server.payloads = environment.payloads.clone();
@@ -163,7 +156,6 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
         prepare: Some(Box::new(|| {
             let serving: ServingHook = Box::new(move |started| {
                 let _ = ready.gateway.set(started.gateway);
-                let _ = told.set(started.metrics);
             });
             Ok(serving)
         })),

@@ -37,7 +37,6 @@ mod trial;
 
 use std::{net::SocketAddr, time::Duration};
 
-use berth_control::api::MetricsSource;
 use tokio::runtime::Runtime;
 
 use self::{
@@ -67,8 +66,6 @@ pub(crate) struct Started {
     pub(crate) api: SocketAddr,
     /// Scheme of both addresses.
     pub(crate) scheme: &'static str,
-    /// Metrics of the process, as text.
-    pub(crate) metrics: MetricsSource,
 }
 
 /// Called when the parts of a node have started, on the runtime of the data path.

@@ -55,7 +55,7 @@ use self::{
     principals::PrincipalArgs,
     tls::{ClientTls, TlsArgs},
 };
-use crate::failure::Failure;
+use crate::{failure::Failure, modelmesh_metrics};
 
 /// Settings of every server.
 #[derive(Debug, Args)]
@@ -178,6 +178,10 @@ pub(crate) struct ServerArgs {
     /// Log format on standard error
     #[arg(long, value_enum, value_name = "FORM", env = "BERTH_LOG_FORMAT", default_value_t)]
     pub(crate) log_format: LogFormat,
+    /// Serve metrics under ModelMesh's names as well, at the address of --http: prometheus, or
+    /// prometheus:port=2112;scheme=https;fq_names=false;per_model_metrics=false (docs/from-modelmesh.md)
+    #[arg(long, value_name = "SETTING", env = "BERTH_MODELMESH_METRICS")]
+    pub(crate) modelmesh_metrics: Option<modelmesh_metrics::Settings>,
     #[command(flatten)]
     pub(crate) audit: AuditArgs,
     #[command(flatten)]
@@ -265,6 +269,8 @@ pub(crate) struct ServerSettings {
     pub(crate) max_parked: u32,
     /// Payload processors.
     pub(crate) payloads: berth_mesh::payload::Settings,
+    /// The port for metrics under ModelMesh's names; `None`: there is none.
+    pub(crate) modelmesh_metrics: Option<modelmesh_metrics::Settings>,
     /// Limits of principals that have none of their own.
     pub(crate) principal_limits: UseLimits,
     /// Time for requests in flight after the request to stop.
@@ -382,6 +388,7 @@ impl ServerSettings {
             max_requests: args.max_requests.get(),
             max_parked: args.max_parked.get(),
             payloads: args.payloads.settings(),
+            modelmesh_metrics: args.modelmesh_metrics,
             principal_limits: args.principals.limits()?,
             drain_timeout: args.drain_timeout,
             credentials: credentials(),

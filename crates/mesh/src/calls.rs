@@ -22,7 +22,7 @@ use prometheus_client::{
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::watch::{Watch, code_of, is_grpc, name_of, status};
+use crate::watch::{Length, Watch, code_of, is_grpc, name_of, status};
 
 /// The most methods that are told apart: clients choose the names. Others are told together.
 const METHODS: usize = 256;
@@ -49,7 +49,7 @@ pub struct Settings {
 type Labels = Vec<(&'static str, String)>;
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// The counts of all calls.
+/// Counts of all calls.
 #[derive(Debug)]
 pub(crate) struct Calls {
     settings: Settings,
@@ -109,14 +109,14 @@ impl Calls {
             model: self.settings.per_model.then(|| (model.clone(), alias.cloned())),
             framed: is_grpc(&head.headers),
             started,
-            received: 0,
+            received: Length::Known(0),
             sent: 0,
             code: None,
             counted: false,
         }
     }
 
-    /// Counts what a model of this node did for a call.
+    /// Counts a run on a model of this node.
     pub(crate) fn ran(&self, model: &str, (path, grpc): (&str, bool), code: Code, took: Duration) {
         let model = self.settings.per_model.then_some((model, ""));
         let labels = labels(&self.method(path, grpc), code, model);
@@ -167,16 +167,16 @@ pub(crate) struct Call {
     /// Its messages have frames, which are not counted.
     framed: bool,
     started: Instant,
-    received: usize,
+    received: Length,
     sent: usize,
     code: Option<Code>,
     counted: bool,
 }
 
 impl Call {
-    /// Notes the length of the request's body.
-    pub(crate) fn received(&mut self, bytes: usize) {
-        self.received = bytes;
+    /// Takes the length of the request's body.
+    pub(crate) fn receives(&mut self, length: Length) {
+        self.received = length;
     }
 
     fn count(&mut self, code: Code) {
@@ -188,7 +188,7 @@ impl Call {
         let labels = labels(&self.method, code, model);
         let payload = |bytes: usize| if self.framed { bytes.saturating_sub(PREFIX) } else { bytes };
         self.calls.api.get_or_create(&labels).observe(self.started.elapsed().as_secs_f64() * 1e3);
-        self.calls.request.get_or_create(&labels).observe(payload(self.received) as f64);
+        self.calls.request.get_or_create(&labels).observe(payload(self.received.now()) as f64);
         if code == Code::Ok {
             self.calls.response.get_or_create(&labels).observe(payload(self.sent) as f64);
         }
@@ -246,7 +246,7 @@ mod tests {
             let (head, ()) = head.body(()).expect("a head").into_parts();
             let model: DeploymentName = "myModel".parse().expect("a name");
             let mut call = calls.begin(&model, None, &head, Instant::now());
-            call.received(25);
+            call.receives(Length::Known(25));
             call.piece(&Bytes::from_static(&[0; 15]));
             call.end();
             drop(calls.begin(&model, None, &head, Instant::now()));

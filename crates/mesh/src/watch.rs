@@ -1,10 +1,15 @@
-//! Sees an answer pass: for payload processors, and for counts of calls.
+//! The view of a call that passes: for payload processors, and for counts of calls.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, response::Parts};
 use tonic::Code;
 
-/// Sees one answer pass. Dropped before [`end`](Watch::end) or [`failed`](Watch::failed), it saw one that broke off.
+/// A watcher of one answer. Dropped before [`end`](Watch::end) or [`failed`](Watch::failed), it watched one that broke off.
 pub(crate) trait Watch: Send {
     /// The head of the answer.
     fn head(&mut self, head: &Parts);
@@ -20,6 +25,24 @@ pub(crate) trait Watch: Send {
 
     /// The answer is at its end.
     fn end(&mut self);
+}
+
+/// Length of a body.
+#[derive(Debug)]
+pub(crate) enum Length {
+    Known(usize),
+    /// That of a body that is still on its way.
+    Growing(Arc<AtomicUsize>),
+}
+
+impl Length {
+    /// Bytes that came so far.
+    pub(crate) fn now(&self) -> usize {
+        match self {
+            Self::Known(bytes) => *bytes,
+            Self::Growing(bytes) => bytes.load(Relaxed),
+        }
+    }
 }
 
 /// True of the head of a gRPC request or answer.

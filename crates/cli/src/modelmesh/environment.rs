@@ -12,10 +12,10 @@ use berth_worker::runtime::spi::{self, InFlight, Reserve, address::Address};
 
 use super::{
     etcd::KvStore,
-    metrics,
     tls::{self, Tls},
     type_constraints::{self, TypeConstraints},
 };
+use crate::modelmesh_metrics::{self, Info};
 
 /// The port for clients where nobody says.
 const CLIENTS: u16 = 8033;
@@ -46,7 +46,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("MM_CONC_SCALEUP_BANDWIDTH_PCT", "set spec.scaling.targetConcurrency of deployments"),
     ("MM_AUTO_REGISTER_MODELS", "apply manifests, or give a folder of them with --source"),
     ("MM_AUTO_REGISTER_MODEL_PATH", "apply manifests, or give a folder of them with --source"),
-    ("MM_INFO_METRICS", "the control API serves /metrics for Prometheus"),
     ("MM_LOG_EACH_INVOKE", "use --log berth=debug"),
     ("MM_LOG_REQUEST_HEADERS", "traces carry a request's context: use --otlp"),
     ("MM_SEND_DEST_ID", "answers do not say who gave them; traces do: use --otlp"),
@@ -85,7 +84,7 @@ pub(super) struct Environment {
     pub(super) data_plane: Option<String>,
     pub(super) payloads: payload::Settings,
     /// The port for metrics under ModelMesh's names.
-    pub(super) metrics: Option<metrics::Settings>,
+    pub(super) metrics: Option<modelmesh_metrics::Settings>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -121,7 +120,7 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
     let (processors, unread) = processors(text("MM_PAYLOAD_PROCESSORS").unwrap_or_default());
     let mut warnings = warnings(variables);
     warnings.extend(unread);
-    let (metrics, unread) = metrics::read(text("MM_METRICS"))?;
+    let (metrics, unread) = metrics(&text)?;
     warnings.extend(unread);
     let waiting = number("MM_PAYLOAD_PROCESSORS_CAPACITY", payload::Settings::default().waiting as u64)?;
     let waiting = usize::try_from(waiting).unwrap_or(usize::MAX).clamp(1, MOST_PAYLOADS);
@@ -165,6 +164,26 @@ fn processors(list: &str) -> (Vec<Processor>, Vec<String>) {
     (known, unread)
 }
 
+/// The port for metrics, and the warning about what is not there.
+fn metrics<'v>(
+    text: &impl Fn(&str) -> Option<&'v str>,
+) -> Result<(Option<modelmesh_metrics::Settings>, Option<String>), String> {
+    let Some(said) = text("MM_METRICS") else { return Ok((None, None)) };
+    let kind = said.split(':').next().unwrap_or_default();
+    if kind.eq_ignore_ascii_case("disabled") {
+        return Ok((None, None));
+    }
+    if kind.eq_ignore_ascii_case("statsd") {
+        return Ok((None, Some("MM_METRICS: statsd is not there: give prometheus".to_owned())));
+    }
+    let settings: modelmesh_metrics::Settings = said.parse().map_err(|error| format!("MM_METRICS: {error}"))?;
+    let variable = |name: &str| text(name).map(str::to_owned);
+    let info = text("MM_INFO_METRICS").map(|said| Info::parse(said, variable)).transpose();
+    let info = info.map_err(|error| format!("MM_INFO_METRICS: {error}"))?;
+    // ModelMesh's own port for metrics asks nobody.
+    Ok((Some(modelmesh_metrics::Settings { asks_clients: false, info, ..settings }), None))
+}
+
 /// The labels of the instance: each is there, and has no value of its own.
 fn labels(list: &str) -> impl Iterator<Item = (String, String)> {
     list.split(',').map(str::trim).filter(|label| !label.is_empty()).map(type_constraints::label)
@@ -203,7 +222,8 @@ fn runtime<'v>(
 }
 
 fn warnings(variables: &Variables) -> Vec<String> {
-    const READ: [&str; 29] = [
+    const READ: [&str; 30] = [
+        "MM_INFO_METRICS",
         "MM_METRICS",
         "MM_PAYLOAD_PROCESSORS",
         "MM_PAYLOAD_PROCESSORS_CAPACITY",
@@ -285,12 +305,24 @@ mod tests {
     }
 
     #[test]
+    fn metrics_are_modelmeshs() {
+        let info = ("MM_INFO_METRICS", "info;slot=SLOT");
+        let read = of(&[STORE, ("MM_METRICS", "prometheus:port=9;scheme=http"), info, ("SLOT", "ga")]);
+        let metrics = read.expect("understood").metrics.expect("a port");
+        assert_eq!((metrics.port, metrics.asks_clients, metrics.info.is_some()), (9, false, true));
+        let read = of(&[STORE, ("MM_METRICS", "disabled")]).expect("understood");
+        assert_eq!((read.metrics, read.warnings.len()), (None, 0));
+        let read = of(&[STORE, ("MM_METRICS", "statsd:port=8126")]).expect("understood");
+        assert_eq!((read.metrics, read.warnings.len()), (None, 1));
+    }
+
+    #[test]
     fn what_is_not_read_is_named_once() {
-        let read = of(&[STORE, ("MM_INFO_METRICS", "x;y=z"), ("MM_NEW", "1"), ("MM_ZONE", "")]).expect("understood");
+        let read = of(&[STORE, ("MM_MULTI_PARALLELISM", "4"), ("MM_NEW", "1"), ("MM_ZONE", "")]).expect("understood");
         assert_eq!(
             read.warnings,
             [
-                "MM_INFO_METRICS is not read: the control API serves /metrics for Prometheus",
+                "MM_MULTI_PARALLELISM is not read: calls for several models run all at once",
                 "MM_NEW is not read: Berth has no such setting"
             ]
         );
@@ -307,6 +339,8 @@ mod tests {
             (&[STORE, ("MM_DATAPLANE_CONFIG_PATH", "/nonexistent")], "MM_DATAPLANE_CONFIG_PATH"),
             (&[STORE, ("MM_DATAPLANE_CONFIG_PATH", "/x"), ("MM_DATAPLANE_CONFIG", "{}")], "both"),
             (&[STORE, ("MM_TYPE_CONSTRAINTS", "[]")], "MM_TYPE_CONSTRAINTS"),
+            (&[STORE, ("MM_METRICS", "prometheus:port=x")], "MM_METRICS"),
+            (&[STORE, ("MM_METRICS", "prometheus"), ("MM_INFO_METRICS", "i;a=B")], "B is not set"),
             (&[STORE, ("MM_SCALEUP_RPM_THRESHOLD", "many")], "MM_SCALEUP_RPM_THRESHOLD"),
         ] {
             let error = of(pairs).expect_err(says);

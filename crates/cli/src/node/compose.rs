@@ -42,6 +42,7 @@ use crate::{
     descriptors,
     failure::Failure,
     management::Management,
+    modelmesh_metrics,
     settings::{
         functions,
         tls::{LoadedTls, scheme},
@@ -142,8 +143,10 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         http: look.local_addr(),
         api: api.local_addr()?,
         scheme: scheme(tls.is_some()),
-        metrics: Arc::clone(&seams.metrics),
     };
+    if let Some(metrics) = &settings.server.modelmesh_metrics {
+        modelmesh_metrics::serve(metrics, &settings.server, (Arc::clone(&seams.metrics), Arc::clone(&access)))?;
+    }
     let front = ApiRouter::new(view.clone(), relay, seams);
     later.management.connect(&front);
     let followed = Followed { tls: port_tls(tls.as_ref()), rules };
@@ -218,7 +221,7 @@ fn gateway_config(
         functions: Arc::clone(&later.functions),
         data_plane: settings.data_plane.clone(),
         payloads: server.payloads.clone(),
-        calls: settings.calls,
+        calls: server.modelmesh_metrics.as_ref().map(|metrics| metrics.calls),
         principal_limits: server.principal_limits,
         ..berth_mesh::Config::new(server.http)
     }

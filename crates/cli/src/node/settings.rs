@@ -106,8 +106,6 @@ pub(crate) struct NodeSettings {
     pub(crate) built_in: bool,
     /// The methods of models that may be called; `None`: all.
     pub(crate) data_plane: Option<berth_mesh::data_plane::DataPlane>,
-    /// Counts of calls under ModelMesh's names; `None`: there are none.
-    pub(crate) calls: Option<berth_mesh::calls::Settings>,
     /// Settings of ModelMesh's management API.
     pub(crate) management: berth_modelmesh::Options,
     /// The cluster that it is a node of; `None`: it is alone, with an embedded store.
@@ -245,7 +243,6 @@ impl NodeSettings {
             lame_duck: cluster.lame_duck,
             built_in: true,
             data_plane: None,
-            calls: None,
             management: berth_modelmesh::Options::default(),
             server,
             cluster: Some(ClusterSettings {
@@ -279,7 +276,6 @@ impl NodeSettings {
             lame_duck: Duration::ZERO,
             built_in: true,
             data_plane: None,
-            calls: None,
             management: berth_modelmesh::Options::default(),
             cluster: None,
         })

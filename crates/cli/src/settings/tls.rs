@@ -164,6 +164,11 @@ impl ClientTls {
         Ok(LoadedTls { port: PortTls::load(settings).map_err(told)?, ca })
     }
 
+    /// The same certificate for a port that asks clients for none.
+    pub(crate) fn without_clients(&self) -> Self {
+        Self { clients: ClientAuth::Off, ..self.clone() }
+    }
+
     /// True if clients without a certificate are let in.
     pub(crate) fn admits_all(&self) -> bool {
         !matches!(self.clients, ClientAuth::Required(_))

@@ -38,6 +38,7 @@ use crate::{
     config::Limits,
     oip::grpc::frame::PREFIX,
     payload::RequestTap,
+    watch::Length,
 };
 
 /// The longest pause where there is no bound on it: as long as the longest call.
@@ -281,10 +282,15 @@ impl Upload {
 
     /// Bytes that came so far.
     pub(crate) fn received(&self) -> usize {
+        self.length().now()
+    }
+
+    /// Its length, which may grow on.
+    pub(crate) fn length(&self) -> Length {
         match &self.state {
-            State::Whole(bytes) => bytes.len(),
-            State::Streaming(shared) => lock(shared).total,
-            State::Untouched(_) | State::Spent => self.length,
+            State::Whole(bytes) => Length::Known(bytes.len()),
+            State::Streaming(shared) => Length::Growing(Arc::clone(&lock(shared).total)),
+            State::Untouched(_) | State::Spent => Length::Known(self.length),
         }
     }
 

@@ -87,7 +87,7 @@ async fn watched<C: Codec>(
     });
     let answer = carry(admitted, codec, upload).await;
     if let Some(call) = &mut call {
-        call.received(upload.received());
+        call.receives(upload.length());
     }
     match answer {
         Ok(answer) => Ok(C::with(answer, |mut answer| {

@@ -7,7 +7,10 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     task::{Context, Poll},
 };
 
@@ -32,7 +35,8 @@ pub(super) struct Streaming {
     source: Incoming,
     kept: Vec<Bytes>,
     kept_bytes: usize,
-    pub(super) total: usize,
+    /// Bytes that came so far.
+    pub(super) total: Arc<AtomicUsize>,
     bounds: Bounds,
     /// More came than may be kept.
     let_go: bool,
@@ -53,7 +57,7 @@ impl Streaming {
             source,
             kept: Vec::new(),
             kept_bytes: 0,
-            total: 0,
+            total: Arc::default(),
             bounds,
             let_go: false,
             begun: false,
@@ -77,7 +81,7 @@ impl Streaming {
 
     /// Keeps the piece that was read to see whether it is all: whatever its size, it must be there for the first reader.
     pub(super) fn begin_with(&mut self, first: Bytes) {
-        self.total = first.len();
+        self.total.store(first.len(), Relaxed);
         self.kept_bytes = first.len();
         if let Some(room) = &self.bounds.room {
             room.used.fetch_add(first.len(), Relaxed);
@@ -87,8 +91,8 @@ impl Streaming {
 
     /// Notes a piece that came.
     fn took(&mut self, piece: &Bytes) -> Result<(), InferError> {
-        self.total += piece.len();
-        if self.total > self.bounds.body {
+        let total = self.total.fetch_add(piece.len(), Relaxed) + piece.len();
+        if total > self.bounds.body {
             return Err(InferError::TooLarge(format!(
                 "the request's body is larger than {}",
                 ByteSize(self.bounds.body as u64)

@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text form, read from what the process tells of itself.
+//! Samples of metrics, read from OpenMetrics text.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ impl<'t> Sample<'t> {
         Some(Self { name, labels: labels.strip_suffix('}').unwrap_or(labels), value: value.parse().ok()? })
     }
 
-    /// The value of a label. Those that are asked for hold no quotes.
+    /// The value of a label, which must hold no quotes.
     pub(super) fn label(&self, name: &str) -> Option<&'t str> {
         self.labels.match_indices(name).find_map(|(at, _)| {
             let begins = at == 0 || self.labels[..at].ends_with(',');

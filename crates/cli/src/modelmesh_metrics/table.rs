@@ -14,7 +14,7 @@ const MILLIS: f64 = 1e3;
 /// The beginning of the names that are ModelMesh's already.
 const SAME: &str = "modelmesh_";
 
-/// A histogram: the name here, the samples that count, the unit, and the name and help there.
+/// A histogram: Berth's name, the phase whose samples count, the factor between units, and ModelMesh's name and help.
 struct Histogram {
     from: &'static str,
     phase: Option<&'static str>,
@@ -75,7 +75,7 @@ const HISTOGRAMS: &[Histogram] = &[
     },
 ];
 
-/// Counters: the name here, the name and help there.
+/// Counters: Berth's name, and ModelMesh's name and help.
 const COUNTERS: &[(&str, &str, &str)] = &[
     ("worker_models_load_failures_total", "modelmesh_loadmodel_failure", "Model load failures"),
     (
@@ -86,7 +86,7 @@ const COUNTERS: &[(&str, &str, &str)] = &[
     ("berth_server_unload_failures_total", "modelmesh_unloadmodel_attempt_failure", "Unload model attempt failures"),
 ];
 
-/// Gauges of the cluster, told by the instance that leads.
+/// Gauges of the cluster; only the leader has them.
 const CLUSTER: &[(&str, &str, &str)] = &[
     (
         "berth_deployments_loaded",
@@ -101,8 +101,8 @@ const CLUSTER: &[(&str, &str, &str)] = &[
     ("system_deployments_total_count", "modelmesh_models_managed_total", "Total number of models managed"),
 ];
 
-/// The whole text under ModelMesh's names. `text` is what the process tells of itself.
-pub(super) fn told(text: &str, now: SystemTime) -> String {
+/// The metrics under ModelMesh's names. `text` has the process's own.
+pub(super) fn translated(text: &str, now: SystemTime) -> String {
     let samples = samples(text);
     let sum = |name: &str| samples.get(name).map_or(0.0, |all| all.iter().map(|sample| sample.value).sum());
     let mut out = String::with_capacity(text.len() / 2);
@@ -117,7 +117,7 @@ pub(super) fn told(text: &str, now: SystemTime) -> String {
         for (from, to, help) in CLUSTER {
             single(&mut out, (to, help, "gauge"), sum(from));
         }
-        // The age is the cluster's, as its dashboards take the largest of all instances.
+        // The cluster's age: dashboards take the largest of all instances.
         let age = sum("berth_lru_age_seconds");
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let help = "Last used age of least recently used model in pod (secs ago)";
@@ -139,7 +139,7 @@ pub(super) fn told(text: &str, now: SystemTime) -> String {
     out
 }
 
-/// Copies the metrics that have ModelMesh's names already, with their heads.
+/// Families that have ModelMesh's names already.
 fn same(text: &str, out: &mut String) {
     for line in text.lines() {
         let name = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE ")).unwrap_or(line);
@@ -209,7 +209,7 @@ modelmesh_request_size_bytes_sum{method="predict",code="OK"} 20.0
     #[test]
     fn values_come_in_modelmeshs_names_and_units() {
         let now = UNIX_EPOCH + Duration::from_secs(1_000);
-        let text = told(OWN, now);
+        let text = translated(OWN, now);
         for line in [
             "modelmesh_loadmodel_milliseconds_sum 1500",
             "modelmesh_loadmodel_milliseconds_bucket{le=\"500\"} 1",
@@ -222,16 +222,16 @@ modelmesh_request_size_bytes_sum{method="predict",code="OK"} 20.0
             "# TYPE modelmesh_request_size_bytes histogram",
             "modelmesh_request_size_bytes_sum{method=\"predict\",code=\"OK\"} 20.0",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line}\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("models_managed"), "only the leader tells of the cluster");
-        let leader = told(&format!("{OWN}berth_leader 1\n"), now);
+        let leader = translated(&format!("{OWN}berth_leader 1\n"), now);
         for line in [
             "modelmesh_models_managed_total 7",
             "modelmesh_instance_lru_age_seconds 60",
             "modelmesh_instance_lru_seconds 939",
         ] {
-            assert!(leader.lines().any(|told| told == line), "{line}\n{leader}");
+            assert!(leader.lines().any(|found| found == line), "{line}\n{leader}");
         }
     }
 }
