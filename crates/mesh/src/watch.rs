@@ -31,7 +31,7 @@ pub(crate) trait Watch: Send {
 #[derive(Debug)]
 pub(crate) enum Length {
     Known(usize),
-    /// That of a body that is still on its way.
+    /// Length so far of a body that is still on its way.
     Growing(Arc<AtomicUsize>),
 }
 
