@@ -131,6 +131,15 @@ def test_models_and_virtual_models(mesh, berth):
     berth.run("explain", "next")
 
 
+def test_modelmeshs_port_answers_as_the_other_does(berth):
+    other = f"127.0.0.1:{free_port()}"
+    berth.start("--also-http", other)
+    also = ModelMesh(other)
+    assert also.register("myModel", "SIZE_1000")[1] == [NOT_LOADED]
+    for mesh in (also, ModelMesh(berth.http)):
+        assert mesh.status("myModel") == NOT_LOADED
+
+
 def test_a_change_goes_on_after_a_restart(mesh, berth):
     mesh.register("a", "SIZE_1000000", load=True)
     mesh.call("setVModel", {1: "live", 2: "a"})

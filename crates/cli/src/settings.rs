@@ -70,6 +70,9 @@ pub(crate) struct ServerArgs {
     /// Address for inference: REST and gRPC of the Open Inference Protocol
     #[arg(long, value_name = "ADDR", env = "BERTH_HTTP_ADDR", default_value = "127.0.0.1:8080", value_parser = values::socket)]
     pub(crate) http: SocketAddr,
+    /// More addresses for inference, the same as --http: for example 127.0.0.1:8033, which clients of ModelMesh call
+    #[arg(long, value_name = "ADDR,…", env = "BERTH_ALSO_HTTP_ADDR", value_delimiter = ',', value_parser = values::socket)]
+    pub(crate) also_http: Vec<SocketAddr>,
     /// Address of the control API
     #[arg(long, value_name = "ADDR", env = "BERTH_API_ADDR", default_value = "127.0.0.1:8081", value_parser = values::socket)]
     pub(crate) api: SocketAddr,
@@ -219,6 +222,8 @@ pub(crate) struct ServerSettings {
     pub(crate) data: PathBuf,
     /// Address for inference.
     pub(crate) http: SocketAddr,
+    /// More addresses for inference.
+    pub(crate) also_http: Vec<SocketAddr>,
     /// Address of the control API.
     pub(crate) api: SocketAddr,
     /// TLS of both; `None`: they have none.
@@ -284,8 +289,13 @@ pub(crate) struct ServerSettings {
 impl ServerSettings {
     /// Warning for ports that others can reach; `None`: there is nothing to say.
     pub(crate) fn warning(&self) -> Option<String> {
-        let listens = [("--http", self.http), ("--api", self.api)];
+        let listens: Vec<_> = self.inference_addresses().chain([("--api", self.api)]).collect();
         tls::warning(&listens, self.tls.as_ref(), self.auth == Auth::Tokens)
+    }
+
+    /// Addresses for inference, with the flags that name them.
+    pub(crate) fn inference_addresses(&self) -> impl Iterator<Item = tls::Listens> {
+        inference_addresses(self.http, &self.also_http)
     }
 
     /// Settings of the planner.
@@ -325,7 +335,7 @@ impl ServerSettings {
     /// Checks what one setting alone cannot know, and reads the rest of the environment. `name` is who it is where
     /// nobody says.
     pub(crate) fn new(args: ServerArgs, name: WorkerId) -> Result<Self, Failure> {
-        let listens = [("--http", args.http), ("--api", args.api)];
+        let listens: Vec<_> = inference_addresses(args.http, &args.also_http).chain([("--api", args.api)]).collect();
         let tls = args.tls.settings(&listens, args.insecure)?;
         tls::authenticated(&listens, tls.as_ref(), args.auth == Auth::Tokens, args.insecure)?;
         apart(&listens)?;
@@ -352,6 +362,7 @@ impl ServerSettings {
             runtimes,
             data: args.data,
             http: args.http,
+            also_http: args.also_http,
             api: args.api,
             tls,
             auth: args.auth,
@@ -377,7 +388,7 @@ impl ServerSettings {
                 onnx: args.onnx_isolation,
                 readable: args.sandbox_read,
                 network: args.sandbox_network,
-                own_ports: vec![args.http.port(), args.api.port()],
+                own_ports: listens.iter().map(|(_, address)| address.port()).collect(),
                 ..isolation()
             },
             parallel_loads: args.parallel_loads.map(NonZeroUsize::get),
@@ -396,6 +407,10 @@ impl ServerSettings {
             name,
         })
     }
+}
+
+fn inference_addresses(http: SocketAddr, also: &[SocketAddr]) -> impl Iterator<Item = tls::Listens> {
+    [("--http", http)].into_iter().chain(also.iter().map(|address| ("--also-http", *address)))
 }
 
 /// Reads the access file, which says nothing where nobody is asked.

@@ -46,6 +46,8 @@ pub struct Config {
     /// The address for REST and gRPC; port 0 takes a free one, see [`Handle::local_addr`](crate::Handle::local_addr).
     /// `None`: it answers no clients, only what other nodes forward.
     pub http: Option<SocketAddr>,
+    /// More addresses for the same.
+    pub also_http: Vec<SocketAddr>,
     /// The version that the server metadata tells.
     pub version: String,
     /// The bounds for clients.
@@ -85,6 +87,7 @@ impl Config {
     pub fn new(http: SocketAddr) -> Self {
         Self {
             http: Some(http),
+            also_http: Vec::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             limits: Limits::default(),
             spans: None,

@@ -17,7 +17,10 @@ use std::{
     time::Duration,
 };
 
-use berth_peer::Members;
+use berth_peer::{
+    Members,
+    port::{Bounds, Room},
+};
 use berth_spec::{GatewayEvent, RouteChange, WorkerId, routes::Readiness};
 use berth_wire::guard::Guard;
 use prometheus_client::registry::Registry;
@@ -74,8 +77,8 @@ pub struct Drained {
 
 /// A gateway that has its port and does not serve yet.
 pub struct Gateway {
-    /// `None`: it answers no clients.
-    listener: Option<std::net::TcpListener>,
+    /// Empty: it answers no clients.
+    listeners: Vec<std::net::TcpListener>,
     config: Config,
     stack: Arc<Stack>,
     applier: Applier,
@@ -106,8 +109,10 @@ pub fn build(
     fleet: Option<Fleet>,
     registry: &mut Registry,
 ) -> io::Result<(Gateway, Handle)> {
-    let listener = config.http.map(listener::bind).transpose()?;
-    let address = listener.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
+    let addresses = config.http.into_iter().chain(config.also_http.iter().copied());
+    let listeners = addresses.map(listener::bind).collect::<io::Result<Vec<_>>>()?;
+    let address =
+        listeners.first().filter(|_| config.http.is_some()).map(std::net::TcpListener::local_addr).transpose()?;
     let limits = &config.limits;
     let (routes, demand) = (Arc::new(Routes::new()), DemandTracker::new());
     let shape = Shape::new(config.access.is_required());
@@ -162,7 +167,7 @@ pub fn build(
     });
     let handle = Handle { stack: Arc::clone(&stack), address, peer_service };
     let deliveries = deliveries.unwrap_or_default();
-    Ok((Gateway { listener, config, stack, applier, members, hops, deliveries }, handle))
+    Ok((Gateway { listeners, config, stack, applier, members, hops, deliveries }, handle))
 }
 
 impl Gateway {
@@ -174,10 +179,11 @@ impl Gateway {
     /// # Errors
     /// The port cannot be given to the runtime.
     pub async fn run(self, link: GatewayLink, shutdown: CancellationToken) -> io::Result<Drained> {
-        let Self { listener, config, stack, mut applier, members, hops, deliveries } = self;
+        let Self { listeners, config, stack, mut applier, members, hops, deliveries } = self;
         let (stopping, cut, told) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let GatewayLink { routes, events } = link;
         let tasks = TaskTracker::new();
+        let (lame_duck, drain) = (config.limits.lame_duck, config.limits.drain);
         let cache = match &config.routes_file {
             Some(path) => RouteCache::open(path.clone(), &mut applier).await,
             None => RouteCache::off(),
@@ -191,39 +197,20 @@ impl Gateway {
         for delivery in deliveries {
             tasks.spawn(delivery.run(told.clone()));
         }
-        let port = match listener.map(TcpListener::from_std).transpose()? {
-            Some(listener) => {
-                let guard = Guard::of(listener.local_addr()?);
-                let port = Listener {
-                    listener,
-                    ingress: Ingress::new(
-                        Arc::clone(&stack),
-                        config.version.into(),
-                        config.spans,
-                        (guard, config.functions, config.beside),
-                    ),
-                    totals: Arc::clone(&stack.totals),
-                    limits: config.limits.clone(),
-                    tls: config.tls,
-                    loops: config.loops,
-                    stopping: stopping.clone(),
-                    cut: cut.clone(),
-                };
-                tasks.spawn(port.run())
-            }
-            None => tasks.spawn(std::future::ready(())),
-        };
+        let ends = (stopping.clone(), cut.clone());
+        let ports = ports(listeners, config, &stack, ends)?.into_iter().map(|port| tasks.spawn(port.run()));
+        let ports = futures::future::join_all(ports.collect::<Vec<_>>());
         tasks.close();
 
         shutdown.cancelled().await;
         stack.leaving.store(true, Relaxed);
-        if !config.limits.lame_duck.is_zero() {
-            tracing::info!(lame_duck = ?config.limits.lame_duck, "gateway: leaving");
-            tokio::time::sleep(config.limits.lame_duck).await;
+        if !lame_duck.is_zero() {
+            tracing::info!(?lame_duck, "gateway: leaving");
+            tokio::time::sleep(lame_duck).await;
         }
         // One of several has told its clients to go elsewhere: what still comes on a connection before that is closed is
         // served. One that is alone refuses at once.
-        let alone = config.limits.lame_duck.is_zero();
+        let alone = lame_duck.is_zero();
         let inside = if alone { stack.admission.close() } else { stack.admission.inside() };
         stopping.cancel();
         tracing::info!(inside, "gateway: draining");
@@ -234,14 +221,14 @@ impl Gateway {
                 hops.emptied().await;
             }
             // The last answers are being written.
-            if port.await.is_err() {
-                tracing::error!("gateway: the listener panicked");
+            if ports.await.iter().any(Result::is_err) {
+                tracing::error!("gateway: a listener panicked");
             }
             stack.admission.close();
             hops.close();
             hops.emptied().await;
         };
-        let in_time = timeout(config.limits.drain, drained).await.is_ok();
+        let in_time = timeout(drain, drained).await.is_ok();
         let left = if in_time { 0 } else { stack.admission.close() };
         hops.close();
         cut.cancel();
@@ -253,6 +240,35 @@ impl Gateway {
         tracing::info!(finished = drained.finished, cut = drained.cut, "gateway: drained");
         Ok(drained)
     }
+}
+
+/// Ports of the gateway. They share the room for connections.
+fn ports(
+    listeners: Vec<std::net::TcpListener>,
+    config: Config,
+    stack: &Arc<Stack>,
+    (stopping, cut): (CancellationToken, CancellationToken),
+) -> io::Result<Vec<Listener>> {
+    let limits = config.limits;
+    let bounds = Bounds { connections: limits.connections, per_address: limits.connections_per_address };
+    let (room, version) = (Room::new(bounds), Arc::<str>::from(config.version));
+    let port = |listener: std::net::TcpListener| {
+        let listener = TcpListener::from_std(listener)?;
+        let guard = Guard::of(listener.local_addr()?);
+        let beside = (guard, Arc::clone(&config.functions), config.beside.clone());
+        Ok(Listener {
+            listener,
+            ingress: Ingress::new(Arc::clone(stack), Arc::clone(&version), config.spans.clone(), beside),
+            totals: Arc::clone(&stack.totals),
+            limits: limits.clone(),
+            room: room.clone(),
+            tls: config.tls.clone(),
+            loops: config.loops.clone(),
+            stopping: stopping.clone(),
+            cut: cut.clone(),
+        })
+    };
+    listeners.into_iter().map(port).collect()
 }
 
 impl Handle {

@@ -15,7 +15,7 @@ use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed, time:
 
 use berth_peer::{
     EventLoops,
-    port::{Bounds, Greeter, Patience, Place, Port, PortTls},
+    port::{Greeter, Patience, Place, Port, PortTls, Room},
 };
 use hyper_util::{rt::TokioTimer, server::conn::auto};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -69,6 +69,8 @@ pub(crate) struct Listener {
     pub(crate) ingress: Arc<Ingress>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) limits: Limits,
+    /// Room for connections, which all addresses share.
+    pub(crate) room: Room,
     /// `None`: connections begin with HTTP.
     pub(crate) tls: Option<PortTls>,
     /// Where connections are served; `None`: in the runtime in which it runs.
@@ -82,10 +84,9 @@ pub(crate) struct Listener {
 impl Listener {
     /// Accepts until it is told to stop, then waits for the last connection.
     pub(crate) async fn run(self) {
-        let Self { listener, ingress, totals, limits, tls, loops, stopping, cut } = self;
+        let Self { listener, ingress, totals, limits, room, tls, loops, stopping, cut } = self;
         let connections = TaskTracker::new();
-        let bounds = Bounds { connections: limits.connections, per_address: limits.connections_per_address };
-        let port = Port::new("inference", listener, bounds).with_tls(tls);
+        let port = Port::within("inference", listener, room).with_tls(tls);
         loop {
             let (stream, place) = tokio::select! {
                 (stream, _, place) = port.accept() => (stream, place),

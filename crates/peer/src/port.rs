@@ -53,12 +53,27 @@ pub struct Bounds {
     pub per_address: usize,
 }
 
+/// Room for connections, of one port or of several that share it.
+#[derive(Clone)]
+pub struct Room {
+    all: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
+}
+
+impl Room {
+    /// Room for so many connections.
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        let addresses = Addresses { most: bounds.per_address.max(1), held: Mutex::default() };
+        Self { all: Arc::new(Semaphore::new(bounds.connections)), addresses: Arc::new(addresses) }
+    }
+}
+
 /// A port that listens.
 pub struct Port {
     name: &'static str,
     listener: TcpListener,
-    room: Arc<Semaphore>,
-    addresses: Arc<Addresses>,
+    room: Room,
     failed: Damped,
     refused: Damped,
     greeter: Greeter,
@@ -81,11 +96,16 @@ impl Port {
     /// `name` is what the log calls it.
     #[must_use]
     pub fn new(name: &'static str, listener: TcpListener, bounds: Bounds) -> Self {
+        Self::within(name, listener, Room::new(bounds))
+    }
+
+    /// The same, in the room of several ports. Each that waits for a connection holds a place of it.
+    #[must_use]
+    pub fn within(name: &'static str, listener: TcpListener, room: Room) -> Self {
         Self {
             name,
             listener,
-            room: Arc::new(Semaphore::new(bounds.connections)),
-            addresses: Arc::new(Addresses { most: bounds.per_address.max(1), held: Mutex::default() }),
+            room,
             failed: Damped::default(),
             refused: Damped::default(),
             greeter: Greeter::new(name, None),
@@ -107,9 +127,9 @@ impl Port {
     /// The next connection. Failures to accept one are told in the log, and waited out.
     pub async fn accept(&self) -> (TcpStream, SocketAddr, Place) {
         loop {
-            let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { std::future::pending().await };
+            let Ok(room) = Arc::clone(&self.room.all).acquire_owned().await else { std::future::pending().await };
             match self.listener.accept().await {
-                Ok((stream, from)) => match Addresses::place(&self.addresses, from.ip(), room) {
+                Ok((stream, from)) => match Addresses::place(&self.room.addresses, from.ip(), room) {
                     Some(place) => return (stream, from, place),
                     None => self.refuse(from),
                 },
@@ -135,7 +155,7 @@ impl Port {
                 event = "connection_refused",
                 port = self.name,
                 address = %from.ip(),
-                most = self.addresses.most,
+                most = self.room.addresses.most,
                 times,
                 "an address has too many connections; further ones are closed"
             );
@@ -217,7 +237,7 @@ mod tests {
         let _again = TcpStream::connect(address).await.expect("it listens");
         port.accept().await;
         drop(second);
-        assert_eq!(port.room.available_permits(), 8);
-        assert!(port.addresses.held().is_empty());
+        assert_eq!(port.room.all.available_permits(), 8);
+        assert!(port.room.addresses.held().is_empty());
     }
 }

@@ -64,11 +64,12 @@ impl Banner {
             Some(http) => format!("{scheme}://{http}/v2   (REST and gRPC)"),
             None => "on other nodes (this one is no gateway)".to_owned(),
         };
-        let mut lines = vec![
-            ("models answer", answers),
-            ("control API", format!("{scheme}://{api}")),
-            ("dashboard", format!("{scheme}://{api}/dashboard/")),
-        ];
+        let also = settings.server.also_http.iter().filter(|_| http.is_some());
+        let also: Vec<String> = also.map(|address| format!("{scheme}://{address}")).collect();
+        let mut lines = vec![("models answer", answers)];
+        lines.extend((!also.is_empty()).then(|| ("also at", also.join(", "))));
+        lines.push(("control API", format!("{scheme}://{api}")));
+        lines.push(("dashboard", format!("{scheme}://{api}/dashboard/")));
         lines.extend(ca.as_ref().map(|ca| ("clients trust", format!("--ca {}   (curl: --cacert)", ca.display()))));
         lines.extend(me.as_ref().map(|me| ("other nodes", format!("{} (TLS), {} (gossip)", me.peer, me.gossip))));
         lines.push(("state", settings.server.data.display().to_string()));

@@ -120,8 +120,9 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         ..gateway_config(settings, telemetry, &later, loops)
     };
     let (gateway, look) =
-        berth_mesh::build(config, settings.server.name.clone(), Arc::clone(&local), fleet, &mut registry)
-            .map_err(|e| Failure::Failed(format!("{e}: is another server running? --http takes another address")))?;
+        berth_mesh::build(config, settings.server.name.clone(), Arc::clone(&local), fleet, &mut registry).map_err(
+            |e| Failure::Failed(format!("{e}: is another server running? --http and --also-http take other addresses")),
+        )?;
     let api = listen(settings.server.api)?;
     let functions = functions(settings, look.local_addr(), &later.functions, &mut registry)?;
     let (role, links, relay) = match (&membership, cluster) {
@@ -217,6 +218,7 @@ fn gateway_config(
         loops: Some(loops),
         beside: Some(later.management.hook()),
         http: settings.roles.gateway.then_some(server.http),
+        also_http: if settings.roles.gateway { server.also_http.clone() } else { Vec::new() },
         routes_file: kept.then(|| server.data.join("routes")),
         functions: Arc::clone(&later.functions),
         data_plane: settings.data_plane.clone(),

@@ -207,9 +207,9 @@ impl NodeSettings {
         }
         let mut server = ServerSettings::new(server, name)?;
         server.cards.local_repositories |= sources.is_local();
-        let http = cluster.roles.gateway.then_some(("--http", server.http));
+        let http = server.inference_addresses().filter(|_| cluster.roles.gateway);
         let ports = [("--api", server.api), ("--peer", cluster.peer)];
-        apart(&http.into_iter().chain(ports).collect::<Vec<_>>())?;
+        apart(&http.chain(ports).collect::<Vec<_>>())?;
         for (flag, address) in [("--gossip", cluster.gossip), ("--peer", cluster.peer)] {
             if address.ip().is_unspecified() && cluster.advertise.is_none() {
                 return Err(Failure::Usage(format!(
