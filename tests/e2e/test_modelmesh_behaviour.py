@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
 from harness.waiting import PATIENCE, until
-from test_modelmesh import LOADED, LOADING_FAILED, NOT_FOUND, NOT_LOADED, message, read
-from test_modelmesh_instances import PREDICT, Instance, store  # noqa: F401: the fixture
+from test_modelmesh import LOADED, LOADING, LOADING_FAILED, NOT_FOUND, NOT_LOADED, message, read
+from test_modelmesh_instances import PREDICT, Instance, knows_another, store  # noqa: F401: the fixture
+from test_payloads import data, sink  # noqa: F401: the fixture
+from test_tls import Authority
 
 grpc = pytest.importorskip("grpc")
 
@@ -22,13 +25,26 @@ MIB = 1 << 20
 class Managed(Instance):
     """An instance with settings of its own, and its management API."""
 
-    def __init__(self, folder, address: str, name: str, env: dict[str, str] | None = None):
+    def __init__(self, folder, address: str, name: str, env: dict[str, str] | None = None, runtime: list[str] | None = None):
         super().__init__(folder, address, name)
         self.env |= env or {}
+        self.runtime_flags = runtime or []
+        if path := self.env.get("INTERNAL_GRPC_SOCKET_PATH"):
+            self.listens = f"unix:{path}"
+            del self.env["INTERNAL_GRPC_PORT"]
+        self.certificates: tuple[Path, tuple[Path, Path] | None] | None = None
+
+    def channel(self):
+        if self.certificates is None:
+            return super().channel()
+        ca, own = self.certificates
+        certificate, key = (path.read_bytes() for path in own) if own else (None, None)
+        credentials = grpc.ssl_channel_credentials(ca.read_bytes(), key, certificate)
+        return grpc.secure_channel(f"127.0.0.1:{self.port}", credentials)
 
     def manage(self, method: str, fields: dict, service: str = "mmesh.ModelMesh") -> dict:
         raw = {"request_serializer": bytes, "response_deserializer": bytes}
-        with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
+        with self.channel() as channel:
             call = channel.unary_unary(f"/{service}/{method}", **raw)
             return read(call(message(fields), timeout=PATIENCE))
 
@@ -43,7 +59,7 @@ class Managed(Instance):
 
     def told(self, model: str, testing: str) -> tuple[str, str]:
         """Code and text of an error that the runtime was asked for."""
-        with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
+        with self.channel() as channel:
             with pytest.raises(grpc.RpcError) as refused:
                 metadata = [("mm-model-id", model), ("testing", testing)]
                 channel.unary_unary(PREDICT)(b"x", metadata=metadata, timeout=PATIENCE)
@@ -145,3 +161,54 @@ def test_only_listed_methods_are_served_where_a_configuration_does_not_say_other
     one.register("Model")
     assert one.call("/any.Service/listed", b"x", ("mm-model-id", "Model")) == (b"x", "Model")
     assert one.call(PREDICT, b"x", ("mm-model-id", "Model")) == "UNIMPLEMENTED"
+
+
+def test_a_load_that_a_request_waits_for_goes_before_those_that_wait_for_nobody(start):  # noqa: F811
+    one = start(runtime=["--parallel-loads", "1"])
+    one.register("first", "SIZE_1000_1000", sync=False)
+    until("it to load", lambda: one.state("first") == LOADING)
+    # These would take longer than anybody here waits.
+    for n in range(3):
+        one.register(f"slow{n}", "SIZE_1000_600000", sync=False)
+    one.register("wanted", "SIZE_1000", sync=False)
+    assert one.call(PREDICT, b"x", ("mm-model-id", "wanted")) == (b"x", "wanted")
+    assert one.state("first") == LOADED
+    assert LOADED not in [one.state(f"slow{n}") for n in range(3)]
+
+
+def test_a_runtime_beside_an_instance_is_reached_by_a_unix_socket(start, tmp_path):  # noqa: F811
+    one = start(env={"INTERNAL_GRPC_SOCKET_PATH": str(tmp_path / "grpc.sock")})
+    assert one.register("Model")[1] == [LOADED]
+    assert one.call(PREDICT, b"x" * 1_000_000, ("mm-model-id", "Model")) == (b"x" * 1_000_000, "Model")
+
+
+def test_clients_speak_tls_and_show_certificates_also_where_the_model_is_elsewhere(start, tmp_path):  # noqa: F811
+    authority, strangers = Authority(tmp_path / "ca"), Authority(tmp_path / "strangers")
+    server, key = authority.issue("server", "DNS:localhost,IP:127.0.0.1")
+    constraints = {"MM_TYPE_CONSTRAINTS": json.dumps({"T": {"required": ["label-1"]}})}
+    tls = {"MM_TLS_KEY_CERT_PATH": str(server), "MM_TLS_PRIVATE_KEY_PATH": str(key)}
+    asks = tls | {"MM_TLS_TRUST_CERT_PATH": str(authority.pem), "MM_TLS_CLIENT_AUTH": "REQUIRE"}
+    first = start("first", env=constraints | asks | {"MM_LABELS": "label-1"})
+    second = start("second", env=constraints | tls)
+    until("both to know each other", lambda: knows_another(second))
+
+    first.certificates = (authority.pem, authority.issue("client", "DNS:client"))
+    assert first.register("Model")[1] == [LOADED]
+    second.certificates = (authority.pem, None)
+    for one in (first, second):
+        until("it to be known", lambda: one.call(PREDICT, b"x", ("mm-model-id", "Model")) == (b"x", "Model"))
+    for shown in (None, strangers.issue("client", "DNS:client")):
+        first.certificates = (authority.pem, shown)
+        assert first.call(PREDICT, b"x", ("mm-model-id", "Model")) == "UNAVAILABLE", shown
+    second.certificates = None
+    assert second.call(PREDICT, b"x", ("mm-model-id", "Model")) == "UNAVAILABLE", "without TLS"
+
+
+def test_payloads_are_posted_with_the_virtual_models_id(start, sink):  # noqa: F811
+    one = start(env={"MM_PAYLOAD_PROCESSORS": f"{sink.url}/?*#predict"})
+    one.register("Model")
+    one.manage("setVModel", {1: "live", 2: "Model"})
+    assert one.call(PREDICT, b"hello", ("mm-vmodel-id", "live")) == (b"hello", "Model")
+    request, response = sink.of("Model")
+    assert (data(request), data(response)) == (b"hello", b"hello")
+    assert request["vModelId"] == "live" and response["status"] == "OK"

@@ -52,6 +52,7 @@ class Instance:
         self.runtime = Process(f"runtime-{name}", folder)
         self.process = Process(f"instance-{name}", folder)
         self.termination = folder / f"termination-{name}"
+        self.listens, self.runtime_flags = f"127.0.0.1:{self.spi}", []
         rpcs = {NAMED[1:]: {"idExtractionPath": [1], "vModelId": True}}
         self.env = {
             "KV_STORE": store,
@@ -65,7 +66,7 @@ class Instance:
         }
 
     def start(self) -> Instance:
-        runtime = ["--listen", f"127.0.0.1:{self.spi}", "--method", f"{NAMED[1:]}=1", "--any-method"]
+        runtime = ["--listen", self.listens, "--method", f"{NAMED[1:]}=1", "--any-method", *self.runtime_flags]
         self.runtime.spawn(BERTH, "testing", "runtime", *runtime)
         self.process.spawn(BERTH, "modelmesh", "-n", "svc", "-v", "1", "-i", self.name, "-h", str(self.probe), env=self.env)
         return self
@@ -78,9 +79,12 @@ class Instance:
         lines = (json.loads(line) for line in self.process.logged_lines() if '"started"' in line)
         return next(line["context"]["api"] for line in lines if line["event"] == "started")
 
+    def channel(self):
+        return grpc.insecure_channel(f"127.0.0.1:{self.port}")
+
     def call(self, method: str, body: bytes, *metadata: tuple[str, str]):
         """The answer and the model that gave it, or the code of the error."""
-        with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
+        with self.channel() as channel:
             try:
                 answer, call = channel.unary_unary(method).with_call(body, metadata=metadata, timeout=PATIENCE)
                 return answer, dict(call.initial_metadata()).get("testing-model-id")

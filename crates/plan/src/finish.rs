@@ -176,12 +176,12 @@ fn assign(world: &World, work: &Work<'_>, record: Option<&Record>, generation: G
         let Some(index) = world.workers.index(&replica.worker) else { continue };
         let tracked = &world.workers.at(index).1;
         let before = tracked.assigned.get(&replica.revision);
-        let waited_for = work.entry.waiting() > 0;
+        let waited_for = work.entry.has_requests();
         let placed = Placed {
             revision: Arc::clone(revision),
             claim: replica.claim,
             gpu: work.entry.deployment.spec.gpu.clone(),
-            // Once urgent, always urgent: that nobody waits any more is no news for a worker.
+            // A wish to load becomes urgent with the first request. Once urgent, always urgent: that nobody waits any more is no news for a worker.
             urgent: before.is_some_and(|before| before.urgent) || (waited_for && !tracked.ready(&replica.revision)),
             serving: before
                 .map_or(&serving, |before| if *before.serving == *serving { &before.serving } else { &serving })

@@ -1,14 +1,12 @@
-//! Deployments that somebody wants loaded without a request: a demand of one, until they are ready or cannot be.
+//! Deployments that somebody wants loaded without a request: a demand of one, until they are ready or cannot be. Loads that
+//! requests wait for go first.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use berth_plan::{Scope, report};
-use berth_spec::{Demand, DeploymentName, GatewayId, Time, status::Phase};
+use berth_plan::{Scope, report, world::WISHES};
+use berth_spec::{Demand, DeploymentName, Time, status::Phase};
 
 use super::Controller;
-
-/// The number under which such demand counts; gateways are numbered from 1.
-const NOBODY: GatewayId = GatewayId(0);
 
 /// The time after which nobody waits any more: the longest that a caller of ModelMesh's API does.
 const AT_MOST: Duration = Duration::from_secs(600);
@@ -65,6 +63,6 @@ impl Controller {
 
     fn say_wanted(&mut self, name: &DeploymentName, waiting: u32, last_used: Time, now: Time) {
         let demand = Demand { deployment: name.clone(), waiting, in_flight: 0, last_used, requests: 0 };
-        self.world.demand(NOBODY, &demand, now);
+        self.world.demand(WISHES, &demand, now);
     }
 }

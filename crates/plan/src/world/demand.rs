@@ -7,6 +7,9 @@ use berth_spec::{Demand, DeploymentName, GatewayId, Time};
 
 use super::{TrackedDeployment, World, apply::set_in, rate::Rate};
 
+/// Number under which wishes to load without a request count, in the place of a gateway. Gateways are numbered from 1.
+pub const WISHES: GatewayId = GatewayId(0);
+
 /// One gateway's use of a deployment, as it last said.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Use {

@@ -4,7 +4,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{ByteSize, Deployment, Failure, FailureCategory, GatewayId, RevisionId, Time, WorkerId};
 
-use super::{Hold, Rank, copies::Copies, demand::Use};
+use super::{
+    Hold, Rank,
+    copies::Copies,
+    demand::{Use, WISHES},
+};
 use crate::{Evicted, Record, Rollout, claim::Basis};
 
 /// One deployment. Kept small: there may be 100,000 of them, nearly all cold.
@@ -59,6 +63,11 @@ impl Warm {
     /// Requests that are parked, at all gateways.
     pub(crate) fn waiting(&self) -> u32 {
         self.uses.values().fold(0, |sum, each| sum.saturating_add(each.waiting))
+    }
+
+    /// True if requests are parked: wishes to load without one do not count.
+    pub(crate) fn has_requests(&self) -> bool {
+        self.uses.iter().any(|(gateway, each)| *gateway != WISHES && each.waiting > 0)
     }
 
     /// Remembers an eviction that it was part of.
@@ -256,6 +265,10 @@ impl TrackedDeployment {
 
     pub(crate) fn waiting(&self) -> u32 {
         self.warm.as_ref().map_or(0, |warm| warm.waiting())
+    }
+
+    pub(crate) fn has_requests(&self) -> bool {
+        self.warm.as_ref().is_some_and(|warm| warm.has_requests())
     }
 
     pub(crate) fn verdict(&self) -> Option<&Verdict> {
