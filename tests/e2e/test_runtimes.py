@@ -1,4 +1,4 @@
-"""Model servers that Berth starts: a scripted one, and MLServer with models of real libraries."""
+"""Model servers that Berth starts: a scripted one in both protocols, and MLServer with models of real libraries."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 
 from harness.processes import BERTH
 from harness.waiting import until
+
+grpc = pytest.importorskip("grpc")
 
 # The programs of an environment with MLServer; `cargo xtask test` sets it.
 MLSERVER = os.environ.get("MLSERVER")
@@ -115,6 +117,32 @@ def test_a_runtime_that_cannot_start_says_why(berth, tmp_path):
     )
     assert done.returncode == 1
     assert "there is no such model server here" in done.stderr
+
+
+def test_a_scripted_server_with_a_model_repository(berth, tmp_path):
+    command = [BERTH, "testing", "runtime", "--listen", "127.0.0.1:{port}", "--repository", "{repository}", "--starting", "2"]
+    spec = {"protocol": "v2", "layout": "triton", "command": command, "formats": ["scripted"], "memory": "1GiB"}
+    berth.start("--runtime", declared(tmp_path, spec))
+
+    def scripted(name: str, script: str) -> dict:
+        path = tmp_path / f"{name.replace('/', '-')}.txt"
+        path.write_text(script)
+        return model(name, "scripted", path.as_uri())
+
+    berth.apply(scripted("m", "SIZE_1000_50"), scripted("team/other", "STAY_1"), scripted("bad", "FAIL_no such backend"))
+    assert predicted(berth, "m", [1.0]) == 1.0
+    assert predicted(berth, "team%2Fother", [3.0]) == 3.0
+    status, answer = berth.infer("bad", rows([1.0]))
+    assert status == 503 and "no such backend" in str(answer), answer
+
+    # It forgets its models: the next request finds that out in Triton's words, and loads.
+    with grpc.insecure_channel(berth.http) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        infer(b"\x0a\x01m", metadata=[("testing", "purge")], timeout=30)
+    assert predicted(berth, "m", [2.0]) == 2.0
+    repository = berth.data / "runtimes" / "started"
+    berth.run("delete", "deployment", "m")
+    until("the model's folder to go", lambda: not (repository / "m").exists())
 
 
 @pytest.mark.skipif(MLSERVER is None, reason="MLSERVER names no environment with MLServer")

@@ -4,6 +4,7 @@
 //! mmesh.ModelRuntime ─▶ models: sizes, delays and failures as the path says
 //! inference.GRPCInferenceService/ModelInfer ─▶ the inputs, as outputs
 //! any other gRPC method ─▶ the request's messages, as they come
+//! with a model repository: the Open Inference Protocol in place of mmesh.ModelRuntime    (repository)
 //! ```
 //! A call names its model in `mm-model-id-bin` or `mm-model-id`, and is answered NOT_FOUND where that is not loaded. The answer
 //! has it in `testing-model-id`. The metadata `testing` of a call asks for something else:
@@ -17,6 +18,7 @@
 
 mod answers;
 mod models;
+mod repository;
 mod script;
 
 use std::{convert::Infallible, io, net::SocketAddr, path::PathBuf, sync::Arc};
@@ -62,6 +64,8 @@ pub struct Settings {
     pub concurrency: u32,
     /// The answer about its state comes as STARTING so often first.
     pub starting: u32,
+    /// Folder of a model repository: it then speaks the Open Inference Protocol, and not `mmesh.ModelRuntime`.
+    pub repository: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -75,6 +79,7 @@ impl Default for Settings {
             any_method: false,
             concurrency: 0,
             starting: 0,
+            repository: None,
         }
     }
 }
@@ -162,7 +167,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, mod
 }
 
 async fn answer(models: Arc<Models>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    if request.uri().path().starts_with("/mmesh.ModelRuntime/") {
+    if models.repository().is_none() && request.uri().path().starts_with("/mmesh.ModelRuntime/") {
         let Ok(response) = ModelRuntimeServer::from_arc(models).call(request).await;
         return Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()));
     }

@@ -26,6 +26,7 @@ const EXAMPLES: &str = "Examples:
   berth testing runtime --listen 127.0.0.1:8085
   berth testing runtime --listen unix:/tmp/mmesh/grpc.sock --capacity 100MiB
   berth testing runtime --listen 8085 --method my.Service/predict=1 --any-method
+  berth testing runtime --listen 8001 --repository ./models
 
 A model whose path is SIZE_50000000_200_30 has 50,000,000 bytes, takes 200 ms to load and 30 ms to unload; FAIL_text,
 ONCE_text, REFUSE_text, HANG and STAY_2 fail in their ways. Any gRPC method is answered with its own messages.";
@@ -57,6 +58,10 @@ struct RuntimeArgs {
     /// Requests at once per model that it reports; 0 reports none
     #[arg(long, value_name = "N", default_value_t = 0)]
     concurrency: u32,
+    /// Speak the Open Inference Protocol with this model repository in place of mmesh.ModelRuntime: the first line of a model's
+    /// file says what it does. What it reports about itself is not asked then
+    #[arg(long, value_name = "DIR")]
+    repository: Option<PathBuf>,
     /// Answers of STARTING before it is ready
     #[arg(long, value_name = "N", default_value_t = 0)]
     starting: u32,
@@ -96,6 +101,7 @@ pub(crate) async fn run(args: TestingArgs) -> Result<(), Failure> {
         any_method: args.any_method,
         concurrency: args.concurrency,
         starting: args.starting,
+        repository: args.repository,
     };
     let server = Server::bind(&args.listen, settings).await;
     let server =

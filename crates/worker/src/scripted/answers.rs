@@ -10,10 +10,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, BodyStream, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
-use prost::Message as _;
 use tonic::{Code, Status};
 
-use super::models::Models;
+use super::{
+    models::Models,
+    repository::{self, SERVICE},
+};
 
 /// The body of an answer.
 pub(super) type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
@@ -40,16 +42,36 @@ pub(super) async fn of(models: &Models, request: Request<Incoming>) -> Response<
     }
 }
 
+/// A call for a model.
+enum Call {
+    /// Read already, because it names the model.
+    Inference(ModelInferRequest),
+    Other(Incoming),
+}
+
 async fn answered(models: &Models, request: Request<Incoming>) -> Result<Response<Body>, Status> {
     let (parts, body) = request.into_parts();
-    let id = id(&parts.headers).ok_or_else(|| Status::invalid_argument("the call names no model in mm-model-id"))?;
+    let (call, named) = match (models.repository(), parts.uri.path().strip_prefix(SERVICE)) {
+        (Some(repository), Some(method)) => match repository::of(models, repository, method, body).await {
+            Ok(answer) => return answer.map(grpc),
+            Err(body) if method == "ModelInfer" => {
+                let inference: ModelInferRequest = message(body).await?;
+                let name = inference.model_name.clone();
+                (Call::Inference(inference), Some(name))
+            }
+            Err(body) => (Call::Other(body), None),
+        },
+        _ => (Call::Other(body), None),
+    };
+    let id = named.or_else(|| id(&parts.headers));
+    let id = id.ok_or_else(|| Status::invalid_argument("the call names no model in mm-model-id"))?;
     let there = models.has(&id);
     if let Some(asked) = parts.headers.get("testing").and_then(|value| value.to_str().ok()) {
         match asked.split_once('=') {
             None if asked == "purge" => models.purge(),
             Some(("delay", millis)) => tokio::time::sleep(Duration::from_millis(number(millis)?)).await,
             Some(("lose", times)) if models.loses(number(times)?) => {
-                return Err(Status::not_found(format!("model {id} is not loaded")));
+                return Err(models.unknown(&id));
             }
             Some(("lose", _)) => {}
             Some(("error", error)) => return Err(error_of(error)),
@@ -61,17 +83,20 @@ async fn answered(models: &Models, request: Request<Incoming>) -> Result<Respons
         }
     }
     if !there {
-        return Err(Status::not_found(format!("model {id} is not loaded")));
+        return Err(models.unknown(&id));
     }
-    let body = if parts.uri.path() == INFER { inferred(body).await? } else { echo(body) };
-    let mut response = Response::new(body);
+    let body = match call {
+        Call::Inference(request) => inferred(request),
+        Call::Other(body) if parts.uri.path() == INFER => inferred(message(body).await?),
+        Call::Other(body) => echo(body),
+    };
+    let mut response = grpc(body);
     let headers = response.headers_mut();
     for (name, value) in &parts.headers {
         if name.as_str().starts_with("x-") {
             headers.append(name.clone(), value.clone());
         }
     }
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     if let Ok(id) = HeaderValue::from_str(&id) {
         headers.insert(MODEL, id);
     }
@@ -112,12 +137,33 @@ fn echo(body: Incoming) -> Body {
     StreamBody::new(pieces.chain(end).map_err(Into::into)).boxed_unsync()
 }
 
-/// The inputs of one inference as its outputs.
-async fn inferred(body: Incoming) -> Result<Body, Status> {
+/// The one message of a request.
+pub(super) async fn message<M: prost::Message + Default>(body: Incoming) -> Result<M, Status> {
     let bytes = Limited::new(body, LONGEST).collect().await.map_err(|error| Status::internal(error.to_string()))?;
     let message = bytes.to_bytes();
-    let request = message.get(PREFIX..).and_then(|message| ModelInferRequest::decode(message).ok());
-    let request = request.ok_or_else(|| Status::invalid_argument("no ModelInferRequest"))?;
+    let read = message.get(PREFIX..).and_then(|message| M::decode(message).ok());
+    read.ok_or_else(|| Status::invalid_argument("the request is not the message that the method takes"))
+}
+
+/// One message as a body, and the end.
+pub(super) fn framed(message: &impl prost::Message) -> Body {
+    let mut framed = BytesMut::with_capacity(PREFIX + message.encoded_len());
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(message.encoded_len()).unwrap_or(u32::MAX));
+    // A growing buffer takes any message.
+    let _ = message.encode(&mut framed);
+    let whole = Full::new(framed.freeze()).map_err(|never| match never {});
+    whole.with_trailers(async { Some(Ok(trailers().into_trailers().unwrap_or_default())) }).boxed_unsync()
+}
+
+fn grpc(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+/// The inputs of one inference as its outputs.
+fn inferred(request: ModelInferRequest) -> Body {
     let outputs = request.inputs.into_iter().map(|input| InferOutputTensor {
         name: input.name,
         datatype: input.datatype,
@@ -125,18 +171,11 @@ async fn inferred(body: Incoming) -> Result<Body, Status> {
         parameters: input.parameters,
         contents: input.contents,
     });
-    let response = ModelInferResponse {
+    framed(&ModelInferResponse {
         model_name: request.model_name,
         id: request.id,
         outputs: outputs.collect(),
         raw_output_contents: request.raw_input_contents,
         ..ModelInferResponse::default()
-    };
-    let mut framed = BytesMut::with_capacity(PREFIX + response.encoded_len());
-    framed.put_u8(0);
-    framed.put_u32(u32::try_from(response.encoded_len()).unwrap_or(u32::MAX));
-    // A growing buffer takes any message.
-    let _ = response.encode(&mut framed);
-    let whole = Full::new(framed.freeze()).map_err(|never| match never {});
-    Ok(whole.with_trailers(async { Some(Ok(trailers().into_trailers().unwrap_or_default())) }).boxed_unsync())
+    })
 }

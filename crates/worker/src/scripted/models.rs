@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -18,6 +19,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     Settings,
+    repository::unknown,
     script::{Outcome, Script},
 };
 
@@ -102,6 +104,65 @@ impl Models {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Loads a model as its path says, and gives its size.
+    pub(super) async fn load(&self, id: String, path: String) -> Result<u64, Status> {
+        self.loads.fetch_add(1, Ordering::AcqRel);
+        self.most.fetch_max(self.loading.fetch_add(1, Ordering::AcqRel) + 1, Ordering::AcqRel);
+        let _loading = Loading(&self.loading);
+        let script = Self::script(&path)?;
+        if let Some(text) = self.held().refusal.clone() {
+            return Err(Status::internal(text));
+        }
+        tokio::time::sleep(script.load).await;
+        match &script.outcome {
+            Outcome::Loaded => {}
+            Outcome::Hangs => std::future::pending().await,
+            Outcome::Refused(text) => return Err(Status::invalid_argument(text)),
+            Outcome::Fails(text) => return Err(Status::internal(text)),
+            Outcome::FailsOnce(text) => {
+                if self.held().failed.insert(path) {
+                    return Err(Status::internal(text));
+                }
+            }
+        }
+        let size = self.size(&script);
+        self.held().loaded.insert(id, script);
+        Ok(size)
+    }
+
+    /// Unloads a model as its path says.
+    pub(super) async fn unload(&self, id: &str) -> Result<(), Status> {
+        let unload = match self.held().loaded.get_mut(id) {
+            None => return Err(Status::not_found("no such model")),
+            Some(script) if script.stays > 0 => {
+                script.stays -= 1;
+                return Err(Status::internal("it stays"));
+            }
+            Some(script) => script.unload,
+        };
+        tokio::time::sleep(unload).await;
+        self.held().loaded.remove(id);
+        Ok(())
+    }
+
+    /// The model repository; `None`: it speaks `mmesh.ModelRuntime`.
+    pub(super) fn repository(&self) -> Option<&Path> {
+        self.settings.repository.as_deref()
+    }
+
+    /// The status of a call for a model that is not loaded.
+    pub(super) fn unknown(&self, id: &str) -> Status {
+        match self.repository() {
+            Some(_) => unknown(id),
+            None => Status::not_found(format!("model {id} is not loaded")),
+        }
+    }
+
+    /// The answer about its state. Counts the questions.
+    pub(super) fn is_up(&self) -> bool {
+        self.asked.fetch_add(1, Ordering::AcqRel) >= self.settings.starting
+    }
+
     fn script(path: &str) -> Result<Script, Status> {
         Script::of(path).map_err(|error| Status::invalid_argument(error.to_string()))
     }
@@ -115,27 +176,7 @@ impl Models {
 impl ModelRuntime for Models {
     async fn load_model(&self, request: Request<LoadModelRequest>) -> Result<Response<LoadModelResponse>, Status> {
         let LoadModelRequest { model_id, model_path, .. } = request.into_inner();
-        self.loads.fetch_add(1, Ordering::AcqRel);
-        self.most.fetch_max(self.loading.fetch_add(1, Ordering::AcqRel) + 1, Ordering::AcqRel);
-        let _loading = Loading(&self.loading);
-        let script = Self::script(&model_path)?;
-        if let Some(text) = self.held().refusal.clone() {
-            return Err(Status::internal(text));
-        }
-        tokio::time::sleep(script.load).await;
-        match &script.outcome {
-            Outcome::Loaded => {}
-            Outcome::Hangs => std::future::pending().await,
-            Outcome::Refused(text) => return Err(Status::invalid_argument(text)),
-            Outcome::Fails(text) => return Err(Status::internal(text)),
-            Outcome::FailsOnce(text) => {
-                if self.held().failed.insert(model_path) {
-                    return Err(Status::internal(text));
-                }
-            }
-        }
-        let size_in_bytes = self.size(&script);
-        self.held().loaded.insert(model_id, script);
+        let size_in_bytes = self.load(model_id, model_path).await?;
         Ok(Response::new(LoadModelResponse { size_in_bytes, max_concurrency: self.settings.concurrency }))
     }
 
@@ -143,17 +184,7 @@ impl ModelRuntime for Models {
         &self,
         request: Request<UnloadModelRequest>,
     ) -> Result<Response<UnloadModelResponse>, Status> {
-        let id = request.into_inner().model_id;
-        let unload = match self.held().loaded.get_mut(&id) {
-            None => return Err(Status::not_found("no such model")),
-            Some(script) if script.stays > 0 => {
-                script.stays -= 1;
-                return Err(Status::internal("it stays"));
-            }
-            Some(script) => script.unload,
-        };
-        tokio::time::sleep(unload).await;
-        self.held().loaded.remove(&id);
+        self.unload(&request.into_inner().model_id).await?;
         Ok(Response::new(UnloadModelResponse {}))
     }
 
@@ -176,7 +207,7 @@ impl ModelRuntime for Models {
         &self,
         _: Request<RuntimeStatusRequest>,
     ) -> Result<Response<RuntimeStatusResponse>, Status> {
-        if self.asked.fetch_add(1, Ordering::AcqRel) < self.settings.starting {
+        if !self.is_up() {
             return Ok(Response::new(RuntimeStatusResponse::default()));
         }
         self.purge();
