@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.azure import Azure
 from harness.ports import free_port
 from harness.processes import Process
 from harness.waiting import PATIENCE, until
@@ -407,3 +408,84 @@ def test_the_same_code_gives_the_same_artifact(functions, etcd, tmp_path):
     etcd.put(function("one", archive(tmp_path, "a.zip", {"handler.py": WORDS % 1}), 2))
     two = etcd.settled("one", "Succeeded", 2)
     assert not two["build"]["cached"] and two["artifact"] == one["artifact"]
+
+
+@pytest.fixture
+def azure():
+    azure = Azure()
+    yield azure
+    azure.close()
+
+
+@pytest.mark.timeout(900)
+def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
+    """Created, updated beside what serves, a broken one kept from it, drift corrected, deleted."""
+    packages = f"packages-{free_port()}"
+    azure_blob(azurite, "PUT", f"/{packages}?restype=container")
+    account = {
+        "AZURE_STORAGE_ACCOUNT_NAME": "devstoreaccount1",
+        "AZURE_STORAGE_ACCOUNT_KEY": AZURITE_KEY,
+        "AZURE_STORAGE_ENDPOINT": f"{azurite}/devstoreaccount1",
+        "AZURE_STORAGE_PACKAGES_CONTAINER": packages,
+        "AZURE_ALLOW_HTTP": "true",
+    }
+    berth.start("--source", f"etcd={etcd.client}", env=account | azure.environment())
+    target = {"platform": "azure-function", "resourceGroup": "ml-prod-rg", "appName": "words-prod"}
+
+    def words(code: str, generation: int, **spec) -> dict:
+        uri = archive(tmp_path, f"{generation}.zip", {"handler.py": code})
+        return function("words", uri, generation, target=target, probe={"text": "a b"}, env={"WHO": "me"}, **spec)
+
+    def at(status: dict) -> dict:
+        body = json.dumps({"text": "a b c"}).encode()
+        with urllib.request.urlopen(urllib.request.Request(status["endpoint"], body), timeout=PATIENCE) as answer:
+            return json.load(answer)
+
+    azure.throttle = 1
+    etcd.put(words(WORDS % 1, 1))
+    one = etcd.settled("words", "Succeeded", 1)
+    assert at(one) == {"version": 1, "words": 3}
+    production = azure.sites["words-prod", None]
+    assert one["endpoint"] == f"http://127.0.0.1:{production.port}/api/words"
+    assert ("words-prod", "berth") not in azure.sites, "nothing served yet, and no slot is needed"
+    assert production.settings["WHO"] == "me" and production.settings["FUNCTIONS_WORKER_RUNTIME"] == "python"
+    assert production.settings["BERTH_ARTIFACT"] == one["artifact"]["digest"]
+    assert production.body["properties"]["siteConfig"]["linuxFxVersion"] == "Python|3.11"
+    assert production.body["tags"] == {"berth-function": "words"}
+
+    etcd.put(words(WORDS % 2, 2))
+    two = etcd.settled("words", "Succeeded", 2)
+    assert two["endpoint"] == one["endpoint"] and at(two) == {"version": 2, "words": 3}
+    assert azure.sites["words-prod", "berth"].settings["BERTH_ARTIFACT"] == one["artifact"]["digest"], "the way back"
+
+    swaps = azure.calls["POST", "/slotsswap", "slot"]
+    etcd.put(words("def predict(body):\n    raise ValueError('no such word')\n", 3))
+    failed = etcd.settled("words", "Failed", 3)
+    assert "spec.probe" in failed["message"] and "no such word" in failed["message"], failed["message"]
+    assert azure.calls["POST", "/slotsswap", "slot"] == swaps and at(two) == {"version": 2, "words": 3}
+
+    etcd.put(words(WORDS % 2, 4))
+    four = etcd.settled("words", "Succeeded", 4)
+    # Somebody changes the app by hand; the next look finds it. A restart looks at once.
+    production.settings = {**production.settings, "WHO": "them", "THEIRS": "stays"}
+    berth.kill()
+    berth.start("--source", f"etcd={etcd.client}", env=account | azure.environment())
+    until("the drift to be corrected", lambda: production.settings["WHO"] == "me")
+    assert production.settings["THEIRS"] == "stays"
+    etcd.put(words(WORDS % 2, 5) | {"spec": words(WORDS % 2, 4)["spec"] | {"target": target | {"resourceGroup": "none"}}})
+    assert "resource group" in etcd.settled("words", "Failed", 5)["message"]
+    etcd.put(words(WORDS % 2, 6))
+    assert at(etcd.settled("words", "Succeeded", 6)) == at(four)
+
+    other = function("other", archive(tmp_path, "o.zip", {"handler.py": WORDS % 9}), target=target)
+    etcd.put(other)
+    assert "belongs to the function words" in etcd.settled("other", "Failed", 1)["message"]
+    etcd.ctl("del", "/models/deployments/words")
+    until("the app to go", lambda: not azure.sites)
+
+
+def test_azure_without_an_account_says_what_is_missing(berth, etcd, tmp_path):
+    berth.start("--source", f"etcd={etcd.client}")
+    etcd.put(KERAS)
+    message = etcd.settled("sentiment-analyzer", "Failed", 1)["message"]
+    assert "AZURE_SUBSCRIPTION_ID" in message and "--function-target local" in message

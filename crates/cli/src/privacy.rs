@@ -34,8 +34,8 @@ const HANDED_OVER: &str = "BERTH_HANDED_OVER";
 const SERVERS: [&str; 5] = ["up", "serve", "node", "modelmesh", "registry"];
 
 /// Parts of names of variables that hold secrets.
-const SECRET: [&str; 8] =
-    ["SECRET", "TOKEN", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "API_KEY", "ACCESS_KEY"];
+const SECRET: [&str; 9] =
+    ["SECRET", "TOKEN", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "IDENTITY_HEADER"];
 
 /// Closes the process of a server to others. Called before the first thread.
 pub(crate) fn close() {
@@ -125,6 +125,7 @@ mod tests {
             ("AWS_SECRET_ACCESS_KEY", "x", true),
             ("BERTH_TOKEN", "x", true),
             ("vault_token", "x", true),
+            ("IDENTITY_HEADER", "x", true),
             ("AZURE_STORAGE_ACCOUNT", "x", true),
             ("UV_DEFAULT_INDEX", "https://u:p@index/simple", true),
             ("UV_DEFAULT_INDEX", "https://index/simple/@x", false),

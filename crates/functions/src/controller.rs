@@ -9,6 +9,7 @@
 //!                    │                          ▼                       ▼
 //!                    └──── its time comes ── Failed (an earlier version goes on serving)
 //!
+//! Serving ──time to look at it again──▶ Queued (functions of Azure: proved, nothing is built)
 //! deleted, or its deletion is asked for ──▶ Removing ──▶ (nothing)
 //! ```
 
@@ -90,6 +91,7 @@ impl Controller {
             Event::Deployed(task, result) => self.deployed(task, result, now, &mut effects),
             Event::Removed(key) => self.removed(&key, now, &mut effects),
             Event::Written(key, status, written) => self.written(&key, *status, written, &mut effects),
+            Event::Verify => self.verify(),
             Event::Tick => {}
         }
         self.retry(now, &mut effects);
@@ -296,6 +298,15 @@ impl Controller {
                 self.queue.push_back(key.clone());
                 self.changed.insert(key.clone());
                 function.write_if_new(&key, effects);
+            }
+        }
+    }
+
+    /// Has functions looked at that serve elsewhere: their target corrects what differs.
+    fn verify(&mut self) {
+        for (key, function) in &mut self.functions {
+            if function.verify() {
+                self.queue.push_back(key.clone());
             }
         }
     }

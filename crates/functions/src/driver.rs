@@ -26,7 +26,7 @@ use crate::{
     controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Task, TaskId},
     follow::{News, follow},
     source::{Host, Report, Summary},
-    target::Unavailable,
+    target::Target,
     writer,
 };
 
@@ -38,6 +38,12 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// Sweeps between two clean-ups of the disk.
 const CLEAN_EVERY: u32 = 60;
+
+/// Clean-ups between two looks at functions that run elsewhere: Resource Manager counts the calls of an hour.
+const VERIFY_EVERY: u32 = 10;
+
+/// Pause before a function is removed again that a target could not remove.
+const REMOVE_AGAIN: Duration = Duration::from_secs(15);
 
 /// Pause before a status is written again that the store did not take.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
@@ -57,7 +63,7 @@ impl Driver {
     pub(crate) fn new(store: Arc<dyn Store>, host: Arc<Host>, reports: mpsc::Sender<Report>) -> Self {
         let policy = Policy { parallel: host.parallel() };
         // Numbers of builds are times, so that those of two terms differ.
-        let controller = Controller::new(policy, now().as_millis(), host.local().serving());
+        let controller = Controller::new(policy, now().as_millis(), host.serving());
         let (work, tasks) = (JoinSet::new(), BTreeMap::new());
         Self { store, host, controller, reports, work, tasks, rev: Rev::NONE }
     }
@@ -67,7 +73,7 @@ impl Driver {
         let (news, mut heard) = mpsc::channel(QUEUE);
         let mut following = JoinSet::new();
         following.spawn(follow(Arc::clone(&self.store), news));
-        let (mut sweep, mut sweeps) = (tokio::time::interval(SWEEP), 0_u32);
+        let (mut sweep, mut sweeps, mut looks) = (tokio::time::interval(SWEEP), 0_u32, 0_u32);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let wake = self.controller.wake_at().map_or(SWEEP, |at| at.since(now()));
@@ -96,6 +102,10 @@ impl Driver {
                     sweeps = (sweeps + 1) % CLEAN_EVERY;
                     if sweeps == 0 {
                         self.clean();
+                        looks = (looks + 1) % VERIFY_EVERY;
+                        if looks == 0 {
+                            self.on(Event::Verify);
+                        }
                     }
                 }
             }
@@ -116,9 +126,9 @@ impl Driver {
             Effect::Build(id, task) => {
                 let host = Arc::clone(&self.host);
                 let handle = self.work.spawn(async move {
-                    let built = match host.runs_here(&task.spec.platform) {
-                        true => host.builder().build(id, &task).await,
-                        false => Err(Unavailable::failure()),
+                    let built = match host.refusal(&task.spec.platform) {
+                        None => host.builder().build(id, &task).await,
+                        Some(refusal) => Err(refusal),
                     };
                     tell_built(&task, &built);
                     Some(Event::Built(id, Box::new(built)))
@@ -130,6 +140,9 @@ impl Driver {
                 let handle = self.work.spawn(async move {
                     let deployed = host.target(&task.spec.platform).deploy(&task, &artifact).await;
                     tell_deployed(&task, &deployed);
+                    if deployed.is_ok() {
+                        leave(host.others(&task.spec.platform).into_iter(), task.spec.name.as_str()).await;
+                    }
                     Some(Event::Deployed(id, deployed))
                 });
                 self.tasks.insert(id, handle);
@@ -142,10 +155,9 @@ impl Driver {
             Effect::Remove(key) => {
                 let host = Arc::clone(&self.host);
                 self.work.spawn(async move {
-                    for target in host.targets() {
-                        if let Err(failure) = target.remove(&key).await {
-                            tracing::warn!(event = "function_not_removed", function = %key, reason = failure.message);
-                        }
+                    // What a cloud refuses now it may do later; the object stays Terminating until then.
+                    while !leave(host.targets().into_iter(), &key).await {
+                        tokio::time::sleep(REMOVE_AGAIN).await;
                     }
                     tracing::info!(event = "function_removed", function = %key, "nothing of it is left");
                     Some(Event::Removed(key))
@@ -199,6 +211,18 @@ impl Driver {
             None
         });
     }
+}
+
+/// Removes a function from some targets; true if nothing of it is left there.
+async fn leave(targets: impl Iterator<Item = &dyn Target>, name: &str) -> bool {
+    let mut left = true;
+    for target in targets {
+        if let Err(failure) = target.remove(name).await {
+            tracing::warn!(event = "function_not_removed", function = name, reason = failure.message);
+            left = false;
+        }
+    }
+    left
 }
 
 /// Key of an object in the store.

@@ -1,9 +1,9 @@
 //! Targets: where a built function runs.
 
+mod azure;
 pub mod local;
-mod unavailable;
 
-pub(crate) use unavailable::Unavailable;
+pub(crate) use azure::AzureTarget;
 
 use futures::future::BoxFuture;
 

@@ -1,6 +1,6 @@
 //! Functions from etcd: the host that builds and runs them, where a source asks for it.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use berth_functions::source::{Host, HostConfig};
 use berth_mesh::config::FunctionHook;
@@ -27,13 +27,20 @@ pub(crate) fn host(
     let config = HostConfig {
         root: server.data.join("functions"),
         gateway: format!("{}://{host}:{}", scheme(server.tls.is_some()), gateway.port()),
-        credentials: server.credentials.clone(),
+        credentials: credentials(server),
         python: server.cards.clone(),
         all_local,
         // Bundlers and resolvers take a core each.
         parallel: cores.clamp(1, 4),
     };
     Host::open(config, registry).map_err(|error| Failure::doing("functions cannot start", error))
+}
+
+/// Credentials of object stores and of Azure, whose managed identity has variables of its own.
+fn credentials(server: &ServerSettings) -> BTreeMap<String, String> {
+    let managed = ["IDENTITY_ENDPOINT", "IDENTITY_HEADER"];
+    let managed = managed.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));
+    server.credentials.clone().into_iter().chain(managed).collect()
 }
 
 /// The address without its port.

@@ -26,6 +26,8 @@ pub enum Event {
     Removed(String),
     /// A status was written, or not.
     Written(String, Box<Status>, Written),
+    /// What runs elsewhere is to be compared with what is wanted.
+    Verify,
     /// Time has passed.
     Tick,
 }

@@ -10,7 +10,7 @@ use super::{
     event::{Built, Deployed, Failure},
 };
 use crate::{
-    deployment::{Declared, FunctionSpec},
+    deployment::{Declared, FunctionSpec, Platform},
     status::{ArtifactStatus, BuildStatus, Phase, Status},
 };
 
@@ -242,6 +242,16 @@ impl Function {
             return false;
         }
         self.stage = Stage::Queued { known: None };
+        true
+    }
+
+    /// Goes through its target once more, if that is elsewhere and somebody else may have changed it.
+    pub(super) fn verify(&mut self) -> bool {
+        let elsewhere = self.declared.spec.as_ref().is_ok_and(|spec| matches!(spec.platform, Platform::Azure(_)));
+        if !matches!(self.stage, Stage::Serving) || !elsewhere {
+            return false;
+        }
+        self.stage = Stage::Queued { known: self.status.artifact.clone() };
         true
     }
 

@@ -1,7 +1,7 @@
 //! Functions of this machine: what builds them, what runs them, and what people see of them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
@@ -19,9 +19,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Summary, metrics::Metrics};
 use crate::{
     build::{BuildConfig, Builder},
+    controller::Failure,
     deployment::Platform,
     target::{
-        Target, Unavailable,
+        AzureTarget, Target,
         local::{LocalConfig, LocalTarget},
     },
 };
@@ -47,7 +48,7 @@ pub struct HostConfig {
 pub struct Host {
     builder: Builder,
     local: LocalTarget,
-    azure: Unavailable,
+    azure: AzureTarget,
     all_local: bool,
     parallel: usize,
     board: Mutex<BTreeMap<String, Summary>>,
@@ -73,9 +74,11 @@ impl Host {
     /// If a folder cannot be used.
     pub fn open(config: HostConfig, registry: &mut Registry) -> io::Result<Arc<Self>> {
         let HostConfig { root, gateway, credentials, python, all_local, parallel } = config;
+        let variables = credentials.clone();
         let builder = Builder::open(BuildConfig { root: root.join("builds"), credentials, python })?;
         let local = LocalConfig { root: root.join("run"), gateway };
         let local = LocalTarget::open(local, &builder)?;
+        let azure = AzureTarget::open(&root.join("azure"), &variables, builder.artifacts())?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("berth-functions")
@@ -85,7 +88,7 @@ impl Host {
         Ok(Arc::new(Self {
             builder,
             local,
-            azure: Unavailable,
+            azure,
             all_local,
             parallel: parallel.max(1),
             board: Mutex::default(),
@@ -100,6 +103,23 @@ impl Host {
 
     pub(crate) fn local(&self) -> &LocalTarget {
         &self.local
+    }
+
+    /// Functions that a target serves since before the start.
+    pub(crate) fn serving(&self) -> BTreeSet<String> {
+        let mut serving = self.local.serving();
+        serving.extend(self.azure.serving());
+        serving
+    }
+
+    /// The reason why functions of a platform cannot be deployed from here.
+    pub(crate) fn refusal(&self, platform: &Platform) -> Option<Failure> {
+        if self.runs_here(platform) { None } else { self.azure.refusal() }
+    }
+
+    /// Targets other than that of a platform: a function may have been there before.
+    pub(crate) fn others(&self, platform: &Platform) -> [&dyn Target; 1] {
+        if self.runs_here(platform) { [&self.azure] } else { [&self.local] }
     }
 
     pub(crate) fn parallel(&self) -> usize {

@@ -306,3 +306,34 @@ fn a_status_that_a_person_overwrites_during_a_write_is_written_again() {
     play.on(Event::Written(key, status, Written::Done(written)));
     assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Write(..))), "{:?}", play.effects);
 }
+
+#[test]
+fn what_runs_elsewhere_is_looked_at_again_and_nothing_is_written() {
+    let mut play = Play::new();
+    play.put(&object("here", "a.zip", None));
+    play.built(1);
+    play.deployed(1);
+    let mut cloud = object("cloud", "a.zip", None);
+    cloud["spec"]["target"] = json!({"platform": "azure-function", "resourceGroup": "g", "appName": "cloud"});
+    play.put(&cloud);
+    play.built(2);
+    play.deployed(2);
+    play.settle();
+    play.effects.clear();
+    play.on(Event::Verify);
+    let [Effect::Build(TaskId(3), task)] = &play.effects[..] else { panic!("one look: {:?}", play.effects) };
+    assert_eq!((task.spec.name.as_str(), task.proved), ("cloud", true));
+    let restored = Built {
+        artifact: artifact(2),
+        cached: true,
+        restored: true,
+        took: Duration::ZERO,
+        log_tail: String::new(),
+        notes: vec![],
+    };
+    play.on(Event::Built(TaskId(3), Box::new(Ok(restored))));
+    play.on(Event::Verify);
+    play.deployed(3);
+    assert_eq!(play.settle(), None, "nothing differed");
+    assert_eq!(play.status("cloud").phase, Phase::Succeeded);
+}

@@ -1,0 +1,343 @@
+//! Azure Functions: an app of its own for each function, which runs the artifact from Azure Blob Storage.
+//!
+//! ```text
+//! read the app ──nothing differs──▶ its endpoint
+//!      │ differs
+//!      ▼
+//! upload ─┬─ no app yet ──▶ plan, app, settings ──▶ probe
+//!         └─ an app ──▶ slot, settings ──▶ probe ──▶ swap ──▶ probe ──fails──▶ swap back
+//! ```
+//! What served before serves until the swap, and stays in the slot after it. An app of another function is left alone; one that
+//! Berth did not create is stopped, not deleted, when the function goes.
+
+mod app;
+mod config;
+mod identity;
+mod package;
+mod record;
+mod resource;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use http::Method;
+use serde_json::{Value, json};
+
+use self::{
+    app::{Paths, Place},
+    config::AzureConfig,
+    package::Packages,
+    record::{Record, Records},
+    resource::{Manager, Trouble},
+};
+use super::Target;
+use crate::{
+    build::ArtifactStore,
+    controller::{Deployed, Failure, Task},
+    deployment::{AzureApp, FunctionSpec, Platform},
+    status::ArtifactStatus,
+};
+
+/// The longest that a new version may take until it answers: a consumption plan starts cold and reads its package first.
+const LONGEST_START: Duration = Duration::from_secs(300);
+
+/// Length of an answer in an error message, in characters.
+const BEGINNING: usize = 300;
+
+/// Pause between two probes.
+const PROBE_AGAIN: Duration = Duration::from_secs(2);
+
+/// Deploys to Azure Functions.
+pub(crate) struct AzureTarget {
+    /// What can be reached, or why nothing can.
+    account: Result<Account, Trouble>,
+    artifacts: Arc<ArtifactStore>,
+    records: Records,
+}
+
+/// An Azure account.
+struct Account {
+    config: AzureConfig,
+    manager: Manager,
+    packages: Packages,
+}
+
+/// A function on its way into an app.
+struct Deployment<'a> {
+    account: &'a Account,
+    spec: &'a FunctionSpec,
+    paths: Paths,
+    /// Settings that the app has to have.
+    settings: BTreeMap<String, String>,
+    /// Variables of the earlier spec.
+    earlier: Vec<String>,
+}
+
+impl AzureTarget {
+    /// Reads the settings. Without them every deployment fails, and says what is missing.
+    ///
+    /// # Errors
+    /// If the folder of the records cannot be used.
+    pub(crate) fn open(root: &Path, variables: &BTreeMap<String, String>, artifacts: &Arc<ArtifactStore>) -> io::Result<Self> {
+        let account = AzureConfig::read(variables).map_err(|why| Trouble::lasting("PlatformUnavailable", why));
+        let account = account.and_then(|config| {
+            let (manager, packages) = (Manager::new(&config)?, Packages::open(&config)?);
+            Ok(Account { config, manager, packages })
+        });
+        Ok(Self { account, artifacts: Arc::clone(artifacts), records: Records::open(root)? })
+    }
+
+    /// Functions that were deployed from here.
+    pub(crate) fn serving(&self) -> BTreeSet<String> {
+        self.records.all().into_iter().collect()
+    }
+
+    /// The reason why nothing can be deployed, before anything is built.
+    pub(crate) fn refusal(&self) -> Option<Failure> {
+        self.account.as_ref().err().map(|trouble| failure(trouble.clone(), Duration::ZERO))
+    }
+
+    async fn bring_up(&self, task: &Task, artifact: &ArtifactStatus) -> Result<Deployed, Trouble> {
+        let account = self.account.as_ref().map_err(Clone::clone)?;
+        let Platform::Azure(wanted) = &task.spec.platform else {
+            return Err(Trouble::lasting("Internal", "this function does not belong to Azure"));
+        };
+        let (spec, name) = (&*task.spec, task.spec.name.as_str());
+        let here = |record: &Record| record.group == wanted.group && record.app == wanted.app;
+        let (mine, others): (Vec<_>, Vec<_>) = self.records.read(name).into_iter().partition(here);
+        let mine = mine.into_iter().next();
+        let package = account.packages.url(name, artifact).await?;
+        let deployment = Deployment {
+            account,
+            spec,
+            paths: Paths::of(&account.config, wanted),
+            settings: app::settings(&account.config, spec, (artifact, &package)),
+            earlier: mine.as_ref().map(|record| record.env.clone()).unwrap_or_default(),
+        };
+        let found = deployment.app(Place::Production).await?;
+        let created = found.is_none() || mine.is_some_and(|record| record.created);
+        let record = Record {
+            group: wanted.group.clone(),
+            app: wanted.app.clone(),
+            created,
+            env: spec.env.keys().cloned().collect(),
+        };
+        if let Some(app) = &found {
+            deployment.may_have(app, wanted)?;
+            let differs = app::drift(app, &deployment.has(Place::Production).await?, &deployment.settings, spec);
+            if differs.is_empty() {
+                let endpoint = deployment.endpoint(app)?;
+                self.arrived(account, name, (record, &others)).await?;
+                return Ok(Deployed { endpoint });
+            }
+            if task.proved {
+                tracing::warn!(event = "function_drifted", function = name, app = wanted.app, differs = differs.join("; "), "correcting it");
+            }
+        }
+        let zip = self.artifacts.path(&artifact.digest).ok_or_else(|| Trouble::lasting("Internal", "a digest is none"))?;
+        account.packages.upload(name, artifact, &zip).await?;
+        // Noted first: what is half done has to be removed as well.
+        self.note(name, others.iter().chain([&record]))?;
+        let endpoint = match &found {
+            None => deployment.create().await?,
+            Some(app) => deployment.replace(app).await?,
+        };
+        account.packages.sweep(name, artifact).await?;
+        self.arrived(account, name, (record, &others)).await?;
+        Ok(Deployed { endpoint })
+    }
+
+    /// Removes the apps that the function was in before.
+    async fn arrived(&self, account: &Account, name: &str, (record, others): (Record, &[Record])) -> Result<(), Trouble> {
+        for old in others {
+            remove(account, old).await?;
+        }
+        self.note(name, [&record])
+    }
+
+    fn note<'r>(&self, name: &str, apps: impl IntoIterator<Item = &'r Record>) -> Result<(), Trouble> {
+        let apps: Vec<Record> = apps.into_iter().cloned().collect();
+        if self.records.read(name) == apps {
+            return Ok(());
+        }
+        self.records.write(name, &apps).map_err(|error| disk(&error))
+    }
+
+    async fn take_down(&self, name: &str) -> Result<(), Trouble> {
+        let apps = self.records.read(name);
+        if apps.is_empty() {
+            return Ok(());
+        }
+        let account = self.account.as_ref().map_err(Clone::clone)?;
+        for record in &apps {
+            remove(account, record).await?;
+        }
+        account.packages.remove(name).await?;
+        self.records.forget(name).map_err(|error| disk(&error))
+    }
+}
+
+/// Removes the app of a function; one that was there before Berth is stopped.
+async fn remove(account: &Account, record: &Record) -> Result<(), Trouble> {
+    let app = AzureApp { group: record.group.clone(), app: record.app.clone() };
+    let paths = Paths::of(&account.config, &app);
+    if record.created {
+        // Azure deletes a plan with its last app, and an app with its slots.
+        account.manager.run(Method::DELETE, &paths.site(Place::Production, ""), None).await?;
+        return Ok(());
+    }
+    account.manager.run(Method::DELETE, &paths.site(Place::Slot, ""), None).await?;
+    if account.manager.get(&paths.site(Place::Production, "")).await?.is_some() {
+        account.manager.run(Method::POST, &paths.site(Place::Production, "/stop"), None).await?;
+    }
+    Ok(())
+}
+
+impl Deployment<'_> {
+    async fn app(&self, place: Place) -> Result<Option<Value>, Trouble> {
+        self.account.manager.get(&self.paths.site(place, "")).await
+    }
+
+    async fn has(&self, place: Place) -> Result<BTreeMap<String, String>, Trouble> {
+        let path = self.paths.site(place, "/config/appsettings/list");
+        Ok(app::listed(&self.account.manager.run(Method::POST, &path, None).await?))
+    }
+
+    fn may_have(&self, app: &Value, wanted: &AzureApp) -> Result<(), Trouble> {
+        match app::owner(app).filter(|owner| *owner != self.spec.name.as_str()) {
+            Some(other) => {
+                let message = format!("the app {} belongs to the function {other}: choose another spec.target.appName", wanted.app);
+                Err(Trouble::lasting("AppTaken", message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn endpoint(&self, app: &Value) -> Result<String, Trouble> {
+        let none = || Trouble::passing("NoAddress", "Azure names no address of the app yet");
+        app::endpoint(&self.account.config, app, self.spec).ok_or_else(none)
+    }
+
+    /// Writes the settings of a place over those that it has, or over those of production.
+    async fn set(&self, place: Place, from: Place) -> Result<(), Trouble> {
+        let settings = app::merged(&self.has(from).await?, &self.settings, &self.earlier);
+        let path = self.paths.site(place, "/config/appsettings");
+        self.account.manager.run(Method::PUT, &path, Some(&json!({"properties": settings}))).await.map(drop)
+    }
+
+    /// Creates the app with its plan. Nothing serves yet, so that no slot is needed.
+    async fn create(&self) -> Result<String, Trouble> {
+        let manager = &self.account.manager;
+        let group = manager.get(&self.paths.group()).await?;
+        let location = group.as_ref().and_then(|group| group.get("location")?.as_str());
+        let none = || Trouble::passing("NoResourceGroup", "there is no such resource group: create it, or change spec.target.resourceGroup");
+        let location = location.ok_or_else(none)?;
+        manager.run(Method::PUT, &self.paths.plan(), Some(&app::plan(location))).await?;
+        let body = app::site(&self.paths, location, self.spec, None);
+        manager.run(Method::PUT, &self.paths.site(Place::Production, ""), Some(&body)).await?;
+        self.set(Place::Production, Place::Production).await?;
+        self.proved(Place::Production).await
+    }
+
+    /// Deploys into the slot, and swaps it with production once it answers.
+    async fn replace(&self, app: &Value) -> Result<String, Trouble> {
+        let manager = &self.account.manager;
+        let location = app.get("location").and_then(Value::as_str).unwrap_or_default();
+        let body = app::site(&self.paths, location, self.spec, Some(app));
+        manager.run(Method::PUT, &self.paths.site(Place::Slot, ""), Some(&body)).await?;
+        self.set(Place::Slot, Place::Production).await?;
+        manager.run(Method::POST, &self.paths.site(Place::Slot, "/start"), None).await?;
+        self.proved(Place::Slot).await?;
+        self.swap().await?;
+        if app.pointer("/properties/state").and_then(Value::as_str) != Some("Running") {
+            manager.run(Method::POST, &self.paths.site(Place::Production, "/start"), None).await?;
+        }
+        match self.proved(Place::Production).await {
+            Ok(endpoint) => Ok(endpoint),
+            Err(trouble) => {
+                self.swap().await?;
+                let message = format!("{}; the earlier version was swapped back", trouble.message);
+                Err(Trouble { message, ..trouble })
+            }
+        }
+    }
+
+    async fn swap(&self) -> Result<(), Trouble> {
+        let path = self.paths.site(Place::Slot, "/slotsswap");
+        self.account.manager.run(Method::POST, &path, Some(&app::swap())).await.map(drop)
+    }
+
+    /// Asks the function in a place until it answers; its endpoint.
+    async fn proved(&self, place: Place) -> Result<String, Trouble> {
+        let none = || Trouble::passing("NotFound", "the app has gone: somebody deletes it meanwhile");
+        let endpoint = self.endpoint(&self.app(place).await?.ok_or_else(none)?)?;
+        let deadline = Instant::now() + LONGEST_START;
+        loop {
+            let body = self.spec.probe.as_ref().map_or("{}".to_owned(), Value::to_string);
+            let asked = self.account.manager.http().post(&endpoint).header("content-type", "application/json").body(body);
+            let said = match asked.send().await {
+                Ok(answer) => {
+                    let status = answer.status();
+                    // A host that starts, or has not found its functions yet.
+                    let starts = matches!(status.as_u16(), 404 | 502 | 503 | 504);
+                    let right = status.is_success() || (self.spec.probe.is_none() && !starts);
+                    if right {
+                        return Ok(endpoint);
+                    }
+                    let said = format!("{status} {}", beginning(answer).await);
+                    if !starts {
+                        let message = format!("the new version answers spec.probe with {said}");
+                        return Err(Trouble::lasting("ProbeFailed", message));
+                    }
+                    said
+                }
+                Err(error) => error.without_url().to_string(),
+            };
+            if Instant::now() >= deadline {
+                let message = format!("the new version does not answer at {endpoint} within {} s: {said}", LONGEST_START.as_secs());
+                return Err(Trouble::lasting("NotStarted", message));
+            }
+            tokio::time::sleep(PROBE_AGAIN).await;
+        }
+    }
+}
+
+/// The first words of an answer, which comes from code that may send anything.
+async fn beginning(mut answer: reqwest::Response) -> String {
+    let mut bytes = Vec::new();
+    while bytes.len() < BEGINNING {
+        let Ok(Some(piece)) = answer.chunk().await else { break };
+        bytes.extend_from_slice(&piece[..piece.len().min(BEGINNING)]);
+    }
+    String::from_utf8_lossy(&bytes).chars().take(BEGINNING).collect()
+}
+
+fn disk(error: &io::Error) -> Trouble {
+    Trouble::passing("DiskError", format!("{error}: check the disk of --data"))
+}
+
+fn failure(trouble: Trouble, took: Duration) -> Failure {
+    let Trouble { reason, message, transient } = trouble;
+    Failure { reason, message, transient, log_tail: String::new(), took }
+}
+
+impl Target for AzureTarget {
+    fn deploy<'a>(&'a self, task: &'a Task, artifact: &'a ArtifactStatus) -> BoxFuture<'a, Result<Deployed, Failure>> {
+        async move {
+            let started = Instant::now();
+            let done = self.bring_up(task, artifact).await;
+            done.map_err(|trouble| failure(trouble, started.elapsed()))
+        }
+        .boxed()
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), Failure>> {
+        async move { self.take_down(name).await.map_err(|trouble| failure(trouble, Duration::ZERO)) }.boxed()
+    }
+}

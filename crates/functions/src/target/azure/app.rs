@@ -1,0 +1,204 @@
+//! A function app as Resource Manager knows it: paths, bodies, settings. Pure.
+//!
+//! Source: the REST reference of App Service, version 2023-12-01 (learn.microsoft.com/rest/api/appservice: Web Apps Create Or
+//! Update, Create Or Update Slot, Update Application Settings, List Application Settings, Swap Slot; App Service Plans Create
+//! Or Update), and the app settings of Azure Functions (learn.microsoft.com/azure/azure-functions/functions-app-settings).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::config::AzureConfig;
+use crate::{
+    deployment::{AzureApp, FunctionSpec, Language},
+    status::ArtifactStatus,
+};
+
+/// Version of the API of App Service.
+const WEB: &str = "api-version=2023-12-01";
+
+/// Version of the API of resource groups.
+const GROUPS: &str = "api-version=2021-04-01";
+
+/// The slot that a new version is proved in.
+pub(super) const SLOT: &str = "berth";
+
+/// Tag of an app: the function that it belongs to.
+const OWNER: &str = "berth-function";
+
+/// Setting that names the artifact of a slot.
+const ARTIFACT: &str = "BERTH_ARTIFACT";
+
+/// Setting that names the place of the package.
+const PACKAGE: &str = "WEBSITE_RUN_FROM_PACKAGE";
+
+/// Versions that are used where the spec names none.
+const PYTHON: &str = "3.11";
+const NODE: &str = "20";
+
+/// A place of a function app: production, or the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Production,
+    Slot,
+}
+
+/// Paths of a function app.
+#[derive(Debug, Clone)]
+pub(super) struct Paths {
+    group: String,
+    app: String,
+}
+
+impl Paths {
+    pub(super) fn of(config: &AzureConfig, app: &AzureApp) -> Self {
+        let group = format!("/subscriptions/{}/resourceGroups/{}", config.subscription, app.group);
+        Self { group, app: app.app.clone() }
+    }
+
+    pub(super) fn group(&self) -> String {
+        format!("{}?{GROUPS}", self.group)
+    }
+
+    /// The plan of an app that Berth creates.
+    pub(super) fn plan(&self) -> String {
+        format!("{}?{WEB}", self.plan_id())
+    }
+
+    fn plan_id(&self) -> String {
+        format!("{}/providers/Microsoft.Web/serverfarms/{}-plan", self.group, self.app)
+    }
+
+    /// The app or its slot, or what is below it.
+    pub(super) fn site(&self, place: Place, below: &str) -> String {
+        let slot = if place == Place::Slot { format!("/slots/{SLOT}") } else { String::new() };
+        format!("{}/providers/Microsoft.Web/sites/{}{slot}{below}?{WEB}", self.group, self.app)
+    }
+}
+
+/// The consumption plan for Linux.
+pub(super) fn plan(location: &str) -> Value {
+    json!({
+        "location": location, "kind": "functionapp", "sku": {"name": "Y1", "tier": "Dynamic"}, "properties": {"reserved": true},
+    })
+}
+
+/// A new app, or a new slot of an app, which is on its plan.
+pub(super) fn site(paths: &Paths, location: &str, spec: &FunctionSpec, app: Option<&Value>) -> Value {
+    let plan = app.and_then(|app| app.pointer("/properties/serverFarmId")?.as_str().map(str::to_owned));
+    let mut tags = app.and_then(|app| app.get("tags")?.as_object().cloned()).unwrap_or_default();
+    tags.insert(OWNER.to_owned(), spec.name.as_str().into());
+    json!({
+        "location": location,
+        "kind": "functionapp,linux",
+        "tags": tags,
+        "identity": app.and_then(|app| app.get("identity").cloned()).unwrap_or(json!({"type": "SystemAssigned"})),
+        "properties": {
+            "serverFarmId": plan.unwrap_or_else(|| paths.plan_id()),
+            "reserved": true,
+            "httpsOnly": true,
+            "siteConfig": {"linuxFxVersion": runtime(spec), "ftpsState": "Disabled", "minTlsVersion": "1.2"},
+        },
+    })
+}
+
+/// The runtime of a spec, in the words of Azure.
+pub(super) fn runtime(spec: &FunctionSpec) -> String {
+    match spec.language {
+        Language::Python => format!("Python|{}", spec.version.as_deref().unwrap_or(PYTHON)),
+        Language::JavaScript => {
+            let version = spec.version.as_deref().unwrap_or(NODE);
+            format!("Node|{}", version.split('.').next().unwrap_or(version))
+        }
+    }
+}
+
+/// The function that an app belongs to.
+pub(super) fn owner(app: &Value) -> Option<&str> {
+    app.get("tags")?.get(OWNER)?.as_str()
+}
+
+/// Settings of an app for an artifact: those of Azure Functions, Berth's, and the spec's.
+pub(super) fn settings(
+    config: &AzureConfig,
+    spec: &FunctionSpec,
+    (artifact, package): (&ArtifactStatus, &str),
+) -> BTreeMap<String, String> {
+    let mut settings = spec.env.clone();
+    let worker = if spec.language == Language::Python { "python" } else { "node" };
+    let mut add = |name: &str, value: String| drop(settings.insert(name.to_owned(), value));
+    add("FUNCTIONS_EXTENSION_VERSION", "~4".to_owned());
+    add("FUNCTIONS_WORKER_RUNTIME", worker.to_owned());
+    add(PACKAGE, package.to_owned());
+    add(ARTIFACT, artifact.digest.clone());
+    match &config.account_key {
+        Some(key) => {
+            let place = match config.variables.get("AZURE_STORAGE_ENDPOINT") {
+                Some(endpoint) => format!("BlobEndpoint={endpoint}"),
+                None => "EndpointSuffix=core.windows.net".to_owned(),
+            };
+            let account = &config.account;
+            add("AzureWebJobsStorage", format!("DefaultEndpointsProtocol=https;AccountName={account};AccountKey={key};{place}"));
+        }
+        None => {
+            add("AzureWebJobsStorage__accountName", config.account.clone());
+            add("WEBSITE_RUN_FROM_PACKAGE_BLOB_MI_RESOURCE_ID", "SystemAssigned".to_owned());
+        }
+    }
+    settings
+}
+
+/// The settings that an app has, from the answer to a listing.
+pub(super) fn listed(answer: &Value) -> BTreeMap<String, String> {
+    let fields = answer.get("properties").and_then(Value::as_object).into_iter().flatten();
+    fields.map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
+}
+
+/// Settings of an app with ours over them: what others have set stays. Variables of an earlier spec go.
+pub(super) fn merged(
+    found: &BTreeMap<String, String>,
+    ours: &BTreeMap<String, String>,
+    earlier: &[String],
+) -> BTreeMap<String, String> {
+    let mut merged = found.clone();
+    merged.retain(|name, _| !earlier.contains(name));
+    merged.extend(ours.iter().map(|(name, value)| (name.clone(), value.clone())));
+    merged
+}
+
+/// How an app differs from what is wanted; empty: in nothing.
+pub(super) fn drift(app: &Value, found: &BTreeMap<String, String>, ours: &BTreeMap<String, String>, spec: &FunctionSpec) -> Vec<String> {
+    let mut differs = Vec::new();
+    let text = |pointer: &str| app.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    if text("/properties/state") != "Running" {
+        differs.push("it does not run".to_owned());
+    }
+    let runs = text("/properties/siteConfig/linuxFxVersion");
+    // A listing of apps leaves the runtime out.
+    if !runs.is_empty() && !runs.eq_ignore_ascii_case(&runtime(spec)) {
+        differs.push(format!("its runtime is {runs}"));
+    }
+    for (name, value) in ours {
+        // A signature is another one each time.
+        let place = |text: &str| text.split('?').next().unwrap_or(text).to_owned();
+        let same = found.get(name).is_some_and(|found| match name.as_str() {
+            PACKAGE => place(found) == place(value),
+            _ => found == value,
+        });
+        if !same {
+            differs.push(format!("its setting {name} differs"));
+        }
+    }
+    differs
+}
+
+/// Address of the function in an app.
+pub(super) fn endpoint(config: &AzureConfig, app: &Value, spec: &FunctionSpec) -> Option<String> {
+    let host = app.pointer("/properties/defaultHostName")?.as_str()?;
+    Some(format!("{}://{host}/api/{}", config.scheme(), spec.name))
+}
+
+/// The body of a swap of the slot with production.
+pub(super) fn swap() -> Value {
+    json!({"targetSlot": "production", "preserveVnet": true})
+}

@@ -1,0 +1,111 @@
+//! Packages in Azure Blob Storage: `CONTAINER/FUNCTION/DIGEST.zip`.
+
+use std::{path::Path, time::Duration};
+
+use futures::TryStreamExt as _;
+use http::Method;
+use object_store::{
+    Error, ObjectStore, ObjectStoreExt as _, PutPayload,
+    azure::{AzureConfigKey, MicrosoftAzure, MicrosoftAzureBuilder},
+    path::Path as Key,
+    signer::Signer as _,
+};
+
+use super::{config::AzureConfig, resource::Trouble};
+use crate::status::ArtifactStatus;
+
+/// Packages of a function that are kept: the one that runs, the one before it, and some for a way back.
+const KEPT: usize = 5;
+
+/// An app reads its package at each start, however long it lives.
+const SIGNED_FOR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// The store of packages.
+#[derive(Debug)]
+pub(super) struct Packages {
+    store: MicrosoftAzure,
+    container: String,
+    signed: bool,
+}
+
+impl Packages {
+    pub(super) fn open(config: &AzureConfig) -> Result<Self, Trouble> {
+        let builder = MicrosoftAzureBuilder::new().with_container_name(&config.container);
+        let known = config
+            .variables
+            .iter()
+            .filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse::<AzureConfigKey>().ok()?, value)))
+            // It is the container of something else.
+            .filter(|(key, _)| *key != AzureConfigKey::ContainerName);
+        let store = known.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build();
+        let store = store.map_err(|error| Trouble::lasting("PackagesUnusable", format!("cannot use Azure Blob Storage: {error}")))?;
+        Ok(Self { store, container: config.container.clone(), signed: config.account_key.is_some() })
+    }
+
+    fn key(function: &str, artifact: &ArtifactStatus) -> Key {
+        Key::from_iter([function, &format!("{}.zip", artifact.digest.trim_start_matches("sha256:"))])
+    }
+
+    /// The URL that an app reads a package from. With the account's key it is signed; else the app's identity reads it.
+    pub(super) async fn url(&self, function: &str, artifact: &ArtifactStatus) -> Result<String, Trouble> {
+        let key = Self::key(function, artifact);
+        let signed = self.store.signed_url(Method::GET, &key, if self.signed { SIGNED_FOR } else { Duration::from_secs(60) });
+        let mut url = signed.await.map_err(|error| self.wrong(&error))?;
+        if !self.signed {
+            url.set_query(None);
+        }
+        Ok(url.into())
+    }
+
+    /// Uploads a package, unless it is there.
+    pub(super) async fn upload(&self, function: &str, artifact: &ArtifactStatus, zip: &Path) -> Result<(), Trouble> {
+        let key = Self::key(function, artifact);
+        match self.store.head(&key).await {
+            Ok(found) if found.size == artifact.size => return Ok(()),
+            Ok(_) | Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(self.wrong(&error)),
+        }
+        let bytes = tokio::fs::read(zip).await;
+        let bytes = bytes.map_err(|error| Trouble::passing("DiskError", format!("{}: {error}", zip.display())))?;
+        self.store.put(&key, PutPayload::from(bytes)).await.map(drop).map_err(|error| self.wrong(&error))
+    }
+
+    /// Removes the packages of a function, but for the newest and for `used`.
+    pub(super) async fn sweep(&self, function: &str, used: &ArtifactStatus) -> Result<(), Trouble> {
+        let used = Self::key(function, used);
+        let mut found = self.all(function).await?;
+        found.retain(|(_, key)| *key != used);
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, key) in found.into_iter().skip(KEPT) {
+            self.store.delete(&key).await.map_err(|error| self.wrong(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Removes every package of a function.
+    pub(super) async fn remove(&self, function: &str) -> Result<(), Trouble> {
+        for (_, key) in self.all(function).await? {
+            match self.store.delete(&key).await {
+                Ok(()) | Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(self.wrong(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Packages of a function with the times of their upload, as texts that sort.
+    async fn all(&self, function: &str) -> Result<Vec<(String, Key)>, Trouble> {
+        let prefix = Key::from(function);
+        let listed = self.store.list(Some(&prefix)).map_ok(|found| (found.last_modified.to_rfc3339(), found.location));
+        listed.try_collect().await.map_err(|error| self.wrong(&error))
+    }
+
+    fn wrong(&self, error: &Error) -> Trouble {
+        let container = &self.container;
+        let remedy = format!(
+            "create the container {container} (az storage container create -n {container}), and give the controller the account's key \
+             (AZURE_STORAGE_ACCOUNT_KEY) or its identity the role Storage Blob Data Contributor"
+        );
+        Trouble::passing("PackageNotStored", format!("cannot store the package: {error}; {remedy}"))
+    }
+}
