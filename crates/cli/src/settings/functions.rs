@@ -39,7 +39,8 @@ pub(crate) fn host(
 /// Credentials of object stores and of Azure, whose managed identity has variables of its own.
 fn credentials(server: &ServerSettings) -> BTreeMap<String, String> {
     let managed = ["IDENTITY_ENDPOINT", "IDENTITY_HEADER"];
-    let managed = managed.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));
+    let managed =
+        managed.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));
     server.credentials.clone().into_iter().chain(managed).collect()
 }
 

@@ -84,7 +84,11 @@ impl AzureTarget {
     ///
     /// # Errors
     /// If the folder of the records cannot be used.
-    pub(crate) fn open(root: &Path, variables: &BTreeMap<String, String>, artifacts: &Arc<ArtifactStore>) -> io::Result<Self> {
+    pub(crate) fn open(
+        root: &Path,
+        variables: &BTreeMap<String, String>,
+        artifacts: &Arc<ArtifactStore>,
+    ) -> io::Result<Self> {
         let account = AzureConfig::read(variables).map_err(|why| Trouble::lasting("PlatformUnavailable", why));
         let account = account.and_then(|config| {
             let (manager, packages) = (Manager::new(&config)?, Packages::open(&config)?);
@@ -137,10 +141,17 @@ impl AzureTarget {
                 return Ok(Deployed { endpoint });
             }
             if task.proved {
-                tracing::warn!(event = "function_drifted", function = name, app = wanted.app, differs = differs.join("; "), "correcting it");
+                tracing::warn!(
+                    event = "function_drifted",
+                    function = name,
+                    app = wanted.app,
+                    differs = differs.join("; "),
+                    "correcting it"
+                );
             }
         }
-        let zip = self.artifacts.path(&artifact.digest).ok_or_else(|| Trouble::lasting("Internal", "a digest is none"))?;
+        let zip =
+            self.artifacts.path(&artifact.digest).ok_or_else(|| Trouble::lasting("Internal", "a digest is none"))?;
         account.packages.upload(name, artifact, &zip).await?;
         // Noted first: what is half done has to be removed as well.
         self.note(name, others.iter().chain([&record]))?;
@@ -154,7 +165,12 @@ impl AzureTarget {
     }
 
     /// Removes the apps that the function was in before.
-    async fn arrived(&self, account: &Account, name: &str, (record, others): (Record, &[Record])) -> Result<(), Trouble> {
+    async fn arrived(
+        &self,
+        account: &Account,
+        name: &str,
+        (record, others): (Record, &[Record]),
+    ) -> Result<(), Trouble> {
         for old in others {
             remove(account, old).await?;
         }
@@ -212,7 +228,10 @@ impl Deployment<'_> {
     fn may_have(&self, app: &Value, wanted: &AzureApp) -> Result<(), Trouble> {
         match app::owner(app).filter(|owner| *owner != self.spec.name.as_str()) {
             Some(other) => {
-                let message = format!("the app {} belongs to the function {other}: choose another spec.target.appName", wanted.app);
+                let message = format!(
+                    "the app {} belongs to the function {other}: choose another spec.target.appName",
+                    wanted.app
+                );
                 Err(Trouble::lasting("AppTaken", message))
             }
             None => Ok(()),
@@ -236,7 +255,12 @@ impl Deployment<'_> {
         let manager = &self.account.manager;
         let group = manager.get(&self.paths.group()).await?;
         let location = group.as_ref().and_then(|group| group.get("location")?.as_str());
-        let none = || Trouble::passing("NoResourceGroup", "there is no such resource group: create it, or change spec.target.resourceGroup");
+        let none = || {
+            Trouble::passing(
+                "NoResourceGroup",
+                "there is no such resource group: create it, or change spec.target.resourceGroup",
+            )
+        };
         let location = location.ok_or_else(none)?;
         manager.run(Method::PUT, &self.paths.plan(), Some(&app::plan(location))).await?;
         let body = app::site(&self.paths, location, self.spec, None);
@@ -280,7 +304,8 @@ impl Deployment<'_> {
         let deadline = Instant::now() + LONGEST_START;
         loop {
             let body = self.spec.probe.as_ref().map_or("{}".to_owned(), Value::to_string);
-            let asked = self.account.manager.http().post(&endpoint).header("content-type", "application/json").body(body);
+            let asked =
+                self.account.manager.http().post(&endpoint).header("content-type", "application/json").body(body);
             let said = match asked.send().await {
                 Ok(answer) => {
                     let status = answer.status();
@@ -300,7 +325,10 @@ impl Deployment<'_> {
                 Err(error) => error.without_url().to_string(),
             };
             if Instant::now() >= deadline {
-                let message = format!("the new version does not answer at {endpoint} within {} s: {said}", LONGEST_START.as_secs());
+                let message = format!(
+                    "the new version does not answer at {endpoint} within {} s: {said}",
+                    LONGEST_START.as_secs()
+                );
                 return Err(Trouble::lasting("NotStarted", message));
             }
             tokio::time::sleep(PROBE_AGAIN).await;

@@ -138,7 +138,10 @@ pub(super) fn settings(
                 None => "EndpointSuffix=core.windows.net".to_owned(),
             };
             let account = &config.account;
-            add("AzureWebJobsStorage", format!("DefaultEndpointsProtocol=https;AccountName={account};AccountKey={key};{place}"));
+            add(
+                "AzureWebJobsStorage",
+                format!("DefaultEndpointsProtocol=https;AccountName={account};AccountKey={key};{place}"),
+            );
         }
         None => {
             add("AzureWebJobsStorage__accountName", config.account.clone());
@@ -167,7 +170,12 @@ pub(super) fn merged(
 }
 
 /// How an app differs from what is wanted; empty: in nothing.
-pub(super) fn drift(app: &Value, found: &BTreeMap<String, String>, ours: &BTreeMap<String, String>, spec: &FunctionSpec) -> Vec<String> {
+pub(super) fn drift(
+    app: &Value,
+    found: &BTreeMap<String, String>,
+    ours: &BTreeMap<String, String>,
+    spec: &FunctionSpec,
+) -> Vec<String> {
     let mut differs = Vec::new();
     let text = |pointer: &str| app.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     if text("/properties/state") != "Running" {

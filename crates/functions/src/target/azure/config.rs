@@ -116,10 +116,15 @@ mod tests {
         let with = |more: &[(&str, &str)]| read(&[&principal[..], more].concat()).expect("right").identity;
         let app = [("IDENTITY_ENDPOINT", "http://127.0.0.1/token"), ("IDENTITY_HEADER", "h")];
         let secret = with(&[("AZURE_CLIENT_SECRET", "x"), app[0], app[1]]);
-        assert!(matches!(&secret, Identity::Secret { authority, .. } if authority == "https://login.microsoftonline.com"));
-        let file = [("AZURE_FEDERATED_TOKEN_FILE", "/token"), ("AZURE_AUTHORITY_HOST", "https://login.chinacloudapi.cn/")];
+        assert!(
+            matches!(&secret, Identity::Secret { authority, .. } if authority == "https://login.microsoftonline.com")
+        );
+        let file =
+            [("AZURE_FEDERATED_TOKEN_FILE", "/token"), ("AZURE_AUTHORITY_HOST", "https://login.chinacloudapi.cn/")];
         let federated = with(&file);
-        assert!(matches!(&federated, Identity::Federated { authority, .. } if authority == "https://login.chinacloudapi.cn"));
+        assert!(
+            matches!(&federated, Identity::Federated { authority, .. } if authority == "https://login.chinacloudapi.cn")
+        );
         assert!(matches!(with(&app), Identity::AppService { client: Some(_), .. }));
         assert_eq!(read(&[]).expect("right").identity, Identity::Machine { client: None });
     }

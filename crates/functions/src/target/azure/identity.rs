@@ -103,7 +103,9 @@ impl Tokens {
 
     fn refused(&self, why: &str) -> Trouble {
         let (what, remedy) = match self.identity {
-            Identity::Secret { .. } => ("the service principal", "AZURE_TENANT_ID, AZURE_CLIENT_ID, AZURE_CLIENT_SECRET"),
+            Identity::Secret { .. } => {
+                ("the service principal", "AZURE_TENANT_ID, AZURE_CLIENT_ID, AZURE_CLIENT_SECRET")
+            }
             Identity::Federated { .. } => ("the federated token", "AZURE_CLIENT_ID, AZURE_FEDERATED_TOKEN_FILE"),
             Identity::AppService { .. } => ("the managed identity", "IDENTITY_ENDPOINT, IDENTITY_HEADER"),
             Identity::Machine { .. } => (

@@ -38,7 +38,8 @@ impl Packages {
             // It is the container of something else.
             .filter(|(key, _)| *key != AzureConfigKey::ContainerName);
         let store = known.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build();
-        let store = store.map_err(|error| Trouble::lasting("PackagesUnusable", format!("cannot use Azure Blob Storage: {error}")))?;
+        let store = store
+            .map_err(|error| Trouble::lasting("PackagesUnusable", format!("cannot use Azure Blob Storage: {error}")))?;
         Ok(Self { store, container: config.container.clone(), signed: config.account_key.is_some() })
     }
 
@@ -49,7 +50,8 @@ impl Packages {
     /// The URL that an app reads a package from. With the account's key it is signed; else the app's identity reads it.
     pub(super) async fn url(&self, function: &str, artifact: &ArtifactStatus) -> Result<String, Trouble> {
         let key = Self::key(function, artifact);
-        let signed = self.store.signed_url(Method::GET, &key, if self.signed { SIGNED_FOR } else { Duration::from_secs(60) });
+        let signed =
+            self.store.signed_url(Method::GET, &key, if self.signed { SIGNED_FOR } else { Duration::from_secs(60) });
         let mut url = signed.await.map_err(|error| self.wrong(&error))?;
         if !self.signed {
             url.set_query(None);

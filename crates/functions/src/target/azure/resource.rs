@@ -107,7 +107,12 @@ impl Manager {
     }
 
     /// Waits until the operation at this address has ended.
-    async fn operation(&self, path: &str, at: &str, (mut pause, deadline): (Option<Duration>, Instant)) -> Result<(), Trouble> {
+    async fn operation(
+        &self,
+        path: &str,
+        at: &str,
+        (mut pause, deadline): (Option<Duration>, Instant),
+    ) -> Result<(), Trouble> {
         loop {
             wait(path, pause, deadline).await?;
             let answer = self.call(Method::GET, self.ours(at)?, None).await?;
@@ -125,7 +130,12 @@ impl Manager {
     }
 
     /// Waits until this address answers anything but 202.
-    async fn location(&self, path: &str, at: &str, (mut pause, deadline): (Option<Duration>, Instant)) -> Result<Value, Trouble> {
+    async fn location(
+        &self,
+        path: &str,
+        at: &str,
+        (mut pause, deadline): (Option<Duration>, Instant),
+    ) -> Result<Value, Trouble> {
         loop {
             wait(path, pause, deadline).await?;
             let answer = self.call(Method::GET, self.ours(at)?, None).await?;
@@ -159,7 +169,9 @@ impl Manager {
                     pause_of(&answer.headers).unwrap_or(Duration::from_secs(1 << attempt.min(6)))
                 }
                 Err(_) if !last => Duration::from_secs(1 << attempt.min(6)),
-                _ => return asked.map_err(|why| Trouble::passing("AzureAway", format!("Azure does not answer: {why}"))),
+                _ => {
+                    return asked.map_err(|why| Trouble::passing("AzureAway", format!("Azure does not answer: {why}")));
+                }
             };
             tokio::time::sleep(pause).await;
         }
