@@ -26,7 +26,7 @@ pub enum Event {
     Removed(String),
     /// A status was written, or not.
     Written(String, Box<Status>, Written),
-    /// What runs elsewhere is to be compared with what is wanted.
+    /// Time for a look at what runs elsewhere.
     Verify,
     /// Time has passed.
     Tick,

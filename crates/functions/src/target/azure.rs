@@ -55,7 +55,7 @@ const PROBE_AGAIN: Duration = Duration::from_secs(2);
 
 /// Deploys to Azure Functions.
 pub(crate) struct AzureTarget {
-    /// What can be reached, or why nothing can.
+    /// The account, or the reason why there is none.
     account: Result<Account, Trouble>,
     artifacts: Arc<ArtifactStore>,
     records: Records,

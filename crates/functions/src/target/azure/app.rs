@@ -169,7 +169,7 @@ pub(super) fn merged(
     merged
 }
 
-/// How an app differs from what is wanted; empty: in nothing.
+/// Differences between an app and what is wanted; empty: none.
 pub(super) fn drift(
     app: &Value,
     found: &BTreeMap<String, String>,
