@@ -176,6 +176,20 @@ def test_a_load_that_a_request_waits_for_goes_before_those_that_wait_for_nobody(
     assert LOADED not in [one.state(f"slow{n}") for n in range(3)]
 
 
+def test_metadata_names_the_model_of_an_inference_unless_the_message_is_to(start):  # noqa: F811
+    infer, message = "/inference.GRPCInferenceService/ModelInfer", b"\x0a\x05other"
+    one = start()
+    one.register("Model")
+    assert one.call(infer, message, ("mm-model-id", "Model"))[1] == "Model"
+    assert one.call(infer, b"", ("mm-model-id", "Model"))[1] == "Model"
+    assert one.call(infer, b"\x0a\x05Model")[1] == "Model", "without metadata"
+    one.close()
+    rpcs = {"rpcConfigs": {infer[1:]: {"idExtractionPath": [1], "vModelId": True}}}
+    again = start("again", env={"MM_DATAPLANE_CONFIG": json.dumps(rpcs)})
+    assert again.call(infer, message, ("mm-model-id", "Model")) == "NOT_FOUND", "the message counts"
+    assert again.call(infer, b"", ("mm-model-id", "Model"))[1] == "Model", "it names none"
+
+
 def test_a_runtime_beside_an_instance_is_reached_by_a_unix_socket(start, tmp_path):  # noqa: F811
     one = start(env={"INTERNAL_GRPC_SOCKET_PATH": str(tmp_path / "grpc.sock")})
     assert one.register("Model")[1] == [LOADED]

@@ -174,6 +174,9 @@ impl Ingress {
         if !grpc {
             return self.rest.answer(request, from).await;
         }
+        if opaque::takes(stack, &request) {
+            return Box::pin(opaque::answer(stack, request)).await;
+        }
         if infer::takes(&request) {
             return infer::answer(stack, request).await;
         }

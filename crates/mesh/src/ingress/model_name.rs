@@ -53,6 +53,11 @@ pub(super) fn all_of_metadata(headers: &HeaderMap) -> Result<Vec<Cow<'_, str>>, 
     Ok(Vec::new())
 }
 
+/// True if a call's metadata names a model.
+pub(super) fn is_in_metadata(headers: &HeaderMap) -> bool {
+    KEYS.iter().chain(&BINARY_KEYS).any(|key| headers.contains_key(key))
+}
+
 /// The version that a call's metadata names.
 pub(super) fn version_of_metadata(headers: &HeaderMap) -> Result<Option<&str>, InferError> {
     headers.get(VERSION).map(|value| text(&VERSION, value)).transpose()

@@ -1,4 +1,5 @@
-//! Any gRPC method that is none of the Open Inference Protocol's: answered by the model that the call's metadata names.
+//! Any gRPC method that is none of the Open Inference Protocol's: answered by the model that the call's metadata names. In
+//! ModelMesh's place also inferences that name their model so.
 //!
 //! Nothing of it is read here: head, pieces and trailers pass as they come, both ways.
 
@@ -22,6 +23,7 @@ use crate::{
     },
     ingress::{grpc::status, model_name, namespace},
     metrics::Protocol,
+    oip::grpc::methods::{INFER, METADATA, STREAM_INFER},
     stack::Stack,
     sticky::Caller,
 };
@@ -72,6 +74,13 @@ impl Opaque {
         }
         parts
     }
+}
+
+/// True of an inference whose metadata names the model, on an instance in ModelMesh's place. There the metadata counts, and a
+/// name in the message only where the configuration of the data plane has its field.
+pub(in crate::ingress) fn takes(stack: &Stack, request: &Request<Incoming>) -> bool {
+    let is_inference = [INFER, STREAM_INFER, METADATA].contains(&request.uri().path());
+    is_inference && stack.data_plane.is_some() && model_name::is_in_metadata(request.headers())
 }
 
 /// Answers a call.
