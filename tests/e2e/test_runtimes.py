@@ -1,9 +1,10 @@
-"""Model servers that Berth starts: a scripted one in both protocols, and MLServer with models of real libraries."""
+"""Model servers that Berth starts: a scripted one in both protocols, MLServer with models of real libraries, and Triton."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -17,6 +18,8 @@ grpc = pytest.importorskip("grpc")
 
 # The programs of an environment with MLServer; `cargo xtask test` sets it.
 MLSERVER = os.environ.get("MLSERVER")
+# The same with Triton, as its Python package carries it.
+TRITON = os.environ.get("TRITON")
 
 TRAIN = """
 import sys
@@ -183,3 +186,63 @@ def test_mlserver_serves_models_of_real_libraries(berth, tmp_path):
     (pid,) = pids(berth)
     assert berth.stop() == 0
     assert gone(pid)
+
+
+TRIPLE = """
+import triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = [pb.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb.InferenceResponse([pb.Tensor("y", array * 3)]) for array in inputs]
+"""
+
+CONFIG = """
+name: "theirs"
+backend: "python"
+max_batch_size: 8
+input [{ name: "x", data_type: TYPE_FP64, dims: [-1] }]
+output [{ name: "y", data_type: TYPE_FP64, dims: [-1] }]
+"""
+
+
+@pytest.mark.skipif(TRITON is None, reason="TRITON names no environment with Triton")
+def test_triton_serves_models_of_its_python_backend(berth, tmp_path):
+    home = next(Path(TRITON).parent.glob("lib/*/site-packages/pytriton/tritonserver"))
+    # The stub of the environment's version of Python must lie beside the backend, whose library path is relative to it.
+    version = home.parents[2].name.removeprefix("python")
+    shutil.copy(home / "python_backend_stubs" / version / "triton_python_backend_stub", home / "backends/python")
+    command = [
+        str(home / "bin/tritonserver"), "--model-repository={repository}", "--model-control-mode=explicit",
+        f"--backend-directory={home / 'backends'}", "--allow-gpu-metrics=false",
+        "--grpc-address=127.0.0.1", "--grpc-port={port}", "--http-address=127.0.0.1", "--http-port={port.http}",
+        "--metrics-address=127.0.0.1", "--metrics-port={port.metrics}",
+    ]
+    spec = {
+        "protocol": "v2",
+        "layout": "triton",
+        "command": command,
+        # Models' processes find their packages by the first Python there.
+        "environment": {"PATH": f"{TRITON}:/usr/bin:/bin"},
+        "formats": ["triton"],
+        "memory": "1GiB",
+    }
+    berth.start("--runtime", declared(tmp_path, spec))
+    for name, code in (("triple", TRIPLE), ("broken", "raise ValueError('no such weights')")):
+        folder = tmp_path / name
+        (folder / "1").mkdir(parents=True)
+        (folder / "1/model.py").write_text(code)
+        (folder / "config.pbtxt").write_text(CONFIG)
+        berth.apply(model(f"team/{name}", "triton", folder.as_uri()))
+    assert predicted(berth, "team%2Ftriple", [2.0]) == 6.0
+    metadata = json.loads(berth.get("/v2/models/team%2Ftriple")[2])
+    assert [tensor["name"] for tensor in metadata["inputs"] + metadata["outputs"]] == ["x", "y"]
+    status, answer = berth.infer("team%2Fbroken", rows([1.0]))
+    assert status == 503 and "no such weights" in str(answer), answer
+    (pid,) = pids(berth)
+    os.killpg(pid, signal.SIGKILL)
+    until("an answer of the new process", lambda: berth.infer("team%2Ftriple", rows([3.0]))[0] == 200)
+    repository = berth.data / "runtimes" / "started"
+    berth.run("delete", "deployment", "team/triple", "-n", "default")
+    until("the model's folder to go", lambda: not any("triple" in folder.name for folder in repository.iterdir()))
+    assert berth.stop() == 0

@@ -40,6 +40,7 @@ pub(crate) const PACKAGES: Suite = Suite { name: "packages", workers: 1 };
 pub(crate) struct Tools {
     python: Environment,
     mlserver: Environment,
+    triton: Environment,
     transformer: PathBuf,
     pub(crate) engine: PathBuf,
     pub(crate) uv: PathBuf,
@@ -49,8 +50,9 @@ impl Tools {
     pub(crate) fn ensure(workspace: &Workspace, engine: PathBuf, uv: PathBuf) -> Result<Self> {
         let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
         let mlserver = Environment::ensure(workspace, "e2e-mlserver", "tests/e2e/mlserver/requirements.txt")?;
+        let triton = Environment::ensure(workspace, "e2e-triton", "tests/e2e/triton/requirements.txt")?;
         let transformer = python.without_dependencies(workspace, TRANSFORMER)?;
-        Ok(Self { python, mlserver, transformer, engine, uv })
+        Ok(Self { python, mlserver, triton, transformer, engine, uv })
     }
 }
 
@@ -94,6 +96,7 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
         .env("TRANSFORMER", &tools.transformer)
         .env("BERTH_UV", &tools.uv)
         .env("MLSERVER", tools.mlserver.bin())
+        .env("TRITON", tools.triton.bin())
         .env("S3_SERVER", debug.join("examples/s3_server"))
         .env("PACKAGES", packages(workspace))
         .env("PYTHONDONTWRITEBYTECODE", "1");
