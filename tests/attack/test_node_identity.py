@@ -20,8 +20,9 @@ LIFE = "30s"
 class Cluster:
     """A controller with the CA and tokens for its API, over an etcd of one member, on loopback; and nodes that join it."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, ca_key: str | None = None):
         self.folder, self.pki = folder, folder / "pki"
+        self.ca_key = ["--ca-key", ca_key] if ca_key else []
         self.etcd, self.first = Process("etcd", folder), Process("a", folder)
         self.store, self.peer, self.api, self.http, self.gossip = (f"127.0.0.1:{free_port()}" for _ in range(5))
         self.joined: list[Process] = []
@@ -33,12 +34,12 @@ class Cluster:
             "--advertise-client-urls", f"http://{self.store}", "--listen-peer-urls", other, "--initial-advertise-peer-urls", other,
             "--initial-cluster", f"e={other}", "--unsafe-no-fsync", "--log-level", "warn",
         )  # fmt: skip
-        self.berth("pki", "init", self.pki)
-        self.berth("pki", "issue", self.pki, "a")
+        self.berth("pki", "init", self.pki, *self.ca_key)
+        self.berth("pki", "issue", self.pki, "a", *self.ca_key)
         self.first.spawn(
             BERTH, "node", "--name", "a", "--store", f"etcd://{self.store}", "--pki", str(self.pki / "a"), "--data", str(self.folder / "a-data"),
             "--http", self.http, "--api", self.api, "--peer", self.peer, "--gossip", self.gossip, "--auth", "tokens",
-            "--authority", str(self.pki), "--certificate-life", LIFE, "--log-format", "json",
+            "--authority", str(self.pki), *self.ca_key, "--certificate-life", LIFE, "--log-format", "json",
         )  # fmt: skip
         file = self.folder / "a-data" / "admin.token"
         until("the admin's token", file.exists)
@@ -179,6 +180,50 @@ def test_a_join_token_is_good_for_what_it_says(cluster, tmp_path):
         assert "certify" not in stranger.berth("audit", "-o", "json", *stranger.admin)
     finally:
         stranger.close()
+
+
+MODULE = "/usr/lib/softhsm/libsofthsm2.so"
+
+
+@pytest.mark.skipif(not Path(MODULE).exists(), reason="there is no SoftHSM on this machine")
+def test_the_key_of_the_ca_stays_in_an_hsm(tmp_path, monkeypatch):
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "softhsm2.conf").write_text(f"directories.tokendir = {tmp_path / 'tokens'}\nlog.level = ERROR\n")
+    (tmp_path / "pin").write_text("1234\n")
+    monkeypatch.setenv("SOFTHSM2_CONF", str(tmp_path / "softhsm2.conf"))
+    run = lambda *words: subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE)
+    run("softhsm2-util", "--init-token", "--free", "--label", "berth", "--pin", "1234", "--so-pin", "5678")
+    for number, (curve, label) in enumerate([("P-256", "ca"), ("P-384", "other")]):
+        key = tmp_path / f"{label}.pem"
+        run("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", f"ec_paramgen_curve:{curve}", "-out", key)
+        run("softhsm2-util", "--import", key, "--token", "berth", "--label", label, "--id", f"a{number}", "--pin", "1234")
+        key.unlink()
+    uri = lambda label, pin: f"pkcs11:token=berth;object={label}?module-path={MODULE}&pin-source={pin}"
+    pin = f"file:{tmp_path / 'pin'}"
+    for wrong, says in [
+        (uri("nothing", pin), "no such private EC key"),
+        (uri("other", pin), "of another curve"),
+        (uri("ca", "env:NO_PIN"), "NO_PIN, which is not set"),
+        (uri("ca", pin).replace("token=berth", "token=b"), "there are: berth"),
+        (uri("ca", pin).replace(MODULE, "/nowhere.so"), "cannot be loaded"),
+        ("file:ca.key", "it begins with pkcs11:"),
+    ]:
+        done = Cluster.run("pki", "init", tmp_path / "never", "--ca-key", wrong)
+        assert done.returncode != 0 and says in done.stderr, (wrong, done.stderr)
+        assert not (tmp_path / "never" / "ca.pem").exists()
+
+    cluster = Cluster(tmp_path, uri("ca", pin))
+    try:
+        cluster.start()
+        assert not (cluster.pki / "ca.key").exists()
+        assert "--ca-key" in cluster.berth("pki", "issue", cluster.pki, "b", code=1), "the file is not there"
+        cluster.join("gpu-1", cluster.token())
+        first = cluster.certificate("gpu-1")["serial"]
+        until("the next certificate", lambda: cluster.certificate("gpu-1")["serial"] != first)
+        verified = run("openssl", "verify", "-CAfile", cluster.pki / "ca.pem", cluster.folder / "gpu-1-data" / "pki" / "node.pem")
+        assert b"OK" in verified.stdout
+    finally:
+        cluster.close()
 
 
 def test_a_leader_whose_certificate_is_revoked_ends(cluster):

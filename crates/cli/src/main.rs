@@ -10,6 +10,7 @@
 mod allocator;
 mod args;
 mod client;
+mod ca_key;
 mod commands;
 mod contexts;
 mod control_thread;

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 pub use self::{
     exec::Exec,
     file::{File, generate},
-    pkcs11::Hsm,
+    pkcs11::{Hsm, HsmSigner},
     public::PublicKey,
     uri::Pkcs11Uri,
 };

@@ -14,6 +14,7 @@ use berth_peer::{
     Identity, PkiError,
     pki::{Authority, CA, CA_KEY, DEFAULT_VALIDITY, GOSSIP_KEY, NODE, NODE_KEY, certifies},
 };
+use berth_secrets::keys::Pkcs11Uri;
 use berth_spec::{Class, Roles, WorkerId};
 use clap::{Args, Subcommand};
 use fs_err as fs;
@@ -24,7 +25,7 @@ use self::{
     revoke::{ReinstateArgs, RevocationsArgs, RevokeArgs},
 };
 use super::output::{Form, print_value};
-use crate::{failure::Failure, terminal};
+use crate::{ca_key, failure::Failure, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -58,11 +59,24 @@ enum PkiCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth pki init ./pki && berth pki issue ./pki a")]
+  berth pki init ./pki && berth pki issue ./pki a
+  berth pki init ./pki --ca-key 'pkcs11:token=berth;object=ca?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/run/pin'
+
+A key in an HSM is an EC key on the curve P-256 that is there already (pkcs11-tool --keypairgen --key-type EC:prime256v1).")]
 struct InitArgs {
     /// Folder to create
     #[arg(value_name = "DIR")]
     folder: PathBuf,
+    #[command(flatten)]
+    key: KeyArgs,
+}
+
+/// The place of the CA's private key.
+#[derive(Debug, Args)]
+struct KeyArgs {
+    /// Private key of the CA in an HSM: pkcs11:token=…;object=…?module-path=…&pin-source=… [default: DIR/ca.key]
+    #[arg(long, value_name = "URI", env = "BERTH_CA_KEY", value_parser = ca_key::parse)]
+    ca_key: Option<Pkcs11Uri>,
 }
 
 #[derive(Debug, Args)]
@@ -81,6 +95,8 @@ struct IssueArgs {
     /// Name of the node, which is its name in the cluster unless `berth node --name` overrides it
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
+    #[command(flatten)]
+    key: KeyArgs,
     /// Folder for the node's files [default: DIR/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -111,7 +127,7 @@ struct ShowArgs {
 
 pub(crate) async fn run(args: &PkiArgs) -> Result<(), Failure> {
     match &args.command {
-        PkiCommand::Init(args) => init(&args.folder),
+        PkiCommand::Init(args) => init(args),
         PkiCommand::Issue(args) => issue(args),
         PkiCommand::Show(args) => show(args),
         PkiCommand::Revoke(args) => args.run().await,
@@ -129,14 +145,23 @@ impl From<PkiError> for Failure {
     }
 }
 
-fn init(folder: &Path) -> Result<(), Failure> {
-    Authority::create(folder)?;
+fn init(InitArgs { folder, key }: &InitArgs) -> Result<(), Failure> {
+    let kept = match &key.ca_key {
+        None => {
+            Authority::create(folder)?;
+            format!("{CA_KEY:<11} issues certificates: keep it safe, and off the nodes")
+        }
+        Some(uri) => {
+            Authority::create_with(folder, ca_key::open(uri)?)?;
+            "its key stays in the HSM: say --ca-key to `berth pki issue` and `berth node --authority`, too".to_owned()
+        }
+    };
     let until = Certificate::read(&folder.join(CA))?.until();
     let shown = folder.display();
     Ok(terminal::print(&format!(
         "made a certificate authority in {shown}; it holds until {until}\n  \
          {CA:<11} what every node trusts\n  \
-         {CA_KEY:<11} issues certificates: keep it safe, and off the nodes\n  \
+         {kept}\n  \
          {GOSSIP_KEY:<11} seals what nodes tell each other of their health\n\n\
          next, for each node: berth pki issue {shown} NAME\n"
     ))?)
@@ -146,7 +171,10 @@ fn issue(args: &IssueArgs) -> Result<(), Failure> {
     if args.out.is_some() && args.names.len() > 1 {
         return Err(Failure::Usage("--out takes the files of one node: leave it out, or name one".to_owned()));
     }
-    let authority = Authority::open(&args.folder)?;
+    let authority = match &args.key.ca_key {
+        None => Authority::open(&args.folder)?,
+        Some(uri) => Authority::open_with(&args.folder, ca_key::open(uri)?)?,
+    };
     for name in &args.names {
         let node = WorkerId::new(name)
             .map_err(|error| Failure::Invalid(format!("{name:?} cannot be the name of a node: {error}")))?;

@@ -6,14 +6,20 @@ use berth_control::api::Issuing;
 use berth_peer::pki::Authority;
 
 use super::settings::AuthoritySettings;
-use crate::failure::Failure;
+use crate::{ca_key, failure::Failure};
 
 /// Opens the CA.
 ///
 /// # Errors
 /// It cannot be used, with the file and the remedy.
 pub(super) fn open(settings: &AuthoritySettings) -> Result<Arc<Issuing>, Failure> {
-    let authority =
-        Authority::open(&settings.folder).map_err(|error| Failure::Usage(format!("--authority: {error}")))?;
+    let authority = match &settings.key {
+        None => Authority::open(&settings.folder),
+        Some(uri) => {
+            let key = ca_key::open(uri).map_err(|error| Failure::Failed(format!("--ca-key: {error}")))?;
+            Authority::open_with(&settings.folder, key)
+        }
+    };
+    let authority = authority.map_err(|error| Failure::Usage(format!("--authority: {error}")))?;
     Ok(Arc::new(Issuing::new(authority, settings.life)))
 }

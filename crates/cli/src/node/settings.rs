@@ -9,10 +9,12 @@ use std::{
 
 use berth_control::store::etcd::EtcdConfig;
 use berth_peer::pki::certifies;
+use berth_secrets::keys::Pkcs11Uri;
 use berth_spec::{Gpu, Roles, WorkerId};
 use clap::Args;
 
 use crate::{
+    ca_key,
     failure::Failure,
     settings::{
         ServerArgs, ServerSettings, apart,
@@ -58,6 +60,9 @@ struct ClusterArgs {
     /// and the next ones to nodes whose certificates end
     #[arg(long, value_name = "DIR", env = "BERTH_AUTHORITY")]
     authority: Option<PathBuf>,
+    /// Key of the authority in an HSM: pkcs11:token=…;object=…?module-path=…&pin-source=… [default: ca.key in its folder]
+    #[arg(long, value_name = "URI", env = "BERTH_CA_KEY", requires = "authority", value_parser = ca_key::parse)]
+    ca_key: Option<Pkcs11Uri>,
     /// Validity of certificates that this node gives to others. They renew them when a third of it is left
     #[arg(long, value_name = "TIME", env = "BERTH_CERTIFICATE_LIFE", default_value = "90d", value_parser = values::duration)]
     certificate_life: Duration,
@@ -138,6 +143,8 @@ pub(crate) struct ClusterSettings {
 pub(crate) struct AuthoritySettings {
     /// Folder of the CA.
     pub(crate) folder: PathBuf,
+    /// Its key in an HSM; `None`: it is in the folder.
+    pub(crate) key: Option<Pkcs11Uri>,
     /// Validity of the certificates.
     pub(crate) life: Duration,
 }
@@ -228,7 +235,7 @@ impl NodeSettings {
                     .to_owned(),
             ));
         }
-        let authority = authority(cluster.authority, cluster.certificate_life, cluster.roles)?;
+        let authority = authority((cluster.authority, cluster.ca_key), cluster.certificate_life, cluster.roles)?;
         if !cluster.roles.controller && cluster.join.is_empty() {
             return Err(Failure::Usage(
                 "a node that is no controller needs others: say with --join HOST:PORT where one of them gossips"
@@ -321,7 +328,11 @@ fn check_certificate(
     Ok(name)
 }
 
-fn authority(folder: Option<PathBuf>, life: Duration, roles: Roles) -> Result<Option<AuthoritySettings>, Failure> {
+fn authority(
+    (folder, key): (Option<PathBuf>, Option<Pkcs11Uri>),
+    life: Duration,
+    roles: Roles,
+) -> Result<Option<AuthoritySettings>, Failure> {
     if folder.is_some() && !roles.controller {
         let error = "--authority is for nodes with the role controller: others give no certificates";
         return Err(Failure::Usage(error.to_owned()));
@@ -329,7 +340,7 @@ fn authority(folder: Option<PathBuf>, life: Duration, roles: Roles) -> Result<Op
     if !(SHORTEST_LIFE..=LONGEST_LIFE).contains(&life) {
         return Err(Failure::Usage("--certificate-life may be 30s to 3650d".to_owned()));
     }
-    Ok(folder.map(|folder| AuthoritySettings { folder, life }))
+    Ok(folder.map(|folder| AuthoritySettings { folder, key, life }))
 }
 
 #[cfg(test)]

@@ -104,7 +104,8 @@ impl Authority {
     fn check_files(folder: &Path, files: &[&str]) -> Result<(), PkiError> {
         match files.iter().map(|file| folder.join(file)).find(|file| !file.exists()) {
             Some(file) => {
-                let reason = "is not there: make a CA with `berth pki init`, or name the folder that has one";
+                let reason = "is not there: make a CA with `berth pki init`, or name the folder that has one; a key in an HSM is \
+                              named by --ca-key";
                 Err(PkiError::unusable(file, reason))
             }
             None => Ok(()),
