@@ -9,8 +9,8 @@
 
 mod allocator;
 mod args;
-mod client;
 mod ca_key;
+mod client;
 mod commands;
 mod contexts;
 mod control_thread;

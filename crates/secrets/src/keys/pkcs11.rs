@@ -98,10 +98,12 @@ impl Decrypt for Hsm {
 
     fn unwrap(&self, _: &KeyId, wrapped: &[u8]) -> Result<Zeroizing<Vec<u8>>, KeyError> {
         let wrong = || KeyError::refused(self.name(), "a data key is not wrapped for it, or was changed");
-        self.key.ask({
-            let wrapped = wrapped.to_vec();
-            move |session, key| ask(session, key, &wrapped)
-        })?.ok_or_else(wrong)
+        self.key
+            .ask({
+                let wrapped = wrapped.to_vec();
+                move |session, key| ask(session, key, &wrapped)
+            })?
+            .ok_or_else(wrong)
     }
 }
 
@@ -113,4 +115,3 @@ impl fmt::Debug for Hsm {
             .finish_non_exhaustive()
     }
 }
-

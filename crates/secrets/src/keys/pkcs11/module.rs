@@ -295,7 +295,9 @@ mod tests {
         MODULES.lock().expect("no panic").push((path.to_owned(), module));
         let uri: Pkcs11Uri = "pkcs11:token=t;object=o?module-path=/nowhere/hangs.so".parse().expect("a URI");
         for _ in 0..3 {
-            let error = KeyHandle::open((&uri, KeyType::RSA), &KeyEnvironment::default(), |_, _, _| Ok(())).map(drop).expect_err("it hangs");
+            let error = KeyHandle::open((&uri, KeyType::RSA), &KeyEnvironment::default(), |_, _, _| Ok(()))
+                .map(drop)
+                .expect_err("it hangs");
             assert!(error.silent && error.transient, "{error:?}");
             for says in ["object=o", "/nowhere/hangs.so has not answered for", "start this process anew"] {
                 assert!(error.to_string().contains(says), "{error}");

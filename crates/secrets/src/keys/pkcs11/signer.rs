@@ -52,7 +52,8 @@ impl HsmSigner {
         let hash = digest(&SHA256, message);
         let signed = self.key.ask(move |session, key| session.sign(&Mechanism::Ecdsa, key, hash.as_ref()))?;
         der(&signed).ok_or_else(|| {
-            let reason = format!("the HSM gives a signature of {} bytes where {} are expected", signed.len(), 2 * SCALAR);
+            let reason =
+                format!("the HSM gives a signature of {} bytes where {} are expected", signed.len(), 2 * SCALAR);
             KeyError::refused(self.key.access.uri.name(), reason)
         })
     }
@@ -73,7 +74,8 @@ fn public(access: &Access, session: &Session, key: ObjectHandle) -> Result<Vec<u
         match attribute {
             Attribute::Id(id) => of_pair.push(Attribute::Id(id)),
             Attribute::EcParams(curve) if curve != P256 => {
-                let reason = "it is of another curve: make one with `pkcs11-tool --keypairgen --key-type EC:prime256v1`";
+                let reason =
+                    "it is of another curve: make one with `pkcs11-tool --keypairgen --key-type EC:prime256v1`";
                 return Err(KeyError::refused(uri.name(), reason));
             }
             _ => {}
