@@ -103,7 +103,8 @@ impl KeyHandle {
 impl Drop for KeyHandle {
     fn drop(&mut self) {
         let number = self.access.number;
-        self.module.tell(move |module| module.close(number));
+        // Waited for: a process that ends while a module works may crash in it.
+        let _ = self.module.ask(move |module| module.close(number));
     }
 }
 
