@@ -26,6 +26,8 @@ FILLED = {"{name}": "nothing", "{id}": "nothing", "{namespace}": "nowhere", "{fi
 # Paths of the inference port, and the actions that they are.
 INFERENCE = [
     ("GET", "/v2", "read-server"),
+    ("GET", "/openapi.json", "read-server"),
+    ("GET", "/docs", "load-dashboard"),
     ("GET", "/v2/health/live", "probe"),
     ("GET", "/v2/health/ready", "probe"),
     ("GET", "/v2/models", "read-models"),

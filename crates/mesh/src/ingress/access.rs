@@ -13,6 +13,7 @@ use http::{Method, Request, header};
 use super::{
     fault::Fault,
     path::{Operation, Resource, split_namespace},
+    rest::openapi::{DOCS, OPENAPI},
 };
 use crate::{config::FUNCTIONS, oip::grpc::methods::SERVICE};
 
@@ -42,6 +43,8 @@ pub(super) fn of_rest(method: &Method, path: &str) -> Need {
         return match *method {
             // Functions are in no namespace.
             _ if path.starts_with(FUNCTIONS) => (Action::Infer, Place::Server),
+            Method::GET | Method::HEAD if path == DOCS => (Action::LoadDashboard, Place::Server),
+            Method::GET | Method::HEAD if path == OPENAPI => (Action::ReadServer, Place::Somewhere),
             // Where models answer at paths of their own.
             Method::GET | Method::HEAD => (Action::ReadModels, Place::Somewhere),
             _ => (Action::Infer, Place::Somewhere),
@@ -126,6 +129,9 @@ mod tests {
             (Method::GET, "/v2/health/live", Action::Probe),
             (Method::GET, "/namespaces/a/v2/health/ready", Action::Probe),
             (Method::GET, "/v2", Action::ReadServer),
+            (Method::GET, "/openapi.json", Action::ReadServer),
+            (Method::GET, "/docs", Action::LoadDashboard),
+            (Method::POST, "/docs", Action::Infer),
             (Method::GET, "/v2/models", Action::ReadModels),
             (Method::GET, "/v2/models/health/ready", Action::ReadModels),
             (Method::POST, "/v2/repository/index", Action::ReadModels),

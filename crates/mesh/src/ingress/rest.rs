@@ -4,6 +4,7 @@ pub(super) mod document;
 mod field;
 mod index;
 pub(super) mod infer;
+pub(super) mod openapi;
 
 use std::{
     net::IpAddr,
@@ -76,6 +77,7 @@ pub(super) struct Rest {
     version: Arc<str>,
     guard: Guard,
     functions: Arc<OnceLock<FunctionHook>>,
+    description: openapi::Description,
 }
 
 impl Rest {
@@ -85,7 +87,8 @@ impl Rest {
         guard: Guard,
         functions: Arc<OnceLock<FunctionHook>>,
     ) -> Self {
-        Self { stack, version, guard, functions }
+        let description = openapi::Description::new(&version);
+        Self { stack, version, guard, functions, description }
     }
 
     pub(super) fn stack(&self) -> &Arc<Stack> {
@@ -131,6 +134,9 @@ impl Rest {
 
     /// At a path that is none of the protocol's: perhaps a model's own.
     async fn elsewhere(&self, head: &Arc<Parts>, body: Incoming) -> Response<ReplyBody> {
+        if let Some(described) = self.description.answer(&head.method, head.uri.path()) {
+            return described;
+        }
         let mut body = Some(body);
         let function = self.functions.get().filter(|_| head.uri.path().starts_with(FUNCTIONS));
         let reply = match self.short_enough(head) {

@@ -27,6 +27,9 @@ async fn every_path_has_its_status() {
     let table: &[(&Method, &str, &str, u16, &str)] = &[
         (&get, "/v2", "", 200, "binary_tensor_data"),
         (&get, "/v2/", "", 200, "\"name\":\"berth\""),
+        (&get, "/openapi.json", "", 200, "\"openapi\":\"3.1.0\""),
+        (&get, "/docs", "", 200, "/v2/models/{model}/infer"),
+        (&post, "/docs", "{}", 404, "error"),
         (&get, "/v2/health/live", "", 200, "true"),
         (&get, "/v2/health/ready", "", 200, "true"),
         (&get, "/v2/models", "", 200, "\"iris\""),

@@ -176,7 +176,7 @@ impl Action {
     pub const fn describe(self) -> &'static str {
         match self {
             Self::Probe => "health and readiness",
-            Self::LoadDashboard => "the files of the dashboard, which hold no data",
+            Self::LoadDashboard => "the files of the dashboard and the page of the REST API, which hold no data",
             Self::SendWebhook => "webhooks of Git hosts, which prove a secret of their own",
             Self::ReadServer => "version, protocol extensions, OpenAPI document",
             Self::Infer => "inference, a model's own methods, functions",
