@@ -278,13 +278,37 @@ fn platform(spec: &Object<'_>, mistakes: &mut Mistakes) -> Option<Platform> {
         "azure-function" => {
             let group = target.required("resourceGroup", "\"ml-prod-rg\"", mistakes);
             let app = target.required("appName", "\"sentiment-prod\"", mistakes);
-            Some(Platform::Azure(AzureApp { group: group?.to_owned(), app: app?.to_owned() }))
+            let (group, app) = (group?, app?);
+            if !is_group(group) {
+                mistakes.add(format!(
+                    "spec.target.resourceGroup {group:?} is no name of Azure: use 1 to 90 letters, digits, and any of _ - . ( ), with no dot at \
+                     the end"
+                ));
+            }
+            if !is_app(app) {
+                mistakes.add(format!(
+                    "spec.target.appName {app:?} is no name of Azure: use 2 to 60 letters, digits and dashes, with no dash at either end"
+                ));
+            }
+            Some(Platform::Azure(AzureApp { group: group.to_owned(), app: app.to_owned() }))
         }
         other => {
             mistakes.add(format!("spec.target.platform {other:?} is unknown: use azure-function or local"));
             None
         }
     }
+}
+
+/// The rule of Azure for names of resource groups.
+fn is_group(name: &str) -> bool {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '(' | ')');
+    name.chars().all(plain) && (1..=90).contains(&name.chars().count()) && !name.ends_with('.')
+}
+
+/// The rule of Azure for names of apps, which are parts of host names.
+fn is_app(name: &str) -> bool {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
+    (2..=60).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-') && !name.ends_with('-')
 }
 
 fn environment(spec: &Object<'_>, mistakes: &mut Mistakes) -> BTreeMap<String, String> {

@@ -172,7 +172,7 @@ impl AzureTarget {
         (record, others): (Record, &[Record]),
     ) -> Result<(), Trouble> {
         for old in others {
-            remove(account, old).await?;
+            remove(account, name, old).await?;
         }
         self.note(name, [&record])
     }
@@ -192,27 +192,34 @@ impl AzureTarget {
         }
         let account = self.account.as_ref().map_err(Clone::clone)?;
         for record in &apps {
-            remove(account, record).await?;
+            remove(account, name, record).await?;
         }
         account.packages.remove(name).await?;
         self.records.forget(name).map_err(|error| disk(&error))
     }
 }
 
-/// Removes the app of a function; one that was there before Berth is stopped.
-async fn remove(account: &Account, record: &Record) -> Result<(), Trouble> {
+/// Removes the app of a function. One that was there before Berth is stopped, and one that belongs to another function by now stays.
+async fn remove(account: &Account, function: &str, record: &Record) -> Result<(), Trouble> {
     let app = AzureApp { group: record.group.clone(), app: record.app.clone() };
     let paths = Paths::of(&account.config, &app);
+    let Some(found) = account.manager.get(&paths.site(Place::Production, "")).await? else { return Ok(()) };
+    if app::owner(&found).is_some_and(|owner| owner != function) {
+        tracing::warn!(
+            event = "function_app_left",
+            function,
+            app = record.app,
+            "the app belongs to another function: it stays"
+        );
+        return Ok(());
+    }
     if record.created {
         // Azure deletes a plan with its last app, and an app with its slots.
         account.manager.run(Method::DELETE, &paths.site(Place::Production, ""), None).await?;
         return Ok(());
     }
     account.manager.run(Method::DELETE, &paths.site(Place::Slot, ""), None).await?;
-    if account.manager.get(&paths.site(Place::Production, "")).await?.is_some() {
-        account.manager.run(Method::POST, &paths.site(Place::Production, "/stop"), None).await?;
-    }
-    Ok(())
+    account.manager.run(Method::POST, &paths.site(Place::Production, "/stop"), None).await.map(drop)
 }
 
 impl Deployment<'_> {

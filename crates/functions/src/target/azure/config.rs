@@ -1,6 +1,6 @@
 //! Settings of deployments to Azure, from the variables that Azure's own tools read.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use url::Url;
 
@@ -8,7 +8,7 @@ use url::Url;
 const CONTAINER: &str = "berth-functions";
 
 /// Settings of deployments to Azure.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct AzureConfig {
     /// The subscription of all resource groups.
     pub(super) subscription: String,
@@ -26,7 +26,7 @@ pub(super) struct AzureConfig {
 }
 
 /// The way to a token of Resource Manager.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) enum Identity {
     /// A service principal with a secret.
     Secret { authority: String, tenant: String, client: String, secret: String },
@@ -36,6 +36,23 @@ pub(super) enum Identity {
     AppService { endpoint: Url, header: String, client: Option<String> },
     /// The identity of a virtual machine, of its metadata service.
     Machine { client: Option<String> },
+}
+
+impl fmt::Debug for AzureConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AzureConfig").field("subscription", &self.subscription).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Secret { .. } => "Secret",
+            Self::Federated { .. } => "Federated",
+            Self::AppService { .. } => "AppService",
+            Self::Machine { .. } => "Machine",
+        })
+    }
 }
 
 impl AzureConfig {

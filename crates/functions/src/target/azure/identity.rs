@@ -20,7 +20,6 @@ const METADATA: &str = "http://169.254.169.254/metadata/identity/oauth2/token";
 const BEFORE_END: Duration = Duration::from_secs(300);
 
 /// Gives tokens.
-#[derive(Debug)]
 pub(super) struct Tokens {
     identity: Identity,
     /// The resource that tokens are for.

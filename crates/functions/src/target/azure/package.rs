@@ -21,7 +21,6 @@ const KEPT: usize = 5;
 const SIGNED_FOR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// The store of packages.
-#[derive(Debug)]
 pub(super) struct Packages {
     store: MicrosoftAzure,
     container: String,

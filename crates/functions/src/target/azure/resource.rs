@@ -48,7 +48,6 @@ impl Trouble {
 }
 
 /// Resource Manager.
-#[derive(Debug)]
 pub(super) struct Manager {
     http: Client,
     base: String,
