@@ -12,6 +12,8 @@ import pytest
 
 from harness.server import Berth
 
+pytest_plugins = ["harness.failures"]
+
 # Graphs that no exporter would make by mistake.
 GRAPHS = Path(__file__).parents[2] / "crates/worker/tests/fixtures"
 

@@ -190,6 +190,7 @@ def test_the_key_of_the_ca_stays_in_an_hsm(tmp_path, monkeypatch):
     (tmp_path / "tokens").mkdir()
     (tmp_path / "softhsm2.conf").write_text(f"directories.tokendir = {tmp_path / 'tokens'}\nlog.level = ERROR\n")
     (tmp_path / "pin").write_text("1234\n")
+    (tmp_path / "wrong").write_text("98765\n")
     monkeypatch.setenv("SOFTHSM2_CONF", str(tmp_path / "softhsm2.conf"))
     run = lambda *words: subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE)
     run("softhsm2-util", "--init-token", "--free", "--label", "berth", "--pin", "1234", "--so-pin", "5678")
@@ -204,13 +205,14 @@ def test_the_key_of_the_ca_stays_in_an_hsm(tmp_path, monkeypatch):
         (uri("nothing", pin), "no such private EC key"),
         (uri("other", pin), "of another curve"),
         (uri("ca", "env:NO_PIN"), "NO_PIN, which is not set"),
+        (uri("ca", f"file:{tmp_path / 'wrong'}"), "PIN"),
         (uri("ca", pin).replace("token=berth", "token=b"), "there are: berth"),
         (uri("ca", pin).replace(MODULE, "/nowhere.so"), "cannot be loaded"),
         ("file:ca.key", "it begins with pkcs11:"),
     ]:
         done = Cluster.run("pki", "init", tmp_path / "never", "--ca-key", wrong)
         assert done.returncode != 0 and says in done.stderr, (wrong, done.stderr)
-        assert not (tmp_path / "never" / "ca.pem").exists()
+        assert "98765" not in done.stderr and not (tmp_path / "never" / "ca.pem").exists()
 
     cluster = Cluster(tmp_path, uri("ca", pin))
     try:

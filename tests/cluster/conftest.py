@@ -6,6 +6,8 @@ import pytest
 
 from system import Cluster
 
+pytest_plugins = ["harness.failures"]
+
 
 @pytest.fixture
 def cluster(tmp_path):

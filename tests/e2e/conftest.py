@@ -13,6 +13,8 @@ from harness.examples import EXAMPLES, IRIS
 from harness.http_server import Answer, HttpServer, Request, part_of
 from harness.server import Berth
 
+pytest_plugins = ["harness.failures"]
+
 
 @pytest.fixture
 def berth(tmp_path):

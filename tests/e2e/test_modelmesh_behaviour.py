@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,12 @@ class Managed(Instance):
 
     def state(self, model: str) -> int:
         return self.status(model).get(1, [NOT_FOUND])[0]
+
+    def waiting(self) -> int:
+        """Requests that wait for a load."""
+        with urllib.request.urlopen(f"http://{self.api()}/metrics", timeout=PATIENCE) as answer:
+            lines = [line for line in answer.read().decode().splitlines() if line.startswith("berth_gateway_parked{")]
+        return sum(int(float(line.split()[-1])) for line in lines)
 
     def told(self, model: str, testing: str) -> tuple[str, str]:
         """Code and text of an error that the runtime was asked for."""
@@ -165,15 +172,28 @@ def test_only_listed_methods_are_served_where_a_configuration_does_not_say_other
 
 def test_a_load_that_a_request_waits_for_goes_before_those_that_wait_for_nobody(start):  # noqa: F811
     one = start(runtime=["--parallel-loads", "1"])
-    one.register("first", "SIZE_1000_1000", sync=False)
-    until("it to load", lambda: one.state("first") == LOADING)
     # These would take longer than anybody here waits.
+    one.register("first", "SIZE_1000_600000", sync=False)
+    until("it to load", lambda: one.state("first") == LOADING)
     for n in range(3):
         one.register(f"slow{n}", "SIZE_1000_600000", sync=False)
     one.register("wanted", "SIZE_1000", sync=False)
-    assert one.call(PREDICT, b"x", ("mm-model-id", "wanted")) == (b"x", "wanted")
-    assert one.state("first") == LOADED
+    answers = []
+    caller = threading.Thread(target=lambda: answers.append(one.call(PREDICT, b"x", ("mm-model-id", "wanted"))))
+    caller.start()
+    until("the request to wait", lambda: one.waiting() == 1)
+    one.manage("unregisterModel", {1: "first"})
+    caller.join(PATIENCE)
+    assert answers == [(b"x", "wanted")]
     assert LOADED not in [one.state(f"slow{n}") for n in range(3)]
+
+
+def test_a_call_waits_for_the_next_leader(start):  # noqa: F811
+    first, second = start("first"), start("second")
+    for one in (first, second):
+        until("it to know the other", lambda one=one: knows_another(one))
+    first.process.kill()
+    assert second.register("Model")[1] == [LOADED]
 
 
 def test_metadata_names_the_model_of_an_inference_unless_the_message_is_to(start):  # noqa: F811

@@ -103,7 +103,7 @@ def store(tmp_path):
     urls = f"http://127.0.0.1:{client}"
     etcd.spawn(
         "etcd", "--data-dir", str(tmp_path / "etcd"), "--listen-client-urls", urls, "--advertise-client-urls", urls,
-        "--listen-peer-urls", f"http://127.0.0.1:{peer}",
+        "--listen-peer-urls", f"http://127.0.0.1:{peer}", "--unsafe-no-fsync",
     )
     until("etcd to be healthy", lambda: probe(client, "/health") == 200)
     yield f"etcd:{urls}"

@@ -446,8 +446,12 @@ def test_a_login_with_the_secret_of_a_client(asking, issuer, tmp_path):
     login = ["login", f"http://{asking.api}", "--oidc", issuer.url]
     ada.run(*login, code=1)
     assert "a secret is needed" in ada.stderr
+    wrong = tmp_path / "another-secret"
+    wrong.write_text("canary-7f3b91d2\n")
+    said = ada.run(*login, "--oidc-client-secret-file", str(wrong), code=1) + ada.stderr
+    assert "canary" not in said
     assert "oidc:ada" in ada.run(*login, "--oidc-client-secret-file", str(file))
     kept = "".join(path.read_text() for path in ada.config.parent.rglob("*") if path.is_file())
-    assert issuer.secret not in kept and "client-secret" in kept
+    assert issuer.secret not in kept and "canary" not in kept and "client-secret" in kept
     ada.run("login", f"http://{asking.api}", "--oidc", "http://login.example.org", code=2)
     assert "https://" in ada.stderr

@@ -17,6 +17,8 @@ from harness.processes import BERTH
 from harness.waiting import PATIENCE, until
 from storage import S3, Web
 
+pytest_plugins = ["harness.failures"]
+
 WORKERS = ["worker-eu-west-1a", "worker-eu-west-1b"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import weakref
 from pathlib import Path
 
 from .waiting import PATIENCE
@@ -20,12 +21,16 @@ NOBODY = ("Try again in a second", "which decides, was asked and did not answer"
 class Process:
     """A program whose output goes to a file; it can be stopped in every way in which programs stop."""
 
+    # All that live, for reports of failures.
+    started: weakref.WeakSet[Process] = weakref.WeakSet()
+
     def __init__(self, name: str, folder: Path):
         self.name, self.folder = name, folder
         self.log = folder / f"{name}.log"
         self.process: subprocess.Popen | None = None
         self.lines: list[str] = []
         self.read = 0
+        Process.started.add(self)
 
     def command(self, *command: str) -> list[str]:
         """As it is started here; who runs it elsewhere says how."""

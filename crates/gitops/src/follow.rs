@@ -96,7 +96,16 @@ pub(crate) async fn run(config: Arc<GitConfig>, context: Context, requests: Requ
         awaiting: Awaiting::default(),
         validating,
     };
-    let result = driver.run(vault, heads, requests).await;
+    // A part that ends before its term takes the others with it: the source begins again from the checkpoint.
+    let result = tokio::select! {
+        result = driver.run(vault, heads, requests) => result,
+        Some(part) = parts.join_next() => {
+            if let Err(error) = part {
+                tracing::error!(event = "source_part_broke", %error, "a part of the Git source broke, please report it");
+            }
+            Err(Error::Stopped)
+        }
+    };
     // Threads that wait for git end as soon as it has ended.
     over.store(true, Ordering::Relaxed);
     ended.cancel();

@@ -48,6 +48,9 @@ const LOOK: Duration = Duration::from_secs(2);
 /// A look may take this part of the time: with 100,000 deployments it takes long, and is then taken less often.
 const SHARE: u32 = 20;
 
+/// Longest interval of looks. A look that waited for a busy controller took no processor, and people still want to hear.
+const RAREST_LOOK: Duration = Duration::from_secs(30);
+
 /// The slot of the checkpoint with the alerts.
 const NOTIFIED: &str = "notified";
 
@@ -126,6 +129,7 @@ impl ReporterState {
 }
 
 impl StatusReporter {
+    /// Runs until `shutdown`, or until the control plane has stopped.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let place = self.place();
         let interval = self.applied.borrow().settings.write_back.interval();
@@ -152,20 +156,26 @@ impl StatusReporter {
             tokio::select! {
                 () = shutdown.cancelled() => return self.finish(state).await,
                 Some(done) = state.work.join_next() => {
-                    if let Ok(done) = done {
-                        self.done(&mut state, done).await;
+                    match done {
+                        Ok(done) => self.done(&mut state, done).await,
+                        Err(error) => {
+                            tracing::error!(event = "source_part_broke", %error, "writing the actual state broke, please report it");
+                            state.brain.failed(self.context.now());
+                        }
                     }
                     continue;
                 }
                 () = tokio::time::sleep(pause) => {}
             }
             let began = tokio::time::Instant::now();
-            match self.look(&mut state).await {
-                Ok(()) => {}
+            pause = match self.look(&mut state).await {
+                Ok(()) => (began.elapsed() * SHARE).clamp(LOOK, RAREST_LOOK),
                 Err(Error::Stopped) => return,
-                Err(error) => tracing::debug!(event = "fleet_not_seen", %error),
-            }
-            pause = LOOK.max(began.elapsed() * SHARE);
+                Err(error) => {
+                    tracing::debug!(event = "fleet_not_seen", %error);
+                    LOOK
+                }
+            };
         }
     }
 

@@ -1,8 +1,10 @@
 //! gRPC codes of errors: ModelMesh's where it had a good one, else that of the error's class.
 
-use berth_control::handle::Error;
+use berth_control::{handle::Error, store::StoreError};
 use berth_spec::DeploymentName;
 use tonic::Status;
+
+use crate::failover::term_ended;
 
 /// The status of an error of the control plane.
 pub(crate) fn status(error: Error) -> Status {
@@ -13,6 +15,7 @@ pub(crate) fn status(error: Error) -> Status {
         Error::Owned { .. } => Status::failed_precondition(error.to_string()),
         // Another caller was faster, again and again.
         Error::Stale { .. } | Error::Contended(_) => Status::aborted(error.to_string()),
+        Error::Stopped | Error::Store(StoreError::Deposed) => term_ended(error.to_string()),
         _ => Status::new(berth_wire::status::grpc_code(error.class()), error.to_string()),
     }
 }

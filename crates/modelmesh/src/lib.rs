@@ -10,6 +10,7 @@
 //! goes on with transitions. Not here: inference, which the gateway answers, and the runtimes that load such models.
 
 mod code;
+mod failover;
 mod gateway;
 mod ids;
 mod load;

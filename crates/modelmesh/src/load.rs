@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Status;
 
-use crate::{code::status, status::ModelState};
+use crate::{code::status, failover::term_ended, status::ModelState};
 
 /// The longest that a synchronous call waits for a load: ModelMesh's.
 pub(crate) const LOAD_WITHIN: Duration = Duration::from_secs(600);
@@ -46,7 +46,7 @@ pub(crate) async fn finished(handle: &Handle, model: &DeploymentName, began: Tim
             Ok(Some(Ok(WatchEvent::Bookmark(_)))) => continue,
             Ok(Some(Ok(WatchEvent::Deleted { .. }))) => return Ok(ModelState::not_found()),
             Ok(Some(Err(error))) => return Err(status(error)),
-            Ok(None) => return Err(Status::unavailable("the controller is stopping: try again")),
+            Ok(None) => return Err(term_ended("the controller is stopping: try again".to_owned())),
         };
         match found.status() {
             ModelStatus::Loaded | ModelStatus::NotFound => return Ok(found),

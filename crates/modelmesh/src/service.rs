@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use berth_control::{Handle, api::Notes};
+use berth_control::{Handle, api::Notes, handle::Error};
 use berth_spec::DeploymentName;
 use berth_wire::mmesh::{
     DeleteVModelRequest, DeleteVModelResponse, EnsureLoadedRequest, GetStatusRequest, GetVModelStatusRequest,
@@ -14,9 +14,10 @@ use berth_wire::mmesh::{
 use tonic::{Extensions, Request, Response, Status};
 
 use crate::{
+    code::status,
     ids::{name, namespace},
-    load,
     models::{self, LoadWhen},
+    status::ModelState,
     transition::Transitions,
     vmodels::{self, Change},
 };
@@ -34,7 +35,7 @@ pub struct Options {
 }
 
 /// The largest request: attributes of a model, far below it.
-const MAX_REQUEST: usize = 1 << 20;
+pub(crate) const MAX_REQUEST: usize = 1 << 20;
 
 /// The service of one term of leadership.
 struct Service {
@@ -104,7 +105,11 @@ impl ModelMesh for Service {
     async fn get_model_status(&self, request: Request<GetStatusRequest>) -> Result<Response<ModelStatusInfo>, Status> {
         let (metadata, _, asked) = request.into_parts();
         let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
-        Ok(Response::new(load::state(&self.handle, &model).await.info))
+        match self.handle.get(&model).await {
+            // The next leader knows it.
+            Err(error @ Error::Stopped) => Err(status(error)),
+            found => Ok(Response::new(ModelState::of(found.as_ref()).info)),
+        }
     }
 
     async fn ensure_loaded(&self, request: Request<EnsureLoadedRequest>) -> Result<Response<ModelStatusInfo>, Status> {
