@@ -77,7 +77,8 @@ async fn answered(response: Response<Body>) -> (Response<Body>, bool) {
     let status = response.status();
     let text = Limited::new(response.into_body(), MAX_ERROR).collect().await;
     let text = text.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()).unwrap_or_default();
-    let told = serde_json::from_str::<berth_wire::api::ErrorBody>(&text).map(|body| (body.error.message, body.error.reason));
+    let told =
+        serde_json::from_str::<berth_wire::api::ErrorBody>(&text).map(|body| (body.error.message, body.error.reason));
     let (message, reason) = told.unwrap_or_else(|_| (text, String::new()));
     let status = match status {
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Status::unimplemented(message),
