@@ -196,6 +196,33 @@ def test_a_call_waits_for_the_next_leader(start):  # noqa: F811
     assert second.register("Model")[1] == [LOADED]
 
 
+def registration(model: str, path: str = "SIZE_1000", **more) -> dict:
+    return {"modelId": model, "modelInfo": {"type": "T", "path": path}} | more
+
+
+def test_models_of_the_configuration_are_there_before_it_is_ready(start, tmp_path):  # noqa: F811
+    file = tmp_path / "models.json"
+    file.write_text(json.dumps([registration("plain")]))
+    warm = [registration("warm", "SIZE_1000_500", ensureLoaded=True), registration("target", vModelId="v", ensureLoaded=True)]
+    env = {"MM_AUTO_REGISTER_MODEL_PATH": str(file), "MM_AUTO_REGISTER_MODELS": json.dumps(warm)}
+    one = start(env=env)
+    assert [one.state(model) for model in ("plain", "warm", "target")] == [NOT_LOADED, LOADED, LOADED]
+    assert one.call(PREDICT, b"x", ("mm-vmodel-id", "v")) == (b"x", "target")
+    one.close()
+    again = start("again", env=env)
+    assert [again.state(model) for model in ("warm", "target")] == [LOADED, LOADED], "they are registered already"
+
+
+def test_an_instance_ends_where_a_model_of_its_configuration_cannot_load(tmp_path, store):  # noqa: F811
+    broken = [registration("broken", "FAIL_no such bucket", ensureLoaded=True)]
+    one = Managed(tmp_path, store, "one", env={"MM_AUTO_REGISTER_MODELS": json.dumps(broken)}).start()
+    try:
+        assert one.process.process.wait(PATIENCE) == 1
+        assert 'model "broken" is not loaded: no such bucket' in one.termination.read_text()
+    finally:
+        one.close()
+
+
 def test_metadata_names_the_model_of_an_inference_unless_the_message_is_to(start):  # noqa: F811
     infer, message = "/inference.GRPCInferenceService/ModelInfer", b"\x0a\x05other"
     one = start()

@@ -22,6 +22,7 @@ use std::{
 };
 
 use berth_mesh::data_plane::DataPlane;
+use berth_modelmesh::Registration;
 use berth_spec::WorkerId;
 use clap::{ArgAction, Args};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +34,7 @@ use self::{
 };
 use crate::{
     failure::Failure,
-    node::{self, Hooks, ServingHook, settings::NodeSettings},
+    node::{self, Hooks, ServingHook, Started, running::spawn, settings::NodeSettings},
     settings::planning::Planning,
 };
 
@@ -147,15 +148,17 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
         other_types: environment.types.others.clone(),
     };
     let ready = Arc::clone(&standing);
+    let Environment { warnings, registrations, .. } = environment;
     let hooks = Hooks {
         logging: Some(Box::new(move || {
-            for warning in &environment.warnings {
+            for warning in &warnings {
                 tracing::warn!(event = "setting_not_read", "{warning}");
             }
         })),
         prepare: Some(Box::new(|| {
             let serving: ServingHook = Box::new(move |started| {
-                let _ = ready.gateway.set(started.gateway);
+                // Ends with the runtime.
+                let _registering = spawn(register(started, registrations, ready));
             });
             Ok(serving)
         })),
@@ -165,6 +168,18 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
     stays.cancel();
     standing.stopped.cancel();
     done
+}
+
+/// Registers the models of the configuration; then the instance is ready, or it ends.
+async fn register(started: Started, registrations: Vec<Registration>, standing: Arc<Standing>) {
+    match berth_modelmesh::register(&started.control, &registrations).await {
+        Ok(()) => {
+            let _set_before = standing.gateway.set(started.gateway).is_err();
+        }
+        Err(problem) => {
+            let _ending_already = started.abort.try_send(Failure::Failed(problem)).is_err();
+        }
+    }
 }
 
 /// The words by which `berth node` is told the same.

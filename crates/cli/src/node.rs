@@ -37,7 +37,8 @@ mod trial;
 
 use std::{net::SocketAddr, time::Duration};
 
-use tokio::runtime::Runtime;
+use berth_control::api::ApiRouter;
+use tokio::{runtime::Runtime, sync::mpsc};
 
 use self::{
     compose::System,
@@ -66,6 +67,10 @@ pub(crate) struct Started {
     pub(crate) api: SocketAddr,
     /// Scheme of both addresses.
     pub(crate) scheme: &'static str,
+    /// The control API, without a connection.
+    pub(crate) control: ApiRouter,
+    /// Ends the node with this failure; one is enough.
+    pub(crate) abort: mpsc::Sender<Failure>,
 }
 
 /// Called when the parts of a node have started, on the runtime of the data path.

@@ -8,6 +8,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use berth_mesh::payload::{self, Processor};
+use berth_modelmesh::Registration;
 use berth_worker::runtime::spi::{self, InFlight, Reserve, address::Address};
 
 use super::{
@@ -44,8 +45,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("MM_SVC_GRPC_MAX_CONNECTION_AGE_SECS", "connections are not ended by age; a node that leaves ends them"),
     ("MM_SVC_GRPC_MAX_CONNECTION_AGE_GRACE_SECS", "connections are not ended by age"),
     ("MM_CONC_SCALEUP_BANDWIDTH_PCT", "set spec.scaling.targetConcurrency of deployments"),
-    ("MM_AUTO_REGISTER_MODELS", "apply manifests, or give a folder of them with --source"),
-    ("MM_AUTO_REGISTER_MODEL_PATH", "apply manifests, or give a folder of them with --source"),
     ("MM_LOG_EACH_INVOKE", "use --log berth=debug"),
     ("MM_LOG_REQUEST_HEADERS", "traces carry a request's context: use --otlp"),
     ("MM_SEND_DEST_ID", "answers do not say who gave them; traces do: use --otlp"),
@@ -85,6 +84,8 @@ pub(super) struct Environment {
     pub(super) payloads: payload::Settings,
     /// The port for metrics under ModelMesh's names.
     pub(super) metrics: Option<modelmesh_metrics::Settings>,
+    /// Models that it registers before it is ready.
+    pub(super) registrations: Vec<Registration>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -114,6 +115,7 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
     let data_plane = document("MM_DATAPLANE_CONFIG", "MM_DATAPLANE_CONFIG_PATH")?;
     let types = document("MM_TYPE_CONSTRAINTS", "MM_TYPE_CONSTRAINTS_PATH")?;
     let types = types.as_deref().map_or_else(|| Ok(TypeConstraints::default()), TypeConstraints::parse);
+    let read_only = text("KV_READ_ONLY").is_some_and(|said| said.eq_ignore_ascii_case("true"));
     let rate = text("MM_SCALEUP_RPM_THRESHOLD").map(|_| number("MM_SCALEUP_RPM_THRESHOLD", 0)).transpose()?;
     let expiry =
         text("MM_LOAD_FAILURE_EXPIRY_TIME_MS").map(|_| number("MM_LOAD_FAILURE_EXPIRY_TIME_MS", 0)).transpose()?;
@@ -122,6 +124,11 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
     warnings.extend(unread);
     let (metrics, unread) = metrics(&text)?;
     warnings.extend(unread);
+    let mut registrations = registrations(&text)?;
+    if read_only && !registrations.is_empty() {
+        warnings.push("MM_AUTO_REGISTER_MODELS is not done: KV_READ_ONLY is set".to_owned());
+        registrations.clear();
+    }
     let waiting = number("MM_PAYLOAD_PROCESSORS_CAPACITY", payload::Settings::default().waiting as u64)?;
     let waiting = usize::try_from(waiting).unwrap_or(usize::MAX).clamp(1, MOST_PAYLOADS);
     let places = [("zone", "MM_ZONE"), ("location", "MM_LOCATION")];
@@ -142,12 +149,13 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         failure_expiry: expiry.map(Duration::from_millis),
         management: berth_modelmesh::Options {
             default_owner: text("MM_DEFAULT_VMODEL_OWNER").unwrap_or_default().to_owned(),
-            read_only: text("KV_READ_ONLY").is_some_and(|said| said.eq_ignore_ascii_case("true")),
+            read_only,
         },
         runtime: runtime(&text, &port)?,
         data_plane,
         payloads: payload::Settings { processors, waiting, ..payload::Settings::default() },
         metrics,
+        registrations,
         warnings,
     })
 }
@@ -162,6 +170,24 @@ fn processors(list: &str) -> (Vec<Processor>, Vec<String>) {
         }
     }
     (known, unread)
+}
+
+/// The models to be registered: of the file, then of the variable. Each has two names, as in ModelMesh.
+fn registrations<'v>(text: &impl Fn(&str) -> Option<&'v str>) -> Result<Vec<Registration>, String> {
+    let [named, file] = [
+        ["MM_AUTO_REGISTER_MODELS", "MM_AUTO_REGISTER_MODEL"],
+        ["MM_AUTO_REGISTER_MODEL_PATH", "MM_AUTO_REGISTER_MODELS_PATH"],
+    ]
+    .map(|names| names.into_iter().find_map(|name| text(name).map(|said| (name, said))));
+    let mut all = Vec::new();
+    if let Some((name, path)) = file {
+        let json = fs_err::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+        all.extend(Registration::parse(&json).map_err(|error| format!("{name}: {path}: {error}"))?);
+    }
+    if let Some((name, json)) = named {
+        all.extend(Registration::parse(json).map_err(|error| format!("{name}: {error}"))?);
+    }
+    Ok(all)
 }
 
 /// The port for metrics, and the warning about what is not there.
@@ -222,7 +248,11 @@ fn runtime<'v>(
 }
 
 fn warnings(variables: &Variables) -> Vec<String> {
-    const READ: [&str; 30] = [
+    const READ: [&str; 34] = [
+        "MM_AUTO_REGISTER_MODELS",
+        "MM_AUTO_REGISTER_MODEL",
+        "MM_AUTO_REGISTER_MODEL_PATH",
+        "MM_AUTO_REGISTER_MODELS_PATH",
         "MM_INFO_METRICS",
         "MM_METRICS",
         "MM_PAYLOAD_PROCESSORS",

@@ -24,7 +24,7 @@ use berth_wire::access::Access;
 use berth_worker::{Worker, WorkerLink, config::IsolationSettings, replica::Retries};
 use futures::FutureExt as _;
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::{
     Started,
@@ -61,6 +61,8 @@ pub(super) struct System {
     pub(super) cluster: Option<Cluster>,
     /// Audit log.
     pub(super) audit: AuditLog,
+    /// Failures of what started with the node.
+    pub(super) aborted: mpsc::Receiver<Failure>,
 }
 
 /// The other nodes, for one that leaves them.
@@ -75,6 +77,7 @@ impl System {
         tokio::select! {
             failure = self.control.ended() => failure,
             failure = self.running.ended() => failure,
+            Some(failure) = self.aborted.recv() => failure,
         }
     }
 
@@ -139,17 +142,20 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let ControllerRole { view, deciding, election } = role;
     let parts = (functions.as_ref(), telemetry, (&access, &audit));
     let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, parts)?;
-    let started = Started {
-        gateway: look.clone(),
-        http: look.local_addr(),
-        api: api.local_addr()?,
-        scheme: scheme(tls.is_some()),
-    };
     if let Some(metrics) = &settings.server.modelmesh_metrics {
         modelmesh_metrics::serve(metrics, &settings.server, (Arc::clone(&seams.metrics), Arc::clone(&access)))?;
     }
     let front = ApiRouter::new(view.clone(), relay, seams);
     later.management.connect(&front);
+    let (abort, aborted) = mpsc::channel(1);
+    let started = Started {
+        gateway: look.clone(),
+        http: look.local_addr(),
+        api: api.local_addr()?,
+        scheme: scheme(tls.is_some()),
+        control: front.clone(),
+        abort,
+    };
     let followed = Followed { tls: port_tls(tls.as_ref()), rules };
     let control = control_plane::start(Parts { listener: api, followed, front: front.clone(), deciding })?;
     let ca = tls.and_then(|tls| tls.ca);
@@ -157,7 +163,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let cluster = membership.as_ref().map(|membership| Cluster { members: membership.members.clone(), election });
     let tasks = membership.map(|membership| membership.tasks(view, front, look.peer_service()));
     let running = Running::start(gateway, worker, links, tasks);
-    Ok(System { started, banner, local, running, control, cluster, audit })
+    Ok(System { started, banner, local, running, control, cluster, audit, aborted })
 }
 
 fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Registry) -> Result<Worker, Failure> {
