@@ -148,7 +148,9 @@ where
 }
 
 /// A client of the API in this process.
-fn client(api: &ApiRouter) -> ModelMeshClient<impl GrpcService<Body, ResponseBody = Reply, Error = Infallible, Future: Send>> {
+fn client(
+    api: &ApiRouter,
+) -> ModelMeshClient<impl GrpcService<Body, ResponseBody = Reply, Error = Infallible, Future: Send>> {
     let api = api.clone();
     ModelMeshClient::new(tower::service_fn(move |request| {
         let api = api.clone();
