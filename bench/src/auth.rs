@@ -48,6 +48,8 @@ pub(crate) struct Row {
     pub(crate) mode: &'static str,
     pub(crate) per_second: f64,
     pub(crate) p50: Duration,
+    /// Processor time of the server per request: the load generator's is not in it.
+    pub(crate) processor: Duration,
 }
 
 /// A server, and how it is asked.
@@ -56,7 +58,7 @@ struct Way {
     address: SocketAddr,
     request: Bytes,
     tls: Option<Tls>,
-    _server: Server,
+    server: Server,
 }
 
 /// Measures all of them in one run.
@@ -71,27 +73,33 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
         let tls = if mode == TLS { Some(tls(&file(&ca).await?)?) } else { None };
         let token = if mode == OFF { None } else { Some(file(&token).await?) };
         let address = server.http.context("an HTTP port")?;
-        let way = Way { mode, address, request: request(token.as_deref())?, tls, _server: server };
+        let way = Way { mode, address, request: request(token.as_deref())?, tls, server };
         way.answers().await?;
         ways.push(way);
     }
     let mut rows = Vec::new();
     for callers in [FEW, MOST] {
-        let mut rounds: Vec<Vec<Figures>> = ways.iter().map(|_| Vec::new()).collect();
+        let mut rounds: Vec<Vec<(Figures, Duration)>> = ways.iter().map(|_| Vec::new()).collect();
         for _ in 0..ROUNDS {
             for (way, seen) in ways.iter().zip(&mut rounds) {
                 let request = Request::Http(way.request.clone());
+                let (began, before) = (Instant::now(), way.server.processor()?);
                 let figures =
                     load::run_over((way.address, way.tls.clone()), &request, callers, arguments.seconds).await;
                 let figures = figures.with_context(|| way.mode)?;
-                eprintln!("{:18} c={callers:<2} {figures}", way.mode);
-                seen.push(figures);
+                let taken = (way.server.processor()? - before).as_secs_f64();
+                let processor = taken / (figures.per_second * began.elapsed().as_secs_f64());
+                eprintln!("{:18} c={callers:<2} {figures}  {:.1} µs of the server", way.mode, processor * 1e6);
+                seen.push((figures, Duration::from_secs_f64(processor)));
             }
         }
         for (way, mut seen) in ways.iter().zip(rounds) {
-            seen.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
-            let middle = seen.swap_remove(seen.len() / 2);
-            rows.push(Row { callers, mode: way.mode, per_second: middle.per_second, p50: middle.p50 });
+            let middle = seen.len() / 2;
+            seen.sort_by_key(|(_, processor)| *processor);
+            let processor = seen[middle].1;
+            seen.sort_by(|(a, _), (b, _)| a.per_second.total_cmp(&b.per_second));
+            let (Figures { per_second, p50, .. }, _) = seen.swap_remove(middle);
+            rows.push(Row { callers, mode: way.mode, per_second, p50, processor });
         }
     }
     Ok(rows)

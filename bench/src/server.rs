@@ -199,6 +199,17 @@ impl Server {
         Ok(())
     }
 
+    /// Processor time that it has taken so far, in user and system mode.
+    pub(crate) fn processor(&self) -> Result<Duration> {
+        /// Ticks per second: what Linux tells to programs on every platform.
+        const TICKS: f64 = 100.0;
+        let stat = fs_err::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
+        let (_, fields) = stat.rsplit_once(')').context("a name in /proc")?;
+        let mut fields = fields.split_whitespace().skip(11);
+        let mut ticks = || fields.next().context("times in /proc")?.parse::<f64>().context("ticks");
+        Ok(Duration::from_secs_f64((ticks()? + ticks()?) / TICKS))
+    }
+
     /// Resident memory of the process, in bytes, as the kernel counts it.
     pub(crate) fn resident(&self) -> Result<u64> {
         let status = fs_err::read_to_string(format!("/proc/{}/status", self.process.id()))?;
