@@ -77,3 +77,35 @@ def test_an_environment_is_checked_before_anything_is_fetched(berth):
         document["spec"].pop("endpoint")
         berth.run("apply", "-f", "-", stdin=json.dumps(document), code=4)
         assert said in berth.stderr, berth.stderr
+
+
+def test_an_inference_service_of_kserve_is_served(berth, tmp_path):
+    folder = tmp_path / "iris"
+    folder.mkdir()
+    trained("joblib", SKLEARN, folder / "model.joblib")
+    service = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {"name": "above"},
+        "spec": {"predictor": {"serviceAccountName": "sa", "sklearn": {"storageUri": f"file://{folder}"}}},
+    }
+    berth.start()
+    berth.run("apply", "-f", "-", stdin=json.dumps(service))
+    berth.run("wait", "above", "--timeout", "170s")
+    assert "spec.predictor.serviceAccountName" in berth.run("describe", "above")
+    tensor = {"name": "input-0", "shape": [2, 3], "datatype": "FP64", "data": [0.01, 0.1, 0.1, 0.99, 0.1, 0.1]}
+    status, _, body = berth.post("/v2/models/above/infer", {"inputs": [tensor]})
+    assert status == 200, body
+    (output,) = json.loads(body)["outputs"]
+    assert output == {"name": "prediction", "datatype": "INT64", "shape": [2], "data": [0, 1]}
+    # As clients of other servers ask: by their names, and in 32 bits.
+    asked = {"inputs": [tensor | {"name": "predict", "datatype": "FP32"}], "outputs": [{"name": "predict"}]}
+    status, _, body = berth.post("/v2/models/above/infer", asked)
+    assert status == 200 and json.loads(body)["outputs"][0] == output | {"name": "predict"}, body
+    # What is there can be declared again, as it was written and as it is kept.
+    berth.run("diff", "-f", "-", stdin=json.dumps(service))
+    (folder / "second.joblib").write_bytes(b"")
+    service["metadata"]["name"] = "two"
+    berth.run("apply", "-f", "-", stdin=json.dumps(service))
+    berth.run("wait", "two", "--timeout", "170s", code=1)
+    assert "the folder must hold one model" in berth.run("describe", "two")

@@ -104,6 +104,8 @@ pub(crate) enum Command {
     Audit(commands::audit::AuditArgs),
     /// Check manifests without a server
     Validate(commands::validate::ValidateArgs),
+    /// Print manifests of KServe and ModelMesh as Berth's own
+    Convert(commands::convert::ConvertArgs),
     /// Create and inspect the certificates of a cluster
     Pki(commands::pki::PkiArgs),
     /// Encrypt and inspect the credentials of workers

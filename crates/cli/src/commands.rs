@@ -7,6 +7,7 @@ mod change;
 pub(crate) mod completing;
 pub(crate) mod config;
 pub(crate) mod context;
+pub(crate) mod convert;
 pub(crate) mod cordon;
 pub(crate) mod delete;
 pub(crate) mod describe;
@@ -58,6 +59,7 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
         },
         Command::Secrets(args) => secrets::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Registry(args) => registry::run(args),
         Command::Card(args) => card::run(&args),
         Command::Schema(args) => schema::run(&args),

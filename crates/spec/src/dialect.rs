@@ -1,16 +1,17 @@
 //! The dialects: other forms in which people declare models. Each converts to the hub version of a manifest
-//! ([`manifest::raw`](crate::manifest::raw)) and back, typed, without a text in between.
+//! ([`manifest::raw`](crate::manifest::raw)) and, unless it is read only, back; typed, without a text in between.
 //!
 //! ```text
 //! registry_v3    manifests 3.x of a Git registry, with their model cards ─┐
 //! etcd_v1alpha1  keys of the function platform (not there yet)            ├─▶ manifest::raw ─▶ Spec
-//! modelmesh      predictors and vModels of ModelMesh (not there yet)      │
+//! kserve         objects of KServe and ModelMesh in files, one way        │
 //! crd            Kubernetes objects (not there yet)                      ─┘
 //! ```
 //! One file per dialect holds its types, both conversions and its table: where each field goes, and what happens to a
 //! field that the hub has no place for. `docs/dialects.md` is made from the tables. Tests hold each table against the
 //! fields of its types and of the hub, and the conversions against each other.
 
+pub mod kserve;
 pub mod registry_v3;
 
 mod reference;
@@ -28,6 +29,8 @@ pub struct Dialect {
     pub title: &'static str,
     /// Its authors, and the place that they write it to.
     pub introduction: &'static str,
+    /// It is read, and never written.
+    pub one_way: bool,
     /// Every field of its own manifest.
     pub fields: &'static [Field],
     /// Inputs of the conversion that are not fields of that manifest.
@@ -59,7 +62,7 @@ pub enum Fate {
 }
 
 /// Every dialect, in the order of the reference page.
-pub const ALL: [&Dialect; 1] = [&registry_v3::DIALECT];
+pub const ALL: [&Dialect; 2] = [&registry_v3::DIALECT, &kserve::DIALECT];
 
 /// A field that cannot be converted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -42,7 +42,11 @@ use self::{
     node::{Node, Place},
     raw::RawDeployment,
 };
-use crate::{DeploymentName, Namespace, Spec, id::DEFAULT_NAMESPACE};
+use crate::{
+    DeploymentName, Namespace, Spec,
+    dialect::{ConversionError, kserve},
+    id::DEFAULT_NAMESPACE,
+};
 
 /// The place that a manifest came from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -155,12 +159,42 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn document(&self, node: &Node) -> Result<ManifestDeployment, Vec<ManifestError>> {
+        if node.get("apiVersion").and_then(Node::text).is_some_and(|version| version.starts_with(kserve::GROUP)) {
+            return self.of_kserve(node);
+        }
         let foreign = self.foreign(node);
         self.findings(foreign.map_or_else(|| check::check(node, self.text, json_schema()), |found| vec![found]))?;
         let raw = node.to_json();
         let document = RawDeployment::read(&raw)
             .map_err(|error| vec![self.error(node.at, "", Problem::new(error, "see `berth schema manifest`"))])?;
         self.resolved(document, as_written(raw), |path| node.place_of(path))
+    }
+
+    /// An object of KServe or ModelMesh, kept as the hub version that it becomes.
+    fn of_kserve(&self, node: &Node) -> Result<ManifestDeployment, Vec<ManifestError>> {
+        const REMEDY: &str = "docs/dialects.md lists the fields";
+        let kind = node.get("kind").and_then(Node::text).unwrap_or_default();
+        if !kserve::KINDS.contains(&kind) {
+            let message = format!("{kind:?} is not a kind of KServe that Berth reads");
+            let remedy = match kind {
+                "ServingRuntime" | "ClusterServingRuntime" => {
+                    "name the model server in a Runtime file for --runtime (docs/runtimes.md)".to_owned()
+                }
+                _ => format!("it reads {}", kserve::KINDS.join(", ")),
+            };
+            return Err(vec![self.error(node.place_of("kind"), "kind", Problem::new(message, remedy))]);
+        }
+        let object: kserve::Object = serde_json::from_value(node.to_json())
+            .map_err(|error| vec![self.error(node.at, "spec", Problem::new(error.to_string(), REMEDY))])?;
+        let document = kserve::convert(&object).map_err(|errors| {
+            let place = |error: ConversionError| {
+                let ConversionError { path, message, remedy } = error;
+                self.error(node.place_of(&path), &path, Problem::new(message, remedy))
+            };
+            errors.into_iter().map(place).collect::<Vec<_>>()
+        })?;
+        let raw = document.written();
+        self.resolved(document, raw, |_| node.at)
     }
 
     /// The findings as errors, if there are any.

@@ -1,8 +1,8 @@
 //! `berth describe`: one thing with all that is known about it.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
-use berth_spec::DeploymentName;
+use berth_spec::{DeploymentName, dialect::kserve};
 use berth_wire::api::{AliasView, DeploymentView, EventView, FailureView, ReplicaDetail, WorkerView};
 use clap::Args;
 
@@ -84,6 +84,10 @@ async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Fa
     if !registry.is_empty() {
         section(&mut text, "Registry", &facts(&registry));
     }
+    let kserve = of_kserve(&metadata.annotations);
+    if !kserve.is_empty() {
+        section(&mut text, "KServe", &facts(&kserve));
+    }
     section(&mut text, "Spec, with defaults", &yaml(&with_defaults(&view))?);
     let mut rows = Rows::new(&["CONDITION", "STATUS", "REASON", "MESSAGE"]);
     for condition in &status.conditions {
@@ -140,8 +144,16 @@ async fn alias(client: &Client, name: &DeploymentName) -> Result<String, Failure
     Ok(text)
 }
 
+/// The object of KServe or ModelMesh that a deployment came from, and the fields of it that have no effect.
+fn of_kserve(annotations: &BTreeMap<String, String>) -> Vec<(&'static str, String)> {
+    [("Kind", kserve::KIND), ("Runtime", kserve::RUNTIME), ("Ignored", kserve::IGNORED)]
+        .into_iter()
+        .filter_map(|(head, name)| Some((head, annotations.get(name)?.clone())))
+        .collect()
+}
+
 /// Rows about a deployment's Git registry: the last commit that changed it, and its owner.
-fn in_registry(annotations: &std::collections::BTreeMap<String, String>) -> Vec<(&'static str, String)> {
+fn in_registry(annotations: &BTreeMap<String, String>) -> Vec<(&'static str, String)> {
     const KNOWN: [(&str, &str); 7] = [
         ("commit", "Changed by"),
         ("path", "Manifest"),

@@ -19,6 +19,16 @@ spec:
     uri: file:iris.onnx
 ";
 
+/// An object of KServe with a setting of pods.
+const SERVICE: &str = "apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: iris}
+spec:
+  predictor:
+    serviceAccountName: sa
+    model: {modelFormat: {name: sklearn}, storageUri: 's3://b/iris'}
+";
+
 fn folder(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, text) in files {
@@ -75,6 +85,14 @@ const CASES: &[Case] = &[
         &["1 error"],
     ),
     (&[("a.yaml", IRIS), ("b.json", IRIS)], &["validate", "-f", "."], 4, &[], &["iris is declared in more than one"]),
+    (
+        &[("isvc.yaml", SERVICE)],
+        &["convert", "-f", "isvc.yaml"],
+        0,
+        &["kind: ModelDeployment", "uri: s3://b/iris/", "kserve.berth.dev/ignored: spec.predictor.serviceAccountName"],
+        &[],
+    ),
+    (&[("isvc.yaml", SERVICE)], &["validate", "-f", "."], 0, &["1 manifest in 1 file valid"], &[]),
     (&[], &["validate", "-f", "none.yaml"], 3, &[], &["none.yaml"]),
     (&[], &["validate", "-f", "."], 3, &[], &["has no *.yaml"]),
     (&[], &["validate"], 2, &[], &["--filename"]),

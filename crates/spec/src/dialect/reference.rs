@@ -44,10 +44,10 @@ fn section(dialect: &Dialect, page: &mut String) {
         dialect.inputs.iter().for_each(|field| row(field, page));
     }
     let unreachable = unreachable(dialect);
-    let _ = write!(
+    let back = if dialect.one_way { "" } else { " A deployment that sets one of them does not convert back." };
+    let _ = writeln!(
         page,
-        "\nThe dialect has no field for these parts of the hub version, which keep their defaults: {}. A deployment that sets \
-         one of them does not convert back.\n",
+        "\nThe dialect has no field for these parts of the hub version, which keep their defaults: {}.{back}",
         unreachable.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ")
     );
 }

@@ -54,6 +54,29 @@ fn every_field_of_the_registry_dialect_is_in_its_table_once() {
 }
 
 #[test]
+fn every_field_of_kserves_objects_is_in_its_table() {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let mut fields = BTreeSet::new();
+    for schema in [
+        settings.clone().into_generator().into_root_schema_for::<kserve::Document<kserve::ServiceSpec>>(),
+        settings.clone().into_generator().into_root_schema_for::<kserve::Document<kserve::PredictorSpec>>(),
+        settings.into_generator().into_root_schema_for::<kserve::Document<kserve::TrainedSpec>>(),
+    ] {
+        leaves(&schema.to_value(), "", &mut fields);
+    }
+    let table: Vec<&str> = kserve::DIALECT.fields.iter().map(|field| field.path).collect();
+    let covers = |row: &str, field: &str| field == row || field.starts_with(&format!("{row}."));
+    let missing: Vec<_> = fields.iter().filter(|field| !table.iter().any(|row| covers(row, field))).collect();
+    let refused = kserve::DIALECT.fields.iter().filter(|field| matches!(field.fate, Fate::Refused));
+    let unknown: Vec<_> = table
+        .iter()
+        .filter(|row| !refused.clone().any(|refused| refused.path == **row))
+        .filter(|row| !fields.iter().any(|field| covers(row, field)))
+        .collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "without a row: {missing:?}; no field: {unknown:?}");
+}
+
+#[test]
 fn tables_lead_to_fields_of_the_hub() {
     let known = field_paths();
     for field in ALL.into_iter().flat_map(|dialect| dialect.fields.iter().chain(dialect.inputs)) {

@@ -452,6 +452,22 @@ impl RawSpec {
 }
 
 impl RawModel {
+    /// A model of this format at a location.
+    #[must_use]
+    pub const fn at(format: RawFormat, uri: Location) -> Self {
+        Self {
+            format,
+            uri: Some(uri),
+            sha256: None,
+            version: None,
+            kind: None,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            environment: None,
+            card: None,
+        }
+    }
+
     /// The model of a card.
     #[must_use]
     pub const fn of_card(card: Arc<PinnedCard>) -> Self {

@@ -13,6 +13,7 @@
 
 mod document;
 mod model;
+mod numbers;
 mod package;
 mod program;
 mod sample;
@@ -25,7 +26,7 @@ use std::{
     sync::Arc,
 };
 
-use berth_spec::{FailureCategory, ModelFormat, RuntimeInfo};
+use berth_spec::{PinnedCard, FailureCategory, ModelFormat, RuntimeInfo};
 
 use self::{document::Interface, model::PythonModel, program::Interpreter, schema::Schema};
 use super::{
@@ -83,7 +84,9 @@ impl Runtime for PythonRuntime {
         let confinement = self.processes.isolator.of_card(revision.runtime.isolation, revision.hosts())?;
         let input = Schema::compile("interface.input_schema", &card.interface.input_schema)?;
         let output = Schema::compile("interface.output_schema", &card.interface.output_schema)?;
+        let built_in = revision.card.as_deref().is_some_and(PinnedCard::is_built_in);
         let interface = Interface::new(input, output);
+        let interface = if built_in { interface.lenient() } else { interface };
         let batch_size = card.interface.batch_size.unwrap_or(1).max(1);
         let bounds = Bounds {
             memory: card.resources.as_ref().and_then(|resources| resources.memory_bytes()).or(revision.memory),

@@ -6,6 +6,7 @@ rows of many requests in one call.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from . import loaders
@@ -22,19 +23,34 @@ def to_answer(output: Any, config: Any = None) -> Any:
     return {"prediction": output}
 
 
+PICKLES = (".joblib", ".pkl", ".pickle")
+
+
+def one_file(path: str, *endings: str) -> str:
+    """The model in a folder, as KServe lays it out: one file with such an ending. A file is itself."""
+    if not os.path.isdir(path):
+        return path
+    found = [name for name in sorted(os.listdir(path)) if name.endswith(endings)]
+    if len(found) != 1:
+        there = f"there are {len(found)}: {', '.join(found)}" if found else "there is none"
+        raise ValueError(f"the folder must hold one model, a file with the ending {', '.join(endings)}; {there}")
+    return os.path.join(path, found[0])
+
+
 def load_sklearn(path: str) -> Any:
     """An estimator in a joblib or pickle file."""
-    return loaders.default("sklearn")(path)
+    return loaders.default("sklearn")(one_file(path, *PICKLES))
 
 
 def load_xgboost(path: str) -> Any:
     """A booster in XGBoost's own form, or an estimator in a pickle."""
-    return loaders.default("xgboost")(path)
+    return loaders.default("xgboost")(one_file(path, ".ubj", ".json", ".bst", *PICKLES))
 
 
 def load_lightgbm(path: str) -> Any:
     """A booster in LightGBM's text form, or an estimator in a pickle."""
-    if path.endswith((".pkl", ".pickle", ".joblib")):
+    path = one_file(path, ".txt", ".bst", *PICKLES)
+    if path.endswith(PICKLES):
         return load_sklearn(path)
     import lightgbm
 
@@ -46,7 +62,7 @@ def load_pytorch(path: str) -> Any:
     """A TorchScript module, or a whole module in a pickle."""
     import torch
 
-    module = loaders.default("pytorch")(path).module
+    module = loaders.default("pytorch")(one_file(path, ".pt", ".pth")).module
 
     def predict(rows: Any) -> Any:
         with torch.no_grad():

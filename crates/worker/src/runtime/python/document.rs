@@ -10,7 +10,7 @@ use berth_spec::{
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Map, Number, Value};
 
-use super::schema::Schema;
+use super::{numbers, schema::Schema};
 use crate::runtime::process::document::{Array, Document};
 
 /// A card's interface: its schemas, and their form in tensors.
@@ -20,13 +20,22 @@ pub(super) struct Interface {
     pub(super) signature: Arc<Signature>,
     takes: Form,
     gives: Form,
+    /// One input may have any name and any type of number; the answer is a tensor of what it turns out to be.
+    lenient: bool,
 }
 
 impl Interface {
     pub(super) fn new(input: Schema, output: Schema) -> Self {
         let (takes, gives) = (Form::of_input(input.json()), Form::of_output(output.json()));
         let signature = Arc::new(Signature { inputs: takes.tensors(), outputs: gives.tensors() });
-        Self { input, output, signature, takes, gives }
+        Self { input, output, signature, takes, gives, lenient: false }
+    }
+
+    /// Takes one input of any name and type of number, and answers as a tensor of any name, as the servers of such models elsewhere
+    /// do. The type of the answer is only known from answers, so the signature has no outputs.
+    pub(super) fn lenient(self) -> Self {
+        let signature = Arc::new(Signature { inputs: self.signature.inputs.clone(), outputs: Vec::new() });
+        Self { lenient: true, signature, ..self }
     }
 
     /// The properties of a request that are arrays of numbers.
@@ -48,7 +57,12 @@ impl Interface {
     pub(super) fn rows(&self, request: &InferRequest) -> Result<Vec<Document>, InferError> {
         match &self.takes {
             Form::Documents(name) => self.documents(name, &request.inputs),
-            Form::Columns(columns) => Rows::of(columns, &request.inputs)?.documents(&self.input),
+            Form::Columns(columns) => match (&columns[..], &request.inputs[..]) {
+                ([column], [input]) if self.lenient => {
+                    Rows::of(columns, &[numbers::named(column, input)])?.documents(&self.input)
+                }
+                _ => Rows::of(columns, &request.inputs)?.documents(&self.input),
+            },
         }
     }
 
@@ -76,6 +90,9 @@ impl Interface {
 
     /// Answers as the tensors that were asked for; all of them where none was.
     pub(super) fn tensors(&self, answers: &[Bytes], wanted: &InferRequest) -> Result<Vec<Tensor>, InferError> {
+        if self.lenient && wanted.outputs.len() <= 1 {
+            return predictions(answers, wanted).map(|tensor| vec![tensor]);
+        }
         let specs = &self.signature.outputs;
         let mut indices = Vec::new();
         for output in &wanted.outputs {
@@ -99,6 +116,9 @@ impl Interface {
 
     /// Refuses outputs that are not there, before anything is run.
     pub(super) fn check_outputs(&self, wanted: &InferRequest) -> Result<(), InferError> {
+        if self.lenient && wanted.outputs.len() <= 1 {
+            return Ok(());
+        }
         let known = |name: &str| self.signature.outputs.iter().any(|spec| spec.name == name);
         match wanted.outputs.iter().find(|output| !known(&output.name)) {
             Some(_) => self.tensors(&[], wanted).map(drop),
@@ -264,6 +284,23 @@ fn texts<'a>(name: &str, shape: Vec<i64>, texts: impl Iterator<Item = &'a [u8]>)
         data.put_slice(text);
     }
     Tensor { name: name.to_owned(), datatype: Datatype::Bytes, shape, data: data.freeze() }
+}
+
+/// Name of an estimator's output where the request has none, and of the property in its answers.
+const PREDICTION: &str = "prediction";
+
+/// The predictions of an estimator, under the name that was asked for; documents where they are of several types.
+fn predictions(answers: &[Bytes], wanted: &InferRequest) -> Result<Tensor, InferError> {
+    let name = wanted.outputs.first().map_or(PREDICTION, |output| &output.name);
+    let parsed = answers.iter().map(|answer| serde_json::from_slice(answer)).collect::<Result<Vec<Value>, _>>();
+    let parsed = parsed.map_err(|error| InferError::Model(format!("the answer is no JSON: {error}")))?;
+    let found = parsed.iter().map(|answer| numbers::kind(&answer[PREDICTION])).reduce(|a, b| a?.joined(b?)).flatten();
+    let Some(found) = found else {
+        return Ok(texts(name, vec![answers.len() as i64], answers.iter().map(|answer| &answer[..])));
+    };
+    let (datatype, shape) = (found.datatype, vec![-1; found.depth]);
+    let of = Column { name: PREDICTION.to_owned(), datatype, shape, required: true, plain: true };
+    column(&of, &parsed).map(|tensor| Tensor { name: name.to_owned(), ..tensor })
 }
 
 /// A property of all answers as one tensor.

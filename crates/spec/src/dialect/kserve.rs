@@ -1,0 +1,260 @@
+//! Objects of KServe and ModelMesh in files: `InferenceService`, `Predictor`, `TrainedModel`. They are read, never written.
+//!
+//! A field that Berth has no place for is kept by name in the annotation [`IGNORED`]; one that changes what a client gets is
+//! refused. Field names: KServe 0.15 `pkg/apis/serving/v1beta1`, modelmesh-serving 0.12 `apis/serving/v1alpha1`.
+
+mod convert;
+mod table;
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use convert::convert;
+pub use table::DIALECT;
+
+/// Beginning of `apiVersion` of all these objects.
+pub const GROUP: &str = "serving.kserve.io/";
+
+/// Kinds that are read.
+pub const KINDS: [&str; 3] = ["InferenceService", "Predictor", "TrainedModel"];
+
+/// Annotation with the fields of an object that have no effect.
+pub const IGNORED: &str = "kserve.berth.dev/ignored";
+
+/// Annotation with the kind of the object.
+pub const KIND: &str = "kserve.berth.dev/kind";
+
+/// Annotation with the runtime that the object names.
+pub const RUNTIME: &str = "kserve.berth.dev/runtime";
+
+/// Fields that are not in the types; a map as it was written.
+type Others = BTreeMap<String, Value>;
+
+/// An object of any of these kinds.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "kind")]
+pub enum Object {
+    /// `serving.kserve.io/v1beta1`.
+    InferenceService(Document<ServiceSpec>),
+    /// `serving.kserve.io/v1alpha1`, of ModelMesh.
+    Predictor(Document<PredictorSpec>),
+    /// `serving.kserve.io/v1alpha1`, of KServe.
+    TrainedModel(Document<TrainedSpec>),
+}
+
+/// Name and spec; `status` is the server's.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+pub struct Document<S> {
+    /// Name, namespace, labels and annotations.
+    pub metadata: Metadata,
+    /// What is wanted.
+    pub spec: S,
+}
+
+/// Name, namespace, labels and annotations. The rest is the server's.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+pub struct Metadata {
+    /// Name of the model.
+    pub name: String,
+    /// Its namespace.
+    #[serde(default)]
+    pub namespace: Option<String>,
+    /// Labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Spec of an InferenceService.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+pub struct ServiceSpec {
+    /// The model and its scaling.
+    pub predictor: ServicePredictor,
+    /// `transformer`, `explainer`.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub others: Others,
+}
+
+/// The model of an InferenceService and its scaling.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicePredictor {
+    /// The model.
+    #[serde(default)]
+    pub model: Option<ServiceModel>,
+    /// Fewest replicas; 0: loaded by the first request.
+    #[serde(default)]
+    pub min_replicas: Option<u32>,
+    /// Most replicas; 0: as many as it takes.
+    #[serde(default)]
+    pub max_replicas: Option<u32>,
+    /// What `scale_target` counts.
+    #[serde(default)]
+    pub scale_metric: Option<String>,
+    /// Requests per replica from which there are more replicas.
+    #[serde(default)]
+    pub scale_target: Option<f32>,
+    /// Requests at once in a replica; 0: any number.
+    #[serde(default)]
+    pub container_concurrency: Option<u32>,
+    /// Seconds for a request.
+    #[serde(default)]
+    pub timeout: Option<u64>,
+    /// Joining of requests.
+    #[serde(default)]
+    pub batcher: Option<Batcher>,
+    /// Labels of the nodes.
+    #[serde(default)]
+    pub node_selector: BTreeMap<String, String>,
+    /// A framework as a key, as before `model`; settings of pods.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub others: Others,
+}
+
+/// Joining of requests.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Batcher {
+    /// Most rows.
+    #[serde(default)]
+    pub max_batch_size: Option<u32>,
+    /// Milliseconds to wait for others.
+    #[serde(default)]
+    pub max_latency: Option<u64>,
+}
+
+/// A model of an InferenceService.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceModel {
+    /// Framework and version.
+    pub model_format: ModelFormat,
+    /// Location of the model.
+    #[serde(default)]
+    pub storage_uri: Option<String>,
+    /// Location of the model in a storage that a Secret describes.
+    #[serde(default)]
+    pub storage: Option<Storage>,
+    /// Name of a ServingRuntime.
+    #[serde(default)]
+    pub runtime: Option<String>,
+    /// Resources of a pod.
+    #[serde(default)]
+    pub resources: Resources,
+    /// Settings of the container.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub others: Others,
+}
+
+/// A framework and its version.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+pub struct ModelFormat {
+    /// `sklearn`, `onnx`, …
+    pub name: String,
+    /// Version.
+    #[serde(default)]
+    pub version: Option<String>,
+}
+
+/// Location of a model in a storage.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Storage {
+    /// Key of the Secret `storage-config`.
+    pub key: Option<String>,
+    /// Path in the bucket.
+    pub path: Option<String>,
+    /// `type` and `bucket`, among others.
+    pub parameters: BTreeMap<String, String>,
+    /// ModelMesh: a bucket.
+    pub s3: Option<S3>,
+    /// Everything else.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub others: Others,
+}
+
+/// A bucket, for ModelMesh.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct S3 {
+    /// Key of the Secret.
+    pub secret_key: Option<String>,
+    /// Name of the bucket.
+    pub bucket: Option<String>,
+}
+
+/// Resources of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Resources {
+    /// Upper limits.
+    pub limits: BTreeMap<String, Value>,
+    /// What is set aside.
+    pub requests: BTreeMap<String, Value>,
+}
+
+/// Spec of a Predictor of ModelMesh.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PredictorSpec {
+    /// Framework and version.
+    pub model_type: ModelFormat,
+    /// Path in the storage.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// The storage.
+    #[serde(default)]
+    pub storage: Option<Storage>,
+    /// Location of the model.
+    #[serde(default)]
+    pub storage_uri: Option<String>,
+    /// A ServingRuntime.
+    #[serde(default)]
+    pub runtime: Option<RuntimeRef>,
+    /// Everything else.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub others: Others,
+}
+
+/// A ServingRuntime by name.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+pub struct RuntimeRef {
+    /// Its name.
+    pub name: String,
+}
+
+/// Spec of a TrainedModel.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainedSpec {
+    /// The InferenceService whose servers hold it.
+    pub inference_service: String,
+    /// The model.
+    pub model: Trained,
+}
+
+/// A model of a TrainedModel.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Trained {
+    /// Framework.
+    pub framework: String,
+    /// Location of the model.
+    pub storage_uri: String,
+    /// Memory that it takes.
+    #[serde(default)]
+    pub memory: Option<Value>,
+}
+
+#[cfg(test)]
+mod tests;

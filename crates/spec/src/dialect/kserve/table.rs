@@ -1,0 +1,106 @@
+//! The table of KServe's and ModelMesh's objects.
+
+use super::super::{
+    Dialect,
+    Fate::{Annotation, Ignored, Refused, To},
+    Field,
+};
+
+/// KServe's and ModelMesh's objects.
+pub const DIALECT: Dialect = Dialect {
+    title: "KServe and ModelMesh objects",
+    introduction: "`InferenceService` (`serving.kserve.io/v1beta1`), `Predictor` and `TrainedModel` (`serving.kserve.io/v1alpha1`) are accepted \
+                   wherever manifests are: `berth apply`, folders, the API. `berth convert` prints what they become. A field that is not in this table \
+                   is ignored, and named in the annotation `kserve.berth.dev/ignored`. A `Predictor`, and an `InferenceService` with the annotation \
+                   `serving.kserve.io/deploymentMode: ModelMesh`, is loaded by its first request. Fields of a `Predictor` and a `TrainedModel` are below, \
+                   after those of an `InferenceService`.",
+    one_way: true,
+    fields: &[
+        Field { path: "metadata.name", fate: To(&["metadata.name"]), note: "" },
+        Field { path: "metadata.namespace", fate: To(&["metadata.namespace"]), note: "" },
+        Field { path: "metadata.labels", fate: To(&["metadata.labels"]), note: "" },
+        Field { path: "metadata.annotations", fate: To(&["metadata.annotations"]), note: "without `kubectl`'s own" },
+        Field {
+            path: "spec.predictor.model.modelFormat",
+            fate: To(&["spec.model.format", "spec.model.environment"]),
+            note: "`sklearn`, `xgboost` and `lightgbm` without a `runtime` are run by Berth itself, with its usual packages. A framework as a key \
+                   (`spec.predictor.sklearn`) means the same",
+        },
+        Field {
+            path: "spec.predictor.model.storageUri",
+            fate: To(&["spec.model.uri"]),
+            note: "`s3`, `gs`, `az`, `http`, `https`, `file`. In a bucket it is a folder, unless it ends like a file (`.joblib`, `.onnx`, …); a folder holds one model. \
+                   `pvc://` is refused",
+        },
+        Field {
+            path: "spec.predictor.model.storage",
+            fate: To(&["spec.model.uri"]),
+            note: "`path` in `parameters.bucket`; `parameters.type` is `s3` or `gcs`. Without a bucket it is refused: that is in a Secret",
+        },
+        Field {
+            path: "spec.predictor.model.runtime",
+            fate: Annotation("kserve.berth.dev/runtime"),
+            note: "a worker with any model server for the format takes it ([runtimes](runtimes.md))",
+        },
+        Field {
+            path: "spec.predictor.model.resources",
+            fate: To(&["spec.resources"]),
+            note: "`memory`, `cpu`, `nvidia.com/gpu`, of `limits`, else of `requests`",
+        },
+        Field {
+            path: "spec.predictor.minReplicas",
+            fate: To(&["spec.replicas"]),
+            note: "`min`; 1 where it is left out",
+        },
+        Field { path: "spec.predictor.maxReplicas", fate: To(&["spec.replicas"]), note: "`max`" },
+        Field {
+            path: "spec.predictor.scaleTarget",
+            fate: To(&["spec.scaling"]),
+            note: "`targetConcurrency`, or `targetRate` per minute",
+        },
+        Field {
+            path: "spec.predictor.scaleMetric",
+            fate: To(&["spec.scaling"]),
+            note: "`concurrency` or `rps`; others are ignored",
+        },
+        Field {
+            path: "spec.predictor.containerConcurrency",
+            fate: To(&["spec.concurrency"]),
+            note: "`max`; 0 is the default",
+        },
+        Field { path: "spec.predictor.timeout", fate: To(&["spec.timeout"]), note: "in seconds" },
+        Field {
+            path: "spec.predictor.batcher",
+            fate: To(&["spec.batching"]),
+            note: "`maxBatchSize` is `maxRows`, `maxLatency` is `maxDelay`",
+        },
+        Field {
+            path: "spec.predictor.nodeSelector",
+            fate: To(&["spec.selector.required"]),
+            note: "of workers' labels",
+        },
+        Field {
+            path: "spec.predictor.canaryTrafficPercent",
+            fate: Refused,
+            note: "declare two deployments and an `Alias` with weights",
+        },
+        Field { path: "spec.predictor.containers", fate: Refused, note: "Berth runs models, not images" },
+        Field { path: "spec.predictor.workerSpec", fate: Refused, note: "" },
+        Field { path: "spec.transformer", fate: Refused, note: "" },
+        Field { path: "spec.explainer", fate: Refused, note: "" },
+        Field { path: "spec.modelType", fate: To(&["spec.model.format"]), note: "of a `Predictor`" },
+        Field { path: "spec.path", fate: To(&["spec.model.uri"]), note: "of a `Predictor`, in the bucket of `storage`" },
+        Field {
+            path: "spec.storage",
+            fate: To(&["spec.model.uri"]),
+            note: "of a `Predictor`: `s3.bucket`; `persistentVolumeClaim` is refused",
+        },
+        Field { path: "spec.storageUri", fate: To(&["spec.model.uri"]), note: "of a `Predictor`" },
+        Field { path: "spec.runtime", fate: Annotation("kserve.berth.dev/runtime"), note: "of a `Predictor`" },
+        Field { path: "spec.model.framework", fate: To(&["spec.model.format"]), note: "of a `TrainedModel`" },
+        Field { path: "spec.model.storageUri", fate: To(&["spec.model.uri"]), note: "of a `TrainedModel`" },
+        Field { path: "spec.model.memory", fate: To(&["spec.resources"]), note: "of a `TrainedModel`" },
+        Field { path: "spec.inferenceService", fate: Ignored, note: "of a `TrainedModel`: workers hold models of many" },
+    ],
+    inputs: &[],
+};
