@@ -236,7 +236,8 @@ impl Page {
         );
         for row in rows {
             let (of, processor) = (plain(row.p50), format!("{:.1}", row.processor.as_secs_f64() * 1e6));
-            let _ = writeln!(self.text, "| {} | {} | {:.0} | {of} | {processor} |", row.callers, row.mode, row.per_second);
+            let _ =
+                writeln!(self.text, "| {} | {} | {:.0} | {of} | {processor} |", row.callers, row.mode, row.per_second);
         }
         let find = |mode: &str, callers| rows.iter().find(|row| row.mode == mode && row.callers == callers);
         let (off, tokens, tls) =

@@ -26,7 +26,7 @@ use std::{
     sync::Arc,
 };
 
-use berth_spec::{PinnedCard, FailureCategory, ModelFormat, RuntimeInfo};
+use berth_spec::{FailureCategory, ModelFormat, PinnedCard, RuntimeInfo};
 
 use self::{document::Interface, model::PythonModel, program::Interpreter, schema::Schema};
 use super::{

@@ -13,9 +13,9 @@ use crate::{
     manifest::{
         Problem,
         raw::{
-            Decimal, Format, InNamespace, Label, Location, Name, RawDeployment, RawEnvironment, RawFormat,
-            RawFormatFields, RawGpu, RawModel, RawReplicas, RawResources, RawSelector, RawSpec, ReplicaRange, Size,
-            Span, Whole, FormatVersion,
+            Decimal, Format, FormatVersion, InNamespace, Label, Location, Name, RawDeployment, RawEnvironment,
+            RawFormat, RawFormatFields, RawGpu, RawModel, RawReplicas, RawResources, RawSelector, RawSpec,
+            ReplicaRange, Size, Span, Whole,
         },
     },
 };
@@ -28,7 +28,10 @@ const FRAMEWORKS: [&str; 10] =
 const REFUSED: [(&str, &str); 7] = [
     ("transformer", "put what it does into a model card (docs/models.md), or run it in front of Berth"),
     ("explainer", "run it beside Berth"),
-    ("containers", "Berth runs models, not images: write a model card (docs/models.md), or a Runtime (docs/runtimes.md)"),
+    (
+        "containers",
+        "Berth runs models, not images: write a model card (docs/models.md), or a Runtime (docs/runtimes.md)",
+    ),
     ("workerSpec", "a model over several nodes is not there"),
     ("canary", "declare two deployments and an Alias with weights (docs/serving.md)"),
     ("canaryTrafficPercent", "declare two deployments and an Alias with weights (docs/serving.md)"),
@@ -269,7 +272,11 @@ impl Conversion {
             "s3" => "s3",
             "gcs" | "gs" => "gs",
             other => {
-                self.refuse(format!("{at}.parameters.type"), &format!("{other:?} is not carried over"), "write storageUri");
+                self.refuse(
+                    format!("{at}.parameters.type"),
+                    &format!("{other:?} is not carried over"),
+                    "write storageUri",
+                );
                 return None;
             }
         };
@@ -282,8 +289,11 @@ impl Conversion {
     }
 
     fn resources(&mut self, at: &str, of: &Resources) -> RawResources {
-        let find = |name: &str| of.limits.get(name).map(|value| ("limits", value)).or_else(|| Some(("requests", of.requests.get(name)?)));
-        let memory = find("memory").and_then(|(which, value)| self.size(&format!("{at}.resources.{which}.memory"), value));
+        let find = |name: &str| {
+            of.limits.get(name).map(|value| ("limits", value)).or_else(|| Some(("requests", of.requests.get(name)?)))
+        };
+        let memory =
+            find("memory").and_then(|(which, value)| self.size(&format!("{at}.resources.{which}.memory"), value));
         let cpu = find("cpu").and_then(|(which, value)| self.cpu(&format!("{at}.resources.{which}.cpu"), value));
         let gpu = find("nvidia.com/gpu").and_then(|(which, value)| {
             let path = format!("{at}.resources.{which}.nvidia.com/gpu");

@@ -89,7 +89,11 @@ pub const DIALECT: Dialect = Dialect {
         Field { path: "spec.transformer", fate: Refused, note: "" },
         Field { path: "spec.explainer", fate: Refused, note: "" },
         Field { path: "spec.modelType", fate: To(&["spec.model.format"]), note: "of a `Predictor`" },
-        Field { path: "spec.path", fate: To(&["spec.model.uri"]), note: "of a `Predictor`, in the bucket of `storage`" },
+        Field {
+            path: "spec.path",
+            fate: To(&["spec.model.uri"]),
+            note: "of a `Predictor`, in the bucket of `storage`",
+        },
         Field {
             path: "spec.storage",
             fate: To(&["spec.model.uri"]),
@@ -100,7 +104,11 @@ pub const DIALECT: Dialect = Dialect {
         Field { path: "spec.model.framework", fate: To(&["spec.model.format"]), note: "of a `TrainedModel`" },
         Field { path: "spec.model.storageUri", fate: To(&["spec.model.uri"]), note: "of a `TrainedModel`" },
         Field { path: "spec.model.memory", fate: To(&["spec.resources"]), note: "of a `TrainedModel`" },
-        Field { path: "spec.inferenceService", fate: Ignored, note: "of a `TrainedModel`: workers hold models of many" },
+        Field {
+            path: "spec.inferenceService",
+            fate: Ignored,
+            note: "of a `TrainedModel`: workers hold models of many",
+        },
     ],
     inputs: &[],
 };

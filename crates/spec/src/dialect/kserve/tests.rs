@@ -7,7 +7,8 @@ use crate::{
 
 fn read(yaml: &str) -> Result<ManifestDeployment, Vec<String>> {
     let context = ParseContext { file: "a.yaml".to_owned(), ..ParseContext::default() };
-    let mut found = parse(yaml, &context).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    let mut found =
+        parse(yaml, &context).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
     assert_eq!(found.len(), 1);
     Ok(found.remove(0))
 }
@@ -46,7 +47,8 @@ fn an_inference_service_becomes_a_deployment() {
         "batching": {"maxRows": 8, "maxDelay": "5ms"},
     });
     // Written as people would: numbers may have another form.
-    let same = |left: &Value, right: &Value| left.as_f64().is_some() && left.as_f64() == right.as_f64() || left == right;
+    let same =
+        |left: &Value, right: &Value| left.as_f64().is_some() && left.as_f64() == right.as_f64() || left == right;
     let spec = &read.raw["spec"];
     for (field, value) in expected.as_object().expect("an object") {
         match value.as_object() {
@@ -76,7 +78,10 @@ fn objects_of_modelmesh_are_loaded_by_their_first_request() {
     let predictor = "kind: Predictor\nspec: {modelType: {name: onnx}, path: mnist/m.onnx, runtime: {name: triton-2.x}, \
                      storage: {s3: {secretKey: k, bucket: models}}}\n";
     let trained = "kind: TrainedModel\nspec: {inferenceService: s, model: {framework: onnx, storageUri: 's3://models/m', memory: 1Gi}}\n";
-    let mesh = service("{model: {modelFormat: {name: onnx}, storage: {path: a/m.onnx, parameters: {bucket: b}}}}", "ModelMesh");
+    let mesh = service(
+        "{model: {modelFormat: {name: onnx}, storage: {path: a/m.onnx, parameters: {bucket: b}}}}",
+        "ModelMesh",
+    );
     for (text, uri, range) in [
         (format!("{head}{predictor}"), "s3://models/mnist/m.onnx", true),
         (format!("{head}{trained}"), "s3://models/m/", false),
@@ -95,11 +100,19 @@ fn objects_of_modelmesh_are_loaded_by_their_first_request() {
 fn what_cannot_be_carried_over_is_told_at_its_place() {
     let model = "model: {modelFormat: {name: onnx}, storageUri: 's3://b/m.onnx'}";
     for (predictor, path, says) in [
-        (format!("{{canaryTrafficPercent: 10, {model}}}"), "spec.predictor.canaryTrafficPercent", "an Alias with weights"),
+        (
+            format!("{{canaryTrafficPercent: 10, {model}}}"),
+            "spec.predictor.canaryTrafficPercent",
+            "an Alias with weights",
+        ),
         ("{containers: [{image: x}]}".to_owned(), "spec.predictor.containers", "models, not images"),
         ("{}".to_owned(), "spec.predictor", "write model.modelFormat.name"),
         (format!("{{{model}, onnx: {{}}}}"), "spec.predictor.onnx", "two models"),
-        ("{model: {modelFormat: {name: onnx}, storageUri: 'pvc://claim/m'}}".to_owned(), "storageUri", "file:///MOUNT/claim/m"),
+        (
+            "{model: {modelFormat: {name: onnx}, storageUri: 'pvc://claim/m'}}".to_owned(),
+            "storageUri",
+            "file:///MOUNT/claim/m",
+        ),
         ("{model: {modelFormat: {name: onnx}, storage: {key: k, path: m}}}".to_owned(), "storage", "parameters.bucket"),
         ("{model: {modelFormat: {name: onnx}}}".to_owned(), "storageUri", "no location"),
         ("{model: {modelFormat: {name: Up}, storageUri: 'hf://a/b'}}".to_owned(), "modelFormat", ""),

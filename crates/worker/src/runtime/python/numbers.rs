@@ -100,7 +100,9 @@ mod tests {
 
     #[test]
     fn numbers_keep_their_value() {
-        let read = |datatype, data: &[u8]| wide(datatype, data).map(|wide| f64::from_le_bytes(wide[..].try_into().expect("one")));
+        let read = |datatype, data: &[u8]| {
+            wide(datatype, data).map(|wide| f64::from_le_bytes(wide[..].try_into().expect("one")))
+        };
         assert_eq!(read(Datatype::Int8, &[0xFE]), Some(-2.0));
         assert_eq!(read(Datatype::Int64, &7_i64.to_le_bytes()), Some(7.0));
         assert_eq!(read(Datatype::Uint16, &65_535_u16.to_le_bytes()), Some(65_535.0));
