@@ -29,7 +29,7 @@ pub struct Dialect {
     pub title: &'static str,
     /// Its authors, and the place that they write it to.
     pub introduction: &'static str,
-    /// It is read, and never written.
+    /// True for a dialect that is read and never written.
     pub one_way: bool,
     /// Every field of its own manifest.
     pub fields: &'static [Field],

@@ -50,7 +50,7 @@ pub enum Object {
 pub struct Document<S> {
     /// Name, namespace, labels and annotations.
     pub metadata: Metadata,
-    /// What is wanted.
+    /// Wanted state.
     pub spec: S,
 }
 
@@ -94,7 +94,7 @@ pub struct ServicePredictor {
     /// Most replicas; 0: as many as it takes.
     #[serde(default)]
     pub max_replicas: Option<u32>,
-    /// What `scale_target` counts.
+    /// Unit of `scale_target`.
     #[serde(default)]
     pub scale_metric: Option<String>,
     /// Requests per replica from which there are more replicas.
@@ -198,7 +198,7 @@ pub struct S3 {
 pub struct Resources {
     /// Upper limits.
     pub limits: BTreeMap<String, Value>,
-    /// What is set aside.
+    /// Resources set aside.
     pub requests: BTreeMap<String, Value>,
 }
 

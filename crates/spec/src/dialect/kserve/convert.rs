@@ -47,7 +47,7 @@ const FILES: [&str; 17] = [
 /// The annotation that says how an InferenceService is run.
 const MODE: &str = "serving.kserve.io/deploymentMode";
 
-/// What `kubectl apply` keeps for itself.
+/// Note that `kubectl apply` keeps for itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The hub version of an object.
