@@ -10,9 +10,13 @@ mod port;
 mod table;
 mod text;
 
-use std::str::FromStr;
+use std::{
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+};
 
 pub(crate) use self::{info::Info, port::serve};
+use crate::failure::Failure;
 
 /// Default port.
 const PORT: u16 = 2112;
@@ -28,6 +32,20 @@ pub(crate) struct Settings {
     pub(crate) calls: berth_mesh::calls::Settings,
     /// A sample with constant labels.
     pub(crate) info: Option<Info>,
+}
+
+impl Settings {
+    /// Refuses a port that others reach without TLS: scrapers send tokens to it.
+    pub(crate) fn check_exposed(&self, address: IpAddr, insecure: bool) -> Result<(), Failure> {
+        if self.tls || insecure || address.is_loopback() {
+            return Ok(());
+        }
+        let at = SocketAddr::new(address, self.port);
+        Err(Failure::Usage(format!(
+            "--modelmesh-metrics {at} can be reached by others and has no TLS: leave scheme=http out; behind a proxy that has TLS, \
+             --insecure does without"
+        )))
+    }
 }
 
 impl FromStr for Settings {
@@ -67,6 +85,21 @@ impl FromStr for Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn others_reach_it_over_tls_alone() {
+        let settings = |said: &str| said.parse::<Settings>().expect("a setting");
+        for (said, address, insecure, is_good) in [
+            ("prometheus", "0.0.0.0", false, true),
+            ("prometheus:scheme=http", "127.0.0.1", false, true),
+            ("prometheus:scheme=http", "10.0.0.7", true, true),
+            ("prometheus:scheme=http", "10.0.0.7", false, false),
+        ] {
+            let checked = settings(said).check_exposed(address.parse().expect("an address"), insecure);
+            assert_eq!(checked.is_ok(), is_good, "{said} {address} {insecure}");
+            assert!(checked.is_ok() || checked.is_err_and(|error| error.to_string().contains("10.0.0.7:2112")));
+        }
+    }
 
     #[test]
     fn the_setting_is_modelmeshs() {

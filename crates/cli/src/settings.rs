@@ -339,6 +339,9 @@ impl ServerSettings {
         let tls = args.tls.settings(&listens, args.insecure)?;
         tls::authenticated(&listens, tls.as_ref(), args.auth == Auth::Tokens, args.insecure)?;
         apart(&listens)?;
+        if let Some(metrics) = &args.modelmesh_metrics {
+            metrics.check_exposed(args.http.ip(), args.insecure)?;
+        }
         let access_file = access_file(args.access_file, args.auth, args.insecure)?;
         let json = match args.log_format {
             LogFormat::Auto => !std::io::stderr().is_terminal(),
