@@ -178,7 +178,7 @@ impl Reader<'_> {
             let message = format!("{kind:?} is not a kind of KServe that Berth reads");
             let remedy = match kind {
                 "ServingRuntime" | "ClusterServingRuntime" => {
-                    "name the model server in a Runtime file for --runtime (docs/runtimes.md)".to_owned()
+                    "give it to a worker: berth node --runtime FILE (docs/runtimes.md)".to_owned()
                 }
                 _ => format!("it reads {}", kserve::KINDS.join(", ")),
             };

@@ -1,4 +1,7 @@
-//! Model servers that a worker uses beside its built-in runtimes: objects of kind `Runtime`, one file each.
+//! Model servers that a worker uses beside its built-in runtimes: objects of kind `Runtime`, one file each, or `ServingRuntime` of
+//! KServe.
+
+mod serving_runtime;
 
 use std::{
     collections::BTreeMap,
@@ -42,7 +45,7 @@ struct Metadata {
     name: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawSpec {
     #[serde(default)]
@@ -65,6 +68,13 @@ struct RawSpec {
     device_memory: Option<String>,
     start_timeout: Option<String>,
     unload_reserve: Option<String>,
+}
+
+/// The kind of the object, whosever it is.
+#[derive(Debug, Deserialize)]
+struct Head {
+    #[serde(default)]
+    kind: String,
 }
 
 /// The protocol by which a runtime is told what to hold.
@@ -93,7 +103,12 @@ pub(crate) fn read(path: &Path, data: &Path) -> Result<spi::Settings, Failure> {
 }
 
 fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
-    let raw: RawRuntime = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let head: Head = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let raw = if serving_runtime::KINDS.contains(&head.kind.as_str()) {
+        serving_runtime::read(text)?
+    } else {
+        serde_saphyr::from_str(text).map_err(|error| error.to_string())?
+    };
     let name = raw.metadata.name;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
     if name.is_empty() || name.len() > 63 || !name.chars().all(plain) {

@@ -1,0 +1,234 @@
+//! `ServingRuntime` and `ClusterServingRuntime` of KServe and ModelMesh as files of a runtime.
+//!
+//! A file has no image to run: with `builtInAdapter` the model server of this machine is started, with `grpcEndpoint` the adapter is
+//! one that runs already. Field names: modelmesh-serving 0.12 `apis/serving/v1alpha1`.
+
+use std::collections::BTreeMap;
+
+use berth_spec::FormatSupport;
+use serde::Deserialize;
+
+use super::{ApiVersion, Kind, Metadata, RawFormat, RawProtocol, RawRuntime, RawSpec, values};
+
+/// Kinds that are read here.
+pub(super) const KINDS: [&str; 2] = ["ServingRuntime", "ClusterServingRuntime"];
+
+/// Settings of MLServer that give it ports of its own, and nothing beside models.
+const MLSERVER: [(&str, &str); 5] = [
+    ("MLSERVER_HOST", "127.0.0.1"),
+    ("MLSERVER_GRPC_PORT", "{port}"),
+    ("MLSERVER_HTTP_PORT", "{port.http}"),
+    ("MLSERVER_METRICS_PORT", "{port.metrics}"),
+    ("MLSERVER_PARALLEL_WORKERS", "0"),
+];
+
+/// The command line of Triton for the same.
+const TRITON: [&str; 6] = [
+    "tritonserver",
+    "--model-repository={repository}",
+    "--model-control-mode=explicit",
+    "--grpc-port={port}",
+    "--http-port={port.http}",
+    "--metrics-port={port.metrics}",
+];
+
+#[derive(Debug, Deserialize)]
+struct ServingRuntime {
+    metadata: Named,
+    spec: Spec,
+}
+
+#[derive(Debug, Deserialize)]
+struct Named {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    #[serde(default)]
+    supported_model_formats: Vec<SupportedFormat>,
+    #[serde(default)]
+    multi_model: bool,
+    #[serde(default)]
+    disabled: bool,
+    grpc_endpoint: Option<String>,
+    grpc_data_endpoint: Option<String>,
+    built_in_adapter: Option<BuiltInAdapter>,
+    #[serde(default)]
+    containers: Vec<Container>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SupportedFormat {
+    name: String,
+    version: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BuiltInAdapter {
+    server_type: String,
+    #[serde(default)]
+    mem_buffer_bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Container {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    resources: Resources,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Resources {
+    #[serde(default)]
+    limits: BTreeMap<String, String>,
+}
+
+/// Reads the object.
+///
+/// # Errors
+/// The field that keeps it from being a runtime here, with the remedy.
+pub(super) fn read(text: &str) -> Result<RawRuntime, String> {
+    let ServingRuntime { metadata, spec } = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    if spec.disabled {
+        return Err("spec.disabled is true: leave the file out, or remove the field".to_owned());
+    }
+    if !spec.multi_model {
+        return Err("spec.multiModel is not true: a server that holds the one model that it is started with cannot be used; \
+                    MLServer, Triton and servers of mmesh.ModelRuntime load models when they are told to"
+            .to_owned());
+    }
+    let mut raw = RawSpec { formats: formats(&spec.supported_model_formats), ..RawSpec::default() };
+    match (&spec.built_in_adapter, &spec.grpc_endpoint) {
+        (Some(adapter), _) => started(adapter, &spec.containers, &mut raw)?,
+        (None, Some(endpoint)) => {
+            raw.address = Some(address("grpcEndpoint", endpoint)?);
+            let data = spec.grpc_data_endpoint.as_deref();
+            raw.inference_address = data.map(|data| address("grpcDataEndpoint", data)).transpose()?;
+        }
+        (None, None) => {
+            return Err("spec.grpcEndpoint and spec.builtInAdapter are missing: one of them says how models are loaded".to_owned());
+        }
+    }
+    let metadata = Metadata { name: metadata.name };
+    Ok(RawRuntime { _api_version: ApiVersion::V1, _kind: Kind::Runtime, metadata, spec: raw })
+}
+
+/// A model server of this machine, in place of the image.
+fn started(adapter: &BuiltInAdapter, containers: &[Container], raw: &mut RawSpec) -> Result<(), String> {
+    let server = adapter.server_type.as_str();
+    match server {
+        "mlserver" => {
+            raw.command = ["mlserver", "start", "{repository}"].map(str::to_owned).into();
+            raw.environment = MLSERVER.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        }
+        "triton" => raw.command = TRITON.map(str::to_owned).into(),
+        other => return Err(format!("spec.builtInAdapter.serverType is {other:?}: use mlserver or triton")),
+    }
+    raw.protocol = RawProtocol::V2;
+    raw.layout = Some(server.to_owned());
+    let of = containers.iter().find(|container| container.name == server).or(containers.first());
+    let limit = of.and_then(|container| container.resources.limits.get("memory"));
+    let limit = limit.ok_or("spec.containers[0].resources.limits.memory is missing: it is what the server may hold")?;
+    let bytes = values::size(limit).map_err(|error| format!("spec.containers[0].resources.limits.memory: {error}"))?;
+    let left = bytes.0.checked_sub(adapter.mem_buffer_bytes).filter(|left| *left > 0);
+    let left = left.ok_or("spec.builtInAdapter.memBufferBytes is as large as the limit of memory: nothing is left for models")?;
+    raw.memory = Some(format!("{left}B"));
+    Ok(())
+}
+
+/// `port:8085` or `unix:/path`.
+fn address(field: &str, endpoint: &str) -> Result<String, String> {
+    match endpoint.split_once(':') {
+        Some(("port", port)) => Ok(port.trim().to_owned()),
+        Some(("unix", path)) => Ok(format!("unix:{}", path.trim_start_matches("//"))),
+        _ => Err(format!("spec.{field} is {endpoint:?}: write port:NUMBER or unix:/PATH")),
+    }
+}
+
+/// Formats with their versions; one without a version takes all.
+fn formats(listed: &[SupportedFormat]) -> Vec<RawFormat> {
+    let mut found: BTreeMap<&str, Option<Vec<String>>> = BTreeMap::new();
+    for SupportedFormat { name, version } in listed {
+        match (found.entry(name).or_insert_with(|| Some(Vec::new())), version) {
+            (all, None) => *all = None,
+            (Some(versions), Some(version)) => versions.push(version.clone()),
+            (None, Some(_)) => {}
+        }
+    }
+    let support = |(name, versions): (&str, Option<Vec<String>>)| {
+        RawFormat::Versions(FormatSupport { name: name.to_owned(), versions: versions.unwrap_or_default() })
+    };
+    found.into_iter().map(support).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use berth_spec::ByteSize;
+    use berth_worker::runtime::spi::Protocol;
+
+    use super::super::parse;
+
+    const MLSERVER: &str = "
+apiVersion: serving.kserve.io/v1alpha1
+kind: ServingRuntime
+metadata: {name: mlserver-1.x, labels: {a: b}}
+spec:
+  supportedModelFormats:
+  - {name: sklearn, version: '0', autoSelect: true}
+  - {name: sklearn, version: '1'}
+  - {name: xgboost}
+  protocolVersions: [grpc-v2]
+  multiModel: true
+  grpcEndpoint: 'port:8085'
+  grpcDataEndpoint: 'port:8001'
+  containers:
+  - {name: mlserver, image: seldonio/mlserver, resources: {requests: {memory: 1Gi}, limits: {memory: 1Gi}}}
+  builtInAdapter: {serverType: mlserver, runtimeManagementPort: 8001, memBufferBytes: 134217728}
+";
+
+    #[test]
+    fn a_built_in_adapter_starts_the_server_of_this_machine() {
+        let settings = parse(MLSERVER, Path::new("/data")).expect("a runtime");
+        assert_eq!((settings.name.as_str(), settings.memory), ("mlserver-1.x", Some(ByteSize::mib(896))));
+        let formats: Vec<String> = settings.formats.iter().map(ToString::to_string).collect();
+        assert_eq!(formats, ["sklearn:0,1", "xgboost"]);
+        assert_eq!(settings.program.expect("a program").command[0], "mlserver");
+        let triton = MLSERVER.replace("serverType: mlserver", "serverType: triton");
+        let settings = parse(&triton, Path::new("/data")).expect("a runtime");
+        assert!(matches!(settings.protocol, Protocol::V2(_)));
+        assert!(settings.program.expect("a program").command.iter().any(|word| word.contains("explicit")));
+    }
+
+    #[test]
+    fn an_adapter_of_its_own_is_where_it_listens() {
+        let own = MLSERVER.replace("  builtInAdapter: ", "  ignored: ").replace("'port:8085'", "'unix:///tmp/a.sock'");
+        let settings = parse(&own, Path::new("/data")).expect("a runtime");
+        assert_eq!(settings.address.to_string(), "unix:/tmp/a.sock");
+        assert_eq!(settings.inference.map(|address| address.to_string()).as_deref(), Some("8001"));
+        assert!(settings.program.is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_a_runtime_is_told() {
+        for (from, to, says) in [
+            ("multiModel: true", "multiModel: false", "spec.multiModel"),
+            ("multiModel: true", "multiModel: true\n  disabled: true", "spec.disabled"),
+            ("serverType: mlserver", "serverType: ovms", "use mlserver or triton"),
+            ("limits: {memory: 1Gi}", "limits: {}", "limits.memory is missing"),
+            ("134217728", "1073741824", "memBufferBytes"),
+            ("builtInAdapter", "x", ""),
+        ] {
+            let told = parse(&MLSERVER.replace(from, to), Path::new("/data"));
+            assert!(told.is_ok() == says.is_empty(), "{to}");
+            assert!(told.is_ok() || told.is_err_and(|error| error.contains(says)), "{to}");
+        }
+        let nowhere = MLSERVER.replace("builtInAdapter", "x").replace("'port:8085'", "8085");
+        assert!(parse(&nowhere, Path::new("/data")).is_err_and(|error| error.contains("write port:NUMBER")));
+    }
+}
