@@ -97,9 +97,11 @@ pub(super) fn read(text: &str) -> Result<RawRuntime, String> {
         return Err("spec.disabled is true: leave the file out, or remove the field".to_owned());
     }
     if !spec.multi_model {
-        return Err("spec.multiModel is not true: a server that holds the one model that it is started with cannot be used; \
+        return Err(
+            "spec.multiModel is not true: a server that holds the one model that it is started with cannot be used; \
                     MLServer, Triton and servers of mmesh.ModelRuntime load models when they are told to"
-            .to_owned());
+                .to_owned(),
+        );
     }
     let mut raw = RawSpec { formats: formats(&spec.supported_model_formats), ..RawSpec::default() };
     match (&spec.built_in_adapter, &spec.grpc_endpoint) {
@@ -110,7 +112,10 @@ pub(super) fn read(text: &str) -> Result<RawRuntime, String> {
             raw.inference_address = data.map(|data| address("grpcDataEndpoint", data)).transpose()?;
         }
         (None, None) => {
-            return Err("spec.grpcEndpoint and spec.builtInAdapter are missing: one of them says how models are loaded".to_owned());
+            return Err(
+                "spec.grpcEndpoint and spec.builtInAdapter are missing: one of them says how models are loaded"
+                    .to_owned(),
+            );
         }
     }
     let metadata = Metadata { name: metadata.name };
@@ -135,7 +140,8 @@ fn started(adapter: &BuiltInAdapter, containers: &[Container], raw: &mut RawSpec
     let limit = limit.ok_or("spec.containers[0].resources.limits.memory is missing: it is what the server may hold")?;
     let bytes = values::size(limit).map_err(|error| format!("spec.containers[0].resources.limits.memory: {error}"))?;
     let left = bytes.0.checked_sub(adapter.mem_buffer_bytes).filter(|left| *left > 0);
-    let left = left.ok_or("spec.builtInAdapter.memBufferBytes is as large as the limit of memory: nothing is left for models")?;
+    let left = left
+        .ok_or("spec.builtInAdapter.memBufferBytes is as large as the limit of memory: nothing is left for models")?;
     raw.memory = Some(format!("{left}B"));
     Ok(())
 }
