@@ -1,0 +1,151 @@
+//! `ModelDeployment`: a model application, as pods of the user's image.
+
+use std::collections::BTreeMap;
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{open, status::Status};
+
+/// A model application: a container of the user's, untouched, with the model's parameters in it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "ModelDeployment",
+    plural = "modeldeployments",
+    shortname = "mdep",
+    category = "berth",
+    namespaced,
+    status = "Status",
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"Replicas","type":"integer","jsonPath":".status.readyReplicas"}"#,
+    printcolumn = r#"{"name":"Render","type":"integer","jsonPath":".status.render.version"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Message","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelDeploymentSpec {
+    /// The container that answers requests.
+    pub container: Container,
+    /// Files of the model, fetched before the container starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parameters: Vec<Parameters>,
+    /// The number of pods. Leave it out where a HorizontalPodAutoscaler scales the Deployment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10000))]
+    pub replicas: Option<u32>,
+    /// The pods' service account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account_name: Option<String>,
+    /// Secrets with the credentials of image registries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<String>,
+    /// Labels of the nodes that pods may run on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that the pods tolerate, as in a pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "open::objects")]
+    pub tolerations: Vec<Value>,
+    /// More labels of the pods.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pod_labels: BTreeMap<String, String>,
+    /// Annotations of the pods.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pod_annotations: BTreeMap<String, String>,
+    /// The time that a pod gets to end, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub termination_grace_period_seconds: Option<u32>,
+}
+
+/// The user's container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Container {
+    /// The image.
+    #[schemars(length(min = 1))]
+    pub image: String,
+    /// When the image is pulled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^(Always|IfNotPresent|Never)$"))]
+    pub image_pull_policy: Option<String>,
+    /// The program, in place of the image's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// The program's arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Environment variables, as in a pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "open::objects")]
+    pub env: Vec<Value>,
+    /// Sources of environment variables, as in a pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "open::objects")]
+    pub env_from: Vec<Value>,
+    /// The ports that it listens on. The Service has the same.
+    #[schemars(length(min = 1, max = 16))]
+    pub ports: Vec<Port>,
+    /// Requests and limits, as in a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub resources: Option<Value>,
+    /// When it gets requests, as in a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub readiness_probe: Option<Value>,
+    /// When it is restarted, as in a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub liveness_probe: Option<Value>,
+    /// How long it may take to start, as in a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub startup_probe: Option<Value>,
+    /// Privileges, as in a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub security_context: Option<Value>,
+}
+
+/// A port of the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Port {
+    /// The name, unique in the container.
+    #[schemars(length(min = 1, max = 15), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// The number that the container listens on.
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: u16,
+    /// The number that the Service answers at; the same where it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub service_port: Option<u16>,
+}
+
+/// Files that an init container fetches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Parameters {
+    /// The name, unique in the object.
+    #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Where they are: s3, gs, az, http or https. A folder ends with a slash.
+    #[schemars(regex(pattern = "^(s3|gs|az|https?)://.+$"))]
+    pub uri: String,
+    /// The SHA-256 of the file; of a folder, that of its sorted lines `DIGEST  PATH`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
+    pub sha256: Option<String>,
+    /// The folder of the container that shows them, read-only.
+    #[schemars(regex(pattern = "^/.+$"))]
+    pub mount_path: String,
+    /// A Secret whose entries are the environment of the fetch: `AWS_ACCESS_KEY_ID` and so on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_secret: Option<String>,
+}

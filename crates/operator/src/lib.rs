@@ -1,0 +1,31 @@
+//! The operator of Kubernetes: turns what people write into Deployments and Services, and keeps them so.
+//!
+//! ```text
+//!  CLOpsDeployment ──▶ ModelDeployment ──▶ Deployment, Service          each owns what is right of it
+//!        ▲                   ▲                     │
+//!        └───── status ──────┴────── status ───────┘
+//!
+//!  API server ──watch──▶ mirror ──▶ brain: world → objects to apply, status, events
+//!       ▲                             │
+//!       └──── server-side apply ◀─────┘  (queue: one at a time per object, back-off after errors)
+//! ```
+//! The brain does no I/O: a decision without anything in it is written nowhere, so that an operator that starts beside
+//! 1,000 objects that are as they should be writes nothing. What is rendered depends on the object's spec and on its
+//! [`render::Record`], never on the operator's own version.
+//!
+//! Reading order: [`api`], the custom resources; [`render`]; [`compare`]; [`brain`]; [`queue`] and [`election`], two more
+//! state machines; [`driver`], which talks to the API server; [`install`], what a cluster is given.
+
+pub mod api;
+pub mod compare;
+pub mod render;
+
+pub mod brain;
+pub mod election;
+pub mod queue;
+
+pub mod driver;
+pub mod install;
+
+/// Owner of the fields that the operator applies.
+pub const FIELD_MANAGER: &str = "berth-operator";

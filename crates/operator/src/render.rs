@@ -1,0 +1,108 @@
+//! Objects rendered by version. A version never changes once it was shipped: golden files hold it.
+//!
+//! Rules of Kubernetes objects change with every operator (a new probe, another flag of an init container), and a changed pod
+//! template restarts pods. So an object keeps the [`Record`] of its last spec change: version, and the image of Berth that is put
+//! beside the user's. A newer operator renders old objects as before, byte for byte, until their spec changes.
+
+mod v1;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::api::ModelDeployment;
+
+/// The version for objects whose spec changes now.
+pub const NEWEST: u32 = 1;
+
+/// Annotation of a Deployment: the [`Record`] that it was rendered by, for the case that the status was lost.
+pub const RECORD: &str = "berth.dev/render";
+
+/// Annotation of each rendered object: the digest of what was rendered.
+pub const DIGEST: &str = "berth.dev/rendered-digest";
+
+/// Label of each rendered object; the operator watches no other.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "berth");
+
+/// The label that selects the pods of a model.
+pub const SELECTOR: &str = "berth.dev/model";
+
+/// The rules that an object is rendered by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// The version of the rules.
+    pub version: u32,
+    /// The image of Berth in the pods: of the init containers that fetch parameters.
+    pub image: String,
+    /// The generation of the spec that was rendered by it first.
+    pub generation: i64,
+}
+
+/// A model that cannot be rendered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A newer operator rendered it.
+    #[error("it was rendered by version {0}, which this operator does not know: start the newer operator again")]
+    Unknown(u32),
+    /// The API server gave an object without a name, namespace or uid.
+    #[error("the object has no {0}")]
+    Incomplete(&'static str),
+}
+
+/// The objects of a model, in the order in which they are applied.
+///
+/// # Errors
+/// The record is of a newer operator, or the object does not come from an API server.
+pub fn render(model: &ModelDeployment, record: &Record) -> Result<Vec<Value>, Error> {
+    let identity = Identity::of(model)?;
+    let objects = match record.version {
+        1 => v1::render(model, &identity, record),
+        unknown => return Err(Error::Unknown(unknown)),
+    };
+    Ok(objects.into_iter().map(with_digest).collect())
+}
+
+/// Name and owner of what is rendered.
+struct Identity {
+    name: String,
+    namespace: String,
+    uid: String,
+}
+
+impl Identity {
+    fn of(model: &ModelDeployment) -> Result<Self, Error> {
+        let metadata = &model.metadata;
+        Ok(Self {
+            name: metadata.name.clone().ok_or(Error::Incomplete("name"))?,
+            namespace: metadata.namespace.clone().ok_or(Error::Incomplete("namespace"))?,
+            uid: metadata.uid.clone().ok_or(Error::Incomplete("uid"))?,
+        })
+    }
+}
+
+/// The object, with the digest of all that is in it among its annotations: a field that is rendered no more changes it.
+#[must_use]
+pub fn with_digest(mut object: Value) -> Value {
+    use sha2::Digest as _;
+
+    let digest = sha2::Sha256::digest(canonical(&object).as_bytes());
+    let hex: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    object["metadata"]["annotations"][DIGEST] = Value::String(hex);
+    object
+}
+
+/// JSON with sorted keys: one text per value, whatever keeps the order of keys in this build.
+#[must_use]
+pub fn canonical(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_by_key(|(name, _)| *name);
+            let one = |(name, value): (&String, &Value)| format!("{}:{}", Value::from(name.as_str()), canonical(value));
+            format!("{{{}}}", fields.into_iter().map(one).collect::<Vec<_>>().join(","))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
+        scalar => scalar.to_string(),
+    }
+}
