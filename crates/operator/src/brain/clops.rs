@@ -1,0 +1,81 @@
+//! `CLOpsDeployment` → `ModelDeployment`.
+
+use serde_json::{Value, json};
+
+use super::{Decision, Trouble, is_controlled, told};
+use crate::{
+    api::{CLOpsDeployment, GROUP, Status, VERSION, status::State},
+    compare::holds,
+    render::{MANAGED_BY, with_digest},
+};
+
+/// Decides about an object, beside the `ModelDeployment` of its name, if there is one.
+#[must_use]
+pub fn clops_deployment(
+    object: &CLOpsDeployment,
+    model: Option<&Value>,
+    trouble: Option<&Trouble>,
+    now: &str,
+) -> Decision {
+    if object.metadata.deletion_timestamp.is_some() {
+        return Decision::default();
+    }
+    let generation = object.metadata.generation.unwrap_or_default();
+    let before = object.status.clone().unwrap_or_default();
+    let wanted = child(object);
+    let (apply, state) = match model {
+        Some(live) if !is_controlled(live, &object.metadata) => (Vec::new(), taken(object)),
+        Some(live) if holds(live, &wanted) => (Vec::new(), state_of(live)),
+        _ => (vec![wanted], State::Reconciling("the model's objects are being applied".to_owned())),
+    };
+    let state = trouble.map_or(state, Trouble::state);
+    let observed = model.filter(|live| is_controlled(live, &object.metadata));
+    let status = observed.and_then(|live| serde_json::from_value::<Status>(live["status"].clone()).ok());
+    let Status { replicas, ready_replicas, address, .. } = status.unwrap_or_default();
+    let after = Status { replicas, ready_replicas, address, render: None, ..before }.with(&state, generation, now);
+    let (status, events) = told(object.status.as_ref(), after);
+    Decision { apply, status, events }
+}
+
+fn child(object: &CLOpsDeployment) -> Value {
+    let metadata = &object.metadata;
+    with_digest(json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": "ModelDeployment",
+        "metadata": {
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "labels": { MANAGED_BY.0: MANAGED_BY.1 },
+            "annotations": {},
+            "ownerReferences": [{
+                "apiVersion": format!("{GROUP}/{VERSION}"),
+                "kind": "CLOpsDeployment",
+                "name": metadata.name,
+                "uid": metadata.uid,
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }],
+        },
+        "spec": object.spec.model,
+    }))
+}
+
+fn taken(object: &CLOpsDeployment) -> State {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    State::Stalled("NameTaken", format!("there is a ModelDeployment {name} of somebody else: delete it, or take another name"))
+}
+
+/// The state of the child: its own words, once it speaks of the newest spec.
+fn state_of(live: &Value) -> State {
+    let status: Status = serde_json::from_value(live["status"].clone()).unwrap_or_default();
+    let current = live["metadata"]["generation"].as_i64() == Some(status.observed_generation);
+    let Some(ready) = status.condition("Ready").filter(|_| current) else {
+        return State::Reconciling("the model's objects are being applied".to_owned());
+    };
+    let stalled = status.condition("Stalled").is_some_and(|stalled| stalled.status == "True");
+    match (ready.status.as_str(), stalled) {
+        ("True", _) => State::Ready(ready.message.clone()),
+        (_, true) => State::Stalled("ModelStalled", ready.message.clone()),
+        _ => State::Reconciling(ready.message.clone()),
+    }
+}

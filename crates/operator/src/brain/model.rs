@@ -1,0 +1,136 @@
+//! `ModelDeployment` → Deployment and Service.
+
+use serde_json::Value;
+
+use super::{Decision, Trouble, is_controlled, told, valid};
+use crate::{
+    api::{ModelDeployment, Status, status::State},
+    compare::holds,
+    render::{self, NEWEST, RECORD, Record},
+};
+
+/// The objects beside a `ModelDeployment`, and the operator's own settings.
+#[derive(Debug, Clone, Copy)]
+pub struct World<'a> {
+    /// The Deployment of its name, as the API server holds it.
+    pub deployment: Option<&'a Value>,
+    /// The Service of its name.
+    pub service: Option<&'a Value>,
+    /// The image of Berth for what is rendered from now on.
+    pub image: &'a str,
+    /// Failure of the last attempt.
+    pub trouble: Option<&'a Trouble>,
+    /// The time, for conditions.
+    pub now: &'a str,
+}
+
+/// Decides about an object.
+#[must_use]
+pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision {
+    if object.metadata.deletion_timestamp.is_some() {
+        return Decision::default();
+    }
+    let before = object.status.clone().unwrap_or_default();
+    let generation = object.metadata.generation.unwrap_or_default();
+    let record = record(object, world);
+    let mut render_record = before.render.clone();
+    let (apply, state) = match valid::check(object).and_then(|()| rendered(object, &record)) {
+        Err(message) => (Vec::new(), State::Stalled("Invalid", message)),
+        Ok(objects) => {
+            render_record = Some(record);
+            differing(object, objects, world)
+        }
+    };
+    let state = world.trouble.map_or(state, Trouble::state);
+    let live = world.deployment.filter(|live| is_controlled(live, &object.metadata));
+    let (replicas, ready_replicas) = live.map_or((0, 0), replicas);
+    let status = Status { replicas, ready_replicas, address: address(object), render: render_record, ..before };
+    let (status, events) = told(object.status.as_ref(), status.with(&state, generation, world.now));
+    Decision { apply, status, events }
+}
+
+/// The rules for the object as its spec is now: those of its last change. A status that was lost (a restored backup) is
+/// replaced by what the Deployment says.
+fn record(object: &ModelDeployment, world: World<'_>) -> Record {
+    let generation = object.metadata.generation.unwrap_or_default();
+    match object.status.as_ref().and_then(|status| status.render.clone()) {
+        Some(known) if known.generation == generation => known,
+        Some(_) => newest(world.image, generation),
+        None => {
+            let noted = world.deployment.and_then(|live| live["metadata"]["annotations"][RECORD].as_str());
+            let noted = noted.and_then(|text| serde_json::from_str::<Record>(text).ok());
+            noted.map_or_else(|| newest(world.image, generation), |record| Record { generation, ..record })
+        }
+    }
+}
+
+/// The rules of this operator.
+pub(crate) fn newest(image: &str, generation: i64) -> Record {
+    Record { version: NEWEST, image: image.to_owned(), generation }
+}
+
+fn rendered(object: &ModelDeployment, record: &Record) -> Result<Vec<Value>, String> {
+    render::render(object, record).map_err(|error| error.to_string())
+}
+
+/// The objects that are not as they should be, and the state that follows.
+fn differing(object: &ModelDeployment, objects: Vec<Value>, world: World<'_>) -> (Vec<Value>, State) {
+    let live = |wanted: &Value| match wanted["kind"].as_str() {
+        Some("Deployment") => world.deployment,
+        Some("Service") => world.service,
+        _ => None,
+    };
+    for wanted in &objects {
+        if live(wanted).is_some_and(|live| !is_controlled(live, &object.metadata)) {
+            let (kind, name) = (&wanted["kind"], &wanted["metadata"]["name"]);
+            let (kind, name) = (kind.as_str().unwrap_or_default(), name.as_str().unwrap_or_default());
+            let message = format!("there is a {kind} {name} of somebody else: delete it, or take another name");
+            return (Vec::new(), State::Stalled("NameTaken", message));
+        }
+    }
+    let apply: Vec<Value> =
+        objects.into_iter().filter(|wanted| !live(wanted).is_some_and(|live| holds(live, wanted))).collect();
+    let state = match world.deployment {
+        Some(deployment) if apply.is_empty() => progress(deployment),
+        _ => State::Reconciling("the Deployment and the Service are being applied".to_owned()),
+    };
+    (apply, state)
+}
+
+/// Pods that are wanted, and those that answer.
+fn replicas(deployment: &Value) -> (i64, i64) {
+    let number = |value: &Value| value.as_i64().unwrap_or_default();
+    (deployment["spec"]["replicas"].as_i64().unwrap_or(1), number(&deployment["status"]["readyReplicas"]))
+}
+
+/// The state of a Deployment that is as wanted.
+fn progress(deployment: &Value) -> State {
+    let status = &deployment["status"];
+    let number = |name: &str| status[name].as_i64().unwrap_or_default();
+    let (wanted, ready) = replicas(deployment);
+    let failed = status["conditions"].as_array().into_iter().flatten().find(|condition| {
+        (condition["type"] == "Progressing" || condition["type"] == "ReplicaFailure")
+            && (condition["reason"] == "ProgressDeadlineExceeded" || condition["type"] == "ReplicaFailure" && condition["status"] == "True")
+    });
+    let observed = number("observedGeneration") >= deployment["metadata"]["generation"].as_i64().unwrap_or_default();
+    let there = format!("{ready} of {wanted} pods are ready");
+    match failed {
+        Some(condition) if observed => {
+            let message = condition["message"].as_str().unwrap_or_default();
+            State::Stalled("PodsFailed", format!("{there}: {message} (kubectl describe pods shows why)"))
+        }
+        _ if !observed => State::Reconciling("the Deployment was changed".to_owned()),
+        _ if number("updatedReplicas") < wanted => {
+            State::Reconciling(format!("{} of {wanted} pods are of the newest spec", number("updatedReplicas")))
+        }
+        _ if ready < wanted || number("availableReplicas") < wanted => State::Reconciling(there),
+        _ => State::Ready(there),
+    }
+}
+
+/// The first port of the Service.
+fn address(object: &ModelDeployment) -> Option<String> {
+    let (name, namespace) = (object.metadata.name.as_ref()?, object.metadata.namespace.as_ref()?);
+    let port = object.spec.container.ports.first()?;
+    Some(format!("{name}.{namespace}.svc:{}", port.service_port.unwrap_or(port.port)))
+}

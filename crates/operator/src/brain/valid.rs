@@ -1,0 +1,38 @@
+//! Rules that a schema cannot say.
+
+use std::collections::BTreeSet;
+
+use crate::api::ModelDeployment;
+
+/// The longest name: that of a Service, and the value of a label.
+const LONGEST: usize = 63;
+
+/// The first rule that an object breaks, with the field and the remedy.
+pub(super) fn check(model: &ModelDeployment) -> Result<(), String> {
+    let name = model.metadata.name.as_deref().unwrap_or_default();
+    if name.len() > LONGEST || name.contains('.') || !name.starts_with(|letter: char| letter.is_ascii_lowercase()) {
+        return Err(format!(
+            "metadata.name: {name} cannot name a Service: use at most {LONGEST} lower-case letters, digits and dashes, a letter first"
+        ));
+    }
+    let container = &model.spec.container;
+    unique("spec.container.ports[].name", container.ports.iter().map(|port| port.name.clone()))?;
+    unique("spec.container.ports[].port", container.ports.iter().map(|port| port.port))?;
+    let served = container.ports.iter().map(|port| port.service_port.unwrap_or(port.port));
+    unique("spec.container.ports[].servicePort", served)?;
+    if let Some(unnamed) = container.env.iter().find(|entry| entry["name"].as_str().is_none_or(str::is_empty)) {
+        return Err(format!("spec.container.env[]: {unnamed} has no name"));
+    }
+    unique("spec.parameters[].name", model.spec.parameters.iter().map(|part| part.name.clone()))?;
+    unique("spec.parameters[].mountPath", model.spec.parameters.iter().map(|part| part.mount_path.clone()))
+}
+
+fn unique<T: Ord + std::fmt::Display + Clone>(field: &str, values: impl Iterator<Item = T>) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for value in values {
+        if !seen.insert(value.clone()) {
+            return Err(format!("{field}: {value} comes twice"));
+        }
+    }
+    Ok(())
+}
