@@ -102,6 +102,10 @@ pub(crate) enum Command {
     JoinToken(commands::join_token::JoinTokenArgs),
     /// Show who changed what, and who was refused
     Audit(commands::audit::AuditArgs),
+    /// Fetch an artifact into a folder: in parts, resumed, checked
+    Fetch(commands::fetch::FetchArgs),
+    /// Run the operator of Kubernetes, or print what installs it
+    Operator(commands::operator::OperatorArgs),
     /// Check manifests without a server
     Validate(commands::validate::ValidateArgs),
     /// Print manifests of KServe and ModelMesh as Berth's own

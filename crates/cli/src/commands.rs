@@ -17,6 +17,7 @@ pub(crate) mod drain;
 pub(crate) mod edit;
 mod editor;
 pub(crate) mod explain;
+pub(crate) mod fetch;
 mod functions;
 pub(crate) mod get;
 pub(crate) mod infer;
@@ -26,6 +27,7 @@ pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod namespace;
 mod nodes;
+pub(crate) mod operator;
 pub(crate) mod output;
 pub(crate) mod pki;
 pub(crate) mod plan;
@@ -35,6 +37,7 @@ pub(crate) mod rollout;
 pub(crate) mod scale;
 pub(crate) mod schema;
 pub(crate) mod secrets;
+mod signal;
 mod signature;
 pub(crate) mod source;
 pub(crate) mod testing;
@@ -76,6 +79,8 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
 async fn ask(command: Command) -> Result<(), Failure> {
     match command {
         Command::Testing(args) => testing::run(args).await,
+        Command::Fetch(args) => fetch::run(&args).await,
+        Command::Operator(args) => operator::run(args).await,
         Command::Apply(args) => apply::run(&args).await,
         Command::Get(args) => get::run(&args).await,
         Command::Describe(args) => describe::run(&args).await,

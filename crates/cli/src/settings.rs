@@ -405,7 +405,7 @@ impl ServerSettings {
             modelmesh_metrics: args.modelmesh_metrics,
             principal_limits: args.principals.limits()?,
             drain_timeout: args.drain_timeout,
-            credentials: credentials(),
+            credentials: store_credentials(),
             telemetry: TelemetrySettings { filter: args.log, json, otlp: args.otlp, worker: name.clone() },
             name,
         })
@@ -471,7 +471,7 @@ fn unique(labels: Vec<(String, String)>) -> Result<BTreeMap<String, String>, Fai
 }
 
 /// Credentials of object stores, by the variable names of their own tools.
-fn credentials() -> BTreeMap<String, String> {
+pub(crate) fn store_credentials() -> BTreeMap<String, String> {
     let text =
         |(name, value): (std::ffi::OsString, std::ffi::OsString)| name.into_string().ok().zip(value.into_string().ok());
     std::env::vars_os().filter_map(text).filter(|(name, _)| berth_worker::Config::is_credential(name)).collect()

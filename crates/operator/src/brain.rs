@@ -9,7 +9,10 @@ mod valid;
 use kube::core::ObjectMeta;
 use serde_json::Value;
 
-pub use self::{clops::clops_deployment, model::model_deployment};
+pub use self::{
+    clops::clops_deployment,
+    model::{World, model_deployment},
+};
 use crate::api::{
     Status,
     status::{Condition, State},

@@ -88,6 +88,12 @@ impl<K: Ord + Clone> Queue<K> {
         self.due.first().map(|(due, _)| *due)
     }
 
+    /// True if nothing is due and nothing runs.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     fn schedule(&mut self, key: K, at: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         if let Some(before) = entry.due {

@@ -40,6 +40,12 @@ impl Wanted {
         Self { uri, digest, deployment, correlation, graph, fields }
     }
 
+    /// The files at a location that no deployment declares.
+    #[must_use]
+    pub fn location(uri: String, digest: Option<Digest>, deployment: DeploymentName) -> Self {
+        Self { uri, digest, deployment, correlation: None, graph: false, fields: ("the location", "the digest") }
+    }
+
     /// The configuration of a revision that is a model card with one.
     #[must_use]
     pub fn configuration_of(revision: &Revision, correlation: Option<String>) -> Option<Self> {

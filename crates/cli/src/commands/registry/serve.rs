@@ -41,7 +41,7 @@ use super::{
     hook::{RepositoryKind, Rules},
     install,
 };
-use crate::{failure::Failure, settings::tls::scheme, terminal};
+use crate::{commands::signal, failure::Failure, settings::tls::scheme, terminal};
 
 /// Bounds of the port, which bound the number of git processes. One address leaves half of them to others.
 const BOUNDS: Bounds = Bounds { connections: 128, per_address: 64 };
@@ -185,27 +185,12 @@ async fn serve(server: Arc<Server>, address: SocketAddr, tls: Option<PortTls>) -
     tokio::select! {
         () = accepting => {}
         () = following => {}
-        () = stopped() => {}
+        () = signal::stopped() => {}
     }
     drop(port);
     tasks.close();
     let _ = tokio::time::timeout(PATIENCE, tasks.wait()).await;
     Ok(())
-}
-
-async fn stopped() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut term = signal(SignalKind::terminate()).ok();
-    let terminated = async {
-        match &mut term {
-            Some(term) => drop(term.recv().await),
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminated => {}
-    }
 }
 
 async fn connection(server: Arc<Server>, greeted: Greeted, peer: SocketAddr) {

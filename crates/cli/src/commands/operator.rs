@@ -1,0 +1,122 @@
+//! `berth operator`: Berth on Kubernetes.
+
+use berth_operator::{
+    driver::{self, Config},
+    install,
+};
+use berth_spec::WorkerId;
+use clap::{Args, Subcommand};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio_util::sync::CancellationToken;
+
+use super::output::yaml;
+use crate::{failure::Failure, settings::TelemetrySettings, telemetry::Telemetry, terminal};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth operator manifests --image REGISTRY/berth:0.1.0 | kubectl apply -f -    install it in a cluster
+  berth operator crds | kubectl apply -f -                                     the custom resources alone
+  berth operator run --image REGISTRY/berth:0.1.0                              run it here, with your kubeconfig
+
+docs/kubernetes.md tells more.")]
+pub(crate) struct OperatorArgs {
+    #[command(subcommand)]
+    command: OperatorCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum OperatorCommand {
+    /// Run the operator: in a pod, or with a kubeconfig
+    Run(RunArgs),
+    /// Print the custom resources
+    Crds,
+    /// Print what installs the operator: custom resources, rights, Deployment
+    Manifests(ManifestsArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "On SIGTERM or Ctrl-C, it ends its writes, lets another operator lead and exits with 0.")]
+struct RunArgs {
+    /// Image of Berth for init containers. Objects keep theirs until their spec changes
+    #[arg(long, value_name = "IMAGE", env = "BERTH_OPERATOR_IMAGE")]
+    image: String,
+    /// The only namespace to look at [default: all]
+    #[arg(long, value_name = "NAME")]
+    watch_namespace: Option<String>,
+    /// Namespace of the Lease by which several operators choose a leader
+    #[arg(long, value_name = "NAME", env = "BERTH_OPERATOR_NAMESPACE", default_value = "default")]
+    namespace: String,
+    /// Name in the election, unique [default: a random one]
+    #[arg(long, value_name = "NAME", env = "BERTH_OPERATOR_IDENTITY")]
+    identity: Option<String>,
+    /// Context of the kubeconfig [default: the current one; in a pod, its service account]
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Log filter
+    #[arg(long, value_name = "FILTER", env = "BERTH_LOG", default_value = "warn,berth=info,berth_operator=info")]
+    log: String,
+}
+
+#[derive(Debug, Args)]
+struct ManifestsArgs {
+    /// Namespace of the operator
+    #[arg(long, value_name = "NAME", default_value = "berth")]
+    namespace: String,
+    /// Image of Berth
+    #[arg(long, value_name = "IMAGE")]
+    image: String,
+}
+
+pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
+    match args.command {
+        OperatorCommand::Crds => print(&install::custom_resources()),
+        OperatorCommand::Manifests(args) => print(&install::everything(&args.namespace, &args.image)),
+        OperatorCommand::Run(args) => operate(args).await,
+    }
+}
+
+fn print(objects: &[serde_json::Value]) -> Result<(), Failure> {
+    let documents: Result<Vec<_>, _> = objects.iter().map(yaml).collect();
+    Ok(terminal::print(&documents?.join("---\n"))?)
+}
+
+async fn operate(args: RunArgs) -> Result<(), Failure> {
+    let identity = args.identity.unwrap_or_else(|| format!("berth-operator-{:08x}", rand::random::<u32>()));
+    let worker: WorkerId = "operator".parse().map_err(|e| Failure::doing("no name for the log", e))?;
+    let json = !std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let telemetry = Telemetry::start(&TelemetrySettings { filter: args.log, json, otlp: None, worker })?;
+    let client = client(args.context.as_deref()).await?;
+    let shutdown = CancellationToken::new();
+    let config = Config {
+        namespace: args.watch_namespace,
+        lease_namespace: args.namespace,
+        identity,
+        image: args.image,
+    };
+    let signalled = async {
+        super::signal::stopped().await;
+        shutdown.cancel();
+        std::future::pending().await
+    };
+    let ended = tokio::select! {
+        ended = driver::run(client, config, shutdown.clone()) => ended,
+        () = signalled => Ok(()),
+    };
+    telemetry.stop();
+    ended.map_err(|stopped| Failure::Failed(stopped.to_string()))
+}
+
+/// A client for the cluster of a kubeconfig, or for the one that this pod is in.
+async fn client(context: Option<&str>) -> Result<kube::Client, Failure> {
+    let remedy = "set KUBECONFIG or --context, or run it in a pod with a service account";
+    let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("no cluster: {error}; {remedy}"));
+    let config = match context {
+        None => kube::Config::infer().await.map_err(|e| failed(&e))?,
+        Some(context) => {
+            let file = Kubeconfig::read().map_err(|e| failed(&e))?;
+            let options = KubeConfigOptions { context: Some(context.to_owned()), ..KubeConfigOptions::default() };
+            kube::Config::from_custom_kubeconfig(file, &options).await.map_err(|e| failed(&e))?
+        }
+    };
+    kube::Client::try_from(config).map_err(|e| failed(&e))
+}

@@ -1,0 +1,280 @@
+//! Talks to the API server: watches, hands the brain its world, carries decisions out.
+//!
+//! One loop owns the mirror and the queue. Decisions are made in it, for they take microseconds; what must be written is
+//! written by tasks, [`CONCURRENCY`] at once.
+
+mod attempt;
+mod kind;
+mod lease;
+mod mirror;
+
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+
+use futures::{StreamExt, stream};
+use k8s_openapi::jiff::Timestamp;
+use kube::{
+    Client,
+    core::DynamicObject,
+    runtime::{
+        WatchStreamExt,
+        events::{Recorder, Reporter},
+        watcher::{self, watcher},
+    },
+};
+use serde_json::Value;
+use tokio::{task::JoinSet, time};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    attempt::Attempt,
+    kind::{Key, Kind},
+    lease::Leadership,
+    mirror::Mirror,
+};
+use crate::{
+    FIELD_MANAGER,
+    brain::{self, Decision, Trouble},
+    queue::Queue,
+    render::MANAGED_BY,
+};
+
+/// Attempts under way at once: enough to hide the way to the API server, too few to be a burden to it.
+pub const CONCURRENCY: usize = 16;
+
+/// Settings of an operator.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The only namespace that is looked at; all where it is left out.
+    pub namespace: Option<String>,
+    /// The namespace of the Lease.
+    pub lease_namespace: String,
+    /// The operator's name in the election, unique.
+    pub identity: String,
+    /// The image of Berth for pods that are rendered from now on.
+    pub image: String,
+}
+
+/// Reason why an operator ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// The custom resources are not there.
+    #[error("the custom resources are missing: berth operator crds | kubectl apply -f -")]
+    NoDefinitions,
+    /// Another operator leads.
+    #[error("another operator leads now, or the API server was away for 10 s: this one ends, to start anew")]
+    Deposed,
+    /// The API server refuses to answer.
+    #[error("the API server refuses: {0}")]
+    Refused(String),
+}
+
+/// Runs an operator until it is told to stop.
+///
+/// # Errors
+/// The custom resources are missing, or the leadership was lost.
+pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), Stopped> {
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.is_written()) {
+        let listed = kind.api(&client, config.namespace.as_deref()).list(&kube::api::ListParams::default().limit(1)).await;
+        match listed {
+            Ok(_) => {}
+            Err(kube::Error::Api(refusal)) if refusal.code == 404 => return Err(Stopped::NoDefinitions),
+            Err(error) => return Err(Stopped::Refused(error.to_string())),
+        }
+    }
+    let mut leadership = Leadership::new(&client, &config.lease_namespace, config.identity.clone());
+    if !leadership.acquire(&shutdown).await {
+        return Ok(());
+    }
+    let mut reconciler = Reconciler::new(client, config);
+    let ended = tokio::select! {
+        () = leadership.keep() => Err(Stopped::Deposed),
+        () = reconciler.run() => Ok(()),
+        () = shutdown.cancelled() => Ok(()),
+    };
+    if ended.is_ok() {
+        reconciler.finish().await;
+        leadership.release().await;
+    }
+    ended
+}
+
+/// An attempt that ended: of which object, of which generation of its spec, and how.
+type Ended = (Key, i64, Result<(), Trouble>);
+
+/// The loop.
+struct Reconciler {
+    client: Client,
+    config: Config,
+    recorder: Recorder,
+    mirror: Mirror,
+    queue: Queue<Key>,
+    /// What went wrong last, and with which generation of the spec.
+    troubles: BTreeMap<Key, (i64, Trouble)>,
+    attempts: JoinSet<Option<Ended>>,
+    written: u64,
+}
+
+impl Reconciler {
+    fn new(client: Client, config: Config) -> Self {
+        let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(config.identity.clone()) };
+        Self {
+            recorder: Recorder::new(client.clone(), reporter),
+            client,
+            config,
+            mirror: Mirror::default(),
+            queue: Queue::default(),
+            troubles: BTreeMap::new(),
+            attempts: JoinSet::new(),
+            written: 0,
+        }
+    }
+
+    async fn run(&mut self) {
+        let started = Instant::now();
+        let namespace = self.config.namespace.as_deref();
+        let mut watches = stream::select_all(Kind::ALL.map(|kind| {
+            let config = match kind.is_written() {
+                true => watcher::Config::default(),
+                false => watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
+            };
+            let events = watcher(kind.api(&self.client, namespace), config).default_backoff();
+            events.map(move |event| (kind, event)).boxed()
+        }));
+        let mut told = false;
+        loop {
+            self.start_due();
+            if self.mirror.is_complete() && self.queue.is_idle() && !std::mem::replace(&mut told, true) {
+                let objects = Kind::ALL.map(|kind| self.mirror.keys(kind).count());
+                let took = started.elapsed().as_millis();
+                tracing::info!(event = "ready", ?objects, writes = self.written, duration_ms = took);
+            }
+            let due = self.queue.wake_at().filter(|_| self.mirror.is_complete() && self.attempts.len() < CONCURRENCY);
+            tokio::select! {
+                Some((kind, event)) = watches.next() => self.watched(kind, event),
+                Some(ended) = self.attempts.join_next() => {
+                    if let Ok(Some((key, generation, result))) = ended {
+                        self.ended(key, generation, result);
+                    }
+                }
+                () = time::sleep_until(due.unwrap_or(started).into()), if due.is_some() => {}
+            }
+        }
+    }
+
+    /// Waits for the attempts under way.
+    async fn finish(&mut self) {
+        while self.attempts.join_next().await.is_some() {}
+    }
+
+    fn watched(&mut self, kind: Kind, event: Result<watcher::Event<DynamicObject>, watcher::Error>) {
+        match event {
+            Ok(event) => {
+                let now = Instant::now();
+                for key in self.mirror.on(kind, event).iter().flat_map(Key::concerned) {
+                    self.queue.add(key, now);
+                }
+            }
+            Err(error) => tracing::warn!(event = "watch_broke", kind = kind.name(), %error),
+        }
+    }
+
+    /// Starts attempts for what is due.
+    fn start_due(&mut self) {
+        while self.mirror.is_complete() && self.attempts.len() < CONCURRENCY {
+            let Some(key) = self.queue.take(Instant::now()) else { return };
+            match self.decide(&key) {
+                Some(attempt) => self.start(attempt),
+                None => {
+                    self.queue.done(&key, Instant::now());
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, attempt: Attempt) {
+        let (client, recorder) = (self.client.clone(), self.recorder.clone());
+        let generation = attempt.object["metadata"]["generation"].as_i64().unwrap_or_default();
+        self.written += 1;
+        self.attempts.spawn(async move {
+            let key = attempt.key.clone();
+            Some((key, generation, attempt.run(&client, &recorder).await))
+        });
+    }
+
+    fn ended(&mut self, key: Key, generation: i64, result: Result<(), Trouble>) {
+        let now = Instant::now();
+        let Err(trouble) = result else {
+            let relieved = self.troubles.remove(&key).is_some();
+            self.queue.done(&key, now);
+            if relieved {
+                self.queue.add(key, now);
+            }
+            return;
+        };
+        let wait = self.queue.failed(&key, now);
+        tracing::warn!(event = "attempt_failed", object = %key, ?trouble, retry_in = ?wait);
+        self.troubles.insert(key.clone(), (generation, trouble));
+        self.report(&key);
+    }
+
+    /// Writes the status of an object whose attempt failed, at once; its children are tried again later.
+    fn report(&mut self, key: &Key) {
+        let Some(attempt) = self.decide(key) else { return };
+        let decision = Decision { apply: Vec::new(), ..attempt.decision };
+        if decision.is_empty() {
+            return;
+        }
+        let attempt = Attempt { decision, unseen: Vec::new(), ..attempt };
+        let (client, recorder, key) = (self.client.clone(), self.recorder.clone(), key.clone());
+        self.attempts.spawn(async move {
+            if let Err(trouble) = attempt.run(&client, &recorder).await {
+                tracing::warn!(event = "status_not_written", object = %key, ?trouble);
+            }
+            None
+        });
+    }
+
+    /// The decision about an object that is here, if anything is to be done.
+    fn decide(&self, key: &Key) -> Option<Attempt> {
+        let object = Arc::clone(self.mirror.get(key)?);
+        let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+        let trouble = self.troubles.get(key).filter(|(of, _)| *of == generation).map(|(_, trouble)| trouble);
+        let now = format!("{:.0}", Timestamp::now());
+        let child = |kind| self.mirror.get(&key.sibling(kind)).map(|child| &**child);
+        let decision = match key.kind {
+            Kind::CLOps => {
+                let object = read(key, &object)?;
+                brain::clops_deployment(&object, child(Kind::Model), trouble, &now)
+            }
+            Kind::Model => {
+                let object = read(key, &object)?;
+                let world = brain::World {
+                    deployment: child(Kind::Deployment),
+                    service: child(Kind::Service),
+                    image: &self.config.image,
+                    trouble,
+                    now: &now,
+                };
+                brain::model_deployment(&object, world)
+            }
+            Kind::Deployment | Kind::Service => return None,
+        };
+        if decision.is_empty() {
+            return None;
+        }
+        let children = decision.apply.iter().filter_map(|wanted| Some(Key::of(Kind::of(wanted["kind"].as_str()?)?, wanted)));
+        let unseen = children.filter(|child| self.mirror.get(child).is_none()).collect();
+        Some(Attempt { key: key.clone(), object, decision, unseen })
+    }
+}
+
+/// An object as its type. The API server checked it; one of an older schema may still not fit.
+fn read<T: serde::de::DeserializeOwned>(key: &Key, object: &Value) -> Option<T> {
+    match serde_json::from_value(object.clone()) {
+        Ok(object) => Some(object),
+        Err(error) => {
+            tracing::error!(event = "object_unreadable", object = %key, %error);
+            None
+        }
+    }
+}

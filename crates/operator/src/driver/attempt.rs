@@ -1,0 +1,110 @@
+//! Carries a decision out: applies objects, writes the status, tells events.
+
+use kube::{
+    Client, Error, ResourceExt,
+    api::{DynamicObject, Patch, PatchParams},
+    core::Status as Refusal,
+    runtime::events::{Event as Message, EventType, Recorder},
+};
+use serde_json::{Value, json};
+
+use super::kind::{Key, Kind};
+use crate::{
+    FIELD_MANAGER,
+    brain::{Decision, Event, Trouble},
+};
+
+/// One attempt to bring an object to its desired state.
+pub(super) struct Attempt {
+    pub(super) key: Key,
+    /// The object that the decision is about.
+    pub(super) object: std::sync::Arc<Value>,
+    pub(super) decision: Decision,
+    /// Children that were not seen before: they may be there, of somebody else.
+    pub(super) unseen: Vec<Key>,
+}
+
+impl Attempt {
+    /// Carries it out.
+    pub(super) async fn run(self, client: &Client, recorder: &Recorder) -> Result<(), Trouble> {
+        for wanted in &self.decision.apply {
+            self.apply(client, wanted).await?;
+        }
+        if let Some(status) = &self.decision.status {
+            let api = self.key.kind.api(client, Some(&self.key.namespace));
+            let patch = json!({ "status": status });
+            match api.patch_status(&self.key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Ok(_) => tracing::debug!(event = "status_written", object = %self.key),
+                // It was deleted meanwhile.
+                Err(Error::Api(refusal)) if refusal.code == 404 => return Ok(()),
+                Err(error) => return Err(trouble(format!("the status of {} cannot be written", self.key), &error)),
+            }
+        }
+        for event in &self.decision.events {
+            self.tell(recorder, event).await;
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, client: &Client, wanted: &Value) -> Result<(), Trouble> {
+        let Some(kind) = wanted["kind"].as_str().and_then(Kind::of) else { return Ok(()) };
+        let key = Key::of(kind, wanted);
+        let api = kind.api(client, Some(&key.namespace));
+        if self.unseen.contains(&key) {
+            let found = api.get_opt(&key.name).await;
+            let found = found.map_err(|error| trouble(format!("{key} cannot be read"), &error))?;
+            if found.is_some_and(|found| !self.owns(&found)) {
+                return Err(Trouble::NameTaken(format!("there is a {key} of somebody else: delete it, or take another name")));
+            }
+        }
+        // Fields that others have changed are set back: this object is the operator's.
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        let applied = api.patch(&key.name, &parameters, &Patch::Apply(wanted)).await;
+        applied.map_err(|error| trouble(format!("{key} cannot be applied"), &error))?;
+        tracing::info!(event = "applied", object = %key, owner = %self.key);
+        Ok(())
+    }
+
+    fn owns(&self, found: &DynamicObject) -> bool {
+        let uid = self.object["metadata"]["uid"].as_str();
+        found.owner_references().iter().any(|owner| owner.controller == Some(true) && Some(owner.uid.as_str()) == uid)
+    }
+
+    async fn tell(&self, recorder: &Recorder, event: &Event) {
+        let message = Message {
+            type_: if event.warning { EventType::Warning } else { EventType::Normal },
+            reason: event.reason.clone(),
+            note: Some(event.message.chars().take(1000).collect()),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        let metadata = &self.object["metadata"];
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let about = k8s_openapi::api::core::v1::ObjectReference {
+            api_version: text(&self.object["apiVersion"]),
+            kind: Some(self.key.kind.name().to_owned()),
+            name: Some(self.key.name.clone()),
+            namespace: Some(self.key.namespace.clone()),
+            uid: text(&metadata["uid"]),
+            resource_version: text(&metadata["resourceVersion"]),
+            ..Default::default()
+        };
+        // Events are for people; the status says the same.
+        if let Err(error) = recorder.publish(&message, &about).await {
+            tracing::warn!(event = "event_not_told", object = %self.key, %error);
+        }
+    }
+}
+
+/// The trouble behind an error: refusals stay until somebody changes something, all else may pass.
+fn trouble(doing: String, error: &Error) -> Trouble {
+    match error {
+        Error::Api(refusal) if is_final(refusal) => Trouble::Refused(format!("{doing}: {}", refusal.message)),
+        Error::Api(refusal) => Trouble::Unreachable(format!("{doing}: {}", refusal.message)),
+        other => Trouble::Unreachable(format!("{doing}: {other}")),
+    }
+}
+
+fn is_final(refusal: &Refusal) -> bool {
+    (400..500).contains(&refusal.code) && !matches!(refusal.code, 401 | 404 | 409 | 429)
+}

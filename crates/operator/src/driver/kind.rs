@@ -1,0 +1,91 @@
+//! The kinds of objects that are watched.
+
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::Value;
+
+use crate::api::{GROUP, VERSION};
+
+/// A kind of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    CLOps,
+    Model,
+    Deployment,
+    Service,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 4] = [Self::CLOps, Self::Model, Self::Deployment, Self::Service];
+
+    /// True for what people write; the others are derived, and watched by their label.
+    pub(super) fn is_written(self) -> bool {
+        matches!(self, Self::CLOps | Self::Model)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::CLOps => "CLOpsDeployment",
+            Self::Model => "ModelDeployment",
+            Self::Deployment => "Deployment",
+            Self::Service => "Service",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    fn resource(self) -> ApiResource {
+        let (group, version, plural) = match self {
+            Self::CLOps => (GROUP, VERSION, "clopsdeployments"),
+            Self::Model => (GROUP, VERSION, "modeldeployments"),
+            Self::Deployment => ("apps", "v1", "deployments"),
+            Self::Service => ("", "v1", "services"),
+        };
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, self.name()), plural)
+    }
+
+    /// The objects of a namespace, or of all.
+    pub(super) fn api(self, client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
+        match namespace {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &self.resource()),
+            None => Api::all_with(client.clone(), &self.resource()),
+        }
+    }
+}
+
+/// One object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) kind: Kind,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl Key {
+    pub(super) fn of(kind: Kind, object: &Value) -> Self {
+        let field = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+        Self { kind, namespace: field("namespace"), name: field("name") }
+    }
+
+    /// The same name, of another kind.
+    pub(super) fn sibling(&self, kind: Kind) -> Self {
+        Self { kind, ..self.clone() }
+    }
+
+    /// The objects whose decisions look at this one: itself, where people write it, and its owner.
+    pub(super) fn concerned(&self) -> Vec<Self> {
+        match self.kind {
+            Kind::CLOps => vec![self.clone()],
+            Kind::Model => vec![self.clone(), self.sibling(Kind::CLOps)],
+            Kind::Deployment | Kind::Service => vec![self.sibling(Kind::Model)],
+        }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}/{}", self.kind.name(), self.namespace, self.name)
+    }
+}

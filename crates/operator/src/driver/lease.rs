@@ -1,0 +1,110 @@
+//! Reads and writes the Lease of the election.
+
+use std::time::Instant;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::{
+    Api, Client, Error,
+    api::{DynamicObject, PostParams},
+    core::{ApiResource, GroupVersionKind},
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::election::{Election, INTERVAL};
+
+/// The name of the Lease.
+const NAME: &str = "berth-operator";
+
+/// The operator's part in the election.
+pub(super) struct Leadership {
+    api: Api<DynamicObject>,
+    namespace: String,
+    election: Election,
+}
+
+impl Leadership {
+    pub(super) fn new(client: &Client, namespace: &str, me: String) -> Self {
+        let kind = GroupVersionKind::gvk("coordination.k8s.io", "v1", "Lease");
+        let api = Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&kind));
+        Self { api, namespace: namespace.to_owned(), election: Election::new(me) }
+    }
+
+    /// Returns when this operator leads; false if it is told to stop first.
+    pub(super) async fn acquire(&mut self, shutdown: &CancellationToken) -> bool {
+        let mut told = false;
+        loop {
+            self.step().await;
+            if self.election.leads(Instant::now()) {
+                tracing::info!(event = "leading", namespace = self.namespace);
+                return true;
+            }
+            if !std::mem::replace(&mut told, true) {
+                tracing::info!(event = "following", namespace = self.namespace, "another operator leads, or its lease has not ended");
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return false,
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Renews the lease; returns when it is lost.
+    pub(super) async fn keep(&mut self) {
+        while self.election.leads(Instant::now()) {
+            tokio::time::sleep(INTERVAL).await;
+            self.step().await;
+        }
+    }
+
+    /// Lets another lead at once.
+    pub(super) async fn release(&self) {
+        let Ok(Some(lease)) = self.api.get_opt(NAME).await else { return };
+        let Ok(value) = serde_json::to_value(&lease) else { return };
+        if let Some(spec) = self.election.release(&value, &now())
+            && let Err(error) = self.write(Some(lease), spec).await
+        {
+            tracing::debug!(event = "lease_not_released", %error);
+        }
+    }
+
+    async fn step(&mut self) {
+        let lease = match self.api.get_opt(NAME).await {
+            Ok(lease) => lease,
+            Err(error) => return tracing::warn!(event = "lease_unread", %error),
+        };
+        let value = lease.as_ref().and_then(|lease| serde_json::to_value(lease).ok());
+        let Some(spec) = self.election.step(value.as_ref(), Instant::now(), &now()) else {
+            return self.election.lost();
+        };
+        // The moment before the write: others count from when they see it.
+        let asked = Instant::now();
+        match self.write(lease, spec).await {
+            Ok(()) => self.election.wrote(asked),
+            Err(Error::Api(refusal)) if refusal.code == 409 => self.election.lost(),
+            Err(error) => tracing::warn!(event = "lease_unwritten", %error),
+        }
+    }
+
+    /// Writes over exactly the lease that was read.
+    async fn write(&self, lease: Option<DynamicObject>, spec: Value) -> Result<(), Error> {
+        let parameters = PostParams::default();
+        match lease {
+            Some(mut lease) => {
+                lease.data = json!({ "spec": spec });
+                self.api.replace(NAME, &parameters, &lease).await?;
+            }
+            None => {
+                let kind = GroupVersionKind::gvk("coordination.k8s.io", "v1", "Lease");
+                let lease = DynamicObject::new(NAME, &ApiResource::from_gvk(&kind)).data(json!({ "spec": spec }));
+                self.api.create(&parameters, &lease).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Now, with microseconds: the form of a Lease's times.
+fn now() -> String {
+    format!("{:.6}", Timestamp::now())
+}

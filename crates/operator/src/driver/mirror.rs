@@ -1,0 +1,76 @@
+//! A copy of the watched objects. Its one writer is the driver's loop.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use kube::{core::DynamicObject, runtime::watcher::Event};
+use serde_json::Value;
+
+use super::kind::{Key, Kind};
+
+/// The objects, and which kinds are all here.
+#[derive(Debug, Default)]
+pub(super) struct Mirror {
+    objects: BTreeMap<Key, Arc<Value>>,
+    /// What a list under way has named so far.
+    listing: BTreeMap<Kind, BTreeSet<Key>>,
+    complete: BTreeSet<Kind>,
+}
+
+impl Mirror {
+    /// Takes an event in. Returns the objects that it changed.
+    pub(super) fn on(&mut self, kind: Kind, event: Event<DynamicObject>) -> Vec<Key> {
+        match event {
+            Event::Init => {
+                self.listing.insert(kind, BTreeSet::new());
+                Vec::new()
+            }
+            Event::InitApply(object) => {
+                let keys = self.put(kind, object);
+                self.listing.entry(kind).or_default().extend(keys.iter().cloned());
+                keys
+            }
+            Event::InitDone => {
+                self.complete.insert(kind);
+                let listed = self.listing.remove(&kind).unwrap_or_default();
+                let gone = |key: &&Key| key.kind == kind && !listed.contains(*key);
+                let gone: Vec<Key> = self.objects.keys().filter(gone).cloned().collect();
+                for key in &gone {
+                    self.objects.remove(key);
+                }
+                gone
+            }
+            Event::Apply(object) => self.put(kind, object),
+            Event::Delete(object) => {
+                let key = Key::of(kind, &serde_json::json!({ "metadata": object.metadata }));
+                self.objects.remove(&key);
+                vec![key]
+            }
+        }
+    }
+
+    /// True once each kind was listed: before, an object that is not here may be there.
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete.len() == Kind::ALL.len()
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&Arc<Value>> {
+        self.objects.get(key)
+    }
+
+    /// Keys of a kind, sorted.
+    pub(super) fn keys(&self, kind: Kind) -> impl Iterator<Item = &Key> {
+        self.objects.keys().filter(move |key| key.kind == kind)
+    }
+
+    fn put(&mut self, kind: Kind, mut object: DynamicObject) -> Vec<Key> {
+        // The largest part of an object, and nothing that is decided depends on it.
+        object.metadata.managed_fields = None;
+        let Ok(object) = serde_json::to_value(object) else { return Vec::new() };
+        let key = Key::of(kind, &object);
+        self.objects.insert(key.clone(), Arc::new(object));
+        vec![key]
+    }
+}
