@@ -17,6 +17,8 @@ pub(crate) struct Program {
 pub(crate) const ETCD: Program = Program { name: "etcd", package: "etcd-server" };
 /// Its client, for people and tests.
 pub(crate) const ETCDCTL: Program = Program { name: "etcdctl", package: "etcd-client" };
+/// The client of Kubernetes.
+pub(crate) const KUBECTL: Program = Program { name: "kubectl", package: "kubernetes-client" };
 /// Network namespaces and links.
 pub(crate) const IP: Program = Program { name: "ip", package: "iproute2" };
 /// Partitions and packet loss.

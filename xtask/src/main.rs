@@ -12,6 +12,7 @@ mod demo;
 mod deny;
 mod dist;
 mod fuzz;
+mod kubernetes;
 mod process;
 mod python;
 mod run;

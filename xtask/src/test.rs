@@ -3,7 +3,7 @@
 //! ```text
 //! tools:    packages ─ Python environments ─ engine ─ models ─ dependencies allowed
 //! compiler: format ─ berth ─────────┬─ tests in Rust ─┬─ lints
-//! tests:                            └─ e2e, attack, gitops, cluster
+//! tests:                            └─ e2e, attack, gitops, cluster, kubernetes
 //!                                                     └─ programs of tests in Rust
 //! ```
 
@@ -26,7 +26,7 @@ use self::{
     stages::Stages,
     suites::{Suite, Tools},
 };
-use crate::{debian, deny, dist, python, setup, workspace::Workspace};
+use crate::{debian, deny, dist, kubernetes, python, setup, workspace::Workspace};
 
 pub(crate) use self::{rust::programs, stages::LIMIT};
 
@@ -48,6 +48,9 @@ pub(crate) struct Options {
     /// Run only the tests from a Git commit to a running fleet.
     #[arg(long, group = "only")]
     gitops: bool,
+    /// Run only the tests of the operator, against a control plane of Kubernetes that is built first where it is missing.
+    #[arg(long, group = "only")]
+    kubernetes: bool,
     /// Run only the tests of packages, installed and started.
     #[arg(long, group = "only")]
     packages: bool,
@@ -58,7 +61,7 @@ pub(crate) struct Options {
 
 impl Options {
     fn all(&self) -> bool {
-        !(self.rust || self.e2e || self.attack || self.cluster || self.gitops || self.packages)
+        !(self.rust || self.e2e || self.attack || self.cluster || self.gitops || self.kubernetes || self.packages)
     }
 
     fn has_rust(&self) -> bool {
@@ -71,6 +74,7 @@ impl Options {
             (self.gitops, suites::GITOPS),
             (self.cluster, suites::CLUSTER),
             (self.e2e, suites::E2E),
+            (self.kubernetes, suites::KUBERNETES),
             (self.attack, suites::ATTACK),
             (self.packages, suites::PACKAGES),
         ];
@@ -124,6 +128,9 @@ impl Run<'_> {
         debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT, debian::SOFTHSM, debian::IP, debian::IPTABLES])?;
         debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL, debian::PROMTOOL, debian::CHROMIUM])?;
         debian::ensure(&[debian::NODE, debian::NPM, debian::BUBBLEWRAP])?;
+        if self.options.kubernetes {
+            kubernetes::ensure()?;
+        }
         let engine = setup::engine_and_models(self.workspace)?.engine;
         Tools::ensure(self.workspace, engine, python::uv(self.workspace)?)
     }

@@ -5,7 +5,9 @@ pub mod model_deployment;
 mod open;
 pub mod status;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
+};
 use kube::CustomResourceExt;
 
 pub use self::{
@@ -23,7 +25,25 @@ pub const VERSION: &str = "v1alpha1";
 /// The definitions, as a cluster is given them.
 #[must_use]
 pub fn definitions() -> Vec<CustomResourceDefinition> {
-    vec![CLOpsDeployment::crd(), ModelDeployment::crd()]
+    let mut definitions = vec![CLOpsDeployment::crd(), ModelDeployment::crd()];
+    for version in definitions.iter_mut().flat_map(|definition| &mut definition.spec.versions) {
+        if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+            without_defaults(schema);
+            schema.description = schema.properties.as_ref().and_then(|parts| parts.get("spec")?.description.clone());
+        }
+    }
+    definitions
+}
+
+/// Removes defaults: the API server would write them into what people wrote.
+fn without_defaults(schema: &mut JSONSchemaProps) {
+    schema.default = None;
+    for property in schema.properties.iter_mut().flat_map(|properties| properties.values_mut()) {
+        without_defaults(property);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        without_defaults(items);
+    }
 }
 
 #[cfg(test)]

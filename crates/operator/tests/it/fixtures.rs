@@ -1,0 +1,56 @@
+//! Objects as an API server holds them.
+
+use berth_operator::api::{CLOpsDeployment, ModelDeployment};
+use serde_json::{Value, json};
+
+/// A `ModelDeployment` with this spec.
+pub(crate) fn model(spec: Value) -> ModelDeployment {
+    let metadata = json!({ "name": "iris", "namespace": "shop", "uid": "uid-of-iris", "generation": 1 });
+    serde_json::from_value(json!({ "apiVersion": "berth.dev/v1alpha1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec }))
+        .expect("a ModelDeployment")
+}
+
+/// A `CLOpsDeployment` whose model has this spec.
+pub(crate) fn clops(spec: Value) -> CLOpsDeployment {
+    let metadata = json!({ "name": "iris", "namespace": "shop", "uid": "uid-of-top", "generation": 1 });
+    serde_json::from_value(json!({ "apiVersion": "berth.dev/v1alpha1", "kind": "CLOpsDeployment", "metadata": metadata, "spec": { "model": spec } }))
+        .expect("a CLOpsDeployment")
+}
+
+/// The least that a model has.
+pub(crate) fn least() -> Value {
+    json!({ "container": { "image": "registry.example/iris:1", "ports": [{ "name": "http", "port": 8080 }] } })
+}
+
+/// A model that says everything.
+pub(crate) fn full() -> Value {
+    json!({
+        "container": {
+            "image": "registry.example/iris:1",
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["python"],
+            "args": ["-m", "serve"],
+            "env": [{ "name": "THREADS", "value": "2" }],
+            "envFrom": [{ "configMapRef": { "name": "settings" } }],
+            "ports": [{ "name": "http", "port": 8080, "servicePort": 80 }, { "name": "grpc", "port": 8081 }],
+            "resources": { "requests": { "cpu": "500m", "memory": "1Gi" }, "limits": { "memory": "2Gi" } },
+            "readinessProbe": { "httpGet": { "path": "/ready", "port": "http" } },
+            "livenessProbe": { "httpGet": { "path": "/live", "port": "http" } },
+            "startupProbe": { "httpGet": { "path": "/live", "port": "http" }, "failureThreshold": 60 },
+            "securityContext": { "runAsNonRoot": true },
+        },
+        "parameters": [
+            { "name": "weights", "uri": "s3://models/iris/1/", "mountPath": "/models", "credentialsSecret": "store",
+              "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08" },
+            { "name": "vocabulary", "uri": "https://example.com/words.txt", "mountPath": "/words" },
+        ],
+        "replicas": 3,
+        "serviceAccountName": "iris",
+        "imagePullSecrets": ["pull"],
+        "nodeSelector": { "disk": "fast" },
+        "tolerations": [{ "key": "gpu", "operator": "Exists" }],
+        "podLabels": { "team": "flowers" },
+        "podAnnotations": { "note": "kept" },
+        "terminationGracePeriodSeconds": 60,
+    })
+}

@@ -1,0 +1,5 @@
+//! The operator's decisions, without a cluster.
+
+mod brain;
+mod fixtures;
+mod golden;

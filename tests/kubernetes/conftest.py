@@ -1,0 +1,69 @@
+"""The operator against a real control plane."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from control_plane import ControlPlane
+from harness.processes import BERTH, Process
+from harness.waiting import until
+
+pytest_plugins = ["harness.failures"]
+
+IMAGE = "registry.example/berth:1"
+
+
+class Operator(Process):
+    """A `berth operator run` with the rights that its manifests give it."""
+
+    def __init__(self, folder, plane: ControlPlane, name: str = "operator"):
+        super().__init__(name, folder)
+        self.plane, self.name = plane, name
+        self.kubeconfig = plane.config("system:serviceaccount:berth:berth-operator", "operator-token")
+
+    def start(self, image: str = IMAGE, leads: bool = True) -> Operator:
+        environment = {"KUBECONFIG": str(self.kubeconfig), "BERTH_LOG": "info,berth_operator=debug"}
+        self.spawn(BERTH, "operator", "run", "--image", image, "--namespace", "berth", "--identity", self.name, env=environment)
+        if leads:
+            until("the operator to have looked at everything", self.is_ready)
+        return self
+
+    def is_ready(self) -> bool:
+        assert self.runs(), f"it ended: {self.logged()}"
+        return '"ready"' in self.logged()
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory):
+    """The control plane, with what `berth operator manifests` prints."""
+    plane = ControlPlane(tmp_path_factory.mktemp("plane"))
+    try:
+        plane.start()
+        manifests = subprocess.run([BERTH, "operator", "manifests", "--image", IMAGE], check=True, capture_output=True, text=True)
+        plane.kubectl("apply", "-f", "-", text=manifests.stdout)
+        plane.kubectl("wait", "--for=condition=Established", "crd/clopsdeployments.berth.dev", "crd/modeldeployments.berth.dev")
+        # The bootstrap roles, the namespaces and the CRDs are there; the operator's own Deployment runs nowhere.
+        yield plane
+    finally:
+        plane.stop()
+
+
+@pytest.fixture
+def operator(plane, tmp_path):
+    """A running operator."""
+    operator = Operator(tmp_path, plane)
+    try:
+        yield operator.start()
+        assert operator.stop() == 0
+    finally:
+        operator.close()
+
+
+@pytest.fixture
+def namespace(plane, request):
+    """A namespace of the test's own."""
+    name = request.node.name.replace("_", "-")[:60].rstrip("-")
+    plane.kubectl("create", "namespace", name)
+    yield name
+    plane.kubectl("delete", "namespace", name, "--wait=false")

@@ -1,0 +1,110 @@
+"""A control plane of Kubernetes: etcd, the API server, the garbage collector. Nothing schedules or runs pods: tests write the
+status of Deployments themselves, in place of their controller.
+
+The programs are in the folder KUBERNETES (`cargo xtask test --kubernetes` builds and names it).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import urllib.request
+from pathlib import Path
+
+from harness.ports import free_port
+from harness.waiting import until
+
+PROGRAMS = Path(os.environ.get("KUBERNETES", ""))
+
+
+class ControlPlane:
+    """Runs until it is stopped. Its admin is in `kubeconfig`."""
+
+    def __init__(self, root: Path):
+        self.root, self.processes = root, {}
+        self.etcd, self.peer, self.port = free_port(), free_port(), free_port()
+        self.kubeconfig = self.config("admin", "admin-token")
+        (root / "tokens.csv").write_text("admin-token,admin,1,system:masters\noperator-token,system:serviceaccount:berth:berth-operator,2\n")
+        subprocess.run(["openssl", "genrsa", "-out", root / "sa.key", "2048"], check=True, capture_output=True)
+        subprocess.run(["openssl", "rsa", "-in", root / "sa.key", "-pubout", "-out", root / "sa.pub"], check=True, capture_output=True)
+
+    def config(self, user: str, token: str) -> Path:
+        """A kubeconfig for a user."""
+        cluster = {"server": f"https://127.0.0.1:{self.port}", "insecure-skip-tls-verify": True}
+        # A colon would separate two files in KUBECONFIG.
+        file = self.root / f"{user.replace(':', '-')}.kubeconfig"
+        file.write_text(json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": {"token": token}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        }))
+        return file
+
+    def start(self) -> ControlPlane:
+        store = f"http://127.0.0.1:{self.etcd}"
+        peer = f"http://127.0.0.1:{self.peer}"
+        self.run("etcd", "etcd", "--name=k", f"--data-dir={self.root}/etcd", "--unsafe-no-fsync", f"--listen-client-urls={store}",
+                 f"--advertise-client-urls={store}", f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
+                 f"--initial-cluster=k={peer}")
+        self.start_api()
+        self.run("collector", PROGRAMS / "kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--controllers=garbagecollector,namespace",
+                 f"--service-account-private-key-file={self.root}/sa.key", f"--cert-dir={self.root}/collector", "--bind-address=127.0.0.1",
+                 f"--secure-port={free_port()}", "--port=0", "--leader-elect=false")
+        return self
+
+    def start_api(self) -> None:
+        self.run("api", PROGRAMS / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.etcd}", "--bind-address=127.0.0.1",
+                 "--endpoint-reconciler-type=none", f"--secure-port={self.port}", f"--cert-dir={self.root}/api",
+                 f"--token-auth-file={self.root}/tokens.csv", "--authorization-mode=RBAC",
+                 "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={self.root}/sa.pub",
+                 f"--service-account-signing-key-file={self.root}/sa.key", "--service-cluster-ip-range=10.99.0.0/16",
+                 "--disable-admission-plugins=ServiceAccount",
+                 f"--audit-log-path={self.root}/audit.log", f"--audit-policy-file={self.policy()}")
+        until("the API server", self.is_ready)
+
+    def policy(self) -> Path:
+        """Each write of an operator is a line in the audit log."""
+        file = self.root / "policy.json"
+        rule = {"level": "Metadata", "omitStages": ["RequestReceived"], "verbs": ["create", "update", "patch", "delete"]}
+        file.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [rule, {"level": "None"}]}))
+        return file
+
+    def writes(self, agent: str) -> list[tuple[str, str, str]]:
+        """Writes of a client so far, but those of Leases: verb, resource, name."""
+        lines = [json.loads(line) for line in (self.root / "audit.log").read_text().splitlines()]
+        ours = [line for line in lines if agent in line.get("user", {}).get("username", "") and line["objectRef"]["resource"] != "leases"]
+        return [(line["verb"], line["objectRef"]["resource"], line["objectRef"].get("name", "")) for line in ours]
+
+    def is_ready(self) -> bool:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        request = urllib.request.Request(f"https://127.0.0.1:{self.port}/readyz", headers={"authorization": "Bearer admin-token"})
+        try:
+            return urllib.request.urlopen(request, context=context, timeout=5).status == 200
+        except OSError:
+            return False
+
+    def run(self, name: str, *command: object) -> subprocess.Popen:
+        log = (self.root / f"{name}.log").open("ab")
+        self.processes[name] = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log, cwd=self.root)
+        return self.processes[name]
+
+    def stop(self, *names: str) -> None:
+        for name in names or list(reversed(self.processes)):
+            process = self.processes.pop(name)
+            process.kill()
+            process.wait()
+
+    def kubectl(self, *words: str, text: str | None = None, fails: bool = False) -> str:
+        done = subprocess.run(["kubectl", f"--kubeconfig={self.kubeconfig}", *words], input=text, capture_output=True, text=True, timeout=120)
+        assert (done.returncode != 0) == fails, f"kubectl {words}: {done.stdout}{done.stderr}"
+        return done.stderr if fails else done.stdout
+
+    def get(self, *words: str) -> dict:
+        return json.loads(self.kubectl("get", *words, "-o", "json"))
+
+    def apply(self, *objects: dict) -> None:
+        self.kubectl("apply", "-f", "-", text="\n---\n".join(json.dumps(one) for one in objects))

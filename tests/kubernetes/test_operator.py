@@ -1,0 +1,175 @@
+"""From a CLOpsDeployment to a Deployment and a Service, by a real API server."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+from conftest import IMAGE, Operator
+from harness.waiting import until
+
+# The state of a Deployment whose controller has not looked at it; here there is none.
+NO_CONTROLLER = "the Deployment was changed"
+
+
+def clops(namespace: str, name: str = "iris", **model) -> dict:
+    container = {"image": "registry.example/iris:1", "ports": [{"name": "http", "port": 8080}]}
+    return {
+        "apiVersion": "berth.dev/v1alpha1", "kind": "CLOpsDeployment", "metadata": {"name": name, "namespace": namespace},
+        "spec": {"model": {"container": container, "replicas": 2} | model},
+    }
+
+
+def condition(plane, namespace: str, kind: str, name: str = "iris", topic: str = "Ready") -> dict:
+    conditions = plane.get(kind, "-n", namespace, name).get("status", {}).get("conditions", [])
+    return next((one for one in conditions if one["type"] == topic), {})
+
+
+def pods_are_ready(plane, namespace: str, name: str = "iris") -> None:
+    """Says so in the place of the Deployment's controller."""
+    deployment = plane.get("deployment", "-n", namespace, name)
+    count = deployment["spec"]["replicas"]
+    status = {"observedGeneration": deployment["metadata"]["generation"], "replicas": count, "updatedReplicas": count,
+              "readyReplicas": count, "availableReplicas": count}
+    plane.kubectl("patch", "deployment", "-n", namespace, name, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+
+
+def exists(plane, namespace: str, kind: str, name: str = "iris") -> bool:
+    return bool(plane.kubectl("get", kind, "-n", namespace, name, "--ignore-not-found"))
+
+
+def test_what_is_written_becomes_what_runs(plane, operator, namespace):
+    written = clops(namespace, parameters=[{"name": "weights", "uri": "s3://models/iris/1/", "mountPath": "/models",
+                                            "credentialsSecret": "store"}])
+    plane.apply(written)
+    until("the Deployment", lambda: exists(plane, namespace, "deployment"))
+    until("the Service", lambda: exists(plane, namespace, "service"))
+    pod = plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "registry.example/iris:1"
+    fetch = pod["initContainers"][0]
+    assert (fetch["image"], fetch["args"][:2]) == (IMAGE, ["fetch", "s3://models/iris/1/"])
+    assert fetch["envFrom"] == [{"secretRef": {"name": "store"}}]
+    until("the status", lambda: condition(plane, namespace, "clops").get("message") == NO_CONTROLLER)
+    pods_are_ready(plane, namespace)
+    plane.kubectl("wait", "-n", namespace, "clops/iris", "--for=condition=Ready", "--timeout=60s")
+    status = plane.get("clops", "-n", namespace, "iris")["status"]
+    assert (status["readyReplicas"], status["address"]) == (2, f"iris.{namespace}.svc:8080")
+    assert status["observedGeneration"] == 1
+    spec = plane.get("clops", "-n", namespace, "iris")["spec"]
+    assert spec == written["spec"], "what people wrote is not changed"
+    events = [event["reason"] for event in plane.get("events", "-n", namespace)["items"]]
+    assert "Available" in events, events
+    plane.kubectl("delete", "clops", "-n", namespace, "iris")
+    for kind in ["modeldeployment", "deployment", "service"]:
+        until(f"the {kind} to go with its owner", lambda kind=kind: not exists(plane, namespace, kind))
+
+
+def test_errors_are_said_where_they_are_made(plane, operator, namespace):
+    broken = clops(namespace)
+    broken["spec"]["model"]["container"]["ports"][0]["port"] = 70000
+    said = plane.kubectl("apply", "-f", "-", text=json.dumps(broken), fails=True)
+    assert "spec.model.container.ports.port" in said and "65535" in said, said
+    twice = [{"name": "http", "port": 8080}, {"name": "http", "port": 8081}]
+    plane.apply(clops(namespace, container={"image": "i", "ports": twice}))
+    until("the status", lambda: condition(plane, namespace, "clops", topic="Stalled").get("status") == "True")
+    assert condition(plane, namespace, "mdep")["message"] == "spec.container.ports[].name: http comes twice"
+    plane.apply(clops(namespace))
+    until("the repaired object's Deployment", lambda: exists(plane, namespace, "deployment"))
+
+
+def test_a_refusal_of_the_api_server_is_told(plane, operator, namespace):
+    container = {"image": "i", "ports": [{"name": "http", "port": 8080}], "readinessProbe": {"httpGet": {"port": "no such port!"}}}
+    plane.apply(clops(namespace, container=container))
+    until("the refusal", lambda: condition(plane, namespace, "clops").get("reason") == "ModelStalled")
+    assert "readinessProbe" in condition(plane, namespace, "mdep")["message"]
+    plane.apply(clops(namespace))
+    until("the repaired object", lambda: condition(plane, namespace, "mdep", topic="Stalled").get("status") == "False")
+
+
+def test_objects_of_others_are_left_alone(plane, operator, namespace):
+    plane.kubectl("create", "deployment", "iris", "-n", namespace, "--image=theirs")
+    plane.apply(clops(namespace))
+    until("the clash", lambda: condition(plane, namespace, "mdep").get("reason") == "NameTaken")
+    assert plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs"
+
+
+def test_drift_is_corrected_and_other_fields_are_kept(plane, operator, namespace):
+    plane.apply(clops(namespace))
+    until("the Deployment", lambda: exists(plane, namespace, "deployment"))
+    plane.kubectl("set", "image", "-n", namespace, "deployment/iris", "model=another:2")
+    plane.kubectl("annotate", "-n", namespace, "deployment/iris", "theirs=kept")
+
+    def restored():
+        deployment = plane.get("deployment", "-n", namespace, "iris")
+        return deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/iris:1"
+
+    until("the image to be set back", restored)
+    assert plane.get("deployment", "-n", namespace, "iris")["metadata"]["annotations"]["theirs"] == "kept"
+
+
+def test_an_autoscaler_keeps_its_replicas(plane, operator, namespace):
+    written = clops(namespace)
+    del written["spec"]["model"]["replicas"]
+    plane.apply(written)
+    until("the Deployment", lambda: exists(plane, namespace, "deployment"))
+    plane.kubectl("scale", "-n", namespace, "deployment/iris", "--replicas=5")
+    until("the status to follow", lambda: plane.get("clops", "-n", namespace, "iris")["status"].get("replicas") == 5)
+    assert plane.get("deployment", "-n", namespace, "iris")["spec"]["replicas"] == 5
+
+
+def test_another_operator_with_another_image_restarts_no_pod(plane, tmp_path, namespace):
+    first = Operator(tmp_path, plane, "first").start()
+    plane.apply(clops(namespace, parameters=[{"name": "weights", "uri": "s3://models/iris/1/", "mountPath": "/models"}]))
+    until("the Deployment", lambda: exists(plane, namespace, "deployment"))
+    until("the record", lambda: plane.get("mdep", "-n", namespace, "iris").get("status", {}).get("render"))
+    before = plane.get("deployment", "-n", namespace, "iris")["spec"]
+    assert first.stop() == 0
+    second = Operator(tmp_path, plane, "second").start(image="registry.example/berth:2")
+    try:
+        assert plane.get("deployment", "-n", namespace, "iris")["spec"] == before
+        # A status that was lost, as from a backup, changes nothing either.
+        plane.kubectl("patch", "mdep", "-n", namespace, "iris", "--subresource=status", "--type=json", "-p", '[{"op":"remove","path":"/status"}]')
+        until("the status to be written again", lambda: plane.get("mdep", "-n", namespace, "iris").get("status", {}).get("render"))
+        assert plane.get("deployment", "-n", namespace, "iris")["spec"] == before
+        # A change of the spec takes the new image along.
+        changed = clops(namespace, parameters=[{"name": "weights", "uri": "s3://models/iris/2/", "mountPath": "/models"}])
+        plane.apply(changed)
+
+        def fetch():
+            return plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]["initContainers"][0]
+
+        until("the new parameters", lambda: fetch()["args"][1] == "s3://models/iris/2/")
+        assert fetch()["image"] == "registry.example/berth:2"
+    finally:
+        second.stop()
+
+
+def test_a_second_operator_takes_over(plane, tmp_path, namespace):
+    first, second = Operator(tmp_path, plane, "one").start(), Operator(tmp_path, plane, "two").start(leads=False)
+    try:
+        until("the second to wait", lambda: '"following"' in second.logged())
+        first.signal(signal.SIGKILL)
+        until("the second to lead", lambda: '"ready"' in second.logged())
+        plane.apply(clops(namespace))
+        until("the Deployment", lambda: exists(plane, namespace, "deployment"))
+    finally:
+        first.close()
+        second.stop()
+
+
+def test_a_thousand_objects_that_are_as_they_should_be_cost_no_write(plane, tmp_path, namespace):
+    first = Operator(tmp_path, plane, "maker").start()
+    plane.apply(*(clops(namespace, f"model-{i}") for i in range(1000)))
+
+    def settled():
+        objects = plane.get("clops", "-n", namespace)["items"]
+        return all(one.get("status", {}).get("conditions", [{}])[0].get("message") == NO_CONTROLLER for one in objects)
+
+    until("1,000 objects", settled, patience=300)
+    assert first.stop() == 0
+    before = plane.writes("berth-operator")
+    second = Operator(tmp_path, plane, "beginner").start()
+    ready = next(json.loads(line) for line in second.logged_lines() if '"ready"' in line)
+    assert second.stop() == 0
+    print(f"start beside 1,000 objects: {ready}")
+    assert plane.writes("berth-operator") == before
