@@ -78,7 +78,8 @@ def test_errors_are_said_where_they_are_made(plane, operator, namespace):
 
 
 def test_a_refusal_of_the_api_server_is_told(plane, operator, namespace):
-    container = {"image": "i", "ports": [{"name": "http", "port": 8080}], "readinessProbe": {"httpGet": {"port": "no such port!"}}}
+    container = {"image": "i", "ports": [{"name": "http", "port": 8080}], "readinessProbe": {"httpGet": {"port": "no such port!"}},
+                 "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}
     plane.apply(clops(namespace, container=container))
     until("the refusal", lambda: condition(plane, namespace, "clops").get("reason") == "ModelStalled")
     assert "readinessProbe" in condition(plane, namespace, "mdep")["message"]

@@ -47,7 +47,7 @@ pub struct ModelDeploymentSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
     /// Taints that the pods tolerate, as in a pod.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "open::list")]
     #[schemars(schema_with = "open::objects")]
     pub tolerations: Vec<Value>,
     /// More labels of the pods.
@@ -80,11 +80,11 @@ pub struct Container {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Environment variables, as in a pod.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "open::list")]
     #[schemars(schema_with = "open::objects")]
     pub env: Vec<Value>,
     /// Sources of environment variables, as in a pod.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "open::list")]
     #[schemars(schema_with = "open::objects")]
     pub env_from: Vec<Value>,
     /// The ports that it listens on. The Service has the same.

@@ -3,3 +3,4 @@
 mod brain;
 mod fixtures;
 mod golden;
+mod page;
