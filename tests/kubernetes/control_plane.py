@@ -107,4 +107,4 @@ class ControlPlane:
         return json.loads(self.kubectl("get", *words, "-o", "json"))
 
     def apply(self, *objects: dict) -> None:
-        self.kubectl("apply", "-f", "-", text="\n---\n".join(json.dumps(one) for one in objects))
+        self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))

@@ -33,7 +33,11 @@ pub(crate) fn ensure() -> Result<PathBuf> {
     fs_err::create_dir_all(&work)?;
     let script = work.join("build.sh");
     fs_err::write(&script, BUILD)?;
-    run(Command::new("bash").arg("-e").arg(&script).args(PROGRAMS.map(|name| format!("cmd/{name}"))).current_dir(&work))?;
+    run(Command::new("bash")
+        .arg("-e")
+        .arg(&script)
+        .args(PROGRAMS.map(|name| format!("cmd/{name}")))
+        .current_dir(&work))?;
     for name in PROGRAMS {
         fs_err::rename(work.join("source/_output/bin").join(name), folder.join(name))?;
     }

@@ -62,7 +62,10 @@ mod tests {
             untyped(property, &format!("{path}.{name}"), found);
         }
         for part in ["items", "additionalProperties"] {
-            schema.get(part).filter(|part| part.is_object()).inspect(|inner| untyped(inner, &format!("{path}[]"), found));
+            schema
+                .get(part)
+                .filter(|part| part.is_object())
+                .inspect(|inner| untyped(inner, &format!("{path}[]"), found));
         }
     }
 

@@ -25,7 +25,7 @@ pub struct Decision {
     pub apply: Vec<Value>,
     /// The status, where it differs from what the object has.
     pub status: Option<Status>,
-    /// What people should hear of.
+    /// Events that people should hear of.
     pub events: Vec<Event>,
 }
 

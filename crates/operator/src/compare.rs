@@ -90,11 +90,23 @@ mod tests {
             (json!({"cpu": "1500m"}), json!({"cpu": 1.5}), true),
             (json!({"memory": "1Gi"}), json!({"memory": "1024Mi"}), true),
             (json!({"memory": "1G"}), json!({"memory": "1Gi"}), false),
-            (json!([{"name": "model", "image": "a"}, {"name": "injected"}]), json!([{"name": "model", "image": "a"}]), true),
+            (
+                json!([{"name": "model", "image": "a"}, {"name": "injected"}]),
+                json!([{"name": "model", "image": "a"}]),
+                true,
+            ),
             (json!([{"name": "model", "image": "b"}]), json!([{"name": "model", "image": "a"}]), false),
             (json!(["--a", "--b"]), json!(["--a"]), false),
-            (json!([{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]), json!([{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]), true),
-            (json!([{"name": "v", "mountPath": "/a"}]), json!([{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]), false),
+            (
+                json!([{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]),
+                json!([{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]),
+                true,
+            ),
+            (
+                json!([{"name": "v", "mountPath": "/a"}]),
+                json!([{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]),
+                false,
+            ),
         ];
         for (live, wanted, expected) in cases {
             assert_eq!(holds(&live, &wanted), expected, "{live} holds {wanted}");

@@ -74,7 +74,8 @@ pub enum Stopped {
 /// The custom resources are missing, or the leadership was lost.
 pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), Stopped> {
     for kind in Kind::ALL.into_iter().filter(|kind| kind.is_written()) {
-        let listed = kind.api(&client, config.namespace.as_deref()).list(&kube::api::ListParams::default().limit(1)).await;
+        let listed =
+            kind.api(&client, config.namespace.as_deref()).list(&kube::api::ListParams::default().limit(1)).await;
         match listed {
             Ok(_) => {}
             Err(kube::Error::Api(refusal)) if refusal.code == 404 => return Err(Stopped::NoDefinitions),
@@ -108,7 +109,7 @@ struct Reconciler {
     recorder: Recorder,
     mirror: Mirror,
     queue: Queue<Key>,
-    /// What went wrong last, and with which generation of the spec.
+    /// The last failure, and the generation of the spec that it concerns.
     troubles: BTreeMap<Key, (i64, Trouble)>,
     attempts: JoinSet<Option<Ended>>,
     written: u64,
@@ -262,7 +263,8 @@ impl Reconciler {
         if decision.is_empty() {
             return None;
         }
-        let children = decision.apply.iter().filter_map(|wanted| Some(Key::of(Kind::of(wanted["kind"].as_str()?)?, wanted)));
+        let children =
+            decision.apply.iter().filter_map(|wanted| Some(Key::of(Kind::of(wanted["kind"].as_str()?)?, wanted)));
         let unseen = children.filter(|child| self.mirror.get(child).is_none()).collect();
         Some(Attempt { key: key.clone(), object, decision, unseen })
     }

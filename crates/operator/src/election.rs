@@ -50,7 +50,8 @@ impl Election {
             return Some(self.spec(spec["acquireTime"].as_str(), transitions, time));
         }
         let seconds = spec["leaseDurationSeconds"].as_u64().unwrap_or_else(|| LEASE.as_secs());
-        let stale = self.seen.as_ref().is_some_and(|(_, since)| now.duration_since(*since) >= Duration::from_secs(seconds));
+        let stale =
+            self.seen.as_ref().is_some_and(|(_, since)| now.duration_since(*since) >= Duration::from_secs(seconds));
         (holder.is_empty() || stale).then(|| self.spec(None, transitions + 1, time))
     }
 
@@ -76,7 +77,8 @@ impl Election {
         let spec = &lease["spec"];
         let mine = spec["holderIdentity"].as_str() == Some(&self.me);
         mine.then(|| {
-            let mut spec = self.spec(spec["acquireTime"].as_str(), spec["leaseTransitions"].as_i64().unwrap_or(0), time);
+            let mut spec =
+                self.spec(spec["acquireTime"].as_str(), spec["leaseTransitions"].as_i64().unwrap_or(0), time);
             spec["holderIdentity"] = json!("");
             spec
         })

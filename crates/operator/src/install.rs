@@ -43,7 +43,8 @@ pub fn rules() -> Value {
 fn rights(namespace: &str) -> Vec<Value> {
     let subjects = json!([{ "kind": "ServiceAccount", "name": "berth-operator", "namespace": namespace }]);
     let api = "rbac.authorization.k8s.io/v1";
-    let reference = |kind: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "berth-operator" });
+    let reference =
+        |kind: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "berth-operator" });
     let leases = json!([{ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"] }]);
     let cluster = json!({ "name": "berth-operator", "labels": { "app.kubernetes.io/name": "berth-operator" } });
     vec![

@@ -22,10 +22,10 @@ use crate::{failure::Failure, settings, terminal};
 Credentials are in the environment, with the names of the stores' own tools (AWS_*, GOOGLE_*, AZURE_*). What broke off goes on
 where it was when the command is run again.")]
 pub(crate) struct FetchArgs {
-    /// Location: s3, gs, az, http or https. A folder ends with a slash
+    /// Location: s3, gs, az, http, https or file. A folder ends with a slash
     #[arg(value_name = "URI")]
     uri: String,
-    /// Folder that gets the files; it is replaced where the location is a folder
+    /// Folder that gets the files; made where it is missing
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
     /// SHA-256 of the file; of a folder, that of its sorted lines `DIGEST  PATH`
@@ -40,21 +40,32 @@ pub(crate) async fn run(args: &FetchArgs) -> Result<(), Failure> {
     // Beside the files, so that they are moved, not copied, and a second attempt finds what the first got.
     let partial = args.to.join(".berth-fetch");
     let failed = |fault: berth_worker::Fault| Failure::Failed(format!("{}: {fault}", args.uri));
-    let artifacts =
-        Artifacts::open(partial.clone(), ByteSize(u64::MAX / 2), settings::store_credentials(), CacheMetrics::default())
-            .map_err(failed)?;
+    let artifacts = Artifacts::open(
+        partial.clone(),
+        ByteSize(u64::MAX / 2),
+        settings::store_credentials(),
+        CacheMetrics::default(),
+    )
+    .map_err(failed)?;
     let (artifact, _pin) = artifacts.get(&wanted, std::sync::Arc::new(|_, _| ())).await.map_err(failed)?;
+    // A file of this machine belongs to somebody else: it is copied, and stays as it is.
+    let is_local = args.uri.starts_with("file:");
     let count = match &artifact.source {
         Source::File(path) => {
-            place(path, &args.to.join(file_name(&args.uri)))?;
+            place(path, &args.to.join(file_name(&args.uri)), is_local)?;
             1
         }
-        Source::Folder(path) => place_folder(path, &args.to)?,
+        Source::Folder(path) => place_folder(path, &args.to, is_local)?,
         Source::Opaque { .. } => return Err(Failure::Invalid(format!("{} cannot be fetched", args.uri))),
     };
     fs::remove_dir_all(&partial)?;
     let size = terminal::size(artifact.size.0);
-    terminal::print(&format!("{count} files, {size}, sha256 {}, in {}", artifact.digest, args.to.display()))?;
+    terminal::print(&format!(
+        "{count} file{}, {size}, sha256 {}, in {}",
+        if count == 1 { "" } else { "s" },
+        artifact.digest,
+        args.to.display()
+    ))?;
     Ok(())
 }
 
@@ -65,7 +76,7 @@ fn file_name(uri: &str) -> String {
 }
 
 /// Links a file to its place, readable for whatever user the model runs as.
-fn place(from: &Path, to: &Path) -> Result<(), Failure> {
+fn place(from: &Path, to: &Path, is_local: bool) -> Result<(), Failure> {
     use std::os::unix::fs::PermissionsExt as _;
 
     let from = fs::canonicalize(from)?;
@@ -75,20 +86,20 @@ fn place(from: &Path, to: &Path) -> Result<(), Failure> {
     if to.exists() {
         fs::remove_file(to)?;
     }
-    if fs::hard_link(&from, to).is_err() {
+    if is_local || fs::hard_link(&from, to).is_err() {
         fs::copy(&from, to)?;
     }
     Ok(fs::set_permissions(to, std::fs::Permissions::from_mode(0o644))?)
 }
 
 /// Places all files of a folder; returns how many.
-fn place_folder(from: &Path, to: &Path) -> Result<usize, Failure> {
+fn place_folder(from: &Path, to: &Path, is_local: bool) -> Result<usize, Failure> {
     let mut count = 0;
     for entry in fs::read_dir(from)? {
         let (path, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
         count += match path.is_dir() {
-            true => place_folder(&path, &to.join(name))?,
-            false => place(&path, &to.join(name)).map(|()| 1)?,
+            true => place_folder(&path, &to.join(name), is_local)?,
+            false => place(&path, &to.join(name), is_local).map(|()| 1)?,
         };
     }
     Ok(count)

@@ -87,12 +87,8 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
     let telemetry = Telemetry::start(&TelemetrySettings { filter: args.log, json, otlp: None, worker })?;
     let client = client(args.context.as_deref()).await?;
     let shutdown = CancellationToken::new();
-    let config = Config {
-        namespace: args.watch_namespace,
-        lease_namespace: args.namespace,
-        identity,
-        image: args.image,
-    };
+    let config =
+        Config { namespace: args.watch_namespace, lease_namespace: args.namespace, identity, image: args.image };
     let signalled = async {
         super::signal::stopped().await;
         shutdown.cancel();

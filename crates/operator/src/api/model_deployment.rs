@@ -69,7 +69,7 @@ pub struct Container {
     /// The image.
     #[schemars(length(min = 1))]
     pub image: String,
-    /// When the image is pulled.
+    /// The time when the image is pulled: `Always`, `IfNotPresent` or `Never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^(Always|IfNotPresent|Never)$"))]
     pub image_pull_policy: Option<String>,
@@ -94,15 +94,15 @@ pub struct Container {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "open::object")]
     pub resources: Option<Value>,
-    /// When it gets requests, as in a pod.
+    /// The probe that lets requests in, as in a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "open::object")]
     pub readiness_probe: Option<Value>,
-    /// When it is restarted, as in a pod.
+    /// The probe whose failure restarts it, as in a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "open::object")]
     pub liveness_probe: Option<Value>,
-    /// How long it may take to start, as in a pod.
+    /// The probe that the others wait for, as in a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "open::object")]
     pub startup_probe: Option<Value>,
@@ -135,7 +135,7 @@ pub struct Parameters {
     /// The name, unique in the object.
     #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// Where they are: s3, gs, az, http or https. A folder ends with a slash.
+    /// The location: s3, gs, az, http or https. A folder ends with a slash.
     #[schemars(regex(pattern = "^(s3|gs|az|https?)://.+$"))]
     pub uri: String,
     /// The SHA-256 of the file; of a folder, that of its sorted lines `DIGEST  PATH`.

@@ -49,11 +49,11 @@ pub struct Condition {
 /// The state of an object, from which its conditions follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// It is as it should be.
+    /// As it should be.
     Ready(String),
-    /// It is on its way.
+    /// On its way.
     Reconciling(String),
-    /// It needs a person: a reason for programs, and a sentence.
+    /// In need of a person: a reason for programs, and a sentence.
     Stalled(&'static str, String),
 }
 

@@ -62,7 +62,10 @@ fn child(object: &CLOpsDeployment) -> Value {
 
 fn taken(object: &CLOpsDeployment) -> State {
     let name = object.metadata.name.as_deref().unwrap_or_default();
-    State::Stalled("NameTaken", format!("there is a ModelDeployment {name} of somebody else: delete it, or take another name"))
+    State::Stalled(
+        "NameTaken",
+        format!("there is a ModelDeployment {name} of somebody else: delete it, or take another name"),
+    )
 }
 
 /// The state of the child: its own words, once it speaks of the newest spec.

@@ -110,7 +110,8 @@ fn progress(deployment: &Value) -> State {
     let (wanted, ready) = replicas(deployment);
     let failed = status["conditions"].as_array().into_iter().flatten().find(|condition| {
         (condition["type"] == "Progressing" || condition["type"] == "ReplicaFailure")
-            && (condition["reason"] == "ProgressDeadlineExceeded" || condition["type"] == "ReplicaFailure" && condition["status"] == "True")
+            && (condition["reason"] == "ProgressDeadlineExceeded"
+                || condition["type"] == "ReplicaFailure" && condition["status"] == "True")
     });
     let observed = number("observedGeneration") >= deployment["metadata"]["generation"].as_i64().unwrap_or_default();
     let there = format!("{ready} of {wanted} pods are ready");

@@ -54,7 +54,9 @@ impl Attempt {
             let found = api.get_opt(&key.name).await;
             let found = found.map_err(|error| trouble(format!("{key} cannot be read"), &error))?;
             if found.is_some_and(|found| !self.owns(&found)) {
-                return Err(Trouble::NameTaken(format!("there is a {key} of somebody else: delete it, or take another name")));
+                return Err(Trouble::NameTaken(format!(
+                    "there is a {key} of somebody else: delete it, or take another name"
+                )));
             }
         }
         // Fields that others have changed are set back: this object is the operator's.

@@ -40,7 +40,11 @@ impl Leadership {
                 return true;
             }
             if !std::mem::replace(&mut told, true) {
-                tracing::info!(event = "following", namespace = self.namespace, "another operator leads, or its lease has not ended");
+                tracing::info!(
+                    event = "following",
+                    namespace = self.namespace,
+                    "another operator leads, or its lease has not ended"
+                );
             }
             tokio::select! {
                 () = shutdown.cancelled() => return false,

@@ -14,7 +14,7 @@ use super::kind::{Key, Kind};
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
     objects: BTreeMap<Key, Arc<Value>>,
-    /// What a list under way has named so far.
+    /// The keys that a list under way has named so far.
     listing: BTreeMap<Kind, BTreeSet<Key>>,
     complete: BTreeSet<Kind>,
 }

@@ -95,7 +95,11 @@ fn objects_of_others_and_broken_specs_stall() {
     assert_eq!((decision.apply.len(), ready(decision.status.as_ref()).1.as_str()), (0, "NameTaken"));
     let cases = [
         ("/container/ports/1", json!({ "name": "http", "port": 9 }), "spec.container.ports[].name: http comes twice"),
-        ("/container/ports/1", json!({ "name": "other", "port": 8080 }), "spec.container.ports[].port: 8080 comes twice"),
+        (
+            "/container/ports/1",
+            json!({ "name": "other", "port": 8080 }),
+            "spec.container.ports[].port: 8080 comes twice",
+        ),
         ("/parameters/1/name", json!("weights"), "spec.parameters[].name: weights comes twice"),
         ("/parameters/1/mountPath", json!("/models"), "spec.parameters[].mountPath: /models comes twice"),
     ];
@@ -119,8 +123,16 @@ fn progress_of_the_deployment_is_told() {
     let cases = [
         (json!({}), "Progressing", "0 of 3 pods are of the newest spec"),
         (json!({ "updatedReplicas": 3, "readyReplicas": 1 }), "Progressing", "1 of 3 pods are ready"),
-        (json!({ "updatedReplicas": 3, "readyReplicas": 3, "availableReplicas": 3 }), "Available", "3 of 3 pods are ready"),
-        (json!({ "conditions": [failed] }), "PodsFailed", "0 of 3 pods are ready: too slow (kubectl describe pods shows why)"),
+        (
+            json!({ "updatedReplicas": 3, "readyReplicas": 3, "availableReplicas": 3 }),
+            "Available",
+            "3 of 3 pods are ready",
+        ),
+        (
+            json!({ "conditions": [failed] }),
+            "PodsFailed",
+            "0 of 3 pods are ready: too slow (kubectl describe pods shows why)",
+        ),
     ];
     let (mut object, mut live) = (model(full()), Vec::new());
     settle(&mut object, &mut live, "berth:1");

@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 /// A `ModelDeployment` with this spec.
 pub(crate) fn model(spec: Value) -> ModelDeployment {
     let metadata = json!({ "name": "iris", "namespace": "shop", "uid": "uid-of-iris", "generation": 1 });
-    serde_json::from_value(json!({ "apiVersion": "berth.dev/v1alpha1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec }))
-        .expect("a ModelDeployment")
+    serde_json::from_value(
+        json!({ "apiVersion": "berth.dev/v1alpha1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec }),
+    )
+    .expect("a ModelDeployment")
 }
 
 /// A `CLOpsDeployment` whose model has this spec.

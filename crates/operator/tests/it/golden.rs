@@ -16,9 +16,12 @@ fn every_version_renders_as_it_did_when_it_was_shipped() {
             let text = format!("{}\n", serde_json::to_string_pretty(&Value::Array(objects)).expect("JSON"));
             let path = format!("{}/tests/golden/v{version}-{name}.json", env!("CARGO_MANIFEST_DIR"));
             if option_env!("UPDATE").is_some() {
-                std::fs::File::create(&path).and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes())).expect("written");
+                std::fs::File::create(&path)
+                    .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()))
+                    .expect("written");
             }
-            let expected: Value = std::fs::read_to_string(&path).map_or(Value::Null, |text| serde_json::from_str(&text).expect("JSON"));
+            let expected: Value =
+                std::fs::read_to_string(&path).map_or(Value::Null, |text| serde_json::from_str(&text).expect("JSON"));
             let actual: Value = serde_json::from_str(&text).expect("JSON");
             if actual != expected {
                 wrong.push(path);

@@ -42,7 +42,9 @@ fn the_page_lists_every_field() {
     let (old, tail) = rest.split_once(END).expect("its end");
     if option_env!("UPDATE").is_some() && old != text {
         let page = format!("{head}{BEGIN}{text}{END}{tail}");
-        std::fs::File::create(path).and_then(|mut file| std::io::Write::write_all(&mut file, page.as_bytes())).expect("written");
+        std::fs::File::create(path)
+            .and_then(|mut file| std::io::Write::write_all(&mut file, page.as_bytes()))
+            .expect("written");
         return;
     }
     assert!(old == text, "the table is old: UPDATE=1 cargo test -p berth-operator");
