@@ -1,6 +1,6 @@
 //! The kinds of objects that are watched.
 
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, TypeMeta};
 use kube::{Api, Client};
 use serde_json::Value;
 
@@ -44,6 +44,11 @@ impl Kind {
             Self::Service => ("", "v1", "services"),
         };
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, self.name()), plural)
+    }
+
+    pub(super) fn type_meta(self) -> TypeMeta {
+        let ApiResource { api_version, kind, .. } = self.resource();
+        TypeMeta { api_version, kind }
     }
 
     /// The objects of a namespace, or of all.

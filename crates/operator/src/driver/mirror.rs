@@ -68,6 +68,8 @@ impl Mirror {
     fn put(&mut self, kind: Kind, mut object: DynamicObject) -> Vec<Key> {
         // The largest part of an object, and nothing that is decided depends on it.
         object.metadata.managed_fields = None;
+        // Watches name the type of each object, lists do not.
+        object.types = Some(kind.type_meta());
         let Ok(object) = serde_json::to_value(object) else { return Vec::new() };
         let key = Key::of(kind, &object);
         self.objects.insert(key.clone(), Arc::new(object));
