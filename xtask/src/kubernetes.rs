@@ -74,6 +74,7 @@ deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.de
 deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bookworm-security main
 LIST
 apt="-o Dir::Etc::sourcelist=$WORK/sources.list -o Dir::Etc::sourceparts=- -o Dir::State::lists=$WORK/lists"
+apt-get update -qq
 apt-get install -y -qq --no-install-recommends golang-1.19-go golang-github-modern-go-reflect2-dev jq rsync dpkg-dev > /dev/null
 apt-get $apt update -qq
 rm -rf kubernetes-1*/ source
