@@ -1,4 +1,4 @@
-//! Claims: the memory set aside for a replica, its other resources, and its serving settings.
+//! Claims: the memory set aside for a replica, and its other resources.
 //!
 //! The author's word counts most, then what was measured, then what is known of the artifact, then a default.
 //! Accounting is by assignment: what a worker is assigned never claims more than it has. A replica that was taken off
@@ -7,12 +7,10 @@
 mod cores;
 pub(crate) mod gpus;
 
-use std::sync::Arc;
-
 pub use cores::Cores;
 pub(crate) use cores::{Hardware, cores};
 
-use berth_spec::{ByteSize, Deployment, Residency, Revision, Serving};
+use berth_spec::{ByteSize, Residency, Revision};
 
 use crate::{
     Replica, World,
@@ -84,15 +82,4 @@ pub(crate) fn of_replica(world: &World, entry: &TrackedDeployment, revision: &Re
         Some(Residency::Ready(ready)) => replica.claim.max(ready.memory),
         _ => entry.learned(&revision.id).map_or(replica.claim, |learned| replica.claim.max(learned.memory)),
     }
-}
-
-/// Serving settings of a deployment's replicas.
-pub(crate) fn serving(deployment: &Deployment) -> Arc<Serving> {
-    Arc::new(Serving {
-        deployment: deployment.name.clone(),
-        warmup: deployment.spec.warmup.clone(),
-        concurrency: deployment.spec.concurrency,
-        batching: deployment.spec.batching,
-        drain_timeout: deployment.spec.rollout.drain_timeout,
-    })
 }

@@ -7,9 +7,10 @@ use berth_spec::{
 };
 
 use crate::{
-    Planned, Record, Rollout, claim,
+    Planned, Record, Rollout,
     draft::{Draft, Work},
     planned::Note,
+    proof::Settings,
     route, scale,
     world::{Prospect, Rank, Verdict, WorkerIndex, World},
 };
@@ -170,7 +171,7 @@ fn assign(world: &World, work: &Work<'_>, record: Option<&Record>, generation: G
         }
     }
     let Some(record) = record.filter(|record| !record.replicas.is_empty()) else { return };
-    let serving = claim::serving(&work.entry.deployment);
+    let settings = Settings::of(world, &work.entry.deployment, record);
     for replica in &record.replicas {
         let Some(revision) = record.revisions.get(&replica.revision) else { continue };
         let Some(index) = world.workers.index(&replica.worker) else { continue };
@@ -183,9 +184,7 @@ fn assign(world: &World, work: &Work<'_>, record: Option<&Record>, generation: G
             gpu: work.entry.deployment.spec.gpu.clone(),
             // A wish to load becomes urgent with the first request. Once urgent, always urgent: that nobody waits any more is no news for a worker.
             urgent: before.is_some_and(|before| before.urgent) || (waited_for && !tracked.ready(&replica.revision)),
-            serving: before
-                .map_or(&serving, |before| if *before.serving == *serving { &before.serving } else { &serving })
-                .clone(),
+            serving: settings.for_replica(&replica.revision, before),
         };
         if before != Some(&placed) {
             let rank = work.entry.rank(&replica.revision);

@@ -147,6 +147,7 @@ pub fn ready(memory: ByteSize, digest: Digest, since: Time) -> Residency {
         devices: Vec::new(),
         phases: Phases::default(),
         note: None,
+        unvalidated: None,
         deaths: None,
     }))
 }

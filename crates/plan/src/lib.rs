@@ -31,6 +31,7 @@ mod claim;
 mod drain;
 mod lost;
 mod place;
+mod proof;
 mod readopt;
 mod retry;
 mod revisions;

@@ -159,6 +159,7 @@ fn ready(memory: ByteSize, revision: &Revision, now: Time) -> Residency {
         devices: Vec::new(),
         phases: Phases::default(),
         note: None,
+        unvalidated: None,
         deaths: None,
     }))
 }

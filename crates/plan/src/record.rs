@@ -92,6 +92,16 @@ fn as_many_as_are_wanted() -> u32 {
 }
 
 impl Rollout {
+    /// The revision that is to replace the one that serves, also if it could not.
+    #[must_use]
+    pub fn challenger(&self) -> Option<&RevisionId> {
+        match self {
+            Self::Starting { .. } | Self::Stable { .. } => None,
+            Self::Surging { to, .. } | Self::Recreating { to, .. } => Some(to),
+            Self::Stuck { failed, .. } => Some(failed),
+        }
+    }
+
     /// The revision that gets the traffic; `None` while nothing has been ready.
     #[must_use]
     pub fn serving(&self) -> Option<&RevisionId> {

@@ -14,7 +14,7 @@ use berth_worker::{
     Agent, Effect, Event, Fault,
     artifacts::{Artifact, Source},
     order::Limits,
-    replica::Facts,
+    replica::{Facts, Validated},
 };
 
 /// The time of small operations on a healthy machine.
@@ -195,7 +195,7 @@ impl Machine {
                 hear(self, took, Event::Loaded { revision: revision.id.clone(), ticket, result: loaded(model) })
             }
             Effect::Validate { revision, ticket, .. } => {
-                hear(self, SOON, Event::Validated { revision, ticket, result: Ok(None) })
+                hear(self, SOON, Event::Validated { revision, ticket, result: Ok(Validated::default()) })
             }
             Effect::Announce { revision, .. } => {
                 self.callable.insert(revision, now);
@@ -239,6 +239,6 @@ fn loaded(model: Option<&Model>) -> Result<Facts, Fault> {
     let Some(model) = model else { return Err(fault(FailureCategory::Internal)) };
     match model.fails {
         Some(category) => Err(fault(category)),
-        None => Ok(Facts { memory: model.memory, measured: true, signature: None, note: None }),
+        None => Ok(Facts { memory: model.memory, measured: true, signature: None, note: None, unvalidated: None }),
     }
 }

@@ -275,11 +275,14 @@ pub enum WhenFull {
     Recreate,
 }
 
-/// The validation inference that a replica must pass before it is ready.
+/// The validation inference of a replica before it is ready.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Warmup {
-    /// Zeros (and empty strings) of the signature's shapes, variable dimensions set to 1.
+    /// Zeros (and empty strings) of the signature's shapes, variable dimensions set to 1. A model that refuses such a
+    /// request may be right to: it serves, and the refusal is shown.
     Generated,
+    /// As `Generated`, and a model that refuses the request does not serve.
+    Required,
     /// A request in the JSON form of the Open Inference Protocol: `{"inputs": [...]}`.
     Given(Box<str>),
     /// None: ready as soon as it is loaded.

@@ -89,6 +89,8 @@ pub struct Ready {
     pub phases: Phases,
     /// Something worth knowing that did not stop it, e.g. why batching is off.
     pub note: Option<String>,
+    /// Why its validation inference proves nothing: a generated request was refused, which a good model may do.
+    pub unvalidated: Option<String>,
     /// Deaths of its process, if there were any.
     pub deaths: Option<Arc<Deaths>>,
 }

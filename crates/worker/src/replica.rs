@@ -33,7 +33,7 @@ use berth_spec::{
     residency::{Attempt, Phases, Preparing, Ready},
 };
 
-pub use self::input::{Action, Input};
+pub use self::input::{Action, Input, Validated};
 pub use crate::fault::Fault;
 use crate::{agent::PATIENCE, artifacts::Artifact};
 
@@ -92,6 +92,8 @@ pub struct Facts {
     pub signature: Option<Arc<Signature>>,
     /// Something worth knowing that did not stop it.
     pub note: Option<String>,
+    /// Why its validation inference proves nothing, once it has run.
+    pub unvalidated: Option<String>,
 }
 
 /// Where a replica stands.
@@ -352,10 +354,10 @@ impl Replica {
                 Next::To(State::Refused(artifact, self.failure(fault, now)), None)
             }
             (State::Loading(artifact), input) => self.loading(artifact, input, elapsed_ms, now),
-            (State::Validating(artifact, mut facts), Input::Validated(memory)) => {
+            (State::Validating(artifact, mut facts), Input::Validated(Validated { memory, unvalidated })) => {
                 self.phases.validate_ms = elapsed_ms;
-                // The first run allocates.
                 facts.memory = facts.memory.max(memory.unwrap_or_default());
+                facts.unvalidated = unvalidated;
                 match self.wanted {
                     true => self.ready(&artifact, facts, now),
                     false => unload(facts.memory, artifact.digest, None, now),
@@ -433,11 +435,22 @@ impl Replica {
     fn ready(&mut self, artifact: &Artifact, facts: Facts, now: Time) -> Next {
         self.attempts = 0;
         self.history.clear();
-        let Facts { memory, measured, signature, note } = facts;
+        let Facts { memory, measured, signature, note, unvalidated } = facts;
         let digest = artifact.digest;
         let phases = self.phases;
         let devices = self.devices.clone();
-        let ready = Ready { since: now, memory, measured, digest, signature, phases, note, deaths: None, devices };
+        let ready = Ready {
+            since: now,
+            memory,
+            measured,
+            digest,
+            signature,
+            phases,
+            note,
+            unvalidated,
+            deaths: None,
+            devices,
+        };
         Next::To(State::Ready(Arc::new(ready)), Some(Action::Announce))
     }
 

@@ -129,6 +129,30 @@ impl LoadError {
     }
 }
 
+/// The outcome of a validation inference after which a model may serve.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Validation {
+    /// It passed, or none was asked for.
+    #[default]
+    Passed,
+    /// The model refused a request that was made of its signature alone, for this reason. A good model may do that.
+    Inconclusive(String),
+}
+
+/// A validation inference whose request was refused for `message`: proves nothing where the request was made up and
+/// nobody asks for proof.
+pub(crate) fn refused(warmup: &Warmup, message: String) -> Result<Validation, LoadError> {
+    const REMEDY: &str = "give a request that it takes (spec.warmup), or let it serve without one (generated, off)";
+    let failed = |message| Err(LoadError::new(FailureCategory::Validation, message));
+    match warmup {
+        Warmup::Generated => Ok(Validation::Inconclusive(format!(
+            "the generated request was refused: {message}; give a request that it takes (spec.warmup)"
+        ))),
+        Warmup::Required => failed(format!("the validation inference failed: {message}; {REMEDY}")),
+        Warmup::Given(_) | Warmup::Off => failed(format!("the validation inference failed: {message}")),
+    }
+}
+
 /// The health of a loaded model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Health {
@@ -177,7 +201,7 @@ pub trait LoadedModel: Model {
 
     /// Runs the validation inference and throws its outputs away. Blocks like [`Runtime::load`]. A model is not to be
     /// made callable before this has passed.
-    fn validate(&self, warmup: &Warmup) -> Result<(), LoadError>;
+    fn validate(&self, warmup: &Warmup) -> Result<Validation, LoadError>;
 
     /// Ends it now, also under requests whose time to end by themselves is up: they fail. Blocks like [`Runtime::load`].
     /// An engine that cannot does nothing: its model goes with the last request.

@@ -114,6 +114,7 @@ pub(crate) fn ready(at: Time) -> Residency {
         devices: Vec::new(),
         phases: Phases::default(),
         note: None,
+        unvalidated: None,
         deaths: None,
     }))
 }

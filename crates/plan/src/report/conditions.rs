@@ -1,4 +1,4 @@
-//! The three conditions: `Available`, `Progressing`, `Scheduled`. The cause of a trouble, with what to do about it, is said
+//! The three conditions `Available`, `Progressing`, `Scheduled`, and those that are there only where something is wrong. The cause of a trouble, with what to do about it, is said
 //! once: in `Available`, or in `Progressing` where the model answers all the same.
 
 use berth_spec::{
@@ -14,7 +14,8 @@ use crate::{
     world::{Prospect, Verdict},
 };
 
-/// `Available`, `Progressing`, `Scheduled`; and `Endpoint` where another deployment declared the same path before.
+/// `Available`, `Progressing`, `Scheduled`; `Endpoint` where another deployment declared the same path before; `Validated`
+/// where a generated request was refused.
 pub(super) fn conditions(seen: &Seen<'_>, taken_by: Option<&DeploymentName>) -> Vec<Condition> {
     let mut conditions = vec![available(seen), progressing(seen), scheduled(seen)];
     conditions.extend(taken_by.map(|other| {
@@ -25,6 +26,7 @@ pub(super) fn conditions(seen: &Seen<'_>, taken_by: Option<&DeploymentName>) -> 
         );
         condition("Endpoint", Truth::False, "EndpointTaken", message)
     }));
+    conditions.extend(seen.unproven.map(|why| condition("Validated", Truth::False, "Inconclusive", why)));
     conditions
 }
 

@@ -9,7 +9,7 @@ use berth_spec::{
 
 use super::conditions;
 use crate::{
-    Record, Replica, Rollout, World, claim, place,
+    Record, Replica, Rollout, World, claim, place, proof,
     report::queued::waits,
     retry::{self, Restarting, Retrying},
     world::{Liveness, LoadFailed, MassLoss, TrackedDeployment, TrackedWorker, Verdict},
@@ -58,6 +58,8 @@ pub(super) struct Seen<'a> {
     pub(super) retrying: Option<Retrying>,
     /// A replica that is loaded and whose process is not there.
     pub(super) down: Option<Restarting>,
+    /// Why the validation inference of what serves proves nothing, if so.
+    pub(super) unproven: Option<&'a str>,
 }
 
 impl<'a> Seen<'a> {
@@ -98,8 +100,24 @@ impl<'a> Seen<'a> {
         });
         let retrying = record.and_then(|record| retry::first(world, record));
         let down = record.and_then(|record| retry::first_down(world, record));
+        let unproven = record.and_then(|record| proof::lacking(world, record));
         let verdict = verdict(world, entry, now);
-        Self { entry, record, rollout, verdict, serving, desired, goal, held, ready, placed, lost, retrying, down }
+        Self {
+            entry,
+            record,
+            rollout,
+            verdict,
+            serving,
+            desired,
+            goal,
+            held,
+            ready,
+            placed,
+            lost,
+            retrying,
+            down,
+            unproven,
+        }
     }
 
     /// Returns the reason if the wanted revision neither serves nor comes.

@@ -3,7 +3,7 @@
 use berth_spec::{ByteSize, DeploymentName, Placed, Residency, RevisionId, Time, WorkerId, routes::Readiness};
 
 use super::{Rank, TrackedDeployment, Verdict, World};
-use crate::{Planned, Record, Replica, claim, planned::Note};
+use crate::{Planned, Record, Replica, planned::Note, proof::Settings};
 
 /// Deployments that are not ready and are named in the readiness: enough to start looking, and one line.
 const MISSING_NAMED: usize = 5;
@@ -98,17 +98,18 @@ impl World {
         for replica in before.iter().flat_map(|record| &record.replicas) {
             self.unassign(&replica.worker, &replica.revision);
         }
-        let serving = claim::serving(&deployment);
+        let settings = record.as_ref().map(|record| Settings::of(self, &deployment, record));
         for replica in record.iter().flat_map(|record| &record.replicas) {
             let Some(revision) = record.as_ref().and_then(|record| record.revisions.get(&replica.revision)) else {
                 continue;
             };
+            let Some(settings) = &settings else { continue };
             let placed = Placed {
                 revision: revision.clone(),
                 claim: replica.claim,
                 gpu: deployment.spec.gpu.clone(),
                 urgent: false,
-                serving: std::sync::Arc::clone(&serving),
+                serving: settings.for_replica(&replica.revision, None),
             };
             let sent = record.as_ref().map_or(self.generation, |record| record.generation);
             self.assign(&replica.worker, placed);

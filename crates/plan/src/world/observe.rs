@@ -261,6 +261,7 @@ mod tests {
             devices: Vec::new(),
             phases: Phases::default(),
             note: None,
+            unvalidated: None,
             deaths,
         }
     }

@@ -1,12 +1,17 @@
 //! A new revision replaces an old one.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_plan::{
     Planned, Policy, Rollout,
-    fixture::{Fixture, deployment, gib, name, world},
+    fixture::{Fixture, deployment, digest_of, gib, name, ready, world},
 };
-use berth_spec::{Cordon, FailureCategory, Replicas, RevisionId, deployment::WhenFull, routes::OnMiss, status::Phase};
+use berth_spec::{
+    Cordon, FailureCategory, Replicas, Residency, RevisionId,
+    deployment::{Warmup, WhenFull},
+    routes::OnMiss,
+    status::Phase,
+};
 
 #[test]
 fn surge_switch_drain() {
@@ -338,4 +343,42 @@ fn a_stored_rollout_that_does_not_say_how_many_copies_it_began_with_goes_on() {
     let stored = format!(r#"{{"state":"surging","from":"{from}","to":"{to}","since":7}}"#);
     let rollout: Rollout = serde_json::from_str(&stored).expect("a rollout");
     assert!(matches!(rollout, Rollout::Surging { copies: u32::MAX, .. }), "{rollout:?}");
+}
+
+#[test]
+fn an_update_has_to_answer_what_its_predecessor_answers() {
+    let warmup = |planned: &Planned| {
+        let change = planned.assignments.values().next().expect("an assignment");
+        change.set[0].serving.warmup.clone()
+    };
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    assert_eq!(warmup(&w.plan()), Warmup::Generated, "the first one need not");
+    w.load_all();
+    w.settle();
+    w.update("iris", "2");
+    assert_eq!(warmup(&w.plan()), Warmup::Required);
+    w.load_all();
+    let planned = w.plan();
+    let change = planned.assignments.values().next().expect("an assignment");
+    assert_eq!((change.set.len(), change.unset.len()), (0, 1), "that its trial is over is no news");
+}
+
+#[test]
+fn what_proved_nothing_itself_asks_its_successor_for_no_proof() {
+    let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
+    w.settle();
+    let revision = w.revision("iris");
+    let mut replica = ready(gib(1), digest_of(&revision), w.now);
+    if let Residency::Ready(ready) = &mut replica {
+        Arc::make_mut(ready).unvalidated = Some("the generated request was refused".to_owned());
+    }
+    w.report("a", false, vec![(revision, Some(replica))]);
+    w.advance();
+    let status = w.status("iris");
+    let condition = status.conditions.iter().find(|condition| condition.kind == "Validated").expect("it says so");
+    assert_eq!((status.phase, condition.reason.as_str()), (Phase::Available, "Inconclusive"));
+    w.update("iris", "2");
+    let planned = w.plan();
+    let change = planned.assignments.values().next().expect("an assignment");
+    assert_eq!(change.set[0].serving.warmup, Warmup::Generated);
 }

@@ -317,8 +317,11 @@ pub enum RawWarmup {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WarmupWord {
-    /// One inference on zeros, shaped by the signature with variable dimensions set to 1.
+    /// One inference on zeros, shaped by the signature with variable dimensions set to 1. A model that refuses it serves all
+    /// the same, with the condition `Validated: False`; an update of a model that answers it must answer it too.
     Generated,
+    /// As `generated`, and a model that refuses it does not serve.
+    Required,
     /// Ready as soon as it is loaded.
     Off,
 }

@@ -65,7 +65,13 @@ pub(super) fn resolve(document: &RawDeployment, base: Option<&str>) -> Result<Sp
         warmup: match warmup(&raw.warmup, &mut problems) {
             // How many numbers a row of it has is known to nobody.
             Warmup::Generated if raw.model.environment.is_some() => Warmup::Off,
-            warmup => warmup,
+            warmup => {
+                if warmup == Warmup::Required && raw.model.environment.is_some() {
+                    let message = "no request can be generated: nobody knows how many numbers a row has";
+                    problems.push(("spec.warmup", Problem::new(message, "give a request: warmup: {inputs: [...]}")));
+                }
+                warmup
+            }
         },
         timeout: raw.timeout.0,
         concurrency: Concurrency { max: raw.concurrency.max.map(Whole::get), queue: raw.concurrency.queue.get() },
@@ -275,6 +281,7 @@ fn selector(raw: &RawSelector, problems: &mut Problems) -> Selector {
 fn warmup(raw: &RawWarmup, problems: &mut Problems) -> Warmup {
     match raw {
         RawWarmup::Word(WarmupWord::Generated) => Warmup::Generated,
+        RawWarmup::Word(WarmupWord::Required) => Warmup::Required,
         RawWarmup::Word(WarmupWord::Off) => Warmup::Off,
         RawWarmup::Given(request) => {
             check_names("spec.warmup.inputs", request.inputs.iter().map(|tensor| tensor.name.as_str()), problems);

@@ -133,6 +133,7 @@ fn placed_of(placed: v1::Placed) -> Option<Placed> {
 fn serving_to(serving: &Serving, id: &RevisionId) -> v1::Serving {
     let (warmup, warmup_request) = match &serving.warmup {
         Warmup::Generated => (v1::Warmup::Generated, String::new()),
+        Warmup::Required => (v1::Warmup::Required, String::new()),
         Warmup::Given(request) => (v1::Warmup::Given, request.to_string()),
         Warmup::Off => (v1::Warmup::Off, String::new()),
     };
@@ -152,6 +153,7 @@ fn serving_of(serving: v1::Serving, id: &RevisionId) -> Option<Serving> {
     let warmup = match v1::Warmup::try_from(serving.warmup) {
         Ok(v1::Warmup::Given) => Warmup::Given(serving.warmup_request.into()),
         Ok(v1::Warmup::Off) => Warmup::Off,
+        Ok(v1::Warmup::Required) => Warmup::Required,
         // An unknown way to prove itself: the one that needs nothing.
         Ok(v1::Warmup::Generated) | Err(_) => Warmup::Generated,
     };

@@ -255,6 +255,7 @@ fn ready_to(ready: &Ready) -> v1::Ready {
         load_ms: ready.phases.load_ms,
         validate_ms: ready.phases.validate_ms,
         note: ready.note.clone(),
+        unvalidated: ready.unvalidated.clone(),
         deaths: ready.deaths.as_deref().map(deaths_to),
         devices: ready.devices.iter().map(ToString::to_string).collect(),
     }
@@ -295,6 +296,7 @@ fn ready_of(ready: v1::Ready) -> Ready {
             validate_ms: ready.validate_ms,
         },
         note: ready.note,
+        unvalidated: ready.unvalidated,
         deaths: ready.deaths.map(|deaths| Arc::new(deaths_of(deaths))),
     }
 }

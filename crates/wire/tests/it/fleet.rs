@@ -134,6 +134,7 @@ fn a_change_costs_a_few_hundred_bytes() {
         devices: Vec::new(),
         phases: Phases { queued_ms: 1.0, fetch_ms: 800.0, load_ms: 300.0, validate_ms: 20.0 },
         note: None,
+        unvalidated: None,
         deaths: None,
     };
     let report = |residency| InventoryChange {

@@ -12,7 +12,7 @@ use crate::{
     breaker::Dependency,
     fault::Fault,
     prepare::{BlockedDependencies, Miss},
-    replica::Facts,
+    replica::{Facts, Validated},
     runtime::Health,
 };
 
@@ -78,8 +78,8 @@ pub enum Event {
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
-        /// The memory after it, where that is measured; or why it did not pass.
-        result: Result<Option<ByteSize>, Fault>,
+        /// What it showed, or why it did not pass.
+        result: Result<Validated, Fault>,
     },
     /// The health of the model of a ready replica.
     Health {

@@ -22,8 +22,8 @@ use crate::{
     agent::Event,
     fault::Fault,
     prepare::PreparedModel,
-    replica::Facts,
-    runtime::{Health, LoadRequest, Loaded},
+    replica::{Facts, Validated},
+    runtime::{Health, LoadRequest, Loaded, Validation},
 };
 
 /// The time limit of a validation inference: a large model's first run, which allocates, passes on a busy machine.
@@ -108,7 +108,7 @@ impl EffectRunner {
                 Some(model) => {
                     let memory = ByteSize(model.statistics().memory);
                     let signature = model.known_signature();
-                    let facts = Facts { memory, measured: true, signature, note: None };
+                    let facts = Facts { memory, measured: true, signature, note: None, unvalidated: None };
                     (Retained::Model(id.clone(), model), Ok(facts))
                 }
                 None => (Retained::Nothing, Err(Fault::internal("the model to share is gone"))),
@@ -137,8 +137,13 @@ impl EffectRunner {
                         interruptible: false,
                         too_long: validation_too_long(),
                     };
-                    let run =
-                        move || model.validate(&serving.warmup).map_err(Fault::from).map(|()| model.health().memory);
+                    let run = move || {
+                        let unvalidated = match model.validate(&serving.warmup)? {
+                            Validation::Passed => None,
+                            Validation::Inconclusive(why) => Some(why),
+                        };
+                        Ok(Validated { memory: model.health().memory, unvalidated })
+                    };
                     load_threads.run(job, run).await
                 }
                 None => Err(Fault::internal("the model to validate is gone")),
@@ -202,7 +207,7 @@ impl EffectRunner {
 
 fn facts(loaded: &Loaded) -> Facts {
     let signature = loaded.model.known_signature();
-    Facts { memory: loaded.memory, measured: loaded.measured, signature, note: loaded.note.clone() }
+    Facts { memory: loaded.memory, measured: loaded.measured, signature, note: loaded.note.clone(), unvalidated: None }
 }
 
 /// A card's request, with its code and environment; any other as it is.

@@ -11,7 +11,7 @@ use super::effects::EffectRunner;
 use crate::{
     agent::{Agent, Event},
     artifacts::Artifact,
-    replica::State,
+    replica::{State, Validated},
 };
 
 impl EffectRunner {
@@ -150,6 +150,12 @@ impl EffectRunner {
                 );
             }
             Event::Validated { revision: id, result, .. } => match result {
+                Ok(Validated { unvalidated: Some(why), .. }) => tracing::warn!(
+                    event = "model_validation_inconclusive",
+                    deployment_id = %id.deployment(),
+                    correlation_id = self.commands.of(id),
+                    why,
+                ),
                 Ok(_) => tracing::info!(
                     event = "model_validation_success",
                     deployment_id = %id.deployment(),

@@ -45,6 +45,7 @@ mod tests {
             devices: Vec::new(),
             phases: Phases::default(),
             note: None,
+            unvalidated: None,
             deaths: None,
         });
         let after = |memory, deaths: Option<&Arc<Deaths>>| {

@@ -10,6 +10,15 @@ use crate::{
     runtime::Health,
 };
 
+/// Facts of a model after its validation inference.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Validated {
+    /// Its memory, where that is measured: the first run allocates.
+    pub memory: Option<ByteSize>,
+    /// Why the inference proves nothing, if so.
+    pub unvalidated: Option<String>,
+}
+
 /// An input of a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
@@ -36,8 +45,8 @@ pub enum Input {
     Refuse(Fault),
     /// The runtime has loaded it.
     Loaded(Facts),
-    /// The validation inference has passed; the memory after it, where that is measured.
-    Validated(Option<ByteSize>),
+    /// The validation inference keeps it from nothing.
+    Validated(Validated),
     /// The health of its model.
     Health(Health),
     /// The runtime has lost its model, for this reason.

@@ -18,7 +18,7 @@ use berth_spec::{
 use futures::{FutureExt, future::BoxFuture};
 use tokio::sync::watch;
 
-use super::{Health, LoadError, LoadRequest, Loaded, LoadedModel, Runtime};
+use super::{Health, LoadError, LoadRequest, Loaded, LoadedModel, Runtime, Validation};
 
 /// The behaviour of loads of one URI.
 #[derive(Debug, Clone)]
@@ -188,8 +188,8 @@ impl Model for FakeModel {
 }
 
 impl LoadedModel for FakeModel {
-    fn validate(&self, _: &Warmup) -> Result<(), LoadError> {
-        self.validate.clone().map_or(Ok(()), Err)
+    fn validate(&self, _: &Warmup) -> Result<Validation, LoadError> {
+        self.validate.clone().map_or(Ok(Validation::Passed), Err)
     }
 
     fn health(&self) -> Health {

@@ -19,7 +19,7 @@ use berth_worker::{
     artifacts::{Artifact, Source},
     order::{Limits, PARALLEL_PREPARATIONS},
     prepare::Miss,
-    replica::{Facts, Retries},
+    replica::{Facts, Retries, Validated},
 };
 
 const LIMITS: Limits = Limits { memory: ByteSize(100), models: None, parallel_loads: 2, parallel_fetches: 4 };
@@ -72,7 +72,7 @@ fn artifact(byte: u8) -> Artifact {
 }
 
 fn facts(memory: u64) -> Facts {
-    Facts { memory: ByteSize(memory), measured: true, signature: None, note: None }
+    Facts { memory: ByteSize(memory), measured: true, signature: None, note: None, unvalidated: None }
 }
 
 /// An agent, and a stage to play it on.
@@ -136,6 +136,7 @@ impl Stage {
 
     fn validated(&mut self, name: &str, result: Result<Option<ByteSize>, Fault>) -> String {
         let ticket = self.ticket(name);
+        let result = result.map(|memory| Validated { memory, unvalidated: None });
         self.on(Event::Validated { revision: id(name), ticket, result })
     }
 

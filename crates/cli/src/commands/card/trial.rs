@@ -20,7 +20,7 @@ use berth_mesh::local::LocalReplicas;
 use berth_spec::{
     AssignmentChange, ByteSize, Deployment, Failure as LoadFailure, FromController, Generation, InventoryChange,
     ModelCard, Origin, PinnedCard, Placed, Residency, Revision, Serving, Time, WorkerId, WorkerLimits,
-    deployment::Labels,
+    deployment::{Labels, Warmup},
     manifest::{self, ParseContext},
 };
 use berth_worker::WorkerLink;
@@ -147,6 +147,14 @@ fn collect(folder: &Path, prefix: &str, edits: &mut Vec<Edit>, bytes: &mut u64) 
     Ok(())
 }
 
+/// The warm-up of a check: a request that is made up has to be answered, so that a broken card is found here.
+fn proof(warmup: &Warmup) -> Warmup {
+    match warmup {
+        Warmup::Generated => Warmup::Required,
+        other => other.clone(),
+    }
+}
+
 async fn load(args: &TrialArgs, pinned: PinnedCard, request: Option<Vec<u8>>) -> Result<(), Failure> {
     let deployment = declare(&pinned)?;
     let revision = Arc::new(Revision::of(&deployment));
@@ -163,7 +171,7 @@ async fn load(args: &TrialArgs, pinned: PinnedCard, request: Option<Vec<u8>>) ->
     let claim = deployment.spec.memory.unwrap_or(MEMORY);
     let serving = Arc::new(Serving {
         deployment: deployment.name.clone(),
-        warmup: deployment.spec.warmup.clone(),
+        warmup: proof(&deployment.spec.warmup),
         concurrency: deployment.spec.concurrency,
         batching: deployment.spec.batching,
         drain_timeout: Duration::ZERO,

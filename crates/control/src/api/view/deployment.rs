@@ -208,7 +208,9 @@ impl ResidencyText {
             }
             Some(Residency::Ready(ready)) => {
                 let deaths = ready.deaths.as_deref().map(died);
-                said.message = ready.note.iter().chain(&deaths).map(String::as_str).collect::<Vec<_>>().join("; ");
+                let unvalidated = ready.unvalidated.as_ref().map(|why| format!("not validated: {why}"));
+                let told = ready.note.iter().chain(&unvalidated).chain(&deaths);
+                said.message = told.map(String::as_str).collect::<Vec<_>>().join("; ");
                 said.memory = Some(ready.memory.0);
                 said.measured = ready.measured;
             }
@@ -267,6 +269,7 @@ mod tests {
             devices: Vec::new(),
             phases: Phases::default(),
             note: Some("batching is off".to_owned()),
+            unvalidated: None,
             deaths: Some(Arc::new(deaths.clone())),
         };
         let down = Deaths { again_at: Some(Time(1_500_000_000)), ..deaths };

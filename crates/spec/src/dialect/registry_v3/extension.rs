@@ -8,8 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::convert::DRAIN;
 use crate::manifest::raw::{
     RawBatching, RawConcurrency, RawLimits, RawPlacement, RawRegion, RawReplicas, RawRollout, RawScaling, RawSpec,
-    RawWarmup, RawWhenFull, ReplicaRange, Span, Whole,
+    RawWarmup, RawWhenFull, ReplicaRange, Span, WarmupWord, Whole,
 };
+
+/// The warm-up where a registry says nothing: what operations deploy serves once it has proved itself.
+const WARMUP: RawWarmup = RawWarmup::Word(WarmupWord::Required);
 
 /// Settings of Berth's own, named and written as in its manifests. What is left out has the default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,7 +39,7 @@ pub struct Extension {
     /// Replacement of one version by the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutExtension>,
-    /// Validation inference of a new replica.
+    /// Validation inference of a new replica. Not given: `required`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup: Option<RawWarmup>,
     /// The longest a request may take.
@@ -97,7 +100,7 @@ impl Extension {
         set(&mut spec.pinned, &self.pinned);
         set(&mut spec.scaling, &self.scaling);
         set(&mut spec.placement, &self.placement);
-        set(&mut spec.warmup, &self.warmup);
+        spec.warmup = self.warmup.clone().unwrap_or(WARMUP);
         set(&mut spec.timeout, &self.timeout);
         set(&mut spec.idempotent, &self.idempotent);
         set(&mut spec.concurrency, &self.concurrency);
@@ -126,7 +129,7 @@ impl Extension {
             scaling: other(&spec.scaling, &plain.scaling),
             placement: other(&spec.placement, &plain.placement),
             rollout: other(&rollout, &RolloutExtension::default()),
-            warmup: other(&spec.warmup, &plain.warmup),
+            warmup: other(&spec.warmup, &WARMUP),
             timeout: other(&spec.timeout, &plain.timeout),
             idempotent: other(&spec.idempotent, &plain.idempotent),
             concurrency: other(&spec.concurrency, &plain.concurrency),

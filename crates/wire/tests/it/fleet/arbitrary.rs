@@ -78,6 +78,7 @@ fn concurrency() -> impl Strategy<Value = Concurrency> {
 fn serving(of: DeploymentName) -> impl Strategy<Value = Serving> {
     let warmup = prop_oneof![
         Just(Warmup::Generated),
+        Just(Warmup::Required),
         Just(Warmup::Off),
         text().prop_map(|request| Warmup::Given(request.into()))
     ];
@@ -201,9 +202,9 @@ fn residency() -> impl Strategy<Value = Residency> {
     let deaths = (any::<u32>(), any::<u32>(), time(), text(), option::of(time()))
         .prop_map(|(count, in_a_row, at, how, again_at)| Arc::new(Deaths { count, in_a_row, at, how, again_at }));
     let devices = vec(text().prop_map(Into::into), 0..3);
-    let words = (option::of(text()), option::of(deaths), devices);
+    let words = (option::of(text()), option::of(text()), option::of(deaths), devices);
     let ready = (time(), bytes(), any::<bool>(), digest(), option::of(signature()), phases, words).prop_map(
-        |(since, memory, measured, digest, signature, phases, (note, deaths, devices))| {
+        |(since, memory, measured, digest, signature, phases, (note, unvalidated, deaths, devices))| {
             let signature = signature.map(Arc::new);
             Residency::Ready(Arc::new(Ready {
                 since,
@@ -213,6 +214,7 @@ fn residency() -> impl Strategy<Value = Residency> {
                 signature,
                 phases,
                 note,
+                unvalidated,
                 deaths,
                 devices,
             }))

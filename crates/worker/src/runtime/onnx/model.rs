@@ -15,13 +15,13 @@ use futures::{FutureExt, future::BoxFuture};
 use tokio::sync::watch;
 
 use crate::runtime::{
-    Health, LoadError, LoadedModel,
+    Health, LoadError, LoadedModel, Validation,
     batch::{Batcher, Engine, Limits, Pool, Stop, View, pool::Line, queue::Work},
     input::Checker,
     metrics::ModelMetrics,
     named::NamedDimensions,
     process::supervise::Supervisor,
-    sample,
+    refused, sample,
 };
 
 /// The requests in one replica at once where the deployment does not say: with 64 clients, four times what batching
@@ -107,7 +107,7 @@ impl OnnxModel {
         };
         match warmup {
             Warmup::Off => Ok(None),
-            Warmup::Generated => {
+            Warmup::Generated | Warmup::Required => {
                 let inputs = sample::zeros(self.checker.signature());
                 work(inputs.ok_or("its inputs are too large to be generated: give a request in warmup")?).map(Some)
             }
@@ -127,6 +127,13 @@ fn limits(serving: &Serving, footprint: Footprint) -> Limits {
         max_delay: if footprint.batchable { serving.batching.max_delay } else { Duration::ZERO },
         lanes: footprint.lanes,
     }
+}
+
+/// Tells an engine without memory or device, which fails on any request, from a model that refuses this one. The engine
+/// reports both in one way; these are the words of its allocators and providers.
+fn is_of_the_machine(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    ["alloc", "memory", "cuda", "cublas", "cudnn"].iter().any(|word| message.contains(word))
 }
 
 impl Model for OnnxModel {
@@ -154,21 +161,29 @@ impl Model for OnnxModel {
 }
 
 impl LoadedModel for OnnxModel {
-    fn validate(&self, warmup: &Warmup) -> Result<(), LoadError> {
-        let failed = |message: String| {
-            LoadError::new(FailureCategory::Validation, format!("the validation inference failed: {message}"))
+    fn validate(&self, warmup: &Warmup) -> Result<Validation, LoadError> {
+        let work = match self.warmup(warmup) {
+            Ok(Some(work)) => work,
+            Ok(None) => return Ok(Validation::Passed),
+            Err(message) => return refused(warmup, message),
         };
-        let Some(work) = self.warmup(warmup).map_err(failed)? else { return Ok(()) };
         let views: Vec<View<'_>> = work.inputs.iter().map(View::of).collect();
         let start = Instant::now();
         let stop = Stop::at(start + VALIDATED_WITHIN);
-        self.batcher.engine().run(&views, &work.outputs, &stop).map_err(|error| failed(error.to_string()))?;
+        match self.batcher.engine().run(&views, &work.outputs, &stop) {
+            Ok(_) => {}
+            Err(InferError::Model(message)) if !is_of_the_machine(&message) => return refused(warmup, message),
+            Err(error) => {
+                let message = format!("the validation inference failed: {error}");
+                return Err(LoadError::new(FailureCategory::Validation, message));
+            }
+        }
         self.batcher.tally().seed(work.counted_rows().into(), start.elapsed());
         if let Some(remote) = &self.remote {
             // The first run allocates.
             remote.supervisor.shared.measure();
         }
-        Ok(())
+        Ok(Validation::Passed)
     }
 
     fn end(&self) {

@@ -19,6 +19,11 @@ const MAX_PARTS: usize = 4 << 20;
 /// A text where nothing is said about it.
 const TEXT: &str = "example";
 
+/// Tests for a request that the schema's author wrote as a whole.
+pub(super) fn is_given(schema: &Schema) -> bool {
+    schema.json().as_object().is_some_and(|object| given(object, 0).is_some())
+}
+
 /// Makes a request that fits.
 pub(super) fn request(schema: &Schema) -> Result<Value, String> {
     let mut maker = Maker { root: schema.json(), left: MAX_PARTS };

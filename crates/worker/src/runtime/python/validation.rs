@@ -12,13 +12,14 @@ use super::{
     sample,
 };
 use crate::runtime::{
-    Health, LoadError, LoadedModel,
+    Health, LoadError, LoadedModel, Validation,
     process::{
         document::Document,
         failure,
         queue::{Entry, Outcome},
         wait::wait,
     },
+    refused,
 };
 
 /// The time limit of the validation inference: below the worker's own of 60 s, so that the failure says in words what
@@ -26,14 +27,21 @@ use crate::runtime::{
 const VALIDATION: Duration = Duration::from_secs(55);
 
 impl LoadedModel for PythonModel {
-    fn validate(&self, warmup: &Warmup) -> Result<(), LoadError> {
+    fn validate(&self, warmup: &Warmup) -> Result<Validation, LoadError> {
         let failed = |message: String| {
             LoadError::new(FailureCategory::Validation, format!("the validation inference failed: {message}"))
         };
-        let documents = self.rehearsal(warmup).map_err(failed)?;
-        if documents.is_empty() {
-            return Ok(());
-        }
+        let schema = &self.interface.input;
+        let warmup = match warmup {
+            // The author's own request: the card says that it is answered.
+            Warmup::Generated if sample::is_given(schema) => &Warmup::Required,
+            warmup => warmup,
+        };
+        let documents = match self.rehearsal(warmup) {
+            Ok(documents) if documents.is_empty() => return Ok(Validation::Passed),
+            Ok(documents) => documents,
+            Err(message) => return refused(warmup, message),
+        };
         let deadline = Instant::now() + VALIDATION;
         let outcomes = self.outcomes(documents, deadline).map_err(|error| failed(error.to_string()))?;
         for outcome in outcomes {
@@ -42,7 +50,9 @@ impl LoadedModel for PythonModel {
                     let message = format!("out of memory during the validation inference: {}", failure::told(&raised));
                     return Err(LoadError::new(FailureCategory::Memory, message).with_trace(&raised.trace));
                 }
-                Outcome::Raised(raised) => return Err(failed(failure::told(&raised)).with_trace(&raised.trace)),
+                Outcome::Raised(raised) => {
+                    return refused(warmup, failure::told(&raised)).map_err(|error| error.with_trace(&raised.trace));
+                }
                 Outcome::Lost(why) => {
                     let shared = &self.supervisor.shared;
                     return Err(match shared.ended() {
@@ -55,7 +65,7 @@ impl LoadedModel for PythonModel {
         }
         // The first run allocates.
         self.supervisor.shared.measure();
-        Ok(())
+        Ok(Validation::Passed)
     }
 
     fn end(&self) {
@@ -80,7 +90,7 @@ impl PythonModel {
     fn rehearsal(&self, warmup: &Warmup) -> Result<Vec<Document>, String> {
         let given = match warmup {
             Warmup::Off => return Ok(Vec::new()),
-            Warmup::Generated => Bytes::from(sample::request(&self.interface.input)?.to_string()),
+            Warmup::Generated | Warmup::Required => Bytes::from(sample::request(&self.interface.input)?.to_string()),
             Warmup::Given(json) => Bytes::copy_from_slice(json.as_bytes()),
         };
         let as_document = match self.interface.document(given.clone()) {

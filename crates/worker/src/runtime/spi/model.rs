@@ -41,7 +41,7 @@ use super::{
     lost, tensors, unavailable,
 };
 use crate::runtime::{
-    Health, LoadError, LoadedModel,
+    Health, LoadError, LoadedModel, Validation,
     batch::tally::{Run, Tally},
     metrics::ModelMetrics,
 };
@@ -367,15 +367,15 @@ impl LoadedModel for SpiModel {
         self.declared.then(|| Arc::clone(&self.signature))
     }
 
-    fn validate(&self, warmup: &Warmup) -> Result<(), LoadError> {
+    fn validate(&self, warmup: &Warmup) -> Result<Validation, LoadError> {
         // Runtimes say by themselves that a model is loaded, and most serve other interfaces: only what somebody gave runs.
-        let Warmup::Given(text) = warmup else { return Ok(()) };
+        let Warmup::Given(text) = warmup else { return Ok(Validation::Passed) };
         let body = Bytes::copy_from_slice(text.as_bytes());
         let decoded = oip::decode(&body, oip::Layout::Json, &self.signature);
         let request = decoded.map_err(|error| LoadError::new(FailureCategory::Validation, error.to_string()))?.request;
         let deadline = Instant::now() + Duration::from_secs(60);
         let ran = self.process.handle().block_on(tensors::infer(self, request, deadline));
-        ran.map(drop).map_err(|error| LoadError::new(FailureCategory::Validation, error.to_string()))
+        ran.map(|_| Validation::Passed).map_err(|error| LoadError::new(FailureCategory::Validation, error.to_string()))
     }
 
     /// Unloads it, and waits until that is done or failed once, unless memory is kept for it meanwhile. Its requests end as the runtime has it.

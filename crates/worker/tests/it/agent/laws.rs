@@ -174,7 +174,7 @@ impl Model {
                 self.on(Event::Loaded { revision, ticket, result });
             }
             Work::Validate(revision, ticket) => {
-                let result = fault.map_or(Ok(None), Err);
+                let result = fault.map_or_else(|| Ok(Validated::default()), Err);
                 self.on(Event::Validated { revision, ticket, result });
             }
             Work::Drain(revision) => self.on(Event::Drained { revision }),

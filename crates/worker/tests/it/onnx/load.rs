@@ -33,7 +33,7 @@ fn a_model_knows_its_signature_and_its_memory() {
     assert_eq!(signature.outputs, [spec("label", Datatype::Int64, &[-1]), spec("p", Datatype::Fp32, &[-1, 3])]);
     assert!(loaded.memory >= ByteSize(64 << 10) && loaded.memory < ByteSize::mib(64), "{}", loaded.memory);
     assert_eq!((loaded.note, loaded.model.batching().max_rows), (None, 32));
-    assert_eq!(loaded.model.validate(&Warmup::Generated), Ok(()));
+    assert_eq!(loaded.model.validate(&Warmup::Generated), Ok(Validation::Passed));
 }
 
 #[test]
@@ -109,14 +109,24 @@ fn serving_changes_without_a_load() {
 fn a_validation_that_fails_says_why() {
     let Some(engine) = engine() else { return };
     let loaded = load(engine, "lookup").expect("it loads");
-    assert_eq!(loaded.model.validate(&Warmup::Off), Ok(()));
+    assert_eq!(loaded.model.validate(&Warmup::Off), Ok(Validation::Passed));
     let given = |index: i64| {
         let json = format!(r#"{{"inputs":[{{"name":"i","shape":[1],"datatype":"INT64","data":[{index}]}}]}}"#);
         loaded.model.validate(&Warmup::Given(json.into_boxed_str()))
     };
-    assert_eq!(given(2), Ok(()));
+    assert_eq!(given(2), Ok(Validation::Passed));
     let error = given(9).expect_err("there are three rows");
     assert!(error.category == FailureCategory::Validation && error.message.contains("out of data bounds"), "{error}");
     let json = Warmup::Given("{}".into());
     assert_eq!(loaded.model.validate(&json).expect_err("no inputs").category, FailureCategory::Validation);
+}
+
+#[test]
+fn a_made_up_request_that_is_refused_keeps_a_model_from_nothing_unless_proof_is_required() {
+    let Some(engine) = engine() else { return };
+    let loaded = load(engine, "numbers").expect("it loads");
+    let validation = loaded.model.validate(&Warmup::Generated).expect("an empty text is no number: it may serve");
+    assert!(matches!(&validation, Validation::Inconclusive(why) if why.contains("spec.warmup")), "{validation:?}");
+    let error = loaded.model.validate(&Warmup::Required).expect_err("no proof");
+    assert!(error.category == FailureCategory::Validation && error.message.contains("spec.warmup"), "{error}");
 }

@@ -276,3 +276,25 @@ fn code_that_cannot_be_imported_says_why() {
     let error = Card::new(DOUBLES).with("/interface/output_schema", schema).fails();
     assert!(error.message.contains("interface.output_schema is no JSON schema"), "{error}");
 }
+
+#[test]
+fn a_request_that_is_made_of_the_schema_alone_proves_little() {
+    let picky = "
+def load(path): return {'red': 1}
+def pre(request): return request['x']
+def predict(model, name): return model[name]
+def post(output): return {'y': output}
+";
+    let text = json!({"type": "object", "required": ["x"], "properties": {"x": {"type": "string"}}});
+    let card = Card::new(picky).with("/interface/input_schema", text.clone());
+    let validated = |card: Card, warmup: Warmup| card.load().expect("it loads").model.validate(&warmup);
+    let validation = validated(card, Warmup::Generated).expect("it may serve");
+    assert!(matches!(&validation, Validation::Inconclusive(why) if why.contains("KeyError")), "{validation:?}");
+
+    // The author's own.
+    let mut example = text;
+    example["examples"] = json!([{"x": "blue"}]);
+    let card = Card::new(picky).with("/interface/input_schema", example);
+    let error = validated(card, Warmup::Generated).expect_err("the card says that it is answered");
+    assert_eq!(error.category, FailureCategory::Validation);
+}

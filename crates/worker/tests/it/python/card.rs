@@ -95,7 +95,7 @@ impl Card {
         Self {
             json,
             python: python(),
-            warmup: Warmup::Generated,
+            warmup: Warmup::Required,
             concurrency: None,
             artifact: b"weights".to_vec(),
             artifact_name: "model.bin",

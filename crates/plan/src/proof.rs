@@ -1,0 +1,59 @@
+//! Proof that a revision works: its validation inference.
+//!
+//! A request that is made of a signature alone shows little when it is refused: a model that turns text into numbers is
+//! right to refuse `""`. So it keeps nobody from a first revision. It does show something when the revision that serves
+//! answers it and its successor does not; that successor is not let in.
+
+use std::sync::Arc;
+
+use berth_spec::{Deployment, Placed, Residency, RevisionId, Serving, deployment::Warmup};
+
+use crate::{Record, World};
+
+/// Why the validation inference of the revision that serves proves nothing, if so.
+pub(crate) fn lacking<'a>(world: &'a World, record: &Record) -> Option<&'a str> {
+    let serving = record.rollout.serving()?;
+    record.replicas.iter().filter(|replica| replica.revision == *serving).find_map(|replica| {
+        match world.workers.get(&replica.worker)?.inventory.get(serving)? {
+            Residency::Ready(ready) => ready.unvalidated.as_deref(),
+            _ => None,
+        }
+    })
+}
+
+/// Serving settings of a deployment's replicas.
+pub(crate) struct Settings {
+    /// Of most.
+    plain: Arc<Serving>,
+    /// Those of a revision that has to answer what its predecessor answers; `None`: there is no such.
+    on_trial: Option<Arc<Serving>>,
+    /// The revision that is to replace the one that serves.
+    challenger: Option<RevisionId>,
+}
+
+impl Settings {
+    /// Those of a deployment with this record.
+    pub(crate) fn of(world: &World, deployment: &Deployment, record: &Record) -> Self {
+        let asked = &deployment.spec.warmup;
+        let plain = Arc::new(Serving {
+            deployment: deployment.name.clone(),
+            warmup: asked.clone(),
+            concurrency: deployment.spec.concurrency,
+            batching: deployment.spec.batching,
+            drain_timeout: deployment.spec.rollout.drain_timeout,
+        });
+        let on_trial = (*asked == Warmup::Generated && lacking(world, record).is_none())
+            .then(|| Arc::new(Serving { warmup: Warmup::Required, ..Serving::clone(&plain) }));
+        Self { plain, on_trial, challenger: record.rollout.challenger().cloned() }
+    }
+
+    /// Those of one revision; shared with what was assigned before where they are equal.
+    pub(crate) fn for_replica(&self, revision: &RevisionId, before: Option<&Placed>) -> Arc<Serving> {
+        let before = before.map(|before| &before.serving);
+        let is = |serving: &Arc<Serving>| before.is_some_and(|before| **before == **serving);
+        // That a trial is over is no news for the worker.
+        let on_trial = self.on_trial.as_ref().filter(|on_trial| self.challenger.as_ref() == Some(revision) || is(on_trial));
+        let serving = on_trial.unwrap_or(&self.plain);
+        Arc::clone(before.filter(|before| ***before == **serving).unwrap_or(serving))
+    }
+}
