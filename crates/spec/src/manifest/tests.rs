@@ -445,7 +445,7 @@ mod properties {
             ),
             field("selector", vec![json!({"matchLabels": {"a": "yes", "b": "1"}, "preferred": {"c": "~"}})]),
             field("rollout", vec![json!({"strategy": "blue-green", "deadline": "1h30m"}), json!({"whenFull": "wait"})]),
-            field("warmup", vec![json!("off"), json!("generated")]),
+            field("warmup", vec![json!("off"), json!("generated"), json!("required")]),
             field("timeout", vec![json!("500ms"), json!("2d")]),
             field("concurrency", vec![json!({"max": 1}), json!({"queue": 0})]),
             field("batching", vec![json!({"maxRows": 1, "maxDelay": "0"})]),

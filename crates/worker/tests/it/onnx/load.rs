@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_spec::{ByteSize, Datatype, FailureCategory, Revision, Serving, Signature, TensorSpec, deployment::Warmup};
 use berth_worker::{
     artifacts::Source,
-    runtime::{LoadError, LoadRequest, Loaded, Runtime},
+    runtime::{LoadError, LoadRequest, Loaded, Runtime, Validation},
 };
 
 use super::{engine, load, request};

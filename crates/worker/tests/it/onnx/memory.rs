@@ -4,7 +4,10 @@
 use std::{process::Command, sync::Arc};
 
 use berth_spec::{Datatype, deployment::Warmup};
-use berth_worker::{artifacts::Source, runtime::Runtime};
+use berth_worker::{
+    artifacts::Source,
+    runtime::{Runtime, Validation},
+};
 use bytes::{BufMut, BytesMut};
 
 use super::{engine, request};
@@ -116,7 +119,7 @@ fn measure() {
 
     let loaded = engine.load(&request).expect("it loads");
     assert_eq!(loaded.model.signature().inputs[0].datatype, Datatype::Fp32);
-    assert_eq!(loaded.model.validate(&Warmup::Generated), Ok(()));
+    assert_eq!(loaded.model.validate(&Warmup::Generated), Ok(Validation::Passed));
     let memory = loaded.memory.0;
     assert!(loaded.measured && memory > weights * 9 / 10 && memory < weights * 5 / 2, "{}", loaded.memory);
 

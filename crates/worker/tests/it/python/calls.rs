@@ -1,6 +1,7 @@
 //! Forms that authors may write, and their meaning.
 
 use berth_spec::{FailureCategory, InferError, deployment::Warmup};
+use berth_worker::runtime::Validation;
 use serde_json::{Value, json};
 
 use super::card::{Card, DOUBLES};
@@ -280,9 +281,8 @@ fn code_that_cannot_be_imported_says_why() {
 #[test]
 fn a_request_that_is_made_of_the_schema_alone_proves_little() {
     let picky = "
-def load(path): return {'red': 1}
+def load(path): return lambda name: {'red': 1}[name]
 def pre(request): return request['x']
-def predict(model, name): return model[name]
 def post(output): return {'y': output}
 ";
     let text = json!({"type": "object", "required": ["x"], "properties": {"x": {"type": "string"}}});
