@@ -52,7 +52,8 @@ impl Settings {
         let before = before.map(|before| &before.serving);
         let is = |serving: &Arc<Serving>| before.is_some_and(|before| **before == **serving);
         // That a trial is over is no news for the worker.
-        let on_trial = self.on_trial.as_ref().filter(|on_trial| self.challenger.as_ref() == Some(revision) || is(on_trial));
+        let on_trial =
+            self.on_trial.as_ref().filter(|on_trial| self.challenger.as_ref() == Some(revision) || is(on_trial));
         let serving = on_trial.unwrap_or(&self.plain);
         Arc::clone(before.filter(|before| ***before == **serving).unwrap_or(serving))
     }

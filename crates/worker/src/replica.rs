@@ -439,18 +439,8 @@ impl Replica {
         let digest = artifact.digest;
         let phases = self.phases;
         let devices = self.devices.clone();
-        let ready = Ready {
-            since: now,
-            memory,
-            measured,
-            digest,
-            signature,
-            phases,
-            note,
-            unvalidated,
-            deaths: None,
-            devices,
-        };
+        let ready =
+            Ready { since: now, memory, measured, digest, signature, phases, note, unvalidated, deaths: None, devices };
         Next::To(State::Ready(Arc::new(ready)), Some(Action::Announce))
     }
 
