@@ -132,7 +132,7 @@ impl LoadError {
 /// The outcome of a validation inference after which a model may serve.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Validation {
-    /// It passed, or none was asked for.
+    /// Passed, or not asked for.
     #[default]
     Passed,
     /// The model refused a request that was made of its signature alone, for this reason. A good model may do that.

@@ -255,6 +255,7 @@ fn ready() -> Residency {
         devices: Vec::new(),
         phases: Phases::default(),
         note: None,
+        unvalidated: None,
         deaths: None,
     }))
 }

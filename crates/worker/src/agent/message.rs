@@ -78,7 +78,7 @@ pub enum Event {
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
-        /// What it showed, or why it did not pass.
+        /// Facts of the model after it, or the cause that it did not pass.
         result: Result<Validated, Fault>,
     },
     /// The health of the model of a ready replica.
