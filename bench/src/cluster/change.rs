@@ -183,6 +183,7 @@ fn held(change: &AssignmentChange) -> Vec<(RevisionId, Option<Residency>)> {
             devices: Vec::new(),
             phases: Phases::default(),
             note: None,
+            unvalidated: None,
             deaths: None,
         }))
     };
