@@ -54,6 +54,10 @@ impl Supervisor {
         limits: Limits,
         metrics: Arc<ModelMetrics>,
     ) -> Result<(Self, Loaded), LoadError> {
+        let unwanted = || LoadError::new(FailureCategory::Internal, "the load was given up");
+        if plan.given_up().is_cancelled() {
+            return Err(unwanted());
+        }
         let shared = Arc::new(Shared::new(plan, limits, metrics));
         let (tell, outcome) = mpsc::sync_channel(1);
         let supervised = Arc::clone(&shared);
@@ -70,9 +74,7 @@ impl Supervisor {
                 Ok(loaded) => return loaded.map(|loaded| (supervisor, loaded)),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(gone()),
                 // The supervisor sees to the rest when it is dropped.
-                Err(mpsc::RecvTimeoutError::Timeout) if given_up.is_cancelled() => {
-                    return Err(LoadError::new(FailureCategory::Internal, "the load was given up"));
-                }
+                Err(mpsc::RecvTimeoutError::Timeout) if given_up.is_cancelled() => return Err(unwanted()),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
