@@ -11,7 +11,10 @@ use std::{
 
 use berth_spec::{Datatype, InferError, Tensor, inference::Shed};
 use berth_worker::runtime::{
-    batch::{Batcher, Engine, Limits, Pool, Stop, View, queue::Work},
+    batch::{
+        Batcher, Engine, Limits, Pool, Stop, View,
+        queue::{Entry, LATE, Pushed, Queue, Work},
+    },
     metrics::Families,
 };
 use bytes::Bytes;
@@ -225,6 +228,32 @@ async fn a_dropped_leader_passes_the_lead_on() {
         follower.await.expect("it runs");
         assert_eq!(engine.runs(), [1]);
     }
+}
+
+#[test]
+fn the_next_request_leads_where_the_leader_has_lost_its_core() {
+    let now = Instant::now();
+    let push = |queue: &mut Queue, since: Duration| {
+        let entry = Entry {
+            work: work(&[[1, 2]]),
+            deadline: now + Duration::from_secs(60),
+            since: now + since,
+            caller: None,
+            reply: tokio::sync::oneshot::channel().0,
+        };
+        queue.push(entry, Duration::ZERO).expect("there is room")
+    };
+    let late = LATE + Duration::from_nanos(1);
+
+    let mut queue = Queue::new(Limits { lanes: 2, ..LIMITS });
+    assert_eq!(push(&mut queue, Duration::ZERO), Pushed::Lead(Duration::ZERO));
+    assert_eq!(push(&mut queue, LATE), Pushed::Follow, "it may still come");
+    assert_eq!(push(&mut queue, late), Pushed::Lead(Duration::ZERO));
+    assert_eq!(push(&mut queue, late + late), Pushed::Follow, "no more than lanes");
+
+    let mut queue = Queue::new(LIMITS);
+    assert_eq!(push(&mut queue, Duration::ZERO), Pushed::Lead(Duration::ZERO));
+    assert_eq!(push(&mut queue, late), Pushed::Follow, "a model of one lane waits");
 }
 
 #[tokio::test]

@@ -8,7 +8,8 @@
 //!   └────────────────────────────────┴────────── take: nothing ───────────┴──── take ◀──────┘
 //! ```
 //! At most one leader gathers and at most `lanes` lead at all. While a leader gathers, those that run stop when their
-//! batch is done: the gatherer takes what is left.
+//! batch is done: the gatherer takes what is left. One that is [`LATE`] has a thread without a core: the next request leads
+//! in its place, and it finds nothing when it comes back.
 
 use std::{
     collections::VecDeque,
@@ -20,6 +21,10 @@ use berth_spec::{InferError, Tensor};
 use tokio::sync::oneshot;
 
 use super::{batch_sizer::BatchSizer, stop::Waiting};
+
+/// A leader that gathers for this long beyond its time has lost its core: a round of a busy event loop takes less, the time
+/// slice of another thread more.
+pub const LATE: Duration = Duration::from_micros(300);
 
 /// A request that was checked against the signature.
 #[derive(Debug)]
@@ -171,7 +176,8 @@ impl Queue {
         self.waiting_rows += u64::from(entry.work.counted_rows());
         self.waiting.push_back(entry);
         let enough = self.waiting_rows >= u64::from(self.limits.max_rows);
-        if let Some(until) = self.gathering {
+        let is_held = |until: &Instant| since <= *until + LATE || self.leaders >= self.limits.lanes;
+        if let Some(until) = self.gathering.filter(is_held) {
             return Ok(if enough || deadline < until + run { Pushed::Complete } else { Pushed::Follow });
         }
         if self.leaders >= self.limits.lanes.max(1) {
