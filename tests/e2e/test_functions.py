@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.azure import Azure
+from harness.azure import Azure, Site
 from harness.ports import free_port
 from harness.processes import Process
 from harness.waiting import PATIENCE, until
@@ -417,18 +417,23 @@ def azure():
     azure.close()
 
 
-@pytest.mark.timeout(900)
-def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
-    """Created, updated beside what serves, a broken one kept from it, drift corrected, deleted."""
-    packages = f"packages-{free_port()}"
-    azure_blob(azurite, "PUT", f"/{packages}?restype=container")
-    account = {
+def packages(azurite) -> dict[str, str]:
+    """Settings of a container of packages, which is empty."""
+    container = f"packages-{free_port()}"
+    azure_blob(azurite, "PUT", f"/{container}?restype=container")
+    return {
         "AZURE_STORAGE_ACCOUNT_NAME": "devstoreaccount1",
         "AZURE_STORAGE_ACCOUNT_KEY": AZURITE_KEY,
         "AZURE_STORAGE_ENDPOINT": f"{azurite}/devstoreaccount1",
-        "AZURE_STORAGE_PACKAGES_CONTAINER": packages,
+        "AZURE_STORAGE_PACKAGES_CONTAINER": container,
         "AZURE_ALLOW_HTTP": "true",
     }
+
+
+@pytest.mark.timeout(900)
+def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
+    """Created, updated beside what serves, a broken one kept from it, drift corrected, deleted."""
+    account = packages(azurite)
     berth.start("--source", f"etcd={etcd.client}", env=account | azure.environment())
     target = {"platform": "azure-function", "resourceGroup": "ml-prod-rg", "appName": "words-prod"}
 
@@ -451,8 +456,10 @@ def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
     assert production.settings["WHO"] == "me" and production.settings["FUNCTIONS_WORKER_RUNTIME"] == "python"
     assert production.settings["BERTH_ARTIFACT"] == one["artifact"]["digest"]
     assert production.body["properties"]["siteConfig"]["linuxFxVersion"] == "Python|3.11"
-    assert production.body["tags"] == {"berth-function": "words"}
+    assert production.body["tags"] == {"berth-function": "words", "berth-created": "true"}
+    assert azure.calls["POST", "/syncfunctiontriggers", "production"] == 1
 
+    azure.lost_swaps = 1
     etcd.put(words(WORDS % 2, 2))
     two = etcd.settled("words", "Succeeded", 2)
     assert two["endpoint"] == one["endpoint"] and at(two) == {"version": 2, "words": 3}
@@ -472,16 +479,41 @@ def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
     berth.start("--source", f"etcd={etcd.client}", env=account | azure.environment())
     until("the drift to be corrected", lambda: production.settings["WHO"] == "me")
     assert production.settings["THEIRS"] == "stays"
-    etcd.put(words(WORDS % 2, 5) | {"spec": words(WORDS % 2, 4)["spec"] | {"target": target | {"resourceGroup": "none"}}})
-    assert "resource group" in etcd.settled("words", "Failed", 5)["message"]
-    etcd.put(words(WORDS % 2, 6))
-    assert at(etcd.settled("words", "Succeeded", 6)) == at(four)
+    without = words(WORDS % 2, 4)
+    without["metadata"]["generation"], without["spec"]["env"] = 40, {}
+    etcd.put(without)
+    etcd.settled("words", "Succeeded", 40)
+    assert "WHO" not in production.settings and production.settings["THEIRS"] == "stays"
+    etcd.put(words(WORDS % 2, 50) | {"spec": words(WORDS % 2, 4)["spec"] | {"target": target | {"resourceGroup": "none"}}})
+    assert "resource group" in etcd.settled("words", "Failed", 50)["message"]
+    etcd.put(words(WORDS % 2, 60))
+    assert at(etcd.settled("words", "Succeeded", 60)) == at(four)
 
     other = function("other", archive(tmp_path, "o.zip", {"handler.py": WORDS % 9}), target=target)
     etcd.put(other)
     assert "belongs to the function words" in etcd.settled("other", "Failed", 1)["message"]
     etcd.ctl("del", "/models/deployments/words")
     until("the app to go", lambda: not azure.sites)
+
+
+@pytest.mark.timeout(900)
+def test_an_app_that_was_there_is_stopped_and_stays(berth, etcd, azurite, azure, tmp_path):
+    azure.plans["/plan"] = {}
+    properties = {"serverFarmId": "/plan", "siteConfig": {"linuxFxVersion": "Python|3.11"}}
+    app = azure.sites["old-app", None] = Site("old-app", {"location": "westeurope", "tags": {"team": "a"}, "properties": properties})
+    app.settings = {"THEIRS": "stays"}
+    berth.start("--source", f"etcd={etcd.client}", env=packages(azurite) | azure.environment())
+    target = {"platform": "azure-function", "resourceGroup": "ml-prod-rg", "appName": "old-app"}
+    etcd.put(function("words", archive(tmp_path, "a.zip", {"handler.py": WORDS % 1}), target=target, probe={"text": "a"}))
+    etcd.settled("words", "Succeeded", 1)
+    assert app.body["tags"] == {"team": "a", "berth-function": "words"} and app.settings["THEIRS"] == "stays"
+    etcd.ctl("del", "/models/deployments/words")
+    until("the slot to go", lambda: app.state == "Stopped" and ("old-app", "berth") not in azure.sites)
+    assert ("old-app", None) in azure.sites
+    etcd.put(function("a.b", archive(tmp_path, "b.zip", {"handler.py": WORDS % 1}), target=target))
+    assert "no dots" in etcd.settled("a.b", "Failed", 1)["message"]
+    etcd.put(function("up", archive(tmp_path, "c.zip", {"handler.py": WORDS % 1}), target=target | {"appName": "a/../b"}))
+    assert "spec.target.appName" in etcd.settled("up", "Failed", 1)["message"]
 
 
 def test_azure_without_an_account_says_what_is_missing(berth, etcd, tmp_path):

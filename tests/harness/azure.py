@@ -1,8 +1,8 @@
 """The part of Azure Resource Manager that deploys functions, and the apps: each runs its package as the platform does.
 
 Sources: the REST reference of App Service, version 2023-12-01 (Web Apps: Get, Get Slot, Create Or Update, Create Or Update Slot, Delete,
-Delete Slot, Start, Stop, List Application Settings, Update Application Settings, Swap Slot; App Service Plans: Create Or Update), that of
-resource groups, version 2021-04-01 (Get), "Track asynchronous Azure operations" (202, Location, Azure-AsyncOperation, Retry-After),
+Delete Slot, Start, Stop, List Application Settings, Update Application Settings, Swap Slot, Sync Function Triggers; App Service Plans:
+Create Or Update), those of resource groups and tags, version 2021-04-01 (Get; Update At Scope), "Track asynchronous Azure operations" (202, Location, Azure-AsyncOperation, Retry-After),
 "Understand how Azure Resource Manager throttles requests" (429), the client credentials flow of the Microsoft identity platform, and
 "Run your functions from a package file in Azure" (WEBSITE_RUN_FROM_PACKAGE).
 Simplified: no role assignments, one subscription, and a package is run by the Python at hand.
@@ -84,6 +84,7 @@ class Azure(HttpServer):
     def __init__(self):
         self.groups, self.plans, self.sites = {"ml-prod-rg": {"location": "westeurope"}}, {}, {}
         self.calls, self.throttle, self.operations = Counter(), 0, {}
+        self.lost_swaps = 0
         self.lock = threading.RLock()
         super().__init__()
 
@@ -164,7 +165,17 @@ class Azure(HttpServer):
             case ("POST", "/start" | "/stop"):
                 site.state = "Running" if below == "/start" else "Stopped"
                 return said(200)
+            case ("POST", "/syncfunctiontriggers"):
+                return said(204)
+            case ("PATCH", "/providers/Microsoft.Resources/tags/default"):
+                assert body["operation"] == "Merge"
+                site.body["tags"] = site.body.get("tags", {}) | body["properties"]["tags"]
+                return said(200, {"properties": {"tags": site.body["tags"]}})
             case ("POST", "/slotsswap"):
+                if self.lost_swaps:  # done, but the connection broke before the answer
+                    self.lost_swaps -= 1
+                    self._swap(site, self.sites[key[0], None])
+                    return refused(503, "ServiceUnavailable")
                 assert body["targetSlot"] == "production"
                 return self._later(lambda: self._swap(site, self.sites[key[0], None]), asynchronous=False, about="swap")
         return refused(405, "MethodNotAllowed")

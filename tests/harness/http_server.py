@@ -65,7 +65,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body[: answer.breaks_after])
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = respond
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = respond
 
     def log_message(self, *_) -> None:
         pass

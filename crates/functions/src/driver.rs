@@ -126,7 +126,7 @@ impl Driver {
             Effect::Build(id, task) => {
                 let host = Arc::clone(&self.host);
                 let handle = self.work.spawn(async move {
-                    let built = match host.refusal(&task.spec.platform) {
+                    let built = match host.refusal(&task.spec) {
                         None => host.builder().build(id, &task).await,
                         Some(refusal) => Err(refusal),
                     };

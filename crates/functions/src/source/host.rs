@@ -20,7 +20,7 @@ use super::{Summary, metrics::Metrics};
 use crate::{
     build::{BuildConfig, Builder},
     controller::Failure,
-    deployment::Platform,
+    deployment::{FunctionSpec, Platform},
     target::{
         AzureTarget, Target,
         local::{LocalConfig, LocalTarget},
@@ -112,9 +112,9 @@ impl Host {
         serving
     }
 
-    /// The reason why functions of a platform cannot be deployed from here.
-    pub(crate) fn refusal(&self, platform: &Platform) -> Option<Failure> {
-        if self.runs_here(platform) { None } else { self.azure.refusal() }
+    /// The reason why a function cannot be deployed from here.
+    pub(crate) fn refusal(&self, spec: &FunctionSpec) -> Option<Failure> {
+        if self.runs_here(&spec.platform) { None } else { self.azure.refusal(spec) }
     }
 
     /// Targets other than that of a platform: a function may have been there before.

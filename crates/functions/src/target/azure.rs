@@ -102,9 +102,13 @@ impl AzureTarget {
         self.records.all().into_iter().collect()
     }
 
-    /// The reason why nothing can be deployed, before anything is built.
-    pub(crate) fn refusal(&self) -> Option<Failure> {
-        self.account.as_ref().err().map(|trouble| failure(trouble.clone(), Duration::ZERO))
+    /// The reason why a function cannot be deployed, before anything is built.
+    pub(crate) fn refusal(&self, spec: &FunctionSpec) -> Option<Failure> {
+        let wrong = match &self.account {
+            Err(trouble) => Some(trouble.clone()),
+            Ok(_) => app::misnamed(&spec.name).map(|why| Trouble::lasting("NameRefused", why)),
+        };
+        wrong.map(|trouble| failure(trouble, Duration::ZERO))
     }
 
     async fn bring_up(&self, task: &Task, artifact: &ArtifactStatus) -> Result<Deployed, Trouble> {
@@ -125,16 +129,13 @@ impl AzureTarget {
             earlier: mine.as_ref().map(|record| record.env.clone()).unwrap_or_default(),
         };
         let found = deployment.app(Place::Production).await?;
-        let created = found.is_none() || mine.is_some_and(|record| record.created);
-        let record = Record {
-            group: wanted.group.clone(),
-            app: wanted.app.clone(),
-            created,
-            env: spec.env.keys().cloned().collect(),
-        };
+        let record =
+            Record { group: wanted.group.clone(), app: wanted.app.clone(), env: spec.env.keys().cloned().collect() };
         if let Some(app) = &found {
             deployment.may_have(app, wanted)?;
-            let differs = app::drift(app, &deployment.has(Place::Production).await?, &deployment.settings, spec);
+            deployment.own(app).await?;
+            let ours = (&deployment.settings, &*deployment.earlier);
+            let differs = app::drift(app, &deployment.has(Place::Production).await?, ours, spec);
             if differs.is_empty() {
                 let endpoint = deployment.endpoint(app)?;
                 self.arrived(account, name, (record, &others)).await?;
@@ -199,21 +200,21 @@ impl AzureTarget {
     }
 }
 
-/// Removes the app of a function. One that was there before Berth is stopped, and one that belongs to another function by now stays.
+/// Removes the app of a function. One that was there before Berth is stopped, and one that belongs to somebody else by now stays.
 async fn remove(account: &Account, function: &str, record: &Record) -> Result<(), Trouble> {
     let app = AzureApp { group: record.group.clone(), app: record.app.clone() };
     let paths = Paths::of(&account.config, &app);
     let Some(found) = account.manager.get(&paths.site(Place::Production, "")).await? else { return Ok(()) };
-    if app::owner(&found).is_some_and(|owner| owner != function) {
+    if app::owner(&found) != Some(function) {
         tracing::warn!(
             event = "function_app_left",
             function,
             app = record.app,
-            "the app belongs to another function: it stays"
+            "the app belongs to somebody else: it stays"
         );
         return Ok(());
     }
-    if record.created {
+    if app::is_created(&found) {
         // Azure deletes a plan with its last app, and an app with its slots.
         account.manager.run(Method::DELETE, &paths.site(Place::Production, ""), None).await?;
         return Ok(());
@@ -245,6 +246,15 @@ impl Deployment<'_> {
         }
     }
 
+    /// Marks an app that was there before as the function's, so that no other function takes it.
+    async fn own(&self, app: &Value) -> Result<(), Trouble> {
+        if app::owner(app).is_some() {
+            return Ok(());
+        }
+        let body = app::owned_by(self.spec.name.as_str());
+        self.account.manager.run(Method::PATCH, &self.paths.tags(), Some(&body)).await.map(drop)
+    }
+
     fn endpoint(&self, app: &Value) -> Result<String, Trouble> {
         let none = || Trouble::passing("NoAddress", "Azure names no address of the app yet");
         app::endpoint(&self.account.config, app, self.spec).ok_or_else(none)
@@ -273,7 +283,9 @@ impl Deployment<'_> {
         let body = app::site(&self.paths, location, self.spec, None);
         manager.run(Method::PUT, &self.paths.site(Place::Production, ""), Some(&body)).await?;
         self.set(Place::Production, Place::Production).await?;
-        self.proved(Place::Production).await
+        let endpoint = self.proved(Place::Production).await?;
+        self.announce().await?;
+        Ok(endpoint)
     }
 
     /// Deploys into the slot, and swaps it with production once it answers.
@@ -286,11 +298,18 @@ impl Deployment<'_> {
         manager.run(Method::POST, &self.paths.site(Place::Slot, "/start"), None).await?;
         self.proved(Place::Slot).await?;
         self.swap().await?;
+        // A swap whose answer was lost is asked for again, and the second undoes the first.
+        if !app::runs(&self.has(Place::Production).await?, &self.settings) {
+            return Err(Trouble::passing("SwapUndone", "the earlier version serves after the swap: it is tried again"));
+        }
         if app.pointer("/properties/state").and_then(Value::as_str) != Some("Running") {
             manager.run(Method::POST, &self.paths.site(Place::Production, "/start"), None).await?;
         }
         match self.proved(Place::Production).await {
-            Ok(endpoint) => Ok(endpoint),
+            Ok(endpoint) => {
+                self.announce().await?;
+                Ok(endpoint)
+            }
             Err(trouble) => {
                 self.swap().await?;
                 let message = format!("{}; the earlier version was swapped back", trouble.message);
@@ -302,6 +321,12 @@ impl Deployment<'_> {
     async fn swap(&self) -> Result<(), Trouble> {
         let path = self.paths.site(Place::Slot, "/slotsswap");
         self.account.manager.run(Method::POST, &path, Some(&app::swap())).await.map(drop)
+    }
+
+    /// Tells Azure's scaling of the functions in the package: it does not read a package at a URL by itself.
+    async fn announce(&self) -> Result<(), Trouble> {
+        let path = self.paths.site(Place::Production, "/syncfunctiontriggers");
+        self.account.manager.run(Method::POST, &path, None).await.map(drop)
     }
 
     /// Asks the function in a place until it answers; its endpoint.
@@ -316,8 +341,8 @@ impl Deployment<'_> {
             let said = match asked.send().await {
                 Ok(answer) => {
                     let status = answer.status();
-                    // A host that starts, or has not found its functions yet.
-                    let starts = matches!(status.as_u16(), 404 | 502 | 503 | 504);
+                    // A host that starts (403: it is still stopped), or has not found its functions yet.
+                    let starts = matches!(status.as_u16(), 403 | 404 | 502 | 503 | 504);
                     let right = status.is_success() || (self.spec.probe.is_none() && !starts);
                     if right {
                         return Ok(endpoint);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::config::AzureConfig;
 use crate::{
-    deployment::{AzureApp, FunctionSpec, Language},
+    deployment::{AzureApp, FunctionName, FunctionSpec, Language},
     status::ArtifactStatus,
 };
 
@@ -25,6 +25,12 @@ pub(super) const SLOT: &str = "berth";
 
 /// Tag of an app: the function that it belongs to.
 const OWNER: &str = "berth-function";
+
+/// Tag of an app that Berth has created, and may delete.
+const CREATED: &str = "berth-created";
+
+/// Version of the API of tags.
+const TAGS: &str = "api-version=2021-04-01";
 
 /// Setting that names the artifact of a slot.
 const ARTIFACT: &str = "BERTH_ARTIFACT";
@@ -69,6 +75,14 @@ impl Paths {
         format!("{}/providers/Microsoft.Web/serverfarms/{}-plan", self.group, self.app)
     }
 
+    /// The tags of the app.
+    pub(super) fn tags(&self) -> String {
+        format!(
+            "{}/providers/Microsoft.Web/sites/{}/providers/Microsoft.Resources/tags/default?{TAGS}",
+            self.group, self.app
+        )
+    }
+
     /// The app or its slot, or what is below it.
     pub(super) fn site(&self, place: Place, below: &str) -> String {
         let slot = if place == Place::Slot { format!("/slots/{SLOT}") } else { String::new() };
@@ -88,6 +102,9 @@ pub(super) fn site(paths: &Paths, location: &str, spec: &FunctionSpec, app: Opti
     let plan = app.and_then(|app| app.pointer("/properties/serverFarmId")?.as_str().map(str::to_owned));
     let mut tags = app.and_then(|app| app.get("tags")?.as_object().cloned()).unwrap_or_default();
     tags.insert(OWNER.to_owned(), spec.name.as_str().into());
+    if app.is_none() {
+        tags.insert(CREATED.to_owned(), "true".into());
+    }
     json!({
         "location": location,
         "kind": "functionapp,linux",
@@ -116,6 +133,16 @@ pub(super) fn runtime(spec: &FunctionSpec) -> String {
 /// The function that an app belongs to.
 pub(super) fn owner(app: &Value) -> Option<&str> {
     app.get("tags")?.get(OWNER)?.as_str()
+}
+
+/// True if Berth has created the app.
+pub(super) fn is_created(app: &Value) -> bool {
+    app.pointer(&format!("/tags/{CREATED}")).and_then(Value::as_str) == Some("true")
+}
+
+/// The body that adds an owner to the tags of an app.
+pub(super) fn owned_by(function: &str) -> Value {
+    json!({"operation": "Merge", "properties": {"tags": {OWNER: function}}})
 }
 
 /// Settings of an app for an artifact: those of Azure Functions, Berth's, and the spec's.
@@ -169,14 +196,15 @@ pub(super) fn merged(
     merged
 }
 
-/// Differences between an app and what is wanted; empty: none.
+/// Differences between an app and what is wanted; empty: none. `earlier` are variables of the spec before.
 pub(super) fn drift(
     app: &Value,
     found: &BTreeMap<String, String>,
-    ours: &BTreeMap<String, String>,
+    (ours, earlier): (&BTreeMap<String, String>, &[String]),
     spec: &FunctionSpec,
 ) -> Vec<String> {
-    let mut differs = Vec::new();
+    let left = earlier.iter().filter(|name| found.contains_key(*name) && !ours.contains_key(*name));
+    let mut differs: Vec<String> = left.map(|name| format!("its setting {name} is not in the spec any more")).collect();
     let text = |pointer: &str| app.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     if text("/properties/state") != "Running" {
         differs.push("it does not run".to_owned());
@@ -198,6 +226,18 @@ pub(super) fn drift(
         }
     }
     differs
+}
+
+/// True if these settings of a place are for an artifact.
+pub(super) fn runs(found: &BTreeMap<String, String>, ours: &BTreeMap<String, String>) -> bool {
+    found.get(ARTIFACT) == ours.get(ARTIFACT)
+}
+
+/// The reason why Azure does not take the name of a function.
+pub(super) fn misnamed(name: &FunctionName) -> Option<String> {
+    let text = name.as_str();
+    let fine = text.starts_with(|c: char| c.is_ascii_alphabetic()) && !text.contains('.');
+    (!fine).then(|| format!("Azure takes no function of the name {text:?}: begin it with a letter, and use no dots"))
 }
 
 /// Address of the function in an app.

@@ -12,8 +12,6 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Record {
     pub(super) group: String,
     pub(super) app: String,
-    /// True if Berth created the app; another one is only stopped.
-    pub(super) created: bool,
     /// Variables of the spec that were set.
     pub(super) env: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! Calls of Azure Resource Manager, with the retries and the waiting that it asks for.
 //!
 //! ```text
-//! call ──429, 5xx, no answer──▶ wait (Retry-After, else 1, 2, 4 … s) ──▶ again
+//! call ──429, 5xx, no answer──▶ wait (Retry-After, else 2, 4, 8 … s) ──▶ again
 //!   │ 401 once: another token
 //!   ├── 200, 204 ──▶ done
 //!   └── 201, 202 with Azure-AsyncOperation ──▶ its status: Succeeded | Failed | Canceled
