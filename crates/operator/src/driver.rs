@@ -3,6 +3,7 @@
 //! One loop owns the mirror and the queue. Decisions are made in it, for they take microseconds; what must be written is
 //! written by tasks, [`CONCURRENCY`] at once.
 
+pub mod adoption;
 mod attempt;
 mod kind;
 mod lease;
@@ -35,7 +36,7 @@ use crate::{
     FIELD_MANAGER,
     brain::{self, Decision, Trouble},
     queue::Queue,
-    render::MANAGED_BY,
+    render::{self, MANAGED_BY},
 };
 
 /// Attempts under way at once: enough to hide the way to the API server, too few to be a burden to it.
@@ -252,6 +253,7 @@ impl Reconciler {
                 let world = brain::World {
                     deployment: child(Kind::Deployment),
                     service: child(Kind::Service),
+                    rules: render::SHIPPED,
                     image: &self.config.image,
                     trouble,
                     now: &now,

@@ -13,14 +13,17 @@
 //! 1,000 objects that are as they should be writes nothing. What is rendered depends on the object's spec and on its
 //! [`render::Record`], never on the operator's own version.
 //!
-//! Reading order: [`api`], the custom resources; [`render`]; [`compare`]; [`brain`]; [`queue`] and [`election`], two more
-//! state machines; [`driver`], which talks to the API server; [`install`], what a cluster is given.
+//! Reading order: [`api`], the custom resources; [`render`]; [`compare`]; [`brain`]; [`upgrade`], newer rules for old objects;
+//! [`queue`] and [`election`], two more state machines; [`driver`], which talks to the API server; [`install`], what a cluster
+//! is given.
 
 pub mod api;
 pub mod compare;
 pub mod render;
 
 pub mod brain;
+pub mod upgrade;
+
 pub mod election;
 pub mod queue;
 

@@ -12,8 +12,15 @@ use serde_json::Value;
 
 use crate::api::ModelDeployment;
 
-/// The version for objects whose spec changes now.
-pub const NEWEST: u32 = 1;
+/// Rules by version: the first is version 1. What was shipped stays in its place.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules(&'static [Rule]);
+
+/// The objects of a model, as one version makes them.
+pub type Rule = fn(&ModelDeployment, &Record) -> Result<Vec<Value>, Error>;
+
+/// The rules of this operator.
+pub const SHIPPED: Rules = Rules::new(&[v1::render]);
 
 /// Annotation of a Deployment: the [`Record`] that it was rendered by, for the case that the status was lost.
 pub const RECORD: &str = "berth.dev/render";
@@ -50,17 +57,40 @@ pub enum Error {
     Incomplete(&'static str),
 }
 
-/// The objects of a model, in the order in which they are applied.
-///
-/// # Errors
-/// The record is of a newer operator, or the object does not come from an API server.
-pub fn render(model: &ModelDeployment, record: &Record) -> Result<Vec<Value>, Error> {
-    let identity = Identity::of(model)?;
-    let objects = match record.version {
-        1 => v1::render(model, &identity, record),
-        unknown => return Err(Error::Unknown(unknown)),
-    };
-    Ok(objects.into_iter().map(with_digest).collect())
+impl Rules {
+    /// These rules; the last are the newest.
+    #[must_use]
+    pub const fn new(versions: &'static [Rule]) -> Self {
+        Self(versions)
+    }
+
+    /// The version for objects whose spec changes now.
+    #[must_use]
+    pub fn newest(self) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The record of a spec that is rendered for the first time.
+    #[must_use]
+    pub fn record(self, image: &str, generation: i64) -> Record {
+        Record { version: self.newest(), image: image.to_owned(), generation }
+    }
+
+    /// True if these rules have the version.
+    #[must_use]
+    pub fn know(self, version: u32) -> bool {
+        (1..=self.newest()).contains(&version)
+    }
+
+    /// The objects of a model, in the order in which they are applied.
+    ///
+    /// # Errors
+    /// The record is of a newer operator, or the object does not come from an API server.
+    pub fn render(self, model: &ModelDeployment, record: &Record) -> Result<Vec<Value>, Error> {
+        let place = usize::try_from(record.version).ok().and_then(|version| version.checked_sub(1));
+        let rule = place.and_then(|place| self.0.get(place)).ok_or(Error::Unknown(record.version))?;
+        Ok(rule(model, record)?.into_iter().map(with_digest).collect())
+    }
 }
 
 /// Name and owner of what is rendered.
@@ -86,6 +116,9 @@ impl Identity {
 pub fn with_digest(mut object: Value) -> Value {
     use sha2::Digest as _;
 
+    if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+        annotations.remove(DIGEST);
+    }
     let digest = sha2::Sha256::digest(canonical(&object).as_bytes());
     let hex: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     object["metadata"]["annotations"][DIGEST] = Value::String(hex);

@@ -6,7 +6,8 @@ use super::{Decision, Trouble, is_controlled, told, valid};
 use crate::{
     api::{ModelDeployment, Status, status::State},
     compare::holds,
-    render::{self, NEWEST, RECORD, Record},
+    render::{RECORD, Record, Rules},
+    upgrade,
 };
 
 /// The objects beside a `ModelDeployment`, and the operator's own settings.
@@ -16,6 +17,8 @@ pub struct World<'a> {
     pub deployment: Option<&'a Value>,
     /// The Service of its name.
     pub service: Option<&'a Value>,
+    /// The rules of this operator.
+    pub rules: Rules,
     /// The image of Berth for what is rendered from now on.
     pub image: &'a str,
     /// Failure of the last attempt.
@@ -34,7 +37,7 @@ pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision 
     let generation = object.metadata.generation.unwrap_or_default();
     let record = record(object, world);
     let mut render_record = before.render.clone();
-    let (apply, state) = match valid::check(object).and_then(|()| rendered(object, &record)) {
+    let (apply, state) = match rendered(object, &record, world.rules) {
         Err(message) => (Vec::new(), State::Stalled("Invalid", message)),
         Ok(objects) => {
             render_record = Some(record);
@@ -49,28 +52,27 @@ pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision 
     Decision { apply, status, events }
 }
 
-/// The rules for the object as its spec is now: those of its last change. A status that was lost (a restored backup) is
-/// replaced by what the Deployment says.
+/// The rules for the object as its spec is now: those that somebody asked for, else those of its last change. A status that was
+/// lost (a restored backup) is replaced by what the Deployment says.
 fn record(object: &ModelDeployment, world: World<'_>) -> Record {
     let generation = object.metadata.generation.unwrap_or_default();
+    if let Some(asked) = upgrade::asked(object).filter(|asked| world.rules.know(asked.version)) {
+        return asked;
+    }
     match object.status.as_ref().and_then(|status| status.render.clone()) {
         Some(known) if known.generation == generation => known,
-        Some(_) => newest(world.image, generation),
+        Some(_) => world.rules.record(world.image, generation),
         None => {
             let noted = world.deployment.and_then(|live| live["metadata"]["annotations"][RECORD].as_str());
             let noted = noted.and_then(|text| serde_json::from_str::<Record>(text).ok());
-            noted.map_or_else(|| newest(world.image, generation), |record| Record { generation, ..record })
+            noted.map_or_else(|| world.rules.record(world.image, generation), |record| Record { generation, ..record })
         }
     }
 }
 
-/// The rules of this operator.
-pub(crate) fn newest(image: &str, generation: i64) -> Record {
-    Record { version: NEWEST, image: image.to_owned(), generation }
-}
-
-fn rendered(object: &ModelDeployment, record: &Record) -> Result<Vec<Value>, String> {
-    render::render(object, record).map_err(|error| error.to_string())
+fn rendered(object: &ModelDeployment, record: &Record, rules: Rules) -> Result<Vec<Value>, String> {
+    valid::check(object)?;
+    rules.render(object, record).map_err(|error| error.to_string())
 }
 
 /// The objects that are not as they should be, and the state that follows.

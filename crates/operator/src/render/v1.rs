@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Identity, MANAGED_BY, RECORD, Record, SELECTOR};
+use super::{Error, Identity, MANAGED_BY, RECORD, Record, SELECTOR};
 use crate::api::{
     GROUP, ModelDeployment,
     model_deployment::{Container, Parameters, Port},
@@ -18,8 +18,9 @@ const FETCHED: &str = "/parameters";
 /// The user of init containers: nobody's on any node.
 const NOBODY: u32 = 65532;
 
-pub(super) fn render(model: &ModelDeployment, identity: &Identity, record: &Record) -> Vec<Value> {
-    vec![deployment(model, identity, record), service(model, identity)]
+pub(super) fn render(model: &ModelDeployment, record: &Record) -> Result<Vec<Value>, Error> {
+    let identity = Identity::of(model)?;
+    Ok(vec![deployment(model, &identity, record), service(model, &identity)])
 }
 
 fn metadata(identity: &Identity) -> Value {

@@ -3,7 +3,7 @@
 use berth_operator::{
     api::{ModelDeployment, Status},
     brain::{Decision, Trouble, World, clops_deployment, model_deployment},
-    render::Record,
+    render::{Record, SHIPPED},
 };
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const NOW: &str = "2026-01-01T00:00:00Z";
 
 fn world<'a>(live: &'a [Value], image: &'a str) -> World<'a> {
     let find = |kind: &str| live.iter().find(|object| object["kind"] == kind);
-    World { deployment: find("Deployment"), service: find("Service"), image, trouble: None, now: NOW }
+    World { deployment: find("Deployment"), service: find("Service"), rules: SHIPPED, image, trouble: None, now: NOW }
 }
 
 /// Decides, and lets the API server hold what was decided.

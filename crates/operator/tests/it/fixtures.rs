@@ -56,3 +56,49 @@ pub(crate) fn full() -> Value {
         "terminationGracePeriodSeconds": 60,
     })
 }
+
+/// 200 models of all shapes: each field of [`full`] is there or not, by a pattern that repeats after none of them.
+pub(crate) fn shapes() -> Vec<ModelDeployment> {
+    (0_usize..200).map(shape).collect()
+}
+
+fn shape(number: usize) -> ModelDeployment {
+    let mut spec = full();
+    let mut left_out = |place: &str, fields: &[&str], step: usize| {
+        let part = spec.pointer_mut(place).and_then(Value::as_object_mut).expect("the place");
+        for (at, field) in fields.iter().enumerate() {
+            if (number / (at % 7 + 1) + at * step) % 3 == 0 {
+                part.remove(*field);
+            }
+        }
+    };
+    let container = [
+        "imagePullPolicy",
+        "command",
+        "args",
+        "env",
+        "envFrom",
+        "resources",
+        "readinessProbe",
+        "livenessProbe",
+        "startupProbe",
+        "securityContext",
+    ];
+    left_out("/container", &container, 5);
+    let pod = [
+        "parameters",
+        "replicas",
+        "serviceAccountName",
+        "imagePullSecrets",
+        "nodeSelector",
+        "tolerations",
+        "podLabels",
+        "podAnnotations",
+        "terminationGracePeriodSeconds",
+    ];
+    left_out("", &pod, 2);
+    let mut model = model(spec);
+    model.metadata.name = Some(format!("model-{number}"));
+    model.metadata.uid = Some(format!("uid-{number}"));
+    model
+}

@@ -1,7 +1,7 @@
 //! Rendered objects of each version, byte for byte: whoever changes one restarts the pods of everybody who upgrades.
 //! `UPDATE=1` writes files of a new version; those of a version that was shipped never change.
 
-use berth_operator::render::{NEWEST, Record, render};
+use berth_operator::render::{Record, SHIPPED};
 use serde_json::Value;
 
 use crate::fixtures::{full, least, model};
@@ -9,10 +9,10 @@ use crate::fixtures::{full, least, model};
 #[test]
 fn every_version_renders_as_it_did_when_it_was_shipped() {
     let mut wrong = Vec::new();
-    for version in 1..=NEWEST {
+    for version in 1..=SHIPPED.newest() {
         for (name, spec) in [("least", least()), ("full", full())] {
             let record = Record { version, image: "registry.example/berth:1".to_owned(), generation: 1 };
-            let objects = render(&model(spec), &record).expect("known");
+            let objects = SHIPPED.render(&model(spec), &record).expect("known");
             let text = format!("{}\n", serde_json::to_string_pretty(&Value::Array(objects)).expect("JSON"));
             let path = format!("{}/tests/golden/v{version}-{name}.json", env!("CARGO_MANIFEST_DIR"));
             if option_env!("UPDATE").is_some() {
@@ -33,7 +33,7 @@ fn every_version_renders_as_it_did_when_it_was_shipped() {
 
 #[test]
 fn a_version_of_a_newer_operator_is_refused() {
-    let record = Record { version: NEWEST + 1, image: "i".to_owned(), generation: 1 };
-    let error = render(&model(least()), &record).expect_err("unknown").to_string();
+    let record = Record { version: SHIPPED.newest() + 1, image: "i".to_owned(), generation: 1 };
+    let error = SHIPPED.render(&model(least()), &record).expect_err("unknown").to_string();
     assert!(error.contains("start the newer operator again"), "{error}");
 }

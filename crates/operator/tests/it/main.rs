@@ -4,3 +4,4 @@ mod brain;
 mod fixtures;
 mod golden;
 mod page;
+mod upgrade;
