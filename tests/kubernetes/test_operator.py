@@ -7,35 +7,7 @@ import signal
 
 from conftest import IMAGE, Operator
 from harness.waiting import until
-
-# The state of a Deployment whose controller has not looked at it; here there is none.
-NO_CONTROLLER = "the Deployment was changed"
-
-
-def clops(namespace: str, name: str = "iris", **model) -> dict:
-    container = {"image": "registry.example/iris:1", "ports": [{"name": "http", "port": 8080}]}
-    return {
-        "apiVersion": "berth.dev/v1alpha1", "kind": "CLOpsDeployment", "metadata": {"name": name, "namespace": namespace},
-        "spec": {"model": {"container": container, "replicas": 2} | model},
-    }
-
-
-def condition(plane, namespace: str, kind: str, name: str = "iris", topic: str = "Ready") -> dict:
-    conditions = plane.get(kind, "-n", namespace, name).get("status", {}).get("conditions", [])
-    return next((one for one in conditions if one["type"] == topic), {})
-
-
-def pods_are_ready(plane, namespace: str, name: str = "iris") -> None:
-    """Says so in the place of the Deployment's controller."""
-    deployment = plane.get("deployment", "-n", namespace, name)
-    count = deployment["spec"]["replicas"]
-    status = {"observedGeneration": deployment["metadata"]["generation"], "replicas": count, "updatedReplicas": count,
-              "readyReplicas": count, "availableReplicas": count}
-    plane.kubectl("patch", "deployment", "-n", namespace, name, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
-
-
-def exists(plane, namespace: str, kind: str, name: str = "iris") -> bool:
-    return bool(plane.kubectl("get", kind, "-n", namespace, name, "--ignore-not-found"))
+from models import NO_CONTROLLER, clops, condition, exists, pods_are_ready
 
 
 def test_what_is_written_becomes_what_runs(plane, operator, namespace):

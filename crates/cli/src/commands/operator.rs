@@ -1,5 +1,7 @@
 //! `berth operator`: Berth on Kubernetes.
 
+mod plan_upgrade;
+
 use berth_operator::{
     driver::{self, Config},
     install,
@@ -17,6 +19,7 @@ use crate::{failure::Failure, settings::TelemetrySettings, telemetry::Telemetry,
   berth operator manifests --image REGISTRY/berth:0.1.0 | kubectl apply -f -    install it in a cluster
   berth operator crds | kubectl apply -f -                                     the custom resources alone
   berth operator run --image REGISTRY/berth:0.1.0                              run it here, with your kubeconfig
+  berth operator plan-upgrade --image REGISTRY/berth:0.2.0                     models that a new version would change
 
 docs/kubernetes.md tells more.")]
 pub(crate) struct OperatorArgs {
@@ -32,6 +35,8 @@ enum OperatorCommand {
     Crds,
     /// Print what installs the operator: custom resources, rights, Deployment
     Manifests(ManifestsArgs),
+    /// Show which models a new version would change if they adopted its rules, and let them
+    PlanUpgrade(plan_upgrade::PlanUpgradeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -72,6 +77,7 @@ pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
         OperatorCommand::Crds => print(&install::custom_resources()),
         OperatorCommand::Manifests(args) => print(&install::everything(&args.namespace, &args.image)),
         OperatorCommand::Run(args) => operate(args).await,
+        OperatorCommand::PlanUpgrade(args) => plan_upgrade::run(args).await,
     }
 }
 

@@ -1,0 +1,34 @@
+"""Model applications, as people write them, and what a cluster says of them."""
+
+from __future__ import annotations
+
+import json
+
+# The state of a Deployment whose controller has not looked at it; here there is none.
+NO_CONTROLLER = "the Deployment was changed"
+
+
+def clops(namespace: str, name: str = "iris", **model) -> dict:
+    container = {"image": "registry.example/iris:1", "ports": [{"name": "http", "port": 8080}]}
+    return {
+        "apiVersion": "berth.dev/v1alpha1", "kind": "CLOpsDeployment", "metadata": {"name": name, "namespace": namespace},
+        "spec": {"model": {"container": container, "replicas": 2} | model},
+    }
+
+
+def condition(plane, namespace: str, kind: str, name: str = "iris", topic: str = "Ready") -> dict:
+    conditions = plane.get(kind, "-n", namespace, name).get("status", {}).get("conditions", [])
+    return next((one for one in conditions if one["type"] == topic), {})
+
+
+def pods_are_ready(plane, namespace: str, name: str = "iris") -> None:
+    """Says so in the place of the Deployment's controller."""
+    deployment = plane.get("deployment", "-n", namespace, name)
+    count = deployment["spec"]["replicas"]
+    status = {"observedGeneration": deployment["metadata"]["generation"], "replicas": count, "updatedReplicas": count,
+              "readyReplicas": count, "availableReplicas": count}
+    plane.kubectl("patch", "deployment", "-n", namespace, name, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+
+
+def exists(plane, namespace: str, kind: str, name: str = "iris") -> bool:
+    return bool(plane.kubectl("get", kind, "-n", namespace, name, "--ignore-not-found"))

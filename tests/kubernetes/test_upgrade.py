@@ -1,0 +1,135 @@
+"""From one operator to the next: nothing changes by itself, and what somebody asks for moves in waves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from conftest import Operator
+from harness.processes import BERTH
+from harness.waiting import until
+from models import NO_CONTROLLER, clops, condition, pods_are_ready
+
+OLD, NEW = "registry.example/berth:1", "registry.example/berth:2"
+
+# Fields of a model that are there or not, each by a bit of its number.
+POD = {
+    "parameters": [{"name": "weights", "uri": "s3://models/iris/1/", "mountPath": "/models", "credentialsSecret": "store"},
+                   {"name": "words", "uri": "https://example.com/words.txt", "mountPath": "/words"}],
+    "nodeSelector": {"disk": "fast"}, "tolerations": [{"key": "gpu", "operator": "Exists"}], "podAnnotations": {"note": "kept"},
+    "terminationGracePeriodSeconds": 60,
+}
+CONTAINER = {
+    "resources": {"requests": {"cpu": "0.5", "memory": "1024Mi"}, "limits": {"memory": "2Gi"}},
+    "readinessProbe": {"httpGet": {"path": "/ready", "port": "http"}}, "env": [{"name": "THREADS", "value": "2"}],
+}
+
+
+def shape(namespace: str, number: int) -> dict:
+    fields = [*POD, *CONTAINER]
+    chosen = [field for bit, field in enumerate(fields) if number >> bit & 1]
+    container = {"image": "registry.example/iris:1", "ports": [{"name": "http", "port": 8080}]}
+    container |= {field: CONTAINER[field] for field in chosen if field in CONTAINER}
+    return clops(namespace, f"model-{number}", container=container, **{field: POD[field] for field in chosen if field in POD})
+
+
+def specs(plane, namespace: str) -> dict[str, tuple[str, int]]:
+    """Pod templates byte for byte, and how often anything in the spec was changed."""
+    objects = plane.get("deployments", "-n", namespace)["items"]
+    return {one["metadata"]["name"]: (json.dumps(one["spec"]["template"]), one["metadata"]["generation"]) for one in objects}
+
+
+def plan(plane, *words: str, fails: bool = False) -> subprocess.CompletedProcess:
+    environment = {"KUBECONFIG": str(plane.kubeconfig), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([BERTH, "operator", "plan-upgrade", "--image", NEW, *words], capture_output=True, text=True, env=environment, timeout=300)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture
+def next_operator(plane, tmp_path):
+    """Makes the models with an operator, ends it, and starts the next one."""
+    operators = []
+
+    def replace(*models: dict) -> Operator:
+        first = Operator(tmp_path, plane, "old").start(image=OLD)
+        operators.append(first)
+        plane.apply(*models)
+        namespace = models[0]["metadata"]["namespace"]
+
+        def settled():
+            objects = plane.get("clops", "-n", namespace)["items"]
+            return all(one.get("status", {}).get("conditions", [{}])[0].get("message") == NO_CONTROLLER for one in objects)
+
+        until("the models", settled, patience=120)
+        assert first.stop() == 0
+        second = Operator(tmp_path, plane, "new")
+        operators.append(second)
+        return second
+
+    yield replace
+    for operator in operators:
+        # One that ends by itself lets the next one lead at once.
+        if operator.runs():
+            operator.stop()
+        operator.close()
+
+
+def test_a_next_operator_changes_no_pod_template_of_200_models(plane, next_operator, namespace):
+    second = next_operator(*(shape(namespace, number) for number in range(56, 256)))
+    before, writes = specs(plane, namespace), plane.writes("berth-operator")
+    second.start(image=NEW)
+    assert len(before) == 200 and specs(plane, namespace) == before
+    assert plane.writes("berth-operator") == writes
+    planned = json.loads(plan(plane, "-n", namespace, "-o", "json").stdout)
+    with_parameters = {f"model-{number}" for number in range(56, 256) if number & 1}
+    assert {one["name"] for one in planned["changes"] if one["restartsPods"]} == with_parameters
+    assert len(planned["changes"]) == 200 and not planned["unknown"]
+    assert plane.writes("berth-operator") == writes, "a plan changes nothing"
+
+
+def test_models_adopt_newer_rules_in_waves(plane, next_operator, namespace):
+    parameters = {"parameters": POD["parameters"][:1]}
+    second = next_operator(*(clops(namespace, name, **parameters) for name in ("a", "b", "c", "waits")))
+    for name in "abc":
+        pods_are_ready(plane, namespace, name)
+    second.start(image=NEW)
+    for name in "abc":
+        until(f"{name} to be ready", lambda name=name: condition(plane, namespace, "mdep", name).get("status") == "True")
+    told = plan(plane, "-n", namespace).stdout
+    assert f"{namespace}/a: rules 1 with {OLD} → rules 1 with {NEW}, restarts its pods" in told
+    assert f'spec.template.spec.initContainers[fetch-weights].image: "{OLD}" → "{NEW}"' in told
+    assert f"{namespace}/waits: rules 1 with {OLD} → rules 1 with {NEW}, restarts its pods, not ready now" in told
+
+    # Nobody says that the pods of the first wave are ready: no second wave starts.
+    failed = plan(plane, "-n", namespace, "--adopt", "--wave", "1", "--timeout", "2s", "-o", "json", fails=True)
+    outcome = json.loads(failed.stdout)
+    assert [one["name"] for one in outcome["failed"]] == ["a"] and outcome["adopted"] == []
+    assert outcome["left"] == [f"{namespace}/{name}" for name in ("waits", "b", "c")]
+    assert "it has the new rules, and is not ready" in failed.stderr
+
+    def image(name: str) -> str:
+        pod = plane.get("deployment", "-n", namespace, name)["spec"]["template"]["spec"]
+        return pod["initContainers"][0]["image"]
+
+    assert [image(name) for name in ("a", "b", "c", "waits")] == [NEW, OLD, OLD, OLD]
+    adoption = subprocess.Popen([BERTH, "operator", "plan-upgrade", "--image", NEW, "-n", namespace, "--adopt"],
+                                env={"KUBECONFIG": str(plane.kubeconfig), "PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE, text=True)
+    for name in "bc":
+        until(f"{name} to be changed", lambda name=name: image(name) == NEW)
+        pods_are_ready(plane, namespace, name)
+    said, _ = adoption.communicate(timeout=120)
+    assert adoption.returncode == 0, said
+    assert f"adopted: {namespace}/b" in said and f"left as it is: {namespace}/waits" in said
+    assert image("waits") == OLD
+    assert json.loads(plan(plane, "-n", namespace, "-o", "json").stdout)["changes"][0]["name"] == "waits"
+
+
+def test_without_an_operator_a_request_is_withdrawn(plane, next_operator, namespace):
+    next_operator(clops(namespace))
+    failed = plan(plane, "iris", "-n", namespace, "--adopt", "--timeout", "1s", fails=True)
+    assert "no operator took it up, and the request was withdrawn" in failed.stderr
+    assert "berth.dev/adopt" not in plane.get("mdep", "-n", namespace, "iris")["metadata"].get("annotations", {})
+    missing = plan(plane, "nobody", "-n", namespace, fails=True)
+    assert "there is no ModelDeployment nobody" in missing.stderr
