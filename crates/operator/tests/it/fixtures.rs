@@ -67,7 +67,7 @@ fn shape(number: usize) -> ModelDeployment {
     let mut left_out = |place: &str, fields: &[&str], step: usize| {
         let part = spec.pointer_mut(place).and_then(Value::as_object_mut).expect("the place");
         for (at, field) in fields.iter().enumerate() {
-            if (number / (at % 7 + 1) + at * step) % 3 == 0 {
+            if (number / (at % 7 + 1) + at * step).is_multiple_of(3) {
                 part.remove(*field);
             }
         }
