@@ -27,10 +27,10 @@ pub enum NotAdopted {
     /// No operator took it up. The request was withdrawn.
     #[error("no operator took it up, and the request was withdrawn: does one of this version lead?")]
     Ignored,
-    /// Its spec changed meanwhile, and with it the rules.
+    /// Another spec, and with it other rules.
     #[error("its spec was changed or it was deleted meanwhile: plan again")]
     Changed,
-    /// It has the new rules, and its pods do not become ready.
+    /// Pods by the new rules that do not become ready.
     #[error("it has the new rules, and is not ready: {0}")]
     NotReady(String),
 }
