@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import urllib.error
+import urllib.request
 
 import pytest
-from control_plane import ControlPlane
+from control_plane import OPERATOR, ControlPlane
+from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.waiting import until
 
@@ -20,14 +23,24 @@ class Operator(Process):
     def __init__(self, folder, plane: ControlPlane, name: str = "operator"):
         super().__init__(name, folder)
         self.plane, self.name = plane, name
-        self.kubeconfig = plane.config("system:serviceaccount:berth:berth-operator", "operator-token")
+        self.kubeconfig = plane.config(OPERATOR, "operator-token")
+        self.port = free_port()
 
     def start(self, image: str = IMAGE, leads: bool = True) -> Operator:
         environment = {"KUBECONFIG": str(self.kubeconfig), "BERTH_LOG": "info,berth_operator=debug"}
-        self.spawn(BERTH, "operator", "run", "--image", image, "--namespace", "berth", "--identity", self.name, env=environment)
+        self.spawn(BERTH, "operator", "run", "--image", image, "--namespace", "berth", "--identity", self.name,
+                   "--listen", f"127.0.0.1:{self.port}", env=environment)
         if leads:
             until("the operator to have looked at everything", self.is_ready)
         return self
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """The answer of its port."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read().decode()
 
     def is_ready(self) -> bool:
         assert self.runs(), f"it ended: {self.logged()}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from harness.ports import free_port
 from harness.waiting import until
 
+OPERATOR = "system:serviceaccount:berth:berth-operator"
 PROGRAMS = Path(os.environ.get("KUBERNETES", ""))
 
 
@@ -26,7 +27,8 @@ class ControlPlane:
         self.root, self.processes = root, {}
         self.etcd, self.peer, self.port = free_port(), free_port(), free_port()
         self.kubeconfig = self.config("admin", "admin-token")
-        (root / "tokens.csv").write_text("admin-token,admin,1,system:masters\noperator-token,system:serviceaccount:berth:berth-operator,2\n")
+        (root / "tokens.csv").write_text("admin-token,admin,1,system:masters\n"
+                                         f"operator-token,{OPERATOR},2\n")
         subprocess.run(["openssl", "genrsa", "-out", root / "sa.key", "2048"], check=True, capture_output=True)
         subprocess.run(["openssl", "rsa", "-in", root / "sa.key", "-pubout", "-out", root / "sa.pub"], check=True, capture_output=True)
 
@@ -66,17 +68,22 @@ class ControlPlane:
         until("the API server", self.is_ready)
 
     def policy(self) -> Path:
-        """Each write of an operator is a line in the audit log."""
+        """Each write is a line in the audit log, and each request of an operator."""
         file = self.root / "policy.json"
         rule = {"level": "Metadata", "omitStages": ["RequestReceived"], "verbs": ["create", "update", "patch", "delete"]}
-        file.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [rule, {"level": "None"}]}))
+        operator = {"level": "Metadata", "omitStages": ["RequestReceived"], "users": [OPERATOR]}
+        file.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [operator, rule, {"level": "None"}]}))
         return file
 
     def writes(self, agent: str) -> list[tuple[str, str, str]]:
         """Writes of a client so far, but those of Leases: verb, resource, name."""
-        lines = [json.loads(line) for line in (self.root / "audit.log").read_text().splitlines()]
+        lines = [line for line in self.audited() if line["verb"] not in ("get", "list", "watch")]
         ours = [line for line in lines if agent in line.get("user", {}).get("username", "") and line["objectRef"]["resource"] != "leases"]
         return [(line["verb"], line["objectRef"]["resource"], line["objectRef"].get("name", "")) for line in ours]
+
+    def audited(self) -> list[dict]:
+        """The audit log so far."""
+        return [json.loads(line) for line in (self.root / "audit.log").read_text().splitlines()]
 
     def is_ready(self) -> bool:
         context = ssl.create_default_context()

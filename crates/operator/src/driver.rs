@@ -37,6 +37,7 @@ use crate::{
     brain::{self, Decision, Trouble},
     queue::Queue,
     render::{self, MANAGED_BY},
+    vitals::Vitals,
 };
 
 /// Attempts under way at once: enough to hide the way to the API server, too few to be a burden to it.
@@ -73,7 +74,7 @@ pub enum Stopped {
 ///
 /// # Errors
 /// The custom resources are missing, or the leadership was lost.
-pub async fn run(client: Client, config: Config, shutdown: CancellationToken) -> Result<(), Stopped> {
+pub async fn run(client: Client, config: Config, vitals: Vitals, shutdown: CancellationToken) -> Result<(), Stopped> {
     for kind in Kind::ALL.into_iter().filter(|kind| kind.is_written()) {
         let listed =
             kind.api(&client, config.namespace.as_deref()).list(&kube::api::ListParams::default().limit(1)).await;
@@ -83,16 +84,19 @@ pub async fn run(client: Client, config: Config, shutdown: CancellationToken) ->
             Err(error) => return Err(Stopped::Refused(error.to_string())),
         }
     }
+    vitals.reached();
     let mut leadership = Leadership::new(&client, &config.lease_namespace, config.identity.clone());
     if !leadership.acquire(&shutdown).await {
         return Ok(());
     }
-    let mut reconciler = Reconciler::new(client, config);
+    vitals.leads(true);
+    let mut reconciler = Reconciler::new(client, config, vitals.clone());
     let ended = tokio::select! {
         () = leadership.keep() => Err(Stopped::Deposed),
         () = reconciler.run() => Ok(()),
         () = shutdown.cancelled() => Ok(()),
     };
+    vitals.leads(false);
     if ended.is_ok() {
         reconciler.finish().await;
         leadership.release().await;
@@ -114,10 +118,11 @@ struct Reconciler {
     troubles: BTreeMap<Key, (i64, Trouble)>,
     attempts: JoinSet<Option<Ended>>,
     written: u64,
+    vitals: Vitals,
 }
 
 impl Reconciler {
-    fn new(client: Client, config: Config) -> Self {
+    fn new(client: Client, config: Config, vitals: Vitals) -> Self {
         let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(config.identity.clone()) };
         Self {
             recorder: Recorder::new(client.clone(), reporter),
@@ -128,6 +133,7 @@ impl Reconciler {
             troubles: BTreeMap::new(),
             attempts: JoinSet::new(),
             written: 0,
+            vitals,
         }
     }
 
@@ -145,8 +151,9 @@ impl Reconciler {
         let mut told = false;
         loop {
             self.start_due();
-            if self.mirror.is_complete() && self.queue.is_idle() && !std::mem::replace(&mut told, true) {
-                let objects = Kind::ALL.map(|kind| self.mirror.keys(kind).count());
+            self.vitals.waiting(self.queue.len());
+            if self.mirror.is_complete() && self.queue.is_empty() && !std::mem::replace(&mut told, true) {
+                let objects = Kind::ALL.map(|kind| self.mirror.count(kind));
                 let took = started.elapsed().as_millis();
                 tracing::info!(event = "ready", ?objects, writes = self.written, duration_ms = took);
             }
@@ -172,11 +179,16 @@ impl Reconciler {
         match event {
             Ok(event) => {
                 let now = Instant::now();
-                for key in self.mirror.on(kind, event).iter().flat_map(Key::concerned) {
+                let changed = self.mirror.on(kind, event);
+                self.vitals.watched(kind.name(), self.mirror.count(kind));
+                for key in changed.iter().flat_map(Key::concerned) {
                     self.queue.add(key, now);
                 }
             }
-            Err(error) => tracing::warn!(event = "watch_broke", kind = kind.name(), %error),
+            Err(error) => {
+                self.vitals.watch_failed(kind.name());
+                tracing::warn!(event = "watch_broke", kind = kind.name(), %error);
+            }
         }
     }
 
@@ -197,9 +209,12 @@ impl Reconciler {
         let (client, recorder) = (self.client.clone(), self.recorder.clone());
         let generation = attempt.object["metadata"]["generation"].as_i64().unwrap_or_default();
         self.written += 1;
+        let vitals = self.vitals.clone();
         self.attempts.spawn(async move {
-            let key = attempt.key.clone();
-            Some((key, generation, attempt.run(&client, &recorder).await))
+            let (key, started) = (attempt.key.clone(), Instant::now());
+            let result = attempt.run(&client, &recorder).await;
+            vitals.attempted(key.kind.name(), result.is_ok(), started.elapsed().as_secs_f64());
+            Some((key, generation, result))
         });
     }
 

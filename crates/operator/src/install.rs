@@ -1,8 +1,85 @@
 //! The objects that a cluster is given: custom resources, and an operator with the rights that it uses.
 
+mod rights;
+mod workload;
+
 use serde_json::{Value, json};
 
-use crate::api::{GROUP, definitions};
+pub use self::rights::rules;
+use crate::api::definitions;
+
+/// The port of the operator's metrics and health.
+pub const PORT: u16 = 8080;
+
+/// Choices of whoever installs an operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The namespace of the operator.
+    pub namespace: String,
+    /// The image of Berth.
+    pub image: String,
+    /// Operators; one of them leads.
+    pub replicas: u16,
+    /// A `ServiceMonitor` for the Prometheus operator, whose custom resources must be there.
+    pub service_monitor: bool,
+}
+
+/// The objects that come and go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The custom resources.
+    CustomResources,
+    /// The namespace.
+    Namespace,
+    /// The service account and its rights.
+    Rights,
+    /// The operator's Deployment and Service.
+    Workload,
+    /// Who may reach the operator.
+    NetworkPolicy,
+    /// Operators that a drain leaves running: only where there are several, else no node with one could be drained.
+    DisruptionBudget,
+    /// Where Prometheus finds the operator.
+    ServiceMonitor,
+}
+
+impl Part {
+    /// All, in the order in which they are applied.
+    pub const ALL: [Self; 7] = [
+        Self::CustomResources,
+        Self::Namespace,
+        Self::Rights,
+        Self::Workload,
+        Self::NetworkPolicy,
+        Self::DisruptionBudget,
+        Self::ServiceMonitor,
+    ];
+
+    /// The objects.
+    #[must_use]
+    pub fn objects(self, settings: &Settings) -> Vec<Value> {
+        let namespace = settings.namespace.as_str();
+        match self {
+            Self::CustomResources => custom_resources(),
+            Self::Namespace => {
+                vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })]
+            }
+            Self::Rights => rights::objects(namespace),
+            Self::Workload => vec![workload::deployment(settings), workload::service(namespace)],
+            Self::NetworkPolicy => vec![workload::network_policy(namespace)],
+            Self::DisruptionBudget => vec![workload::disruption_budget(namespace)],
+            Self::ServiceMonitor => vec![workload::service_monitor(namespace)],
+        }
+    }
+
+    fn is_wanted(self, settings: &Settings) -> bool {
+        match self {
+            Self::DisruptionBudget => settings.replicas > 1,
+            Self::ServiceMonitor => settings.service_monitor,
+            _ => true,
+        }
+    }
+}
 
 /// The custom resources, as documents.
 #[must_use]
@@ -10,84 +87,18 @@ pub fn custom_resources() -> Vec<Value> {
     definitions().into_iter().filter_map(|definition| serde_json::to_value(definition).ok()).collect()
 }
 
-/// Everything for an operator in `namespace`: custom resources, service account, rights, Deployment.
+/// Everything for an operator.
 #[must_use]
-pub fn everything(namespace: &str, image: &str) -> Vec<Value> {
-    let mut objects = custom_resources();
-    objects.push(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }));
-    objects.push(json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": named(namespace) }));
-    objects.extend(rights(namespace));
-    objects.push(operator(namespace, image));
-    objects
+pub fn everything(settings: &Settings) -> Vec<Value> {
+    let parts = Part::ALL.into_iter().filter(|part| part.is_wanted(settings));
+    parts.flat_map(|part| part.objects(settings)).collect()
+}
+
+/// The labels of all that belongs to the operator.
+fn labels() -> Value {
+    json!({ "app.kubernetes.io/name": "berth-operator" })
 }
 
 fn named(namespace: &str) -> Value {
-    json!({ "name": "berth-operator", "namespace": namespace, "labels": { "app.kubernetes.io/name": "berth-operator" } })
-}
-
-/// The rights of the operator, and no more: it reads no Secret and no pod.
-#[must_use]
-pub fn rules() -> Value {
-    json!([
-        { "apiGroups": [GROUP], "resources": ["clopsdeployments"], "verbs": ["get", "list", "watch"] },
-        { "apiGroups": [GROUP], "resources": ["modeldeployments"], "verbs": ["get", "list", "watch", "create", "patch"] },
-        { "apiGroups": [GROUP], "resources": ["clopsdeployments/status", "modeldeployments/status"], "verbs": ["patch"] },
-        // A cluster that checks who may block a deletion asks for these.
-        { "apiGroups": [GROUP], "resources": ["clopsdeployments/finalizers", "modeldeployments/finalizers"], "verbs": ["update"] },
-        { "apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list", "watch", "create", "patch"] },
-        { "apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch", "create", "patch"] },
-        { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
-    ])
-}
-
-fn rights(namespace: &str) -> Vec<Value> {
-    let subjects = json!([{ "kind": "ServiceAccount", "name": "berth-operator", "namespace": namespace }]);
-    let api = "rbac.authorization.k8s.io/v1";
-    let reference =
-        |kind: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "berth-operator" });
-    let leases = json!([{ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"] }]);
-    let cluster = json!({ "name": "berth-operator", "labels": { "app.kubernetes.io/name": "berth-operator" } });
-    vec![
-        json!({ "apiVersion": api, "kind": "ClusterRole", "metadata": cluster, "rules": rules() }),
-        json!({ "apiVersion": api, "kind": "ClusterRoleBinding", "metadata": cluster, "roleRef": reference("ClusterRole"), "subjects": subjects }),
-        json!({ "apiVersion": api, "kind": "Role", "metadata": named(namespace), "rules": leases }),
-        json!({ "apiVersion": api, "kind": "RoleBinding", "metadata": named(namespace), "roleRef": reference("Role"), "subjects": subjects }),
-    ]
-}
-
-fn operator(namespace: &str, image: &str) -> Value {
-    let labels = json!({ "app.kubernetes.io/name": "berth-operator" });
-    let field = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
-    json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": named(namespace),
-        "spec": {
-            "replicas": 1,
-            "selector": { "matchLabels": labels },
-            "template": {
-                "metadata": { "labels": labels },
-                "spec": {
-                    "serviceAccountName": "berth-operator",
-                    "securityContext": { "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } },
-                    "containers": [{
-                        "name": "operator",
-                        "image": image,
-                        "command": ["berth"],
-                        "args": ["operator", "run", "--image", image],
-                        "env": [
-                            { "name": "BERTH_OPERATOR_NAMESPACE", "valueFrom": field("metadata.namespace") },
-                            { "name": "BERTH_OPERATOR_IDENTITY", "valueFrom": field("metadata.name") },
-                        ],
-                        "resources": { "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": "512Mi" } },
-                        "securityContext": {
-                            "allowPrivilegeEscalation": false,
-                            "capabilities": { "drop": ["ALL"] },
-                            "readOnlyRootFilesystem": true,
-                        },
-                    }],
-                },
-            },
-        },
-    })
+    json!({ "name": "berth-operator", "namespace": namespace, "labels": labels() })
 }

@@ -14,8 +14,8 @@
 //! [`render::Record`], never on the operator's own version.
 //!
 //! Reading order: [`api`], the custom resources; [`render`]; [`compare`]; [`brain`]; [`upgrade`], newer rules for old objects;
-//! [`queue`] and [`election`], two more state machines; [`driver`], which talks to the API server; [`install`], what a cluster
-//! is given.
+//! [`queue`] and [`election`], two more state machines; [`driver`], which talks to the API server; [`vitals`],
+//! its metrics; [`install`], what a cluster is given.
 
 pub mod api;
 pub mod compare;
@@ -29,6 +29,7 @@ pub mod queue;
 
 pub mod driver;
 pub mod install;
+pub mod vitals;
 
 /// Owner of the fields that the operator applies.
 pub const FIELD_MANAGER: &str = "berth-operator";

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  add ──▶ due ──take──▶ running ──done──▶ (gone, or due at once if something happened meanwhile)
-//!                            └────failed──▶ due later, twice as late after each failure
+//!                            └────failed──▶ due later, twice as late after each failure; soon if something happened meanwhile
 //! ```
 //! One attempt at a time per object. Bounded by the number of objects: an object that is added twice is in it once.
 
@@ -74,7 +74,10 @@ impl<K: Ord + Clone> Queue<K> {
     /// An attempt failed. Returns the wait before the next.
     pub fn failed(&mut self, key: &K, now: Instant) -> Duration {
         let entry = self.entries.entry(key.clone()).or_default();
-        let wait = FIRST.saturating_mul(1 << entry.failures.min(16)).min(LONGEST);
+        let wait = match entry.dirty {
+            true => FIRST,
+            false => FIRST.saturating_mul(1 << entry.failures.min(16)).min(LONGEST),
+        };
         entry.failures = entry.failures.saturating_add(1);
         entry.running = false;
         entry.dirty = false;
@@ -88,9 +91,15 @@ impl<K: Ord + Clone> Queue<K> {
         self.due.first().map(|(due, _)| *due)
     }
 
+    /// Keys that are due or run.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// True if nothing is due and nothing runs.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
@@ -139,5 +148,7 @@ mod tests {
         assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 128_000, 256_000, 300_000, 300_000]);
         queue.add("a", now);
         assert_eq!(queue.take(now), Some("a"));
+        queue.add("a", now);
+        assert_eq!(queue.failed(&"a", now), FIRST, "it was repaired while the attempt failed");
     }
 }

@@ -1,10 +1,14 @@
 //! `berth operator`: Berth on Kubernetes.
 
 mod plan_upgrade;
+mod port;
+
+use std::net::SocketAddr;
 
 use berth_operator::{
     driver::{self, Config},
     install,
+    vitals::Vitals,
 };
 use berth_spec::WorkerId;
 use clap::{Args, Subcommand};
@@ -54,6 +58,9 @@ struct RunArgs {
     /// Name in the election, unique [default: a random one]
     #[arg(long, value_name = "NAME", env = "BERTH_OPERATOR_IDENTITY")]
     identity: Option<String>,
+    /// Address for metrics and health, by http [default: none]
+    #[arg(long, value_name = "ADDRESS", env = "BERTH_OPERATOR_LISTEN")]
+    listen: Option<SocketAddr>,
     /// Context of the kubeconfig [default: the current one; in a pod, its service account]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
@@ -70,12 +77,21 @@ struct ManifestsArgs {
     /// Image of Berth
     #[arg(long, value_name = "IMAGE")]
     image: String,
+    /// Operators; one leads. Two or more have a PodDisruptionBudget (Kubernetes 1.21 or newer)
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=9))]
+    replicas: u16,
+    /// Print a ServiceMonitor, for clusters with the Prometheus operator
+    #[arg(long)]
+    service_monitor: bool,
 }
 
 pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
     match args.command {
         OperatorCommand::Crds => print(&install::custom_resources()),
-        OperatorCommand::Manifests(args) => print(&install::everything(&args.namespace, &args.image)),
+        OperatorCommand::Manifests(args) => {
+            let ManifestsArgs { namespace, image, replicas, service_monitor } = args;
+            print(&install::everything(&install::Settings { namespace, image, replicas, service_monitor }))
+        }
         OperatorCommand::Run(args) => operate(args).await,
         OperatorCommand::PlanUpgrade(args) => plan_upgrade::run(args).await,
     }
@@ -91,6 +107,17 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
     let worker: WorkerId = "operator".parse().map_err(|e| Failure::doing("no name for the log", e))?;
     let json = !std::io::IsTerminal::is_terminal(&std::io::stderr());
     let telemetry = Telemetry::start(&TelemetrySettings { filter: args.log, json, otlp: None, worker })?;
+    let vitals = Vitals::default();
+    let port = match args.listen {
+        Some(address) => Some(port::bind(address, vitals.clone()).await?),
+        None => None,
+    };
+    let answering = async {
+        match port {
+            Some(port) => port.answer().await,
+            None => std::future::pending().await,
+        }
+    };
     let client = client(args.context.as_deref()).await?;
     let shutdown = CancellationToken::new();
     let config =
@@ -101,7 +128,8 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
         std::future::pending().await
     };
     let ended = tokio::select! {
-        ended = driver::run(client, config, shutdown.clone()) => ended,
+        ended = driver::run(client, config, vitals, shutdown.clone()) => ended,
+        () = answering => Ok(()),
         () = signalled => Ok(()),
     };
     telemetry.stop();

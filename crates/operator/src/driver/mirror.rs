@@ -17,6 +17,7 @@ pub(super) struct Mirror {
     /// The keys that a list under way has named so far.
     listing: BTreeMap<Kind, BTreeSet<Key>>,
     complete: BTreeSet<Kind>,
+    counts: BTreeMap<Kind, usize>,
 }
 
 impl Mirror {
@@ -38,14 +39,14 @@ impl Mirror {
                 let gone = |key: &&Key| key.kind == kind && !listed.contains(*key);
                 let gone: Vec<Key> = self.objects.keys().filter(gone).cloned().collect();
                 for key in &gone {
-                    self.objects.remove(key);
+                    self.remove(key);
                 }
                 gone
             }
             Event::Apply(object) => self.put(kind, object),
             Event::Delete(object) => {
                 let key = Key::of(kind, &serde_json::json!({ "metadata": object.metadata }));
-                self.objects.remove(&key);
+                self.remove(&key);
                 vec![key]
             }
         }
@@ -60,9 +61,9 @@ impl Mirror {
         self.objects.get(key)
     }
 
-    /// Keys of a kind, sorted.
-    pub(super) fn keys(&self, kind: Kind) -> impl Iterator<Item = &Key> {
-        self.objects.keys().filter(move |key| key.kind == kind)
+    /// Objects of a kind.
+    pub(super) fn count(&self, kind: Kind) -> usize {
+        self.counts.get(&kind).copied().unwrap_or_default()
     }
 
     fn put(&mut self, kind: Kind, mut object: DynamicObject) -> Vec<Key> {
@@ -72,7 +73,15 @@ impl Mirror {
         object.types = Some(kind.type_meta());
         let Ok(object) = serde_json::to_value(object) else { return Vec::new() };
         let key = Key::of(kind, &object);
-        self.objects.insert(key.clone(), Arc::new(object));
+        if self.objects.insert(key.clone(), Arc::new(object)).is_none() {
+            *self.counts.entry(kind).or_default() += 1;
+        }
         vec![key]
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if self.objects.remove(key).is_some() {
+            *self.counts.entry(key.kind).or_default() -= 1;
+        }
     }
 }

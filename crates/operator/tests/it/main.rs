@@ -3,5 +3,6 @@
 mod brain;
 mod fixtures;
 mod golden;
+mod packages;
 mod page;
 mod upgrade;

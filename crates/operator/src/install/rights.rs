@@ -1,0 +1,44 @@
+//! The operator's rights: those that it uses, which a test reads from the API server's audit log.
+
+use serde_json::{Value, json};
+
+use super::{labels, named};
+use crate::api::GROUP;
+
+/// The rights in all namespaces. The operator reads no Secret and no pod, and deletes nothing.
+#[must_use]
+pub fn rules() -> Value {
+    json!([
+        { "apiGroups": [GROUP], "resources": ["clopsdeployments"], "verbs": ["list", "watch"] },
+        { "apiGroups": [GROUP], "resources": ["modeldeployments"], "verbs": ["get", "list", "watch", "create", "patch"] },
+        { "apiGroups": [GROUP], "resources": ["clopsdeployments/status", "modeldeployments/status"], "verbs": ["patch"] },
+        // A cluster that checks who may block a deletion asks for these.
+        { "apiGroups": [GROUP], "resources": ["clopsdeployments/finalizers", "modeldeployments/finalizers"], "verbs": ["update"] },
+        { "apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list", "watch", "create", "patch"] },
+        { "apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch", "create", "patch"] },
+        { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
+    ])
+}
+
+/// The rights in the operator's own namespace: its Lease. A name cannot limit what is created.
+fn own_rules() -> Value {
+    json!([
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"] },
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["berth-operator"], "verbs": ["get", "update"] },
+    ])
+}
+
+pub(super) fn objects(namespace: &str) -> Vec<Value> {
+    let subjects = json!([{ "kind": "ServiceAccount", "name": "berth-operator", "namespace": namespace }]);
+    let api = "rbac.authorization.k8s.io/v1";
+    let reference =
+        |kind: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "berth-operator" });
+    let cluster = json!({ "name": "berth-operator", "labels": labels() });
+    vec![
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": named(namespace) }),
+        json!({ "apiVersion": api, "kind": "ClusterRole", "metadata": cluster, "rules": rules() }),
+        json!({ "apiVersion": api, "kind": "ClusterRoleBinding", "metadata": cluster, "roleRef": reference("ClusterRole"), "subjects": subjects }),
+        json!({ "apiVersion": api, "kind": "Role", "metadata": named(namespace), "rules": own_rules() }),
+        json!({ "apiVersion": api, "kind": "RoleBinding", "metadata": named(namespace), "roleRef": reference("Role"), "subjects": subjects }),
+    ]
+}

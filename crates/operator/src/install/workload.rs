@@ -1,0 +1,105 @@
+//! The operator's own Deployment, and what a cluster knows about it.
+
+use serde_json::{Value, json};
+
+use super::{PORT, Settings, labels, named};
+
+pub(super) fn deployment(settings: &Settings) -> Value {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": named(&settings.namespace),
+        "spec": {
+            "replicas": settings.replicas,
+            "selector": { "matchLabels": labels() },
+            "template": { "metadata": { "labels": labels() }, "spec": pod(&settings.image) },
+        },
+    })
+}
+
+fn pod(image: &str) -> Value {
+    json!({
+        "serviceAccountName": "berth-operator",
+        "securityContext": { "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } },
+        // A node that fails takes one operator along; never a reason not to start.
+        "topologySpreadConstraints": [{
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": { "matchLabels": labels() },
+        }],
+        "containers": [container(image)],
+    })
+}
+
+fn container(image: &str) -> Value {
+    let field = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
+    let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "metrics" } });
+    json!({
+        "name": "operator",
+        "image": image,
+        "command": ["berth"],
+        "args": ["operator", "run"],
+        "env": [
+            // For init containers: the same.
+            { "name": "BERTH_OPERATOR_IMAGE", "value": image },
+            { "name": "BERTH_OPERATOR_NAMESPACE", "valueFrom": field("metadata.namespace") },
+            { "name": "BERTH_OPERATOR_IDENTITY", "valueFrom": field("metadata.name") },
+            { "name": "BERTH_OPERATOR_LISTEN", "value": format!("0.0.0.0:{PORT}") },
+        ],
+        "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
+        "livenessProbe": probe("/livez"),
+        "readinessProbe": probe("/readyz"),
+        "resources": { "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": "512Mi" } },
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+            "readOnlyRootFilesystem": true,
+        },
+    })
+}
+
+pub(super) fn service(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": named(namespace),
+        "spec": {
+            "selector": labels(),
+            "ports": [{ "name": "metrics", "port": PORT, "targetPort": "metrics", "protocol": "TCP" }],
+        },
+    })
+}
+
+/// Nobody reaches more than the metrics. Where the API server listens differs by cluster, so that what the operator
+/// reaches is not limited.
+pub(super) fn network_policy(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": named(namespace),
+        "spec": {
+            "podSelector": { "matchLabels": labels() },
+            "policyTypes": ["Ingress"],
+            "ingress": [{ "ports": [{ "port": PORT, "protocol": "TCP" }] }],
+        },
+    })
+}
+
+pub(super) fn disruption_budget(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": named(namespace),
+        "spec": { "minAvailable": 1, "selector": { "matchLabels": labels() } },
+    })
+}
+
+pub(super) fn service_monitor(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": named(namespace),
+        "spec": { "selector": { "matchLabels": labels() }, "endpoints": [{ "port": "metrics" }] },
+    })
+}

@@ -1,0 +1,90 @@
+"""What installs the operator: its rights, its port, the Kustomize base."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import yaml
+from conftest import Operator
+from control_plane import OPERATOR
+from harness.processes import BERTH
+from harness.waiting import until
+from models import clops, condition, exists, pods_are_ready
+
+PACKAGES = Path(__file__).parents[2] / "packaging/kubernetes"
+
+# Rights that leave no line of their own in the audit log: a server-side apply of a new object needs create, a cluster that checks who
+# may block a deletion asks for the finalizers, and an event that comes again within minutes is patched.
+SILENT = {("modeldeployments", "create"), ("deployments", "create"), ("services", "create"), ("events", "patch"),
+          ("clopsdeployments/finalizers", "update"), ("modeldeployments/finalizers", "update")}
+
+
+def manifests(*words: str) -> list[dict]:
+    done = subprocess.run([BERTH, "operator", "manifests", *words], check=True, capture_output=True, text=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def granted(objects: list[dict]) -> set[tuple[str, str]]:
+    roles = [one for one in objects if one["kind"] in ("Role", "ClusterRole")]
+    return {(resource, verb) for role in roles for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_path, namespace):
+    operator = Operator(tmp_path, plane).start()
+    plane.apply(clops(namespace))
+    until("the Deployment", lambda: exists(plane, namespace, "service"))
+    pods_are_ready(plane, namespace)
+    until("the status", lambda: condition(plane, namespace, "clops").get("status") == "True")
+    assert operator.stop() == 0
+    lines = [line for line in plane.audited() if line["user"]["username"] == OPERATOR]
+    refused = [line["requestURI"] for line in lines if line.get("responseStatus", {}).get("code") == 403]
+    assert not refused, refused
+    places = [line["objectRef"] for line in lines]
+    used = {("/".join(filter(None, [place["resource"], place.get("subresource")])), line["verb"])
+            for place, line in zip(places, lines, strict=True)}
+    wanted = granted(manifests("--image", "x"))
+    assert used - wanted == set(), "the API server let it do what nothing grants"
+    assert wanted - used == SILENT, "rights that it does not use"
+
+
+def test_its_port_tells_how_it_is(plane, operator, namespace):
+    plane.apply(clops(namespace))
+    until("the Deployment", lambda: exists(plane, namespace, "service"))
+    assert [operator.ask(path)[0] for path in ("/livez", "/readyz", "/secrets")] == [200, 200, 404]
+
+    def sample(name: str) -> float:
+        lines = operator.ask("/metrics")[1].splitlines()
+        return next((float(line.split()[-1]) for line in lines if line.startswith(name)), -1)
+
+    until("its attempts", lambda: sample('berth_operator_attempts_total{kind="ModelDeployment",outcome="succeeded"}') >= 1)
+    until("nothing to wait", lambda: sample("berth_operator_waiting_objects ") == 0)
+    assert sample("berth_operator_leading ") == 1
+    assert sample('berth_operator_objects{kind="Deployment"}') >= 1
+    assert sample("berth_operator_attempt_duration_seconds_count") >= 1
+
+
+def test_the_base_with_an_image_is_what_the_command_prints(tmp_path):
+    shutil.copytree(PACKAGES / "base", tmp_path / "base")
+    overlay = tmp_path / "mine"
+    overlay.mkdir()
+    paths = ["/spec/template/spec/containers/0/image", "/spec/template/spec/containers/0/env/0/value"]
+    patch = [{"op": "replace", "path": path, "value": "registry.example/berth:1"} for path in paths]
+    (overlay / "kustomization.yaml").write_text(json.dumps({
+        "resources": ["../base"],
+        "patches": [{"target": {"kind": "Deployment", "name": "berth-operator"}, "patch": json.dumps(patch)}],
+    }))
+    built = subprocess.run(["kubectl", "kustomize", str(overlay)], check=True, capture_output=True, text=True)
+
+    def by_name(objects):
+        return {(one["kind"], one["metadata"]["name"]): one for one in objects}
+
+    assert by_name(yaml.safe_load_all(built.stdout)) == by_name(manifests("--image", "registry.example/berth:1"))
+
+
+def test_several_operators_are_protected_and_watched():
+    kinds = {one["kind"] for one in manifests("--image", "x", "--replicas", "2", "--service-monitor")}
+    more = kinds - {one["kind"] for one in manifests("--image", "x")}
+    assert more == {"PodDisruptionBudget", "ServiceMonitor"}
