@@ -75,10 +75,10 @@ class ControlPlane:
         file.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [operator, rule, {"level": "None"}]}))
         return file
 
-    def writes(self, agent: str) -> list[tuple[str, str, str]]:
-        """Writes of a client so far, but those of Leases: verb, resource, name."""
+    def writes(self, agent: str, namespace: str) -> list[tuple[str, str, str]]:
+        """Writes of a client in a namespace so far: verb, resource, name."""
         lines = [line for line in self.audited() if line["verb"] not in ("get", "list", "watch")]
-        ours = [line for line in lines if agent in line.get("user", {}).get("username", "") and line["objectRef"]["resource"] != "leases"]
+        ours = [line for line in lines if agent in line["user"]["username"] and line["objectRef"].get("namespace") == namespace]
         return [(line["verb"], line["objectRef"]["resource"], line["objectRef"].get("name", "")) for line in ours]
 
     def audited(self) -> list[dict]:

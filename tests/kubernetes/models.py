@@ -17,7 +17,8 @@ def clops(namespace: str, name: str = "iris", **model) -> dict:
 
 
 def condition(plane, namespace: str, kind: str, name: str = "iris", topic: str = "Ready") -> dict:
-    conditions = plane.get(kind, "-n", namespace, name).get("status", {}).get("conditions", [])
+    text = plane.kubectl("get", kind, "-n", namespace, name, "--ignore-not-found", "-o", "json")
+    conditions = json.loads(text or "{}").get("status", {}).get("conditions", [])
     return next((one for one in conditions if one["type"] == topic), {})
 
 

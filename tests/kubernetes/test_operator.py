@@ -140,9 +140,9 @@ def test_a_thousand_objects_that_are_as_they_should_be_cost_no_write(plane, tmp_
 
     until("1,000 objects", settled, patience=300)
     assert first.stop() == 0
-    before = plane.writes("berth-operator")
+    before = plane.writes("berth-operator", namespace)
     second = Operator(tmp_path, plane, "beginner").start()
     ready = next(json.loads(line) for line in second.logged_lines() if '"ready"' in line)
     assert second.stop() == 0
     print(f"start beside 1,000 objects: {ready}")
-    assert plane.writes("berth-operator") == before
+    assert plane.writes("berth-operator", namespace) == before

@@ -78,15 +78,15 @@ def next_operator(plane, tmp_path):
 
 def test_a_next_operator_changes_no_pod_template_of_200_models(plane, next_operator, namespace):
     second = next_operator(*(shape(namespace, number) for number in range(56, 256)))
-    before, writes = specs(plane, namespace), plane.writes("berth-operator")
+    before, writes = specs(plane, namespace), plane.writes("berth-operator", namespace)
     second.start(image=NEW)
     assert len(before) == 200 and specs(plane, namespace) == before
-    assert plane.writes("berth-operator") == writes
+    assert plane.writes("berth-operator", namespace) == writes
     planned = json.loads(plan(plane, "-n", namespace, "-o", "json").stdout)
     with_parameters = {f"model-{number}" for number in range(56, 256) if number & 1}
     assert {one["name"] for one in planned["changes"] if one["restartsPods"]} == with_parameters
     assert len(planned["changes"]) == 200 and not planned["unknown"]
-    assert plane.writes("berth-operator") == writes, "a plan changes nothing"
+    assert plane.writes("berth-operator", namespace) == writes, "a plan changes nothing"
 
 
 def test_models_adopt_newer_rules_in_waves(plane, next_operator, namespace):

@@ -14,6 +14,14 @@ use crate::{
     brain::{Decision, Event, Trouble},
 };
 
+/// The outcome of applying an object.
+#[derive(PartialEq, Eq)]
+enum Applied {
+    Done,
+    /// Its namespace is being deleted, so that nothing can be made in it.
+    NamespaceEnds,
+}
+
 /// One attempt to bring an object to its desired state.
 pub(super) struct Attempt {
     pub(super) key: Key,
@@ -28,7 +36,10 @@ impl Attempt {
     /// Carries it out.
     pub(super) async fn run(self, client: &Client, recorder: &Recorder) -> Result<(), Trouble> {
         for wanted in &self.decision.apply {
-            self.apply(client, wanted).await?;
+            if self.apply(client, wanted).await? == Applied::NamespaceEnds {
+                // The object itself goes next.
+                return Ok(());
+            }
         }
         if let Some(status) = &self.decision.status {
             let api = self.key.kind.api(client, Some(&self.key.namespace));
@@ -46,8 +57,8 @@ impl Attempt {
         Ok(())
     }
 
-    async fn apply(&self, client: &Client, wanted: &Value) -> Result<(), Trouble> {
-        let Some(kind) = wanted["kind"].as_str().and_then(Kind::of) else { return Ok(()) };
+    async fn apply(&self, client: &Client, wanted: &Value) -> Result<Applied, Trouble> {
+        let Some(kind) = wanted["kind"].as_str().and_then(Kind::of) else { return Ok(Applied::Done) };
         let key = Key::of(kind, wanted);
         let api = kind.api(client, Some(&key.namespace));
         if self.unseen.contains(&key) {
@@ -61,10 +72,14 @@ impl Attempt {
         }
         // Fields that others have changed are set back: this object is the operator's.
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        let applied = api.patch(&key.name, &parameters, &Patch::Apply(wanted)).await;
-        applied.map_err(|error| trouble(format!("{key} cannot be applied"), &error))?;
-        tracing::info!(event = "applied", object = %key, owner = %self.key);
-        Ok(())
+        match api.patch(&key.name, &parameters, &Patch::Apply(wanted)).await {
+            Ok(_) => {
+                tracing::info!(event = "applied", object = %key, owner = %self.key);
+                Ok(Applied::Done)
+            }
+            Err(Error::Api(refusal)) if namespace_ends(&refusal) => Ok(Applied::NamespaceEnds),
+            Err(error) => Err(trouble(format!("{key} cannot be applied"), &error)),
+        }
     }
 
     fn owns(&self, found: &DynamicObject) -> bool {
@@ -105,6 +120,11 @@ fn trouble(doing: String, error: &Error) -> Trouble {
         Error::Api(refusal) => Trouble::Unreachable(format!("{doing}: {}", refusal.message)),
         other => Trouble::Unreachable(format!("{doing}: {other}")),
     }
+}
+
+fn namespace_ends(refusal: &Refusal) -> bool {
+    let causes = refusal.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 fn is_final(refusal: &Refusal) -> bool {
