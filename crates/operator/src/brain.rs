@@ -9,6 +9,7 @@ mod valid;
 use kube::core::ObjectMeta;
 use serde_json::Value;
 
+pub(crate) use self::valid::check;
 pub use self::{
     clops::clops_deployment,
     model::{World, model_deployment},
@@ -60,6 +61,11 @@ pub enum Trouble {
 }
 
 impl Trouble {
+    /// `what` is in the way.
+    pub(crate) fn taken(what: &impl std::fmt::Display) -> Self {
+        Self::NameTaken(format!("there is a {what} of somebody else: delete it, or take another name"))
+    }
+
     fn state(&self) -> State {
         match self {
             Self::NameTaken(message) => State::Stalled("NameTaken", message.clone()),

@@ -5,6 +5,7 @@
 
 pub mod adoption;
 mod attempt;
+pub mod gatekeeper;
 mod kind;
 mod lease;
 mod mirror;

@@ -1,6 +1,7 @@
 //! The objects that a cluster is given: custom resources, and an operator with the rights that it uses.
 
 mod rights;
+mod webhook;
 mod workload;
 
 use serde_json::{Value, json};
@@ -10,6 +11,9 @@ use crate::api::definitions;
 
 /// The port of the operator's metrics and health.
 pub const PORT: u16 = 8080;
+
+/// The port of the operator's webhook.
+pub const WEBHOOK_PORT: u16 = 9443;
 
 /// Choices of whoever installs an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +26,26 @@ pub struct Settings {
     pub replicas: u16,
     /// A `ServiceMonitor` for the Prometheus operator, whose custom resources must be there.
     pub service_monitor: bool,
+    /// Handling of objects that the webhook cannot be asked about.
+    pub webhook_failure: FailurePolicy,
+}
+
+/// Handling of objects that a webhook cannot be asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailurePolicy {
+    /// Written; their status tells what is wrong with them.
+    Ignore,
+    /// Refused.
+    Fail,
+}
+
+impl FailurePolicy {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Ignore => "Ignore",
+            Self::Fail => "Fail",
+        }
+    }
 }
 
 /// The objects that come and go together.
@@ -35,6 +59,8 @@ pub enum Part {
     Rights,
     /// The operator's Deployment and Service.
     Workload,
+    /// The webhook that objects are shown to before they are written.
+    Webhook,
     /// Who may reach the operator.
     NetworkPolicy,
     /// Operators that a drain leaves running: only where there are several, else no node with one could be drained.
@@ -45,11 +71,12 @@ pub enum Part {
 
 impl Part {
     /// All, in the order in which they are applied.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::CustomResources,
         Self::Namespace,
         Self::Rights,
         Self::Workload,
+        Self::Webhook,
         Self::NetworkPolicy,
         Self::DisruptionBudget,
         Self::ServiceMonitor,
@@ -66,6 +93,7 @@ impl Part {
             }
             Self::Rights => rights::objects(namespace),
             Self::Workload => vec![workload::deployment(settings), workload::service(namespace)],
+            Self::Webhook => vec![webhook::configuration(settings)],
             Self::NetworkPolicy => vec![workload::network_policy(namespace)],
             Self::DisruptionBudget => vec![workload::disruption_budget(namespace)],
             Self::ServiceMonitor => vec![workload::service_monitor(namespace)],

@@ -2,19 +2,22 @@
 
 mod plan_upgrade;
 mod port;
+mod webhook;
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use berth_operator::{
-    driver::{self, Config},
-    install,
+    driver::{self, Config, gatekeeper::Gatekeeper},
+    install::{self, FailurePolicy},
     vitals::Vitals,
 };
+use berth_peer::port::Port;
 use berth_spec::WorkerId;
 use clap::{Args, Subcommand};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio_util::sync::CancellationToken;
 
+use self::webhook::Webhook;
 use super::output::yaml;
 use crate::{failure::Failure, settings::TelemetrySettings, telemetry::Telemetry, terminal};
 
@@ -61,6 +64,12 @@ struct RunArgs {
     /// Address for metrics and health, by http [default: none]
     #[arg(long, value_name = "ADDRESS", env = "BERTH_OPERATOR_LISTEN")]
     listen: Option<SocketAddr>,
+    /// Address for the admission webhook, by https with a certificate that is made and renewed here [default: none]
+    #[arg(long, value_name = "ADDRESS", env = "BERTH_OPERATOR_WEBHOOK_LISTEN", requires = "webhook_folder")]
+    webhook_listen: Option<SocketAddr>,
+    /// Folder for the webhook's key and certificate, this operator's own
+    #[arg(long, value_name = "FOLDER", env = "BERTH_OPERATOR_WEBHOOK_FOLDER")]
+    webhook_folder: Option<PathBuf>,
     /// Context of the kubeconfig [default: the current one; in a pod, its service account]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
@@ -83,14 +92,26 @@ struct ManifestsArgs {
     /// Print a ServiceMonitor, for clusters with the Prometheus operator
     #[arg(long)]
     service_monitor: bool,
+    /// Handling of objects that the webhook cannot be asked about: ignore lets them through, fail refuses them
+    #[arg(long, value_name = "POLICY", default_value = "ignore", value_parser = failure_policy)]
+    webhook_failure: FailurePolicy,
+}
+
+fn failure_policy(text: &str) -> Result<FailurePolicy, String> {
+    match text {
+        "ignore" => Ok(FailurePolicy::Ignore),
+        "fail" => Ok(FailurePolicy::Fail),
+        _ => Err("expected ignore or fail".to_owned()),
+    }
 }
 
 pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
     match args.command {
         OperatorCommand::Crds => print(&install::custom_resources()),
         OperatorCommand::Manifests(args) => {
-            let ManifestsArgs { namespace, image, replicas, service_monitor } = args;
-            print(&install::everything(&install::Settings { namespace, image, replicas, service_monitor }))
+            let ManifestsArgs { namespace, image, replicas, service_monitor, webhook_failure } = args;
+            let settings = install::Settings { namespace, image, replicas, service_monitor, webhook_failure };
+            print(&install::everything(&settings))
         }
         OperatorCommand::Run(args) => operate(args).await,
         OperatorCommand::PlanUpgrade(args) => plan_upgrade::run(args).await,
@@ -109,16 +130,18 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
     let telemetry = Telemetry::start(&TelemetrySettings { filter: args.log, json, otlp: None, worker })?;
     let vitals = Vitals::default();
     let port = match args.listen {
-        Some(address) => Some(port::bind(address, vitals.clone()).await?),
+        Some(address) => Some(port::bind(("metrics", "--listen"), address, None).await?),
         None => None,
     };
-    let answering = async {
-        match port {
-            Some(port) => port.answer().await,
-            None => std::future::pending().await,
-        }
-    };
     let client = client(args.context.as_deref()).await?;
+    let webhook = match (args.webhook_listen, &args.webhook_folder) {
+        (Some(address), Some(folder)) => {
+            let gatekeeper = Gatekeeper::new(client.clone(), args.image.clone());
+            Some(webhook::bind(address, folder, &args.namespace, gatekeeper).await?)
+        }
+        _ => None,
+    };
+    let answering = answer(port, webhook, vitals.clone());
     let shutdown = CancellationToken::new();
     let config =
         Config { namespace: args.watch_namespace, lease_namespace: args.namespace, identity, image: args.image };
@@ -134,6 +157,25 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
     };
     telemetry.stop();
     ended.map_err(|stopped| Failure::Failed(stopped.to_string()))
+}
+
+/// Answers at the ports that there are, for as long as it is polled.
+async fn answer(port: Option<Port>, webhook: Option<Webhook>, vitals: Vitals) {
+    let about_itself = async {
+        match port {
+            Some(port) => {
+                port::serve(port, move |request| std::future::ready(port::vitals(&request, &vitals))).await;
+            }
+            None => std::future::pending().await,
+        }
+    };
+    let admission = async {
+        match webhook {
+            Some(webhook) => webhook.serve().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::join!(about_itself, admission);
 }
 
 /// A client for the cluster of a kubeconfig, or for the one that this pod is in.

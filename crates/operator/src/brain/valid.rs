@@ -8,7 +8,7 @@ use crate::api::ModelDeployment;
 const LONGEST: usize = 63;
 
 /// The first rule that an object breaks, with the field and the remedy.
-pub(super) fn check(model: &ModelDeployment) -> Result<(), String> {
+pub(crate) fn check(model: &ModelDeployment) -> Result<(), String> {
     let name = model.metadata.name.as_deref().unwrap_or_default();
     if name.len() > LONGEST || name.contains('.') || !name.starts_with(|letter: char| letter.is_ascii_lowercase()) {
         return Err(format!(

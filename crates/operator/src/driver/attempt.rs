@@ -64,10 +64,8 @@ impl Attempt {
         if self.unseen.contains(&key) {
             let found = api.get_opt(&key.name).await;
             let found = found.map_err(|error| trouble(format!("{key} cannot be read"), &error))?;
-            if found.is_some_and(|found| !self.owns(&found)) {
-                return Err(Trouble::NameTaken(format!(
-                    "there is a {key} of somebody else: delete it, or take another name"
-                )));
+            if found.is_some_and(|found| !is_controlled_by(&found, self.object["metadata"]["uid"].as_str())) {
+                return Err(Trouble::taken(&key));
             }
         }
         // Fields that others have changed are set back: this object is the operator's.
@@ -80,11 +78,6 @@ impl Attempt {
             Err(Error::Api(refusal)) if namespace_ends(&refusal) => Ok(Applied::NamespaceEnds),
             Err(error) => Err(trouble(format!("{key} cannot be applied"), &error)),
         }
-    }
-
-    fn owns(&self, found: &DynamicObject) -> bool {
-        let uid = self.object["metadata"]["uid"].as_str();
-        found.owner_references().iter().any(|owner| owner.controller == Some(true) && Some(owner.uid.as_str()) == uid)
     }
 
     async fn tell(&self, recorder: &Recorder, event: &Event) {
@@ -113,8 +106,13 @@ impl Attempt {
     }
 }
 
+/// True if the controller of `found` has this uid.
+pub(super) fn is_controlled_by(found: &DynamicObject, uid: Option<&str>) -> bool {
+    found.owner_references().iter().any(|owner| owner.controller == Some(true) && Some(owner.uid.as_str()) == uid)
+}
+
 /// The trouble behind an error: refusals stay until somebody changes something, all else may pass.
-fn trouble(doing: String, error: &Error) -> Trouble {
+pub(super) fn trouble(doing: String, error: &Error) -> Trouble {
     match error {
         Error::Api(refusal) if is_final(refusal) => Trouble::Refused(format!("{doing}: {}", refusal.message)),
         Error::Api(refusal) => Trouble::Unreachable(format!("{doing}: {}", refusal.message)),

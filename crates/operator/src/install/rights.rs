@@ -17,6 +17,8 @@ pub fn rules() -> Value {
         { "apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list", "watch", "create", "patch"] },
         { "apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch", "create", "patch"] },
         { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
+        // For the certificate of its own webhook.
+        { "apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"], "resourceNames": ["berth-operator"], "verbs": ["get", "update"] },
     ])
 }
 

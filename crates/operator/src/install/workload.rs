@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{PORT, Settings, labels, named};
+use super::{PORT, Settings, WEBHOOK_PORT, labels, named};
+
+/// The folder of the webhook's key.
+const KEYS: &str = "/webhook";
 
 pub(super) fn deployment(settings: &Settings) -> Value {
     json!({
@@ -29,6 +32,8 @@ fn pod(image: &str) -> Value {
             "labelSelector": { "matchLabels": labels() },
         }],
         "containers": [container(image)],
+        // The webhook's key: it outlives a container, not a pod.
+        "volumes": [{ "name": "webhook", "emptyDir": { "medium": "Memory" } }],
     })
 }
 
@@ -46,8 +51,14 @@ fn container(image: &str) -> Value {
             { "name": "BERTH_OPERATOR_NAMESPACE", "valueFrom": field("metadata.namespace") },
             { "name": "BERTH_OPERATOR_IDENTITY", "valueFrom": field("metadata.name") },
             { "name": "BERTH_OPERATOR_LISTEN", "value": format!("0.0.0.0:{PORT}") },
+            { "name": "BERTH_OPERATOR_WEBHOOK_LISTEN", "value": format!("0.0.0.0:{WEBHOOK_PORT}") },
+            { "name": "BERTH_OPERATOR_WEBHOOK_FOLDER", "value": format!("{KEYS}/own") },
         ],
-        "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
+        "ports": [
+            { "name": "metrics", "containerPort": PORT, "protocol": "TCP" },
+            { "name": "webhook", "containerPort": WEBHOOK_PORT, "protocol": "TCP" },
+        ],
+        "volumeMounts": [{ "name": "webhook", "mountPath": KEYS }],
         "livenessProbe": probe("/livez"),
         "readinessProbe": probe("/readyz"),
         "resources": { "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": "512Mi" } },
@@ -66,12 +77,15 @@ pub(super) fn service(namespace: &str) -> Value {
         "metadata": named(namespace),
         "spec": {
             "selector": labels(),
-            "ports": [{ "name": "metrics", "port": PORT, "targetPort": "metrics", "protocol": "TCP" }],
+            "ports": [
+                { "name": "metrics", "port": PORT, "targetPort": "metrics", "protocol": "TCP" },
+                { "name": "webhook", "port": 443, "targetPort": "webhook", "protocol": "TCP" },
+            ],
         },
     })
 }
 
-/// Nobody reaches more than the metrics. Where the API server listens differs by cluster, so that what the operator
+/// Nobody reaches more than the metrics and the webhook. Where the API server listens differs by cluster, so that what the operator
 /// reaches is not limited.
 pub(super) fn network_policy(namespace: &str) -> Value {
     json!({
@@ -81,7 +95,7 @@ pub(super) fn network_policy(namespace: &str) -> Value {
         "spec": {
             "podSelector": { "matchLabels": labels() },
             "policyTypes": ["Ingress"],
-            "ingress": [{ "ports": [{ "port": PORT, "protocol": "TCP" }] }],
+            "ingress": [{ "ports": [{ "port": PORT, "protocol": "TCP" }, { "port": WEBHOOK_PORT, "protocol": "TCP" }] }],
         },
     })
 }

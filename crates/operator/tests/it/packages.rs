@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use berth_operator::install::{Part, Settings, everything};
+use berth_operator::install::{FailurePolicy, Part, Settings, everything};
 use serde_json::{Value, json};
 
 /// Words in the objects, and what a chart has in their places.
@@ -11,13 +11,15 @@ const IMAGE: (&str, &str) = (
     "IMAGE-OF-BERTH",
     r#"{{ required "set image: an image of Berth that your nodes can pull" .Values.image | quote }}"#,
 );
+const FAILURE: (&str, &str) = ("failurePolicy: Ignore", "failurePolicy: {{ .Values.webhookFailure }}");
 const REPLICAS: (&str, &str) = ("COUNT-OF-OPERATORS", "{{ .Values.replicas }}");
 
 /// A part's file of the chart, and the condition under which it is there.
-const TEMPLATES: [(Part, &str, Option<&str>); 6] = [
+const TEMPLATES: [(Part, &str, Option<&str>); 7] = [
     (Part::CustomResources, "custom-resources", None),
     (Part::Rights, "rights", None),
     (Part::Workload, "operator", None),
+    (Part::Webhook, "webhook", None),
     (Part::NetworkPolicy, "network-policy", Some(".Values.networkPolicy")),
     (Part::DisruptionBudget, "disruption-budget", Some("gt (int .Values.replicas) 1")),
     (Part::ServiceMonitor, "service-monitor", Some(".Values.serviceMonitor")),
@@ -27,7 +29,9 @@ const VALUES: &str = "# The image of Berth, also for the init containers of mode
 image: \"\"
 # Operators; one of them leads. Two or more have a PodDisruptionBudget (Kubernetes 1.21 or newer).
 replicas: 1
-# Nobody reaches more of the operator than its metrics.
+# Handling of objects that the webhook cannot be asked about: Ignore lets them through, Fail refuses them.
+webhookFailure: Ignore
+# Nobody reaches more of the operator than its metrics and its webhook.
 networkPolicy: true
 # For clusters with the Prometheus operator.
 serviceMonitor: false
@@ -44,7 +48,13 @@ resources:
 const KEPT: &str = "helm.sh/resource-policy";
 
 fn settings(namespace: &str, image: &str, replicas: u16) -> Settings {
-    Settings { namespace: namespace.to_owned(), image: image.to_owned(), replicas, service_monitor: replicas > 1 }
+    Settings {
+        namespace: namespace.to_owned(),
+        image: image.to_owned(),
+        replicas,
+        service_monitor: replicas > 1,
+        webhook_failure: FailurePolicy::Ignore,
+    }
 }
 
 fn documents(objects: &[Value]) -> String {
@@ -62,7 +72,8 @@ fn template(part: Part, condition: Option<&str>) -> String {
     }
     let text = documents(&objects);
     assert!(!text.contains("{{"), "Helm would read it");
-    let text = [NAMESPACE, IMAGE, REPLICAS].into_iter().fold(text, |text, (word, place)| text.replace(word, place));
+    let text =
+        [NAMESPACE, IMAGE, FAILURE, REPLICAS].into_iter().fold(text, |text, (word, place)| text.replace(word, place));
     match condition {
         Some(condition) => format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"),
         None => text,
@@ -122,7 +133,7 @@ fn helm(replicas: u16) -> Vec<Value> {
         }
         let text = std::fs::read_to_string(folder().join(format!("chart/templates/{name}.yaml"))).expect("the file");
         let text = text.replace(NAMESPACE.1, "berth").replace(IMAGE.1, "\"berth:1\"");
-        let text = text.replace(REPLICAS.1, &replicas.to_string());
+        let text = text.replace(FAILURE.1, FAILURE.0).replace(REPLICAS.1, &replicas.to_string());
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("{{-")).collect();
         assert!(!lines.iter().any(|line| line.contains("{{")), "an expression that nobody expects in {name}");
         let documents = lines.join("\n");

@@ -1,9 +1,9 @@
-//! The operator's port: `GET /metrics`, `/livez`, `/readyz`. Plain http, and nothing that needs a secret.
+//! The operator's ports: who connects, and how long they may be silent; `GET /metrics`, `/livez`, `/readyz` by plain http.
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, future::Future, net::SocketAddr, time::Duration};
 
 use berth_operator::vitals::Vitals;
-use berth_peer::port::{Bounds, Patience, Port};
+use berth_peer::port::{Bounds, Patience, Port, PortTls};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -13,54 +13,62 @@ use tokio::{net::TcpListener, task::JoinSet};
 
 use crate::failure::Failure;
 
-/// Connections: scrapers and the kubelet are few.
+/// Connections: scrapers, the kubelet and API servers are few.
 const BOUNDS: Bounds = Bounds { connections: 64, per_address: 32 };
 
 /// Tolerated silence of a connection.
 const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Duration::from_secs(120) };
 
-/// A port that was taken.
-pub(super) struct VitalsPort {
-    port: Port,
-    vitals: Vitals,
-}
-
-/// Takes the port.
+/// Takes the port `address`, that `option` chooses, for `name`.
 ///
 /// # Errors
 /// [`Failure`]: somebody else has it.
-pub(super) async fn bind(address: SocketAddr, vitals: Vitals) -> Result<VitalsPort, Failure> {
+pub(super) async fn bind(
+    (name, option): (&'static str, &str),
+    address: SocketAddr,
+    tls: Option<PortTls>,
+) -> Result<Port, Failure> {
     let listener = TcpListener::bind(address).await.map_err(|error| {
-        Failure::Failed(format!("cannot serve metrics on {address}: {error}; --listen takes another address"))
+        Failure::Failed(format!("cannot serve {name} on {address}: {error}; {option} takes another address"))
     })?;
-    Ok(VitalsPort { port: Port::new("operator", listener, BOUNDS), vitals })
+    Ok(Port::new(name, listener, BOUNDS).with_tls(tls))
 }
 
-impl VitalsPort {
-    /// Answers, until it is dropped.
-    pub(super) async fn answer(self) {
-        let mut tasks = JoinSet::new();
-        let greeter = self.port.greeter();
-        loop {
-            let (stream, _, place) = self.port.accept().await;
-            while tasks.try_join_next().is_some() {}
-            let (greeter, vitals) = (greeter.clone(), self.vitals.clone());
-            tasks.spawn(async move {
-                let _place = place;
-                let Some(greeted) = greeter.greet(stream, SILENT).await else { return };
-                let service = service_fn(move |request| {
-                    let answer = answer(&request, &vitals);
-                    async move { Ok::<_, Infallible>(answer) }
-                });
-                let mut builder = http1::Builder::new();
-                builder.timer(TokioTimer::new()).header_read_timeout(SILENT.idle);
-                let _ = builder.serve_connection(TokioIo::new(greeted.stream), service).await;
+/// Answers, until it is dropped.
+pub(super) async fn serve<A>(port: Port, answer: impl Fn(Request<Incoming>) -> A + Clone + Send + 'static)
+where
+    A: Future<Output = Response<Full<Bytes>>> + Send,
+{
+    let mut tasks = JoinSet::new();
+    let greeter = port.greeter();
+    loop {
+        let (stream, _, place) = port.accept().await;
+        while tasks.try_join_next().is_some() {}
+        let (greeter, answer) = (greeter.clone(), answer.clone());
+        tasks.spawn(async move {
+            let _place = place;
+            let Some(greeted) = greeter.greet(stream, SILENT).await else { return };
+            let service = service_fn(move |request| {
+                let answer = answer(request);
+                async move { Ok::<_, Infallible>(answer.await) }
             });
-        }
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(SILENT.idle);
+            let _ = builder.serve_connection(TokioIo::new(greeted.stream), service).await;
+        });
     }
 }
 
-fn answer(request: &Request<Incoming>, vitals: &Vitals) -> Response<Full<Bytes>> {
+/// A whole answer.
+pub(super) fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// The answer about the operator itself.
+pub(super) fn vitals(request: &Request<Incoming>, vitals: &Vitals) -> Response<Full<Bytes>> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     let (status, body) = match request.uri().path() {
         "/metrics" if reads => (StatusCode::OK, vitals.text()),
@@ -69,9 +77,5 @@ fn answer(request: &Request<Incoming>, vitals: &Vitals) -> Response<Full<Bytes>>
         "/readyz" if reads => (StatusCode::SERVICE_UNAVAILABLE, "the API server has not answered yet\n".to_owned()),
         _ => (StatusCode::NOT_FOUND, "use GET /metrics, /livez or /readyz\n".to_owned()),
     };
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = status;
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
+    response(status, "text/plain; version=0.0.4; charset=utf-8", body)
 }

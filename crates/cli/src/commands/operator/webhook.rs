@@ -1,0 +1,133 @@
+//! The admission webhook: its port, and its certificate, which it makes and renews by itself. Each operator has its own key,
+//! which leaves its pod never; its certificate is published where the API server looks.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use berth_operator::driver::gatekeeper::Gatekeeper;
+use berth_peer::port::{ClientAuth, Port, PortTls, SelfMade, TlsSettings, TlsVersion};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use serde_json::Value;
+
+use super::port::{self, response};
+use crate::failure::Failure;
+
+/// Interval between looks at the certificate and at what the API server trusts.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The longest body: an object before and after, each as long as etcd takes it.
+const LONGEST: usize = 4 << 20;
+
+/// A webhook that listens.
+pub(super) struct Webhook {
+    port: Port,
+    tls: PortTls,
+    certificate: Certificate,
+    gatekeeper: Gatekeeper,
+}
+
+/// The place and the names of the certificate.
+#[derive(Clone)]
+struct Certificate {
+    folder: PathBuf,
+    names: Vec<String>,
+}
+
+impl Certificate {
+    /// The certificate as it is, or a new one where it is missing or ends soon. Blocking.
+    fn made(&self) -> Result<SelfMade, Failure> {
+        SelfMade::in_folder(&self.folder, &self.names)
+            .map_err(|error| Failure::doing("cannot make the webhook's certificate", error))
+    }
+}
+
+/// Takes the port, with a certificate for the Service of `namespace`.
+///
+/// # Errors
+/// [`Failure`]: the port is taken, or the folder cannot be written.
+pub(super) async fn bind(
+    address: SocketAddr,
+    folder: &Path,
+    namespace: &str,
+    gatekeeper: Gatekeeper,
+) -> Result<Webhook, Failure> {
+    let names = [&format!("berth-operator.{namespace}.svc"), "localhost", "127.0.0.1"].map(str::to_owned).to_vec();
+    let certificate = Certificate { folder: folder.to_owned(), names };
+    let SelfMade { certificate: file, key, .. } = certificate.made()?;
+    let settings = TlsSettings { certificate: file, key, clients: ClientAuth::Off, oldest: TlsVersion::V1_2 };
+    let tls =
+        PortTls::load(settings).map_err(|error| Failure::doing("the webhook's certificate is unusable", error))?;
+    let port = port::bind(("the webhook", "--webhook-listen"), address, Some(tls.clone())).await?;
+    Ok(Webhook { port, tls, certificate, gatekeeper })
+}
+
+impl Webhook {
+    /// Answers, until it is dropped.
+    pub(super) async fn serve(self) {
+        let gatekeeper = self.gatekeeper.clone();
+        let answer = move |request| {
+            let gatekeeper = gatekeeper.clone();
+            async move { review(&gatekeeper, request).await }
+        };
+        tokio::join!(
+            port::serve(self.port, answer),
+            self.tls.follow(),
+            keep_trusted(&self.certificate, &self.gatekeeper),
+        );
+    }
+}
+
+/// Renews the certificate before it ends, and keeps it among those that the API server trusts.
+async fn keep_trusted(certificate: &Certificate, gatekeeper: &Gatekeeper) {
+    let mut told = String::new();
+    loop {
+        let made = certificate.clone();
+        let trusted = tokio::task::spawn_blocking(move || {
+            let made = made.made()?;
+            Ok::<_, Failure>(fs_err::read_to_string(&made.ca)?)
+        });
+        let published = match trusted.await {
+            Ok(Ok(ca)) => gatekeeper.publish(&ca).await.map_err(|error| error.to_string()),
+            Ok(Err(failure)) => Err(failure.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match published {
+            Ok(true) => {
+                tracing::info!(event = "webhook_trusted", "the API server is told to trust this operator's certificate")
+            }
+            Ok(false) => told.clear(),
+            Err(error) if error == told => {}
+            Err(error) => {
+                tracing::warn!(event = "webhook_untrusted", %error, "tried again");
+                told = error;
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn review(gatekeeper: &Gatekeeper, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+
+    if request.method() != Method::POST || request.uri().path() != "/admit" {
+        return response(StatusCode::NOT_FOUND, TEXT, "use POST /admit\n".to_owned());
+    }
+    let body = match Limited::new(request.into_body(), LONGEST).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => return response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, format!("{error}\n")),
+    };
+    let asked: Value = match serde_json::from_slice(&body) {
+        Ok(asked) => asked,
+        Err(error) => return response(StatusCode::BAD_REQUEST, TEXT, format!("no JSON: {error}\n")),
+    };
+    match gatekeeper.review(&asked).await {
+        Ok(answer) => response(StatusCode::OK, "application/json", answer.to_string()),
+        Err(malformed) => response(StatusCode::BAD_REQUEST, TEXT, format!("{malformed}\n")),
+    }
+}

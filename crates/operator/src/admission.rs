@@ -1,0 +1,191 @@
+//! Admission: an object is refused when somebody writes it, rather than told in its status later. No I/O.
+//!
+//! ```text
+//! AdmissionReview ─▶ Request ── says it contradicts itself? ──▶ Denied
+//!                       └── else: what does the API server say of its Deployment and Service? ──▶ Verdict
+//! ```
+//! What people wrote is never changed: there is no mutating webhook.
+
+use serde_json::{Value, json};
+
+use crate::{
+    api::{CLOpsDeployment, ModelDeployment},
+    brain,
+};
+
+/// Something that the API server asks about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    uid: String,
+    object: Value,
+    old: Value,
+}
+
+/// A body that is no AdmissionReview.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no AdmissionReview of admission.k8s.io/v1: it has no {0}")]
+pub struct Malformed(&'static str);
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing speaks against it.
+    Allowed,
+    /// Something could not be checked.
+    Warned(String),
+    /// It cannot work, and why.
+    Denied(String),
+}
+
+impl Request {
+    /// Reads an AdmissionReview.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(review: &Value) -> Result<Self, Malformed> {
+        let request = &review["request"];
+        let uid = request["uid"].as_str().ok_or(Malformed("request.uid"))?;
+        if !request["object"].is_object() {
+            return Err(Malformed("request.object"));
+        }
+        Ok(Self { uid: uid.to_owned(), object: request["object"].clone(), old: request["oldObject"].clone() })
+    }
+
+    /// True if the answer depends on what is in it. A spec that stays is not looked at, so that labels can be changed and
+    /// objects deleted; of a derived object, the one that people write was looked at.
+    #[must_use]
+    pub fn needs_review(&self) -> bool {
+        let metadata = &self.object["metadata"];
+        let owners = metadata["ownerReferences"].as_array();
+        let is_derived = owners.into_iter().flatten().any(|owner| owner["controller"] == true);
+        let stays = self.old.is_object() && self.old["spec"] == self.object["spec"];
+        !(metadata["deletionTimestamp"].is_string() || is_derived || stays)
+    }
+
+    /// The model that the object is, or holds.
+    ///
+    /// # Errors
+    /// The object contradicts itself: the field and the remedy.
+    pub fn model(&self) -> Result<ModelDeployment, String> {
+        let read = |error: serde_json::Error| error.to_string();
+        if !self.is_written_by_people() {
+            let model: ModelDeployment = serde_json::from_value(self.object.clone()).map_err(read)?;
+            return brain::check(&model).map(|()| model);
+        }
+        let top: CLOpsDeployment = serde_json::from_value(self.object.clone()).map_err(read)?;
+        let mut model = ModelDeployment::new("", top.spec.model);
+        model.metadata = top.metadata;
+        let below = |message: String| match message.strip_prefix("spec.") {
+            Some(rest) => format!("spec.model.{rest}"),
+            None => message,
+        };
+        brain::check(&model).map_err(below).map(|()| model)
+    }
+
+    /// True for a `CLOpsDeployment`.
+    #[must_use]
+    pub fn is_written_by_people(&self) -> bool {
+        self.object["kind"] == "CLOpsDeployment"
+    }
+
+    /// The AdmissionReview that answers.
+    #[must_use]
+    pub fn answer(&self, verdict: &Verdict) -> Value {
+        let mut response = json!({ "uid": self.uid, "allowed": !matches!(verdict, Verdict::Denied(_)) });
+        match verdict {
+            Verdict::Allowed => {}
+            Verdict::Warned(message) => response["warnings"] = json!([message]),
+            Verdict::Denied(message) => {
+                response["status"] = json!({ "code": 422, "reason": "Invalid", "message": message });
+            }
+        }
+        json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response })
+    }
+}
+
+/// The certificates that a webhook trusts, with `mine` among them; `None` if they need no change. Operators each have their
+/// own; those that ended long ago are dropped.
+#[must_use]
+pub fn bundle(present: &str, mine: &str) -> Option<String> {
+    const END: &str = "-----END CERTIFICATE-----";
+    /// More than operators run at once. One that is dropped although it runs adds itself again.
+    const MOST: usize = 16;
+
+    let mine = mine.trim();
+    let mut all: Vec<&str> = present.split_inclusive(END).map(str::trim).filter(|one| one.ends_with(END)).collect();
+    if all.contains(&mine) {
+        return None;
+    }
+    all.push(mine);
+    let from = all.len().saturating_sub(MOST);
+    Some(all[from..].iter().map(|one| format!("{one}\n")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn review(kind: &str, spec: Value) -> Value {
+        let metadata = json!({ "name": "iris", "namespace": "shop", "uid": "u" });
+        let object = json!({ "apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec });
+        json!({ "request": { "uid": "r", "operation": "CREATE", "object": object } })
+    }
+
+    fn container(ports: Value) -> Value {
+        json!({ "container": { "image": "i", "ports": ports } })
+    }
+
+    #[test]
+    fn contradictions_name_the_field_as_people_wrote_it() {
+        let twice = container(json!([{ "name": "a", "port": 1 }, { "name": "a", "port": 2 }]));
+        let cases = [
+            (review("ModelDeployment", twice.clone()), "spec.container.ports[].name: a comes twice"),
+            (review("CLOpsDeployment", json!({ "model": twice })), "spec.model.container.ports[].name: a comes twice"),
+        ];
+        for (review, expected) in cases {
+            let request = Request::read(&review).expect("a request");
+            assert!(request.needs_review());
+            assert_eq!(request.model().expect_err("a contradiction"), expected);
+        }
+        let fine = review("CLOpsDeployment", json!({ "model": container(json!([{ "name": "a", "port": 1 }])) }));
+        let model = Request::read(&fine).and_then(|request| Ok(request.model().expect("fine"))).expect("a request");
+        assert_eq!((model.metadata.name.as_deref(), model.metadata.uid.as_deref()), (Some("iris"), Some("u")));
+    }
+
+    #[test]
+    fn what_does_not_change_the_spec_is_let_through() {
+        let mut same = review("ModelDeployment", container(json!([])));
+        same["request"]["oldObject"] = same["request"]["object"].clone();
+        let mut going = review("ModelDeployment", container(json!([])));
+        going["request"]["object"]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let mut derived = review("ModelDeployment", container(json!([])));
+        derived["request"]["object"]["metadata"]["ownerReferences"] = json!([{ "controller": true }]);
+        for review in [same, going, derived] {
+            assert!(!Request::read(&review).expect("a request").needs_review());
+        }
+    }
+
+    #[test]
+    fn answers_have_the_form_that_the_api_server_reads() {
+        let request = Request::read(&review("ModelDeployment", json!({}))).expect("a request");
+        let denied = request.answer(&Verdict::Denied("no".to_owned()));
+        assert_eq!(denied["response"]["status"], json!({ "code": 422, "reason": "Invalid", "message": "no" }));
+        assert_eq!((&denied["response"]["uid"], &denied["response"]["allowed"]), (&json!("r"), &json!(false)));
+        let warned = request.answer(&Verdict::Warned("late".to_owned()));
+        assert_eq!(warned["response"], json!({ "uid": "r", "allowed": true, "warnings": ["late"] }));
+        for wrong in [json!(null), json!({ "request": { "uid": "r" } }), json!({ "request": { "object": {} } })] {
+            assert!(Request::read(&wrong).is_err());
+        }
+    }
+
+    #[test]
+    fn a_bundle_has_each_certificate_once_and_not_for_ever() {
+        let one = |number: usize| format!("-----BEGIN CERTIFICATE-----\n{number}\n-----END CERTIFICATE-----\n");
+        let first = bundle("", &one(0)).expect("a change");
+        assert_eq!(first, one(0));
+        assert_eq!(bundle(&first, &one(0)), None);
+        assert_eq!(bundle(&first, &one(1)), Some(one(0) + &one(1)));
+        let many = (0..40).fold(String::new(), |all, number| bundle(&all, &one(number)).expect("a change"));
+        assert_eq!(many, (24..40).map(one).collect::<String>());
+    }
+}

@@ -1,0 +1,125 @@
+//! Reviews what people write, with the cluster's context: the API server is asked what it thinks of the Deployment and the
+//! Service, in a dry run.
+
+use std::time::Duration;
+
+use kube::{
+    Api, Client, Error,
+    api::{Patch, PatchParams},
+};
+use serde_json::Value;
+
+use super::kind::{Key, Kind};
+use crate::{
+    FIELD_MANAGER,
+    admission::{Malformed, Request, Verdict, bundle},
+    api::ModelDeployment,
+    brain::Trouble,
+    driver::attempt::{is_controlled_by, trouble},
+    render,
+};
+
+/// Time for a review: less than the API server waits, so that it hears why nothing was checked.
+const PATIENCE: Duration = Duration::from_secs(7);
+
+/// The name of the webhook's configuration.
+const CONFIGURATION: &str = "berth-operator";
+
+/// Answers the API server's questions.
+#[derive(Clone)]
+pub struct Gatekeeper {
+    client: Client,
+    image: String,
+}
+
+impl Gatekeeper {
+    /// A gatekeeper that renders with this image of Berth.
+    #[must_use]
+    pub fn new(client: Client, image: String) -> Self {
+        Self { client, image }
+    }
+
+    /// The answer to an AdmissionReview.
+    ///
+    /// # Errors
+    /// It is none.
+    pub async fn review(&self, review: &Value) -> Result<Value, Malformed> {
+        let request = Request::read(review)?;
+        if !request.needs_review() {
+            return Ok(request.answer(&Verdict::Allowed));
+        }
+        let verdict = match request.model() {
+            Err(message) => Verdict::Denied(message),
+            Ok(model) => match tokio::time::timeout(PATIENCE, self.tried(&request, model)).await {
+                Ok(Ok(())) => Verdict::Allowed,
+                Ok(Err(Trouble::NameTaken(message) | Trouble::Refused(message))) => Verdict::Denied(message),
+                Ok(Err(Trouble::Unreachable(message))) => unchecked(&message),
+                Err(_) => unchecked("the API server did not answer in time"),
+            },
+        };
+        Ok(request.answer(&verdict))
+    }
+
+    /// What the API server says of the model's objects.
+    async fn tried(&self, request: &Request, mut model: ModelDeployment) -> Result<(), Trouble> {
+        let name = model.metadata.name.clone().unwrap_or_default();
+        let namespace = model.metadata.namespace.clone().unwrap_or_default();
+        if request.is_written_by_people() {
+            let key = Key { kind: Kind::Model, namespace, name };
+            if let Some(child) = self.read(&key, model.metadata.uid.as_deref()).await? {
+                // The objects belong to the one between.
+                model.metadata.uid = child["metadata"]["uid"].as_str().map(str::to_owned);
+            }
+        }
+        let record = render::SHIPPED.record(&self.image, model.metadata.generation.unwrap_or_default());
+        let objects = render::SHIPPED.render(&model, &record).map_err(|error| Trouble::Refused(error.to_string()))?;
+        for object in objects {
+            let Some(kind) = object["kind"].as_str().and_then(Kind::of) else { continue };
+            let key = Key::of(kind, &object);
+            self.read(&key, model.metadata.uid.as_deref()).await?;
+            let parameters = PatchParams { dry_run: true, ..PatchParams::apply(FIELD_MANAGER).force() };
+            let api = kind.api(&self.client, Some(&key.namespace));
+            let tried = api.patch(&key.name, &parameters, &Patch::Apply(&object)).await;
+            tried.map_err(|error| trouble(format!("{key} could not be applied"), &error))?;
+        }
+        Ok(())
+    }
+
+    /// The object, which must not belong to somebody else.
+    async fn read(&self, key: &Key, owner: Option<&str>) -> Result<Option<Value>, Trouble> {
+        let found = key.kind.api(&self.client, Some(&key.namespace)).get_opt(&key.name).await;
+        let found = found.map_err(|error| trouble(format!("{key} cannot be read"), &error))?;
+        match found {
+            Some(found) if !is_controlled_by(&found, owner) => Err(Trouble::taken(key)),
+            found => Ok(found.and_then(|found| serde_json::to_value(found).ok())),
+        }
+    }
+
+    /// Puts the certificate of this operator among those that the API server trusts. True if it was not there.
+    ///
+    /// # Errors
+    /// The API server refuses, or somebody else wrote at the same time.
+    pub async fn publish(&self, certificate: &str) -> Result<bool, Error> {
+        use k8s_openapi::{ByteString, api::admissionregistration::v1::ValidatingWebhookConfiguration};
+
+        let api: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
+        let Some(mut configuration) = api.get_opt(CONFIGURATION).await? else { return Ok(false) };
+        let mut changed = false;
+        for webhook in configuration.webhooks.iter_mut().flatten() {
+            let present = webhook.client_config.ca_bundle.as_ref().map_or(&[][..], |bundle| &bundle.0);
+            if let Some(more) = bundle(&String::from_utf8_lossy(present), certificate) {
+                webhook.client_config.ca_bundle = Some(ByteString(more.into_bytes()));
+                changed = true;
+            }
+        }
+        if changed {
+            // Over exactly what was read: operators write here at the same time.
+            api.replace(CONFIGURATION, &kube::api::PostParams::default(), &configuration).await?;
+        }
+        Ok(changed)
+    }
+}
+
+fn unchecked(reason: &str) -> Verdict {
+    Verdict::Warned(format!("berth could not check this against the cluster: {reason}"))
+}
