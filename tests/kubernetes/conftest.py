@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import urllib.error
 import urllib.request
 
 import pytest
+import yaml
 from control_plane import OPERATOR, ControlPlane
 from harness.ports import free_port
 from harness.processes import BERTH, Process
@@ -22,14 +24,15 @@ class Operator(Process):
 
     def __init__(self, folder, plane: ControlPlane, name: str = "operator"):
         super().__init__(name, folder)
-        self.plane, self.name = plane, name
+        self.plane, self.name, self.keys = plane, name, folder / f"{name}-keys"
         self.kubeconfig = plane.config(OPERATOR, "operator-token")
-        self.port = free_port()
+        self.port, self.webhook_port = free_port(), free_port()
 
     def start(self, image: str = IMAGE, leads: bool = True) -> Operator:
         environment = {"KUBECONFIG": str(self.kubeconfig), "BERTH_LOG": "info,berth_operator=debug"}
         self.spawn(BERTH, "operator", "run", "--image", image, "--namespace", "berth", "--identity", self.name,
-                   "--listen", f"127.0.0.1:{self.port}", env=environment)
+                   "--listen", f"127.0.0.1:{self.port}", "--webhook-listen", f"127.0.0.1:{self.webhook_port}",
+                   "--webhook-folder", self.keys, env=environment)
         if leads:
             until("the operator to have looked at everything", self.is_ready)
         return self
@@ -56,10 +59,35 @@ def plane(tmp_path_factory):
         manifests = subprocess.run([BERTH, "operator", "manifests", "--image", IMAGE], check=True, capture_output=True, text=True)
         plane.kubectl("apply", "-f", "-", text=manifests.stdout)
         plane.kubectl("wait", "--for=condition=Established", "crd/clopsdeployments.berth.dev", "crd/modeldeployments.berth.dev")
+        # Services lead nowhere here: tests of the webhook register it by its address.
+        plane.kubectl("delete", "validatingwebhookconfiguration", "berth-operator")
         # The bootstrap roles, the namespaces and the CRDs are there; the operator's own Deployment runs nowhere.
         yield plane
     finally:
         plane.stop()
+
+
+@pytest.fixture
+def webhook(plane):
+    """Registers the webhook of an operator, as the manifests do, but by its address. Returns when the API server trusts it."""
+    name = "validatingwebhookconfiguration/berth-operator"
+
+    def register(operator: Operator, failure: str = "ignore") -> None:
+        words = ["operator", "manifests", "--image", IMAGE, "--webhook-failure", failure]
+        printed = subprocess.run([BERTH, *words], check=True, capture_output=True, text=True).stdout
+        registration = next(one for one in yaml.safe_load_all(printed) if one["kind"] == "ValidatingWebhookConfiguration")
+        registration["webhooks"][0]["clientConfig"] = {"url": f"https://127.0.0.1:{operator.webhook_port}/admit"}
+        plane.apply(registration)
+        until("the certificate", lambda: trusted(plane))
+
+    yield register
+    plane.kubectl("delete", name, "--ignore-not-found")
+
+
+def trusted(plane: ControlPlane) -> int:
+    """How many certificates the API server trusts as the webhook's."""
+    client = plane.get("validatingwebhookconfiguration", "berth-operator")["webhooks"][0]["clientConfig"]
+    return base64.b64decode(client.get("caBundle", "")).count(b"BEGIN CERTIFICATE")
 
 
 @pytest.fixture

@@ -105,10 +105,11 @@ class ControlPlane:
             process.kill()
             process.wait()
 
-    def kubectl(self, *words: str, text: str | None = None, fails: bool = False) -> str:
+    def kubectl(self, *words: str, text: str | None = None, fails: bool | None = False) -> str:
+        """What it says; on standard error where it fails. It may do either where `fails` is None."""
         done = subprocess.run(["kubectl", f"--kubeconfig={self.kubeconfig}", *words], input=text, capture_output=True, text=True, timeout=120)
-        assert (done.returncode != 0) == fails, f"kubectl {words}: {done.stdout}{done.stderr}"
-        return done.stderr if fails else done.stdout
+        assert fails is None or (done.returncode != 0) == fails, f"kubectl {words}: {done.stdout}{done.stderr}"
+        return done.stderr if done.returncode else done.stdout
 
     def get(self, *words: str) -> dict:
         return json.loads(self.kubectl("get", *words, "-o", "json"))

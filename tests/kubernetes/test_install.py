@@ -32,8 +32,9 @@ def granted(objects: list[dict]) -> set[tuple[str, str]]:
     return {(resource, verb) for role in roles for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
 
 
-def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_path, namespace):
+def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_path, namespace, webhook):
     operator = Operator(tmp_path, plane).start()
+    webhook(operator)
     plane.apply(clops(namespace))
     until("the Deployment", lambda: exists(plane, namespace, "service"))
     pods_are_ready(plane, namespace)
