@@ -74,6 +74,7 @@ def test_each_operator_has_a_certificate_of_its_own(plane, tmp_path, webhook, na
         until("the third certificate", lambda: trusted(plane) == 3)
         until("the webhook to be asked", lambda: checked(plane, namespace))
         assert {one.stat().st_mode & 0o777 for one in first.keys.glob("*.key")} == {0o600}
+        assert (first.stop(), second.stop()) == (0, 0)
     finally:
         first.close()
         second.close()

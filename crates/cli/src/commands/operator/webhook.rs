@@ -1,5 +1,5 @@
 //! The admission webhook: its port, and its certificate, which it makes and renews by itself. Each operator has its own key,
-//! which leaves its pod never; its certificate is published where the API server looks.
+//! which never leaves its pod; its certificate is published where the API server looks.
 
 use std::{
     net::SocketAddr,
@@ -18,8 +18,9 @@ use serde_json::Value;
 use super::port::{self, response};
 use crate::failure::Failure;
 
-/// Interval between looks at the certificate and at what the API server trusts.
-const LOOK: Duration = Duration::from_secs(10);
+/// Interval between looks at the certificate and at what the API server trusts: one small request each time, and a new
+/// operator is asked within seconds.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// The longest body: an object before and after, each as long as etcd takes it.
 const LONGEST: usize = 4 << 20;
