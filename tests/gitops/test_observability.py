@@ -59,7 +59,7 @@ OCCASIONAL = {
     "worker_model_connections",
     # Only of the operator of Kubernetes.
     "berth_operator_attempt_duration_seconds", "berth_operator_attempts", "berth_operator_leading", "berth_operator_objects",
-    "berth_operator_waiting_objects", "berth_operator_watch_failures",
+    "berth_operator_reviews", "berth_operator_waiting_objects", "berth_operator_watch_failures",
     # Only where there is a GPU.
     "berth_gpu_memory_bytes", "berth_gpu_memory_used_bytes", "berth_gpu_utilization",
 }  # fmt: skip

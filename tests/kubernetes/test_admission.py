@@ -42,6 +42,8 @@ def test_what_cannot_work_is_refused_at_once(plane, operator, webhook, namespace
     plane.apply(clops(namespace, container={"image": "registry.example/iris:2", "ports": PORTS}))
     said = refusal(plane, clops(namespace, container={"image": "i", "ports": PORTS, "readinessProbe": probe}))
     assert "readinessProbe" in said
+    counted = operator.ask("/metrics")[1]
+    assert 'berth_operator_reviews_total{verdict="denied"}' in counted and 'verdict="unchecked"' not in counted
     plane.kubectl("label", "clops", "iris", "-n", namespace, "team=flowers")
     plane.kubectl("delete", "clops", "iris", "-n", namespace)
 

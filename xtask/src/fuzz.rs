@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A target, the test program that has it, and the parser.
-const TARGETS: [(&str, &str, &str); 13] = [
+const TARGETS: [(&str, &str, &str); 14] = [
     ("http", "mesh it", "connections to the inference port: HTTP/1.1 and HTTP/2, heads and paths"),
     ("token", "wire it", "tokens of strangers, JWT among them"),
     ("jwks", "wire it", "keys of issuers"),
@@ -23,6 +23,7 @@ const TARGETS: [(&str, &str, &str); 13] = [
     ("binary_body", "mesh it", "requests with binary tensors"),
     ("grpc_contents", "mesh it", "requests over gRPC"),
     ("manifest", "spec it", "manifests in YAML"),
+    ("admission", "operator it", "what Kubernetes asks the operator's webhook"),
     ("registry", "registry it", "model cards and settings of registries"),
     ("git_url", "git it", "places of Git repositories, tags and commits"),
     ("secrets", "secrets it", "files of secrets"),

@@ -34,6 +34,12 @@ struct OfKind {
     kind: &'static str,
 }
 
+/// The label of reviews.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfVerdict {
+    verdict: &'static str,
+}
+
 /// What an operator tells of itself. Clones are of the same operator.
 #[derive(Debug, Clone)]
 pub struct Vitals {
@@ -43,6 +49,7 @@ pub struct Vitals {
     seconds: Histogram,
     objects: Family<OfKind, Gauge>,
     watch_failures: Family<OfKind, Counter>,
+    reviews: Family<OfVerdict, Counter>,
     waiting: Gauge<i64, AtomicI64>,
     leading: Gauge<i64, AtomicI64>,
 }
@@ -57,6 +64,7 @@ impl Default for Vitals {
             seconds: durations(),
             objects: Family::default(),
             watch_failures: Family::default(),
+            reviews: Family::default(),
             waiting: Gauge::default(),
             leading: Gauge::default(),
         };
@@ -65,6 +73,7 @@ impl Default for Vitals {
         registry.register_with_unit("attempt_duration", text, Unit::Seconds, vitals.seconds.clone());
         registry.register("objects", "Objects that are watched", vitals.objects.clone());
         registry.register("watch_failures", "Watches that broke", vitals.watch_failures.clone());
+        registry.register("reviews", "Objects that the webhook was asked about", vitals.reviews.clone());
         registry.register("waiting_objects", "Objects that wait for an attempt", vitals.waiting.clone());
         registry.register("leading", "1 while this operator leads", vitals.leading.clone());
         Self { registry: Arc::new(registry), ..vitals }
@@ -107,6 +116,10 @@ impl Vitals {
 
     pub(crate) fn watched(&self, kind: &'static str, objects: usize) {
         self.objects.get_or_create(&OfKind { kind }).set(i64::try_from(objects).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn reviewed(&self, verdict: &'static str) {
+        self.reviews.get_or_create(&OfVerdict { verdict }).inc();
     }
 
     pub(crate) fn waiting(&self, objects: usize) {

@@ -136,7 +136,7 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
     let client = client(args.context.as_deref()).await?;
     let webhook = match (args.webhook_listen, &args.webhook_folder) {
         (Some(address), Some(folder)) => {
-            let gatekeeper = Gatekeeper::new(client.clone(), args.image.clone());
+            let gatekeeper = Gatekeeper::new(client.clone(), args.image.clone(), vitals.clone());
             Some(webhook::bind(address, folder, &args.namespace, gatekeeper).await?)
         }
         _ => None,

@@ -17,6 +17,7 @@ use crate::{
     brain::Trouble,
     driver::attempt::{is_controlled_by, trouble},
     render,
+    vitals::Vitals,
 };
 
 /// Time for a review: less than the API server waits, so that it hears why nothing was checked.
@@ -30,13 +31,14 @@ const CONFIGURATION: &str = "berth-operator";
 pub struct Gatekeeper {
     client: Client,
     image: String,
+    vitals: Vitals,
 }
 
 impl Gatekeeper {
     /// A gatekeeper that renders with this image of Berth.
     #[must_use]
-    pub fn new(client: Client, image: String) -> Self {
-        Self { client, image }
+    pub fn new(client: Client, image: String, vitals: Vitals) -> Self {
+        Self { client, image, vitals }
     }
 
     /// The answer to an AdmissionReview.
@@ -45,19 +47,28 @@ impl Gatekeeper {
     /// It is none.
     pub async fn review(&self, review: &Value) -> Result<Value, Malformed> {
         let request = Request::read(review)?;
+        let verdict = self.verdict(&request).await;
+        self.vitals.reviewed(match verdict {
+            Verdict::Allowed => "allowed",
+            Verdict::Warned(_) => "unchecked",
+            Verdict::Denied(_) => "denied",
+        });
+        Ok(request.answer(&verdict))
+    }
+
+    async fn verdict(&self, request: &Request) -> Verdict {
         if !request.needs_review() {
-            return Ok(request.answer(&Verdict::Allowed));
+            return Verdict::Allowed;
         }
-        let verdict = match request.model() {
+        match request.model() {
             Err(message) => Verdict::Denied(message),
-            Ok(model) => match tokio::time::timeout(PATIENCE, self.tried(&request, model)).await {
+            Ok(model) => match tokio::time::timeout(PATIENCE, self.tried(request, model)).await {
                 Ok(Ok(())) => Verdict::Allowed,
                 Ok(Err(Trouble::NameTaken(message) | Trouble::Refused(message))) => Verdict::Denied(message),
                 Ok(Err(Trouble::Unreachable(message))) => unchecked(&message),
                 Err(_) => unchecked("the API server did not answer in time"),
             },
-        };
-        Ok(request.answer(&verdict))
+        }
     }
 
     /// What the API server says of the model's objects.

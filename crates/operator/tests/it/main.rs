@@ -3,6 +3,7 @@
 mod brain;
 mod fixtures;
 mod golden;
+mod mutations;
 mod packages;
 mod page;
 mod upgrade;
