@@ -106,10 +106,10 @@ class ControlPlane:
             process.wait()
 
     def kubectl(self, *words: str, text: str | None = None, fails: bool | None = False) -> str:
-        """What it says; on standard error where it fails. It may do either where `fails` is None."""
+        """What it says, on standard error where it should fail. It may do either where `fails` is None: then all that it says."""
         done = subprocess.run(["kubectl", f"--kubeconfig={self.kubeconfig}", *words], input=text, capture_output=True, text=True, timeout=120)
         assert fails is None or (done.returncode != 0) == fails, f"kubectl {words}: {done.stdout}{done.stderr}"
-        return done.stderr if done.returncode else done.stdout
+        return {None: done.stdout + done.stderr, True: done.stderr, False: done.stdout}[fails]
 
     def get(self, *words: str) -> dict:
         return json.loads(self.kubectl("get", *words, "-o", "json"))

@@ -18,7 +18,7 @@ use crate::{
 #[derive(PartialEq, Eq)]
 enum Applied {
     Done,
-    /// Its namespace is being deleted, so that nothing can be made in it.
+    /// Its namespace is being deleted or gone, so that nothing can be made in it.
     NamespaceEnds,
 }
 
@@ -121,8 +121,9 @@ pub(super) fn trouble(doing: String, error: &Error) -> Trouble {
 }
 
 fn namespace_ends(refusal: &Refusal) -> bool {
-    let causes = refusal.details.iter().flat_map(|details| &details.causes);
-    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+    let Some(details) = &refusal.details else { return false };
+    let gone = refusal.code == 404 && details.kind == "namespaces";
+    gone || details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 fn is_final(refusal: &Refusal) -> bool {
