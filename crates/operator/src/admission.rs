@@ -148,7 +148,7 @@ mod tests {
             assert_eq!(request.model().expect_err("a contradiction"), expected);
         }
         let fine = review("CLOpsDeployment", json!({ "model": container(json!([{ "name": "a", "port": 1 }])) }));
-        let model = Request::read(&fine).and_then(|request| Ok(request.model().expect("fine"))).expect("a request");
+        let model = Request::read(&fine).expect("a request").model().expect("fine");
         assert_eq!((model.metadata.name.as_deref(), model.metadata.uid.as_deref()), (Some("iris"), Some("u")));
     }
 
