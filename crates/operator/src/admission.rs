@@ -33,7 +33,7 @@ pub enum Verdict {
     Allowed,
     /// Something could not be checked.
     Warned(String),
-    /// It cannot work, and why.
+    /// A reason why it cannot work.
     Denied(String),
 }
 

@@ -61,11 +61,11 @@ pub enum Part {
     Workload,
     /// The webhook that objects are shown to before they are written.
     Webhook,
-    /// Who may reach the operator.
+    /// The rule who may reach the operator.
     NetworkPolicy,
     /// Operators that a drain leaves running: only where there are several, else no node with one could be drained.
     DisruptionBudget,
-    /// Where Prometheus finds the operator.
+    /// The place where Prometheus finds the operator.
     ServiceMonitor,
 }
 

@@ -40,7 +40,7 @@ struct OfVerdict {
     verdict: &'static str,
 }
 
-/// What an operator tells of itself. Clones are of the same operator.
+/// The state of an operator, as it tells it. Clones are of the same operator.
 #[derive(Debug, Clone)]
 pub struct Vitals {
     registry: Arc<Registry>,

@@ -71,7 +71,7 @@ impl Gatekeeper {
         }
     }
 
-    /// What the API server says of the model's objects.
+    /// Asks the API server about the model's objects.
     async fn tried(&self, request: &Request, mut model: ModelDeployment) -> Result<(), Trouble> {
         let name = model.metadata.name.clone().unwrap_or_default();
         let namespace = model.metadata.namespace.clone().unwrap_or_default();
