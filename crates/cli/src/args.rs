@@ -104,6 +104,8 @@ pub(crate) enum Command {
     Audit(commands::audit::AuditArgs),
     /// Fetch an artifact into a folder: in parts, resumed, checked
     Fetch(commands::fetch::FetchArgs),
+    /// Stand before a model server: measure, bound and retry its requests
+    Executor(commands::executor::ExecutorArgs),
     /// Run the operator of Kubernetes, or print what installs it
     Operator(commands::operator::OperatorArgs),
     /// Check manifests without a server

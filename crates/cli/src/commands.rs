@@ -16,6 +16,7 @@ pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod edit;
 mod editor;
+pub(crate) mod executor;
 pub(crate) mod explain;
 pub(crate) mod fetch;
 mod functions;
@@ -71,6 +72,7 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
         Command::Doctor(args) => doctor::run(&args),
         Command::Version(args) => local::version(&args),
         Command::Infer(args) => infer::run(args),
+        Command::Executor(args) => executor::run(&args),
         Command::Context(args) => context::run(&args),
         command => block_on(ask(command)),
     }

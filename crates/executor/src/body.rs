@@ -1,0 +1,141 @@
+//! Bodies on their way: counted, bounded, and an end that is noticed.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+
+use crate::BoxError;
+
+/// A body of any origin.
+pub(crate) type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// A body of these bytes.
+pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Counts of a request's body, which is read while the answer may be on its way already.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    bytes: AtomicU64,
+    too_large: AtomicBool,
+    broke_off: AtomicBool,
+}
+
+impl Sent {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// True if the client did not send all of the body.
+    pub(crate) fn broke_off(&self) -> bool {
+        self.broke_off.load(Relaxed)
+    }
+
+    /// True if the body had more than it may.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.too_large.load(Relaxed)
+    }
+}
+
+/// The body of a request, which may have so many bytes.
+pub(crate) struct Bounded {
+    pub(crate) inner: Incoming,
+    pub(crate) most: u64,
+    pub(crate) sent: Arc<Sent>,
+}
+
+impl http_body::Body for Bounded {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        if matches!(frame, Some(Err(_))) {
+            self.sent.broke_off.store(true, Relaxed);
+        }
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            self.sent.add(data.len());
+            if self.sent.bytes() > self.most {
+                self.sent.too_large.store(true, Relaxed);
+                return Poll::Ready(Some(Err("the body is larger than the executor lets through".into())));
+            }
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Something that is told how an answer's body went. Dropped before the end: the client has gone, or the server broke off.
+pub(crate) trait Watcher: Send + Unpin + 'static {
+    fn data(&mut self, bytes: usize);
+
+    /// The status of gRPC, in the trailers.
+    fn grpc_status(&mut self, status: &http::HeaderValue);
+
+    /// The body is whole.
+    fn end(&mut self);
+}
+
+/// The body of an answer, watched.
+pub(crate) struct Watched<W> {
+    pub(crate) inner: Incoming,
+    pub(crate) watcher: W,
+}
+
+impl<W: Watcher> http_body::Body for Watched<W> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    self.watcher.data(data.len());
+                } else if let Some(status) = frame.trailers_ref().and_then(|trailers| trailers.get("grpc-status")) {
+                    let status = status.clone();
+                    self.watcher.grpc_status(&status);
+                }
+                // hyper asks no more when it knows that nothing comes.
+                if self.inner.is_end_stream() {
+                    self.watcher.end();
+                }
+            }
+            Some(Err(_)) => {}
+            None => self.watcher.end(),
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

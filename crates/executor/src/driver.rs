@@ -1,0 +1,257 @@
+//! The process: ports, the configuration that it follows, and its end.
+//!
+//! ```text
+//! start: file read, ports bound ──▶ serving ──stop──▶ unready, still serving (drain.delay)
+//!                                    ▲    │ file changed                  │
+//!                                    └────┘                               ▼
+//!                       ended ◀── all answered, or drain.timeout ◀── no new connections
+//! ```
+//! A change is taken whole or not at all: new ports are bound before anything else changes.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::net::TcpListener;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    admin,
+    config::{Config, ConfigError, PortConfig},
+    health,
+    metrics::Metrics,
+    port::{self, Ends},
+    proxy::Proxy,
+};
+
+/// Interval between looks at the file. The kubelet brings a changed ConfigMap within a minute or so.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Reason why an executor cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A port cannot be had.
+    #[error("{0}")]
+    Port(#[source] io::Error),
+}
+
+/// An executor whose ports are bound.
+pub struct Executor {
+    path: PathBuf,
+    config: Config,
+    admin: TcpListener,
+    fleet: Arc<Fleet>,
+}
+
+/// The ports of an executor.
+pub(crate) struct Fleet {
+    ports: Mutex<BTreeMap<String, Running>>,
+    tasks: TaskTracker,
+    metrics: Arc<Metrics>,
+    is_draining: AtomicBool,
+}
+
+/// A port that serves.
+struct Running {
+    proxy: Arc<Proxy>,
+    ends: Ends,
+    listen: SocketAddr,
+    /// The address that it has, where port 0 was asked for.
+    bound: SocketAddr,
+}
+
+impl Executor {
+    /// Reads the file and binds its ports. In a runtime; blocks on the file.
+    ///
+    /// # Errors
+    /// [`StartError`]: nothing runs then.
+    pub fn start(path: &Path) -> Result<Self, StartError> {
+        let config = Config::read(path)?;
+        let admin = port::bind(config.admin).map_err(StartError::Port)?;
+        let fleet = Arc::new(Fleet {
+            ports: Mutex::default(),
+            tasks: TaskTracker::new(),
+            metrics: Arc::new(Metrics::new()),
+            is_draining: AtomicBool::new(false),
+        });
+        fleet.apply(&config.ports).map_err(StartError::Port)?;
+        Ok(Self { path: path.to_owned(), config, admin, fleet })
+    }
+
+    /// Address of the admin port.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn admin(&self) -> io::Result<SocketAddr> {
+        self.admin.local_addr()
+    }
+
+    /// Ports by name, with the address that each has.
+    #[must_use]
+    pub fn ports(&self) -> Vec<(String, SocketAddr)> {
+        self.fleet.ports().values().map(|port| (port.proxy.name().to_string(), port.bound)).collect()
+    }
+
+    /// Serves until `stop`, then drains. The number of requests that were cut off.
+    pub async fn run(self, stop: CancellationToken) -> usize {
+        let Self { path, mut config, admin, fleet } = self;
+        let admin_stop = CancellationToken::new();
+        let served = tokio::spawn(admin::run(admin, Arc::clone(&fleet), admin_stop.clone()));
+        let mut told = String::new();
+        while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+            let file = path.clone();
+            let Ok(read) = tokio::task::spawn_blocking(move || Config::read(&file)).await else { continue };
+            let used = match read {
+                Ok(read) if read == config => {
+                    told.clear();
+                    continue;
+                }
+                Ok(read) => {
+                    fleet.change(&config, &read).map(|()| read).map_err(|error| format!("{}: {error}", path.display()))
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            match used {
+                Ok(read) => {
+                    config = read;
+                    told.clear();
+                    fleet.metrics.reloaded("used");
+                    tracing::info!(event = "executor_config_changed", path = %path.display(), "the changed configuration is in use");
+                }
+                // Told once, not every two seconds.
+                Err(error) if error == told => {}
+                Err(error) => {
+                    fleet.metrics.reloaded("refused");
+                    tracing::warn!(
+                        event = "executor_config_unusable",
+                        error,
+                        "the changed configuration cannot be used; keeping the one from before"
+                    );
+                    told = error;
+                }
+            }
+        }
+        let cut = fleet.drain(config.drain.delay, config.drain.timeout).await;
+        admin_stop.cancel();
+        // It does not panic; if it did, nobody would be served by it any more anyway.
+        let _ = served.await;
+        cut
+    }
+}
+
+impl Fleet {
+    fn ports(&self) -> MutexGuard<'_, BTreeMap<String, Running>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The reason why requests should go elsewhere; `None`: they may come.
+    pub(crate) fn unready(&self) -> Option<String> {
+        if self.is_draining.load(Relaxed) {
+            return Some("draining: this executor ends".to_owned());
+        }
+        let ports = self.ports();
+        let ill = ports.values().find(|port| !port.proxy.is_healthy.load(Relaxed))?;
+        let upstream = ill.proxy.settings();
+        Some(format!(
+            "the model server of port {:?} does not answer at {}",
+            ill.proxy.name(),
+            upstream.upstream.address()
+        ))
+    }
+
+    fn change(&self, before: &Config, after: &Config) -> Result<(), String> {
+        if before.admin != after.admin {
+            return Err("admin.listen changes with a restart: start the executor again, or undo it".to_owned());
+        }
+        self.apply(&after.ports).map_err(|error| error.to_string())
+    }
+
+    /// Makes the ports what is wanted. Nothing has changed where a new one cannot be bound.
+    fn apply(&self, wanted: &[PortConfig]) -> io::Result<()> {
+        let mut ports = self.ports();
+        let mut new = Vec::new();
+        for port in wanted {
+            if ports.get(&port.name).is_some_and(|running| running.listen == port.listen) {
+                continue;
+            }
+            if let Some((other, _)) = ports.iter().find(|(_, running)| running.listen == port.listen) {
+                let message = format!(
+                    "{} is the port {other:?} until this process ends: give {:?} another address, or start the executor again",
+                    port.listen, port.name
+                );
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
+            }
+            new.push((port::bind(port.listen)?, port.clone()));
+        }
+        ports.retain(|name, running| {
+            let stays = wanted.iter().any(|port| port.name == *name && port.listen == running.listen);
+            if !stays {
+                running.ends.stopping.cancel();
+            }
+            stays
+        });
+        for port in wanted {
+            if let Some(running) = ports.get(&port.name) {
+                running.proxy.change(port.clone());
+            }
+        }
+        for (listener, config) in new {
+            let (bound, listen, ends) = (listener.local_addr()?, config.listen, Ends::default());
+            let (name, proxy) = (config.name.clone(), Proxy::new(config, Arc::clone(&self.metrics)));
+            self.tasks.spawn(port::run(listener, Arc::clone(&proxy), ends.clone()));
+            let (asked, over) = (health::follow(Arc::clone(&proxy)), ends.stopping.clone());
+            self.tasks.spawn(async move { over.run_until_cancelled_owned(asked).await });
+            ports.insert(name, Running { proxy, ends, listen, bound });
+        }
+        Ok(())
+    }
+
+    /// Ends the ports in the order that loses no request. The number of those that were cut off.
+    async fn drain(&self, delay: Duration, limit: Duration) -> usize {
+        self.is_draining.store(true, Relaxed);
+        tracing::info!(event = "executor_draining", delay_s = delay.as_secs_f64(), "unready; still serving");
+        tokio::time::sleep(delay).await;
+        let ends: Vec<_> = self.ports().values().map(|port| (Arc::clone(&port.proxy), port.ends.clone())).collect();
+        for (_, ends) in &ends {
+            ends.stopping.cancel();
+        }
+        self.tasks.close();
+        let all_ended = async {
+            self.tasks.wait().await;
+            for (proxy, _) in &ends {
+                proxy.upgraded.close();
+                proxy.upgraded.wait().await;
+            }
+        };
+        if tokio::time::timeout(limit, all_ended).await.is_ok() {
+            return 0;
+        }
+        let left = ends.iter().map(|(proxy, _)| proxy.in_flight()).sum();
+        tracing::warn!(
+            event = "executor_requests_cut",
+            left,
+            "requests did not end in time (drain.timeout); closing their connections"
+        );
+        for (proxy, ends) in &ends {
+            proxy.cut.cancel();
+            ends.cut.cancel();
+        }
+        self.tasks.wait().await;
+        left
+    }
+}

@@ -1,0 +1,31 @@
+//! The executor: a proxy that stands before one model server, in the same pod or on the same machine.
+//!
+//! ```text
+//!               ┌────────────────────── executor ──────────────────────┐
+//!  client ─────▶│ port ─ measure ─ limit ─ breaker ─ time-outs, retries │─────▶ model server
+//!               └───────▲───────────────────────────────────────────────┘
+//!   configuration file ─┘ read again while it runs       admin port: /live, /ready, /metrics
+//! ```
+//! The server's code stays as it is: the executor measures its requests, bounds them, waits for it while it restarts, and ends in
+//! the order in which Kubernetes ends pods.
+
+mod admin;
+mod body;
+mod config;
+mod driver;
+mod health;
+mod metrics;
+mod port;
+mod proxy;
+mod refusal;
+mod template;
+mod upgrade;
+mod upstream;
+
+pub use self::{
+    config::{Config, ConfigError},
+    driver::{Executor, StartError},
+};
+
+/// Any error, where the kind does not matter.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,0 +1,129 @@
+//! A port for clients: HTTP/1.1 with upgrades, and HTTP/2 (prior knowledge).
+//!
+//! ```text
+//! accepting ──stop──→ finishing: no new connections; each one ends after its requests in flight
+//!                         │ all ended, or cut
+//!                         ▼
+//!                       closed
+//! ```
+
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use berth_peer::port::{Activity, Bounds, Counting, Inactivity, Patience, Place, Port};
+use hyper::{Request, body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    proxy::Proxy,
+    upstream::{CONNECTION_WINDOW, STREAM_WINDOW},
+};
+
+/// Connections that wait in the kernel to be accepted: room for a burst of new clients.
+const BACKLOG: i32 = 4_096;
+
+/// Most connections at a time. In a cluster all may come from one address, that of a proxy.
+const CONNECTIONS: usize = 16_384;
+
+/// Streams of one connection of HTTP/2.
+const STREAMS: u32 = 1_024;
+
+/// Longest wait for the head of a request on a connection of HTTP/1.1, also between two requests.
+const HEAD: Duration = Duration::from_secs(75);
+
+/// Longest silences of a connection.
+const PATIENCE: Patience = Patience { first: Duration::from_secs(75), idle: Duration::from_secs(3_600) };
+
+/// Longest time that a client may leave data unread: hyper waits for ever, the kernel does not.
+const UNREAD: Duration = Duration::from_secs(120);
+
+/// Pause after which an idle HTTP/2 connection is asked for a sign of life, and the time to give it.
+const PING_EVERY: Duration = Duration::from_secs(60);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Takes the address, so that a failure is told before anything changes.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"));
+    let bind = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        // A restart must not wait for the old process's connections to be forgotten.
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        TcpListener::from_std(socket.into())
+    };
+    bind().map_err(named)
+}
+
+/// When the connections of a port end.
+#[derive(Clone, Default)]
+pub(crate) struct Ends {
+    /// Take no more requests.
+    pub(crate) stopping: CancellationToken,
+    /// End now.
+    pub(crate) cut: CancellationToken,
+}
+
+/// Accepts until it is told to stop, then waits for the last connection.
+pub(crate) async fn run(listener: TcpListener, proxy: Arc<Proxy>, ends: Ends) {
+    let port = Port::new("executor", listener, Bounds { connections: CONNECTIONS, per_address: CONNECTIONS });
+    let connections = TaskTracker::new();
+    while let Some((stream, from, place)) = ends.stopping.run_until_cancelled(port.accept()).await {
+        let _ = stream.set_nodelay(true);
+        // A socket that refuses still works.
+        #[cfg(target_os = "linux")]
+        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD));
+        connections.spawn(serve(stream, from, place, Arc::clone(&proxy), ends.clone()));
+    }
+    drop(port);
+    connections.close();
+    connections.wait().await;
+}
+
+async fn serve(stream: TcpStream, from: SocketAddr, place: Place, proxy: Arc<Proxy>, ends: Ends) {
+    let activity = Activity::default();
+    let mut builder = auto::Builder::new(Counting(activity.clone()));
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    let silence = activity.clone().silence(PATIENCE);
+    let service = service_fn(move |request: Request<Incoming>| {
+        activity.request();
+        let proxy = Arc::clone(&proxy);
+        async move { Ok::<_, Infallible>(proxy.serve(request, Some(from.ip())).await) }
+    });
+    let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    let mut silence = std::pin::pin!(silence);
+    let (mut finishing, mut silent) = (false, false);
+    loop {
+        tokio::select! {
+            // A client that breaks off ends its connection and nothing else.
+            ended = connection.as_mut() => break drop(ended),
+            () = ends.cut.cancelled() => break,
+            () = ends.stopping.cancelled(), if !finishing => {
+                finishing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            inactivity = silence.as_mut(), if !silent => {
+                silent = true;
+                match inactivity {
+                    Inactivity::NoRequest => break,
+                    Inactivity::Idle => connection.as_mut().graceful_shutdown(),
+                }
+            }
+        }
+    }
+    drop(place);
+}

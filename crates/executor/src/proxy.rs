@@ -1,0 +1,344 @@
+//! One request, from its head to the end of its answer.
+//!
+//! ```text
+//! head ──▶ room? ──▶ breaker closed? ──▶ send (again, where that is safe) ──▶ head of the answer ──▶ its body, as it comes
+//!            │ no: 503    │ no: 503          │ 413, 502, 504
+//! ```
+//! Bodies pass in both directions at once and are not stored, except small ones of requests that may be sent again.
+
+mod exchange;
+mod head;
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use berth_spec::{Time, circuit::CircuitBreaker};
+use berth_wire::request_id::RequestId;
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, Version, request};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub(crate) use self::exchange::Exchange;
+use self::head::Origin;
+use crate::{
+    body::{Body, Bounded, Sent, Watched, full},
+    config::{PortConfig, Protocol},
+    metrics::Metrics,
+    refusal::Refusal,
+    template::PathTemplate,
+    upgrade,
+    upstream::{Lease, Trouble, Upstream},
+};
+
+/// Largest body that is kept, so that it can be sent again.
+const REPLAYED: u64 = 64 << 10;
+
+/// Label of paths that no template stands for.
+const OTHER: &str = "other";
+
+/// A port's requests. Outlives changes of the configuration.
+pub(crate) struct Proxy {
+    name: Arc<str>,
+    settings: ArcSwap<Settings>,
+    in_flight: AtomicUsize,
+    breaker: Mutex<Option<CircuitBreaker>>,
+    pub(crate) is_healthy: AtomicBool,
+    metrics: Arc<Metrics>,
+    started: Instant,
+    /// Connections that have become something else, such as WebSocket.
+    pub(crate) upgraded: TaskTracker,
+    pub(crate) cut: CancellationToken,
+}
+
+/// What the configuration says of a port.
+pub(crate) struct Settings {
+    pub(crate) config: PortConfig,
+    pub(crate) upstream: Arc<Upstream>,
+    labels: Vec<Arc<str>>,
+    other: Arc<str>,
+}
+
+impl Settings {
+    fn new(config: PortConfig, upstream: Arc<Upstream>) -> Self {
+        let labels = config.paths.iter().map(|path| path.as_str().into()).collect();
+        Self { config, upstream, labels, other: OTHER.into() }
+    }
+
+    fn label(&self, path: &str) -> Arc<str> {
+        let found = self.config.paths.iter().position(|template| template.matches(path));
+        Arc::clone(found.and_then(|index| self.labels.get(index)).unwrap_or(&self.other))
+    }
+
+    /// True if a request may be run twice.
+    fn may_repeat(&self, head: &request::Parts) -> bool {
+        self.config.retry.attempts > 1
+            && (head.method.is_idempotent() || any(&self.config.retry.paths, head.uri.path()))
+    }
+}
+
+fn any(templates: &[PathTemplate], path: &str) -> bool {
+    templates.iter().any(|template| template.matches(path))
+}
+
+impl Proxy {
+    pub(crate) fn new(config: PortConfig, metrics: Arc<Metrics>) -> Arc<Self> {
+        let name: Arc<str> = config.name.as_str().into();
+        metrics.in_flight(&name, 0);
+        metrics.healthy(&name, false);
+        Arc::new(Self {
+            name,
+            breaker: Mutex::new(config.breaker.map(CircuitBreaker::new)),
+            settings: ArcSwap::from_pointee(Settings::new(config.clone(), Upstream::new(&config.upstream))),
+            in_flight: AtomicUsize::new(0),
+            is_healthy: AtomicBool::new(false),
+            metrics,
+            started: Instant::now(),
+            upgraded: TaskTracker::new(),
+            cut: CancellationToken::new(),
+        })
+    }
+
+    /// Follows a change of the configuration. Requests in flight go on as they began.
+    pub(crate) fn change(&self, config: PortConfig) {
+        let before = self.settings.load();
+        let same = before.upstream.address() == config.upstream;
+        let upstream = if same { Arc::clone(&before.upstream) } else { Upstream::new(&config.upstream) };
+        if before.config.breaker != config.breaker || !same {
+            *self.breaker.lock().unwrap_or_else(PoisonError::into_inner) = config.breaker.map(CircuitBreaker::new);
+        }
+        self.settings.store(Arc::new(Settings::new(config, upstream)));
+    }
+
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Requests in flight, upgraded connections among them.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Answers one request.
+    pub(crate) async fn serve(self: Arc<Self>, mut request: Request<Incoming>, from: Option<IpAddr>) -> Response<Body> {
+        let id = RequestId::settle(request.headers_mut());
+        let settings = self.settings.load_full();
+        let is_grpc = head::is_grpc(request.headers());
+        let mut exchange = Exchange::begin(Arc::clone(&self), settings.label(request.uri().path()), request.method());
+        let forwarded = match self.admit(&settings, &request) {
+            Ok(()) => self.forward(&settings, request, from, &mut exchange).await,
+            Err(refusal) => Err(refusal),
+        };
+        let mut response = match forwarded {
+            Ok((response, lease)) => self.pass_on(response, lease, exchange),
+            Err(refusal) => {
+                self.metrics.refused(&self.name, refusal.reason());
+                let response = refusal.response(is_grpc);
+                exchange.answered(response.status());
+                if let Some(status) = response.headers().get("grpc-status") {
+                    exchange.grpc(status);
+                }
+                response
+            }
+        };
+        id.mark(response.headers_mut());
+        response
+    }
+
+    /// The answer with its body on the way.
+    fn pass_on(
+        &self,
+        mut response: Response<Incoming>,
+        lease: Option<Lease>,
+        mut exchange: Exchange,
+    ) -> Response<Body> {
+        exchange.answered(response.status());
+        if let Some(status) = response.headers().get("grpc-status") {
+            exchange.grpc(status);
+        }
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let server = hyper::upgrade::on(&mut response);
+            if let Some(client) = exchange.upgrade.take() {
+                self.upgraded.spawn(upgrade::join(client, server, exchange, self.cut.clone()));
+            }
+            let (head, _) = response.into_parts();
+            return Response::from_parts(head, full(""));
+        }
+        head::strip(response.headers_mut());
+        exchange.lease = lease;
+        let (mut head, inner) = response.into_parts();
+        // The version is that of the client's connection.
+        head.version = Version::default();
+        head.extensions.clear();
+        if inner.is_end_stream() {
+            crate::body::Watcher::end(&mut exchange);
+        }
+        Response::from_parts(head, Watched { inner, watcher: exchange }.boxed_unsync())
+    }
+
+    fn admit(&self, settings: &Settings, request: &Request<Incoming>) -> Result<(), Refusal> {
+        let most = settings.config.max_in_flight;
+        // The request counts already.
+        if self.in_flight() > most {
+            return Err(Refusal::Busy { most });
+        }
+        let most = settings.config.max_body;
+        if request.body().size_hint().lower() > most {
+            return Err(Refusal::TooLarge { most });
+        }
+        Ok(())
+    }
+
+    async fn forward(
+        &self,
+        settings: &Settings,
+        mut request: Request<Incoming>,
+        from: Option<IpAddr>,
+        exchange: &mut Exchange,
+    ) -> Result<(Response<Incoming>, Option<Lease>), Refusal> {
+        let upgrades = head::upgrade(&request);
+        if upgrades.is_some() {
+            exchange.upgrade = Some(hyper::upgrade::on(&mut request));
+        }
+        let (mut head, body) = request.into_parts();
+        let version = version(settings, &head);
+        head::rewrite(&mut head, &Origin { from, authority: settings.upstream.address(), upgrades, version });
+        let sent = Arc::clone(&exchange.sent);
+        let most = settings.config.max_body;
+        let known = body.size_hint().upper();
+        let bounded = Bounded { inner: body, most, sent: Arc::clone(&sent) };
+        if !settings.may_repeat(&head) || known.is_none_or(|length| length > REPLAYED) {
+            return self.attempt(settings, Request::from_parts(head, bounded.boxed_unsync()), &sent).await;
+        }
+        // The client has broken off where this fails; nobody reads the answer.
+        let body = bounded.collect().await.map_err(|_| Refusal::Broken)?.to_bytes();
+        self.repeat(settings, &head, &body, &sent).await
+    }
+
+    /// Sends a small request, and again where the server breaks off before it answers.
+    async fn repeat(
+        &self,
+        settings: &Settings,
+        head: &request::Parts,
+        body: &Bytes,
+        sent: &Sent,
+    ) -> Result<(Response<Incoming>, Option<Lease>), Refusal> {
+        for _ in 1..settings.config.retry.attempts {
+            let request = Request::from_parts(head.clone(), full(body.clone()));
+            match self.attempt(settings, request, sent).await {
+                Err(Refusal::Broken) => self.metrics.retried(&self.name),
+                outcome => return outcome,
+            }
+        }
+        self.attempt(settings, Request::from_parts(head.clone(), full(body.clone())), sent).await
+    }
+
+    async fn attempt(
+        &self,
+        settings: &Settings,
+        request: Request<Body>,
+        sent: &Sent,
+    ) -> Result<(Response<Incoming>, Option<Lease>), Refusal> {
+        let probe = self.ask_breaker()?;
+        let PortConfig { timeout: limit, connect_timeout, max_body, .. } = settings.config;
+        let answered = timeout(limit, settings.upstream.send(request, connect_timeout)).await;
+        let refusal = match answered {
+            Ok(Ok(answer)) => {
+                probe.ended(true);
+                return Ok(answer);
+            }
+            Ok(Err(Trouble::Broken(_))) if sent.is_too_large() => return Err(Refusal::TooLarge { most: max_body }),
+            // The client's doing tells nothing of the server.
+            Ok(Err(Trouble::Broken(_))) if sent.broke_off() => return Err(Refusal::Broken),
+            Ok(Err(Trouble::Broken(error))) => {
+                tracing::debug!(port = &*self.name, error = &error as &dyn std::error::Error, "the server broke off");
+                Refusal::Broken
+            }
+            Ok(Err(Trouble::Unreachable(error))) => {
+                tracing::debug!(port = &*self.name, %error, "the server cannot be reached");
+                Refusal::Unreachable
+            }
+            Err(_) => Refusal::Late { seconds: limit.as_secs() },
+        };
+        probe.ended(false);
+        Err(refusal)
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn ask_breaker(&self) -> Result<Asked<'_>, Refusal> {
+        let now = self.now();
+        let mut breaker = self.breaker.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(breaker) = breaker.as_mut() {
+            breaker.admit(now).map_err(|until| {
+                let left = Duration::from_nanos(until.0.saturating_sub(now.0));
+                Refusal::Open { seconds: left.as_secs() + 1 }
+            })?;
+        }
+        Ok(Asked { proxy: self, told: false })
+    }
+}
+
+/// The version of HTTP towards the server.
+fn version(settings: &Settings, head: &request::Parts) -> Version {
+    match settings.config.protocol {
+        Protocol::Http1 => Version::HTTP_11,
+        Protocol::Http2 => Version::HTTP_2,
+        Protocol::Auto if head::is_grpc(&head.headers) => Version::HTTP_2,
+        Protocol::Auto => Version::HTTP_11,
+    }
+}
+
+/// An attempt that the breaker has let through. Dropped without a word, it was none.
+struct Asked<'a> {
+    proxy: &'a Proxy,
+    told: bool,
+}
+
+impl Asked<'_> {
+    fn ended(mut self, well: bool) {
+        self.told = true;
+        let now = self.proxy.now();
+        let mut breaker = self.proxy.breaker.lock().unwrap_or_else(PoisonError::into_inner);
+        match breaker.as_mut() {
+            Some(breaker) if !well => breaker.failed(now),
+            // A success forgets what failed before.
+            Some(breaker) if breaker.failures() > 0 => {
+                if let Some(limits) = self.proxy.settings.load().config.breaker {
+                    *breaker = CircuitBreaker::new(limits);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.told
+            && let Some(breaker) = self.proxy.breaker.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
+        {
+            breaker.unused(self.proxy.now());
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The account of one request: counted while it is in flight, told to the metrics when it is over, however it ends.
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use http::{HeaderValue, Method, StatusCode};
+use hyper::upgrade::OnUpgrade;
+use tokio::time::Instant;
+
+use super::Proxy;
+use crate::{
+    body::{Sent, Watcher},
+    metrics::{self, Exchanged, RequestLabels},
+    upstream::Lease,
+};
+
+/// Status of a request whose client has gone before the answer began, as nginx has it.
+const GONE: u16 = 499;
+
+pub(crate) struct Exchange {
+    proxy: Arc<Proxy>,
+    labels: Option<RequestLabels>,
+    began: Instant,
+    pub(super) sent: Arc<Sent>,
+    received: u64,
+    /// The server's connection, until the answer's body has ended.
+    pub(super) lease: Option<Lease>,
+    /// The client's connection, where it asks for another protocol.
+    pub(super) upgrade: Option<OnUpgrade>,
+}
+
+impl Exchange {
+    pub(super) fn begin(proxy: Arc<Proxy>, path: Arc<str>, method: &Method) -> Self {
+        let now = proxy.in_flight.fetch_add(1, Relaxed) + 1;
+        proxy.metrics.in_flight(&proxy.name, now);
+        let labels = RequestLabels {
+            port: Arc::clone(&proxy.name),
+            path,
+            method: metrics::method(method),
+            code: GONE,
+            grpc: "".into(),
+        };
+        let (began, sent) = (Instant::now(), Arc::default());
+        Self { proxy, labels: Some(labels), began, sent, received: 0, lease: None, upgrade: None }
+    }
+
+    pub(super) fn answered(&mut self, status: StatusCode) {
+        if let Some(labels) = &mut self.labels {
+            labels.code = status.as_u16();
+        }
+    }
+
+    pub(super) fn grpc(&mut self, status: &HeaderValue) {
+        if let Some(labels) = &mut self.labels {
+            labels.grpc = metrics::grpc(status);
+        }
+    }
+
+    /// Counts what went over an upgraded connection.
+    pub(crate) fn copied(&mut self, sent: u64, received: u64) {
+        self.sent.add(usize::try_from(sent).unwrap_or(usize::MAX));
+        self.received += received;
+    }
+}
+
+impl Watcher for Exchange {
+    fn data(&mut self, bytes: usize) {
+        self.received += bytes as u64;
+    }
+
+    fn grpc_status(&mut self, status: &HeaderValue) {
+        self.grpc(status);
+    }
+
+    fn end(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.give_back();
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let Some(labels) = self.labels.take() else { return };
+        let now = self.proxy.in_flight.fetch_sub(1, Relaxed) - 1;
+        self.proxy.metrics.in_flight(&self.proxy.name, now);
+        self.proxy.metrics.exchanged(Exchanged {
+            labels,
+            seconds: self.began.elapsed().as_secs_f64(),
+            request_bytes: self.sent.bytes(),
+            response_bytes: self.received,
+        });
+    }
+}

@@ -1,0 +1,93 @@
+//! Answers of the executor itself, in the form of the request's protocol.
+
+use http::{HeaderValue, Response, StatusCode, header};
+
+use crate::body::{Body, full};
+
+/// Reason why the executor answers in the server's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// As many requests as may be are in flight.
+    Busy { most: usize },
+    /// The breaker is open for some more seconds.
+    Open { seconds: u64 },
+    /// The request's body is larger than it may be.
+    TooLarge { most: u64 },
+    /// No connection to the server.
+    Unreachable,
+    /// The server broke the connection before it answered.
+    Broken,
+    /// No answer in time.
+    Late { seconds: u64 },
+}
+
+impl Refusal {
+    /// The word for metrics.
+    pub(crate) const fn reason(self) -> &'static str {
+        match self {
+            Self::Busy { .. } => "busy",
+            Self::Open { .. } => "breaker_open",
+            Self::TooLarge { .. } => "too_large",
+            Self::Unreachable => "unreachable",
+            Self::Broken => "broken",
+            Self::Late { .. } => "late",
+        }
+    }
+
+    /// The status in HTTP, and the code in gRPC (grpc.github.io/grpc/core/md_doc_statuscodes.html).
+    const fn status(self) -> (StatusCode, u16) {
+        match self {
+            Self::Busy { .. } | Self::Open { .. } => (StatusCode::SERVICE_UNAVAILABLE, 14),
+            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, 8),
+            Self::Unreachable | Self::Broken => (StatusCode::BAD_GATEWAY, 14),
+            Self::Late { .. } => (StatusCode::GATEWAY_TIMEOUT, 4),
+        }
+    }
+
+    fn message(self) -> String {
+        match self {
+            Self::Busy { most } => {
+                format!("{most} requests are in flight, which is the most (maxInFlight): try again later")
+            }
+            Self::Open { seconds } => {
+                format!(
+                    "the model server did not answer several times in a row and is left alone for {seconds} s: try again then"
+                )
+            }
+            Self::TooLarge { most } => format!("the body has more than {most} bytes, which is the most (maxBody)"),
+            Self::Unreachable => "the model server takes no connections (connectTimeout): see its log".to_owned(),
+            Self::Broken => "the model server closed the connection before it answered: see its log".to_owned(),
+            Self::Late { seconds } => format!("the model server did not begin to answer within {seconds} s (timeout)"),
+        }
+    }
+
+    /// The answer. `grpc`: to a call of gRPC, whose status is in the trailers or, where nothing else is said, in the head.
+    pub(crate) fn response(self, grpc: bool) -> Response<Body> {
+        let ((status, code), message) = (self.status(), self.message());
+        let mut response = if grpc {
+            let mut response = Response::new(full(""));
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+            headers.insert("grpc-status", code.into());
+            // The messages are ASCII without percent signs, as this header wants it.
+            if let Ok(message) = HeaderValue::from_str(&message) {
+                headers.insert("grpc-message", message);
+            }
+            response
+        } else {
+            let mut response = Response::new(full(serde_json::json!({ "error": message }).to_string()));
+            *response.status_mut() = status;
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response
+        };
+        let again = match self {
+            Self::Busy { .. } => Some(1),
+            Self::Open { seconds } => Some(seconds),
+            _ => None,
+        };
+        if let Some(seconds) = again {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}

@@ -1,0 +1,168 @@
+//! Connections to the model server.
+//!
+//! ```text
+//! HTTP/1.1: an idle connection, else a new one ──▶ request ──▶ answer ──▶ its body ends ──▶ idle
+//! HTTP/2:   one connection for all
+//! ```
+//! A request that a connection has not taken (it had just been closed) goes to the next one: nothing of it was sent. While the
+//! server restarts nobody listens, and a request waits for that, up to a limit.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use http::{Request, Response, Version};
+use hyper::{
+    body::Incoming,
+    client::conn::{http1, http2},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep, timeout_at},
+};
+
+use crate::body::Body;
+
+/// Idle connections that are kept: as many as busy clients of one pod use at once.
+const MOST_IDLE: usize = 512;
+
+/// Pause between two attempts to connect.
+const CONNECT_AGAIN: Duration = Duration::from_millis(50);
+
+/// HTTP/2 flow control, as on the executor's own ports.
+pub(crate) const STREAM_WINDOW: u32 = 1 << 20;
+pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
+
+/// A model server.
+pub(crate) struct Upstream {
+    address: String,
+    idle: Mutex<Vec<http1::SendRequest<Body>>>,
+    shared: tokio::sync::Mutex<Option<http2::SendRequest<Body>>>,
+}
+
+/// Reason why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// No connection in time: nothing was sent.
+    Unreachable(io::Error),
+    /// The connection broke: the request may have been run.
+    Broken(hyper::Error),
+}
+
+/// A connection that is used by an answer whose body has not ended.
+pub(crate) struct Lease {
+    upstream: Arc<Upstream>,
+    sender: http1::SendRequest<Body>,
+}
+
+impl Lease {
+    /// The body has ended: the next request may have the connection.
+    pub(crate) fn give_back(self) {
+        let Self { upstream, sender } = self;
+        let mut idle = upstream.idle();
+        if !sender.is_closed() && idle.len() < MOST_IDLE {
+            idle.push(sender);
+        }
+    }
+}
+
+impl Upstream {
+    pub(crate) fn new(address: &str) -> Arc<Self> {
+        Arc::new(Self { address: address.to_owned(), idle: Mutex::default(), shared: tokio::sync::Mutex::default() })
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Sends a request of HTTP/1.1 or HTTP/2, by its version. A lease is given for connections that carry one request at a time.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        mut request: Request<Body>,
+        connect: Duration,
+    ) -> Result<(Response<Incoming>, Option<Lease>), Trouble> {
+        let until = Instant::now() + connect;
+        loop {
+            let failed = if request.version() == Version::HTTP_2 {
+                let mut sender = self.shared(until).await?;
+                match sender.try_send_request(request).await {
+                    Ok(response) => return Ok((response, None)),
+                    Err(failed) => failed,
+                }
+            } else {
+                let mut sender = self.own(until).await?;
+                match sender.try_send_request(request).await {
+                    Ok(response) => return Ok((response, Some(Lease { upstream: Arc::clone(self), sender }))),
+                    Err(failed) => failed,
+                }
+            };
+            let mut failed = failed;
+            match failed.take_message() {
+                // A connection that the server had closed. There may be many such; each is gone now.
+                Some(unsent) if Instant::now() < until => request = unsent,
+                _ => return Err(Trouble::Broken(failed.into_error())),
+            }
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<http1::SendRequest<Body>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn own(&self, until: Instant) -> Result<http1::SendRequest<Body>, Trouble> {
+        loop {
+            // The youngest first: the oldest ones then end by themselves.
+            let Some(mut sender) = self.idle().pop() else { break };
+            if let Ok(Ok(())) = timeout_at(until, sender.ready()).await {
+                return Ok(sender);
+            }
+        }
+        let stream = self.connect(until).await?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Trouble::Broken)?;
+        // Its errors reach whoever waits for an answer on it.
+        tokio::spawn(async move { connection.with_upgrades().await.ok() });
+        Ok(sender)
+    }
+
+    async fn shared(&self, until: Instant) -> Result<http2::SendRequest<Body>, Trouble> {
+        let mut shared = self.shared.lock().await;
+        if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
+        }
+        let stream = self.connect(until).await?;
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new());
+        builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(Trouble::Broken)?;
+        tokio::spawn(async move { connection.await.ok() });
+        *shared = Some(sender.clone());
+        Ok(sender)
+    }
+
+    /// Connects, once.
+    pub(crate) async fn connect_once(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(&self.address).await?;
+        // Requests are written whole; waiting for more only delays them. One that refuses still works.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
+
+    /// Connects, again and again while nobody listens.
+    async fn connect(&self, until: Instant) -> Result<TcpStream, Trouble> {
+        loop {
+            let late = || io::Error::new(io::ErrorKind::TimedOut, "no connection in time");
+            let error = match timeout_at(until, self.connect_once()).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => error,
+                Err(_) => late(),
+            };
+            if Instant::now() + CONNECT_AGAIN >= until {
+                return Err(Trouble::Unreachable(error));
+            }
+            sleep(CONNECT_AGAIN).await;
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! One request at a time: what passes, and what is answered in the server's place.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, Version};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::{Notify, mpsc},
+};
+
+use crate::fixture::{anywhere, config, echo, executor, full, said, server};
+
+const POST: &str = "POST /v1/models/iris:predict HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+
+#[tokio::test]
+async fn requests_pass_and_are_counted_by_template() {
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&config(server.address, "paths: ['/v1/models/{model}:predict']"));
+    let answer = said(executor.address, &format!("{POST}content-length: 3\r\n\r\nabc")).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("/v1/models/iris:predict abc"), "{answer}");
+    assert!(answer.to_lowercase().contains("x-request-id: "), "{answer}");
+    let answer =
+        said(executor.address, &format!("{POST}transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")).await;
+    assert!(answer.ends_with(" abc"), "{answer}");
+    said(executor.address, "BREW /secret/17 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    executor
+        .tells("berth_executor_requests_total{port=\"http\",path=\"/v1/models/{model}:predict\",method=\"POST\",code=\"200\",grpc=\"\"} 2")
+        .await;
+    executor
+        .tells("berth_executor_requests_total{port=\"http\",path=\"other\",method=\"OTHER\",code=\"200\",grpc=\"\"} 1")
+        .await;
+    executor.tells("berth_executor_request_bytes_total{port=\"http\",path=\"/v1/models/{model}:predict\"} 6").await;
+    executor.tells("berth_executor_requests_in_flight{port=\"http\"} 0").await;
+}
+
+/// Sends back each piece as it comes, and then trailers.
+async fn piece_by_piece(request: Request<Incoming>) -> Response<crate::fixture::Body> {
+    assert_eq!(request.version(), Version::HTTP_2);
+    let trailers = HeaderMap::from_iter([("grpc-status".parse().expect("a name"), HeaderValue::from_static("5"))]);
+    let body = request.into_body().with_trailers(async move { Some(Ok(trailers)) });
+    let mut response = Response::new(body.boxed_unsync());
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    response
+}
+
+#[tokio::test]
+async fn grpc_streams_pass_piece_by_piece_with_their_trailers() {
+    let server = server(anywhere(), piece_by_piece).await;
+    let executor = executor(&config(server.address, ""));
+    let stream = TcpStream::connect(executor.address).await.expect("it listens");
+    let connected = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (mut sender, connection) = connected.expect("HTTP/2");
+    tokio::spawn(connection);
+    let (pieces, taken) = mpsc::channel::<Result<Frame<Bytes>, hyper::Error>>(1);
+    let body = StreamBody::new(tokio_stream::wrappers::ReceiverStream::new(taken));
+    let request =
+        Request::post("http://x/iris.Iris/Chat").header("content-type", "application/grpc").header("te", "trailers");
+    let mut answer = sender.send_request(request.body(body).expect("a request")).await.expect("an answer").into_body();
+    for piece in ["one", "two"] {
+        pieces.send(Ok(Frame::data(Bytes::from_static(piece.as_bytes())))).await.expect("it is read");
+        let frame = answer.frame().await.expect("a frame").expect("whole");
+        assert_eq!(frame.into_data().expect("data"), piece, "before the next one was sent");
+    }
+    drop(pieces);
+    let trailers = answer.frame().await.expect("a frame").expect("whole").into_trailers().expect("trailers");
+    assert_eq!(trailers["grpc-status"], "5");
+    drop(answer);
+    executor
+        .tells("berth_executor_requests_total{port=\"http\",path=\"other\",method=\"POST\",code=\"200\",grpc=\"5\"} 1")
+        .await;
+}
+
+#[tokio::test]
+async fn a_websocket_is_joined() {
+    let listener = TcpListener::bind(anywhere()).await.expect("a port");
+    let executor = executor(&config(listener.local_addr().expect("bound"), ""));
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        // The one that asks for its health says nothing.
+        let mut head = [0; 4096];
+        while stream.read(&mut head).await.unwrap_or(0) == 0 {
+            stream = listener.accept().await.expect("a connection").0;
+        }
+        let answer = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello ";
+        stream.write_all(answer.as_bytes()).await.expect("written");
+        let (mut read, mut write) = stream.split();
+        tokio::io::copy(&mut read, &mut write).await.expect("copied");
+    });
+    let mut stream = TcpStream::connect(executor.address).await.expect("it listens");
+    stream
+        .write_all(b"GET /chat HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\r\n")
+        .await
+        .expect("written");
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"hello ") {
+        answer.push(stream.read_u8().await.expect("an answer"));
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 101 "), "{:?}", String::from_utf8_lossy(&answer));
+    executor.tells("berth_executor_requests_in_flight{port=\"http\"} 1").await;
+    stream.write_all(b"frames").await.expect("written");
+    stream.shutdown().await.expect("shut");
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.expect("to the end");
+    assert_eq!(rest, "frames");
+    executor
+        .tells("berth_executor_requests_total{port=\"http\",path=\"other\",method=\"GET\",code=\"101\",grpc=\"\"} 1")
+        .await;
+}
+
+#[tokio::test]
+async fn one_too_many_is_told_to_come_back() {
+    let (inside, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let waits = (Arc::clone(&inside), Arc::clone(&go_on));
+    let slow = move |_| {
+        let (inside, go_on) = waits.clone();
+        async move {
+            inside.notify_one();
+            go_on.notified().await;
+            Response::new(full("done"))
+        }
+    };
+    let server = server(anywhere(), slow).await;
+    let executor = executor(&config(server.address, "maxInFlight: 1"));
+    let address = executor.address;
+    let get = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+    let first = tokio::spawn(async move { said(address, &format!("{get}\r\n")).await });
+    inside.notified().await;
+    let second = said(address, &format!("{get}\r\n")).await;
+    assert!(second.starts_with("HTTP/1.1 503 ") && second.contains("retry-after: 1"), "{second}");
+    assert!(second.contains("1 requests are in flight, which is the most (maxInFlight)"), "{second}");
+    let grpc = said(address, &format!("{get}content-type: application/grpc\r\n\r\n")).await;
+    assert!(grpc.starts_with("HTTP/1.1 200 ") && grpc.contains("grpc-status: 14"), "{grpc}");
+    go_on.notify_one();
+    assert!(first.await.expect("no panic").ends_with("done"));
+    executor.tells("berth_executor_refused_total{port=\"http\",reason=\"busy\"} 2").await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_known_or_not() {
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&config(server.address, "maxBody: 1KiB"));
+    let large = "x".repeat(2_000);
+    for request in [
+        format!("{POST}content-length: 2000\r\n\r\n{large}"),
+        format!("{POST}transfer-encoding: chunked\r\n\r\n7d0\r\n{large}\r\n0\r\n\r\n"),
+    ] {
+        let answer = said(executor.address, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("(maxBody)"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_late_server_is_given_up_and_then_left_alone() {
+    let server = server(anywhere(), |_| std::future::pending::<Response<crate::fixture::Body>>()).await;
+    let executor = executor(&config(server.address, "timeout: 50ms, breaker: {failures: 2, openFor: 1h}"));
+    let get = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    for _ in 0..2 {
+        let answer = said(executor.address, get).await;
+        assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+    }
+    let answer = said(executor.address, get).await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("retry-after: 3600"), "{answer}");
+    executor.tells("berth_executor_refused_total{port=\"http\",reason=\"breaker_open\"} 1").await;
+}
+
+#[tokio::test]
+async fn only_what_may_run_twice_is_sent_again() {
+    let listener = TcpListener::bind(anywhere()).await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&seen);
+    tokio::spawn(async move {
+        // Every first request is read and its connection closed, every second one is answered.
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 4096];
+            if stream.read(&mut head).await.unwrap_or(0) > 0 && counted.fetch_add(1, Relaxed) % 2 == 1 {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok").await.ok();
+            }
+        }
+    });
+    let executor = executor(&config(address, "retry: {attempts: 2, paths: ['/infer']}"));
+    let post =
+        |path: &str| format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 1\r\n\r\nx");
+    let answer = said(executor.address, &post("/infer")).await;
+    assert!(answer.ends_with("ok"), "{answer}");
+    assert_eq!(seen.load(Relaxed), 2);
+    let answer = said(executor.address, &post("/train")).await;
+    assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains("closed the connection"), "{answer}");
+    assert_eq!(seen.load(Relaxed), 3, "once");
+    executor.tells("berth_executor_retries_total{port=\"http\"} 1").await;
+}
