@@ -13,7 +13,7 @@ use crate::{failure::Failure, settings::TelemetrySettings, telemetry::Telemetry,
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth executor --config executor.yaml            run it
-  berth executor --config executor.yaml --check    say if the file is right, and run nothing
+  berth executor --config executor.yaml --check    check the file, and run nothing
 
 The file is read again when it changes. On SIGTERM or Ctrl-C the executor tells that it is not ready, serves on for
 drain.delay, lets requests in flight end, and exits with 0; with 1 if it had to cut some off. docs/executor.md tells more.")]
@@ -35,7 +35,7 @@ pub(crate) struct ExecutorArgs {
 pub(super) fn run(args: &ExecutorArgs) -> Result<(), Failure> {
     if args.check {
         Config::read(&args.config).map_err(|error| Failure::Invalid(error.to_string()))?;
-        return Ok(terminal::print(&format!("{}: right\n", args.config.display()))?);
+        return Ok(terminal::print(&format!("{}: valid\n", args.config.display()))?);
     }
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = args.threads {
