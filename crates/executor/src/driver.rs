@@ -225,6 +225,9 @@ impl Fleet {
     async fn drain(&self, delay: Duration, limit: Duration) -> usize {
         self.is_draining.store(true, Relaxed);
         tracing::info!(event = "executor_draining", delay_s = delay.as_secs_f64(), "unready; still serving");
+        for port in self.ports().values() {
+            port.proxy.is_leaving.store(true, Relaxed);
+        }
         tokio::time::sleep(delay).await;
         let ends: Vec<_> = self.ports().values().map(|port| (Arc::clone(&port.proxy), port.ends.clone())).collect();
         for (_, ends) in &ends {

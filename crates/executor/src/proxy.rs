@@ -22,7 +22,7 @@ use arc_swap::ArcSwap;
 use berth_spec::{Time, circuit::CircuitBreaker};
 use berth_wire::request_id::RequestId;
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, Version, request};
+use http::{HeaderValue, Request, Response, StatusCode, Version, header, request};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -54,6 +54,8 @@ pub(crate) struct Proxy {
     in_flight: AtomicUsize,
     breaker: Mutex<Option<CircuitBreaker>>,
     pub(crate) is_healthy: AtomicBool,
+    /// The port is about to close: clients of HTTP/1.1 are told to leave their connections, before one is closed under a request.
+    pub(crate) is_leaving: AtomicBool,
     metrics: Arc<Metrics>,
     started: Instant,
     /// Connections that have become something else, such as WebSocket.
@@ -102,6 +104,7 @@ impl Proxy {
             settings: ArcSwap::from_pointee(Settings::new(config.clone(), Upstream::new(&config.upstream))),
             in_flight: AtomicUsize::new(0),
             is_healthy: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
             metrics,
             started: Instant::now(),
             upgraded: TaskTracker::new(),
@@ -141,7 +144,7 @@ impl Proxy {
     pub(crate) async fn serve(self: Arc<Self>, mut request: Request<Incoming>, from: Option<IpAddr>) -> Response<Body> {
         let id = RequestId::settle(request.headers_mut());
         let settings = self.settings.load_full();
-        let is_grpc = head::is_grpc(request.headers());
+        let (is_grpc, version) = (head::is_grpc(request.headers()), request.version());
         let mut exchange = Exchange::begin(Arc::clone(&self), settings.label(request.uri().path()), request.method());
         let forwarded = match self.admit(&settings, &request) {
             Ok(()) => self.forward(&settings, request, from, &mut exchange).await,
@@ -160,6 +163,10 @@ impl Proxy {
             }
         };
         id.mark(response.headers_mut());
+        let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if self.is_leaving.load(Relaxed) && version == Version::HTTP_11 && !upgraded {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         response
     }
 

@@ -86,7 +86,8 @@ async fn requests_in_flight_end_before_the_process_does() {
         }
     };
     tokio::time::timeout(PATIENCE, unready).await.expect("unready");
-    let second = tokio::spawn(async move { said(to, GET).await });
+    // It would keep its connection, and is told to leave it.
+    let second = tokio::spawn(async move { said(to, "GET /a HTTP/1.1\r\nhost: x\r\n\r\n").await });
     inside.notified().await;
     let ended = executor.ends();
     tokio::pin!(ended);
@@ -94,7 +95,8 @@ async fn requests_in_flight_end_before_the_process_does() {
     go_on.notify_waiters();
     assert_eq!(ended.await, 0);
     for answer in [first.await, second.await] {
-        assert!(answer.expect("no panic").ends_with("done"));
+        let answer = answer.expect("no panic");
+        assert!(answer.contains("connection: close") && answer.ends_with("done"), "{answer}");
     }
 }
 
