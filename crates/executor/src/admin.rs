@@ -7,7 +7,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     body::{Body, full},
@@ -23,9 +23,10 @@ const HEAD: Duration = Duration::from_secs(15);
 /// Serves until `stop`.
 pub(crate) async fn run(listener: TcpListener, fleet: Arc<Fleet>, stop: CancellationToken) {
     let port = Port::new("executor admin", listener, BOUNDS);
+    let connections = TaskTracker::new();
     while let Some((stream, _, place)) = stop.run_until_cancelled(port.accept()).await {
         let (fleet, stop) = (Arc::clone(&fleet), stop.clone());
-        tokio::spawn(async move {
+        connections.spawn(async move {
             let _held = place;
             let service = service_fn(move |request: Request<Incoming>| {
                 std::future::ready(Ok::<_, Infallible>(answer(&fleet, &request)))
@@ -40,6 +41,8 @@ pub(crate) async fn run(listener: TcpListener, fleet: Arc<Fleet>, stop: Cancella
             }
         });
     }
+    connections.close();
+    connections.wait().await;
 }
 
 fn answer(fleet: &Fleet, request: &Request<Incoming>) -> Response<Body> {

@@ -107,7 +107,9 @@ impl Executor {
     pub async fn run(self, stop: CancellationToken) -> usize {
         let Self { path, mut config, admin, fleet } = self;
         let admin_stop = CancellationToken::new();
-        let served = tokio::spawn(admin::run(admin, Arc::clone(&fleet), admin_stop.clone()));
+        let served = TaskTracker::new();
+        served.spawn(admin::run(admin, Arc::clone(&fleet), admin_stop.clone()));
+        served.close();
         let mut told = String::new();
         while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
             let file = path.clone();
@@ -144,8 +146,7 @@ impl Executor {
         }
         let cut = fleet.drain(config.drain.delay, config.drain.timeout).await;
         admin_stop.cancel();
-        // It does not panic; if it did, nobody would be served by it any more anyway.
-        let _ = served.await;
+        served.wait().await;
         cut
     }
 }

@@ -6,13 +6,13 @@ use std::{
 };
 
 use http::{Request, StatusCode, header};
-use hyper_util::rt::TokioIo;
 use tokio::time::{sleep, timeout};
 
 use crate::{
     body::full,
     config::PortConfig,
     proxy::{Proxy, Settings},
+    upstream::Trouble,
 };
 
 /// Pause between two questions to a server that does not answer yet: a pod is ready soon after its server.
@@ -52,16 +52,17 @@ pub(crate) async fn follow(proxy: Arc<Proxy>) {
 
 async fn ask(settings: &Settings) -> Result<(), String> {
     let Settings { config, upstream, .. } = settings;
-    let stream = upstream.connect_once().await.map_err(|error| error.to_string())?;
-    let Some(path) = &config.health.path else { return Ok(()) };
-    let told = |error: hyper::Error| error.to_string();
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
+    let Some(path) = &config.health.path else {
+        return upstream.connect_once().await.map(drop).map_err(|error| error.to_string());
+    };
+    let mut sender = upstream.aside().await.map_err(|trouble| match trouble {
+        Trouble::Unreachable(error) => error.to_string(),
+        Trouble::Broken(error) => error.to_string(),
+    })?;
     let request =
         Request::get(path.as_str()).header(header::HOST, upstream.address()).header(header::CONNECTION, "close");
     let request = request.body(full("")).map_err(|error| error.to_string())?;
-    // It ends with the sender: no later than the question is given up.
-    tokio::spawn(async move { connection.await.ok() });
-    let status = sender.send_request(request).await.map_err(told)?.status();
+    let status = sender.send_request(request).await.map_err(|error| error.to_string())?.status();
     if status.is_success() || status == StatusCode::NOT_MODIFIED {
         return Ok(());
     }

@@ -23,6 +23,7 @@ use tokio::{
     net::TcpStream,
     time::{Instant, sleep, timeout_at},
 };
+use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
 
@@ -41,6 +42,8 @@ pub(crate) struct Upstream {
     address: String,
     idle: Mutex<Vec<http1::SendRequest<Body>>>,
     shared: tokio::sync::Mutex<Option<http2::SendRequest<Body>>>,
+    /// Each ends with what is sent on it, so nobody waits for them.
+    connections: TaskTracker,
 }
 
 /// Reason why there is no answer.
@@ -71,7 +74,12 @@ impl Lease {
 
 impl Upstream {
     pub(crate) fn new(address: &str) -> Arc<Self> {
-        Arc::new(Self { address: address.to_owned(), idle: Mutex::default(), shared: tokio::sync::Mutex::default() })
+        Arc::new(Self {
+            address: address.to_owned(),
+            idle: Mutex::default(),
+            shared: tokio::sync::Mutex::default(),
+            connections: TaskTracker::new(),
+        })
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -121,10 +129,7 @@ impl Upstream {
             }
         }
         let stream = self.connect(until).await?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Trouble::Broken)?;
-        // Its errors reach whoever waits for an answer on it.
-        tokio::spawn(async move { connection.with_upgrades().await.ok() });
-        Ok(sender)
+        self.begin(stream).await
     }
 
     async fn shared(&self, until: Instant) -> Result<http2::SendRequest<Body>, Trouble> {
@@ -137,8 +142,21 @@ impl Upstream {
         builder.timer(TokioTimer::new());
         builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(Trouble::Broken)?;
-        tokio::spawn(async move { connection.await.ok() });
+        self.connections.spawn(async move { connection.await.ok() });
         *shared = Some(sender.clone());
+        Ok(sender)
+    }
+
+    /// A connection of HTTP/1.1 for one question.
+    pub(crate) async fn aside(&self) -> Result<http1::SendRequest<Body>, Trouble> {
+        let stream = self.connect_once().await.map_err(Trouble::Unreachable)?;
+        self.begin(stream).await
+    }
+
+    async fn begin(&self, stream: TcpStream) -> Result<http1::SendRequest<Body>, Trouble> {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Trouble::Broken)?;
+        // Its errors reach whoever waits for an answer on it.
+        self.connections.spawn(async move { connection.with_upgrades().await.ok() });
         Ok(sender)
     }
 

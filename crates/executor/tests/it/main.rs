@@ -1,5 +1,7 @@
 //! An executor before servers of this process, over real connections.
 
+#![expect(clippy::disallowed_methods, reason = "a test's runtime ends with the test, and its tasks with it")]
+
 mod fixture;
 mod requests;
 mod serving;
