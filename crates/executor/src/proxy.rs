@@ -63,7 +63,7 @@ pub(crate) struct Proxy {
     pub(crate) cut: CancellationToken,
 }
 
-/// What the configuration says of a port.
+/// Settings of a port, with what follows from them.
 pub(crate) struct Settings {
     pub(crate) config: PortConfig,
     pub(crate) upstream: Arc<Upstream>,

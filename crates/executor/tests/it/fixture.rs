@@ -54,7 +54,7 @@ pub(crate) fn executor(config: &str) -> Running {
 }
 
 impl Running {
-    /// What the admin port says.
+    /// Asks the admin port.
     pub(crate) async fn ask(&self, path: &str) -> String {
         said(self.admin, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")).await
     }
