@@ -42,6 +42,9 @@ pub(crate) const NPM: Program = Program { name: "npm", package: "npm" };
 /// Isolates builds of functions.
 pub(crate) const BUBBLEWRAP: Program = Program { name: "bwrap", package: "bubblewrap" };
 
+/// Keeps queues of jobs.
+pub(crate) const REDIS: Program = Program { name: "redis-server", package: "redis-server" };
+
 /// Shows the dashboard in tests.
 pub(crate) const CHROMIUM: Program = Program { name: "chromium", package: "chromium" };
 

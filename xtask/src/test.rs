@@ -127,7 +127,7 @@ impl Run<'_> {
     fn tools(&self) -> Result<Tools> {
         debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT, debian::SOFTHSM, debian::IP, debian::IPTABLES])?;
         debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL, debian::PROMTOOL, debian::CHROMIUM])?;
-        debian::ensure(&[debian::NODE, debian::NPM, debian::BUBBLEWRAP])?;
+        debian::ensure(&[debian::NODE, debian::NPM, debian::BUBBLEWRAP, debian::REDIS])?;
         if self.options.kubernetes {
             kubernetes::ensure()?;
         }

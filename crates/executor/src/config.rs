@@ -2,6 +2,8 @@
 //!
 //! In Kubernetes it is a ConfigMap that is mounted as a file. docs/executor.md has every field.
 
+mod jobs;
+
 use std::{
     collections::BTreeSet,
     fmt, io,
@@ -14,7 +16,7 @@ use berth_spec::{ByteSize, circuit, manifest::parse_duration};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_saphyr::{Location, Spanned};
 
-use crate::template::PathTemplate;
+use crate::{jobs::JobSettings, template::PathTemplate};
 
 /// Largest file. More is none of a person's.
 const LARGEST: u64 = 1 << 20;
@@ -47,6 +49,8 @@ pub(crate) struct PortConfig {
     pub(crate) retry: RetryConfig,
     pub(crate) breaker: Option<circuit::Limits>,
     pub(crate) health: HealthConfig,
+    /// Asynchronous serving.
+    pub(crate) jobs: Option<JobSettings>,
 }
 
 /// Protocol towards the model server.
@@ -147,6 +151,8 @@ struct RawPort {
     breaker: Option<RawBreaker>,
     #[serde(default)]
     health: RawHealth,
+    #[serde(rename = "async")]
+    jobs: Option<jobs::RawJobs>,
 }
 
 #[derive(Default, Deserialize)]
@@ -347,6 +353,7 @@ impl RawPort {
             retry: RetryConfig { attempts, paths: self.retry.paths.into_iter().map(|path| path.0).collect() },
             breaker: breaker.transpose()?,
             health,
+            jobs: self.jobs.map(jobs::RawJobs::checked).transpose()?,
         })
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     admin,
     config::{Config, ConfigError, PortConfig},
     health,
+    jobs::{JobQueue, Jobs},
     metrics::Metrics,
     port::{self, Ends},
     proxy::Proxy,
@@ -175,9 +176,19 @@ impl Fleet {
         ))
     }
 
+    /// Asynchronous serving of a port.
+    pub(crate) fn jobs(&self, port: &str) -> Option<Arc<Jobs>> {
+        self.ports().get(port)?.proxy.jobs.get().cloned()
+    }
+
     fn change(&self, before: &Config, after: &Config) -> Result<(), String> {
         if before.admin != after.admin {
             return Err("admin.listen changes with a restart: start the executor again, or undo it".to_owned());
+        }
+        let jobs = |name: &str| before.ports.iter().find(|port| port.name == name).map(|port| &port.jobs);
+        if let Some(port) = after.ports.iter().find(|port| jobs(&port.name).is_some_and(|jobs| *jobs != port.jobs)) {
+            let name = &port.name;
+            return Err(format!("async of port {name:?} changes with a restart: start the executor again, or undo it"));
         }
         self.apply(&after.ports).map_err(|error| error.to_string())
     }
@@ -197,7 +208,8 @@ impl Fleet {
                 );
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
             }
-            new.push((port::bind(port.listen)?, port.clone()));
+            let jobs = port.jobs.clone().map(JobQueue::open).transpose().map_err(io::Error::other)?;
+            new.push((port::bind(port.listen)?, port.clone(), jobs));
         }
         ports.retain(|name, running| {
             let stays = wanted.iter().any(|port| port.name == *name && port.listen == running.listen);
@@ -211,10 +223,14 @@ impl Fleet {
                 running.proxy.change(port.clone());
             }
         }
-        for (listener, config) in new {
+        for (listener, config, jobs) in new {
             let (bound, listen, ends) = (listener.local_addr()?, config.listen, Ends::default());
             let (name, proxy) = (config.name.clone(), Proxy::new(config, Arc::clone(&self.metrics)));
-            self.tasks.spawn(port::run(listener, Arc::clone(&proxy), ends.clone()));
+            let accepting = port::run(listener, Arc::clone(&proxy), ends.clone());
+            match jobs {
+                None => drop(self.tasks.spawn(accepting)),
+                Some(queue) => drop(self.tasks.spawn(Jobs::run(queue, Arc::clone(&proxy), ends.clone(), accepting))),
+            }
             let (asked, over) = (health::follow(Arc::clone(&proxy)), ends.stopping.clone());
             self.tasks.spawn(async move { over.run_until_cancelled_owned(asked).await });
             ports.insert(name, Running { proxy, ends, listen, bound });

@@ -14,6 +14,7 @@ mod body;
 mod config;
 mod driver;
 mod health;
+mod jobs;
 mod metrics;
 mod port;
 mod proxy;

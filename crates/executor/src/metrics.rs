@@ -14,6 +14,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use crate::jobs::JobFamilies;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct RequestLabels {
     pub(crate) port: Arc<str>,
@@ -59,6 +61,7 @@ pub(crate) struct Metrics {
     retries: Family<PortLabel, Counter>,
     healthy: Family<PortLabel, Gauge<i64, AtomicI64>>,
     reloads: Family<ResultLabel, Counter>,
+    jobs: JobFamilies,
 }
 
 /// An exchange that is over.
@@ -88,7 +91,9 @@ impl Metrics {
             retries: Family::default(),
             healthy: Family::default(),
             reloads: Family::default(),
+            jobs: JobFamilies::default(),
         };
+        metrics.jobs.register(&mut registry);
         registry.register("berth_executor_requests", "Requests, by the answer's status", metrics.requests.clone());
         registry.register(
             "berth_executor_request_duration_seconds",
@@ -150,6 +155,11 @@ impl Metrics {
 
     pub(crate) fn healthy(&self, port: &Arc<str>, healthy: bool) {
         self.healthy.get_or_create(&PortLabel { port: Arc::clone(port) }).set(healthy.into());
+    }
+
+    /// Metrics of asynchronous serving.
+    pub(crate) const fn jobs(&self) -> &JobFamilies {
+        &self.jobs
     }
 
     pub(crate) fn reloaded(&self, result: &'static str) {

@@ -8,11 +8,12 @@
 
 mod exchange;
 mod head;
+mod job;
 
 use std::{
     net::IpAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -34,6 +35,7 @@ use self::head::Origin;
 use crate::{
     body::{Body, Bounded, Sent, Watched, full},
     config::{PortConfig, Protocol},
+    jobs::Jobs,
     metrics::Metrics,
     refusal::Refusal,
     template::PathTemplate,
@@ -61,6 +63,8 @@ pub(crate) struct Proxy {
     /// Connections that have become something else, such as WebSocket.
     pub(crate) upgraded: TaskTracker,
     pub(crate) cut: CancellationToken,
+    /// Asynchronous serving, set once when the port begins.
+    pub(crate) jobs: OnceLock<Arc<Jobs>>,
 }
 
 /// Settings of a port, with what follows from them.
@@ -109,6 +113,7 @@ impl Proxy {
             started: Instant::now(),
             upgraded: TaskTracker::new(),
             cut: CancellationToken::new(),
+            jobs: OnceLock::new(),
         })
     }
 
@@ -146,9 +151,16 @@ impl Proxy {
         let settings = self.settings.load_full();
         let (is_grpc, version) = (head::is_grpc(request.headers()), request.version());
         let mut exchange = Exchange::begin(Arc::clone(&self), settings.label(request.uri().path()), request.method());
-        let forwarded = match self.admit(&settings, &request) {
-            Ok(()) => self.forward(&settings, request, from, &mut exchange).await,
-            Err(refusal) => Err(refusal),
+        let jobs = self.jobs.get().and_then(|jobs| Some((jobs, jobs.asked(&request)?)));
+        let forwarded = match (self.admit(&settings, &request), jobs) {
+            (Ok(()), Some((jobs, asked))) => {
+                let mut response = jobs.serve(asked, request).await;
+                exchange.answered(response.status());
+                id.mark(response.headers_mut());
+                return response;
+            }
+            (Ok(()), None) => self.forward(&settings, request, from, &mut exchange).await,
+            (Err(refusal), _) => Err(refusal),
         };
         let mut response = match forwarded {
             Ok((response, lease)) => self.pass_on(response, lease, exchange),

@@ -44,7 +44,7 @@ impl Refusal {
         }
     }
 
-    fn message(self) -> String {
+    pub(crate) fn message(self) -> String {
         match self {
             Self::Busy { most } => {
                 format!("{most} requests are in flight, which is the most (maxInFlight): try again later")

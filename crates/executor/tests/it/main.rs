@@ -3,5 +3,6 @@
 #![expect(clippy::disallowed_methods, reason = "a test's runtime ends with the test, and its tasks with it")]
 
 mod fixture;
+mod jobs;
 mod requests;
 mod serving;

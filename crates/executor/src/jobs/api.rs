@@ -1,0 +1,313 @@
+//! Jobs over HTTP, on the port of the model itself.
+//!
+//! ```text
+//! POST /predict, Prefer: respond-async ──▶ 202, Location: /jobs/ID
+//! GET /jobs/ID            where it stands          GET /jobs/ID/result   the model server's answer, as it was
+//! GET /jobs/ID/events     server-sent events
+//! ```
+
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::stream;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Limited, StreamBody};
+use serde_json::{Value, json};
+use tokio::{
+    sync::broadcast::{Receiver, error::RecvError},
+    time::{Instant, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    asked::{self, IDEMPOTENCY_KEY, PREFERENCE_APPLIED, Wishes},
+    job::{Answer, JobId, State, Status, StoredRequest},
+    metrics::JobMetrics,
+    queue::{NewJob, Queue, QueueError, Submitted},
+    settings::JobSettings,
+    view,
+};
+use crate::{
+    BoxError,
+    body::{Body, full},
+};
+
+/// Time between two looks at a job, where no end is told.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The front of one port's queue.
+pub(crate) struct JobApi {
+    settings: JobSettings,
+    queue: Arc<dyn Queue>,
+    metrics: JobMetrics,
+    /// The port ends: nobody is kept waiting.
+    stop: CancellationToken,
+}
+
+/// A request that is answered here and not by the model server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Submit,
+    Status(JobId),
+    Result(JobId),
+    Events(JobId),
+    /// Below the prefix, and nothing that is there.
+    Nothing,
+}
+
+impl JobApi {
+    pub(crate) const fn new(
+        settings: JobSettings,
+        queue: Arc<dyn Queue>,
+        metrics: JobMetrics,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { settings, queue, metrics, stop }
+    }
+
+    /// Tells what a request asks for; `None`: it is for the model server, now.
+    pub(crate) fn asked<B>(&self, request: &Request<B>) -> Option<Asked> {
+        let path = request.uri().path();
+        if let Some(rest) = path.strip_prefix(&*self.settings.prefix)
+            && (rest.is_empty() || rest.starts_with('/'))
+        {
+            let (id, what) = rest.trim_start_matches('/').split_once('/').unwrap_or((rest.trim_start_matches('/'), ""));
+            let read = *request.method() == Method::GET;
+            return Some(match (JobId::parse(id).filter(|_| read), what) {
+                (Some(id), "") => Asked::Status(id),
+                (Some(id), "result") => Asked::Result(id),
+                (Some(id), "events") => Asked::Events(id),
+                _ => Asked::Nothing,
+            });
+        }
+        let queued = self.settings.paths.iter().any(|template| template.matches(path));
+        (queued && (self.settings.always || asked::prefers_async(request.headers()))).then_some(Asked::Submit)
+    }
+
+    /// Answers such a request.
+    pub(crate) async fn serve<B>(&self, asked: Asked, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+    {
+        let answered = match asked {
+            Asked::Submit => self.submit(request).await,
+            Asked::Status(id) => self.status(&id).await,
+            Asked::Result(id) => self.result(&id, asked::wait(request.headers())).await,
+            Asked::Events(id) => self.events(id).await,
+            Asked::Nothing => {
+                Ok(refusal(StatusCode::NOT_FOUND, &format!("there is nothing but GET {}/ID", self.settings.prefix)))
+            }
+        };
+        answered.unwrap_or_else(|error| {
+            tracing::warn!(%error, "a question about jobs was not answered");
+            let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}: try again later"));
+            response.headers_mut().insert(header::RETRY_AFTER, 1.into());
+            response
+        })
+    }
+
+    async fn submit<B>(&self, request: Request<B>) -> Result<Response<Body>, QueueError>
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+    {
+        let (mut head, body) = request.into_parts();
+        let wishes = match Wishes::read(&head.headers, &self.settings.callbacks.allow) {
+            Ok(wishes) => wishes,
+            Err(reason) => return Ok(refusal(StatusCode::BAD_REQUEST, &reason)),
+        };
+        let most = self.settings.max_body;
+        let body = match Limited::new(body, most).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+                let reason =
+                    format!("the body has more than {most} bytes, which is the most for a job (async.maxBody)");
+                return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE, &reason));
+            }
+            // The client has gone.
+            Err(_) => return Ok(refusal(StatusCode::BAD_REQUEST, "the body broke off")),
+        };
+        let id = JobId::generate();
+        asked::settle(&mut head.headers, &id);
+        let Wishes { priority, key, callback } = wishes;
+        let request = StoredRequest::new(&head, body.to_vec());
+        let submitted = self.queue.submit(NewJob { id: id.clone(), priority, key, callback, request }).await?;
+        self.metrics.submitted(&submitted);
+        Ok(match submitted {
+            Submitted::New => self.accepted(&id, State::Queued),
+            Submitted::Known(id) => {
+                let state = self.queue.status(&id).await?.map_or(State::Queued, |status| status.state);
+                self.accepted(&id, state)
+            }
+            Submitted::Conflict => {
+                let reason =
+                    format!("{IDEMPOTENCY_KEY} was used for another request: choose a new key for a new request");
+                refusal(StatusCode::UNPROCESSABLE_ENTITY, &reason)
+            }
+            Submitted::Full => {
+                let most = self.settings.bounds.most;
+                let reason = format!("{most} jobs are waiting, which is the most (async.maxJobs): try again later");
+                let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, &reason);
+                response.headers_mut().insert(header::RETRY_AFTER, 5.into());
+                response
+            }
+        })
+    }
+
+    fn accepted(&self, id: &JobId, state: State) -> Response<Body> {
+        let place = format!("{}/{id}", self.settings.prefix);
+        let view = json!({
+            "id": id.as_str(), "state": state, "status": place,
+            "result": format!("{place}/result"), "events": format!("{place}/events"),
+        });
+        let mut response = answer(StatusCode::ACCEPTED, &view);
+        let headers = response.headers_mut();
+        headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static("respond-async"));
+        if let Ok(place) = HeaderValue::from_str(&place) {
+            headers.insert(header::LOCATION, place);
+        }
+        response
+    }
+
+    async fn status(&self, id: &JobId) -> Result<Response<Body>, QueueError> {
+        let status = self.queue.status(id).await?;
+        Ok(status.map_or_else(|| self.unknown(id), |status| answer(StatusCode::OK, &view::status(id, &status))))
+    }
+
+    async fn result(&self, id: &JobId, wait: Option<Duration>) -> Result<Response<Body>, QueueError> {
+        let until = Instant::now() + wait.unwrap_or_default();
+        let mut ended = self.queue.ended();
+        loop {
+            let Some(status) = self.queue.status(id).await? else { return Ok(self.unknown(id)) };
+            match status.state {
+                State::Done => {
+                    // It may have been forgotten in between.
+                    return Ok(self.queue.answer(id).await?.map_or_else(|| self.unknown(id), as_it_was));
+                }
+                State::Dead => {
+                    let mut view = view::status(id, &status);
+                    if let Some(last) = self.queue.answer(id).await? {
+                        view["result"] = view::answer(last);
+                    }
+                    return Ok(answer(StatusCode::BAD_GATEWAY, &view));
+                }
+                State::Queued | State::Running if Instant::now() >= until || self.stop.is_cancelled() => {
+                    let mut response = answer(StatusCode::ACCEPTED, &view::status(id, &status));
+                    response.headers_mut().insert(header::RETRY_AFTER, 1.into());
+                    return Ok(response);
+                }
+                State::Queued | State::Running => {
+                    // Then it is told at once where the job stands.
+                    self.stop.run_until_cancelled(next_look(&mut ended, id, until)).await;
+                }
+            }
+        }
+    }
+
+    async fn events(&self, id: JobId) -> Result<Response<Body>, QueueError> {
+        let ended = self.queue.ended();
+        let Some(status) = self.queue.status(&id).await? else { return Ok(self.unknown(&id)) };
+        let follower = Follower {
+            queue: Arc::clone(&self.queue),
+            id,
+            ended,
+            told: None,
+            next: Some(status),
+            stop: self.stop.clone(),
+        };
+        let body = StreamBody::new(stream::unfold(follower, Follower::event));
+        let mut response = Response::new(body.map_err(|never| match never {}).boxed_unsync());
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
+    }
+
+    fn unknown(&self, id: &JobId) -> Response<Body> {
+        let keep = self.settings.bounds.keep.as_secs();
+        refusal(
+            StatusCode::NOT_FOUND,
+            &format!("there is no job {id}: jobs are kept for {keep} s after their end (async.keep)"),
+        )
+    }
+}
+
+/// Follows a job for one client, up to its end.
+struct Follower {
+    queue: Arc<dyn Queue>,
+    id: JobId,
+    ended: Receiver<JobId>,
+    told: Option<(State, u32)>,
+    next: Option<Status>,
+    stop: CancellationToken,
+}
+
+impl Follower {
+    /// The next event, or a comment that keeps the connection when nothing has changed.
+    async fn event(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Self)> {
+        if self.told.is_some_and(|(state, _)| state.is_end()) {
+            return None;
+        }
+        let until = Instant::now() + 15 * LOOK;
+        let text = loop {
+            let status = match self.next.take() {
+                Some(status) => status,
+                None => {
+                    self.stop.run_until_cancelled(next_look(&mut self.ended, &self.id, until)).await?;
+                    match self.queue.status(&self.id).await {
+                        Ok(Some(status)) => status,
+                        // Clients connect again, and are told of the reason.
+                        Ok(None) | Err(_) => return None,
+                    }
+                }
+            };
+            let now = (status.state, status.attempts);
+            if self.told != Some(now) {
+                self.told = Some(now);
+                let name = if status.state.is_end() { "end" } else { "status" };
+                break format!("event: {name}\ndata: {}\n\n", view::status(&self.id, &status));
+            }
+            if Instant::now() >= until {
+                break ":\n\n".to_owned();
+            }
+        };
+        Some((Ok(Frame::data(text.into())), self))
+    }
+}
+
+/// Waits until a job may have changed.
+async fn next_look(ended: &mut Receiver<JobId>, id: &JobId, until: Instant) {
+    let told = async {
+        loop {
+            match ended.recv().await {
+                Ok(other) if other != *id => {}
+                Ok(_) | Err(RecvError::Lagged(_)) => return,
+                Err(RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    };
+    // A job that was not told of is looked at again.
+    let _ = timeout_at(until.min(Instant::now() + LOOK), pin!(told)).await;
+}
+
+/// The answer of the model server.
+fn as_it_was(answer: Answer) -> Response<Body> {
+    let (status, headers) = (answer.status(), answer.headers());
+    let mut response = Response::new(full(answer.body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+fn answer(status: StatusCode, view: &Value) -> Response<Body> {
+    let mut response = Response::new(full(view.to_string()));
+    *response.status_mut() = status;
+    let headers: &mut HeaderMap = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn refusal(status: StatusCode, reason: &str) -> Response<Body> {
+    answer(status, &json!({ "error": reason }))
+}

@@ -1,0 +1,116 @@
+//! Asynchronous serving of one port: the front, the queue and the runner, and the order in which they end.
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use futures::FutureExt as _;
+use http::{Request, Response};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    api::{Asked, JobApi},
+    callback::Receiver,
+    job::JobId,
+    memory::MemoryQueue,
+    queue::{Queue, QueueError},
+    redis::RedisQueue,
+    runner::Runner,
+    settings::{JobSettings, QueueSettings},
+};
+use crate::{BoxError, body::Body, port::Ends, proxy::Proxy};
+
+/// A queue that can be used, before its port serves.
+pub(crate) struct JobQueue {
+    settings: JobSettings,
+    queue: Arc<dyn Queue>,
+    receiver: Receiver,
+}
+
+impl JobQueue {
+    /// Makes the queue. In a runtime; reads small files.
+    ///
+    /// # Errors
+    /// The reason why it cannot be used.
+    pub(crate) fn open(settings: JobSettings) -> Result<Self, String> {
+        let queue: Arc<dyn Queue> = match &settings.queue {
+            QueueSettings::Memory => Arc::new(MemoryQueue::new(settings.bounds)),
+            QueueSettings::Redis { url, key, password_file } => {
+                let read =
+                    |file| fs_err::read_to_string(file).map_err(|error| format!("async.queue.passwordFile: {error}"));
+                let password = password_file.as_ref().map(read).transpose()?;
+                let queue = RedisQueue::new(url, password.as_deref().map(str::trim), key, settings.bounds);
+                Arc::new(queue.map_err(|error| error.to_string())?)
+            }
+        };
+        let callbacks = &settings.callbacks;
+        let receiver =
+            Receiver::new(callbacks.secret_file.clone(), callbacks.timeout).map_err(|error| error.to_string())?;
+        receiver.secret()?;
+        Ok(Self { settings, queue, receiver })
+    }
+}
+
+/// The jobs of a port that serves.
+pub(crate) struct Jobs {
+    api: JobApi,
+    queue: Arc<dyn Queue>,
+}
+
+impl Jobs {
+    /// Serves a port that has jobs: `accepting` is done when its last connection has ended. Jobs of a queue that ends with this
+    /// process run on after that, since one may have been accepted last; others are left to other executors.
+    pub(crate) async fn run(open: JobQueue, proxy: Arc<Proxy>, ends: Ends, accepting: impl Future<Output = ()>) {
+        let JobQueue { settings, queue, receiver } = open;
+        let metrics = proxy.metrics().jobs().of(Arc::clone(proxy.name()));
+        let (asked, healthy, most) = (Arc::downgrade(&proxy), Arc::downgrade(&proxy), settings.max_body);
+        let runner = Runner {
+            queue: Arc::clone(&queue),
+            ask: Arc::new(move |head, body| {
+                let proxy = asked.upgrade();
+                async move {
+                    let proxy = proxy.ok_or_else(|| "the executor ends".to_owned())?;
+                    proxy.run_job(head, body, most).await
+                }
+                .boxed()
+            }),
+            is_healthy: Box::new(move || healthy.upgrade().is_some_and(|proxy| proxy.is_healthy.load(Relaxed))),
+            receiver,
+            concurrency: settings.concurrency,
+            runs: settings.runs,
+            callbacks: settings.callbacks.patience,
+            metrics: metrics.clone(),
+        };
+        let stop = if queue.ends_with_process() { CancellationToken::new() } else { ends.stopping.clone() };
+        let api = JobApi::new(settings, Arc::clone(&queue), metrics, ends.stopping.clone());
+        // It is set here and nowhere else.
+        let _ = proxy.jobs.set(Arc::new(Self { api, queue }));
+        let running = Arc::new(runner).run(stop.clone());
+        let accepting = async {
+            accepting.await;
+            stop.cancel();
+        };
+        tokio::join!(accepting, ends.cut.run_until_cancelled(running));
+    }
+
+    /// Question of a request about jobs; `None`: it is for the model server, now.
+    pub(crate) fn asked<B>(&self, request: &Request<B>) -> Option<Asked> {
+        self.api.asked(request)
+    }
+
+    /// Answers such a request.
+    pub(crate) async fn serve<B>(&self, asked: Asked, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = bytes::Bytes, Error: Into<BoxError>>,
+    {
+        self.api.serve(asked, request).await
+    }
+
+    /// Dead letters.
+    pub(crate) async fn dead(&self) -> Result<Vec<JobId>, QueueError> {
+        self.queue.dead().await
+    }
+
+    /// Makes a dead letter a job again. False: it is none.
+    pub(crate) async fn revive(&self, id: &JobId) -> Result<bool, QueueError> {
+        self.queue.revive(id).await
+    }
+}

@@ -1,0 +1,181 @@
+//! Asynchronous serving, from the request to the answer.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use http::{Response, StatusCode};
+use http_body_util::BodyExt as _;
+use tokio::sync::Notify;
+
+use crate::fixture::{anywhere, config, echo, executor, full, said, server};
+
+const JOBS: &str = "health: {every: 100ms}, async: {paths: [/predict], pause: 10ms, attempts: 3}";
+
+/// Submits a job; the answer, and the id in it.
+async fn submit(address: SocketAddr, headers: &str, body: &str) -> (String, String) {
+    let length = body.len();
+    let request = format!(
+        "POST /predict HTTP/1.1\r\nhost: x\r\nconnection: close\r\nprefer: respond-async\r\n{headers}content-length: {length}\r\n\r\n{body}"
+    );
+    let answer = said(address, &request).await;
+    let id = answer.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default().to_owned();
+    (answer, id)
+}
+
+async fn get(address: SocketAddr, path: &str) -> String {
+    said(address, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nprefer: wait=30\r\n\r\n")).await
+}
+
+#[tokio::test]
+async fn a_job_is_accepted_and_its_answer_fetched() {
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&config(server.address, JOBS));
+    let (answer, id) = submit(executor.address, "", "hello").await;
+    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+    assert!(answer.contains(&format!("location: /jobs/{id}\r\n")), "{answer}");
+    assert!(answer.contains("preference-applied: respond-async\r\n"), "{answer}");
+    let result = get(executor.address, &format!("/jobs/{id}/result")).await;
+    assert!(result.starts_with("HTTP/1.1 200 ") && result.ends_with("/predict hello"), "{result}");
+    let status = get(executor.address, &format!("/jobs/{id}")).await;
+    assert!(status.contains("\"state\":\"done\"") && status.contains("\"attempts\":1"), "{status}");
+    let events = get(executor.address, &format!("/jobs/{id}/events")).await;
+    assert!(events.contains("content-type: text/event-stream\r\n") && events.contains("event: end\n"), "{events}");
+    // Who asks for no job is answered at once; who asks for another's gets nothing.
+    let now = get(executor.address, "/predict").await;
+    assert!(now.starts_with("HTTP/1.1 200 "), "{now}");
+    for path in ["/jobs", "/jobs/1", &format!("/jobs/{}", "0".repeat(32)), &format!("/jobs/{id}/other")] {
+        let answer = get(executor.address, path).await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
+    }
+    executor.tells("berth_executor_jobs_submitted_total{port=\"http\",result=\"new\"} 1").await;
+    assert_eq!(executor.ends().await, 0);
+}
+
+#[tokio::test]
+async fn a_key_is_run_once() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&runs);
+    let server = server(anywhere(), move |request| {
+        counter.fetch_add(1, Relaxed);
+        echo(request)
+    })
+    .await;
+    let executor = executor(&config(server.address, JOBS));
+    let (_, first) = submit(executor.address, "idempotency-key: k\r\n", "x").await;
+    let (_, second) = submit(executor.address, "idempotency-key: k\r\n", "x").await;
+    assert_eq!(first, second);
+    let (conflict, _) = submit(executor.address, "idempotency-key: k\r\n", "y").await;
+    assert!(conflict.starts_with("HTTP/1.1 422 ") && conflict.contains("choose a new key"), "{conflict}");
+    get(executor.address, &format!("/jobs/{first}/result")).await;
+    assert_eq!(executor.ends().await, 0);
+    assert_eq!(runs.load(Relaxed), 1);
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_and_run_again() {
+    let well = Arc::new(AtomicUsize::new(0));
+    let state = Arc::clone(&well);
+    let server = server(anywhere(), move |request| {
+        let state = Arc::clone(&state);
+        async move {
+            let mut response = echo(request).await;
+            if state.load(Relaxed) == 0 {
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            }
+            response
+        }
+    })
+    .await;
+    let executor = executor(&config(server.address, JOBS));
+    let (_, id) = submit(executor.address, "", "x").await;
+    let result = get(executor.address, &format!("/jobs/{id}/result")).await;
+    assert!(result.starts_with("HTTP/1.1 502 "), "{result}");
+    for part in ["\"state\":\"dead\"", "\"attempts\":3", "the model server answered 503", "\"text\":\"/predict x\""] {
+        assert!(result.contains(part), "{part}: {result}");
+    }
+    let dead = executor.ask("/jobs/http/dead").await;
+    assert!(dead.ends_with(&format!("{id}\n")), "{dead}");
+    well.store(1, Relaxed);
+    let revive = format!("POST /jobs/http/dead/{id} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let revived = said(executor.admin, &revive).await;
+    assert!(revived.ends_with("queued again\n"), "{revived}");
+    let result = get(executor.address, &format!("/jobs/{id}/result")).await;
+    assert!(result.starts_with("HTTP/1.1 200 "), "{result}");
+    let again = said(executor.admin, &revive).await;
+    assert!(again.starts_with("HTTP/1.1 404 "), "{again}");
+    assert_eq!(executor.ends().await, 0);
+}
+
+#[tokio::test]
+async fn callbacks_are_signed_and_sent_only_where_allowed() {
+    let (got, told) = (Arc::new(std::sync::Mutex::new(Vec::new())), Arc::new(Notify::new()));
+    let (keep, tell) = (Arc::clone(&got), Arc::clone(&told));
+    let receiver = server(anywhere(), move |request: http::Request<hyper::body::Incoming>| {
+        let (keep, tell) = (Arc::clone(&keep), Arc::clone(&tell));
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.expect("a body").to_bytes();
+            let mut kept = keep.lock().expect("no panic");
+            kept.push((head.headers, String::from_utf8_lossy(&body).into_owned()));
+            // The first one is refused: it comes again.
+            let mut response = Response::new(full(""));
+            if kept.len() == 1 {
+                *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            } else {
+                tell.notify_one();
+            }
+            response
+        }
+    })
+    .await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = folder.path().join("secret");
+    fs_err::write(&secret, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n").expect("written");
+    let callbacks =
+        format!("callbacks: {{allow: ['http://{}/hooks'], secretFile: '{}'}}", receiver.address, secret.display());
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&config(server.address, &JOBS.replace("attempts: 3", &callbacks)));
+    let (refused, _) = submit(executor.address, "berth-callback: http://127.0.0.1:1/hooks\r\n", "x").await;
+    assert!(refused.starts_with("HTTP/1.1 400 ") && refused.contains("async.callbacks.allow"), "{refused}");
+    let callback = format!("berth-callback: http://{}/hooks/1\r\n", receiver.address);
+    let (_, id) = submit(executor.address, &callback, "x").await;
+    told.notified().await;
+    let got = got.lock().expect("no panic").clone();
+    let [(_, first), (headers, second)] = &*got else { panic!("two deliveries: {got:?}") };
+    assert_eq!(first, second);
+    assert!(second.contains(&id) && second.contains("\"type\":\"job.ended\""), "{second}");
+    assert!(second.contains("\"text\":\"/predict x\""), "{second}");
+    assert_eq!(headers["webhook-id"], &*id);
+    assert!(headers["webhook-signature"].to_str().is_ok_and(|signature| signature.starts_with("v1,")), "{headers:?}");
+    assert_eq!(executor.ends().await, 0);
+}
+
+#[tokio::test]
+async fn what_was_accepted_runs_before_the_end() {
+    let (gate, runs) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let (wait, counter) = (Arc::clone(&gate), Arc::clone(&runs));
+    let server = server(anywhere(), move |request| {
+        let (wait, counter) = (Arc::clone(&wait), Arc::clone(&counter));
+        async move {
+            wait.notified().await;
+            counter.fetch_add(1, Relaxed);
+            wait.notify_one();
+            echo(request).await
+        }
+    })
+    .await;
+    let executor = executor(&config(server.address, &JOBS.replace("pause", "concurrency: 2, pause")));
+    for body in ["1", "2", "3", "4", "5"] {
+        let (answer, _) = submit(executor.address, "berth-priority: low\r\n", body).await;
+        assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+    }
+    executor.stop.cancel();
+    gate.notify_one();
+    assert_eq!(executor.ends().await, 0);
+    assert_eq!(runs.load(Relaxed), 5);
+}
