@@ -151,7 +151,8 @@ impl Proxy {
         let settings = self.settings.load_full();
         let (is_grpc, version) = (head::is_grpc(request.headers()), request.version());
         let mut exchange = Exchange::begin(Arc::clone(&self), settings.label(request.uri().path()), request.method());
-        let jobs = self.jobs.get().and_then(|jobs| Some((jobs, jobs.asked(&request)?)));
+        // A call of gRPC has no form for an answer that comes later.
+        let jobs = self.jobs.get().filter(|_| !is_grpc).and_then(|jobs| Some((jobs, jobs.asked(&request)?)));
         let forwarded = match (self.admit(&settings, &request), jobs) {
             (Ok(()), Some((jobs, asked))) => {
                 let mut response = jobs.serve(asked, request).await;

@@ -179,3 +179,15 @@ async fn what_was_accepted_runs_before_the_end() {
     assert_eq!(executor.ends().await, 0);
     assert_eq!(runs.load(Relaxed), 5);
 }
+
+#[tokio::test]
+async fn all_requests_of_a_path_but_calls_of_grpc_may_be_queued() {
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&config(server.address, &JOBS.replace("attempts: 3", "always: true")));
+    for (kind, expected) in [("text/plain", "HTTP/1.1 202 "), ("application/grpc", "HTTP/1.1 200 ")] {
+        let head = format!("POST /predict HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: {kind}");
+        let answer = said(executor.address, &format!("{head}\r\ncontent-length: 1\r\n\r\nx")).await;
+        assert!(answer.starts_with(expected), "{kind}: {answer}");
+    }
+    assert_eq!(executor.ends().await, 0);
+}
