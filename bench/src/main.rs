@@ -10,6 +10,7 @@ mod auth;
 mod cluster;
 mod echo;
 mod engine;
+mod executor;
 mod load;
 mod memory;
 mod miss;
@@ -111,6 +112,9 @@ fn main() -> Result<()> {
     }
     if wants("auth") {
         page.auth(&load.block_on(auth::measure(&arguments))?);
+    }
+    if wants("executor") {
+        page.executor(&load.block_on(executor::measure(&arguments))?);
     }
     let text = page.finish();
     println!("{text}");

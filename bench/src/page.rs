@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::{
     auth,
     engine::Engine,
+    executor,
     memory::Memory,
     miss::Miss,
     overload::Overload,
@@ -256,6 +257,36 @@ impl Page {
                 format!("{lost:.1} % ({both:.1} % with the load generator on the same cores)"),
                 lost <= 5.0,
             );
+        }
+    }
+
+    pub(crate) fn executor(&mut self, rows: &[executor::Row]) {
+        self.text.push_str(
+            "\n## Executor\n\nAn echo server, straight, through a bare proxy, and through `berth executor`. The median of three rounds in turn.\n\n\
+             | protocol | callers | way | requests/s | p50 µs | p99 µs |\n|---|---|---|---|---|---|\n",
+        );
+        for row in rows {
+            let (p50, p99) = (plain(row.figures.p50), plain(row.figures.p99));
+            let executor::Row { protocol, callers, way, figures } = row;
+            let _ =
+                writeln!(self.text, "| {protocol} | {callers} | {way} | {:.0} | {p50} | {p99} |", figures.per_second);
+        }
+        for row in rows.iter().filter(|row| row.way == executor::EXECUTOR) {
+            let find = |way: &str| {
+                let same = |other: &&executor::Row| other.protocol == row.protocol && other.callers == row.callers;
+                rows.iter().filter(same).find(|other| other.way == way).map(|other| &other.figures)
+            };
+            let (Some(direct), Some(bare)) = (find(executor::DIRECT), find(executor::BARE)) else { continue };
+            let executor::Row { protocol, callers, figures, .. } = row;
+            if *callers == 1 {
+                let added = figures.p50.saturating_sub(direct.p50);
+                let what = format!("{protocol}, one caller: the executor adds at most 60 µs (p50)");
+                self.bar(what, format!("{} µs", plain(added)), added <= std::time::Duration::from_micros(60));
+            } else {
+                let rate = figures.per_second / bare.per_second * 100.0;
+                let what = format!("{protocol}, {callers} callers: at least 80 % of the bare proxy's rate");
+                self.bar(what, format!("{rate:.0} %"), rate >= 80.0);
+            }
         }
     }
 

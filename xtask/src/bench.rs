@@ -23,7 +23,7 @@ pub(crate) struct Options {
     /// Seconds per measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// Only these parts (throughput, memory, miss, plan, overload, auth); all when not given. The page is written only for all.
+    /// Only these parts (throughput, memory, miss, plan, overload, auth, executor); all when not given. The page is written only for all.
     /// `cluster` measures a cluster instead, or parts of that (hop, mend, registered, change); `gitops` the way from a
     /// commit to a running fleet; `paging` more models in use than fit.
     parts: Vec<String>,

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! HTTP/1.1: an idle connection, else a new one ──▶ request ──▶ answer ──▶ its body ends ──▶ idle
-//! HTTP/2:   one connection for all
+//! HTTP/2:   a few connections for all, in turn
 //! ```
 //! A request that a connection has not taken (it had just been closed) goes to the next one: nothing of it was sent. While the
 //! server restarts nobody listens, and a request waits for that, up to a limit.
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -30,6 +33,9 @@ use crate::body::Body;
 /// Idle connections that are kept: as many as busy clients of one pod use at once.
 const MOST_IDLE: usize = 512;
 
+/// Connections of HTTP/2, used in turn: one would be read and written by one thread at a time.
+const LINES: usize = 4;
+
 /// Pause between two attempts to connect.
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -41,7 +47,8 @@ pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
 pub(crate) struct Upstream {
     address: String,
     idle: Mutex<Vec<http1::SendRequest<Body>>>,
-    shared: tokio::sync::Mutex<Option<http2::SendRequest<Body>>>,
+    shared: [tokio::sync::Mutex<Option<http2::SendRequest<Body>>>; LINES],
+    turn: AtomicUsize,
     /// Each ends with what is sent on it, so nobody waits for them.
     connections: TaskTracker,
 }
@@ -77,7 +84,8 @@ impl Upstream {
         Arc::new(Self {
             address: address.to_owned(),
             idle: Mutex::default(),
-            shared: tokio::sync::Mutex::default(),
+            shared: Default::default(),
+            turn: AtomicUsize::new(0),
             connections: TaskTracker::new(),
         })
     }
@@ -133,7 +141,8 @@ impl Upstream {
     }
 
     async fn shared(&self, until: Instant) -> Result<http2::SendRequest<Body>, Trouble> {
-        let mut shared = self.shared.lock().await;
+        let turn = self.turn.fetch_add(1, Relaxed) % LINES;
+        let mut shared = self.shared[turn].lock().await;
         if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
