@@ -11,6 +11,9 @@ use crate::jobs::{Bounds, CallbackSettings, JobSettings, LEASE, Patience, QueueS
 /// Longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
+/// Memory for bodies where nothing else is said: a sidecar is small.
+const MEMORY: u64 = 256 << 20;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct RawJobs {
@@ -22,6 +25,7 @@ pub(super) struct RawJobs {
     concurrency: Option<usize>,
     max_jobs: Option<usize>,
     max_body: Option<Size>,
+    memory: Option<Size>,
     keep: Option<Span>,
     attempts: Option<u32>,
     pause: Option<Span>,
@@ -71,12 +75,18 @@ impl RawJobs {
         let patience = |attempts| Patience { attempts, first, longest: LONGEST_PAUSE.max(first) };
         let keep = span(self.keep, 24 * 3_600, "async.keep")?;
         let max_body = self.max_body.map_or(16 << 20, |size| size.0);
+        let memory = self.memory.map_or(MEMORY.max(max_body.saturating_mul(2)), |size| size.0);
+        if memory < max_body {
+            return Err(
+                "async.memory is less than async.maxBody: a request of that size could never be taken".to_owned()
+            );
+        }
         Ok(JobSettings {
             paths: self.paths.into_iter().map(|path| path.0).collect(),
             always: self.always,
             prefix,
             queue: self.queue.map_or(Ok(QueueSettings::Memory), RawQueue::checked)?,
-            bounds: Bounds { most, keep, lease: LEASE },
+            bounds: Bounds { most, memory, keep, lease: LEASE },
             concurrency,
             max_body: usize::try_from(max_body)
                 .map_err(|_| "async.maxBody is too large for this machine".to_owned())?,
@@ -162,6 +172,7 @@ mod tests {
             ("{paths: [/a], prefix: jobs}", "async.prefix"),
             ("{paths: [/a], attempts: 0}", "from 1 to 50"),
             ("{paths: [/a], concurrency: 0}", "async.concurrency is zero"),
+            ("{paths: [/a], memory: 1MiB}", "async.memory is less than async.maxBody"),
             ("{paths: [/a], keep: 0s}", "async.keep is zero"),
             ("{paths: [/a], queue: {redis: 'redis://a:6379'}}", "missing field `key`"),
             ("{paths: [/a], queue: {redis: 'redis://:secret@a', key: k}}", "passwordFile"),

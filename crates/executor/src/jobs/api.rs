@@ -15,7 +15,10 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, Limited, StreamBody};
 use serde_json::{Value, json};
 use tokio::{
-    sync::broadcast::{Receiver, error::RecvError},
+    sync::{
+        Semaphore,
+        broadcast::{Receiver, error::RecvError},
+    },
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
@@ -24,7 +27,7 @@ use super::{
     asked::{self, IDEMPOTENCY_KEY, PREFERENCE_APPLIED, Wishes},
     job::{Answer, JobId, State, Status, StoredRequest},
     metrics::JobMetrics,
-    queue::{NewJob, Queue, QueueError, Submitted},
+    queue::{Bounds, NewJob, Queue, QueueError, Submitted},
     settings::JobSettings,
     view,
 };
@@ -41,6 +44,8 @@ pub(crate) struct JobApi {
     settings: JobSettings,
     queue: Arc<dyn Queue>,
     metrics: JobMetrics,
+    /// KiB for bodies that are being read.
+    room: Semaphore,
     /// The port ends: nobody is kept waiting.
     stop: CancellationToken,
 }
@@ -57,13 +62,14 @@ pub(crate) enum Asked {
 }
 
 impl JobApi {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         settings: JobSettings,
         queue: Arc<dyn Queue>,
         metrics: JobMetrics,
         stop: CancellationToken,
     ) -> Self {
-        Self { settings, queue, metrics, stop }
+        let room = usize::try_from(settings.bounds.memory >> 10).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Self { settings, queue, metrics, room: Semaphore::new(room), stop }
     }
 
     /// Tells what a request asks for; `None`: it is for the model server, now.
@@ -117,6 +123,11 @@ impl JobApi {
             Err(reason) => return Ok(refusal(StatusCode::BAD_REQUEST, &reason)),
         };
         let most = self.settings.max_body;
+        let bytes = body.size_hint().upper().map_or(most as u64, |length| length.min(most as u64));
+        // It counts until it is in the queue, which counts it from there.
+        let Ok(_room) = self.room.try_acquire_many(u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)) else {
+            return Ok(busy("the bodies of other jobs take all memory (async.memory)"));
+        };
         let body = match Limited::new(body, most).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => {
@@ -145,11 +156,11 @@ impl JobApi {
                 refusal(StatusCode::UNPROCESSABLE_ENTITY, &reason)
             }
             Submitted::Full => {
-                let most = self.settings.bounds.most;
-                let reason = format!("{most} jobs are waiting, which is the most (async.maxJobs): try again later");
-                let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, &reason);
-                response.headers_mut().insert(header::RETRY_AFTER, 5.into());
-                response
+                let Bounds { most, memory, .. } = self.settings.bounds;
+                let reason = format!(
+                    "{most} jobs are waiting, which is the most (async.maxJobs), or they take {memory} bytes (async.memory)"
+                );
+                busy(&reason)
             }
         })
     }
@@ -305,6 +316,12 @@ fn answer(status: StatusCode, view: &Value) -> Response<Body> {
     let headers: &mut HeaderMap = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn busy(reason: &str) -> Response<Body> {
+    let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, &format!("{reason}: try again later"));
+    response.headers_mut().insert(header::RETRY_AFTER, 5.into());
     response
 }
 

@@ -13,7 +13,7 @@ use super::{
 };
 
 const KEEP: Duration = Duration::from_secs(600);
-const BOUNDS: Bounds = Bounds { most: 4, keep: KEEP, lease: Duration::from_secs(600) };
+const BOUNDS: Bounds = Bounds { most: 4, memory: 1 << 20, keep: KEEP, lease: Duration::from_secs(600) };
 
 /// Every lease has run out when somebody looks.
 const NO_LEASE: Bounds = Bounds { lease: Duration::ZERO, ..BOUNDS };
@@ -222,4 +222,19 @@ async fn redis() {
     let queue = RedisQueue::new(&url, None, "k", BOUNDS).expect("a URL");
     let error = queue.submit(job("x")).await.expect_err("it is gone").to_string();
     assert!(error.starts_with("the queue cannot be used: Redis: "), "{error}");
+}
+
+#[tokio::test]
+async fn memory_has_a_sum() {
+    let queue = MemoryQueue::new(Bounds { most: 100, memory: 8 << 10, ..BOUNDS });
+    let large = "x".repeat(2 << 10);
+    let first = submit(&queue, job(&large)).await;
+    submit(&queue, job(&large)).await;
+    assert_eq!(queue.submit(job(&large)).await.expect("submits"), Submitted::Full);
+    let task = take(&queue, Kind::Run).await;
+    assert!(queue.end(&task.lease, answered("done")).await.expect("answers"));
+    assert_eq!(state(&queue, &first).await, State::Done, "there is room for it still");
+    submit(&queue, job(&large)).await;
+    assert!(queue.status(&first).await.expect("answers").is_none(), "forgotten for the new one");
+    assert_eq!(queue.submit(job(&large)).await.expect("submits"), Submitted::Full);
 }

@@ -77,7 +77,25 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
+/// Bytes of headers, as they are in memory.
+fn weight(headers: &[(String, Vec<u8>)]) -> u64 {
+    const ENTRY: usize = size_of::<(String, Vec<u8>)>();
+    headers.iter().map(|(name, value)| (name.len() + value.len() + ENTRY) as u64).sum()
+}
+
+impl Answer {
+    /// Bytes in memory, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.body.len() as u64 + weight(&self.headers)
+    }
+}
+
 impl StoredRequest {
+    /// Bytes in memory, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.target.len() + self.body.len()) as u64 + weight(&self.headers)
+    }
+
     pub(crate) fn new(head: &http::request::Parts, body: Vec<u8>) -> Self {
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
         Self { method: head.method.to_string(), target, headers: stored(&head.headers), body }

@@ -44,6 +44,17 @@ pub(super) struct Ledger {
     /// In the order of their ends.
     ended: VecDeque<(Duration, JobId)>,
     sequence: u64,
+    /// Of all jobs together.
+    bytes: u64,
+}
+
+/// Memory of a job beside its request and its answer, about: entries of five maps and queues.
+const JOB: u64 = 1_024;
+
+impl Job {
+    fn bytes(&self) -> u64 {
+        JOB + self.new.request.bytes() + self.answer.as_ref().map_or(0, Answer::bytes)
+    }
 }
 
 impl Ledger {
@@ -58,6 +69,7 @@ impl Ledger {
             leases: BTreeMap::new(),
             ended: VecDeque::new(),
             sequence: 0,
+            bytes: 0,
         }
     }
 
@@ -71,6 +83,12 @@ impl Ledger {
         if self.jobs.len() - self.ended.len() >= self.bounds.most {
             return Submitted::Full;
         }
+        let bytes = JOB + new.request.bytes();
+        self.forget(bytes);
+        if self.bytes + bytes > self.bounds.memory {
+            return Submitted::Full;
+        }
+        self.bytes += bytes;
         if let Some(key) = &new.key {
             self.keys.insert(key.clone(), new.id.clone());
         }
@@ -141,7 +159,13 @@ impl Ledger {
             (_, End::Delivered | End::Answered(_)) => job.callback = Some(CallbackState::Delivered),
         }
         self.leases.remove(&(lease.id.clone(), lease.kind));
-        let callback = self.jobs.get(&lease.id).is_some_and(|job| job.callback == Some(CallbackState::Pending));
+        let job = self.jobs.get(&lease.id);
+        let callback = job.is_some_and(|job| job.callback == Some(CallbackState::Pending));
+        if lease.kind == Kind::Run {
+            self.bytes += job.and_then(|job| job.answer.as_ref()).map_or(0, Answer::bytes);
+            // Not this one, which is asked for soon: it ends below.
+            self.forget(0);
+        }
         if lease.kind == Kind::Run {
             self.withdraw(&lease.id);
             self.ended.push_back((now, lease.id.clone()));
@@ -185,6 +209,7 @@ impl Ledger {
 
     pub(super) fn revive(&mut self, id: &JobId) -> bool {
         let Some(job) = self.jobs.get_mut(id).filter(|job| job.state == State::Dead) else { return false };
+        self.bytes -= job.answer.as_ref().map_or(0, Answer::bytes);
         (job.state, job.runs, job.calls, job.answer) = (State::Queued, 0, 0, None);
         job.callback = job.new.callback.is_some().then_some(CallbackState::Pending);
         self.runs[job.new.priority as usize].push_back(id.clone());
@@ -235,10 +260,23 @@ impl Ledger {
         while let Some((at, _)) = self.ended.front()
             && (*at + self.bounds.keep <= now || self.ended.len() > most)
         {
-            let Some((_, id)) = self.ended.pop_front() else { break };
-            if let Some(key) = self.jobs.remove(&id).and_then(|job| job.new.key) {
-                self.keys.remove(&key);
-            }
+            self.forget_oldest();
+        }
+    }
+
+    /// Forgets ended jobs, the oldest first, until `more` bytes fit.
+    fn forget(&mut self, more: u64) {
+        while self.bytes + more > self.bounds.memory && !self.ended.is_empty() {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some((_, id)) = self.ended.pop_front() else { return };
+        let Some(job) = self.jobs.remove(&id) else { return };
+        self.bytes -= job.bytes();
+        if let Some(key) = job.new.key {
+            self.keys.remove(&key);
         }
     }
 

@@ -88,6 +88,8 @@ pub(crate) enum End {
 pub(crate) struct Bounds {
     /// Jobs that have not ended.
     pub(crate) most: usize,
+    /// Bytes of requests and answers that a queue in memory holds. Ended jobs are forgotten early for it.
+    pub(crate) memory: u64,
     /// Time that a job is kept after its end.
     pub(crate) keep: Duration,
     /// Time that a taken task stays with its taker when that does not [`Queue::extend`] it.
