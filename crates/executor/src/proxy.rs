@@ -23,7 +23,7 @@ use arc_swap::ArcSwap;
 use berth_spec::{Time, circuit::CircuitBreaker};
 use berth_wire::request_id::RequestId;
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, Version, header, request};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -216,6 +216,9 @@ impl Proxy {
 
     fn admit(&self, settings: &Settings, request: &Request<Incoming>) -> Result<(), Refusal> {
         let most = settings.config.max_in_flight;
+        if request.method() == Method::CONNECT {
+            return Err(Refusal::Tunnel);
+        }
         // The request counts already.
         if self.in_flight() > most {
             return Err(Refusal::Busy { most });

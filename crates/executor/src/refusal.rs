@@ -11,6 +11,8 @@ pub(crate) enum Refusal {
     Busy { most: usize },
     /// The breaker is open for some more seconds.
     Open { seconds: u64 },
+    /// A tunnel is asked for: the executor stands before one server, and leads nowhere else.
+    Tunnel,
     /// The request's body is larger than it may be.
     TooLarge { most: u64 },
     /// No connection to the server.
@@ -27,6 +29,7 @@ impl Refusal {
         match self {
             Self::Busy { .. } => "busy",
             Self::Open { .. } => "breaker_open",
+            Self::Tunnel => "tunnel",
             Self::TooLarge { .. } => "too_large",
             Self::Unreachable => "unreachable",
             Self::Broken => "broken",
@@ -38,6 +41,7 @@ impl Refusal {
     const fn status(self) -> (StatusCode, u16) {
         match self {
             Self::Busy { .. } | Self::Open { .. } => (StatusCode::SERVICE_UNAVAILABLE, 14),
+            Self::Tunnel => (StatusCode::METHOD_NOT_ALLOWED, 12),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, 8),
             Self::Unreachable | Self::Broken => (StatusCode::BAD_GATEWAY, 14),
             Self::Late { .. } => (StatusCode::GATEWAY_TIMEOUT, 4),
@@ -54,6 +58,7 @@ impl Refusal {
                     "the model server did not answer several times in a row and is left alone for {seconds} s: try again then"
                 )
             }
+            Self::Tunnel => "CONNECT is not passed on: send the request itself".to_owned(),
             Self::TooLarge { most } => format!("the body has more than {most} bytes, which is the most (maxBody)"),
             Self::Unreachable => "the model server takes no connections (connectTimeout): see its log".to_owned(),
             Self::Broken => "the model server closed the connection before it answered: see its log".to_owned(),

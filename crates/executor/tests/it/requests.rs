@@ -197,3 +197,15 @@ async fn only_what_may_run_twice_is_sent_again() {
     assert_eq!(seen.load(Relaxed), 3, "once");
     executor.tells("berth_executor_retries_total{port=\"http\"} 1").await;
 }
+
+#[tokio::test]
+async fn no_tunnel_leads_through_it() {
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&config(server.address, ""));
+    let answer =
+        said(executor.address, "CONNECT 10.0.0.1:22 HTTP/1.1\r\nhost: 10.0.0.1:22\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("CONNECT is not passed on"), "{answer}");
+    // An address in the request's line is a name, as in the header.
+    let answer = said(executor.address, "GET http://10.0.0.1/a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.ends_with("/a "), "{answer}");
+}
