@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use berth_peer::port::discard;
 use berth_spec::id::DEFAULT_NAMESPACE;
 use berth_wire::{
     access::{Arrival, Resource},
@@ -39,7 +40,7 @@ use self::{
     rest::Rest,
 };
 use crate::{
-    body::{read, reply::ReplyBody, timeout::BodyTimeout, watched::watched},
+    body::{reply::ReplyBody, timeout::BodyTimeout, watched::watched},
     config::{BesideService, FunctionHook, SpanHook},
     oip::grpc::methods::SERVICE,
     stack::Stack,
@@ -158,7 +159,7 @@ impl Ingress {
                 return tonic::Status::from(fault).into_http();
             }
             let (head, body) = request.into_parts();
-            Box::pin(read::discard(&head.headers, body)).await;
+            Box::pin(discard(&head.headers, body)).await;
             return fault.into_response();
         }
         if !stack.access.is_required() {

@@ -13,6 +13,7 @@
 
 mod activity;
 mod client_certificate;
+mod discard;
 mod greeting;
 mod stream;
 mod tls;
@@ -32,6 +33,7 @@ use tokio::{
 
 pub use self::{
     activity::{Activity, Counting, Inactivity, OpenStream, Patience},
+    discard::{RequestBody, answer_whole, discard},
     greeting::{Greeted, Greeter},
     stream::ClientStream,
     tls::{ClientAuth, PortTls, SelfMade, TlsError, TlsSettings, TlsVersion},

@@ -17,6 +17,7 @@ use berth_mesh::PeerService;
 use berth_peer::{
     Caller, PeerBody, PeerHandler,
     joining::{JOIN, RENEW},
+    port::answer_whole,
 };
 use berth_wire::api::{ErrorBody, ErrorInfo};
 use futures::future::BoxFuture;
@@ -35,7 +36,7 @@ impl PeerHandler for PeerPort {
         let path = request.uri().path();
         if path != RENEW && !path.starts_with(berth_control::fleet::PATH) && !may_ask(caller) {
             tracing::warn!(event = "node_role_refused", node = %caller, role = "gateway", certified = %caller.roles);
-            return Box::pin(std::future::ready(refused(caller)));
+            return unread(request, refused(caller));
         }
         if path == RENEW {
             self.front.certify(Some(caller), request)
@@ -57,9 +58,14 @@ impl PeerHandler for PeerPort {
     fn join(self: Arc<Self>, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
         match request.uri().path() {
             JOIN => self.front.certify(None, request),
-            _ => Box::pin(std::future::ready(nothing())),
+            _ => unread(request, nothing()),
         }
     }
+}
+
+/// This answer, whatever the body of the request says.
+fn unread(request: Request<Incoming>, response: Response<PeerBody>) -> BoxFuture<'static, Response<PeerBody>> {
+    Box::pin(answer_whole(request, |_| std::future::ready(response)))
 }
 
 /// Answer to a node without a certificate that asks for anything else.

@@ -14,6 +14,7 @@ use berth_peer::{
     Caller, PeerBody,
     joining::{Issued, JoinRequest, NotIssued, RenewRequest},
     pki::{Authority, NodeCertificate, PkiError, Revocations, certifies},
+    port::RequestBody,
 };
 use berth_spec::{Health, Member, Roles, WorkerId};
 use berth_wire::{
@@ -23,7 +24,6 @@ use berth_wire::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 
 use super::tokens::now;
@@ -119,7 +119,7 @@ pub(super) struct Certifier {
 
 impl Certifier {
     /// Answers a node that has no certificate.
-    pub(super) async fn join(self, request: Request<Incoming>) -> Response<PeerBody> {
+    pub(super) async fn join(self, request: Request<RequestBody>) -> Response<PeerBody> {
         let asked: JoinRequest = match read(request).await {
             Ok(asked) => asked,
             Err(refusal) => return answer(Err(refusal)),
@@ -133,7 +133,7 @@ impl Certifier {
     }
 
     /// Answers a node that shows its present certificate.
-    pub(super) async fn renew(self, caller: Caller, request: Request<Incoming>) -> Response<PeerBody> {
+    pub(super) async fn renew(self, caller: Caller, request: Request<RequestBody>) -> Response<PeerBody> {
         let issued = match read::<RenewRequest>(request).await {
             Ok(asked) => self.next(&caller.certificate, asked).await,
             Err(refusal) => Err(refusal),
@@ -256,7 +256,7 @@ fn check(record: &JoinTokenRecord, node: &WorkerId, members: &[(Arc<Member>, Hea
     }
 }
 
-async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Refusal> {
+async fn read<T: DeserializeOwned>(request: Request<RequestBody>) -> Result<T, Refusal> {
     let body = Limited::new(request.into_body(), BODY).collect();
     let unread = |error: String| Refusal::of(StatusCode::BAD_REQUEST, format!("the request cannot be read: {error}"));
     let body: Bytes = match tokio::time::timeout(BODY_WITHIN, body).await {

@@ -5,22 +5,22 @@
 //!    └── no request ever came ──▶ ended
 //! ```
 
-use std::{net::IpAddr, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use berth_peer::{
     BoxError,
-    port::{Activity, Counting, Greeted, Inactivity},
+    port::{Activity, Counting, Greeted, Inactivity, answer_whole},
 };
 use berth_wire::{access::Arrival, api::AuditPort};
-use hyper::{Request, body::Incoming};
+use futures::FutureExt;
+use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
-    service::TowerToHyperService,
 };
 use tokio_util::sync::CancellationToken;
-use tower::ServiceBuilder;
+use tower::ServiceExt;
 
 /// Most streams in one HTTP/2 connection.
 const STREAMS: u32 = 128;
@@ -43,18 +43,21 @@ pub(super) async fn serve(
     let Greeted { stream, certificate, patience } = greeted;
     let activity = Activity::default();
     let counted = activity.clone();
-    let service = ServiceBuilder::new()
-        .map_request(move |mut request: Request<Incoming>| {
-            counted.request();
-            request.extensions_mut().insert(Arrival { port: AuditPort::Api, address: Some(address) });
-            if let Some(certificate) = &certificate {
-                request.extensions_mut().insert(Arc::clone(certificate));
-            }
-            request
-        })
-        .service(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        counted.request();
+        request.extensions_mut().insert(Arrival { port: AuditPort::Api, address: Some(address) });
+        if let Some(certificate) = &certificate {
+            request.extensions_mut().insert(Arc::clone(certificate));
+        }
+        let router = router.clone();
+        answer_whole(
+            request,
+            |request| async move { router.oneshot(request).await.unwrap_or_else(|never| match never {}) },
+        )
+        .map(Ok::<_, Infallible>)
+    });
     let server = server(activity.clone());
-    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         ended = connection.as_mut() => return ended,
         () = finish.cancelled() => connection.as_mut().graceful_shutdown(),

@@ -17,6 +17,7 @@ use berth_peer::{
     Caller, PeerBody, Peers,
     joining::{Issued, RenewRequest},
     pki::NodeCertificate,
+    port::{RequestBody, answer_whole},
 };
 use berth_spec::{Class, Epoch, WorkerId};
 use berth_wire::{access::Access, api::ErrorInfo, request_id::RequestId};
@@ -137,23 +138,25 @@ impl ApiRouter {
         request: http::Request<Incoming>,
     ) -> BoxFuture<'static, http::Response<PeerBody>> {
         let (router, caller) = (self.clone(), caller.clone());
-        Box::pin(async move {
-            let mut request = request.map(axum::body::Body::new);
-            let id = RequestId::settle(request.headers_mut());
-            let request = relay::stripped(request).and_then(|mut request| {
-                admit::relayed(&router.0.seams.access, &mut request)?;
-                Ok(request)
-            });
-            let response = match (router.router(), request) {
-                (Some(terms), Ok(request)) => router.decided(terms, request).instrument(named::span(&id)).await,
-                (None, Ok(_)) => {
-                    tracing::debug!(event = "relay_refused", %caller, "a relayed request came to a node that does not lead");
-                    relay::nobody()
-                }
-                (_, Err(error)) => error.into_response(),
-            };
-            named::answered(response, id).map(|body| body.map_err(Into::into).boxed_unsync())
-        })
+        Box::pin(answer_whole(request, |request| router.answer_relayed(caller, request)))
+    }
+
+    async fn answer_relayed(self, caller: Caller, request: http::Request<RequestBody>) -> http::Response<PeerBody> {
+        let mut request = request.map(axum::body::Body::new);
+        let id = RequestId::settle(request.headers_mut());
+        let request = relay::stripped(request).and_then(|mut request| {
+            admit::relayed(&self.0.seams.access, &mut request)?;
+            Ok(request)
+        });
+        let response = match (self.router(), request) {
+            (Some(terms), Ok(request)) => self.decided(terms, request).instrument(named::span(&id)).await,
+            (None, Ok(_)) => {
+                tracing::debug!(event = "relay_refused", %caller, "a relayed request came to a node that does not lead");
+                relay::nobody()
+            }
+            (_, Err(error)) => error.into_response(),
+        };
+        named::answered(response, id).map(|body| body.map_err(Into::into).boxed_unsync())
     }
 
     /// Answers a request where this node leads, and records what it changed.
@@ -241,10 +244,13 @@ impl ApiRouter {
         request: http::Request<Incoming>,
     ) -> BoxFuture<'static, http::Response<PeerBody>> {
         let certifier = self.certifier();
-        match caller.cloned() {
-            Some(caller) => Box::pin(certifier.renew(caller, request)),
-            None => Box::pin(certifier.join(request)),
-        }
+        let caller = caller.cloned();
+        Box::pin(answer_whole(request, |request| async move {
+            match caller {
+                Some(caller) => certifier.renew(caller, request).await,
+                None => certifier.join(request).await,
+            }
+        }))
     }
 
     /// Gives this node its own next certificate, where it has the CA.

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use berth_spec::InferError;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use tokio::time::{Duration, Instant, timeout, timeout_at};
+use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::body::{
     broken::broken,
@@ -77,28 +76,6 @@ async fn gather(
         next = piece(body, pause, deadline).await?;
     }
     Ok(whole.freeze())
-}
-
-/// Takes what little is left of a body that nobody wants, so that the client, which may still be sending, reads the
-/// answer rather than a reset. A client that sends much or slowly is cut off. One that waits for `100 Continue` sends nothing
-/// unless it is asked to, and reading asks it.
-pub(crate) async fn discard(headers: &HeaderMap, mut body: Incoming) {
-    if headers.contains_key(header::EXPECT) {
-        return;
-    }
-    const BYTES: usize = 256 << 10;
-    const TIME: Duration = Duration::from_millis(500);
-    let mut left = BYTES;
-    let drained = async {
-        while let Some(Ok(frame)) = body.frame().await {
-            match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
-                Some(rest) => left = rest,
-                None => return,
-            }
-        }
-    };
-    // Either way the answer goes out.
-    let _ = timeout(TIME, drained).await;
 }
 
 /// The next piece of data; `None` at the end.

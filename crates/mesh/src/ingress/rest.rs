@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use berth_peer::port::discard;
 use berth_spec::{Class, InferError, NameKey};
 use berth_wire::{
     access::{Action, Asker, Resource as At},
@@ -109,7 +110,7 @@ impl Rest {
         let resource = match self.allowed(&head, resource) {
             Ok(resource) => resource,
             Err(fault) => {
-                Box::pin(read::discard(&head.headers, body)).await;
+                Box::pin(discard(&head.headers, body)).await;
                 return fault.into_response();
             }
         };
@@ -125,7 +126,7 @@ impl Rest {
             Ok(response) => response,
             Err(fault) => {
                 if let Some(body) = body.filter(|body| !body.is_end_stream()) {
-                    Box::pin(read::discard(&head.headers, body)).await;
+                    Box::pin(discard(&head.headers, body)).await;
                 }
                 fault.into_response()
             }
@@ -148,7 +149,7 @@ impl Rest {
             Err(fault) => fault.into_response(),
         };
         if let Some(body) = body.filter(|body| !reply.status().is_success() && !body.is_end_stream()) {
-            Box::pin(read::discard(&head.headers, body)).await;
+            Box::pin(discard(&head.headers, body)).await;
         }
         reply
     }
