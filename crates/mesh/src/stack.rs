@@ -238,9 +238,9 @@ impl Stack {
         self.leaving.load(Relaxed) || self.admission.is_closed()
     }
 
-    /// True if everything that should be resident answers, and the gateway is not stopping.
+    /// True if everything that should be resident answers, tokens are known where one is needed, and the gateway is not stopping.
     pub(crate) fn ready(&self) -> bool {
         let readiness = self.routes.readiness();
-        readiness.planned && readiness.ready == readiness.expected && !self.is_stopping()
+        readiness.planned && readiness.ready == readiness.expected && self.access.is_told() && !self.is_stopping()
     }
 }

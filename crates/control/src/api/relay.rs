@@ -117,10 +117,11 @@ fn without_hop(headers: &mut HeaderMap) {
 pub(super) async fn local(path: &str, seams: &Seams, led: bool) -> Option<Response> {
     Some(match path {
         "/healthz" => "ok\n".into_response(),
-        // What should be resident, the leader knows; this node is ready when it can ask it.
+        // What should be resident, the leader knows; this node is ready when it can ask it and knows the tokens.
         "/readyz" => {
-            let readiness = ReadinessView { ready: led, planned: led, expected: 0, available: 0, missing: Vec::new() };
-            let status = if led { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            let ready = led && seams.access.is_told();
+            let readiness = ReadinessView { ready, planned: led, expected: 0, available: 0, missing: Vec::new() };
+            let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
             (status, Json(readiness)).into_response()
         }
         "/version" => {

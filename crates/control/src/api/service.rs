@@ -107,7 +107,7 @@ impl Service {
     pub(crate) fn readiness(&self) -> ReadinessView {
         let readiness = self.handle.readiness().borrow().clone();
         ReadinessView {
-            ready: readiness.planned && readiness.ready >= readiness.expected,
+            ready: readiness.planned && readiness.ready >= readiness.expected && self.access.is_told(),
             planned: readiness.planned,
             expected: readiness.expected,
             available: readiness.ready,

@@ -264,6 +264,8 @@ impl Rest {
         let readiness = self.stack.routes.readiness();
         let message = if self.stack.admission.is_closed() {
             "the server is stopping".to_owned()
+        } else if !self.stack.access.is_told() {
+            "the server is starting: it has not been told yet which tokens there are".to_owned()
         } else if readiness.planned && self.stack.access.is_required() {
             // Strangers may ask.
             format!("{} of {} deployments that should be resident are ready", readiness.ready, readiness.expected)

@@ -142,6 +142,12 @@ impl Access {
         self.required
     }
 
+    /// True if requests can be told apart: none needs a token, or the tokens have been learned.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        !self.required || self.table.load().revision.is_some()
+    }
+
     /// True if deployers may declare model cards inside manifests.
     #[must_use]
     pub const fn allows_inline_cards(&self) -> bool {
@@ -352,9 +358,10 @@ mod tests {
         let (access, secret) = (Access::required(), Secret::generate());
         let bearer = format!("Bearer {}", secret.reveal());
         assert_eq!(sent(&access, &[&bearer]).err(), Some(Unauthenticated::Untold));
+        assert!(!access.is_told() && Access::open().is_told());
         access.learn(&Snapshot { revision: 2, tokens: vec![record(&secret, Role::Viewer, Some(100))] });
         assert_eq!(sent(&access, &[&bearer]).err(), Some(Unauthenticated::Unknown), "it expired long ago");
-        assert!(access.holder(secret.reveal(), 99).is_ok());
+        assert!(access.is_told() && access.holder(secret.reveal(), 99).is_ok());
         access.learn(&Snapshot { revision: 3, tokens: vec![record(&secret, Role::Viewer, None)] });
         let asker = sent(&access, &[&bearer]).expect("it is known");
         assert_eq!(asker.name(), format!("token:{}", secret.id()));
