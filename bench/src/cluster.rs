@@ -2,6 +2,7 @@
 //!
 //! * `hop`: a gateway forwards to the worker of another node, beside Envoy and a bare HTTP/2 proxy in the same place, and
 //!   beside no proxy.
+//! * `stream`: how soon the messages of a stream pass a gateway, and a gateway and a hop.
 //! * `mend`: one of three nodes is killed under load; and the leader.
 //! * `registered`: memory of a controller and of a gateway with 100,000 deployments.
 //! * `change`: bytes and time for one change with 1,000 workers.
@@ -13,6 +14,7 @@ mod mend;
 pub(crate) mod proxy;
 mod registered;
 mod report;
+mod stream;
 
 use anyhow::Result;
 
@@ -25,6 +27,9 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<String> {
     let mut report = report::Report::new()?;
     if wants("hop") {
         report.hop(&hop::measure(arguments).await?);
+    }
+    if wants("stream") {
+        report.stream(&stream::measure(arguments).await?);
     }
     if wants("mend") {
         report.mend(&mend::measure(arguments).await?);

@@ -118,8 +118,13 @@ async fn gather(mut callers: JoinSet<Result<Histogram<u64>>>, seconds: u64) -> R
         all.add(caller??)?;
     }
     ensure!(!all.is_empty(), "no request was answered");
-    let quantile = |q| Duration::from_nanos(all.value_at_quantile(q));
-    Ok(Figures { per_second: all.len() as f64 / seconds as f64, p50: quantile(0.5), p99: quantile(0.99) })
+    Ok(figures(&all, seconds))
+}
+
+/// The figures of latencies in nanoseconds that were seen in so many seconds.
+pub(crate) fn figures(seen: &Histogram<u64>, seconds: u64) -> Figures {
+    let quantile = |q| Duration::from_nanos(seen.value_at_quantile(q));
+    Figures { per_second: seen.len() as f64 / seconds as f64, p50: quantile(0.5), p99: quantile(0.99) }
 }
 
 async fn http_caller<S: AsyncRead + AsyncWrite + Unpin>(
@@ -199,7 +204,8 @@ fn head(buffer: &[u8]) -> Result<Option<(u16, usize, usize)>> {
     }
 }
 
-async fn grpc_connection(address: SocketAddr) -> Result<h2::client::SendRequest<Bytes>> {
+/// A connection of HTTP/2 for calls at once.
+pub(crate) async fn grpc_connection(address: SocketAddr) -> Result<h2::client::SendRequest<Bytes>> {
     let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
     stream.set_nodelay(true)?;
     let mut builder = h2::client::Builder::new();
@@ -239,27 +245,85 @@ async fn grpc_call(
     path: &str,
     message: Bytes,
 ) -> Result<()> {
-    let mut sender = sender.ready().await?;
-    let request = http::Request::post(format!("http://{address}{path}"))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .body(())?;
-    let (response, mut stream) = sender.send_request(request, false)?;
-    stream.send_data(message, true)?;
-    let response = response.await?;
-    let status = |headers: &http::HeaderMap| headers.get("grpc-status").map(|status| status.as_bytes() == b"0");
-    let detail = |headers: &http::HeaderMap| format!("{:?}", headers.get("grpc-message"));
-    if status(response.headers()) == Some(false) {
-        bail!("gRPC error: {}", detail(response.headers()));
+    let mut stream = GrpcStream::open(sender, address, path, &[]).await?;
+    stream.send(message, true)?;
+    stream.finish().await
+}
+
+/// A gRPC call with messages in both directions.
+pub(crate) struct GrpcStream {
+    to: h2::SendStream<Bytes>,
+    from: From,
+}
+
+/// The answer's side of a call.
+enum From {
+    Waits(h2::client::ResponseFuture),
+    Comes(h2::RecvStream),
+}
+
+impl GrpcStream {
+    pub(crate) async fn open(
+        sender: h2::client::SendRequest<Bytes>,
+        address: SocketAddr,
+        path: &str,
+        metadata: &[(&str, &str)],
+    ) -> Result<Self> {
+        let mut sender = sender.ready().await?;
+        let mut request = http::Request::post(format!("http://{address}{path}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        for (name, value) in metadata {
+            request = request.header(*name, *value);
+        }
+        let (response, to) = sender.send_request(request.body(())?, false)?;
+        Ok(Self { to, from: From::Waits(response) })
     }
-    let mut body = response.into_body();
-    while let Some(data) = body.data().await {
-        let length = data?.len();
-        body.flow_control().release_capacity(length)?;
+
+    /// Sends bytes, and with `last` the end of them.
+    pub(crate) fn send(&mut self, bytes: Bytes, last: bool) -> Result<()> {
+        Ok(self.to.send_data(bytes, last)?)
     }
-    match body.trailers().await? {
-        Some(trailers) if status(&trailers) == Some(true) => Ok(()),
-        Some(trailers) => bail!("gRPC error: {}", detail(&trailers)),
-        None => bail!("the gRPC response has no trailers"),
+
+    /// Reads so many bytes of the answer.
+    pub(crate) async fn receive(&mut self, length: usize) -> Result<Bytes> {
+        let mut all = BytesMut::with_capacity(length);
+        let body = self.body().await?;
+        while all.len() < length {
+            let data = body.data().await.context("the answer ended early")??;
+            body.flow_control().release_capacity(data.len())?;
+            all.extend_from_slice(&data);
+        }
+        Ok(all.freeze())
     }
+
+    /// Reads to the end, which must be a good one.
+    pub(crate) async fn finish(mut self) -> Result<()> {
+        let body = self.body().await?;
+        while let Some(data) = body.data().await {
+            let length = data?.len();
+            body.flow_control().release_capacity(length)?;
+        }
+        let trailers = body.trailers().await?.context("the gRPC response has no trailers")?;
+        good(&trailers)?.context("the trailers have no status")
+    }
+
+    async fn body(&mut self) -> Result<&mut h2::RecvStream> {
+        if let From::Waits(response) = &mut self.from {
+            let response = response.await?;
+            good(response.headers())?;
+            self.from = From::Comes(response.into_body());
+        }
+        match &mut self.from {
+            From::Comes(body) => Ok(body),
+            From::Waits(_) => bail!("the answer has not come"),
+        }
+    }
+}
+
+/// Looks for a status: `None` where there is none, an error where it is a bad one.
+fn good(headers: &http::HeaderMap) -> Result<Option<()>> {
+    let Some(status) = headers.get("grpc-status") else { return Ok(None) };
+    ensure!(status.as_bytes() == b"0", "gRPC error: {:?}", headers.get("grpc-message"));
+    Ok(Some(()))
 }

@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// The parts to run; all of one machine, and the page is written, when none is given. `cluster` measures a cluster
-    /// instead, or some of its parts: hop, mend, registered, change.
+    /// instead, or some of its parts: hop, stream, mend, registered, change.
     parts: Vec<String>,
     #[command(subcommand)]
     role: Option<Role>,

@@ -23,7 +23,7 @@ use crate::{
     load::{self, HttpConnection, Request},
     memory::apply,
     payload::Model,
-    server::Server,
+    server::{Hosted, Server},
 };
 
 /// A loop that turns as often as its input says.
@@ -104,6 +104,25 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Overload> {
         answers(*address, &plain).await?;
         ways.push(("Envoy with a breaker, then Berth", *address, plain));
     }
+    let triton = match arguments.triton.as_deref() {
+        Some(bin) => Some(Server::triton_with(bin, &hosted()).await?),
+        None => None,
+    };
+    let behind = triton.as_ref().and_then(|triton| triton.http);
+    let guarded = match (arguments.envoy.as_deref(), behind) {
+        (Some(bin), Some(triton)) => Some(hop::envoy(bin, triton, Some(BREAKER))?),
+        _ => None,
+    };
+    if let Some(triton) = behind {
+        let (plain, short) = (rows_of_one(TURNS.name, turns), rows_of_one(SHORT, turns));
+        answers(triton, &short).await?;
+        ways.push(("Triton", triton, plain.clone()));
+        ways.push(("Triton, queue policy 5 ms", triton, short));
+        if let Some((address, _)) = &guarded {
+            answers(*address, &plain).await?;
+            ways.push(("Envoy with a breaker, then Triton", *address, plain));
+        }
+    }
     let mut rows = Vec::new();
     for percent in [80, 200] {
         for (way, address, request) in &ways {
@@ -119,8 +138,36 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Overload> {
     Ok(Overload { capacity: figures.per_second, run, rows })
 }
 
+/// Triton's models: as many runs at once as there are cores; one with an endless queue, which is what it does unless told otherwise, one
+/// that refuses what has waited for [`MAX_WAIT`].
+fn hosted() -> [Hosted; 2] {
+    let config = |name, policy| {
+        format!(
+            "name: \"{name}\"\nbackend: \"python\"\nmax_batch_size: 1\ninput [{{name: \"{}\" data_type: TYPE_INT64 dims: [1]}}]\n\
+             output [{{name: \"y\" data_type: TYPE_FP32 dims: [1]}}]\ndynamic_batching {{ {policy} }}\n\
+             instance_group [{{kind: KIND_CPU count: 2}}]\n",
+            TURNS.input
+        )
+    };
+    let policy = "default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 5000 }";
+    [(TURNS.name, ""), (SHORT, policy)].map(|(name, policy)| Hosted {
+        name,
+        artifact: TURNS.artifact,
+        config: config(name, policy),
+    })
+}
+
 fn request(model: &str, turns: u64) -> Bytes {
-    let body = format!(r#"{{"inputs":[{{"name":"n","datatype":"INT64","shape":[1],"data":[{turns}]}}]}}"#);
+    shaped(model, "[1]", turns)
+}
+
+/// The same for a server that wants a dimension for batches.
+fn rows_of_one(model: &str, turns: u64) -> Bytes {
+    shaped(model, "[1,1]", turns)
+}
+
+fn shaped(model: &str, shape: &str, turns: u64) -> Bytes {
+    let body = format!(r#"{{"inputs":[{{"name":"n","datatype":"INT64","shape":{shape},"data":[{turns}]}}]}}"#);
     let head = format!(
         "POST /v2/models/{model}/infer HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()

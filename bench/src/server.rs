@@ -38,6 +38,14 @@ impl Drop for Server {
     }
 }
 
+/// A model of Triton's.
+pub(crate) struct Hosted {
+    pub(crate) name: &'static str,
+    pub(crate) artifact: &'static str,
+    /// Its `config.pbtxt`.
+    pub(crate) config: String,
+}
+
 /// How long a server may take to come up.
 const START: Duration = Duration::from_secs(60);
 
@@ -128,20 +136,32 @@ impl Server {
             .env("PYTHONPATH", fs_err::canonicalize("bench/mlserver")?);
         let mut server = Self::spawn("MLServer", &mut command, files)?;
         (server.http, server.grpc, server.binary) = (Some(http), Some(grpc), false);
-        server.models_ready().await?;
+        for model in [&TABULAR, &CNN] {
+            server.ready(&format!("/v2/models/{}/ready", model.name)).await?;
+        }
         Ok(server)
     }
 
     /// Triton as its Python wheel carries it: the python backend around the same engine, with dynamic batching.
     pub(crate) async fn triton(bin: &Path) -> Result<Self> {
+        let hosted = [&TABULAR, &CNN].map(|model| Hosted {
+            name: model.name,
+            artifact: model.artifact,
+            config: triton_config(model),
+        });
+        Self::triton_with(bin, &hosted).await
+    }
+
+    /// The same with other models.
+    pub(crate) async fn triton_with(bin: &Path, models: &[Hosted]) -> Result<Self> {
         let files = scratch("triton")?;
         let (http, grpc, metrics) = (free()?, free()?, free()?);
-        for model in [&TABULAR, &CNN] {
+        for model in models {
             let folder = files.join("models").join(model.name);
             fs_err::create_dir_all(folder.join("1"))?;
             fs_err::copy("bench/triton/model.py", folder.join("1/model.py"))?;
             fs_err::copy(model.artifact, folder.join("1/model.onnx"))?;
-            fs_err::write(folder.join("config.pbtxt"), triton_config(model))?;
+            fs_err::write(folder.join("config.pbtxt"), &model.config)?;
         }
         let package = triton_package(bin)?;
         let home = package.join("tritonserver");
@@ -164,15 +184,10 @@ impl Server {
         command.args(["--allow-gpu-metrics=false", "--log-info=false"]);
         let mut server = Self::spawn("Triton", &mut command, files)?;
         (server.http, server.grpc) = (Some(http), Some(grpc));
-        server.models_ready().await?;
-        Ok(server)
-    }
-
-    async fn models_ready(&mut self) -> Result<()> {
-        for model in [&TABULAR, &CNN] {
-            self.ready(&format!("/v2/models/{}/ready", model.name)).await?;
+        for model in models {
+            server.ready(&format!("/v2/models/{}/ready", model.name)).await?;
         }
-        Ok(())
+        Ok(server)
     }
 
     async fn ready(&mut self, path: &str) -> Result<()> {

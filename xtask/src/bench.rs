@@ -24,7 +24,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// Only these parts (throughput, memory, miss, plan, overload, auth, executor); all when not given. The page is written only for all.
-    /// `cluster` measures a cluster instead, or parts of that (hop, mend, registered, change); `gitops` the way from a
+    /// `cluster` measures a cluster instead, or parts of that (hop, stream, mend, registered, change); `gitops` the way from a
     /// commit to a running fleet; `paging` more models in use than fit.
     parts: Vec<String>,
     /// Options of `bench/paging/measure.py`, to run it smaller: `paging -- --forests 200 --memory 512MiB --requests 1000`.

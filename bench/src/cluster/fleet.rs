@@ -25,10 +25,10 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One node to be.
-pub(crate) struct Plan {
+pub(crate) struct Plan<'a> {
     pub(crate) name: &'static str,
     pub(crate) roles: &'static str,
-    pub(crate) more: &'static [&'static str],
+    pub(crate) more: &'a [&'a str],
 }
 
 /// A running node.
@@ -48,7 +48,7 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Starts nodes and waits until all of them are ready.
-    pub(crate) async fn start(arguments: &Arguments, plans: &[Plan]) -> Result<Self> {
+    pub(crate) async fn start(arguments: &Arguments, plans: &[Plan<'_>]) -> Result<Self> {
         let (etcd, etcd_at) = etcd().await?;
         let pki = scratch("pki")?;
         berth(arguments, &["pki", "init", &pki.to_string_lossy()])?;
@@ -97,11 +97,8 @@ impl Fleet {
     }
 
     /// Declares a deployment with so many copies and waits until they are ready; gives their nodes.
-    pub(crate) async fn deploy(&self, name: &str, artifact: &Path, replicas: u32, more: Value) -> Result<Vec<String>> {
-        let artifact = fs_err::canonicalize(artifact)?;
-        let mut spec = json!({
-            "model": {"format": "onnx", "uri": format!("file:{}", artifact.display())}, "replicas": replicas,
-        });
+    pub(crate) async fn deploy(&self, name: &str, model: Value, replicas: u32, more: Value) -> Result<Vec<String>> {
+        let mut spec = json!({"model": model, "replicas": replicas});
         if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
             spec.extend(more.clone());
         }
@@ -124,6 +121,12 @@ impl Fleet {
         let ready = here.filter(|status| status["deployment"] == name && status["state"] == "Ready");
         Ok(ready.filter_map(|status| status["worker"].as_str().map(str::to_owned)).collect())
     }
+}
+
+/// The `model` of a deployment that serves a file of ONNX.
+pub(crate) fn onnx(artifact: &Path) -> Result<Value> {
+    let artifact = fs_err::canonicalize(artifact)?;
+    Ok(json!({"format": "onnx", "uri": format!("file:{}", artifact.display())}))
 }
 
 /// A store of one member, and where it answers.

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::Path, process::Command};
 use anyhow::Result;
 use serde_json::json;
 
-use super::fleet::{Fleet, Plan, until};
+use super::fleet::{Fleet, Plan, onnx, until};
 use crate::{
     Arguments,
     load::{self, Figures},
@@ -32,7 +32,7 @@ pub(crate) const ENVOY: &str = "Envoy";
 pub(crate) const BARE: &str = "bare proxy";
 
 /// One node holds the models, the other one has no worker: every request to it is a hop.
-const NODES: [Plan; 2] = [
+const NODES: [Plan<'_>; 2] = [
     Plan { name: "holds", roles: "controller,worker,gateway", more: &[] },
     Plan { name: "forwards", roles: "gateway", more: &[] },
 ];
@@ -40,7 +40,7 @@ const NODES: [Plan; 2] = [
 pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
     let fleet = Fleet::start(arguments, &NODES).await?;
     for model in [&TABULAR, &CNN] {
-        fleet.deploy(model.name, model.artifact.as_ref(), 1, json!({})).await?;
+        fleet.deploy(model.name, onnx(model.artifact.as_ref())?, 1, json!({})).await?;
     }
     let (worker, gateway) = (fleet.nodes[0].http, fleet.nodes[1].http);
     let mut ways = vec![(DIRECT, worker), (BERTH, gateway)];
@@ -111,6 +111,6 @@ pub(crate) fn envoy(bin: &Path, behind: SocketAddr, most: Option<u32>) -> Result
     fs_err::write(files.join("envoy.yaml"), config.to_string())?;
     let mut command = Command::new(bin.join("envoy"));
     command.arg("-c").arg(files.join("envoy.yaml"));
-    command.args(["--concurrency", "2", "--base-id", "77", "--log-level", "error"]);
+    command.args(["--concurrency", "2", "--use-dynamic-base-id", "--log-level", "error"]);
     Ok((address, Server::spawn("Envoy", &mut command, files)?))
 }

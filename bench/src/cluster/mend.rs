@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::fleet::{Fleet, Plan, get, until};
+use super::fleet::{Fleet, Plan, get, onnx, until};
 use crate::{
     Arguments,
     load::{HttpConnection, Request},
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Three nodes that do everything.
-const NODES: [Plan; 3] = [
+const NODES: [Plan<'_>; 3] = [
     Plan { name: "a", roles: "controller,worker,gateway", more: &["--memory", "1GiB"] },
     Plan { name: "b", roles: "controller,worker,gateway", more: &["--memory", "1GiB"] },
     Plan { name: "c", roles: "controller,worker,gateway", more: &["--memory", "1GiB"] },
@@ -60,7 +60,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Death>> {
 /// A node that holds one of two copies and does not lead is killed.
 async fn worker_dies(arguments: &Arguments) -> Result<Death> {
     let mut fleet = Fleet::start(arguments, &NODES).await?;
-    let places = fleet.deploy(TABULAR.name, TABULAR.artifact.as_ref(), 2, json!({})).await?;
+    let places = fleet.deploy(TABULAR.name, onnx(TABULAR.artifact.as_ref())?, 2, json!({})).await?;
     let leader = fleet.leader(&fleet.ask("/v1/nodes").await?).context("somebody leads")?;
     let victim = places.iter().find(|place| **place != leader).context("two copies, one leader")?.clone();
     let through = other(&fleet, &victim, &leader)?;
@@ -87,7 +87,7 @@ async fn worker_dies(arguments: &Arguments) -> Result<Death> {
 /// The leader is killed.
 async fn leader_dies(arguments: &Arguments) -> Result<Death> {
     let mut fleet = Fleet::start(arguments, &NODES).await?;
-    fleet.deploy(TABULAR.name, TABULAR.artifact.as_ref(), 2, json!({})).await?;
+    fleet.deploy(TABULAR.name, onnx(TABULAR.artifact.as_ref())?, 2, json!({})).await?;
     let leader = fleet.leader(&fleet.ask("/v1/nodes").await?).context("somebody leads")?;
     let through = other(&fleet, &leader, &leader)?;
     let load = Load::start(through);

@@ -12,7 +12,7 @@ pub(crate) const COUNT: usize = 100_000;
 const CHUNK: usize = 1_000;
 
 /// One of each.
-const NODES: [Plan; 3] = [
+const NODES: [Plan<'_>; 3] = [
     Plan { name: "one", roles: "controller", more: &[] },
     Plan { name: "two", roles: "controller", more: &[] },
     Plan { name: "gate", roles: "gateway", more: &[] },

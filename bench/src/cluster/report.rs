@@ -9,6 +9,7 @@ use super::{
     hop::{self, Row},
     mend::Death,
     registered::{COUNT, Resident},
+    stream,
 };
 use crate::page;
 
@@ -80,6 +81,28 @@ impl Report {
                 let ahead = berth.figures.per_second / envoy.figures.per_second;
                 self.bar(format!("rate ahead of Envoy, {protocol}, 64 callers"), format!("{ahead:.1}×"), ahead > 1.0);
             }
+        }
+    }
+
+    pub(crate) fn stream(&mut self, rows: &[stream::Row]) {
+        let _ = write!(
+            self.text,
+            "\n## Bytes of a stream\n\nA message of {} bytes in a bidirectional gRPC call to a model of an external runtime, from sending it \
+             until the runtime has sent it back: the first one of a stream, with opening it, and those after it. One caller.\n\n\
+             | through | first message p50 µs | p99 µs | later messages p50 µs | p99 µs |\n|---|---|---|---|---|\n",
+            stream::MESSAGE
+        );
+        for row in rows {
+            let [first50, first99, later50, later99] =
+                [row.first.p50, row.first.p99, row.later.p50, row.later.p99].map(page::plain);
+            let _ = writeln!(self.text, "| {} | {first50} | {first99} | {later50} | {later99} |", row.way);
+        }
+        if let Some(hop) = rows.iter().find(|row| row.way == stream::HOP) {
+            self.bar(
+                "first byte of a stream over a hop, there and back: ≤ 2 ms at p99",
+                page::micros(hop.first.p99),
+                hop.first.p99 <= Duration::from_millis(2),
+            );
         }
     }
 

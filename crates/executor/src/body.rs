@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 
@@ -64,7 +64,7 @@ impl http_body::Body for Bounded {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        let frame = ready!(poll_said(&mut self.inner, cx));
         if matches!(frame, Some(Err(_))) {
             self.sent.broke_off.store(true, Relaxed);
         }
@@ -86,6 +86,21 @@ impl http_body::Body for Bounded {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+/// The next frame that says something. Empty ones are left out: servers and clients of HTTP/2 end a connection on which they get many, and
+/// that to a server is shared by all clients.
+fn poll_said(body: &mut Incoming, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+    loop {
+        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        let empty = matches!(&frame, Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty));
+        if !empty {
+            return Poll::Ready(frame);
+        }
+        if body.is_end_stream() {
+            return Poll::Ready(None);
+        }
     }
 }
 
@@ -111,7 +126,7 @@ impl<W: Watcher> http_body::Body for Watched<W> {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        let frame = ready!(poll_said(&mut self.inner, cx));
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {

@@ -8,7 +8,7 @@ use std::sync::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use http_body_util::{BodyExt as _, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body as _, Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -39,6 +39,31 @@ async fn requests_pass_and_are_counted_by_template() {
         .await;
     executor.tells("berth_executor_request_bytes_total{port=\"http\",path=\"/v1/models/{model}:predict\"} 6").await;
     executor.tells("berth_executor_requests_in_flight{port=\"http\"} 0").await;
+}
+
+/// Says how many pieces of a request are empty, beside the one that ends it.
+async fn empty_pieces(request: Request<Incoming>) -> Response<crate::fixture::Body> {
+    let (mut body, mut empty) = (request.into_body(), 0);
+    while let Some(Ok(frame)) = body.frame().await {
+        empty += usize::from(frame.data_ref().is_some_and(Bytes::is_empty) && !body.is_end_stream());
+    }
+    Response::new(full(&format!("{empty} are empty")))
+}
+
+/// A hundred of them end a connection, and that to a server has requests of others.
+#[tokio::test]
+async fn empty_pieces_are_not_passed_on() {
+    let server = server(anywhere(), empty_pieces).await;
+    let executor = executor(&config(server.address, ""));
+    let stream = TcpStream::connect(executor.address).await.expect("it listens");
+    let connected = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (mut sender, connection) = connected.expect("HTTP/2");
+    tokio::spawn(connection);
+    let pieces = std::iter::repeat_n("", 90).chain(["a"]).map(|piece| Ok(Frame::data(Bytes::from(piece))));
+    let body = StreamBody::new(tokio_stream::iter(pieces.collect::<Vec<Result<_, hyper::Error>>>()));
+    let request = Request::post("http://x/").body(body).expect("a request");
+    let answer = sender.send_request(request).await.expect("an answer").into_body();
+    assert_eq!(answer.collect().await.expect("whole").to_bytes(), "0 are empty");
 }
 
 /// Sends back each piece as it comes, and then trailers.

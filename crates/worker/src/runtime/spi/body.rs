@@ -114,11 +114,18 @@ impl<G: Unpin> Body for Guarded<G> {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
-        if !matches!(frame, Some(Ok(_))) {
-            self.guard = None;
+        loop {
+            let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+            // A connection of HTTP/2 on which many empty pieces come is ended, and those between nodes are shared.
+            let empty = matches!(&frame, Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty));
+            if empty && !self.inner.is_end_stream() {
+                continue;
+            }
+            if !matches!(frame, Some(Ok(_))) {
+                self.guard = None;
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {
