@@ -14,7 +14,7 @@ pub(crate) fn admission(data: &[u8]) {
     let verdict = match request.model() {
         Err(message) => Verdict::Denied(message),
         Ok(model) => {
-            let record = SHIPPED.record("berth:1", model.metadata.generation.unwrap_or_default());
+            let record = SHIPPED.record(&"berth:1".into(), model.metadata.generation.unwrap_or_default());
             assert_eq!(SHIPPED.render(&model, &record), SHIPPED.render(&model, &record));
             let written = serde_json::to_value(&model.spec).expect("JSON");
             assert_eq!(serde_json::from_value(written).ok(), Some(model.spec));

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 
 from conftest import IMAGE, Operator
+from harness.processes import BERTH
 from harness.waiting import until
 from models import NO_CONTROLLER, clops, condition, exists, pods_are_ready
 
@@ -21,7 +23,13 @@ def test_what_is_written_becomes_what_runs(plane, operator, namespace):
     fetch = pod["initContainers"][0]
     assert (fetch["image"], fetch["args"][:2]) == (IMAGE, ["fetch", "s3://models/iris/1/"])
     assert fetch["envFrom"] == [{"secretRef": {"name": "store"}}]
+    executor = pod["containers"][1]
+    assert (executor["name"], executor["image"]) == ("executor", IMAGE), "an API server of 1.20 has no native sidecars"
+    named = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
+    assert named == {"direct-8080": 8080, "http": 29001}
+    assert plane.get("service", "-n", namespace, "iris")["spec"]["ports"][0]["targetPort"] == "http"
     until("the status", lambda: condition(plane, namespace, "clops").get("message") == NO_CONTROLLER)
+    assert plane.get("clops", "-n", namespace, "iris")["status"]["executor"] == "Container"
     pods_are_ready(plane, namespace)
     plane.kubectl("wait", "-n", namespace, "clops/iris", "--for=condition=Ready", "--timeout=60s")
     status = plane.get("clops", "-n", namespace, "iris")["status"]
@@ -34,6 +42,37 @@ def test_what_is_written_becomes_what_runs(plane, operator, namespace):
     plane.kubectl("delete", "clops", "-n", namespace, "iris")
     for kind in ["modeldeployment", "deployment", "service"]:
         until(f"the {kind} to go with its owner", lambda kind=kind: not exists(plane, namespace, kind))
+    until("its ConfigMap to go too", lambda: not configurations(plane, namespace))
+
+
+def configurations(plane, namespace: str) -> list[str]:
+    """The configurations of executors, as they are in their ConfigMaps."""
+    found = plane.get("configmaps", "-n", namespace, "-l", "berth.dev/model")["items"]
+    return [one["data"]["executor.yaml"] for one in found]
+
+
+def executor(**settings) -> dict:
+    return {"executor": {"ports": [{"name": "http", "settings": settings}]}}
+
+
+def test_a_changed_executor_restarts_no_pod(plane, operator, namespace, tmp_path):
+    plane.apply(clops(namespace, **executor(maxInFlight=8)))
+    until("the Deployment", lambda: exists(plane, namespace, "deployment"))
+    before = plane.get("deployment", "-n", namespace, "iris")["spec"]
+    plane.apply(clops(namespace, **executor(maxInFlight=9, timeout="10s")))
+    until("the ConfigMap to follow", lambda: '"maxInFlight": 9' in "".join(configurations(plane, namespace)))
+    until("the status", lambda: plane.get("mdep", "-n", namespace, "iris")["status"]["observedGeneration"] == 2)
+    assert plane.get("deployment", "-n", namespace, "iris")["spec"] == before
+    (text,) = configurations(plane, namespace)
+    (tmp_path / "executor.yaml").write_text(text)
+    subprocess.run([BERTH, "executor", "--config", tmp_path / "executor.yaml", "--check"], check=True)
+    plane.apply(clops(namespace, **executor(timeout="soon")))
+    until("the refusal", lambda: condition(plane, namespace, "mdep").get("reason") == "Invalid")
+    assert "spec.executor.ports[].settings" in condition(plane, namespace, "mdep")["message"]
+    plane.apply(clops(namespace, executor={"enabled": False}))
+    until("the executor to go", lambda: "executor" not in json.dumps(plane.get("deployment", "-n", namespace, "iris")["spec"]))
+    until("the status", lambda: plane.get("clops", "-n", namespace, "iris")["status"].get("executor") == "Off")
+    until("all to be as it should be", lambda: condition(plane, namespace, "clops").get("message") == NO_CONTROLLER)
 
 
 def test_errors_are_said_where_they_are_made(plane, operator, namespace):

@@ -77,7 +77,7 @@ def test_fields_of_other_controllers_stay_theirs(plane, operator, namespace):
     until("the change", lambda: "registry.example/iris:2" in json.dumps(plane.get("deployment", "-n", namespace, "iris")["spec"]))
     deployment = plane.get("deployment", "-n", namespace, "iris")
     names = {one["name"] for one in deployment["spec"]["template"]["spec"]["containers"]}
-    assert names == {"model", "sidecar"} and deployment["metadata"]["labels"]["mesh"] == "yes"
+    assert names == {"model", "executor", "sidecar"} and deployment["metadata"]["labels"]["mesh"] == "yes"
     assert deployment["spec"]["template"]["metadata"]["annotations"]["sidecar.example/inject"] == "true"
     assert deployment["metadata"]["generation"] == generation + 1, "one change, one rollout: nobody fights"
     # A field that both want is the operator's, and the other is told so.

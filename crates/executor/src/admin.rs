@@ -21,6 +21,9 @@ const BOUNDS: Bounds = Bounds { connections: 256, per_address: 64 };
 /// Longest wait for the head of a request.
 const HEAD: Duration = Duration::from_secs(15);
 
+/// Longest wait for answers when the process ends.
+const LAST: Duration = Duration::from_millis(500);
+
 /// The form of metrics.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -40,9 +43,14 @@ pub(crate) async fn run(listener: TcpListener, fleet: Arc<Fleet>, stop: Cancella
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
             // One that breaks off ends its connection and nothing else.
             let connection = builder.serve_connection(TokioIo::new(stream), service);
+            let mut connection = std::pin::pin!(connection);
             tokio::select! {
-                ended = connection => drop(ended),
-                () = stop.cancelled() => {}
+                ended = connection.as_mut() => drop(ended),
+                () = stop.cancelled() => {
+                    // The one who waits for /drain is told.
+                    connection.as_mut().graceful_shutdown();
+                    let _ = tokio::time::timeout(LAST, connection).await;
+                }
             }
         });
     }
@@ -53,6 +61,11 @@ pub(crate) async fn run(listener: TcpListener, fleet: Arc<Fleet>, stop: Cancella
 async fn answer(fleet: &Fleet, request: &Request<Incoming>) -> Response<Body> {
     let (status, text) = if let Some(path) = request.uri().path().strip_prefix("/jobs/") {
         dead_letters(fleet, request.method(), path).await
+    } else if request.method() == Method::GET && request.uri().path() == "/drain" {
+        match fleet.settle().await {
+            true => (StatusCode::OK, "no request is in flight\n".to_owned()),
+            false => (StatusCode::OK, "requests are in flight, and drain.timeout has passed\n".to_owned()),
+        }
     } else {
         of_process(fleet, request)
     };
@@ -99,7 +112,7 @@ fn of_process(fleet: &Fleet, request: &Request<Incoming>) -> (StatusCode, String
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the metrics cannot be written: {error}\n")),
         },
         (&Method::GET | &Method::HEAD, path) => {
-            (StatusCode::NOT_FOUND, format!("{path:?} is none of /live, /ready and /metrics\n"))
+            (StatusCode::NOT_FOUND, format!("{path:?} is none of /live, /ready, /drain and /metrics\n"))
         }
         _ => (StatusCode::METHOD_NOT_ALLOWED, "this path answers GET\n".to_owned()),
     }

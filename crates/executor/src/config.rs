@@ -100,6 +100,14 @@ pub struct ConfigError {
     message: String,
 }
 
+impl ConfigError {
+    /// The reason, without the place.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.display();

@@ -25,7 +25,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin,
-    config::{Config, ConfigError, PortConfig},
+    config::{Config, ConfigError, DrainConfig, PortConfig},
     health,
     jobs::{JobQueue, Jobs},
     metrics::Metrics,
@@ -35,6 +35,9 @@ use crate::{
 
 /// Interval between looks at the file. The kubelet brings a changed ConfigMap within a minute or so.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// Interval between looks at the requests in flight, while the end of the last one is awaited.
+const LOOK_IDLE: Duration = Duration::from_millis(20);
 
 /// Reason why an executor cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +64,7 @@ pub(crate) struct Fleet {
     tasks: TaskTracker,
     metrics: Arc<Metrics>,
     is_draining: AtomicBool,
+    drain: Mutex<DrainConfig>,
 }
 
 /// A port that serves.
@@ -85,6 +89,7 @@ impl Executor {
             tasks: TaskTracker::new(),
             metrics: Arc::new(Metrics::new()),
             is_draining: AtomicBool::new(false),
+            drain: Mutex::new(config.drain),
         });
         fleet.apply(&config.ports).map_err(StartError::Port)?;
         Ok(Self { path: path.to_owned(), config, admin, fleet })
@@ -152,6 +157,30 @@ impl Executor {
     }
 }
 
+/// Clients of a port are told to leave, for as long as it lives.
+struct Leaving(Arc<Proxy>);
+
+impl Leaving {
+    fn begin(proxy: Arc<Proxy>) -> Self {
+        proxy.leaving.fetch_add(1, Relaxed);
+        Self(proxy)
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leaving.fetch_sub(1, Relaxed);
+    }
+}
+
+/// True while jobs wait or run that end with this process.
+async fn has_jobs(proxy: &Proxy) -> bool {
+    match proxy.jobs.get() {
+        Some(jobs) => jobs.are_left().await,
+        None => false,
+    }
+}
+
 impl Fleet {
     fn ports(&self) -> MutexGuard<'_, BTreeMap<String, Running>> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
@@ -190,7 +219,34 @@ impl Fleet {
             let name = &port.name;
             return Err(format!("async of port {name:?} changes with a restart: start the executor again, or undo it"));
         }
-        self.apply(&after.ports).map_err(|error| error.to_string())
+        self.apply(&after.ports).map_err(|error| error.to_string())?;
+        *self.drain.lock().unwrap_or_else(PoisonError::into_inner) = after.drain;
+        Ok(())
+    }
+
+    /// Asks clients to leave their connections, and returns when no request is in flight, or after `drain.timeout`. New requests are
+    /// taken as before: the model server is told to end alone, or its pod is, and then others have told clients to go elsewhere.
+    pub(crate) async fn settle(&self) -> bool {
+        let DrainConfig { delay, timeout } = *self.drain.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_healthy = |proxy: &Arc<Proxy>| proxy.is_healthy.load(Relaxed);
+        let proxies: Vec<_> = self.ports().values().map(|port| (Arc::clone(&port.proxy), port.ends.clone())).collect();
+        if !proxies.iter().all(|(proxy, _)| is_healthy(proxy)) {
+            // No requests come to an unready pod, and those in a server that hangs may never end.
+            return true;
+        }
+        let _leaving: Vec<Leaving> = proxies.iter().map(|(proxy, _)| Leaving::begin(Arc::clone(proxy))).collect();
+        tokio::time::sleep(delay).await;
+        for (_, ends) in &proxies {
+            ends.leave.notify_waiters();
+        }
+        let idle = async {
+            for (proxy, _) in &proxies {
+                while proxy.in_flight() > 0 || has_jobs(proxy).await {
+                    tokio::time::sleep(LOOK_IDLE).await;
+                }
+            }
+        };
+        tokio::time::timeout(timeout, idle).await.is_ok()
     }
 
     /// Makes the ports what is wanted. Nothing has changed where a new one cannot be bound.
@@ -243,7 +299,7 @@ impl Fleet {
         self.is_draining.store(true, Relaxed);
         tracing::info!(event = "executor_draining", delay_s = delay.as_secs_f64(), "unready; still serving");
         for port in self.ports().values() {
-            port.proxy.is_leaving.store(true, Relaxed);
+            port.proxy.leaving.fetch_add(1, Relaxed);
         }
         tokio::time::sleep(delay).await;
         let ends: Vec<_> = self.ports().values().map(|port| (Arc::clone(&port.proxy), port.ends.clone())).collect();

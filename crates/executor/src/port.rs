@@ -16,7 +16,10 @@ use hyper_util::{
     server::conn::auto,
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -68,6 +71,8 @@ pub(crate) struct Ends {
     pub(crate) stopping: CancellationToken,
     /// End now.
     pub(crate) cut: CancellationToken,
+    /// Told to the connections that there are: end after the requests in flight. Others may come.
+    pub(crate) leave: Arc<Notify>,
 }
 
 /// Accepts until it is told to stop, then waits for the last connection.
@@ -116,6 +121,7 @@ async fn serve(stream: TcpStream, from: SocketAddr, place: Place, proxy: Arc<Pro
                 finishing = true;
                 connection.as_mut().graceful_shutdown();
             }
+            () = ends.leave.notified(), if !finishing => connection.as_mut().graceful_shutdown(),
             inactivity = silence.as_mut(), if !silent => {
                 silent = true;
                 match inactivity {

@@ -56,8 +56,9 @@ pub(crate) struct Proxy {
     in_flight: AtomicUsize,
     breaker: Mutex<Option<CircuitBreaker>>,
     pub(crate) is_healthy: AtomicBool,
-    /// The port is about to close: clients of HTTP/1.1 are told to leave their connections, before one is closed under a request.
-    pub(crate) is_leaving: AtomicBool,
+    /// Above zero, the port or the server is about to end: clients of HTTP/1.1 are told to leave their connections, before one is
+    /// closed under a request.
+    pub(crate) leaving: AtomicUsize,
     metrics: Arc<Metrics>,
     started: Instant,
     /// Connections that have become something else, such as WebSocket.
@@ -108,7 +109,7 @@ impl Proxy {
             settings: ArcSwap::from_pointee(Settings::new(config.clone(), Upstream::new(&config.upstream))),
             in_flight: AtomicUsize::new(0),
             is_healthy: AtomicBool::new(false),
-            is_leaving: AtomicBool::new(false),
+            leaving: AtomicUsize::new(0),
             metrics,
             started: Instant::now(),
             upgraded: TaskTracker::new(),
@@ -177,7 +178,7 @@ impl Proxy {
         };
         id.mark(response.headers_mut());
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        if self.is_leaving.load(Relaxed) && version == Version::HTTP_11 && !upgraded {
+        if self.leaving.load(Relaxed) > 0 && version == Version::HTTP_11 && !upgraded {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response

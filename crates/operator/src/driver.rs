@@ -37,7 +37,7 @@ use crate::{
     FIELD_MANAGER,
     brain::{self, Decision, Trouble},
     queue::Queue,
-    render::{self, MANAGED_BY},
+    render::{self, Installation, MANAGED_BY},
     vitals::Vitals,
 };
 
@@ -53,8 +53,8 @@ pub struct Config {
     pub lease_namespace: String,
     /// The operator's name in the election, unique.
     pub identity: String,
-    /// The image of Berth for pods that are rendered from now on.
-    pub image: String,
+    /// Images and abilities for pods that are rendered from now on.
+    pub installation: Installation,
 }
 
 /// Reason why an operator ended before it was told to.
@@ -105,6 +105,16 @@ pub async fn run(client: Client, config: Config, vitals: Vitals, shutdown: Cance
     ended
 }
 
+/// The minor version of the cluster, 29 of `1.29`.
+///
+/// # Errors
+/// The API server does not say.
+pub async fn minor_version(client: &Client) -> Result<u32, kube::Error> {
+    let version = client.apiserver_version().await?;
+    // Some clusters say `29+`.
+    Ok(version.minor.trim_end_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap_or_default())
+}
+
 /// An attempt that ended: of which object, of which generation of its spec, and how.
 type Ended = (Key, i64, Result<(), Trouble>);
 
@@ -113,6 +123,7 @@ struct Reconciler {
     client: Client,
     config: Config,
     recorder: Recorder,
+    kinds: Vec<Kind>,
     mirror: Mirror,
     queue: Queue<Key>,
     /// The last failure, and the generation of the spec that it concerns.
@@ -128,6 +139,7 @@ impl Reconciler {
         Self {
             recorder: Recorder::new(client.clone(), reporter),
             client,
+            kinds: Kind::of_cluster(&config.installation),
             config,
             mirror: Mirror::default(),
             queue: Queue::default(),
@@ -141,7 +153,7 @@ impl Reconciler {
     async fn run(&mut self) {
         let started = Instant::now();
         let namespace = self.config.namespace.as_deref();
-        let mut watches = stream::select_all(Kind::ALL.map(|kind| {
+        let mut watches = stream::select_all(self.kinds.iter().map(|&kind| {
             let config = match kind.is_written() {
                 true => watcher::Config::default(),
                 false => watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
@@ -153,12 +165,15 @@ impl Reconciler {
         loop {
             self.start_due();
             self.vitals.waiting(self.queue.len());
-            if self.mirror.is_complete() && self.queue.is_empty() && !std::mem::replace(&mut told, true) {
-                let objects = Kind::ALL.map(|kind| self.mirror.count(kind));
+            if self.mirror.is_complete(&self.kinds) && self.queue.is_empty() && !std::mem::replace(&mut told, true) {
+                let objects: Vec<usize> = self.kinds.iter().map(|&kind| self.mirror.count(kind)).collect();
                 let took = started.elapsed().as_millis();
                 tracing::info!(event = "ready", ?objects, writes = self.written, duration_ms = took);
             }
-            let due = self.queue.wake_at().filter(|_| self.mirror.is_complete() && self.attempts.len() < CONCURRENCY);
+            let due = self
+                .queue
+                .wake_at()
+                .filter(|_| self.mirror.is_complete(&self.kinds) && self.attempts.len() < CONCURRENCY);
             tokio::select! {
                 Some((kind, event)) = watches.next() => self.watched(kind, event),
                 Some(ended) = self.attempts.join_next() => {
@@ -195,7 +210,7 @@ impl Reconciler {
 
     /// Starts attempts for what is due.
     fn start_due(&mut self) {
-        while self.mirror.is_complete() && self.attempts.len() < CONCURRENCY {
+        while self.mirror.is_complete(&self.kinds) && self.attempts.len() < CONCURRENCY {
             let Some(key) = self.queue.take(Instant::now()) else { return };
             match self.decide(&key) {
                 Some(attempt) => self.start(attempt),
@@ -267,16 +282,15 @@ impl Reconciler {
             Kind::Model => {
                 let object = read(key, &object)?;
                 let world = brain::World {
-                    deployment: child(Kind::Deployment),
-                    service: child(Kind::Service),
+                    live: &self.mirror.of_model(key),
                     rules: render::SHIPPED,
-                    image: &self.config.image,
+                    installation: &self.config.installation,
                     trouble,
                     now: &now,
                 };
                 brain::model_deployment(&object, world)
             }
-            Kind::Deployment | Kind::Service => return None,
+            Kind::Deployment | Kind::Service | Kind::ConfigMap | Kind::Budget => return None,
         };
         if decision.is_empty() {
             return None;

@@ -22,6 +22,10 @@ pub struct Settings {
     pub namespace: String,
     /// The image of Berth.
     pub image: String,
+    /// The image of executors, where it is another one.
+    pub executor_image: Option<String>,
+    /// The form of executors: auto, native or container.
+    pub sidecars: String,
     /// Operators; one of them leads.
     pub replicas: u16,
     /// A `ServiceMonitor` for the Prometheus operator, whose custom resources must be there.

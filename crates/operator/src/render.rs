@@ -5,6 +5,7 @@
 //! beside the user's. A newer operator renders old objects as before, byte for byte, until their spec changes.
 
 mod v1;
+mod v2;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,13 +21,19 @@ pub struct Rules(&'static [Rule]);
 pub type Rule = fn(&ModelDeployment, &Record) -> Result<Vec<Value>, Error>;
 
 /// The rules of this operator.
-pub const SHIPPED: Rules = Rules::new(&[v1::render]);
+pub const SHIPPED: Rules = Rules::new(&[v1::render, v2::render]);
 
 /// Annotation of a Deployment: the [`Record`] that it was rendered by, for the case that the status was lost.
 pub const RECORD: &str = "berth.dev/render";
 
+/// Annotation of a Deployment, from version 2 on: the digest of its pod template.
+pub const TEMPLATE: &str = "berth.dev/template-digest";
+
 /// Annotation of each rendered object: the digest of what was rendered.
 pub const DIGEST: &str = "berth.dev/rendered-digest";
+
+/// Between the name of a model and the digest, in the name of the ConfigMap of its executor.
+pub const EXECUTOR: &str = "-executor-";
 
 /// Label of each rendered object; the operator watches no other.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "berth");
@@ -44,6 +51,61 @@ pub struct Record {
     pub image: String,
     /// The generation of the spec that was rendered by it first.
     pub generation: i64,
+    /// The image of the executors, where it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor_image: Option<String>,
+    /// Executors are init containers that stay (Kubernetes 1.29).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub native_sidecars: bool,
+    /// There is `policy/v1` (Kubernetes 1.21).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disruption_budgets: bool,
+}
+
+/// Settings of an operator, and the abilities of its cluster: the part of a [`Record`] that no object decides.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Installation {
+    /// The image of Berth.
+    pub image: String,
+    /// The image of executors, where it is another one.
+    pub executor_image: Option<String>,
+    /// The cluster has native sidecars, and they are wanted.
+    pub native_sidecars: bool,
+    /// The cluster has `policy/v1`.
+    pub disruption_budgets: bool,
+}
+
+/// The form of executors that somebody asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sidecars {
+    /// Native where the cluster has them.
+    #[default]
+    Auto,
+    /// Init containers that stay.
+    Native,
+    /// Ordinary containers.
+    Container,
+}
+
+impl Installation {
+    /// An installation into a cluster of a version, 1.`minor`.
+    #[must_use]
+    pub fn new(image: String, executor_image: Option<String>, sidecars: Sidecars, minor: u32) -> Self {
+        let native_sidecars = match sidecars {
+            Sidecars::Auto => minor >= 29,
+            Sidecars::Native => true,
+            Sidecars::Container => false,
+        };
+        let executor_image = executor_image.filter(|executor| !executor.is_empty() && *executor != image);
+        Self { image, executor_image, native_sidecars, disruption_budgets: minor >= 21 }
+    }
+}
+
+impl From<&str> for Installation {
+    /// Of an image, into a cluster without any ability.
+    fn from(image: &str) -> Self {
+        Self { image: image.to_owned(), ..Self::default() }
+    }
 }
 
 /// A model that cannot be rendered.
@@ -72,8 +134,9 @@ impl Rules {
 
     /// The record of a spec that is rendered for the first time.
     #[must_use]
-    pub fn record(self, image: &str, generation: i64) -> Record {
-        Record { version: self.newest(), image: image.to_owned(), generation }
+    pub fn record(self, installation: &Installation, generation: i64) -> Record {
+        let Installation { image, executor_image, native_sidecars, disruption_budgets } = installation.clone();
+        Record { version: self.newest(), image, generation, executor_image, native_sidecars, disruption_budgets }
     }
 
     /// True if these rules have the version.
@@ -90,6 +153,25 @@ impl Rules {
         let place = usize::try_from(record.version).ok().and_then(|version| version.checked_sub(1));
         let rule = place.and_then(|place| self.0.get(place)).ok_or(Error::Unknown(record.version))?;
         Ok(rule(model, record)?.into_iter().map(with_digest).collect())
+    }
+}
+
+/// The reason why the executor of a model cannot be configured as its spec says.
+///
+/// # Errors
+/// The field and the remedy.
+pub fn check_executor(model: &ModelDeployment) -> Result<(), String> {
+    v2::executor::check(model)
+}
+
+/// The form of the executor in rendered objects, for people; `None` by rules without one.
+#[must_use]
+pub fn executor_form(model: &ModelDeployment, record: &Record) -> Option<&'static str> {
+    match (record.version, v2::executor::Executor::of(model), record.native_sidecars) {
+        (..2, ..) => None,
+        (_, None, _) => Some("Off"),
+        (_, _, true) => Some("NativeSidecar"),
+        (_, _, false) => Some("Container"),
     }
 }
 
@@ -114,15 +196,19 @@ impl Identity {
 /// The object, with the digest of all that is in it among its annotations: a field that is rendered no more changes it.
 #[must_use]
 pub fn with_digest(mut object: Value) -> Value {
-    use sha2::Digest as _;
-
     if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
         annotations.remove(DIGEST);
     }
-    let digest = sha2::Sha256::digest(canonical(&object).as_bytes());
-    let hex: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    object["metadata"]["annotations"][DIGEST] = Value::String(hex);
+    object["metadata"]["annotations"][DIGEST] = Value::String(digest(&object, 16));
     object
+}
+
+/// The first bytes of a value's SHA-256, as hexadecimal digits.
+fn digest(value: &Value, bytes: usize) -> String {
+    use sha2::Digest as _;
+
+    let digest = sha2::Sha256::digest(canonical(value).as_bytes());
+    digest.iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// JSON with sorted keys: one text per value, whatever keeps the order of keys in this build.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{
     api::ModelDeployment,
-    render::{self, DIGEST, RECORD, Record, Rules},
+    render::{self, DIGEST, Installation, RECORD, Record, Rules, TEMPLATE},
 };
 
 /// Annotation of a `ModelDeployment`: the record that its objects are to be rendered by.
@@ -92,12 +92,16 @@ pub struct Unknown {
     pub reason: String,
 }
 
-/// The consequences of rendering these models by the newest rules and this image.
+/// The consequences of rendering these models by the newest rules, with these images.
 #[must_use]
-pub fn plan<'a>(models: impl IntoIterator<Item = &'a ModelDeployment>, rules: Rules, image: &str) -> Plan {
+pub fn plan<'a>(
+    models: impl IntoIterator<Item = &'a ModelDeployment>,
+    rules: Rules,
+    installation: &Installation,
+) -> Plan {
     let mut plan = Plan::default();
     for model in models {
-        match change(model, rules, image) {
+        match change(model, rules, installation) {
             Ok(Some(change)) => plan.changes.push(change),
             Ok(None) => plan.unchanged += 1,
             Err(reason) => plan.unknown.push(Unknown {
@@ -111,14 +115,14 @@ pub fn plan<'a>(models: impl IntoIterator<Item = &'a ModelDeployment>, rules: Ru
     plan
 }
 
-fn change(model: &ModelDeployment, rules: Rules, image: &str) -> Result<Option<Change>, String> {
+fn change(model: &ModelDeployment, rules: Rules, installation: &Installation) -> Result<Option<Change>, String> {
     let generation = model.metadata.generation.unwrap_or_default();
     let status = model.status.as_ref();
     let from = status.and_then(|status| status.render.clone()).filter(|record| record.generation == generation);
     let Some(from) = from else {
         return Err("no operator has rendered its spec yet: it will be rendered by the newest rules".to_owned());
     };
-    let to = rules.record(image, generation);
+    let to = rules.record(installation, generation);
     if from == to {
         return Ok(None);
     }
@@ -153,8 +157,8 @@ fn differing(before: &[Value], after: &[Value]) -> Vec<ObjectChange> {
         let find = |objects: &[Value]| objects.iter().find(|object| identity(object) == name).cloned();
         let mut fields = Vec::new();
         differences("", find(before), find(after), &mut fields);
-        // They say by which rules an object was rendered: that is told for the model.
-        let told = [RECORD, DIGEST].map(|annotation| format!("metadata.annotations[{annotation}]"));
+        // They say by which rules an object was rendered, and what differs anyway.
+        let told = [RECORD, DIGEST, TEMPLATE].map(|annotation| format!("metadata.annotations[{annotation}]"));
         fields.retain(|field| !told.contains(&field.path));
         ObjectChange { kind: name.0, name: name.1, fields }
     });

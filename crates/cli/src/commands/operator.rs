@@ -9,6 +9,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use berth_operator::{
     driver::{self, Config, gatekeeper::Gatekeeper},
     install::{self, FailurePolicy},
+    render::{Installation, Sidecars},
     vitals::Vitals,
 };
 use berth_peer::port::Port;
@@ -52,6 +53,12 @@ struct RunArgs {
     /// Image of Berth for init containers. Objects keep theirs until their spec changes
     #[arg(long, value_name = "IMAGE", env = "BERTH_OPERATOR_IMAGE")]
     image: String,
+    /// Image of executors [default: that of --image]
+    #[arg(long, value_name = "IMAGE", env = "BERTH_OPERATOR_EXECUTOR_IMAGE")]
+    executor_image: Option<String>,
+    /// Form of executors: auto, native (init containers that stay, Kubernetes 1.29) or container
+    #[arg(long, value_name = "FORM", env = "BERTH_OPERATOR_SIDECARS", default_value = "auto", value_parser = sidecars)]
+    sidecars: Sidecars,
     /// The only namespace to look at [default: all]
     #[arg(long, value_name = "NAME")]
     watch_namespace: Option<String>,
@@ -86,6 +93,12 @@ struct ManifestsArgs {
     /// Image of Berth
     #[arg(long, value_name = "IMAGE")]
     image: String,
+    /// Image of executors [default: that of --image]
+    #[arg(long, value_name = "IMAGE")]
+    executor_image: Option<String>,
+    /// Form of executors: auto, native (init containers that stay, Kubernetes 1.29) or container
+    #[arg(long, value_name = "FORM", default_value = "auto", value_parser = ["auto", "native", "container"])]
+    sidecars: String,
     /// Operators; one leads. Two or more have a PodDisruptionBudget (Kubernetes 1.21 or newer)
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=9))]
     replicas: u16,
@@ -95,6 +108,27 @@ struct ManifestsArgs {
     /// Handling of objects that the webhook cannot be asked about: ignore lets them through, fail refuses them
     #[arg(long, value_name = "POLICY", default_value = "ignore", value_parser = failure_policy)]
     webhook_failure: FailurePolicy,
+}
+
+fn sidecars(text: &str) -> Result<Sidecars, String> {
+    match text {
+        "auto" => Ok(Sidecars::Auto),
+        "native" => Ok(Sidecars::Native),
+        "container" => Ok(Sidecars::Container),
+        _ => Err("expected auto, native or container".to_owned()),
+    }
+}
+
+/// The images, and what the cluster is able to do.
+async fn installation(
+    client: &kube::Client,
+    image: String,
+    executor: Option<String>,
+    sidecars: Sidecars,
+) -> Result<Installation, Failure> {
+    let minor = driver::minor_version(client).await;
+    let minor = minor.map_err(|error| Failure::Failed(format!("the cluster does not say its version: {error}")))?;
+    Ok(Installation::new(image, executor, sidecars, minor))
 }
 
 fn failure_policy(text: &str) -> Result<FailurePolicy, String> {
@@ -109,8 +143,17 @@ pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
     match args.command {
         OperatorCommand::Crds => print(&install::custom_resources()),
         OperatorCommand::Manifests(args) => {
-            let ManifestsArgs { namespace, image, replicas, service_monitor, webhook_failure } = args;
-            let settings = install::Settings { namespace, image, replicas, service_monitor, webhook_failure };
+            let ManifestsArgs { namespace, image, executor_image, sidecars, .. } = args;
+            let ManifestsArgs { replicas, service_monitor, webhook_failure, .. } = args;
+            let settings = install::Settings {
+                namespace,
+                image,
+                executor_image,
+                sidecars,
+                replicas,
+                service_monitor,
+                webhook_failure,
+            };
             print(&install::everything(&settings))
         }
         OperatorCommand::Run(args) => operate(args).await,
@@ -134,17 +177,17 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
         None => None,
     };
     let client = client(args.context.as_deref()).await?;
+    let installation = installation(&client, args.image, args.executor_image, args.sidecars).await?;
     let webhook = match (args.webhook_listen, &args.webhook_folder) {
         (Some(address), Some(folder)) => {
-            let gatekeeper = Gatekeeper::new(client.clone(), args.image.clone(), vitals.clone());
+            let gatekeeper = Gatekeeper::new(client.clone(), installation.clone(), vitals.clone());
             Some(webhook::bind(address, folder, &args.namespace, gatekeeper).await?)
         }
         _ => None,
     };
     let answering = answer(port, webhook, vitals.clone());
     let shutdown = CancellationToken::new();
-    let config =
-        Config { namespace: args.watch_namespace, lease_namespace: args.namespace, identity, image: args.image };
+    let config = Config { namespace: args.watch_namespace, lease_namespace: args.namespace, identity, installation };
     let signalled = async {
         super::signal::stopped().await;
         shutdown.cancel();

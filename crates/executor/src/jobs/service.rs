@@ -104,6 +104,12 @@ impl Jobs {
         self.api.serve(asked, request).await
     }
 
+    /// True while jobs have not ended that nobody runs after this process.
+    pub(crate) async fn are_left(&self) -> bool {
+        let left = self.queue.depth().await.map(|depth| depth.jobs.iter().sum::<u64>());
+        self.queue.ends_with_process() && left.is_ok_and(|left| left > 0)
+    }
+
     /// Dead letters.
     pub(crate) async fn dead(&self) -> Result<Vec<JobId>, QueueError> {
         self.queue.dead().await

@@ -117,3 +117,36 @@ async fn what_does_not_end_in_time_is_cut_and_counted() {
     inside.notified().await;
     assert_eq!(executor.ends().await, 1);
 }
+
+#[tokio::test]
+async fn who_asks_for_a_drain_is_told_when_no_request_is_in_flight() {
+    let (inside, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let waits = (Arc::clone(&inside), Arc::clone(&go_on));
+    let slow = move |_| {
+        let (inside, go_on) = waits.clone();
+        async move {
+            inside.notify_one();
+            go_on.notified().await;
+            Response::new(full("done"))
+        }
+    };
+    let server = server(anywhere(), slow).await;
+    let executor = executor(&config(server.address, "health: {every: 50ms}"));
+    executor.tells("berth_executor_upstream_healthy{port=\"http\"} 1").await;
+    let to = executor.address;
+    // It would keep its connection.
+    let request = tokio::spawn(async move { said(to, "GET /a HTTP/1.1\r\nhost: x\r\n\r\n").await });
+    inside.notified().await;
+    let asked = executor.ask("/drain");
+    tokio::pin!(asked);
+    assert!(tokio::time::timeout(Duration::from_millis(300), &mut asked).await.is_err(), "a request is in flight");
+    go_on.notify_one();
+    assert!(asked.await.contains("no request is in flight"));
+    assert!(request.await.expect("no panic").ends_with("done"), "and its connection has ended");
+    // The process goes on: its server may have been restarted alone.
+    assert!(executor.ask("/ready").await.starts_with("HTTP/1.1 200 "));
+    let next = tokio::spawn(async move { said(to, GET).await });
+    inside.notified().await;
+    go_on.notify_one();
+    assert!(next.await.expect("no panic").ends_with("done"));
+}

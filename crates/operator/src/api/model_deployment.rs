@@ -60,6 +60,51 @@ pub struct ModelDeploymentSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub termination_grace_period_seconds: Option<u32>,
+    /// The proxy that requests pass on their way to the container (docs/executor.md). It is there where this is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<Executor>,
+}
+
+/// The executor before a model.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Executor {
+    /// False leaves it out: requests go to the container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// The image, in place of the operator's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub image: Option<String>,
+    /// Requests and limits, as in a pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub resources: Option<Value>,
+    /// The port of its probes and metrics, 9901 where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1024, max = 65535))]
+    pub admin_port: Option<u16>,
+    /// Secrets that it sees as files, /var/run/secrets/berth/SECRET/KEY: passwords of queues, keys of callbacks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+    /// Settings by port. Ports that are not named have none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<ExecutorPort>,
+}
+
+/// A port of the container, as the executor treats it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExecutorPort {
+    /// The name of the container's port.
+    pub name: String,
+    /// True leaves the executor out: for what is not HTTP, or speaks TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct: Option<bool>,
+    /// Fields of `ports[]` in docs/executor.md: `paths`, `timeout`, `maxInFlight`, `async` and so on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub settings: Option<Value>,
 }
 
 /// The user's container.

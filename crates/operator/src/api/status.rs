@@ -22,6 +22,9 @@ pub struct Status {
     /// The address inside the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// The executor before the container: `NativeSidecar`, `Container` or `Off`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
     /// By which rules the objects were rendered. They stay until the spec changes or somebody adopts newer ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub render: Option<Record>,

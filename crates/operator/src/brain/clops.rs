@@ -31,8 +31,9 @@ pub fn clops_deployment(
     let state = trouble.map_or(state, Trouble::state);
     let observed = model.filter(|live| is_controlled(live, &object.metadata));
     let status = observed.and_then(|live| serde_json::from_value::<Status>(live["status"].clone()).ok());
-    let Status { replicas, ready_replicas, address, .. } = status.unwrap_or_default();
-    let after = Status { replicas, ready_replicas, address, render: None, ..before }.with(&state, generation, now);
+    let Status { replicas, ready_replicas, address, executor, .. } = status.unwrap_or_default();
+    let after = Status { replicas, ready_replicas, address, executor, render: None, ..before };
+    let after = after.with(&state, generation, now);
     let (status, events) = told(object.status.as_ref(), after);
     Decision { apply, status, events }
 }

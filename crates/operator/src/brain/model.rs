@@ -1,4 +1,4 @@
-//! `ModelDeployment` → Deployment and Service.
+//! `ModelDeployment` → Deployment, Service, and what stands beside them.
 
 use serde_json::Value;
 
@@ -6,25 +6,36 @@ use super::{Decision, Trouble, is_controlled, told, valid};
 use crate::{
     api::{ModelDeployment, Status, status::State},
     compare::holds,
-    render::{RECORD, Record, Rules},
+    render::{self, Installation, RECORD, Record, Rules, TEMPLATE},
     upgrade,
 };
 
 /// The objects beside a `ModelDeployment`, and the operator's own settings.
 #[derive(Debug, Clone, Copy)]
 pub struct World<'a> {
-    /// The Deployment of its name, as the API server holds it.
-    pub deployment: Option<&'a Value>,
-    /// The Service of its name.
-    pub service: Option<&'a Value>,
+    /// Objects of the model, and others of their names, as the API server holds them.
+    pub live: &'a [&'a Value],
     /// The rules of this operator.
     pub rules: Rules,
-    /// The image of Berth for what is rendered from now on.
-    pub image: &'a str,
+    /// Images and abilities for what is rendered from now on.
+    pub installation: &'a Installation,
     /// Failure of the last attempt.
     pub trouble: Option<&'a Trouble>,
     /// The time, for conditions.
     pub now: &'a str,
+}
+
+impl<'a> World<'a> {
+    fn deployment(&self) -> Option<&'a Value> {
+        self.live.iter().find(|live| live["kind"] == "Deployment").copied()
+    }
+
+    /// The object in the place of a rendered one.
+    fn found(&self, wanted: &Value) -> Option<&'a Value> {
+        let is_it =
+            |live: &Value| live["kind"] == wanted["kind"] && live["metadata"]["name"] == wanted["metadata"]["name"];
+        self.live.iter().find(|live| is_it(live)).copied()
+    }
 }
 
 /// Decides about an object.
@@ -37,23 +48,26 @@ pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision 
     let generation = object.metadata.generation.unwrap_or_default();
     let record = record(object, world);
     let mut render_record = before.render.clone();
+    let mut executor = before.executor.clone();
     let (apply, state) = match rendered(object, &record, world.rules) {
         Err(message) => (Vec::new(), State::Stalled("Invalid", message)),
         Ok(objects) => {
+            executor = render::executor_form(object, &record).map(str::to_owned);
             render_record = Some(record);
             differing(object, objects, world)
         }
     };
     let state = world.trouble.map_or(state, Trouble::state);
-    let live = world.deployment.filter(|live| is_controlled(live, &object.metadata));
+    let live = world.deployment().filter(|live| is_controlled(live, &object.metadata));
     let (replicas, ready_replicas) = live.map_or((0, 0), replicas);
-    let status = Status { replicas, ready_replicas, address: address(object), render: render_record, ..before };
+    let address = address(object);
+    let status = Status { replicas, ready_replicas, address, executor, render: render_record, ..before };
     let (status, events) = told(object.status.as_ref(), status.with(&state, generation, world.now));
     Decision { apply, status, events }
 }
 
-/// The rules for the object as its spec is now: those that somebody asked for, else those of its last change. A status that was
-/// lost (a restored backup) is replaced by what the Deployment says.
+/// The rules for the object as its spec is now: those that somebody asked for, else those of the last change that its pods see. A status
+/// that was lost (a restored backup) is replaced by what the Deployment says.
 fn record(object: &ModelDeployment, world: World<'_>) -> Record {
     let generation = object.metadata.generation.unwrap_or_default();
     if let Some(asked) = upgrade::asked(object).filter(|asked| world.rules.know(asked.version)) {
@@ -61,13 +75,27 @@ fn record(object: &ModelDeployment, world: World<'_>) -> Record {
     }
     match object.status.as_ref().and_then(|status| status.render.clone()) {
         Some(known) if known.generation == generation => known,
-        Some(_) => world.rules.record(world.image, generation),
+        Some(known) => kept(object, known, world).unwrap_or_else(|| world.rules.record(world.installation, generation)),
         None => {
-            let noted = world.deployment.and_then(|live| live["metadata"]["annotations"][RECORD].as_str());
+            let noted = world.deployment().and_then(|live| live["metadata"]["annotations"][RECORD].as_str());
             let noted = noted.and_then(|text| serde_json::from_str::<Record>(text).ok());
-            noted.map_or_else(|| world.rules.record(world.image, generation), |record| Record { generation, ..record })
+            noted.map_or_else(
+                || world.rules.record(world.installation, generation),
+                |record| Record { generation, ..record },
+            )
         }
     }
+}
+
+/// The rules of before for a changed spec, if its pods are the same by them: another number of pods, or another limit of the executor,
+/// restarts none, whatever operator came meanwhile. Version 1 does not say of which template its pods are.
+fn kept(object: &ModelDeployment, known: Record, world: World<'_>) -> Option<Record> {
+    let record = Record { generation: object.metadata.generation.unwrap_or_default(), ..known };
+    let rendered = world.rules.render(object, &record).ok()?;
+    let wanted = rendered.iter().find(|one| one["kind"] == "Deployment")?;
+    let live = world.found(wanted).filter(|live| is_controlled(live, &object.metadata))?;
+    let template = |one: &Value| one["metadata"]["annotations"][TEMPLATE].as_str().map(str::to_owned);
+    (template(wanted).is_some() && template(wanted) == template(live)).then_some(record)
 }
 
 fn rendered(object: &ModelDeployment, record: &Record, rules: Rules) -> Result<Vec<Value>, String> {
@@ -77,13 +105,8 @@ fn rendered(object: &ModelDeployment, record: &Record, rules: Rules) -> Result<V
 
 /// The objects that are not as they should be, and the state that follows.
 fn differing(object: &ModelDeployment, objects: Vec<Value>, world: World<'_>) -> (Vec<Value>, State) {
-    let live = |wanted: &Value| match wanted["kind"].as_str() {
-        Some("Deployment") => world.deployment,
-        Some("Service") => world.service,
-        _ => None,
-    };
     for wanted in &objects {
-        if live(wanted).is_some_and(|live| !is_controlled(live, &object.metadata)) {
+        if world.found(wanted).is_some_and(|live| !is_controlled(live, &object.metadata)) {
             let (kind, name) = (&wanted["kind"], &wanted["metadata"]["name"]);
             let (kind, name) = (kind.as_str().unwrap_or_default(), name.as_str().unwrap_or_default());
             let message = format!("there is a {kind} {name} of somebody else: delete it, or take another name");
@@ -91,10 +114,10 @@ fn differing(object: &ModelDeployment, objects: Vec<Value>, world: World<'_>) ->
         }
     }
     let apply: Vec<Value> =
-        objects.into_iter().filter(|wanted| !live(wanted).is_some_and(|live| holds(live, wanted))).collect();
-    let state = match world.deployment {
+        objects.into_iter().filter(|wanted| !world.found(wanted).is_some_and(|live| holds(live, wanted))).collect();
+    let state = match world.deployment() {
         Some(deployment) if apply.is_empty() => progress(deployment),
-        _ => State::Reconciling("the Deployment and the Service are being applied".to_owned()),
+        _ => State::Reconciling("the model's objects are being applied".to_owned()),
     };
     (apply, state)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::ModelDeployment;
+use crate::{api::ModelDeployment, render};
 
 /// The longest name: that of a Service, and the value of a label.
 const LONGEST: usize = 63;
@@ -23,6 +23,7 @@ pub(crate) fn check(model: &ModelDeployment) -> Result<(), String> {
     if let Some(unnamed) = container.env.iter().find(|entry| entry["name"].as_str().is_none_or(str::is_empty)) {
         return Err(format!("spec.container.env[]: {unnamed} has no name"));
     }
+    render::check_executor(model)?;
     unique("spec.parameters[].name", model.spec.parameters.iter().map(|part| part.name.clone()))?;
     unique("spec.parameters[].mountPath", model.spec.parameters.iter().map(|part| part.mount_path.clone()))
 }

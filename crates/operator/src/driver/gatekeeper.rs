@@ -16,7 +16,7 @@ use crate::{
     api::ModelDeployment,
     brain::Trouble,
     driver::attempt::{is_controlled_by, trouble},
-    render,
+    render::{self, Installation},
     vitals::Vitals,
 };
 
@@ -30,15 +30,15 @@ const CONFIGURATION: &str = "berth-operator";
 #[derive(Clone)]
 pub struct Gatekeeper {
     client: Client,
-    image: String,
+    installation: Installation,
     vitals: Vitals,
 }
 
 impl Gatekeeper {
-    /// A gatekeeper that renders with this image of Berth.
+    /// A gatekeeper that renders with these images.
     #[must_use]
-    pub fn new(client: Client, image: String, vitals: Vitals) -> Self {
-        Self { client, image, vitals }
+    pub fn new(client: Client, installation: Installation, vitals: Vitals) -> Self {
+        Self { client, installation, vitals }
     }
 
     /// The answer to an AdmissionReview.
@@ -82,7 +82,7 @@ impl Gatekeeper {
                 model.metadata.uid = child["metadata"]["uid"].as_str().map(str::to_owned);
             }
         }
-        let record = render::SHIPPED.record(&self.image, model.metadata.generation.unwrap_or_default());
+        let record = render::SHIPPED.record(&self.installation, model.metadata.generation.unwrap_or_default());
         let objects = render::SHIPPED.render(&model, &record).map_err(|error| Trouble::Refused(error.to_string()))?;
         for object in objects {
             let Some(kind) = object["kind"].as_str().and_then(Kind::of) else { continue };

@@ -4,7 +4,10 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind, TypeMeta};
 use kube::{Api, Client};
 use serde_json::Value;
 
-use crate::api::{GROUP, VERSION};
+use crate::{
+    api::{GROUP, VERSION},
+    render::{EXECUTOR, Installation},
+};
 
 /// A kind of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,10 +16,19 @@ pub(super) enum Kind {
     Model,
     Deployment,
     Service,
+    ConfigMap,
+    Budget,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 4] = [Self::CLOps, Self::Model, Self::Deployment, Self::Service];
+    pub(super) const ALL: [Self; 6] =
+        [Self::CLOps, Self::Model, Self::Deployment, Self::Service, Self::ConfigMap, Self::Budget];
+
+    /// The kinds that a cluster has.
+    pub(super) fn of_cluster(installation: &Installation) -> Vec<Self> {
+        let budgets = installation.disruption_budgets;
+        Self::ALL.into_iter().filter(|kind| budgets || *kind != Self::Budget).collect()
+    }
 
     /// True for what people write; the others are derived, and watched by their label.
     pub(super) fn is_written(self) -> bool {
@@ -29,6 +41,8 @@ impl Kind {
             Self::Model => "ModelDeployment",
             Self::Deployment => "Deployment",
             Self::Service => "Service",
+            Self::ConfigMap => "ConfigMap",
+            Self::Budget => "PodDisruptionBudget",
         }
     }
 
@@ -42,6 +56,8 @@ impl Kind {
             Self::Model => (GROUP, VERSION, "modeldeployments"),
             Self::Deployment => ("apps", "v1", "deployments"),
             Self::Service => ("", "v1", "services"),
+            Self::ConfigMap => ("", "v1", "configmaps"),
+            Self::Budget => ("policy", "v1", "poddisruptionbudgets"),
         };
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, self.name()), plural)
     }
@@ -84,7 +100,11 @@ impl Key {
         match self.kind {
             Kind::CLOps => vec![self.clone()],
             Kind::Model => vec![self.clone(), self.sibling(Kind::CLOps)],
-            Kind::Deployment | Kind::Service => vec![self.sibling(Kind::Model)],
+            Kind::Deployment | Kind::Service | Kind::Budget => vec![self.sibling(Kind::Model)],
+            Kind::ConfigMap => {
+                let model = self.name.rsplit_once(EXECUTOR).map(|(name, _)| name.to_owned());
+                model.map(|name| Self { name, ..self.sibling(Kind::Model) }).into_iter().collect()
+            }
         }
     }
 }

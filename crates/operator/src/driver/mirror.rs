@@ -9,6 +9,7 @@ use kube::{core::DynamicObject, runtime::watcher::Event};
 use serde_json::Value;
 
 use super::kind::{Key, Kind};
+use crate::render::EXECUTOR;
 
 /// The objects, and which kinds are all here.
 #[derive(Debug, Default)]
@@ -53,8 +54,20 @@ impl Mirror {
     }
 
     /// True once each kind was listed: before, an object that is not here may be there.
-    pub(super) fn is_complete(&self) -> bool {
-        self.complete.len() == Kind::ALL.len()
+    pub(super) fn is_complete(&self, kinds: &[Kind]) -> bool {
+        kinds.iter().all(|kind| self.complete.contains(kind))
+    }
+
+    /// The objects that a model may have: those of its name, and the ConfigMaps of its executor.
+    pub(super) fn of_model(&self, model: &Key) -> Vec<&Value> {
+        let named = [Kind::Deployment, Kind::Service, Kind::Budget];
+        let named = named.into_iter().filter_map(|kind| self.get(&model.sibling(kind)));
+        let first = Key { kind: Kind::ConfigMap, name: format!("{}{EXECUTOR}", model.name), ..model.clone() };
+        let begins = first.name.clone();
+        let maps = self.objects.range(first..).take_while(move |(key, _)| {
+            key.kind == Kind::ConfigMap && key.namespace == model.namespace && key.name.starts_with(&begins)
+        });
+        named.chain(maps.map(|(_, object)| object)).map(|object| &**object).collect()
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&Arc<Value>> {

@@ -15,7 +15,9 @@ pub fn rules() -> Value {
         // A cluster that checks who may block a deletion asks for these.
         { "apiGroups": [GROUP], "resources": ["clopsdeployments/finalizers", "modeldeployments/finalizers"], "verbs": ["update"] },
         { "apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list", "watch", "create", "patch"] },
-        { "apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch", "create", "patch"] },
+        // ConfigMaps hold the configuration of executors.
+        { "apiGroups": [""], "resources": ["services", "configmaps"], "verbs": ["get", "list", "watch", "create", "patch"] },
+        { "apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["get", "list", "watch", "create", "patch"] },
         { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
         // For the certificate of its own webhook.
         { "apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"], "resourceNames": ["berth-operator"], "verbs": ["get", "update"] },

@@ -15,12 +15,12 @@ pub(super) fn deployment(settings: &Settings) -> Value {
         "spec": {
             "replicas": settings.replicas,
             "selector": { "matchLabels": labels() },
-            "template": { "metadata": { "labels": labels() }, "spec": pod(&settings.image) },
+            "template": { "metadata": { "labels": labels() }, "spec": pod(settings) },
         },
     })
 }
 
-fn pod(image: &str) -> Value {
+fn pod(settings: &Settings) -> Value {
     json!({
         "serviceAccountName": "berth-operator",
         "securityContext": { "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } },
@@ -31,13 +31,14 @@ fn pod(image: &str) -> Value {
             "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": { "matchLabels": labels() },
         }],
-        "containers": [container(image)],
+        "containers": [container(settings)],
         // The webhook's key: it outlives a container, not a pod.
         "volumes": [{ "name": "webhook", "emptyDir": { "medium": "Memory" } }],
     })
 }
 
-fn container(image: &str) -> Value {
+fn container(settings: &Settings) -> Value {
+    let image = &settings.image;
     let field = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
     let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "metrics" } });
     json!({
@@ -46,8 +47,10 @@ fn container(image: &str) -> Value {
         "command": ["berth"],
         "args": ["operator", "run"],
         "env": [
-            // For init containers: the same.
+            // For init containers and executors: the same.
             { "name": "BERTH_OPERATOR_IMAGE", "value": image },
+            { "name": "BERTH_OPERATOR_EXECUTOR_IMAGE", "value": settings.executor_image.as_deref().unwrap_or_default() },
+            { "name": "BERTH_OPERATOR_SIDECARS", "value": settings.sidecars },
             { "name": "BERTH_OPERATOR_NAMESPACE", "valueFrom": field("metadata.namespace") },
             { "name": "BERTH_OPERATOR_IDENTITY", "valueFrom": field("metadata.name") },
             { "name": "BERTH_OPERATOR_LISTEN", "value": format!("0.0.0.0:{PORT}") },

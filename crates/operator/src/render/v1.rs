@@ -16,14 +16,14 @@ const VOLUME: &str = "berth-parameters";
 const FETCHED: &str = "/parameters";
 
 /// The user of init containers: nobody's on any node.
-const NOBODY: u32 = 65532;
+pub(super) const NOBODY: u32 = 65532;
 
 pub(super) fn render(model: &ModelDeployment, record: &Record) -> Result<Vec<Value>, Error> {
     let identity = Identity::of(model)?;
     Ok(vec![deployment(model, &identity, record), service(model, &identity)])
 }
 
-fn metadata(identity: &Identity) -> Value {
+pub(super) fn metadata(identity: &Identity) -> Value {
     json!({
         "name": identity.name,
         "namespace": identity.namespace,

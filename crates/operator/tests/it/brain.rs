@@ -3,24 +3,35 @@
 use berth_operator::{
     api::{ModelDeployment, Status},
     brain::{Decision, Trouble, World, clops_deployment, model_deployment},
-    render::{Record, SHIPPED},
+    render::{Installation, SHIPPED},
 };
 use serde_json::{Value, json};
 
-use crate::fixtures::{clops, full, least, model};
+use crate::fixtures::{clops, executor, full, least, model};
 
 const NOW: &str = "2026-01-01T00:00:00Z";
 
-fn world<'a>(live: &'a [Value], image: &'a str) -> World<'a> {
-    let find = |kind: &str| live.iter().find(|object| object["kind"] == kind);
-    World { deployment: find("Deployment"), service: find("Service"), rules: SHIPPED, image, trouble: None, now: NOW }
+fn world<'a>(live: &'a [&'a Value], installation: &'a Installation) -> World<'a> {
+    World { live, rules: SHIPPED, installation, trouble: None, now: NOW }
+}
+
+/// The decision beside these objects.
+fn decided(object: &ModelDeployment, live: &[Value], image: &str) -> Decision {
+    let live: Vec<&Value> = live.iter().collect();
+    model_deployment(object, world(&live, &image.into()))
+}
+
+fn of_kind<'a>(objects: &'a mut [Value], kind: &str) -> &'a mut Value {
+    objects.iter_mut().find(|object| object["kind"] == kind).expect("one")
 }
 
 /// Decides, and lets the API server hold what was decided.
 fn settle(object: &mut ModelDeployment, live: &mut Vec<Value>, image: &str) -> Decision {
-    let decision = model_deployment(object, world(live, image));
+    let decision = decided(object, live, image);
     for applied in &decision.apply {
-        live.retain(|object| object["kind"] != applied["kind"]);
+        live.retain(|object| {
+            (&object["kind"], &object["metadata"]["name"]) != (&applied["kind"], &applied["metadata"]["name"])
+        });
         live.push(applied.clone());
     }
     if let Some(status) = &decision.status {
@@ -44,7 +55,7 @@ fn ready(status: Option<&Status>) -> (String, String, String) {
 fn what_is_as_it_should_be_is_left_alone() {
     for spec in [least(), full()] {
         let (mut object, mut live) = (model(spec), Vec::new());
-        assert_eq!(settle(&mut object, &mut live, "berth:1").apply.len(), 2);
+        assert_eq!(settle(&mut object, &mut live, "berth:1").apply.len(), 3);
         settle(&mut object, &mut live, "berth:1");
         assert!(settle(&mut object, &mut live, "berth:1").is_empty());
         pods_are_ready(&mut live, 3);
@@ -67,11 +78,14 @@ fn a_newer_operator_changes_nothing_until_the_spec_does() {
     let told = settle(&mut object, &mut live, "berth:2");
     assert_eq!((told.apply, live.clone()), (Vec::new(), before));
     let recorded = told.status.and_then(|status| status.render);
-    assert_eq!(recorded, Some(Record { version: 1, image: "berth:1".to_owned(), generation: 1 }));
+    assert_eq!(recorded, Some(SHIPPED.record(&"berth:1".into(), 1)));
     // Somebody changes it.
     object.metadata.generation = Some(2);
-    let applied = settle(&mut object, &mut live, "berth:2").apply;
-    assert_eq!(applied[0]["spec"]["template"]["spec"]["initContainers"][0]["image"], "berth:2");
+    object.spec.container.image = "another".to_owned();
+    let mut applied = settle(&mut object, &mut live, "berth:2").apply;
+    let pod = &of_kind(&mut applied, "Deployment")["spec"]["template"]["spec"];
+    assert_eq!(pod["initContainers"][0]["image"], "berth:2");
+    assert_eq!(pod["containers"][1]["image"], "berth:2", "the executor's");
 }
 
 #[test]
@@ -79,7 +93,7 @@ fn drift_is_corrected_and_a_removed_field_is_taken_back() {
     let (mut object, mut live) = (model(full()), Vec::new());
     settle(&mut object, &mut live, "berth:1");
     settle(&mut object, &mut live, "berth:1");
-    live[0]["spec"]["template"]["spec"]["containers"][0]["image"] = json!("another");
+    of_kind(&mut live, "Deployment")["spec"]["template"]["spec"]["containers"][0]["image"] = json!("another");
     assert_eq!(settle(&mut object, &mut live, "berth:1").apply.len(), 1);
     settle(&mut object, &mut live, "berth:1");
     object.spec.node_selector.clear();
@@ -91,7 +105,7 @@ fn drift_is_corrected_and_a_removed_field_is_taken_back() {
 #[test]
 fn objects_of_others_and_broken_specs_stall() {
     let foreign = json!({ "kind": "Service", "metadata": { "name": "iris", "ownerReferences": [] } });
-    let decision = model_deployment(&model(least()), world(&[foreign], "berth:1"));
+    let decision = decided(&model(least()), &[foreign], "berth:1");
     assert_eq!((decision.apply.len(), ready(decision.status.as_ref()).1.as_str()), (0, "NameTaken"));
     let cases = [
         ("/container/ports/1", json!({ "name": "http", "port": 9 }), "spec.container.ports[].name: http comes twice"),
@@ -106,14 +120,14 @@ fn objects_of_others_and_broken_specs_stall() {
     for (place, value, expected) in cases {
         let mut spec = full();
         *spec.pointer_mut(place).expect("the place") = value;
-        let decision = model_deployment(&model(spec), world(&[], "berth:1"));
+        let decision = decided(&model(spec), &[], "berth:1");
         let (status, reason, message) = ready(decision.status.as_ref());
         assert_eq!((status.as_str(), reason.as_str(), message.as_str()), ("False", "Invalid", expected));
         assert!(decision.apply.is_empty() && decision.events[0].warning);
     }
     let mut long = model(least());
     long.metadata.name = Some("1.iris".to_owned());
-    let decision = model_deployment(&long, world(&[], "berth:1"));
+    let decision = decided(&long, &[], "berth:1");
     assert!(ready(decision.status.as_ref()).2.starts_with("metadata.name: 1.iris"));
 }
 
@@ -137,7 +151,7 @@ fn progress_of_the_deployment_is_told() {
     let (mut object, mut live) = (model(full()), Vec::new());
     settle(&mut object, &mut live, "berth:1");
     for (status, reason, message) in cases {
-        live[0]["status"] = status;
+        of_kind(&mut live, "Deployment")["status"] = status;
         settle(&mut object, &mut live, "berth:1");
         let (_, told, said) = ready(object.status.as_ref());
         assert_eq!((told.as_str(), said.as_str()), (reason, message));
@@ -167,11 +181,84 @@ fn the_top_tells_what_its_model_says() {
 
 #[test]
 fn trouble_is_told_and_nothing_is_given_up() {
+    let image = "berth:1".into();
     let refused = Trouble::Refused("Deployment shop/iris cannot be applied: no".to_owned());
-    let told = World { trouble: Some(&refused), ..world(&[], "berth:1") };
+    let told = World { trouble: Some(&refused), ..world(&[], &image) };
     let decision = model_deployment(&model(least()), told);
-    assert_eq!((decision.apply.len(), ready(decision.status.as_ref()).1.as_str()), (2, "Refused"));
+    assert_eq!((decision.apply.len(), ready(decision.status.as_ref()).1.as_str()), (3, "Refused"));
     let away = Trouble::Unreachable("connection refused".to_owned());
-    let told = World { trouble: Some(&away), ..world(&[], "berth:1") };
+    let told = World { trouble: Some(&away), ..world(&[], &image) };
     assert_eq!(ready(model_deployment(&model(least()), told).status.as_ref()).1, "Progressing");
+}
+
+#[test]
+fn what_the_pods_do_not_see_restarts_none_whatever_operator_came() {
+    let (mut object, mut live) = (model(executor()), Vec::new());
+    settle(&mut object, &mut live, "berth:1");
+    settle(&mut object, &mut live, "berth:1");
+    let template = of_kind(&mut live, "Deployment")["spec"]["template"].clone();
+    let with = |field: &str, value: Value| {
+        let mut executor = object.spec.executor.clone();
+        let settings = executor.as_mut().and_then(|one| one.ports[1].settings.as_mut()).expect("settings");
+        settings[field] = value;
+        executor
+    };
+    let (limit, jobs) = (with("maxInFlight", json!(9)), with("async", json!({ "paths": ["/a"] })));
+
+    // The running executor reads its ConfigMap again.
+    object.spec.executor = limit;
+    object.metadata.generation = Some(2);
+    let mut applied = settle(&mut object, &mut live, "berth:2").apply;
+    let text = of_kind(&mut applied, "ConfigMap")["data"]["executor.yaml"].as_str().expect("text").to_owned();
+    assert!(text.contains("\"maxInFlight\": 9"), "{text}");
+    assert_eq!(of_kind(&mut live, "Deployment")["spec"]["template"], template);
+    object.spec.replicas = Some(5);
+    object.metadata.generation = Some(3);
+    settle(&mut object, &mut live, "berth:2");
+    assert_eq!(of_kind(&mut live, "Deployment")["spec"]["replicas"], 5);
+    assert_eq!(of_kind(&mut live, "Deployment")["spec"]["template"], template);
+    settle(&mut object, &mut live, "berth:2");
+    assert!(settle(&mut object, &mut live, "berth:2").is_empty());
+
+    // It does not take these without a restart: new pods have a ConfigMap of their own, and old ones keep theirs.
+    object.spec.executor = jobs;
+    object.metadata.generation = Some(4);
+    settle(&mut object, &mut live, "berth:2");
+    assert_ne!(of_kind(&mut live, "Deployment")["spec"]["template"], template);
+    assert_eq!(live.iter().filter(|one| one["kind"] == "ConfigMap").count(), 2);
+}
+
+#[test]
+fn the_executor_can_be_left_out_and_is_told() {
+    let mut spec = full();
+    let (mut object, mut live) = (model(spec.clone()), Vec::new());
+    settle(&mut object, &mut live, "berth:1");
+    assert_eq!(object.status.as_ref().and_then(|status| status.executor.as_deref()), Some("Container"));
+    spec["executor"] = json!({ "enabled": false });
+    let (mut object, mut live) = (model(spec), Vec::new());
+    assert_eq!(settle(&mut object, &mut live, "berth:1").apply.len(), 2);
+    assert_eq!(object.status.as_ref().and_then(|status| status.executor.as_deref()), Some("Off"));
+    let pod = of_kind(&mut live, "Deployment")["spec"]["template"]["spec"].to_string();
+    assert!(!pod.contains("executor") && !pod.contains("preStop"), "{pod}");
+}
+
+#[test]
+fn a_wrong_setting_of_the_executor_is_told() {
+    let cases = [
+        ("/executor/ports/1/settings/timeout", json!("soon"), "spec.executor.ports[].settings: "),
+        (
+            "/executor/ports/1/settings/async",
+            json!({ "paths": [] }),
+            "spec.executor.ports[].settings: async.paths is empty",
+        ),
+        ("/executor/ports/1/settings", json!({ "listen": 1 }), "spec.executor.ports[http].settings.listen: it follows"),
+        ("/executor/ports/0/name", json!("grpc"), "spec.executor.ports[grpc]: the container has no port of this name"),
+        ("/executor", json!({ "adminPort": 8080 }), "spec.executor.adminPort: 8080 is the container's port http"),
+    ];
+    for (place, value, expected) in cases {
+        let mut spec = executor();
+        *spec.pointer_mut(place).expect("the place") = value;
+        let (_, reason, message) = ready(decided(&model(spec), &[], "berth:1").status.as_ref());
+        assert!(reason == "Invalid" && message.starts_with(expected), "{message}");
+    }
 }

@@ -57,6 +57,32 @@ pub(crate) fn full() -> Value {
     })
 }
 
+/// A model whose executor has settings.
+pub(crate) fn executor() -> Value {
+    json!({
+        "container": {
+            "image": "registry.example/iris:1",
+            "ports": [{ "name": "http", "port": 8080 }, { "name": "raw", "port": 9901 }],
+            "readinessProbe": { "httpGet": { "path": "/ready", "port": 8080 } },
+        },
+        "replicas": 1,
+        "executor": {
+            "image": "registry.example/executor:3",
+            "secrets": ["queue"],
+            "ports": [
+                { "name": "raw", "direct": true },
+                { "name": "http", "settings": {
+                    "timeout": "10s", "maxInFlight": 8, "maxBody": "64MiB", "paths": ["/v2/models/{model}/infer"],
+                    "async": {
+                        "paths": ["/v2/models/{model}/infer"],
+                        "queue": { "redis": "redis://redis:6379", "key": "iris", "passwordFile": "/var/run/secrets/berth/queue/password" },
+                    },
+                } },
+            ],
+        },
+    })
+}
+
 /// 200 models of all shapes: each field of [`full`] is there or not, by a pattern that repeats after none of them.
 pub(crate) fn shapes() -> Vec<ModelDeployment> {
     (0_usize..200).map(shape).collect()

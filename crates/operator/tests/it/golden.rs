@@ -1,17 +1,27 @@
 //! Rendered objects of each version, byte for byte: whoever changes one restarts the pods of everybody who upgrades.
 //! `UPDATE=1` writes files of a new version; those of a version that was shipped never change.
 
-use berth_operator::render::{Record, SHIPPED};
+use berth_operator::render::{Installation, Record, SHIPPED, Sidecars};
 use serde_json::Value;
 
-use crate::fixtures::{full, least, model};
+use crate::fixtures::{executor, full, least, model};
+
+/// The least has a cluster that is able to do nothing.
+fn installation(version: u32, name: &str) -> Installation {
+    let minor = if version == 1 || name == "least" { 20 } else { 33 };
+    Installation::new("registry.example/berth:1".to_owned(), None, Sidecars::Auto, minor)
+}
 
 #[test]
 fn every_version_renders_as_it_did_when_it_was_shipped() {
     let mut wrong = Vec::new();
     for version in 1..=SHIPPED.newest() {
-        for (name, spec) in [("least", least()), ("full", full())] {
-            let record = Record { version, image: "registry.example/berth:1".to_owned(), generation: 1 };
+        for (name, spec) in [("least", least()), ("full", full()), ("executor", executor())] {
+            if version == 1 && name == "executor" {
+                continue;
+            }
+            let installation = installation(version, name);
+            let record = Record { version, ..SHIPPED.record(&installation, 1) };
             let objects = SHIPPED.render(&model(spec), &record).expect("known");
             let text = format!("{}\n", serde_json::to_string_pretty(&Value::Array(objects)).expect("JSON"));
             let path = format!("{}/tests/golden/v{version}-{name}.json", env!("CARGO_MANIFEST_DIR"));
@@ -33,7 +43,7 @@ fn every_version_renders_as_it_did_when_it_was_shipped() {
 
 #[test]
 fn a_version_of_a_newer_operator_is_refused() {
-    let record = Record { version: SHIPPED.newest() + 1, image: "i".to_owned(), generation: 1 };
+    let record = Record { version: SHIPPED.newest() + 1, ..SHIPPED.record(&"i".into(), 1) };
     let error = SHIPPED.render(&model(least()), &record).expect_err("unknown").to_string();
     assert!(error.contains("start the newer operator again"), "{error}");
 }

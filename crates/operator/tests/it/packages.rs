@@ -14,6 +14,9 @@ const IMAGE: (&str, &str) = (
 const FAILURE: (&str, &str) = ("failurePolicy: Ignore", "failurePolicy: {{ .Values.webhookFailure }}");
 const REPLICAS: (&str, &str) = ("COUNT-OF-OPERATORS", "{{ .Values.replicas }}");
 
+const EXECUTOR: (&str, &str) = ("IMAGE-OF-EXECUTORS", "{{ .Values.executorImage | quote }}");
+const SIDECARS: (&str, &str) = ("FORM-OF-EXECUTORS", "{{ .Values.sidecars }}");
+
 /// A part's file of the chart, and the condition under which it is there.
 const TEMPLATES: [(Part, &str, Option<&str>); 7] = [
     (Part::CustomResources, "custom-resources", None),
@@ -25,8 +28,12 @@ const TEMPLATES: [(Part, &str, Option<&str>); 7] = [
     (Part::ServiceMonitor, "service-monitor", Some(".Values.serviceMonitor")),
 ];
 
-const VALUES: &str = "# The image of Berth, also for the init containers of models. Your nodes must be able to pull it.
+const VALUES: &str = "# The image of Berth, also for the init containers and the executors of models. Your nodes must be able to pull it.
 image: \"\"
+# Another image of the executors.
+executorImage: \"\"
+# The form of executors: native is an init container that stays, which all nodes must know (1.29); container; auto asks the API server.
+sidecars: auto
 # Operators; one of them leads. Two or more have a PodDisruptionBudget (Kubernetes 1.21 or newer).
 replicas: 1
 # Handling of objects that the webhook cannot be asked about: Ignore lets them through, Fail refuses them.
@@ -51,6 +58,8 @@ fn settings(namespace: &str, image: &str, replicas: u16) -> Settings {
     Settings {
         namespace: namespace.to_owned(),
         image: image.to_owned(),
+        executor_image: (image == IMAGE.0).then(|| EXECUTOR.0.to_owned()),
+        sidecars: if image == IMAGE.0 { SIDECARS.0 } else { "auto" }.to_owned(),
         replicas,
         service_monitor: replicas > 1,
         webhook_failure: FailurePolicy::Ignore,
@@ -72,8 +81,9 @@ fn template(part: Part, condition: Option<&str>) -> String {
     }
     let text = documents(&objects);
     assert!(!text.contains("{{"), "Helm would read it");
-    let text =
-        [NAMESPACE, IMAGE, FAILURE, REPLICAS].into_iter().fold(text, |text, (word, place)| text.replace(word, place));
+    let text = [NAMESPACE, EXECUTOR, SIDECARS, IMAGE, FAILURE, REPLICAS]
+        .into_iter()
+        .fold(text, |text, (word, place)| text.replace(word, place));
     match condition {
         Some(condition) => format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"),
         None => text,
@@ -86,7 +96,7 @@ fn files() -> BTreeMap<String, String> {
         "apiVersion: v2\nname: berth-operator\ndescription: Runs model applications from one object each.\nversion: {0}\nappVersion: {0}\n",
         env!("CARGO_PKG_VERSION")
     );
-    let base = everything(&settings("berth", "IMAGE-OF-BERTH", 1));
+    let base = everything(&Settings { image: IMAGE.0.to_owned(), ..settings("berth", "", 1) });
     let (definitions, rest): (Vec<Value>, Vec<Value>) =
         base.into_iter().partition(|object| object["kind"] == "CustomResourceDefinition");
     let mut files = BTreeMap::from([
@@ -133,6 +143,7 @@ fn helm(replicas: u16) -> Vec<Value> {
         }
         let text = std::fs::read_to_string(folder().join(format!("chart/templates/{name}.yaml"))).expect("the file");
         let text = text.replace(NAMESPACE.1, "berth").replace(IMAGE.1, "\"berth:1\"");
+        let text = text.replace(EXECUTOR.1, "\"\"").replace(SIDECARS.1, "auto");
         let text = text.replace(FAILURE.1, FAILURE.0).replace(REPLICAS.1, &replicas.to_string());
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("{{-")).collect();
         assert!(!lines.iter().any(|line| line.contains("{{")), "an expression that nobody expects in {name}");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_operator::{
     driver::adoption,
-    render::{Record, SHIPPED},
+    render::{Record, SHIPPED, Sidecars},
     upgrade::{Change, Plan, Unknown, plan},
 };
 use clap::Args;
@@ -36,6 +36,12 @@ pub(super) struct PlanUpgradeArgs {
     /// Image of Berth that the new operator renders with: the value of its own --image
     #[arg(long, value_name = "IMAGE", env = "BERTH_OPERATOR_IMAGE")]
     image: String,
+    /// Image of executors: the value of its --executor-image [default: that of --image]
+    #[arg(long, value_name = "IMAGE", env = "BERTH_OPERATOR_EXECUTOR_IMAGE")]
+    executor_image: Option<String>,
+    /// Form of executors: the value of its --sidecars
+    #[arg(long, value_name = "FORM", env = "BERTH_OPERATOR_SIDECARS", default_value = "auto", value_parser = super::sidecars)]
+    sidecars: Sidecars,
     /// The only namespace to look at [default: all]
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
@@ -86,7 +92,9 @@ pub(super) async fn run(args: PlanUpgradeArgs) -> Result<(), Failure> {
             return Err(Failure::NotFound(format!("there is no ModelDeployment {missing} in this namespace")));
         }
     }
-    let plan = plan(&models, SHIPPED, &args.image);
+    let installation =
+        super::installation(&client, args.image.clone(), args.executor_image.clone(), args.sidecars).await?;
+    let plan = plan(&models, SHIPPED, &installation);
     if !args.adopt {
         return match args.output {
             Form::Table => Ok(terminal::print(&text(&plan))?),

@@ -1,0 +1,47 @@
+//! Version 2: that of version 1, with an executor before the model and a PodDisruptionBudget. Frozen once it was shipped, as
+//! version 1 is.
+//!
+//! The executor takes over the names of the model's ports, so that the Service stays as it is, and leads to old pods and new ones while they
+//! are replaced. Both are declared in the model's container: before Kubernetes 1.33, Services find no named port of an init container.
+
+pub(super) mod executor;
+
+use serde_json::{Value, json};
+
+use self::executor::Executor;
+use super::{Error, Identity, Record, SELECTOR, TEMPLATE, digest, v1};
+use crate::api::ModelDeployment;
+
+/// The grace period of pods where nobody says another: time for the executor's requests, and for the model after them.
+const GRACE: u32 = 60;
+
+pub(super) fn render(model: &ModelDeployment, record: &Record) -> Result<Vec<Value>, Error> {
+    let identity = Identity::of(model)?;
+    let mut objects = v1::render(model, record)?;
+    let executor = Executor::of(model);
+    for deployment in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
+        if let Some(executor) = &executor {
+            executor.put_into(&mut deployment["spec"]["template"]["spec"], &identity.name, record);
+        }
+        deployment["metadata"]["annotations"][TEMPLATE] = json!(digest(&deployment["spec"]["template"], 16));
+    }
+    // Before the pods that read it.
+    if let Some(executor) = &executor {
+        objects.insert(0, executor.config_map(&identity));
+    }
+    // Where an autoscaler decides, there may be several.
+    if record.disruption_budgets && model.spec.replicas.is_none_or(|replicas| replicas > 1) {
+        objects.push(disruption_budget(&identity));
+    }
+    Ok(objects)
+}
+
+/// A quarter of the pods, rounded up, may go at once: of one pod that is this one, so that no node waits for a model without others.
+fn disruption_budget(identity: &Identity) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": v1::metadata(identity),
+        "spec": { "maxUnavailable": "25%", "selector": { "matchLabels": { SELECTOR: identity.name } } },
+    })
+}

@@ -1,0 +1,228 @@
+//! The executor of a model: its configuration, and its container.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::super::EXECUTOR;
+use super::{GRACE, Identity, Record, digest, v1};
+use crate::api::{
+    ModelDeployment,
+    model_deployment::{self, Port},
+};
+
+/// The file of the configuration, also its place in the ConfigMap.
+const FILE: &str = "executor.yaml";
+
+/// The folder of the configuration.
+const FOLDER: &str = "/etc/berth";
+
+/// The folder of Secrets.
+const SECRETS: &str = "/var/run/secrets/berth";
+
+/// The first port that executors listen at: below those that nodes give to connections, above those of most programs.
+const FIRST: u16 = 29_001;
+
+/// The port of probes and metrics where nobody says another.
+const ADMIN: u16 = 9_901;
+
+/// Threads of an executor: one per core of a large node would be more than a model has.
+const THREADS: &str = "4";
+
+/// Memory of an executor without jobs, and more for each port with them, in Mi.
+const MEMORY: u32 = 256;
+const MEMORY_OF_JOBS: u32 = 384;
+
+/// An executor, as a spec has it.
+pub(in super::super) struct Executor<'a> {
+    model: &'a ModelDeployment,
+    settings: model_deployment::Executor,
+    /// Ports that it stands before, with the number that it listens at.
+    ports: Vec<(&'a Port, u16)>,
+    /// The port of its probes and metrics.
+    admin: u16,
+}
+
+/// The reason why a model's executor cannot be configured.
+pub(in super::super) fn check(model: &ModelDeployment) -> Result<(), String> {
+    let Some(settings) = &model.spec.executor else { return Ok(()) };
+    if let Some(port) = model.spec.container.ports.iter().find(|port| Some(port.port) == settings.admin_port) {
+        return Err(format!("spec.executor.adminPort: {} is the container's port {}", port.port, port.name));
+    }
+    let names: Vec<&str> = model.spec.container.ports.iter().map(|port| port.name.as_str()).collect();
+    for port in &settings.ports {
+        let place = format!("spec.executor.ports[{}]", port.name);
+        if !names.contains(&port.name.as_str()) {
+            return Err(format!("{place}: the container has no port of this name, but {}", names.join(", ")));
+        }
+        let fields = port.settings.as_ref().and_then(Value::as_object);
+        if let Some(ours) =
+            ["name", "listen", "upstream"].into_iter().find(|name| fields.is_some_and(|all| all.contains_key(*name)))
+        {
+            return Err(format!("{place}.settings.{ours}: it follows from the container's port; leave it out"));
+        }
+    }
+    let Some(executor) = Executor::of(model) else { return Ok(()) };
+    let read = berth_executor::Config::parse(Path::new("spec.executor"), &executor.config().to_string());
+    read.map(drop).map_err(|error| format!("spec.executor.ports[].settings: {}", error.message()))
+}
+
+impl<'a> Executor<'a> {
+    /// The executor of a model, unless it has none.
+    pub(in super::super) fn of(model: &'a ModelDeployment) -> Option<Self> {
+        let settings = model.spec.executor.clone().unwrap_or_default();
+        let is_direct =
+            |port: &Port| settings.ports.iter().any(|one| one.name == port.name && one.direct == Some(true));
+        let all = &model.spec.container.ports;
+        let is_free = |number: &u16| all.iter().all(|port| port.port != *number);
+        let admin = settings.admin_port.or_else(|| (ADMIN..).find(is_free)).unwrap_or(ADMIN);
+        let free = (FIRST..).filter(|number| is_free(number) && *number != admin);
+        let ports: Vec<_> = all.iter().filter(|port| !is_direct(port)).zip(free).collect();
+        (settings.enabled != Some(false) && !ports.is_empty()).then_some(Self { model, settings, ports, admin })
+    }
+
+    fn grace(&self) -> u32 {
+        self.model.spec.termination_grace_period_seconds.unwrap_or(GRACE)
+    }
+
+    fn settings_of(&self, port: &Port) -> Map<String, Value> {
+        let found = self.settings.ports.iter().find(|one| one.name == port.name);
+        let settings = found.and_then(|one| one.settings.as_ref()?.as_object()).cloned().unwrap_or_default();
+        // Fields that are taken out of an applied object may be null.
+        settings.into_iter().filter(|(_, value)| !value.is_null()).collect()
+    }
+
+    fn config(&self) -> Value {
+        let port = |(port, listen): &(&Port, u16)| {
+            let mut settings = self.settings_of(port);
+            let own = [("name", json!(port.name)), ("listen", json!(listen)), ("upstream", json!(port.port))];
+            settings.extend(own.map(|(name, value)| (name.to_owned(), value)));
+            if let Some(health) = self.health(port) {
+                settings.entry("health").or_insert(health);
+            }
+            Value::Object(settings)
+        };
+        let grace = self.grace();
+        // The rest is the model's own.
+        let drain = json!({ "delay": format!("{}s", (grace / 12).min(5)), "timeout": format!("{}s", grace / 2) });
+        let ports: Vec<Value> = self.ports.iter().map(port).collect();
+        json!({ "ports": ports, "admin": { "listen": self.admin }, "drain": drain })
+    }
+
+    /// The model's own readiness probe, where it is a plain request to this port.
+    fn health(&self, port: &Port) -> Option<Value> {
+        let get = &self.model.spec.container.readiness_probe.as_ref()?["httpGet"];
+        let is_same = get["port"] == json!(port.name) || get["port"] == json!(port.port);
+        let is_plain = get["httpHeaders"].is_null()
+            && get["host"].is_null()
+            && get["scheme"].as_str().is_none_or(|scheme| scheme == "HTTP");
+        let path = get["path"].as_str().filter(|path| path.starts_with('/') && !path.contains(['{', '}', '?']))?;
+        (is_same && is_plain).then(|| json!({ "path": path }))
+    }
+
+    /// Another one for settings that a running executor does not take: old pods keep theirs until they are replaced.
+    fn config_name(&self, name: &str) -> String {
+        let config = self.config();
+        let fixed = |port: &Value| json!([port["name"], port["listen"], port["upstream"], port["async"]]);
+        let ports: Vec<Value> = config["ports"].as_array().into_iter().flatten().map(fixed).collect();
+        format!("{name}{EXECUTOR}{}", digest(&json!([ports, config["admin"]]), 4))
+    }
+
+    pub(super) fn config_map(&self, identity: &Identity) -> Value {
+        let mut metadata = v1::metadata(identity);
+        metadata["name"] = json!(self.config_name(&identity.name));
+        // JSON is YAML, and written the same way for ever.
+        let text = serde_json::from_str::<Value>(&super::super::canonical(&self.config()));
+        let text = text.and_then(|sorted| serde_json::to_string_pretty(&sorted)).unwrap_or_default();
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { FILE: format!("{text}\n") } })
+    }
+
+    /// Puts it into a pod of version 1.
+    pub(super) fn put_into(&self, pod: &mut Value, name: &str, record: &Record) {
+        self.change_model(&mut pod["containers"][0]);
+        pod["terminationGracePeriodSeconds"] = json!(self.grace());
+        let mut volumes = vec![json!({ "name": "berth-executor", "configMap": { "name": self.config_name(name) } })];
+        volumes.extend(
+            self.settings.secrets.iter().enumerate().map(
+                |(at, secret)| json!({ "name": format!("berth-secret-{at}"), "secret": { "secretName": secret } }),
+            ),
+        );
+        append(&mut pod["volumes"], volumes);
+        let mut container = self.container(record);
+        let list = match record.native_sidecars {
+            true => {
+                container["restartPolicy"] = json!("Always");
+                "initContainers"
+            }
+            false => "containers",
+        };
+        append(&mut pod[list], vec![container]);
+    }
+
+    /// The executor has the names of the ports; probes go to the numbers, past it: an executor that refuses because the model is
+    /// busy must not restart it.
+    fn change_model(&self, container: &mut Value) {
+        let number = |name: &Value| {
+            self.model.spec.container.ports.iter().find(|port| *name == json!(port.name)).map(|port| port.port)
+        };
+        for probe in ["readinessProbe", "livenessProbe", "startupProbe"] {
+            for action in ["httpGet", "tcpSocket"] {
+                if let Some(number) = container.get(probe).and_then(|probe| number(&probe[action]["port"])) {
+                    container[probe][action]["port"] = json!(number);
+                }
+            }
+        }
+        for port in container["ports"].as_array_mut().into_iter().flatten() {
+            if self.ports.iter().any(|(own, _)| port["name"] == json!(own.name)) {
+                port["name"] = json!(format!("direct-{}", port["containerPort"]));
+            }
+        }
+        let own = self
+            .ports
+            .iter()
+            .map(|(port, listen)| json!({ "name": port.name, "containerPort": listen, "protocol": "TCP" }));
+        append(&mut container["ports"], own.collect());
+        // All containers are told to end at once: the model waits for the requests that are on their way to it.
+        container["lifecycle"] = json!({ "preStop": { "httpGet": { "path": "/drain", "port": self.admin } } });
+    }
+
+    fn container(&self, record: &Record) -> Value {
+        let image = self.settings.image.as_ref().or(record.executor_image.as_ref()).unwrap_or(&record.image);
+        let probe = |path: &str| json!({ "httpGet": { "path": path, "port": self.admin }, "periodSeconds": 5 });
+        let mut mounts = vec![json!({ "name": "berth-executor", "mountPath": FOLDER, "readOnly": true })];
+        mounts.extend(self.settings.secrets.iter().enumerate().map(|(at, secret)| {
+            json!({ "name": format!("berth-secret-{at}"), "mountPath": format!("{SECRETS}/{secret}"), "readOnly": true })
+        }));
+        let jobs = self.ports.iter().filter(|(port, _)| self.settings_of(port).contains_key("async")).count();
+        let memory = MEMORY + MEMORY_OF_JOBS * u32::try_from(jobs).unwrap_or_default();
+        let least =
+            json!({ "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": format!("{memory}Mi") } });
+        json!({
+            "name": "executor",
+            "image": image,
+            "command": ["berth"],
+            "args": ["executor", "--config", format!("{FOLDER}/{FILE}"), "--threads", THREADS],
+            "ports": [{ "name": "berth-executor", "containerPort": self.admin, "protocol": "TCP" }],
+            "readinessProbe": probe("/ready"),
+            "livenessProbe": probe("/live"),
+            "resources": self.settings.resources.clone().unwrap_or(least),
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "capabilities": { "drop": ["ALL"] },
+                "readOnlyRootFilesystem": true,
+                "runAsNonRoot": true,
+                "runAsUser": v1::NOBODY,
+                "seccompProfile": { "type": "RuntimeDefault" },
+            },
+            "volumeMounts": mounts,
+        })
+    }
+}
+
+/// Puts items at the end of a list, which may not be there.
+fn append(list: &mut Value, items: Vec<Value>) {
+    match list.as_array_mut() {
+        Some(list) => list.extend(items),
+        None => *list = Value::Array(items),
+    }
+}
