@@ -70,6 +70,10 @@ def test_a_changed_executor_restarts_no_pod(plane, operator, namespace, tmp_path
     until("the refusal", lambda: condition(plane, namespace, "mdep").get("reason") == "Invalid")
     assert "spec.executor.ports[].settings" in condition(plane, namespace, "mdep")["message"]
     plane.apply(clops(namespace, executor={"enabled": False}))
+    # This API server keeps the empty shell of the hook, and refuses it: docs/kubernetes.md has the remedy.
+    until("the refusal of the shell", lambda: "preStop" in condition(plane, namespace, "mdep").get("message", ""))
+    remove = json.dumps([{"op": "remove", "path": "/spec/template/spec/containers/0/lifecycle"}])
+    plane.kubectl("patch", "deployment", "-n", namespace, "iris", "--type=json", "-p", remove)
     until("the executor to go", lambda: "executor" not in json.dumps(plane.get("deployment", "-n", namespace, "iris")["spec"]))
     until("the status", lambda: plane.get("clops", "-n", namespace, "iris")["status"].get("executor") == "Off")
     until("all to be as it should be", lambda: condition(plane, namespace, "clops").get("message") == NO_CONTROLLER)

@@ -134,26 +134,30 @@ def test_without_an_operator_a_request_is_withdrawn(plane, next_operator, namesp
     assert "there is no ModelDeployment nobody" in missing.stderr
 
 
-def test_models_of_the_first_rules_stay_until_somebody_asks(plane, operator, namespace):
+def test_models_of_the_first_rules_stay_until_somebody_asks(plane, tmp_path, namespace):
     """There is no operator of version 1 here: a status that says so takes its place."""
-    plane.apply(clops(namespace, container=CONTAINER | {"image": "i", "ports": [{"name": "http", "port": 8080}]}))
+    container = CONTAINER | {"image": "i", "ports": [{"name": "http", "port": 8080}]}
+    plane.apply({"apiVersion": "berth.dev/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "iris", "namespace": namespace},
+                 "spec": {"container": container, "replicas": 2}})
+    written = {"observedGeneration": 1, "conditions": [], "replicas": 2, "readyReplicas": 0,
+               "render": {"version": 1, "image": OLD, "generation": 1}}
+    plane.kubectl("patch", "mdep", "-n", namespace, "iris", "--subresource=status", "--type=merge", "-p", json.dumps({"status": written}))
+    operator = Operator(tmp_path, plane, "next").start(image=NEW)
+    try:
+        adopts_when_asked(plane, namespace)
+    finally:
+        operator.stop()
+        operator.close()
 
-    def record() -> dict:
-        return plane.get("mdep", "-n", namespace, "iris").get("status", {}).get("render", {})
 
+def adopts_when_asked(plane, namespace: str) -> None:
     def names() -> list[str]:
         return [one["name"] for one in plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]["containers"]]
 
     until("the Deployment", lambda: exists(plane, namespace, "deployment"))
-    until("the record", lambda: record().get("version") == 2)
-    old = {"version": 1, "image": OLD, "generation": 1}
-    patch = json.dumps({"status": {"render": old | {"nativeSidecars": None, "disruptionBudgets": None}}})
-    plane.kubectl("patch", "mdep", "-n", namespace, "iris", "--subresource=status", "--type=merge", "-p", patch)
-    until("the old objects", lambda: names() == ["model"])
-    settled = lambda: condition(plane, namespace, "mdep").get("message") == NO_CONTROLLER  # noqa: E731
-    until("the old state", settled)
+    until("the old state", lambda: condition(plane, namespace, "mdep").get("message") == NO_CONTROLLER)
     pod = plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]
-    assert "berth-executor" not in json.dumps(pod) and pod["containers"][0]["ports"] == [{"name": "http", "containerPort": 8080, "protocol": "TCP"}]
+    assert names() == ["model"] and pod["containers"][0]["ports"] == [{"name": "http", "containerPort": 8080, "protocol": "TCP"}]
     service = plane.get("service", "-n", namespace, "iris")["spec"]
     pods_are_ready(plane, namespace)
     until("ready pods", lambda: condition(plane, namespace, "mdep").get("status") == "True")

@@ -20,8 +20,11 @@ pub(super) fn render(model: &ModelDeployment, record: &Record) -> Result<Vec<Val
     let mut objects = v1::render(model, record)?;
     let executor = Executor::of(model);
     for deployment in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
-        if let Some(executor) = &executor {
-            executor.put_into(&mut deployment["spec"]["template"]["spec"], &identity.name, record);
+        let pod = &mut deployment["spec"]["template"]["spec"];
+        match &executor {
+            Some(executor) => executor.put_into(pod, &identity.name, record),
+            // Left out, an API server would keep the empty shell of the executor's hook, and refuse it.
+            None => pod["containers"][0]["lifecycle"] = Value::Null,
         }
         deployment["metadata"]["annotations"][TEMPLATE] = json!(digest(&deployment["spec"]["template"], 16));
     }

@@ -89,7 +89,11 @@ impl<'a> Executor<'a> {
         let found = self.settings.ports.iter().find(|one| one.name == port.name);
         let settings = found.and_then(|one| one.settings.as_ref()?.as_object()).cloned().unwrap_or_default();
         // Fields that are taken out of an applied object may be null.
-        settings.into_iter().filter(|(_, value)| !value.is_null()).collect()
+        settings
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name, without_nulls(value)))
+            .collect()
     }
 
     fn config(&self) -> Value {
@@ -183,7 +187,9 @@ impl<'a> Executor<'a> {
             .map(|(port, listen)| json!({ "name": port.name, "containerPort": listen, "protocol": "TCP" }));
         append(&mut container["ports"], own.collect());
         // All containers are told to end at once: the model waits for the requests that are on their way to it.
-        container["lifecycle"] = json!({ "preStop": { "httpGet": { "path": "/drain", "port": self.admin } } });
+        // The scheme is said, so that nothing of the hook is a default of the API server's, which would stay where the hook goes.
+        let ask = json!({ "path": "/drain", "port": self.admin, "scheme": "HTTP" });
+        container["lifecycle"] = json!({ "preStop": { "httpGet": ask } });
     }
 
     fn container(&self, record: &Record) -> Value {
@@ -224,5 +230,16 @@ fn append(list: &mut Value, items: Vec<Value>) {
     match list.as_array_mut() {
         Some(list) => list.extend(items),
         None => *list = Value::Array(items),
+    }
+}
+
+/// The same without fields that are null.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let said = fields.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(said.map(|(name, value)| (name, without_nulls(value))).collect())
+        }
+        other => other,
     }
 }
