@@ -57,7 +57,7 @@ def test_a_thousand_objects_cost_no_write_and_a_change_costs_its_own(plane, tmp_
         written = plane.writes("berth-operator", namespace)[len(before):]
         assert {name for _, resource, name in written if resource != "events"} == {"model-500"}
         times = {(line["user"]["username"], line["objectRef"]["resource"]): line["stageTimestamp"] for line in plane.audited()
-                 if line["objectRef"].get("name") == "model-500" and line["verb"] == "patch"}
+                 if line.get("objectRef", {}).get("name") == "model-500" and line["verb"] == "patch"}
         asked, applied = times["admin", "clopsdeployments"], times[OPERATOR, "deployments"]
         print(f"one change: written by its user at {asked}, applied to the Deployment at {applied}")
         assert second.stop() == 0
