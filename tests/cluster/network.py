@@ -9,17 +9,15 @@ narrow links are a token bucket (tbf), and delay is a proxy (`delay.py`).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import os
 import subprocess
 from collections.abc import Iterator
 
+from harness.namespaces import inside
+
 # A range for tests that no network of a machine uses (RFC 2544).
 RANGE = "198.18.77"
-
-# The flag of setns(2) for network namespaces.
-CLONE_NEWNET = 0x40000000
 
 # Networks of this process so far.
 NUMBERS = itertools.count()
@@ -27,12 +25,6 @@ NUMBERS = itertools.count()
 
 def ip(*arguments: str, check: bool = True) -> None:
     subprocess.run(["ip", *arguments], check=check, capture_output=True, text=True)
-
-
-def enter(namespace: int) -> None:
-    """Moves the calling thread; `os.setns` is there from Python 3.12 on."""
-    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "setns")
 
 
 class Host:
@@ -59,12 +51,8 @@ class Host:
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         """Sockets that this thread creates meanwhile belong to this machine, and stay there."""
-        with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{self.space}") as there:
-            enter(there.fileno())
-            try:
-                yield
-            finally:
-                enter(home.fileno())
+        with inside(f"/run/netns/{self.space}"):
+            yield
 
     def _iptables(self, *arguments: str) -> None:
         # One lock serves all namespaces of a machine: other workers may hold it.

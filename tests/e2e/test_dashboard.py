@@ -70,6 +70,18 @@ def test_a_model_is_found_and_tried_by_keyboard(shared, page):
     expect(page.locator(".figures")).to_contain_text("1 since the start")
     expect(page.locator("textarea")).to_have_value("[[5.1, 3.5, 1.4, 0.2]]")
     expect(page.locator(".chart").first).to_contain_text("requests")
+    expect(page.locator(".lines")).to_contain_text("loaded in")
+
+
+def test_who_leaves_first_is_told_with_the_last_use(berth, page):
+    berth.start()
+    berth.apply(manifest("resident"), manifest("cold", replicas={"min": 0}))
+    berth.available("resident")
+    show(page, berth, "fleet")
+    expect(page.locator(".figures")).to_contain_text("none may be evicted")
+    assert berth.infer("cold")[0] == 200
+    expect(page.locator("article.worker")).to_contain_text("cold leaves first (last use: ")
+    expect(page.locator(".figures")).to_contain_text("last use of the model that is evicted next")
 
 
 def test_what_strangers_write_stays_text(berth, page):

@@ -34,7 +34,7 @@ mod watch;
 pub use alias::{AliasStatus, AliasTarget, AliasView};
 pub use apply::{Applied, ApplyResult, FieldChange, Outcome, Validated};
 pub use audit::{AuditOutcome, AuditPort, AuditRecord, AuditResource, AuditView, NodeAudit};
-pub use dashboard::{HistoryLine, HistoryView, MemoryPart, ModelPage, ModelRow, Pulse, WorkerMemory};
+pub use dashboard::{HistoryLine, HistoryView, LeavesFirst, MemoryPart, ModelPage, ModelRow, Pulse, WorkerMemory};
 pub use deployment::{
     ConditionView, DeploymentMetadata, DeploymentStatus, DeploymentView, Progress, ReplicaCount, ReplicaDetail,
     RevisionPair,

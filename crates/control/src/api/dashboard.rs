@@ -22,7 +22,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// Every file: its name, its media type, its content. The page itself has no name.
-const FILES: [(&str, &str, &str); 17] = [
+const FILES: [(&str, &str, &str); 18] = [
     ("", HTML, include_str!("dashboard/index.html")),
     ("style.css", CSS, include_str!("dashboard/style.css")),
     ("icon.svg", SVG, include_str!("dashboard/icon.svg")),
@@ -39,6 +39,7 @@ const FILES: [(&str, &str, &str); 17] = [
     ("try.js", SCRIPT, include_str!("dashboard/try.js")),
     ("rollout.js", SCRIPT, include_str!("dashboard/rollout.js")),
     ("events.js", SCRIPT, include_str!("dashboard/events.js")),
+    ("log.js", SCRIPT, include_str!("dashboard/log.js")),
     ("sources.js", SCRIPT, include_str!("dashboard/sources.js")),
 ];
 

@@ -44,6 +44,7 @@ impl Driver {
             claimed: tracked.used,
             load: tracked.load.clone(),
             leaving,
+            leaves_first: tracked.leaves_first().map(|(revision, at)| (revision.clone(), at)),
             drain: world.leaving(id, now).map(|leaving| drain(tracked, leaving, world)),
             gpus_claimed: gpus_claimed(&info.gpus, tracked),
             gpus_given: gpus_given(tracked),

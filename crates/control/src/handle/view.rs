@@ -72,6 +72,8 @@ pub struct WorkerView {
     pub load: Load,
     /// True if the worker was told to stop: its models move while it still answers.
     pub leaving: bool,
+    /// The replica that leaves first when room is needed, and its last use (0: never).
+    pub leaves_first: Option<(RevisionId, Time)>,
     /// Progress of a drain.
     pub drain: Option<Drain>,
     /// Memory of each of its GPUs that the plan has set aside, in their order.

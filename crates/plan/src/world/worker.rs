@@ -127,6 +127,13 @@ pub(crate) enum Hold {
 }
 
 impl TrackedWorker {
+    /// The replica that leaves first when room is needed, and the last use of its deployment (0: never). `None`: all stay.
+    #[must_use]
+    pub fn leaves_first(&self) -> Option<(&RevisionId, Time)> {
+        let first = self.order.iter().find(|rank| rank.hold != Hold::Resident)?;
+        Some((&first.revision, first.last_used))
+    }
+
     /// The memory that models may take there.
     #[must_use]
     pub fn memory(&self) -> ByteSize {

@@ -77,6 +77,20 @@ pub struct WorkerMemory {
     pub others: u64,
     /// Memory of the other replicas, in bytes.
     pub others_memory: u64,
+    /// The model that leaves first when room is needed; absent if all of them stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaves_first: Option<LeavesFirst>,
+}
+
+/// The next model to be evicted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LeavesFirst {
+    /// Deployment of the replica.
+    pub deployment: String,
+    /// Time of its last request; absent if there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_used: Option<Timestamp>,
 }
 
 impl Kind for WorkerMemory {

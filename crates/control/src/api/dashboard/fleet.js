@@ -31,6 +31,8 @@ export function draw({ nodes, memory, busiest, past, pasts }, { query }, go) {
   const used = sum((one) => one.memory.used), total = sum((one) => one.memory.total);
   const active = busiest.items.reduce((sum, one) => sum + one.requestsPerSecond, 0);
   const phases = Object.entries(busiest.phases);
+  // The age at which models are evicted (LRU age): the oldest of the workers.
+  const oldest = workers.map((one) => one.leavesFirst?.lastUsed).filter(Boolean).sort()[0];
   const loss = nodes.status.massLoss;
   return [
     h("h1", {}, "Fleet"),
@@ -40,6 +42,8 @@ export function draw({ nodes, memory, busiest, past, pasts }, { query }, go) {
       ["Memory for models", bytes(used), `of ${bytes(total)} (${percent(used, total)})`],
       ["Models", number(busiest.total), phases.map(([phase, count]) => `${number(count)} ${phase}`).join(", ")],
       ["Requests", `${rate(active)} /s`, "ten busiest models"],
+      ["Misses", `${rate(latest(past, "missesPerSecond"))} /s`, "requests that found nothing ready"],
+      ["LRU age", oldest ? ago(oldest) : "–", oldest ? "last use of the model that is evicted next" : "none may be evicted"],
       ["Leader", nodes.status.leader ?? "none", nodes.status.epoch ? `term ${nodes.status.epoch}` : ""],
     ]),
     section("History", ranges(query, go), h("div", { class: "charts" },
@@ -85,11 +89,17 @@ function worker(node, memory, past) {
     status.drain ? drain(status.drain) : null);
 }
 
+/// The newest point of a line.
+function latest(past, name) {
+  return past.lines.find((line) => line.name === name)?.points.at(-1) ?? 0;
+}
+
 function fact(name, value) {
   return h("div", {}, h("dt", {}, name), h("dd", {}, value));
 }
 
 function models(memory) {
+  const next = memory.leavesFirst;
   const parts = memory.largest.map((part) => ({
     size: part.memory,
     style: `c${colour(part.deployment)}`,
@@ -98,7 +108,8 @@ function models(memory) {
   if (memory.others) parts.push({ size: memory.othersMemory, style: "others", title: `${memory.others} others: ${bytes(memory.othersMemory)}` });
   const named = memory.largest.slice(0, 6);
   return h("div", {},
-    h("p", { class: "measure" }, `Memory ${memoryText(memory.memory)}`),
+    h("p", { class: "measure" }, `Memory ${memoryText(memory.memory)}`,
+      next ? [". When room is needed, ", modelLink(next.deployment), ` leaves first (last use: ${ago(next.lastUsed)}).`] : null),
     bar(parts, memory.memory.total, `Memory of ${memory.worker} by model`),
     h("ul", { class: "legend" },
       named.map((part) => h("li", {}, h("svg", { class: "key", viewBox: "0 0 10 10", "aria-hidden": "true" }, h("rect", { width: 10, height: 10, class: `c${colour(part.deployment)}` })), " ", modelLink(part.deployment), ` ${bytes(part.memory)}`)),

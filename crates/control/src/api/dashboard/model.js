@@ -1,4 +1,4 @@
-// One model: figures, rollout, replicas, explanation, events, declaration.
+// One model: figures, rollout, replicas, explanation, events, log, declaration.
 
 import { get, pathOf } from "./api.js";
 import { h } from "./dom.js";
@@ -6,6 +6,7 @@ import { ago, bytes, clock, millis, number, percent, rate, short } from "./forma
 import { badge, figures, section, table } from "./parts.js";
 import { chart, history, ranges } from "./charts.js";
 import { list } from "./events.js";
+import { lines, log } from "./log.js";
 import { rollout } from "./rollout.js";
 import { tryIt } from "./try.js";
 
@@ -17,17 +18,18 @@ export const title = ({ part }) => part;
 
 export async function load({ part, query }, signal) {
   const path = pathOf(part);
-  const [deployment, page, explanation, events, past] = await Promise.all([
+  const [deployment, page, explanation, events, past, said] = await Promise.all([
     get(path, {}, signal),
     get("v1/dashboard/models", { deployment: part }, signal),
     get(`${path}/explain`, {}, signal),
     get("v1/events", { deployment: part, limit: 50 }, signal),
     history({ deployment: part }, query.range, signal),
+    log(path, signal),
   ]);
-  return { deployment, row: page.items[0], explanation, events, past };
+  return { deployment, row: page.items[0], explanation, events, past, said };
 }
 
-export function draw({ deployment, row, explanation, events, past }, { part, query }, go) {
+export function draw({ deployment, row, explanation, events, past, said }, { part, query }, go) {
   const { metadata, status, spec } = deployment;
   return [
     h("p", { class: "path" }, h("a", { href: "#/models" }, "Models")),
@@ -56,6 +58,7 @@ export function draw({ deployment, row, explanation, events, past }, { part, que
     section("Replicas", replicas(status)),
     section("Where it fits, and why", placement(explanation)),
     section("Events", list(events.items.toReversed())),
+    section("Log", lines(said)),
     section("Try it", tryIt(part)),
     section("Declaration", h("details", {}, h("summary", {}, "As it was written"), h("pre", {}, JSON.stringify(spec, null, 2)))),
   ];

@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_spec::{DeploymentName, Time, WorkerId};
 use berth_wire::api::{
-    API_VERSION, Kind, List, MemoryPart, ModelPage, ModelRow, ModelTop, Pulse, Timestamp, WorkerMemory,
+    API_VERSION, Kind, LeavesFirst, List, MemoryPart, ModelPage, ModelRow, ModelTop, Pulse, Timestamp, WorkerMemory,
 };
 use tokio::sync::Semaphore;
 
@@ -118,6 +118,10 @@ impl Service {
                 largest: here,
                 others: rest.len() as u64,
                 others_memory: rest.iter().map(|part| part.memory).sum(),
+                leaves_first: worker.leaves_first.as_ref().map(|(revision, at)| LeavesFirst {
+                    deployment: revision.deployment().to_string(),
+                    last_used: (at.0 > 0).then_some(Timestamp(*at)),
+                }),
             }
         };
         Ok(List::of(workers.iter().map(bar).collect()))
