@@ -25,7 +25,7 @@ from harness.waiting import until
 PACKAGES = Path(os.environ["PACKAGES"])
 # A user's environment: nothing that points into a checkout.
 PLAIN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
-KEPT = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "SSL_CERT_FILE")
+KEPT = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "PIP_CERT", "SSL_CERT_FILE")
 PLAIN |= {name: os.environ[name] for name in KEPT if name in os.environ}
 
 

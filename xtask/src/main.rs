@@ -11,6 +11,7 @@ mod debian;
 mod demo;
 mod deny;
 mod dist;
+mod docs;
 mod fuzz;
 mod kubernetes;
 mod process;
@@ -47,6 +48,8 @@ enum Task {
     Bench(bench::Options),
     /// Build for release: a stripped binary, with its symbols in a file beside it.
     Dist(dist::Options),
+    /// Make the documentation as a site, in target/site.
+    Docs(docs::Options),
     /// Install the engine and etcd, and make the example models, nothing else.
     Setup,
 }
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Task::Fuzz(options) => fuzz::run(&workspace, &options),
         Task::Bench(options) => bench::run(&workspace, &options),
         Task::Dist(options) => dist::make(&workspace, &options),
+        Task::Docs(options) => docs::run_task(&workspace, &options),
         Task::Setup => {
             setup::engine_and_models(&workspace).and_then(|_| debian::ensure(&[debian::ETCD, debian::ETCDCTL]))
         }

@@ -3,7 +3,7 @@
 //! ```text
 //! tools:    packages ─ Python environments ─ engine ─ models ─ dependencies allowed
 //! compiler: format ─ berth ─────────┬─ tests in Rust ─┬─ lints
-//! tests:                            └─ e2e, attack, gitops, cluster, kubernetes
+//! tests:                            └─ e2e, attack, gitops, cluster, kubernetes, docs
 //!                                                     └─ programs of tests in Rust
 //! ```
 
@@ -26,7 +26,7 @@ use self::{
     stages::Stages,
     suites::{Suite, Tools},
 };
-use crate::{debian, deny, dist, kubernetes, python, setup, workspace::Workspace};
+use crate::{debian, deny, dist, docs, kubernetes, python, setup, workspace::Workspace};
 
 pub(crate) use self::{rust::programs, stages::LIMIT};
 
@@ -51,6 +51,9 @@ pub(crate) struct Options {
     /// Run only the tests of the operator, against a control plane of Kubernetes that is built first where it is missing.
     #[arg(long, group = "only")]
     kubernetes: bool,
+    /// Run only the pages of the documentation, as a reader follows them, and the tests of the site.
+    #[arg(long, group = "only")]
+    docs: bool,
     /// Run only the tests of packages, installed and started.
     #[arg(long, group = "only")]
     packages: bool,
@@ -61,7 +64,14 @@ pub(crate) struct Options {
 
 impl Options {
     fn all(&self) -> bool {
-        !(self.rust || self.e2e || self.attack || self.cluster || self.gitops || self.kubernetes || self.packages)
+        !(self.rust
+            || self.e2e
+            || self.attack
+            || self.cluster
+            || self.gitops
+            || self.kubernetes
+            || self.docs
+            || self.packages)
     }
 
     fn has_rust(&self) -> bool {
@@ -77,6 +87,7 @@ impl Options {
             (self.kubernetes, suites::KUBERNETES),
             (self.attack, suites::ATTACK),
             (self.packages, suites::PACKAGES),
+            (self.docs, suites::DOCS),
         ];
         chosen.into_iter().filter(|(chosen, _)| self.all() || *chosen).map(|(_, suite)| suite).collect()
     }
@@ -149,6 +160,9 @@ impl Run<'_> {
             if self.stages.step("packages", || dist::make(self.workspace, &options)).is_none() {
                 return self.stages.not_run(name, "the packages could not be made");
             }
+        }
+        if suite.name == suites::DOCS.name && self.stages.step("site", || docs::make(self.workspace)).is_none() {
+            return self.stages.not_run(name, "the site could not be made");
         }
         // Without a choice the arguments are cargo's.
         let rest = if self.options.all() { &[] } else { self.options.rest.as_slice() };

@@ -39,6 +39,9 @@ pub(crate) const KUBERNETES: Suite = Suite { name: "kubernetes", workers: 1 };
 /// Packages, installed and started.
 pub(crate) const PACKAGES: Suite = Suite { name: "packages", workers: 1 };
 
+/// Pages of the documentation, as a reader follows them, and their site.
+pub(crate) const DOCS: Suite = Suite { name: "docs", workers: 2 };
+
 /// Programs and files that the suites need, beside `berth`.
 pub(crate) struct Tools {
     python: Environment,
@@ -71,6 +74,12 @@ pub(crate) fn run(
         stages.note("LEFT OUT: clusters in network namespaces; they need root and CAP_SYS_ADMIN");
         return Vec::new();
     }
+    if suite.name == DOCS.name && !debian::namespaces() {
+        stages.note(
+            "LEFT OUT: pages of the documentation, each in a network namespace; they need root and CAP_SYS_ADMIN",
+        );
+        return Vec::new();
+    }
     if suite.name == KUBERNETES.name && kubernetes::built().is_none() {
         stages.note("LEFT OUT: the operator on Kubernetes; `cargo xtask test --kubernetes` builds its control plane once, in 7 minutes");
         return Vec::new();
@@ -99,6 +108,7 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
         .arg(workspace.path("tests").join(suite.name))
         .env("BERTH", debug.join("berth"))
         .env("ORT_DYLIB_PATH", &tools.engine)
+        .env("PYTHON", tools.python.bin())
         .env("EXAMPLE_MODELS", workspace.path("examples/models"))
         .env("TRANSFORMER", &tools.transformer)
         .env("BERTH_UV", &tools.uv)
@@ -106,6 +116,7 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
         .env("TRITON", tools.triton.bin())
         .env("S3_SERVER", debug.join("examples/s3_server"))
         .env("KUBERNETES", kubernetes::built().unwrap_or_default())
+        .env("SITE", workspace.target("docs").join("site"))
         .env("PACKAGES", packages(workspace))
         .env("PYTHONDONTWRITEBYTECODE", "1");
     pytest
