@@ -16,11 +16,13 @@ from models import clops, condition, exists, pods_are_ready
 
 PACKAGES = Path(__file__).parents[2] / "packaging/kubernetes"
 
-# Rights that leave no line of their own in the audit log: a server-side apply of a new object needs create, a cluster that checks who
-# may block a deletion asks for the finalizers, and an event that comes again within minutes is patched.
+# Rights that leave no line of their own in the audit log: a server-side apply of a new object needs create, and a cluster that checks who
+# may block a deletion asks for the finalizers.
 SILENT = {("modeldeployments", "create"), ("deployments", "create"), ("services", "create"), ("configmaps", "create"),
-          ("events", "patch"),
           ("clopsdeployments/finalizers", "update"), ("modeldeployments/finalizers", "update")}
+
+# Rights that may leave a line or none: an event that comes again within minutes is patched.
+SOMETIMES = {("events", "patch")}
 
 # Budgets come with Kubernetes 1.21, and this API server is of 1.20.
 NEWER = {("poddisruptionbudgets", verb) for verb in ("get", "list", "watch", "create", "patch")}
@@ -55,7 +57,7 @@ def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_pa
             for place, line in zip(places, lines, strict=True)}
     wanted = granted(manifests("--image", "x"))
     assert used - wanted == set(), "the API server let it do what nothing grants"
-    assert wanted - used == SILENT | NEWER, "rights that it does not use"
+    assert wanted - used - SOMETIMES == SILENT | NEWER, "rights that it does not use"
 
 
 def test_its_port_tells_how_it_is(plane, operator, namespace):
