@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import subprocess
 import urllib.error
 import urllib.request
@@ -17,6 +18,7 @@ from harness.waiting import until
 pytest_plugins = ["harness.failures"]
 
 IMAGE = "registry.example/berth:1"
+DEFINITIONS = ["clopsdeployments.berth.dev", "modeldeployments.berth.dev"]
 
 
 class Operator(Process):
@@ -82,6 +84,23 @@ def webhook(plane):
 
     yield register
     plane.kubectl("delete", name, "--ignore-not-found")
+
+
+@pytest.fixture
+def converts(plane):
+    """Has the API server ask an operator for conversions, by its address."""
+    def register(operator: Operator) -> None:
+        client = {"service": None, "url": f"https://127.0.0.1:{operator.webhook_port}/convert"}
+        convert_by(plane, client)
+
+    yield register
+    convert_by(plane, {"url": None, "service": {"name": "berth-operator", "namespace": "berth", "path": "/convert", "port": 443}})
+
+
+def convert_by(plane: ControlPlane, client: dict) -> None:
+    patch = json.dumps({"spec": {"conversion": {"webhook": {"clientConfig": client}}}})
+    for name in DEFINITIONS:
+        plane.kubectl("patch", "crd", name, "--type=merge", "-p", patch)
 
 
 def trusted(plane: ControlPlane) -> int:

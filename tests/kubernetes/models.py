@@ -10,9 +10,10 @@ NO_CONTROLLER = "the Deployment was changed"
 
 def clops(namespace: str, name: str = "iris", **model) -> dict:
     container = {"image": "registry.example/iris:1", "ports": [{"name": "http", "port": 8080}]}
+    fields = {"container": container, "replicas": 2} | model
     return {
-        "apiVersion": "berth.dev/v1alpha1", "kind": "CLOpsDeployment", "metadata": {"name": name, "namespace": namespace},
-        "spec": {"model": {"container": container, "replicas": 2} | model},
+        "apiVersion": "berth.dev/v1", "kind": "CLOpsDeployment", "metadata": {"name": name, "namespace": namespace},
+        "spec": {"model": {name: value for name, value in fields.items() if value is not None}},
     }
 
 

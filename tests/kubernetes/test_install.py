@@ -19,6 +19,7 @@ PACKAGES = Path(__file__).parents[2] / "packaging/kubernetes"
 # Rights that leave no line of their own in the audit log: a server-side apply of a new object needs create, and a cluster that checks who
 # may block a deletion asks for the finalizers.
 SILENT = {("modeldeployments", "create"), ("deployments", "create"), ("services", "create"), ("configmaps", "create"),
+          ("horizontalpodautoscalers", "create"),
           ("clopsdeployments/finalizers", "update"), ("modeldeployments/finalizers", "update")}
 
 # Rights that may leave a line or none: an event that comes again within minutes is patched.
@@ -45,6 +46,11 @@ def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_pa
     until("the Deployment", lambda: exists(plane, namespace, "service"))
     pods_are_ready(plane, namespace)
     until("the status", lambda: condition(plane, namespace, "clops").get("status") == "True")
+    # An autoscaler comes and goes.
+    plane.apply(clops(namespace, replicas=None, autoscaling={"maxReplicas": 3}))
+    until("the autoscaler", lambda: exists(plane, namespace, "hpa"))
+    plane.apply(clops(namespace))
+    until("the autoscaler to go", lambda: not exists(plane, namespace, "hpa"))
     assert operator.stop() == 0
     lines = [line for line in plane.audited() if line["user"]["username"] == OPERATOR]
     refused = [line["requestURI"] for line in lines if line.get("responseStatus", {}).get("code") == 403]

@@ -17,7 +17,7 @@ OLD, NEW = "registry.example/berth:1", "registry.example/berth:2"
 POD = {
     "parameters": [{"name": "weights", "uri": "s3://models/iris/1/", "mountPath": "/models", "credentialsSecret": "store"},
                    {"name": "words", "uri": "https://example.com/words.txt", "mountPath": "/words"}],
-    "nodeSelector": {"disk": "fast"}, "tolerations": [{"key": "gpu", "operator": "Exists"}], "podAnnotations": {"note": "kept"},
+    "nodeSelector": {"disk": "fast"}, "tolerations": [{"key": "gpu", "operator": "Exists"}], "annotations": {"note": "kept"},
     "terminationGracePeriodSeconds": 60,
 }
 CONTAINER = {
@@ -31,7 +31,9 @@ def shape(namespace: str, number: int) -> dict:
     chosen = [field for bit, field in enumerate(fields) if number >> bit & 1]
     container = {"image": "registry.example/iris:1", "ports": [{"name": "http", "port": 8080}]}
     container |= {field: CONTAINER[field] for field in chosen if field in CONTAINER}
-    return clops(namespace, f"model-{number}", container=container, **{field: POD[field] for field in chosen if field in POD})
+    pod = {field: POD[field] for field in chosen if field in POD}
+    parameters = {"parameters": pod.pop("parameters")} if "parameters" in pod else {}
+    return clops(namespace, f"model-{number}", container=container, pod=pod, **parameters)
 
 
 def specs(plane, namespace: str) -> dict[str, tuple[str, int]]:
@@ -137,7 +139,7 @@ def test_without_an_operator_a_request_is_withdrawn(plane, next_operator, namesp
 def test_models_of_the_first_rules_stay_until_somebody_asks(plane, tmp_path, namespace):
     """There is no operator of version 1 here: a status that says so takes its place."""
     container = CONTAINER | {"image": "i", "ports": [{"name": "http", "port": 8080}]}
-    plane.apply({"apiVersion": "berth.dev/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "iris", "namespace": namespace},
+    plane.apply({"apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "iris", "namespace": namespace},
                  "spec": {"container": container, "replicas": 2}})
     written = {"observedGeneration": 1, "conditions": [], "replicas": 2, "readyReplicas": 0,
                "render": {"version": 1, "image": OLD, "generation": 1}}

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api::{CLOpsDeployment, ModelDeployment},
-    brain,
+    brain, conversion,
 };
 
 /// Something that the API server asks about.
@@ -58,7 +58,9 @@ impl Request {
         let metadata = &self.object["metadata"];
         let owners = metadata["ownerReferences"].as_array();
         let is_derived = owners.into_iter().flatten().any(|owner| owner["controller"] == true);
-        let stays = self.old.is_object() && self.old["spec"] == self.object["spec"];
+        // In the stored version: what an older one cannot say is no part of its spec.
+        let stored = |object: &Value| conversion::to_stored(object.clone()).map(|object| object["spec"].clone());
+        let stays = self.old.is_object() && stored(&self.old).is_ok_and(|old| stored(&self.object) == Ok(old));
         !(metadata["deletionTimestamp"].is_string() || is_derived || stays)
     }
 
@@ -68,11 +70,12 @@ impl Request {
     /// The object contradicts itself: the field and the remedy.
     pub fn model(&self) -> Result<ModelDeployment, String> {
         let read = |error: serde_json::Error| error.to_string();
+        let object = conversion::to_stored(self.object.clone()).map_err(|error| error.to_string())?;
         if !self.is_written_by_people() {
-            let model: ModelDeployment = serde_json::from_value(self.object.clone()).map_err(read)?;
+            let model: ModelDeployment = serde_json::from_value(object).map_err(read)?;
             return brain::check(&model).map(|()| model);
         }
-        let top: CLOpsDeployment = serde_json::from_value(self.object.clone()).map_err(read)?;
+        let top: CLOpsDeployment = serde_json::from_value(object).map_err(read)?;
         let mut model = ModelDeployment::new("", top.spec.model);
         model.metadata = top.metadata;
         let below = |message: String| match message.strip_prefix("spec.") {

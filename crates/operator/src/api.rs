@@ -1,15 +1,19 @@
-//! The custom resources of the group `berth.dev`. One file each; [`status`] is what all of them tell.
+//! The custom resources of the group `berth.dev`, in the version that is stored. One file each; [`status`] is what all of them
+//! tell, [`spokes`] are the older versions.
 
 pub mod clops_deployment;
 pub mod model_deployment;
 mod open;
+pub mod spokes;
 pub mod status;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
+    CustomResourceConversion, CustomResourceDefinition, CustomResourceDefinitionVersion, JSONSchemaProps,
+    JSONSchemaPropsOrArray, ServiceReference, WebhookClientConfig, WebhookConversion,
 };
 use kube::CustomResourceExt;
 
+use self::spokes::{SPOKES, Spoke};
 pub use self::{
     clops_deployment::{CLOpsDeployment, CLOpsDeploymentSpec},
     model_deployment::{ModelDeployment, ModelDeploymentSpec},
@@ -19,20 +23,67 @@ pub use self::{
 /// The API group.
 pub const GROUP: &str = "berth.dev";
 
-/// The version that is served and stored.
-pub const VERSION: &str = "v1alpha1";
+/// The version that is stored, and that the operator reads and writes.
+pub const VERSION: &str = "v1";
 
-/// The definitions, as a cluster is given them.
+/// The definitions, as a cluster is given them whose operator is in `namespace`: there the API server asks for conversions.
 #[must_use]
-pub fn definitions() -> Vec<CustomResourceDefinition> {
+pub fn definitions(namespace: &str) -> Vec<CustomResourceDefinition> {
     let mut definitions = vec![CLOpsDeployment::crd(), ModelDeployment::crd()];
-    for version in definitions.iter_mut().flat_map(|definition| &mut definition.spec.versions) {
-        if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
-            without_defaults(schema);
-            schema.description = schema.properties.as_ref().and_then(|parts| parts.get("spec")?.description.clone());
+    for definition in &mut definitions {
+        let spec = &mut definition.spec;
+        for version in &mut spec.versions {
+            if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+                without_defaults(schema);
+                schema.description =
+                    schema.properties.as_ref().and_then(|parts| parts.get("spec")?.description.clone());
+            }
+        }
+        let older: Vec<_> = spec.versions.iter().flat_map(|stored| older_versions(stored, &spec.names.kind)).collect();
+        if !older.is_empty() {
+            spec.versions.extend(older);
+            spec.conversion = Some(conversion(namespace));
         }
     }
     definitions
+}
+
+fn older_versions(stored: &CustomResourceDefinitionVersion, kind: &str) -> Vec<CustomResourceDefinitionVersion> {
+    let Some(place) = spokes::model_place(kind) else { return Vec::new() };
+    SPOKES.iter().filter_map(|spoke| older_version(stored, spoke, place)).collect()
+}
+
+fn older_version(
+    stored: &CustomResourceDefinitionVersion,
+    spoke: &Spoke,
+    place: &[&str],
+) -> Option<CustomResourceDefinitionVersion> {
+    let schema = serde_json::to_value(stored.schema.as_ref()?.open_api_v3_schema.as_ref()?).ok()?;
+    let mut version = stored.clone();
+    version.name = spoke.version.to_owned();
+    version.storage = false;
+    version.deprecated = spoke.deprecation.map(|_| true);
+    version.deprecation_warning = spoke.deprecation.map(str::to_owned);
+    version.schema.as_mut()?.open_api_v3_schema = serde_json::from_value(spoke.schema(&schema, place)).ok();
+    Some(version)
+}
+
+/// Conversions by the operator's webhook. Operators put their certificates into it.
+fn conversion(namespace: &str) -> CustomResourceConversion {
+    let service = ServiceReference {
+        name: "berth-operator".to_owned(),
+        namespace: namespace.to_owned(),
+        path: Some("/convert".to_owned()),
+        port: Some(443),
+    };
+    let client = WebhookClientConfig { service: Some(service), ..WebhookClientConfig::default() };
+    CustomResourceConversion {
+        strategy: "Webhook".to_owned(),
+        webhook: Some(WebhookConversion {
+            client_config: Some(client),
+            conversion_review_versions: vec!["v1".to_owned()],
+        }),
+    }
 }
 
 /// Removes defaults: the API server would write them into what people wrote.
@@ -71,14 +122,16 @@ mod tests {
 
     #[test]
     fn schemas_are_structural_and_set_no_defaults() {
-        for definition in definitions() {
+        for definition in definitions("berth") {
             let text = serde_json::to_value(&definition).expect("JSON");
-            let schema = &text["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-            let mut found = Vec::new();
-            untyped(schema, "", &mut found);
-            assert!(found.is_empty(), "{found:?}");
-            assert!(!schema.to_string().contains("\"default\""), "what people write is never changed: {schema}");
-            assert!(text["spec"]["versions"][0]["subresources"]["status"].is_object());
+            for version in text["spec"]["versions"].as_array().expect("versions") {
+                let schema = &version["schema"]["openAPIV3Schema"];
+                let mut found = Vec::new();
+                untyped(schema, "", &mut found);
+                assert!(found.is_empty(), "{found:?}");
+                assert!(!schema.to_string().contains("\"default\""), "what people write is never changed: {schema}");
+                assert!(version["subresources"]["status"].is_object());
+            }
         }
     }
 
@@ -95,7 +148,7 @@ mod tests {
             }
         }
         let mut found = Vec::new();
-        for definition in definitions() {
+        for definition in definitions("berth") {
             let text = serde_json::to_value(&definition).expect("JSON");
             silent(&text["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], "spec", &mut found);
         }

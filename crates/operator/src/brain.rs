@@ -1,6 +1,7 @@
 //! Decisions: from the world to the objects to apply, the status and the events. No I/O, no clock.
 //!
-//! A decision is empty when all is as it should be. Children are deleted by Kubernetes itself: each is owned.
+//! A decision is empty when all is as it should be. Children are deleted by Kubernetes itself: each is owned. Only an autoscaler that
+//! is no longer wanted is deleted while its owner stays: it would go on changing the number of pods.
 
 mod clops;
 mod model;
@@ -22,8 +23,12 @@ use crate::api::{
 /// The things to do for one object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
+    /// Objects to delete first, each exactly as it was seen.
+    pub delete: Vec<Value>,
     /// Objects to apply, in this order.
     pub apply: Vec<Value>,
+    /// The number of pods that the Deployment has and is to keep, where it is applied without one.
+    pub kept_replicas: Option<i64>,
     /// The status, where it differs from what the object has.
     pub status: Option<Status>,
     /// Events that people should hear of.
@@ -34,7 +39,7 @@ impl Decision {
     /// True if nothing is to be done.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.apply.is_empty() && self.status.is_none() && self.events.is_empty()
+        self.delete.is_empty() && self.apply.is_empty() && self.status.is_none() && self.events.is_empty()
     }
 }
 

@@ -8,9 +8,14 @@ mod attempt;
 pub mod gatekeeper;
 mod kind;
 mod lease;
+pub mod migration;
 mod mirror;
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
@@ -44,6 +49,9 @@ use crate::{
 /// Attempts under way at once: enough to hide the way to the API server, too few to be a burden to it.
 pub const CONCURRENCY: usize = 16;
 
+/// Time between two looks at objects that cannot be converted yet: an API server takes about as long to trust a new certificate.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// Settings of an operator.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -61,7 +69,7 @@ pub struct Config {
 #[derive(Debug, thiserror::Error)]
 pub enum Stopped {
     /// The custom resources are not there.
-    #[error("the custom resources are missing: berth operator crds | kubectl apply -f -")]
+    #[error("the custom resources are missing, or older than this operator: berth operator crds | kubectl apply -f -")]
     NoDefinitions,
     /// Another operator leads.
     #[error("another operator leads now, or the API server was away for 10 s: this one ends, to start anew")]
@@ -76,16 +84,12 @@ pub enum Stopped {
 /// # Errors
 /// The custom resources are missing, or the leadership was lost.
 pub async fn run(client: Client, config: Config, vitals: Vitals, shutdown: CancellationToken) -> Result<(), Stopped> {
-    for kind in Kind::ALL.into_iter().filter(|kind| kind.is_written()) {
-        let listed =
-            kind.api(&client, config.namespace.as_deref()).list(&kube::api::ListParams::default().limit(1)).await;
-        match listed {
-            Ok(_) => {}
-            Err(kube::Error::Api(refusal)) if refusal.code == 404 => return Err(Stopped::NoDefinitions),
-            Err(error) => return Err(Stopped::Refused(error.to_string())),
-        }
-    }
+    // The API server has said its version. Objects of other versions are read by way of this operator's own webhook, which a
+    // Service leads to once it is ready.
     vitals.reached();
+    if !first_look(&client, config.namespace.as_deref(), &shutdown).await? {
+        return Ok(());
+    }
     let mut leadership = Leadership::new(&client, &config.lease_namespace, config.identity.clone());
     if !leadership.acquire(&shutdown).await {
         return Ok(());
@@ -103,6 +107,31 @@ pub async fn run(client: Client, config: Config, vitals: Vitals, shutdown: Cance
         leadership.release().await;
     }
     ended
+}
+
+/// Returns true when the custom resources can be read; false if it is told to stop first.
+async fn first_look(client: &Client, namespace: Option<&str>, shutdown: &CancellationToken) -> Result<bool, Stopped> {
+    let mut told = false;
+    let mut kinds = Kind::ALL.into_iter().filter(|kind| kind.is_written()).peekable();
+    while let Some(kind) = kinds.peek().copied() {
+        let listed = kind.api(client, namespace).list(&kube::api::ListParams::default().limit(1)).await;
+        match listed {
+            Ok(_) => drop(kinds.next()),
+            Err(kube::Error::Api(refusal)) if refusal.code == 404 => return Err(Stopped::NoDefinitions),
+            Err(kube::Error::Api(refusal)) if refusal.code == 500 => {
+                if !std::mem::replace(&mut told, true) {
+                    let (kind, error) = (kind.name(), refusal.message);
+                    tracing::warn!(event = "objects_unread", kind, error, "tried again: their version has to be converted");
+                }
+                tokio::select! {
+                    () = shutdown.cancelled() => return Ok(false),
+                    () = time::sleep(AGAIN) => {}
+                }
+            }
+            Err(error) => return Err(Stopped::Refused(error.to_string())),
+        }
+    }
+    Ok(true)
 }
 
 /// The minor version of the cluster, 29 of `1.29`.
@@ -253,7 +282,7 @@ impl Reconciler {
     /// Writes the status of an object whose attempt failed, at once; its children are tried again later.
     fn report(&mut self, key: &Key) {
         let Some(attempt) = self.decide(key) else { return };
-        let decision = Decision { apply: Vec::new(), ..attempt.decision };
+        let decision = Decision { apply: Vec::new(), delete: Vec::new(), kept_replicas: None, ..attempt.decision };
         if decision.is_empty() {
             return;
         }
@@ -290,13 +319,14 @@ impl Reconciler {
                 };
                 brain::model_deployment(&object, world)
             }
-            Kind::Deployment | Kind::Service | Kind::ConfigMap | Kind::Budget => return None,
+            // What is derived has no decisions of its own.
+            _ => return None,
         };
         if decision.is_empty() {
             return None;
         }
         let children =
-            decision.apply.iter().filter_map(|wanted| Some(Key::of(Kind::of(wanted["kind"].as_str()?)?, wanted)));
+            decision.apply.iter().filter_map(|wanted| Some(Key::of(Kind::of(wanted)?, wanted)));
         let unseen = children.filter(|child| self.mirror.get(child).is_none()).collect();
         Some(Attempt { key: key.clone(), object, decision, unseen })
     }

@@ -91,7 +91,7 @@ impl Part {
     pub fn objects(self, settings: &Settings) -> Vec<Value> {
         let namespace = settings.namespace.as_str();
         match self {
-            Self::CustomResources => custom_resources(),
+            Self::CustomResources => custom_resources(namespace),
             Self::Namespace => {
                 vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })]
             }
@@ -113,10 +113,10 @@ impl Part {
     }
 }
 
-/// The custom resources, as documents.
+/// The custom resources, as documents, for an operator in `namespace`.
 #[must_use]
-pub fn custom_resources() -> Vec<Value> {
-    definitions().into_iter().filter_map(|definition| serde_json::to_value(definition).ok()).collect()
+pub fn custom_resources(namespace: &str) -> Vec<Value> {
+    definitions(namespace).into_iter().filter_map(|definition| serde_json::to_value(definition).ok()).collect()
 }
 
 /// Everything for an operator.

@@ -73,6 +73,8 @@ pub struct Installation {
     pub native_sidecars: bool,
     /// The cluster has `policy/v1`.
     pub disruption_budgets: bool,
+    /// The cluster has `autoscaling/v2`, and not `v2beta2` alone. No part of a record: the objects are the same.
+    pub stable_autoscalers: bool,
 }
 
 /// The form of executors that somebody asks for.
@@ -97,7 +99,17 @@ impl Installation {
             Sidecars::Container => false,
         };
         let executor_image = executor_image.filter(|executor| !executor.is_empty() && *executor != image);
-        Self { image, executor_image, native_sidecars, disruption_budgets: minor >= 21 }
+        let (disruption_budgets, stable_autoscalers) = (minor >= 21, minor >= 23);
+        Self { image, executor_image, native_sidecars, disruption_budgets, stable_autoscalers }
+    }
+
+    /// A rendered object, as this cluster has it.
+    #[must_use]
+    pub fn adapted(&self, mut object: Value) -> Value {
+        if object["kind"] == "HorizontalPodAutoscaler" && !self.stable_autoscalers {
+            object["apiVersion"] = Value::from("autoscaling/v2beta2");
+        }
+        object
     }
 }
 
@@ -135,7 +147,7 @@ impl Rules {
     /// The record of a spec that is rendered for the first time.
     #[must_use]
     pub fn record(self, installation: &Installation, generation: i64) -> Record {
-        let Installation { image, executor_image, native_sidecars, disruption_budgets } = installation.clone();
+        let Installation { image, executor_image, native_sidecars, disruption_budgets, .. } = installation.clone();
         Record { version: self.newest(), image, generation, executor_image, native_sidecars, disruption_budgets }
     }
 

@@ -40,6 +40,12 @@ struct OfVerdict {
     verdict: &'static str,
 }
 
+/// The label of conversions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfOutcome {
+    outcome: &'static str,
+}
+
 /// The state of an operator, as it tells it. Clones are of the same operator.
 #[derive(Debug, Clone)]
 pub struct Vitals {
@@ -50,6 +56,7 @@ pub struct Vitals {
     objects: Family<OfKind, Gauge>,
     watch_failures: Family<OfKind, Counter>,
     reviews: Family<OfVerdict, Counter>,
+    conversions: Family<OfOutcome, Counter>,
     waiting: Gauge<i64, AtomicI64>,
     leading: Gauge<i64, AtomicI64>,
 }
@@ -65,6 +72,7 @@ impl Default for Vitals {
             objects: Family::default(),
             watch_failures: Family::default(),
             reviews: Family::default(),
+            conversions: Family::default(),
             waiting: Gauge::default(),
             leading: Gauge::default(),
         };
@@ -74,6 +82,7 @@ impl Default for Vitals {
         registry.register("objects", "Objects that are watched", vitals.objects.clone());
         registry.register("watch_failures", "Watches that broke", vitals.watch_failures.clone());
         registry.register("reviews", "Objects that the webhook was asked about", vitals.reviews.clone());
+        registry.register("conversions", "Objects converted between versions", vitals.conversions.clone());
         registry.register("waiting_objects", "Objects that wait for an attempt", vitals.waiting.clone());
         registry.register("leading", "1 while this operator leads", vitals.leading.clone());
         Self { registry: Arc::new(registry), ..vitals }
@@ -120,6 +129,10 @@ impl Vitals {
 
     pub(crate) fn reviewed(&self, verdict: &'static str) {
         self.reviews.get_or_create(&OfVerdict { verdict }).inc();
+    }
+
+    pub(crate) fn converted(&self, outcome: &'static str, objects: usize) {
+        self.conversions.get_or_create(&OfOutcome { outcome }).inc_by(u64::try_from(objects).unwrap_or_default());
     }
 
     pub(crate) fn waiting(&self, objects: usize) {

@@ -7,7 +7,12 @@ mod webhook;
 use std::{net::SocketAddr, path::PathBuf};
 
 use berth_operator::{
-    driver::{self, Config, gatekeeper::Gatekeeper},
+    api::VERSION,
+    driver::{
+        self, Config,
+        gatekeeper::Gatekeeper,
+        migration::{self, Migrated},
+    },
     install::{self, FailurePolicy},
     render::{Installation, Sidecars},
     vitals::Vitals,
@@ -28,6 +33,7 @@ use crate::{failure::Failure, settings::TelemetrySettings, telemetry::Telemetry,
   berth operator crds | kubectl apply -f -                                     the custom resources alone
   berth operator run --image REGISTRY/berth:0.1.0                              run it here, with your kubeconfig
   berth operator plan-upgrade --image REGISTRY/berth:0.2.0                     models that a new version would change
+  berth operator migrate-storage                                               objects of older API versions, after an upgrade
 
 docs/kubernetes.md tells more.")]
 pub(crate) struct OperatorArgs {
@@ -40,11 +46,29 @@ enum OperatorCommand {
     /// Run the operator: in a pod, or with a kubeconfig
     Run(RunArgs),
     /// Print the custom resources
-    Crds,
+    Crds(CrdsArgs),
     /// Print what installs the operator: custom resources, rights, Deployment
     Manifests(ManifestsArgs),
     /// Show which models a new version would change if they adopted its rules, and let them
     PlanUpgrade(plan_upgrade::PlanUpgradeArgs),
+    /// Have objects of older API versions stored in the newest one
+    MigrateStorage(MigrateStorageArgs),
+}
+
+#[derive(Debug, Args)]
+struct CrdsArgs {
+    /// Namespace of the operator, which converts between versions
+    #[arg(long, value_name = "NAME", default_value = "berth")]
+    namespace: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Each object is written as it is; no pod restarts. Run it again if it fails: nothing is lost.
+It needs the rights to list and patch CLOpsDeployments and ModelDeployments, and to get customresourcedefinitions and patch their status.")]
+struct MigrateStorageArgs {
+    /// Context of the kubeconfig [default: the current one]
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -71,7 +95,7 @@ struct RunArgs {
     /// Address for metrics and health, by http [default: none]
     #[arg(long, value_name = "ADDRESS", env = "BERTH_OPERATOR_LISTEN")]
     listen: Option<SocketAddr>,
-    /// Address for the admission webhook, by https with a certificate that is made and renewed here [default: none]
+    /// Address for the webhook that admits and converts objects, by https with a certificate that is made and renewed here [default: none]
     #[arg(long, value_name = "ADDRESS", env = "BERTH_OPERATOR_WEBHOOK_LISTEN", requires = "webhook_folder")]
     webhook_listen: Option<SocketAddr>,
     /// Folder for the webhook's key and certificate, this operator's own
@@ -141,7 +165,7 @@ fn failure_policy(text: &str) -> Result<FailurePolicy, String> {
 
 pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
     match args.command {
-        OperatorCommand::Crds => print(&install::custom_resources()),
+        OperatorCommand::Crds(args) => print(&install::custom_resources(&args.namespace)),
         OperatorCommand::Manifests(args) => {
             let ManifestsArgs { namespace, image, executor_image, sidecars, .. } = args;
             let ManifestsArgs { replicas, service_monitor, webhook_failure, .. } = args;
@@ -158,12 +182,25 @@ pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
         }
         OperatorCommand::Run(args) => operate(args).await,
         OperatorCommand::PlanUpgrade(args) => plan_upgrade::run(args).await,
+        OperatorCommand::MigrateStorage(args) => migrate_storage(&args).await,
     }
 }
 
 fn print(objects: &[serde_json::Value]) -> Result<(), Failure> {
     let documents: Result<Vec<_>, _> = objects.iter().map(yaml).collect();
     Ok(terminal::print(&documents?.join("---\n"))?)
+}
+
+async fn migrate_storage(args: &MigrateStorageArgs) -> Result<(), Failure> {
+    let client = client(args.context.as_deref()).await?;
+    let migrated = migration::migrate(&client).await.map_err(|error| Failure::Failed(error.to_string()))?;
+    for Migrated { definition, objects } in migrated {
+        terminal::print(&match objects {
+            Some(count) => format!("{definition}: {count} objects written, all are stored as {VERSION}\n"),
+            None => format!("{definition}: all objects are stored as {VERSION}\n"),
+        })?;
+    }
+    Ok(())
 }
 
 async fn operate(args: RunArgs) -> Result<(), Failure> {

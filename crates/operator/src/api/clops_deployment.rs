@@ -10,7 +10,7 @@ use super::{model_deployment::ModelDeploymentSpec, status::Status};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
     group = "berth.dev",
-    version = "v1alpha1",
+    version = "v1",
     kind = "CLOpsDeployment",
     plural = "clopsdeployments",
     shortname = "clops",

@@ -13,7 +13,7 @@ use super::{open, status::Status};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
     group = "berth.dev",
-    version = "v1alpha1",
+    version = "v1",
     kind = "ModelDeployment",
     plural = "modeldeployments",
     shortname = "mdep",
@@ -37,32 +37,97 @@ pub struct ModelDeploymentSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub replicas: Option<u32>,
-    /// The pods' service account.
+    /// A HorizontalPodAutoscaler, in place of a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service_account_name: Option<String>,
-    /// Secrets with the credentials of image registries.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub image_pull_secrets: Vec<String>,
-    /// Labels of the nodes that pods may run on.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub node_selector: BTreeMap<String, String>,
-    /// Taints that the pods tolerate, as in a pod.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "open::list")]
-    #[schemars(schema_with = "open::objects")]
-    pub tolerations: Vec<Value>,
-    /// More labels of the pods.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub pod_labels: BTreeMap<String, String>,
-    /// Annotations of the pods.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub pod_annotations: BTreeMap<String, String>,
-    /// The time that a pod gets to end, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 86400))]
-    pub termination_grace_period_seconds: Option<u32>,
+    pub autoscaling: Option<Autoscaling>,
+    /// Settings of the pods.
+    #[serde(default, skip_serializing_if = "Pod::is_default")]
+    pub pod: Pod,
     /// The proxy that requests pass on their way to the container (docs/executor.md). It is there where this is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<Executor>,
+}
+
+/// Settings of a model's pods.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Pod {
+    /// More labels of the pods.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the pods.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// The pods' service account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_account_name: Option<String>,
+    /// Secrets with the credentials of image registries.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<SecretReference>,
+    /// Labels of the nodes that pods may run on.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that the pods tolerate, as in a pod.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "open::list")]
+    #[schemars(schema_with = "open::objects")]
+    pub tolerations: Vec<Value>,
+    /// The time that a pod gets to end, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub termination_grace_period_seconds: Option<u32>,
+    /// Privileges of all containers, as in a pod: `fsGroup`, `runAsUser` and so on. The profile of seccomp is `RuntimeDefault` where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub security_context: Option<Value>,
+    /// Nodes and pods that the pods should be near to, as in a pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub affinity: Option<Value>,
+    /// Spread over zones and nodes, as in a pod; over nodes, as far as that is possible, where it is left out. Without `labelSelector`, the model's pods are counted.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "open::list")]
+    #[schemars(schema_with = "open::objects")]
+    pub topology_spread_constraints: Vec<Value>,
+    /// The class that says who has to go where room is short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_class_name: Option<String>,
+}
+
+impl Pod {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A Secret of the object's namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SecretReference {
+    /// The name.
+    pub name: String,
+}
+
+/// The rules by which the number of pods follows their load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Autoscaling {
+    /// The least number of pods, 1 where it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub min_replicas: Option<u32>,
+    /// The greatest number of pods.
+    #[schemars(range(min = 1, max = 10000))]
+    pub max_replicas: u32,
+    /// The use of processors that is aimed at, in percent of what the pods request. It is 80 where `metrics` is left out too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub cpu_utilization: Option<u32>,
+    /// More measures, as in a HorizontalPodAutoscaler of autoscaling/v2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "open::list")]
+    #[schemars(schema_with = "open::objects")]
+    pub metrics: Vec<Value>,
+    /// The speed up and down, as in a HorizontalPodAutoscaler of autoscaling/v2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub behavior: Option<Value>,
 }
 
 /// The executor before a model.
@@ -174,7 +239,7 @@ pub struct Port {
 }
 
 /// Files that an init container fetches.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Parameters {
     /// The name, unique in the object.
@@ -193,4 +258,8 @@ pub struct Parameters {
     /// A Secret whose entries are the environment of the fetch: `AWS_ACCESS_KEY_ID` and so on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_secret: Option<String>,
+    /// Requests and limits of the fetch, as in a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub resources: Option<Value>,
 }

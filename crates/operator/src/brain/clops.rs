@@ -35,7 +35,7 @@ pub fn clops_deployment(
     let after = Status { replicas, ready_replicas, address, executor, render: None, ..before };
     let after = after.with(&state, generation, now);
     let (status, events) = told(object.status.as_ref(), after);
-    Decision { apply, status, events }
+    Decision { apply, status, events, ..Decision::default() }
 }
 
 fn child(object: &CLOpsDeployment) -> Value {

@@ -49,9 +49,11 @@ pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision 
     let record = record(object, world);
     let mut render_record = before.render.clone();
     let mut executor = before.executor.clone();
-    let (apply, state) = match rendered(object, &record, world.rules) {
+    let mut delete = Vec::new();
+    let (apply, state) = match rendered(object, &record, world) {
         Err(message) => (Vec::new(), State::Stalled("Invalid", message)),
         Ok(objects) => {
+            delete = superfluous(object, &objects, world);
             executor = render::executor_form(object, &record).map(str::to_owned);
             render_record = Some(record);
             differing(object, objects, world)
@@ -63,7 +65,8 @@ pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision 
     let address = address(object);
     let status = Status { replicas, ready_replicas, address, executor, render: render_record, ..before };
     let (status, events) = told(object.status.as_ref(), status.with(&state, generation, world.now));
-    Decision { apply, status, events }
+    let kept_replicas = live.and_then(|live| kept_replicas(&apply, live));
+    Decision { delete, apply, kept_replicas, status, events }
 }
 
 /// The rules for the object as its spec is now: those that somebody asked for, else those of the last change that its pods see. A status
@@ -98,9 +101,26 @@ fn kept(object: &ModelDeployment, known: Record, world: World<'_>) -> Option<Rec
     (template(wanted).is_some() && template(wanted) == template(live)).then_some(record)
 }
 
-fn rendered(object: &ModelDeployment, record: &Record, rules: Rules) -> Result<Vec<Value>, String> {
+fn rendered(object: &ModelDeployment, record: &Record, world: World<'_>) -> Result<Vec<Value>, String> {
     valid::check(object)?;
-    rules.render(object, record).map_err(|error| error.to_string())
+    let objects = world.rules.render(object, record).map_err(|error| error.to_string())?;
+    Ok(objects.into_iter().map(|object| world.installation.adapted(object)).collect())
+}
+
+/// The autoscaler of a model that is not to have one any more.
+fn superfluous(object: &ModelDeployment, wanted: &[Value], world: World<'_>) -> Vec<Value> {
+    let is_one = |one: &Value| one["kind"] == "HorizontalPodAutoscaler";
+    if wanted.iter().any(is_one) {
+        return Vec::new();
+    }
+    let found = world.live.iter().filter(|live| is_one(live) && is_controlled(live, &object.metadata));
+    found.map(|live| (*live).clone()).collect()
+}
+
+/// The number of pods of a Deployment that is applied without one: an API server would set it to 1.
+fn kept_replicas(apply: &[Value], live: &Value) -> Option<i64> {
+    let applied = apply.iter().find(|wanted| wanted["kind"] == "Deployment")?;
+    live["spec"]["replicas"].as_i64().filter(|_| applied["spec"]["replicas"].is_null())
 }
 
 /// The objects that are not as they should be, and the state that follows.

@@ -23,6 +23,15 @@ pub(crate) fn check(model: &ModelDeployment) -> Result<(), String> {
     if let Some(unnamed) = container.env.iter().find(|entry| entry["name"].as_str().is_none_or(str::is_empty)) {
         return Err(format!("spec.container.env[]: {unnamed} has no name"));
     }
+    if let Some(scaled) = &model.spec.autoscaling {
+        if model.spec.replicas.is_some() {
+            return Err("spec.replicas: spec.autoscaling sets the number of pods; leave one of them out".to_owned());
+        }
+        let (least, most) = (scaled.min_replicas.unwrap_or(1), scaled.max_replicas);
+        if least > most {
+            return Err(format!("spec.autoscaling.minReplicas: {least} is more than maxReplicas, {most}"));
+        }
+    }
     render::check_executor(model)?;
     unique("spec.parameters[].name", model.spec.parameters.iter().map(|part| part.name.clone()))?;
     unique("spec.parameters[].mountPath", model.spec.parameters.iter().map(|part| part.mount_path.clone()))

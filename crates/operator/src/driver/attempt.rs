@@ -2,7 +2,7 @@
 
 use kube::{
     Client, Error, ResourceExt,
-    api::{DynamicObject, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
     core::Status as Refusal,
     runtime::events::{Event as Message, EventType, Recorder},
 };
@@ -13,6 +13,9 @@ use crate::{
     FIELD_MANAGER,
     brain::{Decision, Event, Trouble},
 };
+
+/// Owner of the number of pods, from the moment when the operator gives it up to that when an autoscaler changes it.
+const REPLICAS_MANAGER: &str = "berth-operator-replicas";
 
 /// The outcome of applying an object.
 #[derive(PartialEq, Eq)]
@@ -35,6 +38,9 @@ pub(super) struct Attempt {
 impl Attempt {
     /// Carries it out.
     pub(super) async fn run(self, client: &Client, recorder: &Recorder) -> Result<(), Trouble> {
+        for superfluous in &self.decision.delete {
+            self.delete(client, superfluous).await?;
+        }
         for wanted in &self.decision.apply {
             if self.apply(client, wanted).await? == Applied::NamespaceEnds {
                 // The object itself goes next.
@@ -57,8 +63,43 @@ impl Attempt {
         Ok(())
     }
 
+    async fn delete(&self, client: &Client, seen: &Value) -> Result<(), Trouble> {
+        let Some(kind) = Kind::of(seen) else { return Ok(()) };
+        let key = Key::of(kind, seen);
+        // Only the one that was looked at.
+        let uid = seen["metadata"]["uid"].as_str().map(str::to_owned);
+        let preconditions = Some(Preconditions { uid, resource_version: None });
+        let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+        match kind.api(client, Some(&key.namespace)).delete(&key.name, &parameters).await {
+            Ok(_) => {
+                tracing::info!(event = "deleted", object = %key, owner = %self.key);
+                Ok(())
+            }
+            Err(Error::Api(refusal)) if matches!(refusal.code, 404 | 409) => Ok(()),
+            Err(error) => Err(trouble(format!("{key} cannot be deleted"), &error)),
+        }
+    }
+
+    /// Shares the number of pods with another owner of fields. Else it would go with the last owner, and an API server would set it to 1; it
+    /// is given up to whoever changes the number next.
+    async fn keep_replicas(&self, client: &Client, deployment: &Key, count: i64) -> Result<(), Trouble> {
+        let wanted = json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": { "name": deployment.name, "namespace": deployment.namespace },
+            "spec": { "replicas": count },
+        });
+        let api = deployment.kind.api(client, Some(&deployment.namespace));
+        match api.patch(&deployment.name, &PatchParams::apply(REPLICAS_MANAGER), &Patch::Apply(wanted)).await {
+            // Somebody has changed it at this moment, and owns it.
+            Ok(_) => Ok(()),
+            Err(Error::Api(refusal)) if refusal.code == 409 => Ok(()),
+            Err(error) => Err(trouble(format!("the number of pods of {deployment} cannot be kept"), &error)),
+        }
+    }
+
     async fn apply(&self, client: &Client, wanted: &Value) -> Result<Applied, Trouble> {
-        let Some(kind) = wanted["kind"].as_str().and_then(Kind::of) else { return Ok(Applied::Done) };
+        let Some(kind) = Kind::of(wanted) else { return Ok(Applied::Done) };
         let key = Key::of(kind, wanted);
         let api = kind.api(client, Some(&key.namespace));
         if self.unseen.contains(&key) {
@@ -67,6 +108,9 @@ impl Attempt {
             if found.is_some_and(|found| !is_controlled_by(&found, self.object["metadata"]["uid"].as_str())) {
                 return Err(Trouble::taken(&key));
             }
+        }
+        if let (Kind::Deployment, Some(count)) = (kind, self.decision.kept_replicas) {
+            self.keep_replicas(client, &key, count).await?;
         }
         // Fields that others have changed are set back: this object is the operator's.
         let parameters = PatchParams::apply(FIELD_MANAGER).force();

@@ -1,5 +1,5 @@
-//! Reviews what people write, with the cluster's context: the API server is asked what it thinks of the Deployment and the
-//! Service, in a dry run.
+//! Answers the webhook's questions. What people write is reviewed with the cluster's context: the API server is asked what it thinks
+//! of the Deployment and the Service, in a dry run. Objects are converted without any.
 
 use std::time::Duration;
 
@@ -7,14 +7,15 @@ use kube::{
     Api, Client, Error,
     api::{Patch, PatchParams},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::kind::{Key, Kind};
 use crate::{
     FIELD_MANAGER,
     admission::{Malformed, Request, Verdict, bundle},
-    api::ModelDeployment,
+    api::{ModelDeployment, spokes::CONVERTED},
     brain::Trouble,
+    conversion,
     driver::attempt::{is_controlled_by, trouble},
     render::{self, Installation},
     vitals::Vitals,
@@ -84,8 +85,8 @@ impl Gatekeeper {
         }
         let record = render::SHIPPED.record(&self.installation, model.metadata.generation.unwrap_or_default());
         let objects = render::SHIPPED.render(&model, &record).map_err(|error| Trouble::Refused(error.to_string()))?;
-        for object in objects {
-            let Some(kind) = object["kind"].as_str().and_then(Kind::of) else { continue };
+        for object in objects.into_iter().map(|object| self.installation.adapted(object)) {
+            let Some(kind) = Kind::of(&object) else { continue };
             let key = Key::of(kind, &object);
             self.read(&key, model.metadata.uid.as_deref()).await?;
             let parameters = PatchParams { dry_run: true, ..PatchParams::apply(FIELD_MANAGER).force() };
@@ -106,11 +107,33 @@ impl Gatekeeper {
         }
     }
 
+    /// The answer to a ConversionReview. Blocking for as long as its list is.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn convert(&self, review: &[u8]) -> Result<String, conversion::Malformed> {
+        let answered = conversion::Review::read(review).and_then(|review| review.answer());
+        match &answered {
+            Ok((_, Some(objects))) => self.vitals.converted("succeeded", *objects),
+            Ok((_, None)) | Err(_) => self.vitals.converted("failed", 1),
+        }
+        answered.map(|(answer, _)| answer)
+    }
+
     /// Puts the certificate of this operator among those that the API server trusts. True if it was not there.
     ///
     /// # Errors
     /// The API server refuses, or somebody else wrote at the same time.
     pub async fn publish(&self, certificate: &str) -> Result<bool, Error> {
+        // Conversion first: without it, objects of other versions cannot be read.
+        let mut changed = false;
+        for name in CONVERTED {
+            changed |= self.publish_for_conversion(name, certificate).await?;
+        }
+        Ok(self.publish_for_admission(certificate).await? || changed)
+    }
+
+    async fn publish_for_admission(&self, certificate: &str) -> Result<bool, Error> {
         use k8s_openapi::{ByteString, api::admissionregistration::v1::ValidatingWebhookConfiguration};
 
         let api: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
@@ -128,6 +151,27 @@ impl Gatekeeper {
             api.replace(CONFIGURATION, &kube::api::PostParams::default(), &configuration).await?;
         }
         Ok(changed)
+    }
+
+    async fn publish_for_conversion(&self, name: &str, certificate: &str) -> Result<bool, Error> {
+        use k8s_openapi::{
+            ByteString, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+        };
+
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let Some(definition) = api.get_opt(name).await? else { return Ok(false) };
+        let webhook = definition.spec.conversion.and_then(|conversion| conversion.webhook);
+        let Some(client) = webhook.and_then(|webhook| webhook.client_config) else { return Ok(false) };
+        let present = client.ca_bundle.map(|bundle| bundle.0).unwrap_or_default();
+        let Some(more) = bundle(&String::from_utf8_lossy(&present), certificate) else { return Ok(false) };
+        let more = ByteString(more.into_bytes());
+        // The version that was read stands for "nobody wrote meanwhile"; nothing else of the definition is written.
+        let patch = json!({
+            "metadata": { "resourceVersion": definition.metadata.resource_version },
+            "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": more } } } },
+        });
+        api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(true)
     }
 }
 

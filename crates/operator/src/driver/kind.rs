@@ -18,16 +18,33 @@ pub(super) enum Kind {
     Service,
     ConfigMap,
     Budget,
+    /// Of `autoscaling/v2`.
+    Autoscaler,
+    /// Of `autoscaling/v2beta2`, in clusters before 1.23.
+    OlderAutoscaler,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 6] =
-        [Self::CLOps, Self::Model, Self::Deployment, Self::Service, Self::ConfigMap, Self::Budget];
+    pub(super) const ALL: [Self; 8] = [
+        Self::CLOps,
+        Self::Model,
+        Self::Deployment,
+        Self::Service,
+        Self::ConfigMap,
+        Self::Budget,
+        Self::Autoscaler,
+        Self::OlderAutoscaler,
+    ];
 
     /// The kinds that a cluster has.
     pub(super) fn of_cluster(installation: &Installation) -> Vec<Self> {
-        let budgets = installation.disruption_budgets;
-        Self::ALL.into_iter().filter(|kind| budgets || *kind != Self::Budget).collect()
+        let is_there = |kind: &Self| match kind {
+            Self::Budget => installation.disruption_budgets,
+            Self::Autoscaler => installation.stable_autoscalers,
+            Self::OlderAutoscaler => !installation.stable_autoscalers,
+            _ => true,
+        };
+        Self::ALL.into_iter().filter(is_there).collect()
     }
 
     /// True for what people write; the others are derived, and watched by their label.
@@ -43,11 +60,14 @@ impl Kind {
             Self::Service => "Service",
             Self::ConfigMap => "ConfigMap",
             Self::Budget => "PodDisruptionBudget",
+            Self::Autoscaler | Self::OlderAutoscaler => "HorizontalPodAutoscaler",
         }
     }
 
-    pub(super) fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    /// The kind of an object that says its type.
+    pub(super) fn of(object: &Value) -> Option<Self> {
+        let is_it = |kind: &Self| object["kind"] == kind.name() && object["apiVersion"] == kind.resource().api_version;
+        Self::ALL.into_iter().find(is_it)
     }
 
     fn resource(self) -> ApiResource {
@@ -58,6 +78,8 @@ impl Kind {
             Self::Service => ("", "v1", "services"),
             Self::ConfigMap => ("", "v1", "configmaps"),
             Self::Budget => ("policy", "v1", "poddisruptionbudgets"),
+            Self::Autoscaler => ("autoscaling", "v2", "horizontalpodautoscalers"),
+            Self::OlderAutoscaler => ("autoscaling", "v2beta2", "horizontalpodautoscalers"),
         };
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, self.name()), plural)
     }
@@ -100,7 +122,7 @@ impl Key {
         match self.kind {
             Kind::CLOps => vec![self.clone()],
             Kind::Model => vec![self.clone(), self.sibling(Kind::CLOps)],
-            Kind::Deployment | Kind::Service | Kind::Budget => vec![self.sibling(Kind::Model)],
+            Kind::Deployment | Kind::Service | Kind::Budget | Kind::Autoscaler | Kind::OlderAutoscaler => vec![self.sibling(Kind::Model)],
             Kind::ConfigMap => {
                 let model = self.name.rsplit_once(EXECUTOR).map(|(name, _)| name.to_owned());
                 model.map(|name| Self { name, ..self.sibling(Kind::Model) }).into_iter().collect()

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::OwnerReference, jiff::Timestamp};
 use kube::{
     Api, Client, Error,
     api::{DynamicObject, PostParams},
@@ -11,14 +11,18 @@ use kube::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::kind::Kind;
 use crate::election::{Election, INTERVAL};
 
-/// The name of the Lease.
+/// The name of the Lease, and of the Deployment that it belongs to.
 const NAME: &str = "berth-operator";
 
 /// The operator's part in the election.
 pub(super) struct Leadership {
     api: Api<DynamicObject>,
+    client: Client,
+    /// The operator's own Deployment, where there is one: the Lease goes with it.
+    owner: Option<OwnerReference>,
     namespace: String,
     election: Election,
 }
@@ -27,12 +31,27 @@ impl Leadership {
     pub(super) fn new(client: &Client, namespace: &str, me: String) -> Self {
         let kind = GroupVersionKind::gvk("coordination.k8s.io", "v1", "Lease");
         let api = Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&kind));
-        Self { api, namespace: namespace.to_owned(), election: Election::new(me) }
+        let (client, namespace) = (client.clone(), namespace.to_owned());
+        Self { api, client, owner: None, namespace, election: Election::new(me) }
+    }
+
+    /// The Deployment that an installation has.
+    async fn find_owner(&self) -> Option<OwnerReference> {
+        let found = Kind::Deployment.api(&self.client, Some(&self.namespace)).get_opt(NAME).await;
+        let metadata = found.ok().flatten()?.metadata;
+        Some(OwnerReference {
+            api_version: "apps/v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            name: metadata.name?,
+            uid: metadata.uid?,
+            ..OwnerReference::default()
+        })
     }
 
     /// Returns when this operator leads; false if it is told to stop first.
     pub(super) async fn acquire(&mut self, shutdown: &CancellationToken) -> bool {
         let mut told = false;
+        self.owner = self.find_owner().await;
         loop {
             self.step().await;
             if self.election.leads(Instant::now()) {
@@ -96,15 +115,23 @@ impl Leadership {
         match lease {
             Some(mut lease) => {
                 lease.data = json!({ "spec": spec });
+                self.own(&mut lease);
                 self.api.replace(NAME, &parameters, &lease).await?;
             }
             None => {
                 let kind = GroupVersionKind::gvk("coordination.k8s.io", "v1", "Lease");
-                let lease = DynamicObject::new(NAME, &ApiResource::from_gvk(&kind)).data(json!({ "spec": spec }));
+                let mut lease = DynamicObject::new(NAME, &ApiResource::from_gvk(&kind)).data(json!({ "spec": spec }));
+                self.own(&mut lease);
                 self.api.create(&parameters, &lease).await?;
             }
         }
         Ok(())
+    }
+
+    fn own(&self, lease: &mut DynamicObject) {
+        if lease.metadata.owner_references.as_ref().is_none_or(Vec::is_empty) {
+            lease.metadata.owner_references = self.owner.clone().map(|owner| vec![owner]);
+        }
     }
 }
 

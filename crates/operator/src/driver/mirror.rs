@@ -60,7 +60,7 @@ impl Mirror {
 
     /// The objects that a model may have: those of its name, and the ConfigMaps of its executor.
     pub(super) fn of_model(&self, model: &Key) -> Vec<&Value> {
-        let named = [Kind::Deployment, Kind::Service, Kind::Budget];
+        let named = [Kind::Deployment, Kind::Service, Kind::Budget, Kind::Autoscaler, Kind::OlderAutoscaler];
         let named = named.into_iter().filter_map(|kind| self.get(&model.sibling(kind)));
         let first = Key { kind: Kind::ConfigMap, name: format!("{}{EXECUTOR}", model.name), ..model.clone() };
         let begins = first.name.clone();

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{labels, named};
-use crate::api::GROUP;
+use crate::api::{GROUP, spokes::CONVERTED};
 
-/// The rights in all namespaces. The operator reads no Secret and no pod, and deletes nothing.
+/// The rights in all namespaces. The operator reads no Secret and no pod, and deletes autoscalers alone.
 #[must_use]
 pub fn rules() -> Value {
     json!([
@@ -18,9 +18,12 @@ pub fn rules() -> Value {
         // ConfigMaps hold the configuration of executors.
         { "apiGroups": [""], "resources": ["services", "configmaps"], "verbs": ["get", "list", "watch", "create", "patch"] },
         { "apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["get", "list", "watch", "create", "patch"] },
+        // One that a spec no longer asks for would go on changing the number of pods.
+        { "apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["get", "list", "watch", "create", "patch", "delete"] },
         { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
-        // For the certificate of its own webhook.
+        // For the certificate of its own webhook: where objects are admitted, and where they are converted.
         { "apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"], "resourceNames": ["berth-operator"], "verbs": ["get", "update"] },
+        { "apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "resourceNames": CONVERTED, "verbs": ["get", "patch"] },
     ])
 }
 

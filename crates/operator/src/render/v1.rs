@@ -30,6 +30,7 @@ pub(super) fn metadata(identity: &Identity) -> Value {
         "labels": { MANAGED_BY.0: MANAGED_BY.1, "app.kubernetes.io/name": identity.name, SELECTOR: identity.name },
         "annotations": {},
         "ownerReferences": [{
+            // The version of the operator that shipped these rules; it names the same object.
             "apiVersion": format!("{GROUP}/v1alpha1"),
             "kind": "ModelDeployment",
             "name": identity.name,
@@ -58,13 +59,13 @@ fn deployment(model: &ModelDeployment, identity: &Identity, record: &Record) -> 
 fn template(model: &ModelDeployment, identity: &Identity, record: &Record) -> Value {
     let wanted = &model.spec;
     let mut labels: Map<String, Value> =
-        wanted.pod_labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        wanted.pod.labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
     labels.insert(MANAGED_BY.0.to_owned(), json!(MANAGED_BY.1));
     labels.insert("app.kubernetes.io/name".to_owned(), json!(identity.name));
     labels.insert(SELECTOR.to_owned(), json!(identity.name));
     let mut metadata = json!({ "labels": labels });
-    if !wanted.pod_annotations.is_empty() {
-        metadata["annotations"] = json!(wanted.pod_annotations);
+    if !wanted.pod.annotations.is_empty() {
+        metadata["annotations"] = json!(wanted.pod.annotations);
     }
     json!({ "metadata": metadata, "spec": pod(model, identity, record) })
 }
@@ -87,20 +88,20 @@ fn pod(model: &ModelDeployment, identity: &Identity, record: &Record) -> Value {
         set("initContainers", wanted.parameters.iter().map(|part| fetch(part, &record.image)).collect());
         set("volumes", json!([{ "name": VOLUME, "emptyDir": {} }]));
     }
-    if let Some(account) = &wanted.service_account_name {
+    if let Some(account) = &wanted.pod.service_account_name {
         set("serviceAccountName", json!(account));
     }
-    if let Some(seconds) = wanted.termination_grace_period_seconds {
+    if let Some(seconds) = wanted.pod.termination_grace_period_seconds {
         set("terminationGracePeriodSeconds", json!(seconds));
     }
-    if !wanted.image_pull_secrets.is_empty() {
-        set("imagePullSecrets", wanted.image_pull_secrets.iter().map(|name| json!({ "name": name })).collect());
+    if !wanted.pod.image_pull_secrets.is_empty() {
+        set("imagePullSecrets", json!(wanted.pod.image_pull_secrets));
     }
-    if !wanted.node_selector.is_empty() {
-        set("nodeSelector", json!(wanted.node_selector));
+    if !wanted.pod.node_selector.is_empty() {
+        set("nodeSelector", json!(wanted.pod.node_selector));
     }
-    if !wanted.tolerations.is_empty() {
-        set("tolerations", json!(wanted.tolerations));
+    if !wanted.pod.tolerations.is_empty() {
+        set("tolerations", json!(wanted.pod.tolerations));
     }
     pod
 }

@@ -7,7 +7,7 @@ use berth_operator::{
 };
 use serde_json::{Value, json};
 
-use crate::fixtures::{clops, executor, full, least, model};
+use crate::fixtures::{clops, executor, full, least, model, scaled};
 
 const NOW: &str = "2026-01-01T00:00:00Z";
 
@@ -96,7 +96,7 @@ fn drift_is_corrected_and_a_removed_field_is_taken_back() {
     of_kind(&mut live, "Deployment")["spec"]["template"]["spec"]["containers"][0]["image"] = json!("another");
     assert_eq!(settle(&mut object, &mut live, "berth:1").apply.len(), 1);
     settle(&mut object, &mut live, "berth:1");
-    object.spec.node_selector.clear();
+    object.spec.pod.node_selector.clear();
     object.metadata.generation = Some(2);
     let applied = settle(&mut object, &mut live, "berth:1").apply;
     assert_eq!(applied.len(), 1, "the digest tells what comparing cannot: {applied:?}");
@@ -260,5 +260,49 @@ fn a_wrong_setting_of_the_executor_is_told() {
         *spec.pointer_mut(place).expect("the place") = value;
         let (_, reason, message) = ready(decided(&model(spec), &[], "berth:1").status.as_ref());
         assert!(reason == "Invalid" && message.starts_with(expected), "{message}");
+    }
+}
+
+#[test]
+fn the_number_of_pods_goes_from_hand_to_hand() {
+    let (mut object, mut live) = (model(least()), Vec::new());
+    object.spec.replicas = Some(4);
+    settle(&mut object, &mut live, "berth:1");
+    pods_are_ready(&mut live, 4);
+
+    // To the autoscaler: as many as there are stay.
+    object.spec.replicas = None;
+    object.spec.autoscaling = model(scaled()).spec.autoscaling;
+    object.metadata.generation = Some(2);
+    let given = settle(&mut object, &mut live, "berth:1");
+    assert_eq!((given.kept_replicas, given.delete.len()), (Some(4), 0));
+    assert_eq!(of_kind(&mut live, "HorizontalPodAutoscaler")["apiVersion"], "autoscaling/v2beta2", "an old cluster");
+    of_kind(&mut live, "Deployment")["spec"]["replicas"] = json!(7);
+    settle(&mut object, &mut live, "berth:1");
+    let settled = settle(&mut object, &mut live, "berth:1");
+    assert!(settled.apply.is_empty() && settled.kept_replicas.is_none(), "nobody fights: {settled:?}");
+
+    // And back: the autoscaler goes, one of somebody else stays.
+    object.spec.replicas = Some(3);
+    object.spec.autoscaling = None;
+    object.metadata.generation = Some(3);
+    let taken = settle(&mut object, &mut live, "berth:1");
+    assert_eq!((taken.delete[0]["kind"].as_str(), taken.kept_replicas), (Some("HorizontalPodAutoscaler"), None));
+    assert_eq!(of_kind(&mut live, "Deployment")["spec"]["replicas"], 3);
+    of_kind(&mut live, "HorizontalPodAutoscaler")["metadata"]["ownerReferences"] = json!([]);
+    assert!(settle(&mut object, &mut live, "berth:1").delete.is_empty());
+}
+
+#[test]
+fn a_number_and_an_autoscaler_exclude_each_other() {
+    let cases = [
+        ("/replicas", json!(3), "spec.replicas: spec.autoscaling sets the number of pods; leave one of them out"),
+        ("/autoscaling/maxReplicas", json!(1), "spec.autoscaling.minReplicas: 2 is more than maxReplicas, 1"),
+    ];
+    for (place, value, expected) in cases {
+        let mut spec = scaled();
+        spec["replicas"] = Value::Null;
+        *spec.pointer_mut(place).expect("the place") = value;
+        assert_eq!(ready(decided(&model(spec), &[], "berth:1").status.as_ref()).2, expected);
     }
 }

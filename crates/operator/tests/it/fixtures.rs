@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 pub(crate) fn model(spec: Value) -> ModelDeployment {
     let metadata = json!({ "name": "iris", "namespace": "shop", "uid": "uid-of-iris", "generation": 1 });
     serde_json::from_value(
-        json!({ "apiVersion": "berth.dev/v1alpha1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec }),
+        json!({ "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec }),
     )
     .expect("a ModelDeployment")
 }
@@ -15,7 +15,7 @@ pub(crate) fn model(spec: Value) -> ModelDeployment {
 /// A `CLOpsDeployment` whose model has this spec.
 pub(crate) fn clops(spec: Value) -> CLOpsDeployment {
     let metadata = json!({ "name": "iris", "namespace": "shop", "uid": "uid-of-top", "generation": 1 });
-    serde_json::from_value(json!({ "apiVersion": "berth.dev/v1alpha1", "kind": "CLOpsDeployment", "metadata": metadata, "spec": { "model": spec } }))
+    serde_json::from_value(json!({ "apiVersion": "berth.dev/v1", "kind": "CLOpsDeployment", "metadata": metadata, "spec": { "model": spec } }))
         .expect("a CLOpsDeployment")
 }
 
@@ -47,13 +47,45 @@ pub(crate) fn full() -> Value {
             { "name": "vocabulary", "uri": "https://example.com/words.txt", "mountPath": "/words" },
         ],
         "replicas": 3,
-        "serviceAccountName": "iris",
-        "imagePullSecrets": ["pull"],
-        "nodeSelector": { "disk": "fast" },
-        "tolerations": [{ "key": "gpu", "operator": "Exists" }],
-        "podLabels": { "team": "flowers" },
-        "podAnnotations": { "note": "kept" },
-        "terminationGracePeriodSeconds": 60,
+        "pod": {
+            "serviceAccountName": "iris",
+            "imagePullSecrets": [{ "name": "pull" }],
+            "nodeSelector": { "disk": "fast" },
+            "tolerations": [{ "key": "gpu", "operator": "Exists" }],
+            "labels": { "team": "flowers" },
+            "annotations": { "note": "kept" },
+            "terminationGracePeriodSeconds": 60,
+        },
+    })
+}
+
+/// A model that an autoscaler scales, with all settings that came after those of [`full`].
+pub(crate) fn scaled() -> Value {
+    json!({
+        "container": {
+            "image": "registry.example/iris:1",
+            "ports": [{ "name": "http", "port": 8080 }],
+            "resources": { "requests": { "cpu": "500m" } },
+        },
+        "parameters": [
+            { "name": "weights", "uri": "s3://models/iris/1/", "mountPath": "/models", "resources": { "limits": { "memory": "1Gi" } } },
+            { "name": "vocabulary", "uri": "https://example.com/words.txt", "mountPath": "/words" },
+        ],
+        "autoscaling": {
+            "minReplicas": 2,
+            "maxReplicas": 9,
+            "cpuUtilization": 60,
+            "metrics": [{ "type": "Pods", "pods": { "metric": { "name": "in_flight" }, "target": { "type": "AverageValue", "averageValue": "8" } } }],
+            "behavior": { "scaleDown": { "stabilizationWindowSeconds": 600 } },
+        },
+        "pod": {
+            "securityContext": { "fsGroup": 65532, "runAsNonRoot": true },
+            "affinity": { "podAntiAffinity": {} },
+            "topologySpreadConstraints": [
+                { "maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule" },
+            ],
+            "priorityClassName": "serving",
+        },
     })
 }
 
@@ -111,18 +143,17 @@ fn shape(number: usize) -> ModelDeployment {
         "securityContext",
     ];
     left_out("/container", &container, 5);
+    left_out("", &["parameters", "replicas"], 2);
     let pod = [
-        "parameters",
-        "replicas",
         "serviceAccountName",
         "imagePullSecrets",
         "nodeSelector",
         "tolerations",
-        "podLabels",
-        "podAnnotations",
+        "labels",
+        "annotations",
         "terminationGracePeriodSeconds",
     ];
-    left_out("", &pod, 2);
+    left_out("/pod", &pod, 2);
     let mut model = model(spec);
     model.metadata.name = Some(format!("model-{number}"));
     model.metadata.uid = Some(format!("uid-{number}"));

@@ -1,6 +1,7 @@
 //! The operator's decisions, without a cluster.
 
 mod brain;
+mod conversion;
 mod fixtures;
 mod golden;
 mod mutations;

@@ -1,9 +1,10 @@
-//! The admission webhook: its port, and its certificate, which it makes and renews by itself. Each operator has its own key,
+//! The webhook, which admits and converts objects: its port, and its certificate, which it makes and renews by itself. Each operator has its own key,
 //! which never leaves its pod; its certificate is published where the API server looks.
 
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,8 +13,9 @@ use berth_peer::port::{ClientAuth, Port, PortTls, SelfMade, TlsSettings, TlsVers
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::port::{self, response};
 use crate::failure::Failure;
@@ -22,8 +24,23 @@ use crate::failure::Failure;
 /// operator is asked within seconds.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// The longest body: an object before and after, each as long as etcd takes it.
+/// The longest question about one object: before and after, each as long as etcd takes it.
 const LONGEST: usize = 4 << 20;
+
+/// The longest list of objects to convert: API servers ask for a whole page at once.
+const LONGEST_LIST: usize = 32 << 20;
+
+/// Lists that are converted at once; others wait, but for short ones. Each takes some three times its length.
+const LISTS: usize = 2;
+
+/// The length of a short list: as many as there are connections may be here at once.
+const SHORT: u64 = 1 << 20;
+
+/// Time that a list waits: an API server gives up after 30 s.
+const TURN: Duration = Duration::from_secs(20);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
 
 /// A webhook that listens.
 pub(super) struct Webhook {
@@ -71,10 +88,16 @@ pub(super) async fn bind(
 impl Webhook {
     /// Answers, until it is dropped.
     pub(super) async fn serve(self) {
-        let gatekeeper = self.gatekeeper.clone();
-        let answer = move |request| {
-            let gatekeeper = gatekeeper.clone();
-            async move { review(&gatekeeper, request).await }
+        let (gatekeeper, turns) = (self.gatekeeper.clone(), Arc::new(Semaphore::new(LISTS)));
+        let answer = move |request: Request<Incoming>| {
+            let (gatekeeper, turns) = (gatekeeper.clone(), Arc::clone(&turns));
+            async move {
+                match (request.method(), request.uri().path()) {
+                    (&Method::POST, "/admit") => review(&gatekeeper, request).await,
+                    (&Method::POST, "/convert") => convert(gatekeeper, request, &turns).await,
+                    _ => response(StatusCode::NOT_FOUND, TEXT, "use POST /admit or /convert\n".to_owned()),
+                }
+            }
         };
         tokio::join!(
             port::serve(self.port, answer),
@@ -114,21 +137,47 @@ async fn keep_trusted(certificate: &Certificate, gatekeeper: &Gatekeeper) {
 }
 
 async fn review(gatekeeper: &Gatekeeper, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    const TEXT: &str = "text/plain; charset=utf-8";
-
-    if request.method() != Method::POST || request.uri().path() != "/admit" {
-        return response(StatusCode::NOT_FOUND, TEXT, "use POST /admit\n".to_owned());
-    }
-    let body = match Limited::new(request.into_body(), LONGEST).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) => return response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, format!("{error}\n")),
+    let body = match read(request, LONGEST).await {
+        Ok(body) => body,
+        Err(refusal) => return refusal,
     };
     let asked: Value = match serde_json::from_slice(&body) {
         Ok(asked) => asked,
         Err(error) => return response(StatusCode::BAD_REQUEST, TEXT, format!("no JSON: {error}\n")),
     };
     match gatekeeper.review(&asked).await {
-        Ok(answer) => response(StatusCode::OK, "application/json", answer.to_string()),
+        Ok(answer) => response(StatusCode::OK, JSON, answer.to_string()),
         Err(malformed) => response(StatusCode::BAD_REQUEST, TEXT, format!("{malformed}\n")),
+    }
+}
+
+async fn convert(gatekeeper: Gatekeeper, request: Request<Incoming>, turns: &Semaphore) -> Response<Full<Bytes>> {
+    let is_short = request.body().size_hint().upper().is_some_and(|length| length <= SHORT);
+    let _turn = match is_short {
+        true => None,
+        false => match tokio::time::timeout(TURN, turns.acquire()).await {
+            Ok(Ok(turn)) => Some(turn),
+            _ => {
+                let text = "other lists are being converted: try again\n".to_owned();
+                return response(StatusCode::SERVICE_UNAVAILABLE, TEXT, text);
+            }
+        },
+    };
+    let body = match tokio::time::timeout(TURN, read(request, LONGEST_LIST)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(refusal)) => return refusal,
+        Err(_) => return response(StatusCode::REQUEST_TIMEOUT, TEXT, "the list did not arrive in time\n".to_owned()),
+    };
+    match tokio::task::spawn_blocking(move || gatekeeper.convert(&body)).await {
+        Ok(Ok(answer)) => response(StatusCode::OK, JSON, answer),
+        Ok(Err(malformed)) => response(StatusCode::BAD_REQUEST, TEXT, format!("{malformed}\n")),
+        Err(error) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+    }
+}
+
+async fn read(request: Request<Incoming>, longest: usize) -> Result<Bytes, Response<Full<Bytes>>> {
+    match Limited::new(request.into_body(), longest).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) => Err(response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, format!("{error}\n"))),
     }
 }

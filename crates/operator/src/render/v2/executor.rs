@@ -82,7 +82,7 @@ impl<'a> Executor<'a> {
     }
 
     fn grace(&self) -> u32 {
-        self.model.spec.termination_grace_period_seconds.unwrap_or(GRACE)
+        self.model.spec.pod.termination_grace_period_seconds.unwrap_or(GRACE)
     }
 
     fn settings_of(&self, port: &Port) -> Map<String, Value> {
