@@ -105,11 +105,11 @@ def test_objects_of_an_older_operator_move_and_nothing_restarts(plane, tmp_path,
     plane.apply(*(as_alpha(namespace, name, podLabels={"team": name}) for name in names))
     said = plane.kubectl("get", STABLE, "-n", namespace, names[0], fails=True)
     assert "conversion webhook for berth.dev/v1alpha1" in said, said
-    stores(plane, "v1")
     try:
         # The operator reads them by way of its own webhook.
         operator.start()
         until("all of them", lambda: settled(plane, namespace, names))
+        stores(plane, "v1")
         before = state(plane, namespace)
         assert all(one["metadata"]["generation"] == 1 for one in plane.get(STABLE, "-n", namespace)["items"])
         assert stored(plane, namespace, names[7])["apiVersion"] == "berth.dev/v1alpha1"
