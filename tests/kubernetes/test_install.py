@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 import yaml
-from conftest import Operator
+from conftest import IMAGE, Operator
 from control_plane import OPERATOR
 from harness.processes import BERTH
 from harness.waiting import until
-from models import clops, condition, exists, pods_are_ready
+from models import NO_CONTROLLER, clops, condition, exists, pods_are_ready
 
 PACKAGES = Path(__file__).parents[2] / "packaging/kubernetes"
 
@@ -104,3 +104,33 @@ def test_several_operators_are_protected_and_watched():
     kinds = {one["kind"] for one in manifests("--image", "x", "--replicas", "2", "--service-monitor")}
     more = kinds - {one["kind"] for one in manifests("--image", "x")}
     assert more == {"PodDisruptionBudget", "ServiceMonitor"}
+
+
+def test_uninstalling_leaves_nothing_and_keeps_the_models_that_should_stay(plane, tmp_path, namespace):
+    """What is installed goes, with all that the operator made for itself; as with the chart, the custom resources stay, and so the models."""
+    operator = Operator(tmp_path, plane).start()
+    plane.apply(clops(namespace))
+    until("the Service", lambda: exists(plane, namespace, "service"))
+    until("the status", lambda: condition(plane, namespace, "clops").get("message") == NO_CONTROLLER)
+    owner = plane.get("lease", "-n", "berth", "berth-operator")["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"]) == ("Deployment", "berth-operator")
+    assert operator.stop() == 0
+    installed = manifests("--image", IMAGE)
+    rest = [one for one in installed if one["kind"] not in ("CustomResourceDefinition", "Namespace")]
+    before = plane.get("clops,mdep,deployment,service,configmap", "-n", namespace)["items"]
+    try:
+        plane.kubectl("delete", "--ignore-not-found", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": rest}))
+        until("the Lease to go", lambda: not exists(plane, "berth", "lease", "berth-operator"))
+        kinds = "serviceaccounts,roles,rolebindings,leases,configmaps,secrets,deployments,services,networkpolicies,poddisruptionbudgets"
+        left = plane.kubectl("get", kinds, "-n", "berth", "-o", "name").split()
+        assert not [name for name in left if "berth" in name], left
+        cluster = plane.kubectl("get", "clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations", "-o", "name")
+        assert "berth" not in cluster, cluster
+        assert plane.get("clops,mdep,deployment,service,configmap", "-n", namespace)["items"] == before, "the models stay as they are"
+    finally:
+        plane.apply(*(one for one in rest if one["kind"] != "ValidatingWebhookConfiguration"))
+    # Installed again, it finds all as it should be.
+    writes = plane.writes("berth-operator", namespace)
+    again = Operator(tmp_path, plane, "again").start()
+    assert again.stop() == 0
+    assert plane.writes("berth-operator", namespace) == writes

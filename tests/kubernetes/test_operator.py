@@ -146,6 +146,36 @@ def test_an_autoscaler_keeps_its_replicas(plane, operator, namespace):
     assert plane.get("deployment", "-n", namespace, "iris")["spec"]["replicas"] == 5
 
 
+def test_the_number_of_pods_changes_hands(plane, operator, namespace):
+    def count() -> int:
+        return plane.get("deployment", "-n", namespace, "iris")["spec"]["replicas"]
+
+    plane.apply(clops(namespace, replicas=4))
+    until("the Deployment", lambda: exists(plane, namespace, "deployment"))
+    scaled = {"minReplicas": 2, "maxReplicas": 9, "cpuUtilization": 60, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}}}
+    pod = {"securityContext": {"fsGroup": 65532}, "priorityClassName": "serving", "affinity": {"podAntiAffinity": {}},
+           "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}
+    plane.apply(clops(namespace, replicas=None, autoscaling=scaled, pod=pod))
+    until("the autoscaler", lambda: exists(plane, namespace, "hpa"))
+    until("the settings of pods", lambda: "serving" in json.dumps(plane.get("deployment", "-n", namespace, "iris")["spec"]))
+    assert count() == 4, "as many as there were"
+    wanted = plane.get("hpa.v2beta2.autoscaling", "-n", namespace, "iris")["spec"]
+    assert (wanted["scaleTargetRef"]["name"], wanted["minReplicas"], wanted["maxReplicas"]) == ("iris", 2, 9)
+    assert wanted["metrics"][0]["resource"]["target"] == {"type": "Utilization", "averageUtilization": 60}
+    spread = plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert [(one["topologyKey"], one["labelSelector"]) for one in spread] == [("zone", {"matchLabels": {"berth.dev/model": "iris"}})]
+
+    # In the place of the autoscaler's controller; a new image afterwards does not change the number.
+    plane.kubectl("scale", "-n", namespace, "deployment/iris", "--replicas=6")
+    image = {"image": "registry.example/iris:2", "ports": [{"name": "http", "port": 8080}]}
+    plane.apply(clops(namespace, replicas=None, autoscaling=scaled, pod=pod, container=image))
+    until("the new image", lambda: "iris:2" in json.dumps(plane.get("deployment", "-n", namespace, "iris")["spec"]))
+    assert count() == 6
+    plane.apply(clops(namespace, replicas=3, container=image))
+    until("the autoscaler to go", lambda: not exists(plane, namespace, "hpa"))
+    until("the number", lambda: count() == 3)
+
+
 def test_another_operator_with_another_image_restarts_no_pod(plane, tmp_path, namespace):
     first = Operator(tmp_path, plane, "first").start()
     plane.apply(clops(namespace, parameters=[{"name": "weights", "uri": "s3://models/iris/1/", "mountPath": "/models"}]))

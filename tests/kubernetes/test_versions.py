@@ -56,6 +56,17 @@ def test_each_version_says_the_same(plane, converting_operator, namespace):
     labels = plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["metadata"]["labels"]
     assert labels["team"] == "trees"
 
+    # What the oldest version cannot say comes back from there, whatever is edited in it.
+    scaled = {"maxReplicas": 9, "cpuUtilization": 60}
+    plane.apply(clops(namespace, replicas=None, autoscaling=scaled, pod=POD | {"priorityClassName": "serving"}))
+    read = plane.get(ALPHA, "-n", namespace, "iris")
+    assert "autoscaling" not in read["spec"]["model"] and "serving" in read["metadata"]["annotations"]["berth.dev/newer-fields"]
+    patch = {"spec": {"model": {"podLabels": {"team": "leaves"}}}}
+    plane.kubectl("patch", ALPHA, "-n", namespace, "iris", "--type=merge", "-p", json.dumps(patch))
+    stable = model(plane, STABLE, namespace)
+    assert stable["autoscaling"] == scaled and stable["pod"] == POD | {"priorityClassName": "serving", "labels": {"team": "leaves"}}
+    assert "berth.dev/newer-fields" not in plane.get(STABLE, "-n", namespace, "iris")["metadata"].get("annotations", {})
+
     # A field of another version is told, or dropped, as with any object; the oldest version is said to be old.
     said = plane.kubectl("apply", "-f", "-", text=json.dumps(as_alpha(namespace, podLabels=3)), fails=True)
     assert "spec.model.podLabels" in said, said

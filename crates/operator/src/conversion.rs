@@ -135,7 +135,8 @@ fn fields_up(model: &mut Map<String, Value>, from: &Spoke) -> Result<(), Error> 
 fn fields_down(model: &mut Map<String, Value>, to: &Spoke) -> Result<(), Error> {
     for path in to.names {
         if let Some(references) = find(model, path).and_then(Value::as_array_mut) {
-            let is_plain = |item: &Value| item.as_object().is_some_and(|all| all.len() == 1 && item["name"].is_string());
+            let is_plain =
+                |item: &Value| item.as_object().is_some_and(|all| all.len() == 1 && item["name"].is_string());
             for reference in references.iter_mut().filter(|item| is_plain(item)) {
                 *reference = reference["name"].take();
             }

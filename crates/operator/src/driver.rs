@@ -121,7 +121,12 @@ async fn first_look(client: &Client, namespace: Option<&str>, shutdown: &Cancell
             Err(kube::Error::Api(refusal)) if refusal.code == 500 => {
                 if !std::mem::replace(&mut told, true) {
                     let (kind, error) = (kind.name(), refusal.message);
-                    tracing::warn!(event = "objects_unread", kind, error, "tried again: their version has to be converted");
+                    tracing::warn!(
+                        event = "objects_unread",
+                        kind,
+                        error,
+                        "tried again: their version has to be converted"
+                    );
                 }
                 tokio::select! {
                     () = shutdown.cancelled() => return Ok(false),
@@ -325,8 +330,7 @@ impl Reconciler {
         if decision.is_empty() {
             return None;
         }
-        let children =
-            decision.apply.iter().filter_map(|wanted| Some(Key::of(Kind::of(wanted)?, wanted)));
+        let children = decision.apply.iter().filter_map(|wanted| Some(Key::of(Kind::of(wanted)?, wanted)));
         let unseen = children.filter(|child| self.mirror.get(child).is_none()).collect();
         Some(Attempt { key: key.clone(), object, decision, unseen })
     }

@@ -80,7 +80,8 @@ impl Spoke {
     pub fn differences(&self) -> Vec<(&'static str, Option<(&'static str, &'static str)>)> {
         let place = |stored| self.moved.iter().find(|(from, _)| *from == stored).map_or(stored, |(_, to)| *to);
         let form = |stored| if self.names.contains(&stored) { "names alone" } else { "" };
-        let mut places: Vec<&str> = self.moved.iter().map(|(from, _)| *from).chain(self.names.iter().copied()).collect();
+        let mut places: Vec<&str> =
+            self.moved.iter().map(|(from, _)| *from).chain(self.names.iter().copied()).collect();
         places.sort_unstable();
         places.dedup();
         let said = places.into_iter().map(|stored| (stored, Some((place(stored), form(stored)))));

@@ -122,7 +122,9 @@ impl Key {
         match self.kind {
             Kind::CLOps => vec![self.clone()],
             Kind::Model => vec![self.clone(), self.sibling(Kind::CLOps)],
-            Kind::Deployment | Kind::Service | Kind::Budget | Kind::Autoscaler | Kind::OlderAutoscaler => vec![self.sibling(Kind::Model)],
+            Kind::Deployment | Kind::Service | Kind::Budget | Kind::Autoscaler | Kind::OlderAutoscaler => {
+                vec![self.sibling(Kind::Model)]
+            }
             Kind::ConfigMap => {
                 let model = self.name.rsplit_once(EXECUTOR).map(|(name, _)| name.to_owned());
                 model.map(|name| Self { name, ..self.sibling(Kind::Model) }).into_iter().collect()

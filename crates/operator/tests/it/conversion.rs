@@ -64,7 +64,8 @@ impl Maker {
         if schema["additionalProperties"].is_object() {
             return Value::Object((0..self.number(3)).map(|_| (self.word(), json!(self.word()))).collect());
         }
-        let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let required: Vec<&str> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let mut fields = Map::new();
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
             if required.contains(&name.as_str()) || self.number(2) == 0 {
@@ -177,7 +178,8 @@ fn older_versions_take_no_new_fields() {
             let mut found = BTreeSet::new();
             paths(&schema["properties"]["spec"], "", &mut found);
             let path = format!("{}/tests/golden/fields-{version}.txt", env!("CARGO_MANIFEST_DIR"));
-            let expected: BTreeSet<String> = std::fs::read_to_string(path).expect("the list").lines().map(str::to_owned).collect();
+            let expected: BTreeSet<String> =
+                std::fs::read_to_string(path).expect("the list").lines().map(str::to_owned).collect();
             let (new, gone) = (found.difference(&expected), expected.difference(&found));
             let (new, gone): (Vec<_>, Vec<_>) = (new.collect(), gone.collect());
             assert!(new.is_empty(), "{kind} of {version} was shipped without {new:?}: Spoke::absent names them");
@@ -228,7 +230,11 @@ fn a_version_that_is_not_served_is_refused_with_those_that_are() {
 
 #[test]
 fn a_review_is_answered_in_its_order() {
-    let second = { let mut second = stored(); second["metadata"]["name"] = json!("rose"); second };
+    let second = {
+        let mut second = stored();
+        second["metadata"]["name"] = json!("rose");
+        second
+    };
     let review = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
         "request": { "uid": "r", "desiredAPIVersion": "berth.dev/v1beta1", "objects": [stored(), second] },

@@ -54,11 +54,16 @@ fn definition(definition: &Value, text: &mut String) {
     let schema = &versions[0]["schema"]["openAPIV3Schema"];
     let about = word(&schema["description"]);
     let (group, short) = (word(&definition["spec"]["group"]), list(&names["shortNames"]));
-    text.push_str(&format!("\n## {kind}\n\n{about}\n\nGroup `{group}`; versions {}; short name `{short}`.\n", said.join(", ")));
+    text.push_str(&format!(
+        "\n## {kind}\n\n{about}\n\nGroup `{group}`; versions {}; short name `{short}`.\n",
+        said.join(", ")
+    ));
     for part in ["spec", "status"] {
         match (kind.as_str(), part) {
             ("ModelDeployment", "spec") => text.push_str(SAME),
-            ("CLOpsDeployment", "status") => text.push_str("\nIts `status` has the fields of that of a ModelDeployment, but `render`.\n"),
+            ("CLOpsDeployment", "status") => {
+                text.push_str("\nIts `status` has the fields of that of a ModelDeployment, but `render`.\n")
+            }
             _ => {
                 text.push_str("\n| field | form | meaning |\n|---|---|---|\n");
                 rows(&schema["properties"][part], &format!("{part}."), text);

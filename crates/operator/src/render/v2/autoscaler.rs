@@ -11,7 +11,8 @@ const CPU: u32 = 80;
 pub(super) fn render(wanted: &Autoscaling, identity: &Identity) -> Value {
     let cpu = wanted.cpu_utilization.or_else(|| wanted.metrics.is_empty().then_some(CPU));
     let target = |percent| json!({ "type": "Utilization", "averageUtilization": percent });
-    let cpu = cpu.map(|percent| json!({ "type": "Resource", "resource": { "name": "cpu", "target": target(percent) } }));
+    let cpu =
+        cpu.map(|percent| json!({ "type": "Resource", "resource": { "name": "cpu", "target": target(percent) } }));
     let metrics: Vec<Value> = cpu.into_iter().chain(wanted.metrics.iter().cloned()).collect();
     let mut spec = json!({
         "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": identity.name },
