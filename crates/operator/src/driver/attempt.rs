@@ -80,8 +80,8 @@ impl Attempt {
         }
     }
 
-    /// Shares the number of pods with another owner of fields. Else it would go with the last owner, and an API server would set it to 1; it
-    /// is given up to whoever changes the number next.
+    /// Shares the number of pods with another owner of fields where the operator has said it until now. Else it would go with its last owner,
+    /// and an API server would set it to 1. It is given up to whoever changes the number next.
     async fn keep_replicas(&self, client: &Client, deployment: &Key, count: i64) -> Result<(), Trouble> {
         let wanted = json!({
             "apiVersion": "apps/v1",
@@ -90,6 +90,11 @@ impl Attempt {
             "spec": { "replicas": count },
         });
         let api = deployment.kind.api(client, Some(&deployment.namespace));
+        let live = api.get_opt(&deployment.name).await;
+        let live = live.map_err(|error| trouble(format!("{deployment} cannot be read"), &error))?;
+        if !live.is_some_and(|live| says_replicas(&live)) {
+            return Ok(());
+        }
         match api.patch(&deployment.name, &PatchParams::apply(REPLICAS_MANAGER), &Patch::Apply(wanted)).await {
             // Somebody has changed it at this moment, and owns it.
             Ok(_) => Ok(()),
@@ -148,6 +153,15 @@ impl Attempt {
             tracing::warn!(event = "event_not_told", object = %self.key, %error);
         }
     }
+}
+
+/// True if the operator owns the number of pods of a Deployment.
+fn says_replicas(deployment: &DynamicObject) -> bool {
+    let mut owners = deployment.metadata.managed_fields.iter().flatten();
+    owners.any(|owner| {
+        let fields = owner.fields_v1.as_ref().map(|fields| &fields.0["f:spec"]["f:replicas"]);
+        owner.manager.as_deref() == Some(FIELD_MANAGER) && fields.is_some_and(|field| !field.is_null())
+    })
 }
 
 /// True if the controller of `found` has this uid.

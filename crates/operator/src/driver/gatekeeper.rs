@@ -125,12 +125,13 @@ impl Gatekeeper {
     /// # Errors
     /// The API server refuses, or somebody else wrote at the same time.
     pub async fn publish(&self, certificate: &str) -> Result<bool, Error> {
-        // Conversion first: without it, objects of other versions cannot be read.
-        let mut changed = false;
+        // Whoever may not write one of them may write the others.
+        let mut outcome = self.publish_for_admission(certificate).await;
         for name in CONVERTED {
-            changed |= self.publish_for_conversion(name, certificate).await?;
+            let published = self.publish_for_conversion(name, certificate).await;
+            outcome = outcome.and_then(|before| Ok(published? || before));
         }
-        Ok(self.publish_for_admission(certificate).await? || changed)
+        outcome
     }
 
     async fn publish_for_admission(&self, certificate: &str) -> Result<bool, Error> {
