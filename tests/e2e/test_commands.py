@@ -132,6 +132,22 @@ def test_what_get_prints_can_be_applied_from_every_folder(berth, tmp_path, monke
                     assert berth.run("diff", "-f", "-", stdin=printed) == ""
                 monkeypatch.chdir(ROOT)
                 berth.run("delete", name)
+    for example in ("iris", "sentiment"):
+        berth.run("apply", "-f", str(tmp_path / f"models/{example}.yaml"))
+    every = berth.run("get", "models", "-o", "yaml")
+    assert berth.run("apply", "-f", "-", stdin=every).splitlines() == ["deployment/iris unchanged", "deployment/sentiment unchanged"]
+
+
+def test_what_a_folder_declares_can_be_compared(berth, tmp_path):
+    """It cannot be changed from here, which `apply` says."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/iris.yaml").write_text(json.dumps(manifest("iris")))
+    berth.start(models=tmp_path / "models")
+    berth.available("iris")
+    assert berth.run("diff", "-f", "-", "--detailed-exitcode", stdin=json.dumps(manifest("iris"))) == ""
+    other = json.dumps(manifest("iris", priority=80))
+    assert "spec.priority" in berth.run("diff", "-f", "-", "--detailed-exitcode", stdin=other, code=2)
+    berth.run("apply", "-f", "-", stdin=other, code=1)
 
 
 def test_logs_are_followed(fleet):

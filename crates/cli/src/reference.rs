@@ -1,6 +1,7 @@
 //! `docs/cli.md` and `docs/configuration.md`, made from the definitions of the command line.
 
 mod configuration;
+mod typed;
 
 use std::fmt::Write as _;
 

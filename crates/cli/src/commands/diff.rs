@@ -44,15 +44,18 @@ pub(crate) async fn run(args: &DiffArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     let mut query = args.namespace.query();
     query.push(("dryRun", "true".to_owned()));
+    // Nothing is written, so what a folder or a registry declares may be compared as well.
+    query.push(("force", "true".to_owned()));
     let mut differs = false;
     for batch in &batches {
         for body in batch.bodies() {
             let applied: Applied = client.json(post(&client, "apply", &query, batch, body)).await?;
-            differs |= applied.results.iter().any(differing);
+            differs |= applied.results.iter().any(fields_differ);
             match args.output {
                 form @ (Form::Json | Form::Yaml) => print_value(&applied, form)?,
                 _ => {
-                    let text: String = applied.results.iter().filter(|result| differing(result)).map(shown).collect();
+                    let text: String =
+                        applied.results.iter().filter(|result| fields_differ(result)).map(shown).collect();
                     if !text.is_empty() {
                         terminal::print(&text)?;
                     }
@@ -68,13 +71,14 @@ pub(super) fn differing(result: &ApplyResult) -> bool {
     result.outcome != Outcome::Unchanged
 }
 
+/// It is new, or a field of it would change. What only its owner tells apart is the same.
+fn fields_differ(result: &ApplyResult) -> bool {
+    differing(result) && (result.outcome == Outcome::Created || !result.changes.is_empty())
+}
+
 /// A document and its fields that differ, one to a line.
 fn shown(result: &ApplyResult) -> String {
-    let what = match result.outcome {
-        Outcome::Created => "is new",
-        _ if result.changes.is_empty() => "differs in its owner alone",
-        _ => "differs",
-    };
+    let what = if result.outcome == Outcome::Created { "is new" } else { "differs" };
     let mut text = format!("{}/{} {what}\n", Resource::of_document(&result.kind), result.name);
     fields(result, &mut text);
     text

@@ -27,7 +27,7 @@ use crate::{
   berth get iris                             one by its name, whatever it is
   berth get deployments -l team=flowers      those with a label
   berth get deployments -n team              those of a namespace; -A: of all
-  berth get iris -o yaml                     one, in a form that can be applied again, from any folder
+  berth get iris -o yaml                     in a form that can be applied again, from any folder; also of many: berth get models -o yaml
   berth get aliases                          other names for deployments, with the share of each
   berth get nodes -o wide                    the capacity table: memory, cpu, gpu, models, load, state, last word
   berth get nodes -o json                    with `status.leader`, the leading node
@@ -142,7 +142,8 @@ where
         }
     }
     match form {
-        Form::Json | Form::Yaml => print_value(&list, form),
+        Form::Json => print_value(&list, form),
+        Form::Yaml => print_documents(&list.items),
         _ => print_items(&list.items, resource, args),
     }
 }
@@ -180,6 +181,16 @@ async fn one<T: Row + DeserializeOwned>(client: &Client, resource: Resource, nam
         Some(item) => Ok(item),
         None => Err(not_found(client, resource, name).await),
     }
+}
+
+/// One document each, as `berth apply -f -` reads them.
+fn print_documents<T: Serialize>(items: &[T]) -> Result<(), Failure> {
+    let documents: Result<Vec<String>, Failure> = items.iter().map(document).collect();
+    Ok(terminal::print(&documents?.concat())?)
+}
+
+fn document(item: &impl Serialize) -> Result<String, Failure> {
+    Ok(format!("---\n{}", super::output::yaml(item)?))
 }
 
 fn print_items<T: Row>(items: &[T], resource: Resource, args: &GetArgs) -> Result<(), Failure> {
@@ -250,7 +261,7 @@ impl Printer<'_> {
     fn print<T: Row + Serialize>(&mut self, item: &T) -> Result<(), Failure> {
         let text = match self.args.output {
             Form::Json => serde_json::to_string(item).map_err(|e| Failure::doing("cannot write JSON", e))?,
-            Form::Yaml => format!("---\n{}", super::output::yaml(item)?),
+            Form::Yaml => document(item)?,
             Form::Name => format!("{}/{}", self.resource.singular(), item.name()),
             _ => {
                 let text = shown(std::slice::from_ref(item), self.resource, self.args);
