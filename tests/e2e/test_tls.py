@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import ssl
 import subprocess
@@ -17,8 +16,6 @@ from harness.examples import EXAMPLES, IRIS
 from harness.processes import BERTH
 from harness.server import Berth
 from harness.waiting import PATIENCE, until
-
-SECURITY = Path(__file__).parents[2] / "docs/security.md"
 
 
 class Authority:
@@ -218,24 +215,3 @@ def test_the_first_day(tmp_path):
         assert server.ca.read_bytes() == first, "clients need not be told again"
     finally:
         server.close()
-
-
-def test_ten_minutes(tmp_path, authority):
-    """The commands of the docs, as they stand there."""
-    section = SECURITY.read_text().split("## Secure Berth in ten minutes")[1].split("\n## ")[0]
-    script = "\n".join(re.findall(r"^```sh\n(.*?)^```", section, re.S | re.M))
-    server = Secured(tmp_path / "server")
-    for port, address in (("8080", server.http), ("8081", server.api)):
-        script = script.replace(port, address.split(":")[1])
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/berth").symlink_to(BERTH)
-    (tmp_path / "models").symlink_to(EXAMPLES)
-    (tmp_path / "iris.json").write_text(json.dumps(IRIS))
-    env = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1"}
-    env |= {"BERTH_HTTP_ADDR": server.http, "BERTH_API_ADDR": server.api, "BERTH_HTTP": server.http, "BERTH_API": server.api}
-    env |= {"BERTH_CLIENT_CONFIG": str(tmp_path / "config.yaml")}
-    # The servers of the block end with it, whatever happens in between.
-    words = f"set -eu -o pipefail\ntrap 'kill $(jobs -p); wait' EXIT\n{script}"
-    done = subprocess.run(["bash", "-c", words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=2 * PATIENCE)
-    assert done.returncode == 0, f"{script}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
-    assert "label" in done.stdout, done.stdout

@@ -1,4 +1,4 @@
-"""A system in which nothing of a checkout is: the distribution's programs, the packages, and empty folders."""
+"""A system in which nothing of a checkout is: the distribution's programs and empty folders."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 # In a mount namespace of its own. What is left of the old root goes with the last line.
 MAKE = """
 set -e
-root=$1 packages=$2; shift 2
+root=$1; shift
 mkdir -p "$root"
 mount -t tmpfs root "$root"
 cd "$root"
-mkdir -p usr etc dev proc sys tmp run root home var/tmp packages old
+mkdir -p usr etc dev proc sys tmp run root home var/tmp old
 for name in bin sbin lib lib64; do
   if [ -L "/$name" ]; then ln -s "$(readlink "/$name")" "$name"; elif [ -d "/$name" ]; then mkdir "$name"; mount --bind "/$name" "$name"; fi
 done
@@ -19,7 +19,6 @@ for name in usr etc; do mount --bind "/$name" "$name"; mount -o remount,bind,ro 
 mount --rbind /dev dev
 mount --rbind /sys sys
 mount -t proc proc proc
-mount --bind "$packages" packages
 for shared in "$@"; do mkdir -p ".$shared"; mount --bind "$shared" ".$shared"; done
 chmod 1777 tmp var/tmp
 pivot_root . old
@@ -28,6 +27,6 @@ exec bash --noprofile --norc
 """
 
 
-def program(root: Path, packages: Path, *shared: Path) -> list[str]:
-    """The shell of such a system, with the packages in /packages; `shared` folders are the same inside and outside."""
-    return ["bash", "-c", MAKE, "clean-root", str(root), str(packages), *map(str, shared)]
+def program(root: Path, *shared: Path) -> list[str]:
+    """The shell of such a system; `shared` folders are the same inside and outside."""
+    return ["bash", "-c", MAKE, "clean-root", str(root), *map(str, shared)]

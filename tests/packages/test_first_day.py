@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from clean_root import program
 from harness import pages
 from harness.terminal import Terminal
-from test_packages import PACKAGES, PLAIN
+from test_packages import PACKAGES, PLAIN, package
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -21,10 +22,12 @@ def test_a_new_user(name: str, tmp_path: Path) -> None:
     work = tmp_path / "work"
     shared = [work, tmp_path / "work.out"]
     environment = PLAIN | {
-        "HOME": "/root", "PIP_FIND_LINKS": "/packages", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", "COLUMNS": "160",
+        "HOME": "/root", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", "COLUMNS": "160",
         "GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@example.com", "GIT_COMMITTER_NAME": "Ada", "GIT_COMMITTER_EMAIL": "ada@example.com",
     }  # fmt: skip
-    terminal = Terminal(work, environment, program(tmp_path / "root", PACKAGES, *shared))
+    work.mkdir()
+    shutil.copy(package("berth-*.whl"), work)
+    terminal = Terminal(work, environment, program(tmp_path / "root", *shared))
     try:
         terminal.follow(f"{name}.md", pages.read(DOCS / f"{name}.md"))
     finally:
