@@ -7,11 +7,12 @@ use clap::Command;
 /// The first word of a command line that does not exist.
 fn unknown(root: &Command, line: &str) -> Option<String> {
     let mut command = root;
-    let mut words = line.split_whitespace().skip(1).peekable();
+    let mut words = line.split_whitespace().skip(1);
     while let Some(word) = words.next() {
         // What follows is another command, a comment, or a place for any number of words.
         if matches!(word, "|" | "||" | "&&" | "&" | ";" | ">" | ">>" | "<" | "2>&1" | "->" | "→")
             || word.starts_with('#')
+            || word.contains("$(")
         {
             return None;
         }
@@ -45,7 +46,10 @@ fn flag(root: &Command, command: &Command, name: &str) -> Option<bool> {
             || short.is_some_and(|letter| arg.get_short() == Some(letter))
     });
     let usual = matches!(name, "--" | "--help" | "-h" | "--version" | "-V") || name.contains('…');
-    known.map(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set()).or(usual.then_some(false))
+    let takes_value = known.map(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set());
+    // `berth config show` means `up` where no server is named.
+    let default = || command.find_subcommand("up").filter(|_| command.get_name() == "show");
+    takes_value.or(usual.then_some(false)).or_else(|| flag(root, default()?, name))
 }
 
 /// A word as commands are written: no placeholder, no path.
