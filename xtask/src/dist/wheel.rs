@@ -1,4 +1,4 @@
-//! The Python wheel: `pip install berth` puts the binary into the environment's `bin`, the engine into its `lib/berth`, and
+//! The Python wheel: `pip install berth-….whl` puts the binary into the environment's `bin`, the engine into its `lib/berth`, and
 //! `uv`, which makes the environments of models, beside it. Form: the binary distribution format of the Python packaging
 //! specifications.
 

@@ -4,10 +4,12 @@ import { get } from "./api.js";
 import { h } from "./dom.js";
 import { ago, bytes, millis, number, percent, rate } from "./format.js";
 import { chart, history, ranges } from "./charts.js";
-import { badge, bar, colour, figures, memoryText, modelLink, section, table } from "./parts.js";
+import { badge, bar, colours, figures, memoryText, modelLink, section, table } from "./parts.js";
 
 // Workers with a chart of their own.
 const CHARTED = 12;
+// Models of a worker that its legend names.
+const NAMED = 6;
 
 export const every = 2_000;
 export const title = () => "Fleet";
@@ -33,12 +35,15 @@ export function draw({ nodes, memory, busiest, past, pasts }, { query }, go) {
   const phases = Object.entries(busiest.phases);
   // The age at which models are evicted (LRU age): the oldest of the workers.
   const oldest = workers.map((one) => one.leavesFirst?.lastUsed).filter(Boolean).sort()[0];
+  // Those that legends name first: they are told apart by colour.
+  const names = (parts) => parts.map((part) => part.deployment).sort();
+  const colour = colours([...names(workers.flatMap((one) => one.largest.slice(0, NAMED))), ...names(workers.flatMap((one) => one.largest))]);
   const loss = nodes.status.massLoss;
   return [
     h("h1", {}, "Fleet"),
     loss ? h("p", { class: "notice bad" }, `${loss.lost} of ${loss.known} workers were lost at once. Until ${loss.until} only models that requests wait for are placed elsewhere.`) : null,
     figures([
-      ["Workers", number(workers.length), `${nodes.items.length} nodes`],
+      ["Workers", number(workers.length), nodes.items.length === 1 ? "1 node" : `${number(nodes.items.length)} nodes`],
       ["Memory for models", bytes(used), `of ${bytes(total)} (${percent(used, total)})`],
       ["Models", number(busiest.total), phases.map(([phase, count]) => `${number(count)} ${phase}`).join(", ")],
       ["Requests", `${rate(active)} /s`, "ten busiest models"],
@@ -49,7 +54,7 @@ export function draw({ nodes, memory, busiest, past, pasts }, { query }, go) {
     section("History", ranges(query, go), h("div", { class: "charts" },
       chart(past, "Requests per second", [["requestsPerSecond", "requests"], ["failuresPerSecond", "errors"], ["missesPerSecond", "misses"]], rate),
       chart(past, "Latency", [["p50", "p50"], ["p99", "p99"]], millis))),
-    section("Workers", nodes.items.map((node) => worker(node, memory.get(node.metadata.name), pasts.get(node.metadata.name)))),
+    section("Workers", nodes.items.map((node) => worker(node, memory.get(node.metadata.name), pasts.get(node.metadata.name), colour))),
     section("Busiest models", table([
       ["Model", "", (row) => modelLink(row.deployment)],
       ["State", "", (row) => badge(row.phase)],
@@ -61,7 +66,7 @@ export function draw({ nodes, memory, busiest, past, pasts }, { query }, go) {
   ];
 }
 
-function worker(node, memory, past) {
+function worker(node, memory, past, colour) {
   const { status, metadata } = node;
   const capacity = status.capacity;
   const facts = [
@@ -76,7 +81,7 @@ function worker(node, memory, past) {
     h("h3", {}, metadata.name, " ", badge(status.state), status.health && status.health !== "Alive" ? [" ", badge(status.health)] : null),
     h("p", { class: "quiet" }, facts.join(" · ")),
     status.message ? h("p", { class: "notice" }, status.message) : null,
-    memory ? models(memory) : h("p", { class: "quiet" }, "Holds no models."),
+    memory ? models(memory, colour) : h("p", { class: "quiet" }, "Holds no models."),
     capacity ? h("dl", { class: "facts" },
       fact("Models", `${capacity.models.ready} ready of ${capacity.models.held}${capacity.models.max ? `, at most ${capacity.models.max}` : ""}`),
       fact("CPU", `${Math.round(capacity.cpus.usedPercent)} % of ${capacity.cpus.total} cores`),
@@ -98,21 +103,21 @@ function fact(name, value) {
   return h("div", {}, h("dt", {}, name), h("dd", {}, value));
 }
 
-function models(memory) {
+function models(memory, colour) {
   const next = memory.leavesFirst;
   const parts = memory.largest.map((part) => ({
     size: part.memory,
-    style: `c${colour(part.deployment)}`,
+    style: `c${colour.get(part.deployment)}`,
     title: `${part.deployment}: ${bytes(part.memory)}, ${part.state}`,
   }));
   if (memory.others) parts.push({ size: memory.othersMemory, style: "others", title: `${memory.others} others: ${bytes(memory.othersMemory)}` });
-  const named = memory.largest.slice(0, 6);
+  const named = memory.largest.slice(0, NAMED);
   return h("div", {},
     h("p", { class: "measure" }, `Memory ${memoryText(memory.memory)}`,
       next ? [". When room is needed, ", modelLink(next.deployment), ` leaves first (last use: ${ago(next.lastUsed)}).`] : null),
     bar(parts, memory.memory.total, `Memory of ${memory.worker} by model`),
     h("ul", { class: "legend" },
-      named.map((part) => h("li", {}, h("svg", { class: "key", viewBox: "0 0 10 10", "aria-hidden": "true" }, h("rect", { width: 10, height: 10, class: `c${colour(part.deployment)}` })), " ", modelLink(part.deployment), ` ${bytes(part.memory)}`)),
+      named.map((part) => h("li", {}, h("svg", { class: "key", viewBox: "0 0 10 10", "aria-hidden": "true" }, h("rect", { width: 10, height: 10, class: `c${colour.get(part.deployment)}` })), " ", modelLink(part.deployment), ` ${bytes(part.memory)}`)),
       memory.largest.length + memory.others > named.length ? h("li", { class: "quiet" }, `and ${number(memory.largest.length + memory.others - named.length)} more`) : null));
 }
 

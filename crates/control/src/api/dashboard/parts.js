@@ -49,11 +49,21 @@ export function table(columns, rows, { caption, key, link, empty = "Nothing here
     h("thead", {}, head), h("tbody", {}, body)));
 }
 
-/// One of eight colours, the same for the same name everywhere.
-export function colour(name) {
-  let sum = 7;
-  for (const letter of name) sum = (sum * 31 + letter.codePointAt(0)) >>> 0;
-  return sum % 8;
+const COLOURS = 8;
+
+/// One of eight colours for each name; two share one only when all are taken. `names` are in the order in which they choose.
+export function colours(names) {
+  const chosen = new Map();
+  let taken = new Set();
+  for (const name of new Set(names)) {
+    if (taken.size === COLOURS) taken = new Set();
+    let sum = 7;
+    for (const letter of name) sum = (sum * 31 + letter.codePointAt(0)) >>> 0;
+    while (taken.has(sum % COLOURS)) sum += 1;
+    taken.add(sum % COLOURS);
+    chosen.set(name, sum % COLOURS);
+  }
+  return chosen;
 }
 
 /// A bar of parts [{name, size, title, style}], as wide as `total`.
