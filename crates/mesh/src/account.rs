@@ -1,6 +1,8 @@
 //! The account of one principal: its use, where it has limits, and what it has of the reserves.
 
-use crate::{fair::Drawn, meter::Meter};
+use berth_spec::meter::Meter;
+
+use crate::fair::Drawn;
 
 /// One principal.
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use berth_spec::{DeploymentName, RevisionId};
+use berth_spec::{DeploymentName, RevisionId, meter::Meter};
 
 use crate::resolved::NoLease;
 use crate::{
@@ -22,7 +22,6 @@ use crate::{
         target::{LocalTarget, NextTarget, RemoteTarget},
     },
     local::{Lease, LocalReplicas, Replica, Statistics},
-    meter::Meter,
     metrics::Stats,
     outcomes::OutcomeCounters,
     overload::Pressure,

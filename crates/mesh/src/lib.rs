@@ -43,7 +43,6 @@ mod sticky;
 mod account;
 mod accounts;
 mod fair;
-mod meter;
 mod overload;
 mod quota;
 

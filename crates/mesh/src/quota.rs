@@ -9,6 +9,6 @@
 //!              ▼
 //!          Metered: held until the last byte of the answer; bytes of the body are counted as they are known
 //! ```
-//! [`meter`](crate::meter) is the arithmetic, without a clock; [`metered`] is one request.
+//! `berth_spec::meter` is the arithmetic, without a clock; [`metered`] is one request.
 
 pub(crate) mod metered;

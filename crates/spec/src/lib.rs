@@ -76,6 +76,7 @@ pub mod class;
 pub mod event;
 pub mod inference;
 pub mod limits;
+pub mod meter;
 pub mod status;
 
 pub use alias::Alias;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use berth_spec::{ByteSize, InferError, UseLimit, UseLimits};
+use berth_spec::{ByteSize, InferError, UseLimit, UseLimits, meter::Exceeded};
 use berth_wire::access::{Asker, Principal};
 use http::{HeaderMap, header};
 use tokio::time::Instant;
@@ -11,7 +11,6 @@ use crate::{
     account::Account,
     accounts::Accounts,
     deployment::DeploymentState,
-    meter::Exceeded,
     metrics::{Scope, Totals},
 };
 

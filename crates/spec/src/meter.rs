@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{UseLimit, UseLimits};
+use crate::{UseLimit, UseLimits};
 
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
@@ -21,14 +21,16 @@ const RETRY_IN_FLIGHT: Duration = Duration::from_secs(1);
 
 /// A limit that was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Exceeded {
-    pub(crate) limit: UseLimit,
-    pub(crate) retry_in: Duration,
+pub struct Exceeded {
+    /// The limit.
+    pub limit: UseLimit,
+    /// Time after which the next one may be let in.
+    pub retry_in: Duration,
 }
 
 /// Counts of one owner. Points in time are nanoseconds since some start.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub struct Meter {
     requests: Bucket,
     bytes: Bucket,
     in_flight: AtomicU32,
@@ -37,7 +39,10 @@ pub(crate) struct Meter {
 impl Meter {
     /// Counts a request of which `bytes` of the body are announced, or says which limit it meets. Counted requests
     /// [`leave`](Self::leave).
-    pub(crate) fn enter(&self, limits: &UseLimits, now: u64, bytes: u64) -> Result<(), Exceeded> {
+    ///
+    /// # Errors
+    /// The limit.
+    pub fn enter(&self, limits: &UseLimits, now: u64, bytes: u64) -> Result<(), Exceeded> {
         let inside = self.in_flight.fetch_add(1, Relaxed);
         let checked = self.check(limits, now, inside);
         match checked {
@@ -67,7 +72,7 @@ impl Meter {
     }
 
     /// Counts bytes of a body that was let in. They may go beyond the limit; the next request then waits for it.
-    pub(crate) fn spend(&self, limits: &UseLimits, now: u64, bytes: u64) {
+    pub fn spend(&self, limits: &UseLimits, now: u64, bytes: u64) {
         if let Some(per_second) = limits.bytes_per_second.filter(|_| bytes > 0) {
             let cost = u128::from(bytes) * u128::from(SECOND) / u128::from(per_second.0.max(1));
             self.bytes.owe(now, u64::try_from(cost).unwrap_or(u64::MAX));
@@ -75,12 +80,13 @@ impl Meter {
     }
 
     /// Ends a request that was counted.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         self.in_flight.fetch_sub(1, Relaxed);
     }
 
     /// True if nothing is inside, and nothing is owed: a new meter would do the same.
-    pub(crate) fn is_idle(&self, now: u64) -> bool {
+    #[must_use]
+    pub fn is_idle(&self, now: u64) -> bool {
         self.in_flight.load(Relaxed) == 0 && self.requests.owed(now) == 0 && self.bytes.owed(now) == 0
     }
 }
@@ -114,10 +120,10 @@ impl Bucket {
 
 #[cfg(test)]
 mod tests {
-    use berth_spec::ByteSize;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ByteSize;
 
     const NONE: UseLimits =
         UseLimits { rate: None, burst: None, in_flight: None, bytes_per_second: None, max_wait: None };
