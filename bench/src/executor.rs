@@ -1,5 +1,5 @@
-//! The cost of the executor: the same requests straight to an echo server, through a bare proxy, and through `berth executor` with its
-//! metrics, limits and breaker.
+//! The cost of the executor: the same requests straight to an echo server, through a bare proxy, through `berth executor` with its
+//! metrics, limits and breaker, and through Envoy with the same.
 
 use std::{
     net::SocketAddr,
@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
+use serde_json::json;
 
 use crate::{
     Arguments,
@@ -23,6 +24,9 @@ pub(crate) const DIRECT: &str = "no proxy";
 pub(crate) const BARE: &str = "bare proxy";
 /// `berth executor`.
 pub(crate) const EXECUTOR: &str = "executor";
+
+/// Envoy, on as many cores as the executor.
+pub(crate) const ENVOY: &str = "Envoy";
 
 /// Callers of each table line.
 const CALLERS: [usize; 2] = [1, 64];
@@ -46,9 +50,14 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
         let Some(behind) = echo.http.or(echo.grpc) else { continue };
         let (bare, _bare) = bare(behind).await?;
         let (executor, _executor) = executor(&arguments.berth, behind).await?;
+        let envoy = arguments.envoy.as_deref().map(|bin| envoy(bin, behind)).transpose()?;
+        if let Some((address, _)) = &envoy {
+            listens(*address).await?;
+        }
         let request = if protocol == "REST" { TABULAR.json() } else { TABULAR.grpc() };
         for callers in CALLERS {
-            let ways = [(DIRECT, behind), (BARE, bare), (EXECUTOR, executor)];
+            let mut ways = vec![(DIRECT, behind), (BARE, bare), (EXECUTOR, executor)];
+            ways.extend(envoy.iter().map(|(address, _)| (ENVOY, *address)));
             let mut rounds: Vec<Vec<Figures>> = ways.iter().map(|_| Vec::new()).collect();
             for _ in 0..ROUNDS {
                 for ((way, address), seen) in ways.iter().zip(&mut rounds) {
@@ -87,6 +96,50 @@ async fn executor(berth: &Path, behind: SocketAddr) -> Result<(SocketAddr, Serve
     let server = Server::spawn(EXECUTOR, Command::new(berth).arg("executor").arg("--config").arg(&file), files)?;
     listens(address).await?;
     Ok((address, server))
+}
+
+/// Envoy with the duties of the executor: counts by path, an id for each request, a bound on requests at once, and a server that fails
+/// five times in a row is left alone.
+fn envoy(bin: &Path, behind: SocketAddr) -> Result<(SocketAddr, Server)> {
+    let (address, files) = (free()?, scratch("executor-envoy")?);
+    let socket = |at: SocketAddr| json!({"socket_address": {"address": at.ip().to_string(), "port_value": at.port()}});
+    let kind = |name: &str| format!("type.googleapis.com/{name}");
+    let manager = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+    let router = "envoy.extensions.filters.http.router.v3.Router";
+    let protocol = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    let path = json!({"name": ":path", "string_match": {"safe_regex": {"regex": "/v2/models/[^/]+/infer"}}});
+    let config = json!({"static_resources": {
+        "listeners": [{"address": socket(address), "filter_chains": [{"filters": [{
+            "name": "envoy.filters.network.http_connection_manager",
+            "typed_config": {
+                "@type": kind(manager), "stat_prefix": "in", "codec_type": "AUTO", "generate_request_id": true,
+                "use_remote_address": true,
+                "http_filters": [{"name": "envoy.filters.http.router", "typed_config": {"@type": kind(router)}}],
+                "route_config": {"virtual_hosts": [{
+                    "name": "all", "domains": ["*"], "virtual_clusters": [{"name": "infer", "headers": [path]}],
+                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "model", "timeout": "300s"}}],
+                }]},
+            },
+        }]}]}],
+        "clusters": [{
+            "name": "model", "type": "STATIC", "connect_timeout": "10s",
+            "circuit_breakers": {"thresholds": [{"max_requests": 1_024, "max_connections": 1_024}]},
+            "outlier_detection": {"consecutive_gateway_failure": 5, "base_ejection_time": "1s"},
+            "typed_extension_protocol_options": {protocol: {
+                "@type": kind(protocol),
+                "use_downstream_protocol_config": {"http2_protocol_options": {}},
+            }},
+            "load_assignment": {"cluster_name": "model", "endpoints": [{"lb_endpoints": [
+                {"endpoint": {"address": socket(behind)}},
+            ]}]},
+        }],
+    }});
+    fs_err::write(files.join("envoy.yaml"), config.to_string())?;
+    let mut command = Command::new(bin.join("envoy"));
+    command.arg("-c").arg(files.join("envoy.yaml"));
+    let cores = std::thread::available_parallelism()?.to_string();
+    command.args(["--concurrency", &cores, "--use-dynamic-base-id", "--log-level", "error"]);
+    Ok((address, Server::spawn(ENVOY, &mut command, files)?))
 }
 
 async fn listens(address: SocketAddr) -> Result<()> {

@@ -262,7 +262,7 @@ impl Page {
 
     pub(crate) fn executor(&mut self, rows: &[executor::Row]) {
         self.text.push_str(
-            "\n## Executor\n\nAn echo server, straight, through a bare proxy, and through `berth executor`. The median of three rounds in turn.\n\n\
+            "\n## Executor\n\nAn echo server, straight, through a bare proxy, through `berth executor`, and through Envoy with the same duties. The median of three rounds in turn.\n\n\
              | protocol | callers | way | requests/s | p50 µs | p99 µs |\n|---|---|---|---|---|---|\n",
         );
         for row in rows {
