@@ -1,10 +1,12 @@
-"""`berth executor` before a server, with its queue in Redis: everything is killed, and each job ends."""
+"""`berth executor` before a server, with its queue in Redis and in NATS: everything is killed, and each job ends."""
 
 import json
 import threading
 import urllib.error
 import urllib.request
 from collections import Counter
+
+import pytest
 
 from harness.http_server import Answer, HttpServer
 from harness.ports import free_port
@@ -29,11 +31,11 @@ class Model(HttpServer):
 
 
 class Executor(Process):
-    def __init__(self, name, folder, model, redis):
+    def __init__(self, name, folder, model, queue):
         super().__init__(name, folder)
         self.port, self.admin = free_port(), free_port()
         self.file = folder / f"{name}.json"
-        jobs = {"paths": ["/predict"], "queue": {"redis": f"redis://127.0.0.1:{redis}", "key": "test"}, "pause": "100ms"}
+        jobs = {"paths": ["/predict"], "queue": queue | {"key": "test"}, "pause": "100ms"}
         port = {"name": "http", "listen": self.port, "upstream": model, "connectTimeout": "1s", "async": jobs}
         drain = {"delay": "0s", "timeout": "30s"}
         self.file.write_text(json.dumps({"ports": [port], "admin": {"listen": self.admin}, "drain": drain}))
@@ -67,27 +69,33 @@ class Executor(Process):
             return {}
 
 
-def test_each_accepted_job_ends_whatever_is_killed(tmp_path):
-    store = free_port()
-    redis = Process("redis", tmp_path)
+def redis(folder, port):
+    files = ("--dir", str(folder), "--appendonly", "yes", "--appendfsync", "always", "--save", "")
+    return {"redis": f"redis://127.0.0.1:{port}"}, ("redis-server", "--port", str(port), "--bind", "127.0.0.1", *files)
 
-    def start_redis():
-        files = ("--dir", str(tmp_path), "--appendonly", "yes", "--appendfsync", "always", "--save", "")
-        redis.spawn("redis-server", "--port", str(store), "--bind", "127.0.0.1", *files)
 
-    start_redis()
+def nats(folder, port):
+    command = ("nats-server", "-js", "-sd", str(folder / "nats"), "-a", "127.0.0.1", "-p", str(port))
+    return {"nats": f"nats://127.0.0.1:{port}"}, command
+
+
+@pytest.mark.parametrize("broker", [redis, nats])
+def test_each_accepted_job_ends_whatever_is_killed(tmp_path, broker):
+    queue, command = broker(tmp_path, free_port())
+    store = Process("store", tmp_path)
+    store.spawn(*command)
     model = Model()
-    first, second = (Executor(name, tmp_path, model.port, store) for name in ("first", "second"))
+    first, second = (Executor(name, tmp_path, model.port, queue) for name in ("first", "second"))
     try:
         first.start()
         second.start()
-        until("Redis", lambda: not first.state("0" * 32) and first.status(first.port, f"/jobs/{'0' * 32}") == 404)
+        until("the queue", lambda: not first.state("0" * 32) and first.status(first.port, f"/jobs/{'0' * 32}") == 404)
         jobs = [(first, second)[number % 2].submit(f"key-{number}") for number in range(JOBS)]
         until("each executor runs its four jobs", lambda: sum(model.runs.values()) == 8)
         assert first.submit("key-0") == jobs[0], "the key is known"
         first.kill()
-        redis.kill()
-        start_redis()
+        store.kill()
+        store.spawn(*command)
         model.gate.set()
         # The leases of those that the killed executor had begun run out first.
         until("all jobs are done", lambda: all(second.state(job).get("state") == "done" for job in jobs))
@@ -100,7 +108,7 @@ def test_each_accepted_job_ends_whatever_is_killed(tmp_path):
         assert second.stop() == 0
     finally:
         model.gate.set()
-        for process in (first, second, redis):
+        for process in (first, second, store):
             if process.runs():
                 process.kill()
         model.close()

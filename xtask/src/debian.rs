@@ -45,8 +45,12 @@ pub(crate) const BUBBLEWRAP: Program = Program { name: "bwrap", package: "bubble
 /// Keeps queues of jobs.
 pub(crate) const REDIS: Program = Program { name: "redis-server", package: "redis-server" };
 
+/// The same, and a place for logs.
+pub(crate) const NATS: Program = Program { name: "nats-server", package: "nats-server" };
+
 /// Sends the requests of pages.
 pub(crate) const CURL: Program = Program { name: "curl", package: "curl" };
+
 /// Shows the dashboard in tests.
 pub(crate) const CHROMIUM: Program = Program { name: "chromium", package: "chromium" };
 

@@ -138,7 +138,7 @@ impl Run<'_> {
     fn tools(&self) -> Result<Tools> {
         debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT, debian::SOFTHSM, debian::IP, debian::IPTABLES])?;
         debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL, debian::PROMTOOL, debian::CHROMIUM])?;
-        debian::ensure(&[debian::NODE, debian::NPM, debian::BUBBLEWRAP, debian::REDIS, debian::CURL])?;
+        debian::ensure(&[debian::NODE, debian::NPM, debian::BUBBLEWRAP, debian::REDIS, debian::NATS, debian::CURL])?;
         if self.options.kubernetes {
             kubernetes::ensure()?;
         }

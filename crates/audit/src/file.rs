@@ -12,7 +12,7 @@ use fs_err::{self as fs, os::unix::fs::OpenOptionsExt as _};
 const RIGHTS: u32 = 0o600;
 
 /// A file of whole lines, and those before it.
-pub(crate) struct RotatedFile {
+pub struct RotatedFile {
     path: PathBuf,
     /// Bytes of one file.
     size: u64,
@@ -27,7 +27,9 @@ struct Open {
 }
 
 impl RotatedFile {
-    pub(crate) fn new(path: PathBuf, size: u64, keep: u32) -> Self {
+    /// A file that is opened with its first line: `size` bytes at most, and `keep` older ones.
+    #[must_use]
+    pub fn new(path: PathBuf, size: u64, keep: u32) -> Self {
         Self { path, size, keep, open: None }
     }
 
@@ -37,7 +39,10 @@ impl RotatedFile {
     }
 
     /// Appends whole lines, at most [`size`](Self::size) bytes of them, and has them on the disk. What fails leaves no half of a line.
-    pub(crate) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         let done = self.try_append(lines);
         if done.is_err() {
             // Opened anew next time: whatever was wrong may have been put right.

@@ -17,4 +17,5 @@ mod refusals;
 mod ring;
 mod writer;
 
+pub use file::RotatedFile;
 pub use log::{AuditLog, Query, Settings, Target, Unwritable};

@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
@@ -14,7 +14,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 
-use crate::BoxError;
+use crate::{BoxError, log::Captured};
 
 /// A body of any origin.
 pub(crate) type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -30,11 +30,30 @@ pub(crate) struct Sent {
     bytes: AtomicU64,
     too_large: AtomicBool,
     broke_off: AtomicBool,
+    /// Begin of the body, where the request is logged.
+    captured: OnceLock<Mutex<Captured>>,
 }
 
 impl Sent {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+
+    /// Keeps the begin of what comes from now on. Set once.
+    pub(crate) fn capture(&self, captured: Mutex<Captured>) {
+        let _ = self.captured.set(captured);
+    }
+
+    pub(crate) fn captured(&self) -> Option<&Mutex<Captured>> {
+        self.captured.get()
+    }
+
+    /// Counts data of the body.
+    pub(crate) fn data(&self, data: &[u8]) {
+        self.add(data.len());
+        if let Some(captured) = self.captured.get() {
+            captured.lock().unwrap_or_else(PoisonError::into_inner).add(data);
+        }
     }
 
     pub(crate) fn add(&self, bytes: usize) {
@@ -71,7 +90,7 @@ impl http_body::Body for Bounded {
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
-            self.sent.add(data.len());
+            self.sent.data(data);
             if self.sent.bytes() > self.most {
                 self.sent.too_large.store(true, Relaxed);
                 return Poll::Ready(Some(Err("the body is larger than the executor lets through".into())));
@@ -106,7 +125,7 @@ fn poll_said(body: &mut Incoming, cx: &mut Context<'_>) -> Poll<Option<hyper::Re
 
 /// Something that is told how an answer's body went. Dropped before the end: the client has gone, or the server broke off.
 pub(crate) trait Watcher: Send + Unpin + 'static {
-    fn data(&mut self, bytes: usize);
+    fn data(&mut self, data: &[u8]);
 
     /// The status of gRPC, in the trailers.
     fn grpc_status(&mut self, status: &http::HeaderValue);
@@ -130,7 +149,7 @@ impl<W: Watcher> http_body::Body for Watched<W> {
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
-                    self.watcher.data(data.len());
+                    self.watcher.data(data);
                 } else if let Some(status) = frame.trailers_ref().and_then(|trailers| trailers.get("grpc-status")) {
                     let status = status.clone();
                     self.watcher.grpc_status(&status);

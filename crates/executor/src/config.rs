@@ -2,7 +2,10 @@
 //!
 //! In Kubernetes it is a ConfigMap that is mounted as a file. docs/executor.md has every field.
 
+mod access;
+mod broker;
 mod jobs;
+mod log;
 
 use std::{
     collections::BTreeSet,
@@ -12,11 +15,12 @@ use std::{
     time::Duration,
 };
 
+use berth_peer::port::TlsSettings;
 use berth_spec::{ByteSize, circuit, manifest::parse_duration};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_saphyr::{Location, Spanned};
 
-use crate::{jobs::JobSettings, template::PathTemplate};
+use crate::{access::AccessSettings, jobs::JobSettings, log::LogSettings, template::PathTemplate};
 
 /// Largest file. More is none of a person's.
 const LARGEST: u64 = 1 << 20;
@@ -30,6 +34,8 @@ pub struct Config {
     pub(crate) ports: Vec<PortConfig>,
     pub(crate) admin: SocketAddr,
     pub(crate) drain: DrainConfig,
+    /// Access rules; `None`: everybody may ask.
+    pub(crate) access: Option<AccessSettings>,
 }
 
 /// A port and what is behind it.
@@ -38,6 +44,7 @@ pub(crate) struct PortConfig {
     pub(crate) name: String,
     pub(crate) listen: SocketAddr,
     pub(crate) upstream: String,
+    pub(crate) tls: Option<TlsSettings>,
     pub(crate) protocol: Protocol,
     pub(crate) paths: Vec<PathTemplate>,
     /// Until an answer begins.
@@ -51,6 +58,8 @@ pub(crate) struct PortConfig {
     pub(crate) health: HealthConfig,
     /// Asynchronous serving.
     pub(crate) jobs: Option<JobSettings>,
+    /// The log of requests and answers.
+    pub(crate) log: Option<LogSettings>,
 }
 
 /// Protocol towards the model server.
@@ -72,11 +81,21 @@ pub(crate) struct RetryConfig {
     pub(crate) paths: Vec<PathTemplate>,
 }
 
+/// Form of the question to the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum HealthCheck {
+    /// A connection is enough.
+    Connect,
+    /// A GET of this path.
+    Path(String),
+    /// gRPC's own protocol for it (`grpc.health.v1`), with the name of the service; empty: the whole server.
+    Grpc(String),
+}
+
 /// The question that tells if the server can answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HealthConfig {
-    /// `None`: a connection is enough.
-    pub(crate) path: Option<String>,
+    pub(crate) check: HealthCheck,
     pub(crate) every: Duration,
     pub(crate) timeout: Duration,
     /// Failures in a row that make it unready.
@@ -126,6 +145,7 @@ struct RawConfig {
     admin: RawAdmin,
     #[serde(default)]
     drain: RawDrain,
+    access: Option<access::RawAccess>,
 }
 
 #[derive(Default, Deserialize)]
@@ -147,6 +167,7 @@ struct RawPort {
     name: String,
     listen: Address,
     upstream: Upstream,
+    tls: Option<access::RawPortTls>,
     protocol: Option<Protocol>,
     #[serde(default)]
     paths: Vec<Template>,
@@ -161,6 +182,7 @@ struct RawPort {
     health: RawHealth,
     #[serde(rename = "async")]
     jobs: Option<jobs::RawJobs>,
+    log: Option<log::RawLog>,
 }
 
 #[derive(Default, Deserialize)]
@@ -182,6 +204,7 @@ struct RawBreaker {
 #[serde(deny_unknown_fields)]
 struct RawHealth {
     path: Option<Template>,
+    grpc: Option<String>,
     every: Option<Span>,
     timeout: Option<Span>,
     failures: Option<u32>,
@@ -313,7 +336,8 @@ impl Config {
         }
         let or = |span: Option<Span>, seconds| span.map_or(Duration::from_secs(seconds), |span| span.0);
         let drain = DrainConfig { delay: or(raw.drain.delay, 5), timeout: or(raw.drain.timeout, 30) };
-        Ok(Self { ports, admin, drain })
+        let access = raw.access.map(access::RawAccess::checked).transpose();
+        Ok(Self { ports, admin, drain, access: access.map_err(|message| wrong(None, message))? })
     }
 }
 
@@ -338,8 +362,17 @@ impl RawPort {
             (0, _) | (_, Duration::ZERO) => Err("a breaker needs failures and openFor above zero".to_owned()),
             (threshold, open_for) => Ok(circuit::Limits { threshold, open_for }),
         });
+        let check = match (self.health.path, self.health.grpc) {
+            (Some(_), Some(_)) => return Err("health names a path and a gRPC service: give one of them".to_owned()),
+            (Some(path), None) => HealthCheck::Path(path.0.as_str().to_owned()),
+            (None, Some(service)) if service.len() > 127 => {
+                return Err("health.grpc is the name of a service, at most 127 bytes".to_owned());
+            }
+            (None, Some(service)) => HealthCheck::Grpc(service),
+            (None, None) => HealthCheck::Connect,
+        };
         let health = HealthConfig {
-            path: self.health.path.map(|path| path.0.as_str().to_owned()),
+            check,
             every: positive(self.health.every, "health.every", 5)?,
             timeout: positive(self.health.timeout, "health.timeout", 2)?,
             failures: self.health.failures.unwrap_or(3).max(1),
@@ -352,6 +385,7 @@ impl RawPort {
             name: self.name,
             listen: self.listen.0,
             upstream: self.upstream.0,
+            tls: self.tls.map(access::RawPortTls::checked).transpose()?,
             protocol: self.protocol.unwrap_or(Protocol::Auto),
             paths: self.paths.into_iter().map(|path| path.0).collect(),
             timeout: positive(self.timeout, "timeout", 300)?,
@@ -362,6 +396,7 @@ impl RawPort {
             breaker: breaker.transpose()?,
             health,
             jobs: self.jobs.map(jobs::RawJobs::checked).transpose()?,
+            log: self.log.map(log::RawLog::checked).transpose()?,
         })
     }
 }
@@ -396,7 +431,7 @@ mod tests {
         let [port] = &*config.ports else { panic!("one port") };
         assert_eq!((port.listen.to_string(), port.upstream.as_str()), ("0.0.0.0:8081".to_owned(), "127.0.0.1:8080"));
         assert_eq!((port.timeout, port.connect_timeout), (Duration::from_secs(300), Duration::from_secs(10)));
-        assert_eq!((port.retry.attempts, port.breaker, port.health.path.as_deref()), (1, None, None));
+        assert_eq!((port.retry.attempts, port.breaker, &port.health.check), (1, None, &HealthCheck::Connect));
         assert_eq!((config.admin.port(), config.drain.delay), (9901, Duration::from_secs(5)));
     }
 

@@ -20,14 +20,17 @@ use std::{
     time::Duration,
 };
 
+use berth_peer::port::PortTls;
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    access::{Followed, Guard},
     admin,
     config::{Config, ConfigError, DrainConfig, PortConfig},
     health,
     jobs::{JobQueue, Jobs},
+    log::{Logger, Sink},
     metrics::Metrics,
     port::{self, Ends},
     proxy::Proxy,
@@ -38,6 +41,9 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Interval between looks at the requests in flight, while the end of the last one is awaited.
 const LOOK_IDLE: Duration = Duration::from_millis(20);
+
+/// Longest wait for the last lines of logs.
+const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// Reason why an executor cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -56,12 +62,16 @@ pub struct Executor {
     config: Config,
     admin: TcpListener,
     fleet: Arc<Fleet>,
+    followed: Option<Followed>,
 }
 
 /// The ports of an executor.
 pub(crate) struct Fleet {
     ports: Mutex<BTreeMap<String, Running>>,
     tasks: TaskTracker,
+    guard: Option<Arc<Guard>>,
+    /// Writers of logs. They outlive the ports.
+    logs: TaskTracker,
     metrics: Arc<Metrics>,
     is_draining: AtomicBool,
     drain: Mutex<DrainConfig>,
@@ -84,15 +94,21 @@ impl Executor {
     pub fn start(path: &Path) -> Result<Self, StartError> {
         let config = Config::read(path)?;
         let admin = port::bind(config.admin).map_err(StartError::Port)?;
+        let metrics = Arc::new(Metrics::new());
+        let open = |settings| metrics.with_registry(|registry| Guard::open(settings, registry));
+        let opened = config.access.clone().map(open).transpose();
+        let (guard, followed) = opened.map_err(|error| StartError::Port(io::Error::other(error)))?.unzip();
         let fleet = Arc::new(Fleet {
             ports: Mutex::default(),
             tasks: TaskTracker::new(),
-            metrics: Arc::new(Metrics::new()),
+            logs: TaskTracker::new(),
+            metrics,
+            guard,
             is_draining: AtomicBool::new(false),
             drain: Mutex::new(config.drain),
         });
         fleet.apply(&config.ports).map_err(StartError::Port)?;
-        Ok(Self { path: path.to_owned(), config, admin, fleet })
+        Ok(Self { path: path.to_owned(), config, admin, fleet, followed })
     }
 
     /// Address of the admin port.
@@ -111,10 +127,16 @@ impl Executor {
 
     /// Serves until `stop`, then drains. The number of requests that were cut off.
     pub async fn run(self, stop: CancellationToken) -> usize {
-        let Self { path, mut config, admin, fleet } = self;
+        let Self { path, mut config, admin, fleet, followed } = self;
         let admin_stop = CancellationToken::new();
         let served = TaskTracker::new();
         served.spawn(admin::run(admin, Arc::clone(&fleet), admin_stop.clone()));
+        if let Some(followed) = followed {
+            let stop = admin_stop.clone();
+            served.spawn(async move {
+                stop.run_until_cancelled_owned(followed.run()).await;
+            });
+        }
         served.close();
         let mut told = String::new();
         while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
@@ -151,9 +173,17 @@ impl Executor {
             }
         }
         let cut = fleet.drain(config.drain.delay, config.drain.timeout).await;
+        fleet.close_logs().await;
         admin_stop.cancel();
         served.wait().await;
         cut
+    }
+}
+
+/// Ends the log of a port, once it has written what it has.
+fn close(running: &Running) {
+    if let Some(logger) = running.proxy.logger() {
+        logger.closing.cancel();
     }
 }
 
@@ -214,6 +244,17 @@ impl Fleet {
         if before.admin != after.admin {
             return Err("admin.listen changes with a restart: start the executor again, or undo it".to_owned());
         }
+        if before.access != after.access {
+            return Err(
+                "access changes with a restart, but for the files that it names: start the executor again, or undo it"
+                    .to_owned(),
+            );
+        }
+        let tls = |name: &str| before.ports.iter().find(|port| port.name == name).map(|port| &port.tls);
+        if let Some(port) = after.ports.iter().find(|port| tls(&port.name).is_some_and(|tls| *tls != port.tls)) {
+            let name = &port.name;
+            return Err(format!("tls of port {name:?} changes with a restart: start the executor again, or undo it"));
+        }
         let jobs = |name: &str| before.ports.iter().find(|port| port.name == name).map(|port| &port.jobs);
         if let Some(port) = after.ports.iter().find(|port| jobs(&port.name).is_some_and(|jobs| *jobs != port.jobs)) {
             let name = &port.name;
@@ -265,24 +306,37 @@ impl Fleet {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
             }
             let jobs = port.jobs.clone().map(JobQueue::open).transpose().map_err(io::Error::other)?;
-            new.push((port::bind(port.listen)?, port.clone(), jobs));
+            let tls = port.tls.clone().map(PortTls::load).transpose().map_err(io::Error::other)?;
+            new.push((port::bind(port.listen)?, port.clone(), jobs, tls));
         }
+        let mut loggers = self.loggers(&ports, wanted)?;
         ports.retain(|name, running| {
             let stays = wanted.iter().any(|port| port.name == *name && port.listen == running.listen);
             if !stays {
                 running.ends.stopping.cancel();
+                close(running);
             }
             stays
         });
         for port in wanted {
             if let Some(running) = ports.get(&port.name) {
-                running.proxy.change(port.clone());
+                let logger = loggers.remove(&port.name).flatten();
+                if running.proxy.settings().config.log != port.log {
+                    close(running);
+                }
+                running.proxy.change(port.clone(), logger);
             }
         }
-        for (listener, config, jobs) in new {
+        for (listener, config, jobs, tls) in new {
             let (bound, listen, ends) = (listener.local_addr()?, config.listen, Ends::default());
-            let (name, proxy) = (config.name.clone(), Proxy::new(config, Arc::clone(&self.metrics)));
-            let accepting = port::run(listener, Arc::clone(&proxy), ends.clone());
+            let name = config.name.clone();
+            let logger = loggers.remove(&name).flatten();
+            let proxy = Proxy::new(config, Arc::clone(&self.metrics), logger, self.guard.clone());
+            if let Some(tls) = tls.clone() {
+                let over = ends.stopping.clone();
+                self.tasks.spawn(async move { over.run_until_cancelled_owned(tls.follow()).await });
+            }
+            let accepting = port::run(listener, tls, Arc::clone(&proxy), ends.clone());
             match jobs {
                 None => drop(self.tasks.spawn(accepting)),
                 Some(queue) => drop(self.tasks.spawn(Jobs::run(queue, Arc::clone(&proxy), ends.clone(), accepting))),
@@ -292,6 +346,50 @@ impl Fleet {
             ports.insert(name, Running { proxy, ends, listen, bound });
         }
         Ok(())
+    }
+
+    /// The log of each port: the one that it has, where that stays, else a new one that writes.
+    fn loggers(
+        &self,
+        ports: &BTreeMap<String, Running>,
+        wanted: &[PortConfig],
+    ) -> io::Result<BTreeMap<String, Option<Arc<Logger>>>> {
+        let mut loggers = BTreeMap::new();
+        let mut new = Vec::new();
+        for port in wanted {
+            let running = ports.get(&port.name).filter(|running| running.listen == port.listen);
+            let before = running.and_then(|running| running.proxy.logger());
+            let logger = match &port.log {
+                None => None,
+                Some(settings) => match before.filter(|logger| logger.settings == *settings) {
+                    Some(same) => Some(same),
+                    None => {
+                        let sink = Sink::open(&settings.sink).map_err(io::Error::other)?;
+                        let counts = self.metrics.log().clone();
+                        let logger = Logger::new(settings.clone(), port.name.as_str().into(), counts);
+                        new.push((Arc::clone(&logger), sink));
+                        Some(logger)
+                    }
+                },
+            };
+            loggers.insert(port.name.clone(), logger);
+        }
+        for (logger, sink) in new {
+            self.logs.spawn(logger.run(sink));
+        }
+        Ok(loggers)
+    }
+
+    /// Writes what is still to be logged.
+    async fn close_logs(&self) {
+        self.ports().values().for_each(close);
+        self.logs.close();
+        if tokio::time::timeout(LAST_LINES, self.logs.wait()).await.is_err() {
+            tracing::warn!(
+                event = "executor_log_cut",
+                "some requests were not logged: the place of the log did not take them in time"
+            );
+        }
     }
 
     /// Ends the ports in the order that loses no request. The number of those that were cut off.

@@ -6,17 +6,21 @@ use std::{
 };
 
 use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Limited};
 use tokio::time::{sleep, timeout};
 
 use crate::{
     body::full,
-    config::PortConfig,
+    config::{HealthCheck, PortConfig},
     proxy::{Proxy, Settings},
-    upstream::Trouble,
+    upstream::{Trouble, Upstream},
 };
 
 /// Pause between two questions to a server that does not answer yet: a pod is ready soon after its server.
 const SOON: Duration = Duration::from_millis(500);
+
+/// Largest answer of gRPC that is read.
+const LARGEST: usize = 4 << 10;
 
 /// Asks the server of a port for as long as it is polled.
 pub(crate) async fn follow(proxy: Arc<Proxy>) {
@@ -52,8 +56,10 @@ pub(crate) async fn follow(proxy: Arc<Proxy>) {
 
 async fn ask(settings: &Settings) -> Result<(), String> {
     let Settings { config, upstream, .. } = settings;
-    let Some(path) = &config.health.path else {
-        return upstream.connect_once().await.map(drop).map_err(|error| error.to_string());
+    let path = match &config.health.check {
+        HealthCheck::Connect => return upstream.connect_once().await.map(drop).map_err(|error| error.to_string()),
+        HealthCheck::Grpc(service) => return ask_grpc(upstream, service).await,
+        HealthCheck::Path(path) => path,
     };
     let mut sender = upstream.aside().await.map_err(|trouble| match trouble {
         Trouble::Unreachable(error) => error.to_string(),
@@ -67,4 +73,40 @@ async fn ask(settings: &Settings) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{path} answers {status}"))
+}
+
+/// Asks in the protocol of gRPC (github.com/grpc/grpc, doc/health-checking.md).
+async fn ask_grpc(upstream: &Upstream, service: &str) -> Result<(), String> {
+    let mut sender = upstream.aside_http2().await.map_err(|trouble| match trouble {
+        Trouble::Unreachable(error) => error.to_string(),
+        Trouble::Broken(error) => error.to_string(),
+    })?;
+    let uri = format!("http://{}/grpc.health.v1.Health/Check", upstream.address());
+    let request = Request::post(uri).header(header::CONTENT_TYPE, "application/grpc").header(header::TE, "trailers");
+    let request = request.body(full(question(service))).map_err(|error| error.to_string())?;
+    let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    let early = answer.headers().get("grpc-status").cloned();
+    let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|error| error.to_string())?;
+    let status = early.or_else(|| body.trailers().and_then(|trailers| trailers.get("grpc-status").cloned()));
+    match status.as_ref().and_then(|status| status.to_str().ok()) {
+        Some("0") if serves(&body.to_bytes()) => Ok(()),
+        Some("0") => Err(format!("the service {service:?} does not serve")),
+        status => Err(format!("the health check ended with the gRPC status {}", status.unwrap_or("none"))),
+    }
+}
+
+/// `HealthCheckRequest { service }`, as a message of gRPC.
+fn question(service: &str) -> Vec<u8> {
+    let mut message = Vec::new();
+    if let (Ok(length), false) = (u8::try_from(service.len()), service.is_empty()) {
+        message.extend([0x0A, length]);
+        message.extend_from_slice(service.as_bytes());
+    }
+    let length = u32::try_from(message.len()).unwrap_or_default();
+    [&[0][..], &length.to_be_bytes(), &message].concat()
+}
+
+/// True for `HealthCheckResponse { status: SERVING }`.
+fn serves(message: &[u8]) -> bool {
+    message.get(5..) == Some(&[0x08, 1])
 }

@@ -12,6 +12,7 @@ mod attempt;
 mod callback;
 #[cfg(test)]
 mod conformance;
+mod jetstream;
 mod job;
 mod ledger;
 mod memory;

@@ -9,13 +9,17 @@
 //! The server's code stays as it is: the executor measures its requests, bounds them, waits for it while it restarts, and ends in
 //! the order in which Kubernetes ends pods.
 
+mod access;
 mod admin;
 mod body;
+mod broker;
 mod config;
 mod driver;
 mod health;
 mod jobs;
+mod log;
 mod metrics;
+mod nats;
 mod port;
 mod proxy;
 mod refusal;

@@ -14,7 +14,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::jobs::JobFamilies;
+use crate::{jobs::JobFamilies, log::LogFamilies};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct RequestLabels {
@@ -62,6 +62,7 @@ pub(crate) struct Metrics {
     healthy: Family<PortLabel, Gauge<i64, AtomicI64>>,
     reloads: Family<ResultLabel, Counter>,
     jobs: JobFamilies,
+    log: LogFamilies,
 }
 
 /// An exchange that is over.
@@ -92,8 +93,10 @@ impl Metrics {
             healthy: Family::default(),
             reloads: Family::default(),
             jobs: JobFamilies::default(),
+            log: LogFamilies::default(),
         };
         metrics.jobs.register(&mut registry);
+        metrics.log.register(&mut registry);
         registry.register("berth_executor_requests", "Requests, by the answer's status", metrics.requests.clone());
         registry.register(
             "berth_executor_request_duration_seconds",
@@ -121,6 +124,11 @@ impl Metrics {
         );
         *metrics.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
         metrics
+    }
+
+    /// Gives others a place for metrics of their own.
+    pub(crate) fn with_registry<T>(&self, with: impl FnOnce(&mut Registry) -> T) -> T {
+        with(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The text that Prometheus reads.
@@ -160,6 +168,11 @@ impl Metrics {
     /// Metrics of asynchronous serving.
     pub(crate) const fn jobs(&self) -> &JobFamilies {
         &self.jobs
+    }
+
+    /// Metrics of logs.
+    pub(crate) const fn log(&self) -> &LogFamilies {
+        &self.log
     }
 
     pub(crate) fn reloaded(&self, result: &'static str) {

@@ -9,21 +9,18 @@
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use berth_peer::port::{Activity, Bounds, Counting, Inactivity, Patience, Place, Port};
+use berth_peer::port::{Activity, Bounds, ClientStream, Counting, Inactivity, Patience, Port, PortTls};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Notify,
-};
+use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    proxy::Proxy,
+    proxy::{Client, Proxy},
     upstream::{CONNECTION_WINDOW, STREAM_WINDOW},
 };
 
@@ -76,22 +73,31 @@ pub(crate) struct Ends {
 }
 
 /// Accepts until it is told to stop, then waits for the last connection.
-pub(crate) async fn run(listener: TcpListener, proxy: Arc<Proxy>, ends: Ends) {
-    let port = Port::new("executor", listener, Bounds { connections: CONNECTIONS, per_address: CONNECTIONS });
+pub(crate) async fn run(listener: TcpListener, tls: Option<PortTls>, proxy: Arc<Proxy>, ends: Ends) {
+    let bounds = Bounds { connections: CONNECTIONS, per_address: CONNECTIONS };
+    let secure = tls.is_some();
+    let port = Port::new("executor", listener, bounds).with_tls(tls);
     let connections = TaskTracker::new();
     while let Some((stream, from, place)) = ends.stopping.run_until_cancelled(port.accept()).await {
         let _ = stream.set_nodelay(true);
         // A socket that refuses still works.
         #[cfg(target_os = "linux")]
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD));
-        connections.spawn(serve(stream, from, place, Arc::clone(&proxy), ends.clone()));
+        let (greeter, proxy, ends) = (port.greeter(), Arc::clone(&proxy), ends.clone());
+        connections.spawn(async move {
+            let _place = place;
+            if let Some(greeted) = greeter.greet(stream, PATIENCE).await {
+                let client = Client { from: from.ip(), certificate: greeted.certificate, secure };
+                serve(greeted.stream, greeted.patience, client, proxy, ends).await;
+            }
+        });
     }
     drop(port);
     connections.close();
     connections.wait().await;
 }
 
-async fn serve(stream: TcpStream, from: SocketAddr, place: Place, proxy: Arc<Proxy>, ends: Ends) {
+async fn serve(stream: ClientStream, patience: Patience, client: Client, proxy: Arc<Proxy>, ends: Ends) {
     let activity = Activity::default();
     let mut builder = auto::Builder::new(Counting(activity.clone()));
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
@@ -103,11 +109,12 @@ async fn serve(stream: TcpStream, from: SocketAddr, place: Place, proxy: Arc<Pro
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
-    let silence = activity.clone().silence(PATIENCE);
+    let silence = activity.clone().silence(patience);
+    let client = Arc::new(client);
     let service = service_fn(move |request: Request<Incoming>| {
         activity.request();
-        let proxy = Arc::clone(&proxy);
-        async move { Ok::<_, Infallible>(proxy.serve(request, Some(from.ip())).await) }
+        let (proxy, client) = (Arc::clone(&proxy), Arc::clone(&client));
+        async move { Ok::<_, Infallible>(proxy.serve(request, &client).await) }
     });
     let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
     let mut silence = std::pin::pin!(silence);
@@ -131,5 +138,4 @@ async fn serve(stream: TcpStream, from: SocketAddr, place: Place, proxy: Arc<Pro
             }
         }
     }
-    drop(place);
 }

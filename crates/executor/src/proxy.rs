@@ -20,7 +20,8 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use berth_spec::{Time, circuit::CircuitBreaker};
+use berth_peer::port::discard;
+use berth_spec::{ClientCertificate, Time, circuit::CircuitBreaker};
 use berth_wire::request_id::RequestId;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
@@ -33,9 +34,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub(crate) use self::exchange::Exchange;
 use self::head::Origin;
 use crate::{
+    access::{Guard, Sender},
     body::{Body, Bounded, Sent, Watched, full},
     config::{PortConfig, Protocol},
     jobs::Jobs,
+    log::Logger,
     metrics::Metrics,
     refusal::Refusal,
     template::PathTemplate,
@@ -64,8 +67,18 @@ pub(crate) struct Proxy {
     /// Connections that have become something else, such as WebSocket.
     pub(crate) upgraded: TaskTracker,
     pub(crate) cut: CancellationToken,
+    /// Access rules; `None`: everybody may ask.
+    guard: Option<Arc<Guard>>,
     /// Asynchronous serving, set once when the port begins.
     pub(crate) jobs: OnceLock<Arc<Jobs>>,
+}
+
+/// The other end of a client's connection.
+pub(crate) struct Client {
+    pub(crate) from: IpAddr,
+    pub(crate) certificate: Option<Arc<ClientCertificate>>,
+    /// True over TLS.
+    pub(crate) secure: bool,
 }
 
 /// Settings of a port, with what follows from them.
@@ -74,12 +87,13 @@ pub(crate) struct Settings {
     pub(crate) upstream: Arc<Upstream>,
     labels: Vec<Arc<str>>,
     other: Arc<str>,
+    logger: Option<Arc<Logger>>,
 }
 
 impl Settings {
-    fn new(config: PortConfig, upstream: Arc<Upstream>) -> Self {
+    fn new(config: PortConfig, upstream: Arc<Upstream>, logger: Option<Arc<Logger>>) -> Self {
         let labels = config.paths.iter().map(|path| path.as_str().into()).collect();
-        Self { config, upstream, labels, other: OTHER.into() }
+        Self { config, upstream, labels, other: OTHER.into(), logger }
     }
 
     fn label(&self, path: &str) -> Arc<str> {
@@ -99,14 +113,19 @@ fn any(templates: &[PathTemplate], path: &str) -> bool {
 }
 
 impl Proxy {
-    pub(crate) fn new(config: PortConfig, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub(crate) fn new(
+        config: PortConfig,
+        metrics: Arc<Metrics>,
+        logger: Option<Arc<Logger>>,
+        guard: Option<Arc<Guard>>,
+    ) -> Arc<Self> {
         let name: Arc<str> = config.name.as_str().into();
         metrics.in_flight(&name, 0);
         metrics.healthy(&name, false);
         Arc::new(Self {
             name,
             breaker: Mutex::new(config.breaker.map(CircuitBreaker::new)),
-            settings: ArcSwap::from_pointee(Settings::new(config.clone(), Upstream::new(&config.upstream))),
+            settings: ArcSwap::from_pointee(Settings::new(config.clone(), Upstream::new(&config.upstream), logger)),
             in_flight: AtomicUsize::new(0),
             is_healthy: AtomicBool::new(false),
             leaving: AtomicUsize::new(0),
@@ -114,23 +133,29 @@ impl Proxy {
             started: Instant::now(),
             upgraded: TaskTracker::new(),
             cut: CancellationToken::new(),
+            guard,
             jobs: OnceLock::new(),
         })
     }
 
     /// Follows a change of the configuration. Requests in flight go on as they began.
-    pub(crate) fn change(&self, config: PortConfig) {
+    pub(crate) fn change(&self, config: PortConfig, logger: Option<Arc<Logger>>) {
         let before = self.settings.load();
         let same = before.upstream.address() == config.upstream;
         let upstream = if same { Arc::clone(&before.upstream) } else { Upstream::new(&config.upstream) };
         if before.config.breaker != config.breaker || !same {
             *self.breaker.lock().unwrap_or_else(PoisonError::into_inner) = config.breaker.map(CircuitBreaker::new);
         }
-        self.settings.store(Arc::new(Settings::new(config, upstream)));
+        self.settings.store(Arc::new(Settings::new(config, upstream, logger)));
     }
 
     pub(crate) fn settings(&self) -> Arc<Settings> {
         self.settings.load_full()
+    }
+
+    /// The log of its requests.
+    pub(crate) fn logger(&self) -> Option<Arc<Logger>> {
+        self.settings.load().logger.clone()
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
@@ -147,39 +172,64 @@ impl Proxy {
     }
 
     /// Answers one request.
-    pub(crate) async fn serve(self: Arc<Self>, mut request: Request<Incoming>, from: Option<IpAddr>) -> Response<Body> {
+    pub(crate) async fn serve(self: Arc<Self>, mut request: Request<Incoming>, client: &Client) -> Response<Body> {
         let id = RequestId::settle(request.headers_mut());
         let settings = self.settings.load_full();
         let (is_grpc, version) = (head::is_grpc(request.headers()), request.version());
         let mut exchange = Exchange::begin(Arc::clone(&self), settings.label(request.uri().path()), request.method());
+        let path = request.uri().path();
+        exchange.record(settings.logger.as_ref(), request.method(), path, request.headers());
+        if let Err(refusal) = self.let_in(&mut request, client, &mut exchange) {
+            if !is_grpc {
+                discard(&request.headers().clone(), request.into_body()).await;
+            }
+            let mut response = self.refuse(&refusal, is_grpc, &mut exchange);
+            id.mark(response.headers_mut());
+            return response;
+        }
         // A call of gRPC has no form for an answer that comes later.
         let jobs = self.jobs.get().filter(|_| !is_grpc).and_then(|jobs| Some((jobs, jobs.asked(&request)?)));
         let forwarded = match (self.admit(&settings, &request), jobs) {
             (Ok(()), Some((jobs, asked))) => {
                 let mut response = jobs.serve(asked, request).await;
-                exchange.answered(response.status());
+                exchange.answered(response.status(), response.headers());
                 id.mark(response.headers_mut());
                 return response;
             }
-            (Ok(()), None) => self.forward(&settings, request, from, &mut exchange).await,
+            (Ok(()), None) => self.forward(&settings, request, client, &mut exchange).await,
             (Err(refusal), _) => Err(refusal),
         };
         let mut response = match forwarded {
             Ok((response, lease)) => self.pass_on(response, lease, exchange),
-            Err(refusal) => {
-                self.metrics.refused(&self.name, refusal.reason());
-                let response = refusal.response(is_grpc);
-                exchange.answered(response.status());
-                if let Some(status) = response.headers().get("grpc-status") {
-                    exchange.grpc(status);
-                }
-                response
-            }
+            Err(refusal) => self.refuse(&refusal, is_grpc, &mut exchange),
         };
         id.mark(response.headers_mut());
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         if self.leaving.load(Relaxed) > 0 && version == Version::HTTP_11 && !upgraded {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    /// Asks the guard, if there is one.
+    fn let_in(&self, request: &mut Request<Incoming>, client: &Client, exchange: &mut Exchange) -> Result<(), Refusal> {
+        let Some(guard) = &self.guard else { return Ok(()) };
+        let (path, bytes) = (request.uri().path().to_owned(), request.body().size_hint().lower());
+        let admitted = guard.admit(&path, request.headers_mut(), client.certificate.as_deref(), bytes)?;
+        if let Some(admitted) = admitted {
+            request.extensions_mut().insert(Sender(Arc::clone(&admitted.principal)));
+            exchange.asked_by(admitted);
+        }
+        Ok(())
+    }
+
+    /// The answer of the executor itself.
+    fn refuse(&self, refusal: &Refusal, is_grpc: bool, exchange: &mut Exchange) -> Response<Body> {
+        self.metrics.refused(&self.name, refusal.reason());
+        let response = refusal.response(is_grpc);
+        exchange.answered(response.status(), response.headers());
+        if let Some(status) = response.headers().get("grpc-status") {
+            exchange.grpc(status);
         }
         response
     }
@@ -191,7 +241,7 @@ impl Proxy {
         lease: Option<Lease>,
         mut exchange: Exchange,
     ) -> Response<Body> {
-        exchange.answered(response.status());
+        exchange.answered(response.status(), response.headers());
         if let Some(status) = response.headers().get("grpc-status") {
             exchange.grpc(status);
         }
@@ -235,7 +285,7 @@ impl Proxy {
         &self,
         settings: &Settings,
         mut request: Request<Incoming>,
-        from: Option<IpAddr>,
+        client: &Client,
         exchange: &mut Exchange,
     ) -> Result<(Response<Incoming>, Option<Lease>), Refusal> {
         let upgrades = head::upgrade(&request);
@@ -244,7 +294,9 @@ impl Proxy {
         }
         let (mut head, body) = request.into_parts();
         let version = version(settings, &head);
-        head::rewrite(&mut head, &Origin { from, authority: settings.upstream.address(), upgrades, version });
+        let (from, secure) = (Some(client.from), client.secure);
+        let authority = settings.upstream.address();
+        head::rewrite(&mut head, &Origin { from, authority, upgrades, version, secure });
         let sent = Arc::clone(&exchange.sent);
         let most = settings.config.max_body;
         let known = body.size_hint().upper();

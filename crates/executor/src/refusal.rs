@@ -1,12 +1,20 @@
 //! Answers of the executor itself, in the form of the request's protocol.
 
+use berth_spec::UseLimit;
+use berth_wire::access::Unauthenticated;
 use http::{HeaderValue, Response, StatusCode, header};
 
 use crate::body::{Body, full};
 
 /// Reason why the executor answers in the server's place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
+    /// Nobody knows who asks.
+    Unknown(Unauthenticated),
+    /// No role allows it.
+    Denied(Box<str>),
+    /// A limit of whoever asks, which lets the next one in after some seconds.
+    Limited { limit: UseLimit, seconds: u64 },
     /// As many requests as may be are in flight.
     Busy { most: usize },
     /// The breaker is open for some more seconds.
@@ -25,8 +33,11 @@ pub(crate) enum Refusal {
 
 impl Refusal {
     /// The word for metrics.
-    pub(crate) const fn reason(self) -> &'static str {
+    pub(crate) const fn reason(&self) -> &'static str {
         match self {
+            Self::Unknown(_) => "unauthenticated",
+            Self::Denied(_) => "denied",
+            Self::Limited { limit, .. } => limit.as_str(),
             Self::Busy { .. } => "busy",
             Self::Open { .. } => "breaker_open",
             Self::Tunnel => "tunnel",
@@ -38,8 +49,12 @@ impl Refusal {
     }
 
     /// The status in HTTP, and the code in gRPC (grpc.github.io/grpc/core/md_doc_statuscodes.html).
-    const fn status(self) -> (StatusCode, u16) {
+    const fn status(&self) -> (StatusCode, u16) {
         match self {
+            Self::Unknown(why) if why.retry_in().is_some() => (StatusCode::SERVICE_UNAVAILABLE, 14),
+            Self::Unknown(_) => (StatusCode::UNAUTHORIZED, 16),
+            Self::Denied(_) => (StatusCode::FORBIDDEN, 7),
+            Self::Limited { .. } => (StatusCode::TOO_MANY_REQUESTS, 8),
             Self::Busy { .. } | Self::Open { .. } => (StatusCode::SERVICE_UNAVAILABLE, 14),
             Self::Tunnel => (StatusCode::METHOD_NOT_ALLOWED, 12),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, 8),
@@ -48,8 +63,16 @@ impl Refusal {
         }
     }
 
-    pub(crate) fn message(self) -> String {
+    pub(crate) fn message(&self) -> String {
         match self {
+            Self::Unknown(why) => why.to_string(),
+            Self::Denied(why) => why.to_string(),
+            Self::Limited { limit, seconds } => {
+                format!(
+                    "your {} of this model is reached (access.limits, or that of your token): try again in {seconds} s",
+                    limit.as_str()
+                )
+            }
             Self::Busy { most } => {
                 format!("{most} requests are in flight, which is the most (maxInFlight): try again later")
             }
@@ -67,7 +90,7 @@ impl Refusal {
     }
 
     /// The answer. `grpc`: to a call of gRPC, whose status is in the trailers or, where nothing else is said, in the head.
-    pub(crate) fn response(self, grpc: bool) -> Response<Body> {
+    pub(crate) fn response(&self, grpc: bool) -> Response<Body> {
         let ((status, code), message) = (self.status(), self.message());
         let mut response = if grpc {
             let mut response = Response::new(full(""));
@@ -87,9 +110,13 @@ impl Refusal {
         };
         let again = match self {
             Self::Busy { .. } => Some(1),
-            Self::Open { seconds } => Some(seconds),
+            Self::Open { seconds } | Self::Limited { seconds, .. } => Some(*seconds),
+            Self::Unknown(why) => why.retry_in().map(|pause| pause.as_secs()),
             _ => None,
         };
+        if matches!(self, Self::Unknown(why) if why.retry_in().is_none()) {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(seconds) = again {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }

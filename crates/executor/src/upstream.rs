@@ -146,14 +146,24 @@ impl Upstream {
         if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
-        let stream = self.connect(until).await?;
+        let sender = self.begin_http2(self.connect(until).await?).await?;
+        *shared = Some(sender.clone());
+        Ok(sender)
+    }
+
+    async fn begin_http2(&self, stream: TcpStream) -> Result<http2::SendRequest<Body>, Trouble> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new());
         builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(Trouble::Broken)?;
         self.connections.spawn(async move { connection.await.ok() });
-        *shared = Some(sender.clone());
         Ok(sender)
+    }
+
+    /// A connection of HTTP/2 for one question.
+    pub(crate) async fn aside_http2(&self) -> Result<http2::SendRequest<Body>, Trouble> {
+        let stream = self.connect_once().await.map_err(Trouble::Unreachable)?;
+        self.begin_http2(stream).await
     }
 
     /// A connection of HTTP/1.1 for one question.

@@ -1,14 +1,18 @@
 //! `berth token`: make, list and revoke tokens.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
-use berth_spec::ByteSize;
+use berth_spec::{ByteSize, UseLimits};
 use berth_wire::{
-    access::Role,
+    access::{Role, Secret, TokenRecord},
     api::{CreatedToken, NewToken, TokenLimits, TokenSpec, TokenView},
 };
 use clap::{Args, Subcommand};
 use reqwest::Method;
+use serde_json::json;
 
 use super::output::{Form, Row, or_dash, print_value, table};
 use crate::{
@@ -24,6 +28,7 @@ use crate::{
   berth token create --role deployer --namespace team                 may declare and ask models in one namespace
   berth token create --role caller --rate 100 --in-flight 16          100 requests a second, 16 at once, at each gateway
   berth token create --role viewer -o name                            the secret alone, for scripts
+  berth token create --role caller --models iris --file tokens.json   for executors, which read such a file; no server is asked
   berth token list                                                    rights and last use; never the secrets
   berth token revoke kq3vbn2xwp                                       nobody gets in with it any more")]
 pub(crate) struct TokenArgs {
@@ -73,6 +78,9 @@ struct CreateArgs {
     /// Purpose, for the list
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     description: String,
+    /// Add the token to this file, which executors read (`access.tokens`), in place of asking a server. The file holds no secret
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    file: Option<PathBuf>,
     /// Output format; `name` prints the secret alone
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
@@ -147,6 +155,17 @@ impl CreateArgs {
             },
             expires_in_seconds: self.expires.map(|expires| expires.as_secs()),
         };
+        if let Some(file) = &self.file {
+            let (name, secret) = add_to(file, new)?;
+            return Ok(match self.output {
+                form @ (Form::Json | Form::Yaml) => print_value(&json!({ "name": name, "secret": secret }), form)?,
+                Form::Name => terminal::print(&secret)?,
+                Form::Table | Form::Wide => terminal::print(&format!(
+                    "token/{name} added to {}. Its secret is shown this once:\n{secret}",
+                    file.display()
+                ))?,
+            });
+        }
         let client = self.api.client()?;
         let created: CreatedToken = client.json(client.request(Method::POST, &["tokens"], &[]).json(&new)).await?;
         match self.output {
@@ -159,6 +178,33 @@ impl CreateArgs {
             ))?),
         }
     }
+}
+
+/// Adds a token to a file of records: its name and its secret.
+fn add_to(file: &Path, new: NewToken) -> Result<(String, String), Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::Invalid(format!("{}: {error}", file.display()));
+    let mut records: Vec<TokenRecord> = match std::fs::read_to_string(file) {
+        Ok(text) => serde_json::from_str(&text).map_err(|error| wrong(&error))?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(wrong(&error)),
+    };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (secret, now) = (Secret::generate(), since.as_secs());
+    records.push(TokenRecord {
+        id: secret.id().to_owned(),
+        hash: secret.hash(),
+        grant: new.spec.grant(),
+        description: new.spec.description,
+        created_by: String::new(),
+        created: now,
+        expires: new.expires_in_seconds.map(|seconds| now.saturating_add(seconds)),
+        limits: new.spec.limits.map(UseLimits::from),
+    });
+    let text = serde_json::to_string_pretty(&records).map_err(|error| wrong(&error))?;
+    // Whole or not at all: an executor may read it now.
+    let beside = file.with_extension("new");
+    fs_err::write(&beside, text + "\n").and_then(|()| fs_err::rename(&beside, file)).map_err(|error| wrong(&error))?;
+    Ok((secret.id().to_owned(), secret.reveal().to_owned()))
 }
 
 impl Row for TokenView {
@@ -209,6 +255,28 @@ fn limits(limits: Option<TokenLimits>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_are_added_to_a_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("tokens.json");
+        let spec = |models: &str| TokenSpec {
+            role: Role::Caller,
+            namespaces: Vec::new(),
+            models: vec![models.to_owned()],
+            description: String::new(),
+            limits: None,
+        };
+        let new = |models: &str| NewToken { spec: spec(models), expires_in_seconds: Some(60) };
+        let (_, first) = add_to(&file, new("iris")).expect("a new file");
+        let (name, _) = add_to(&file, new("rose")).expect("the same file");
+        let text = fs_err::read_to_string(&file).expect("it is there");
+        let records: Vec<TokenRecord> = serde_json::from_str(&text).expect("records");
+        assert_eq!((records.len(), &records[1].id, &records[1].grant.models[..]), (2, &name, &["rose".to_owned()][..]));
+        assert!(!text.contains(&first), "no secret");
+        fs_err::write(&file, "x").expect("written");
+        assert!(add_to(&file, new("iris")).is_err());
+    }
 
     #[test]
     fn limits_in_a_few_characters() {

@@ -5,7 +5,10 @@ use std::{path::PathBuf, time::Duration};
 use serde::Deserialize;
 use url::Url;
 
-use super::{Size, Span, Template};
+use super::{
+    Size, Span, Template,
+    broker::{self, RawLogin, RawTls},
+};
 use crate::jobs::{Bounds, CallbackSettings, JobSettings, LEASE, Patience, QueueSettings};
 
 /// Longest pause between two attempts.
@@ -36,9 +39,14 @@ pub(super) struct RawJobs {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RawQueue {
-    redis: String,
+    redis: Option<String>,
+    nats: Option<String>,
     key: String,
+    replicas: Option<usize>,
     password_file: Option<PathBuf>,
+    token_file: Option<PathBuf>,
+    credentials_file: Option<PathBuf>,
+    tls: Option<RawTls>,
 }
 
 #[derive(Default, Deserialize)]
@@ -103,29 +111,32 @@ impl RawJobs {
 
 impl RawQueue {
     fn checked(self) -> Result<QueueSettings, String> {
-        let Self { redis, key, password_file } = self;
-        let url = Url::parse(&redis).map_err(|error| format!("async.queue.redis is no URL: {error}"))?;
-        match url.scheme() {
-            "redis" | "redis+unix" | "unix" => {}
-            "rediss" => {
-                return Err(
-                    "async.queue.redis: rediss is not supported; reach Redis inside the cluster or by a tunnel"
-                        .to_owned(),
-                );
+        const PLACE: &str = "async.queue";
+        let Self { redis, nats, key, replicas, password_file, token_file, credentials_file, tls } = self;
+        let login = RawLogin { password: password_file, token: token_file, credentials: credentials_file };
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let is_key =
+            |also: &[char]| (1..=128).contains(&key.len()) && key.chars().all(|c| plain(c) || also.contains(&c));
+        match (redis, nats) {
+            (Some(_), Some(_)) | (None, None) => {
+                Err(format!("{PLACE} names neither redis nor nats, or both: a queue is in one of them"))
             }
-            scheme => return Err(format!("async.queue.redis has the scheme {scheme:?}; it is redis://HOST:PORT")),
+            (Some(_), None) if replicas.is_some() => Err(format!("{PLACE}.replicas is for NATS")),
+            (Some(_), None) if !is_key(&['.', '/']) => {
+                Err(format!("{PLACE}.key is {key:?}: it is 1 to 128 letters, digits, - _ . and /"))
+            }
+            (Some(url), None) => Ok(QueueSettings::Redis { broker: broker::redis(url, login, tls, PLACE)?, key }),
+            (None, Some(_)) if !is_key(&[]) => {
+                Err(format!("{PLACE}.key is {key:?}: for NATS it is 1 to 128 letters, digits, - and _"))
+            }
+            (None, Some(urls)) => {
+                let replicas = replicas.unwrap_or(1);
+                if !(1..=5).contains(&replicas) {
+                    return Err(format!("{PLACE}.replicas is {replicas}: it is from 1 to 5"));
+                }
+                Ok(QueueSettings::Nats { broker: broker::nats(&urls, login, tls, PLACE)?, key, replicas })
+            }
         }
-        if url.password().is_some() {
-            return Err(
-                "async.queue.redis holds a password: put it into a file of a Secret, and name that as passwordFile"
-                    .to_owned(),
-            );
-        }
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-        if key.is_empty() || key.len() > 128 || !key.chars().all(plain) {
-            return Err(format!("async.queue.key is {key:?}: it is 1 to 128 letters, digits, - _ . and /"));
-        }
-        Ok(QueueSettings::Redis { url: redis, key, password_file })
     }
 }
 
@@ -176,8 +187,17 @@ mod tests {
             ("{paths: [/a], keep: 0s}", "async.keep is zero"),
             ("{paths: [/a], queue: {redis: 'redis://a:6379'}}", "missing field `key`"),
             ("{paths: [/a], queue: {redis: 'redis://:secret@a', key: k}}", "passwordFile"),
-            ("{paths: [/a], queue: {redis: 'rediss://a', key: k}}", "rediss is not supported"),
+            ("{paths: [/a], queue: {redis: 'redis://a', key: k, tls: {}}}", "begins with rediss://"),
             ("{paths: [/a], queue: {redis: 'nats://a', key: k}}", "scheme \"nats\""),
+            ("{paths: [/a], queue: {redis: 'redis://a', nats: 'nats://a', key: k}}", "neither redis nor nats, or both"),
+            ("{paths: [/a], queue: {redis: 'redis://a', key: k, replicas: 3}}", "is for NATS"),
+            ("{paths: [/a], queue: {nats: 'redis://a', key: k}}", "scheme \"redis\""),
+            ("{paths: [/a], queue: {nats: 'nats://a', key: a.b}}", "letters, digits, - and _"),
+            ("{paths: [/a], queue: {nats: 'nats://a', key: k, replicas: 9}}", "from 1 to 5"),
+            ("{paths: [/a], queue: {nats: 'nats://me@a', key: k}}", "belong together"),
+            ("{paths: [/a], queue: {nats: 'tls://a', key: k, tls: {key: a}}}", "certificate and key belong together"),
+            ("{paths: [/a], queue: {nats: 'nats://me:secret@a', key: k}}", "passwordFile"),
+            ("{paths: [/a], queue: {nats: 'nats://a', key: k, tokenFile: a, credentialsFile: b}}", "give one of"),
             ("{paths: [/a], queue: {redis: 'redis://a', key: 'k}'}}", "async.queue.key"),
             ("{paths: [/a], callbacks: {allow: [hooks]}}", "async.callbacks.allow"),
             ("{paths: [/a], callbacks: {allow: ['ftp://hooks/']}}", "http or https"),

@@ -3,7 +3,7 @@
 //! ```text
 //! POST /predict, Prefer: respond-async ──▶ 202, Location: /jobs/ID
 //! GET /jobs/ID            where it stands          GET /jobs/ID/result   the model server's answer, as it was
-//! GET /jobs/ID/events     server-sent events
+//! GET /jobs/ID/events     server-sent events       DELETE /jobs/ID       ends it
 //! ```
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
@@ -27,12 +27,13 @@ use super::{
     asked::{self, IDEMPOTENCY_KEY, PREFERENCE_APPLIED, Wishes},
     job::{Answer, JobId, State, Status, StoredRequest},
     metrics::JobMetrics,
-    queue::{Bounds, NewJob, Queue, QueueError, Submitted},
+    queue::{Bounds, Cancelled, NewJob, Queue, QueueError, Submitted},
     settings::JobSettings,
     view,
 };
 use crate::{
     BoxError,
+    access::Sender,
     body::{Body, full},
 };
 
@@ -57,6 +58,7 @@ pub(crate) enum Asked {
     Status(JobId),
     Result(JobId),
     Events(JobId),
+    Cancel(JobId),
     /// Below the prefix, and nothing that is there.
     Nothing,
 }
@@ -79,11 +81,11 @@ impl JobApi {
             && (rest.is_empty() || rest.starts_with('/'))
         {
             let (id, what) = rest.trim_start_matches('/').split_once('/').unwrap_or((rest.trim_start_matches('/'), ""));
-            let read = *request.method() == Method::GET;
-            return Some(match (JobId::parse(id).filter(|_| read), what) {
-                (Some(id), "") => Asked::Status(id),
-                (Some(id), "result") => Asked::Result(id),
-                (Some(id), "events") => Asked::Events(id),
+            return Some(match (JobId::parse(id), what, request.method()) {
+                (Some(id), "", &Method::GET) => Asked::Status(id),
+                (Some(id), "result", &Method::GET) => Asked::Result(id),
+                (Some(id), "events", &Method::GET) => Asked::Events(id),
+                (Some(id), "", &Method::DELETE) => Asked::Cancel(id),
                 _ => Asked::Nothing,
             });
         }
@@ -101,9 +103,11 @@ impl JobApi {
             Asked::Status(id) => self.status(&id).await,
             Asked::Result(id) => self.result(&id, asked::wait(request.headers())).await,
             Asked::Events(id) => self.events(id).await,
-            Asked::Nothing => {
-                Ok(refusal(StatusCode::NOT_FOUND, &format!("there is nothing but GET {}/ID", self.settings.prefix)))
-            }
+            Asked::Cancel(id) => self.cancel(&id).await,
+            Asked::Nothing => Ok(refusal(
+                StatusCode::NOT_FOUND,
+                &format!("there is nothing but GET and DELETE {}/ID", self.settings.prefix),
+            )),
         };
         answered.unwrap_or_else(|error| {
             tracing::warn!(%error, "a question about jobs was not answered");
@@ -141,6 +145,11 @@ impl JobApi {
         let id = JobId::generate();
         asked::settle(&mut head.headers, &id);
         let Wishes { priority, key, callback } = wishes;
+        // The keys of one are nobody else's.
+        let key = match head.extensions.get::<Sender>() {
+            Some(Sender(sender)) => key.map(|key| format!("{sender} {key}")),
+            None => key,
+        };
         let request = StoredRequest::new(&head, body.to_vec());
         let submitted = self.queue.submit(NewJob { id: id.clone(), priority, key, callback, request }).await?;
         self.metrics.submitted(&submitted);
@@ -202,6 +211,7 @@ impl JobApi {
                     }
                     return Ok(answer(StatusCode::BAD_GATEWAY, &view));
                 }
+                State::Cancelled => return Ok(answer(StatusCode::GONE, &view::status(id, &status))),
                 State::Queued | State::Running if Instant::now() >= until || self.stop.is_cancelled() => {
                     let mut response = answer(StatusCode::ACCEPTED, &view::status(id, &status));
                     response.headers_mut().insert(header::RETRY_AFTER, 1.into());
@@ -213,6 +223,20 @@ impl JobApi {
                 }
             }
         }
+    }
+
+    async fn cancel(&self, id: &JobId) -> Result<Response<Body>, QueueError> {
+        Ok(match self.queue.cancel(id).await? {
+            Cancelled::Unknown => self.unknown(id),
+            Cancelled::Now => {
+                self.metrics.cancelled();
+                answer(StatusCode::OK, &json!({ "id": id.as_str(), "state": State::Cancelled }))
+            }
+            Cancelled::Ended(state) => {
+                let reason = "the job has ended: there is nothing to cancel";
+                answer(StatusCode::CONFLICT, &json!({ "error": reason, "id": id.as_str(), "state": state }))
+            }
+        })
     }
 
     async fn events(&self, id: JobId) -> Result<Response<Body>, QueueError> {

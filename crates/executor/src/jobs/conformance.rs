@@ -1,16 +1,18 @@
-//! The suite that every queue passes: in memory, and a Redis that the test starts.
+//! The suite that every queue passes: in memory, and the servers of Redis and NATS that the test starts.
 
 use std::{future::Future, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
 use super::{
+    jetstream::JetStreamQueue,
     job::{Answer, CallbackState, JobId, Priority, State, StoredRequest},
     ledger,
     memory::MemoryQueue,
-    queue::{Bounds, End, Kind, MOST_TAKEN, NewJob, Queue, Submitted, Task},
+    queue::{Bounds, Cancelled, End, Kind, MOST_TAKEN, NewJob, Queue, Submitted, Task},
     redis::RedisQueue,
 };
+use crate::broker::{Broker, Login, TlsFiles};
 
 const KEEP: Duration = Duration::from_secs(600);
 const BOUNDS: Bounds = Bounds { most: 4, memory: 1 << 20, keep: KEEP, lease: Duration::from_secs(600) };
@@ -116,7 +118,6 @@ async fn what_failed_comes_again(queue: &dyn Queue) {
     let task = take(queue, Kind::Run).await;
     assert_eq!(task.lease.id, second);
     assert!(queue.again(&task.lease, KEEP, "later").await.expect("answers"));
-    assert_eq!(queue.depth().await.expect("answers").later, 1);
     assert_eq!(queue.take(Kind::Run).await.expect("answers"), None);
 }
 
@@ -158,6 +159,35 @@ async fn callbacks_are_tasks_of_their_own(queue: &dyn Queue) {
     assert_eq!(status.callback, Some(CallbackState::Delivered));
 }
 
+async fn a_cancelled_job_has_ended(queue: &dyn Queue) {
+    let callback = Some("http://receiver/".to_owned());
+    let waits = submit(queue, NewJob { callback, key: Some("k".to_owned()), ..job("x") }).await;
+    assert_eq!(queue.cancel(&waits).await.expect("answers"), Cancelled::Now);
+    assert_eq!(queue.cancel(&waits).await.expect("answers"), Cancelled::Ended(State::Cancelled));
+    assert_eq!(state(queue, &waits).await, State::Cancelled);
+    assert_eq!(queue.depth().await.expect("answers").jobs, [0, 0, 0]);
+    assert_eq!(queue.take(Kind::Run).await.expect("answers"), None);
+    assert_eq!(take(queue, Kind::Callback).await.lease.id, waits, "its end is told as any other");
+    let again = NewJob { key: Some("k".to_owned()), ..job("x") };
+    assert_eq!(queue.submit(again).await.expect("submits"), Submitted::Known(waits));
+    let runs = submit(queue, job("y")).await;
+    let task = take(queue, Kind::Run).await;
+    assert_eq!(queue.cancel(&runs).await.expect("answers"), Cancelled::Now);
+    assert!(!queue.extend(&task.lease).await.expect("answers"));
+    assert!(!queue.again(&task.lease, Duration::ZERO, "late").await.expect("answers"));
+    assert!(!queue.end(&task.lease, answered("late")).await.expect("answers"));
+    assert_eq!(state(queue, &runs).await, State::Cancelled);
+    let later = submit(queue, job("z")).await;
+    let task = take(queue, Kind::Run).await;
+    assert!(queue.again(&task.lease, KEEP, "later").await.expect("answers"));
+    assert_eq!(queue.cancel(&later).await.expect("answers"), Cancelled::Now);
+    let ended = submit(queue, job("w")).await;
+    let task = take(queue, Kind::Run).await;
+    assert!(queue.end(&task.lease, answered("done")).await.expect("answers"));
+    assert_eq!(queue.cancel(&ended).await.expect("answers"), Cancelled::Ended(State::Done));
+    assert_eq!(queue.cancel(&JobId::generate()).await.expect("answers"), Cancelled::Unknown);
+}
+
 /// With [`NO_LEASE`].
 async fn what_a_killed_taker_held_is_taken_again(queue: &dyn Queue) {
     let id = submit(queue, job("x")).await;
@@ -187,6 +217,7 @@ async fn suite<Q: Queue, F: Future<Output = Q>>(new: impl Fn(Bounds) -> F) {
     what_failed_comes_again(&new(BOUNDS).await).await;
     dead_letters_come_back_when_asked(&new(BOUNDS).await).await;
     callbacks_are_tasks_of_their_own(&new(BOUNDS).await).await;
+    a_cancelled_job_has_ended(&new(BOUNDS).await).await;
     what_a_killed_taker_held_is_taken_again(&new(NO_LEASE).await).await;
 }
 
@@ -195,23 +226,150 @@ async fn memory() {
     suite(async |bounds| MemoryQueue::new(bounds)).await;
 }
 
+fn broker(url: &str) -> Broker {
+    Broker { url: url.to_owned(), login: Login::default(), tls: None }
+}
+
+/// Starts a server. `None`: the machine has none, and need not.
+fn server(program: &str, command: &mut tokio::process::Command) -> Option<tokio::process::Child> {
+    let started =
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).kill_on_drop(true).spawn();
+    match started {
+        Ok(server) => Some(server),
+        Err(error) if std::env::var_os("BERTH_REQUIRE_TOOLS").is_none() => {
+            println!("skipped: {program} cannot be started: {error}");
+            None
+        }
+        Err(error) => panic!("{program} cannot be started: {error}"),
+    }
+}
+
+/// A server of NATS with JetStream, and its URL.
+async fn nats_server(folder: &std::path::Path) -> Option<(tokio::process::Child, String)> {
+    let mut command = tokio::process::Command::new("nats-server");
+    command.args(["-js", "-a", "127.0.0.1", "-p", "-1", "-sd"]).arg(folder).arg("--ports_file_dir").arg(folder);
+    let server = server("nats-server", &mut command)?;
+    let file = folder.join(format!("nats-server_{}.ports", server.id().expect("it runs")));
+    let url = loop {
+        let ports = fs_err::read(&file).ok().and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
+        match ports.as_ref().and_then(|ports| ports["nats"][0].as_str()) {
+            Some(url) => break url.to_owned(),
+            None => tokio::task::yield_now().await,
+        }
+    };
+    Some((server, url))
+}
+
+#[tokio::test]
+async fn jetstream() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some((mut server, url)) = nats_server(folder.path()).await else { return };
+    suite(async |bounds| JetStreamQueue::new(broker(&url), JobId::generate().as_str(), 1, bounds)).await;
+    bodies_may_be_larger_than_messages(&JetStreamQueue::new(broker(&url), "large", 1, BOUNDS)).await;
+    server.kill().await.expect("it runs");
+    let queue = JetStreamQueue::new(broker(&url), "k", 1, BOUNDS);
+    let error = queue.submit(job("x")).await.expect_err("it is gone").to_string();
+    assert!(error.starts_with("the queue cannot be used: NATS: "), "{error}");
+}
+
+/// A CA and what it has issued, for a server at this machine and for its client, with a password.
+fn secured(folder: &std::path::Path, url: String) -> Broker {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // OpenSSL takes a certificate whose issuer has its own name for one that signs itself.
+    params.distinguished_name.push(DnType::CommonName, "CA");
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a CA");
+    fs_err::write(folder.join("ca.pem"), ca.pem()).expect("written");
+    for name in ["server", "client"] {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &ca).expect("signed");
+        fs_err::write(folder.join(format!("{name}.pem")), certificate.pem()).expect("written");
+        fs_err::write(folder.join(format!("{name}.key")), key.serialize_pem()).expect("written");
+    }
+    fs_err::write(folder.join("password"), "s3cret\n").expect("written");
+    let password_file = Some(folder.join("password"));
+    let login = Login { user: Some("me".to_owned()), password_file, ..Login::default() };
+    let tls = TlsFiles {
+        ca: Some(folder.join("ca.pem")),
+        identity: Some((folder.join("client.pem"), folder.join("client.key"))),
+    };
+    Broker { url, login, tls: Some(tls) }
+}
+
+/// Waits until the server of a queue has started.
+async fn answers(queue: &dyn Queue) {
+    let until = tokio::time::Instant::now() + Duration::from_secs(30);
+    while let Err(error) = queue.depth().await {
+        assert!(tokio::time::Instant::now() < until, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A port of this machine that nobody has.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound").port()
+}
+
+#[tokio::test]
+async fn jetstream_over_tls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = free_port();
+    let broker = secured(folder.path(), format!("tls://127.0.0.1:{port}"));
+    let mut command = tokio::process::Command::new("nats-server");
+    command.args(["-js", "-a", "127.0.0.1", "-p", &port.to_string(), "-sd"]).arg(folder.path());
+    command.args(["--user", "me", "--pass", "s3cret", "--tlsverify"]);
+    for (name, file) in [("--tlscert", "server.pem"), ("--tlskey", "server.key"), ("--tlscacert", "ca.pem")] {
+        command.arg(name).arg(folder.path().join(file));
+    }
+    let Some(_server) = server("nats-server", &mut command) else { return };
+    let queue = JetStreamQueue::new(broker.clone(), "k", 1, BOUNDS);
+    answers(&queue).await;
+    a_job_ends_once(&queue).await;
+    fs_err::write(folder.path().join("password"), "another").expect("written");
+    let refused = JetStreamQueue::new(broker, "k", 1, BOUNDS).depth().await.expect_err("refused").to_string();
+    assert!(refused.contains("Authorization Violation"), "{refused}");
+}
+
+#[tokio::test]
+async fn redis_over_tls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = free_port();
+    let broker = secured(folder.path(), format!("rediss://127.0.0.1:{port}"));
+    let mut command = tokio::process::Command::new("redis-server");
+    command.args(["--port", "0", "--save", "", "--requirepass", "s3cret", "--tls-port", &port.to_string()]);
+    for (name, file) in
+        [("--tls-cert-file", "server.pem"), ("--tls-key-file", "server.key"), ("--tls-ca-cert-file", "ca.pem")]
+    {
+        command.arg(name).arg(folder.path().join(file));
+    }
+    let Some(_server) = server("redis-server", command.current_dir(folder.path())) else { return };
+    let queue = RedisQueue::new(&broker, "k", BOUNDS).expect("its files are right");
+    answers(&queue).await;
+    a_job_ends_once(&queue).await;
+}
+
+async fn bodies_may_be_larger_than_messages(queue: &dyn Queue) {
+    let (sent, large) = ("a".repeat(3 << 20), "b".repeat(2 << 20));
+    let id = submit(queue, job(&sent)).await;
+    let task = take(queue, Kind::Run).await;
+    assert!(task.request.body == sent.as_bytes());
+    assert!(queue.end(&task.lease, answered(&large)).await.expect("answers"));
+    assert!(queue.answer(&id).await.expect("answers").is_some_and(|answer| answer.body == large.as_bytes()));
+}
+
 #[tokio::test]
 async fn redis() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("redis.sock");
     let mut command = tokio::process::Command::new("redis-server");
     command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).current_dir(folder.path());
-    let mut server = match command.stdout(std::process::Stdio::null()).kill_on_drop(true).spawn() {
-        Ok(server) => server,
-        Err(error) if std::env::var_os("BERTH_REQUIRE_TOOLS").is_none() => {
-            println!("skipped: redis-server cannot be started: {error}");
-            return;
-        }
-        Err(error) => panic!("redis-server cannot be started: {error}"),
-    };
+    let Some(mut server) = server("redis-server", &mut command) else { return };
     let url = format!("redis+unix://{}", socket.display());
     let new = async |bounds| {
-        let queue = RedisQueue::new(&url, None, JobId::generate().as_str(), bounds).expect("a URL");
+        let queue = RedisQueue::new(&broker(&url), JobId::generate().as_str(), bounds).expect("a URL");
         while queue.depth().await.is_err() {
             tokio::task::yield_now().await;
         }
@@ -219,7 +377,7 @@ async fn redis() {
     };
     suite(new).await;
     server.kill().await.expect("it runs");
-    let queue = RedisQueue::new(&url, None, "k", BOUNDS).expect("a URL");
+    let queue = RedisQueue::new(&broker(&url), "k", BOUNDS).expect("a URL");
     let error = queue.submit(job("x")).await.expect_err("it is gone").to_string();
     assert!(error.starts_with("the queue cannot be used: Redis: "), "{error}");
 }

@@ -35,7 +35,7 @@ impl fmt::Display for JobId {
 }
 
 /// Which jobs run first. A job of a lower priority runs when none of a higher one waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub(crate) enum Priority {
     High,
     #[default]
@@ -165,7 +165,7 @@ fn headers(stored: &[(String, Vec<u8>)]) -> HeaderMap {
 }
 
 /// Where a job stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
     Queued,
@@ -174,11 +174,13 @@ pub(crate) enum State {
     Done,
     /// A dead letter: the model server did not answer, as often as it was asked.
     Dead,
+    /// Ended by a client.
+    Cancelled,
 }
 
 impl State {
     pub(crate) const fn is_end(self) -> bool {
-        matches!(self, Self::Done | Self::Dead)
+        matches!(self, Self::Done | Self::Dead | Self::Cancelled)
     }
 }
 
@@ -194,7 +196,7 @@ pub(crate) struct Status {
 }
 
 /// Where the delivery of an answer stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CallbackState {
     /// The job has not ended, or the receiver has not taken it yet.

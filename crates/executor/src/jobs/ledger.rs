@@ -1,8 +1,8 @@
 //! The queue in memory, as a state machine: no clock, no waiting. `memory` drives it.
 //!
 //! ```text
-//!            submit                take                   end
-//! (unknown) ───────▶ Queued ─────────────────▶ Running ─────────▶ Done | Dead ──keep──▶ (unknown)
+//!            submit                take                   end, cancel
+//! (unknown) ───────▶ Queued ─────────────────▶ Running ──────────▶ Done | Dead | Cancelled ──keep──▶ (unknown)
 //!                      ▲                          │                 │ revive
 //!                      └── again, lease runs out ─┘◀────────────────┘ (as Queued)
 //! ```
@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     job::{Answer, CallbackState, JobId, Priority, State, Status},
-    queue::{Bounds, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Submitted, Task},
+    queue::{Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Submitted, Task},
 };
 
 /// Dead letters that one question lists.
@@ -176,6 +176,23 @@ impl Ledger {
         true
     }
 
+    pub(super) fn cancel(&mut self, id: &JobId, now: Duration) -> Cancelled {
+        self.tidy(now);
+        let Some(job) = self.jobs.get_mut(id) else { return Cancelled::Unknown };
+        if job.state.is_end() {
+            return Cancelled::Ended(job.state);
+        }
+        (job.state, job.error) = (State::Cancelled, None);
+        let has_callback = job.callback == Some(CallbackState::Pending);
+        self.leases.remove(&(id.clone(), Kind::Run));
+        self.withdraw(id);
+        self.ended.push_back((now, id.clone()));
+        if has_callback {
+            self.callbacks.push_back(id.clone());
+        }
+        Cancelled::Now
+    }
+
     pub(super) fn again(&mut self, lease: &Lease, after: Duration, why: &str, now: Duration) -> bool {
         if self.held(lease).is_none() {
             return false;
@@ -225,11 +242,10 @@ impl Ledger {
         for job in self.jobs.values().filter(|job| !job.state.is_end()) {
             jobs[job.new.priority as usize] += 1;
         }
-        let later = self.later.len() as u64;
         let callbacks =
             self.jobs.values().filter(|job| job.state.is_end() && job.callback == Some(CallbackState::Pending)).count();
         let dead = self.jobs.values().filter(|job| job.state == State::Dead).count();
-        Depth { jobs, later, callbacks: callbacks as u64, dead: dead as u64 }
+        Depth { jobs, callbacks: callbacks as u64, dead: dead as u64 }
     }
 
     /// The lease, if it is the task's present one.
@@ -237,7 +253,7 @@ impl Ledger {
         self.leases.get_mut(&(lease.id.clone(), lease.kind)).filter(|(_, attempt)| *attempt == lease.attempt)
     }
 
-    /// A late taker has ended the job: nobody shall run it again.
+    /// The job has ended: nobody shall run it again.
     fn withdraw(&mut self, id: &JobId) {
         for lane in &mut self.runs {
             lane.retain(|waiting| waiting != id);

@@ -14,7 +14,7 @@ use tokio::{
 use super::{
     job::{Answer, JobId, Status},
     ledger::Ledger,
-    queue::{Asked, Bounds, Depth, End, Kind, Lease, NewJob, Queue, Submitted, Task},
+    queue::{Asked, Bounds, Cancelled, Depth, End, Kind, Lease, NewJob, Queue, Submitted, Task},
 };
 
 /// Longest wait of one [`Queue::take`].
@@ -102,6 +102,17 @@ impl Queue for MemoryQueue {
         let put_back = ledger.again(lease, after, why, now);
         self.notify(lease.kind).notify_one();
         ready(put_back)
+    }
+
+    fn cancel<'a>(&'a self, id: &'a JobId) -> Asked<'a, Cancelled> {
+        let (mut ledger, now) = self.ledger();
+        let cancelled = ledger.cancel(id, now);
+        if cancelled == Cancelled::Now {
+            self.callbacks.notify_one();
+            // Nobody may be waiting for it.
+            let _ = self.ended.send(id.clone());
+        }
+        ready(cancelled)
     }
 
     fn status<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Status>> {

@@ -41,6 +41,7 @@ pub(crate) struct JobFamilies {
     callbacks: Family<ResultLabels, Counter>,
     jobs: Level<PriorityLabels>,
     dead: Level<PortLabel>,
+    cancelled: Family<PortLabel, Counter>,
 }
 
 impl JobFamilies {
@@ -56,6 +57,7 @@ impl JobFamilies {
             "Attempts to deliver a callback, by result",
             self.callbacks.clone(),
         );
+        registry.register("berth_executor_jobs_cancelled", "Jobs that clients have ended", self.cancelled.clone());
         registry.register("berth_executor_jobs", "Jobs that have not ended, by priority", self.jobs.clone());
         registry.register("berth_executor_jobs_dead", "Jobs that were given up and are kept", self.dead.clone());
     }
@@ -91,6 +93,10 @@ impl JobMetrics {
         };
         let family = if kind == Kind::Run { &self.families.attempts } else { &self.families.callbacks };
         family.get_or_create(&self.result(result)).inc();
+    }
+
+    pub(crate) fn cancelled(&self) {
+        self.families.cancelled.get_or_create(&PortLabel { port: Arc::clone(&self.port) }).inc();
     }
 
     pub(crate) fn depth(&self, depth: Depth) {

@@ -1,4 +1,4 @@
-//! The seam of queues: what every queue does. `memory` and `redis` pass one conformance suite (`conformance`).
+//! The seam of queues: what every queue does. `memory`, `redis` and `jetstream` pass one conformance suite (`conformance`).
 //!
 //! ```text
 //! submit ──▶ waits ──take──▶ leased ──end──▶ ended (answer or dead letter) ──▶ its callback waits ──take──▶ … ──end──▶ told
@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
-use super::job::{Answer, JobId, Priority, Status, StoredRequest};
+use super::job::{Answer, JobId, Priority, State, Status, StoredRequest};
 
 /// The lease of tasks: short enough that a job of a killed executor does not wait for long.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -83,6 +83,17 @@ pub(crate) enum End {
     Dead { why: String, answer: Option<Answer> },
 }
 
+/// Outcome of a cancellation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cancelled {
+    /// The job has ended by it.
+    Now,
+    /// The job had ended before, and nothing was changed.
+    Ended(State),
+    /// There is no such job.
+    Unknown,
+}
+
 /// Bounds of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
@@ -101,8 +112,6 @@ pub(crate) struct Bounds {
 pub(crate) struct Depth {
     /// By priority, those that run among them.
     pub(crate) jobs: [u64; 3],
-    /// Tasks that wait for their next attempt.
-    pub(crate) later: u64,
     pub(crate) callbacks: u64,
     pub(crate) dead: u64,
 }
@@ -130,6 +139,9 @@ pub(crate) trait Queue: Send + Sync + 'static {
     /// Puts a task back for a later attempt. False: the lease has run out, or the task has ended.
     fn again<'a>(&'a self, lease: &'a Lease, after: Duration, why: &'a str) -> Asked<'a, bool>;
 
+    /// Ends a job that was not answered yet. Whoever runs it is told by [`ended`](Self::ended), or when it renews its lease.
+    fn cancel<'a>(&'a self, id: &'a JobId) -> Asked<'a, Cancelled>;
+
     fn status<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Status>>;
 
     fn answer<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Answer>>;
@@ -145,6 +157,6 @@ pub(crate) trait Queue: Send + Sync + 'static {
     /// True if its jobs end with this process.
     fn ends_with_process(&self) -> bool;
 
-    /// Jobs whose run has ended, from now on. Some may be missing: look again from time to time.
+    /// Jobs that have ended, from now on. Some may be missing: look again from time to time.
     fn ended(&self) -> broadcast::Receiver<JobId>;
 }

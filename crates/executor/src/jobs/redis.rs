@@ -5,12 +5,12 @@
 //! `later` tasks by the time of their next attempt; `open` the jobs that have not ended; `dead` dead letters; `ended` a short
 //! stream of ends.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use futures::FutureExt as _;
 use redis::{
-    AsyncCommands as _, AsyncConnectionConfig, Client, FromRedisValue, IntoConnectionInfo as _, RedisError, Script,
-    Value,
+    AsyncCommands as _, AsyncConnectionConfig, Client, ClientTlsConfig, FromRedisValue, IntoConnectionInfo as _,
+    RedisError, Script, TlsCertificates, Value,
     aio::MultiplexedConnection,
     streams::{StreamReadOptions, StreamReadReply},
 };
@@ -22,14 +22,14 @@ use tokio::{
 
 use super::{
     job::{Answer, CallbackState, JobId, Priority, State, Status, Stored as _, StoredRequest},
-    queue::{Asked, Bounds, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, Submitted, Task},
+    queue::{
+        Asked, Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, Submitted, Task,
+    },
 };
+use crate::broker::{Broker, TIMEOUT, TlsFiles};
 
 /// Longest wait of one [`Queue::take`].
 const WAIT: usize = 1_000;
-
-/// Time in which Redis connects, and answers what does not wait.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Scripts {
     submit: Script,
@@ -38,6 +38,7 @@ struct Scripts {
     end: Script,
     again: Script,
     revive: Script,
+    cancel: Script,
 }
 
 pub(crate) struct RedisQueue {
@@ -67,14 +68,17 @@ impl RedisQueue {
     /// Connects when it is first asked.
     ///
     /// # Errors
-    /// The URL is none of Redis.
-    pub(crate) fn new(url: &str, password: Option<&str>, key: &str, bounds: Bounds) -> Result<Self, QueueError> {
-        let mut about = url.into_connection_info()?;
-        if let Some(password) = password {
+    /// The URL is none of Redis, or a file cannot be used.
+    pub(crate) fn new(broker: &Broker, key: &str, bounds: Bounds) -> Result<Self, QueueError> {
+        let mut about = broker.url.as_str().into_connection_info()?;
+        if let Some(password) = broker.login.password().map_err(QueueError)? {
             let settings = about.redis_settings().clone().set_password(password);
             about = about.set_redis_settings(settings);
         }
-        let client = Client::open(about)?;
+        let client = match &broker.tls {
+            None => Client::open(about)?,
+            Some(tls) => Client::build_with_tls(about, certificates(tls)?)?,
+        };
         let prefix = format!("{{{key}}}:");
         let ended = broadcast::Sender::new(1_024);
         let mut follower = JoinSet::new();
@@ -91,6 +95,7 @@ impl RedisQueue {
                 end: Script::new(include_str!("redis/end.lua")),
                 again: Script::new(include_str!("redis/again.lua")),
                 revive: Script::new(include_str!("redis/revive.lua")),
+                cancel: Script::new(include_str!("redis/cancel.lua")),
             },
             connection: Mutex::default(),
             runs: Mutex::default(),
@@ -253,6 +258,20 @@ impl Queue for RedisQueue {
         .boxed()
     }
 
+    fn cancel<'a>(&'a self, id: &'a JobId) -> Asked<'a, Cancelled> {
+        async move {
+            let keep = self.bounds.keep.as_millis().to_string();
+            let answer: String = self.call(&self.scripts.cancel, &[id.as_str(), &keep].map(str::as_bytes)).await?;
+            match (answer.as_str(), state_of(&answer)) {
+                ("now", _) => Ok(Cancelled::Now),
+                ("unknown", _) => Ok(Cancelled::Unknown),
+                (_, Some(state)) => Ok(Cancelled::Ended(state)),
+                _ => Err(QueueError(format!("Redis answered {answer:?} to a cancellation"))),
+            }
+        }
+        .boxed()
+    }
+
     fn status<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Status>> {
         async move {
             let mut connection = self.connected().await?;
@@ -300,19 +319,18 @@ impl Queue for RedisQueue {
             let name = |name: &str| format!("{}{name}", self.prefix);
             let answer = redis::pipe()
                 .hvals(name("open"))
-                .zcard(name("later"))
                 .xlen(name("callback"))
                 .zcard(name("dead"))
                 .query_async(&mut connection)
                 .await;
-            let (open, later, callbacks, dead): (Vec<String>, u64, u64, u64) = self.checked(answer).await?;
+            let (open, callbacks, dead): (Vec<String>, u64, u64) = self.checked(answer).await?;
             let counts =
                 open.iter().filter_map(|name| Priority::parse(name)).fold(HashMap::new(), |mut counts, priority| {
                     *counts.entry(priority as usize).or_insert(0) += 1;
                     counts
                 });
             let jobs = Priority::ALL.map(|priority| counts.get(&(priority as usize)).copied().unwrap_or(0));
-            Ok(Depth { jobs, later, callbacks, dead })
+            Ok(Depth { jobs, callbacks, dead })
         }
         .boxed()
     }
@@ -324,6 +342,16 @@ impl Queue for RedisQueue {
     fn ended(&self) -> broadcast::Receiver<JobId> {
         self.ended.subscribe()
     }
+}
+
+/// The files of TLS, read.
+fn certificates(tls: &TlsFiles) -> Result<TlsCertificates, QueueError> {
+    let read = |file: &PathBuf| fs_err::read(file).map_err(|error| QueueError(error.to_string()));
+    let client_tls = match &tls.identity {
+        None => None,
+        Some((certificate, key)) => Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? }),
+    };
+    Ok(TlsCertificates { client_tls, root_cert: tls.ca.as_ref().map(read).transpose()? })
 }
 
 /// Tells of ends, of this executor's jobs and of others'.
@@ -388,9 +416,15 @@ fn place(lease: &Lease) -> (&str, &str) {
 }
 
 fn state_of(text: &str) -> Option<State> {
-    [("queued", State::Queued), ("running", State::Running), ("done", State::Done), ("dead", State::Dead)]
-        .into_iter()
-        .find_map(|(name, state)| (name == text).then_some(state))
+    [
+        ("queued", State::Queued),
+        ("running", State::Running),
+        ("done", State::Done),
+        ("dead", State::Dead),
+        ("cancelled", State::Cancelled),
+    ]
+    .into_iter()
+    .find_map(|(name, state)| (name == text).then_some(state))
 }
 
 fn text(value: Value) -> Result<String, QueueError> {

@@ -12,7 +12,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::request;
 use tokio::{
-    sync::Semaphore,
+    sync::{
+        Semaphore,
+        broadcast::{self, error::RecvError},
+    },
     time::{MissedTickBehavior, interval, sleep},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -20,7 +23,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     attempt::{Next, Outcome, Patience},
     callback::Receiver,
-    job::Answer,
+    job::{Answer, JobId, State},
     metrics::JobMetrics,
     queue::{Depth, End, Kind, LEASE, Lease, Queue, QueueError, Task},
 };
@@ -112,6 +115,7 @@ impl Runner {
 
     async fn carry_out(&self, task: Task) {
         let Task { lease, request, callback } = task;
+        let mut ended = self.queue.ended();
         let attempt = async {
             match lease.kind {
                 Kind::Run => match request.head() {
@@ -126,6 +130,13 @@ impl Runner {
         let outcome = tokio::select! {
             outcome = attempt => outcome,
             () = self.keep(&lease) => return,
+            () = self.cancelled(&mut ended, &lease) => {
+                // The task of a job that has ended goes.
+                if let Err(error) = self.queue.end(&lease, End::Dead { why: String::new(), answer: None }).await {
+                    tracing::debug!(job = %lease.id, %error, "the task of a cancelled job stays for the time of its lease");
+                }
+                return;
+            }
         };
         let patience = if lease.kind == Kind::Run { self.runs } else { self.callbacks };
         let next = patience.next(lease.kind, lease.attempt, outcome);
@@ -174,13 +185,30 @@ impl Runner {
             match self.queue.extend(lease).await {
                 Ok(true) => {}
                 Ok(false) => {
-                    tracing::warn!(job = %lease.id, "the lease of a job was lost: another executor runs it");
+                    tracing::warn!(job = %lease.id, "the lease of a job was lost: it was cancelled, or another executor runs it");
                     return;
                 }
                 // It may be back before the lease runs out.
                 Err(error) => tracing::warn!(job = %lease.id, %error, "the lease of a job was not renewed"),
             }
         }
+    }
+
+    /// Waits until a client has ended the job. Its request is dropped then, and with it the connection to the model server.
+    async fn cancelled(&self, ended: &mut broadcast::Receiver<JobId>, lease: &Lease) {
+        while lease.kind == Kind::Run {
+            match ended.recv().await {
+                Ok(id) if id == lease.id => {
+                    let status = self.queue.status(&id).await;
+                    if status.is_ok_and(|status| status.is_some_and(|status| status.state == State::Cancelled)) {
+                        return;
+                    }
+                }
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => break,
+            }
+        }
+        std::future::pending().await
     }
 
     async fn measure(&self, stop: &CancellationToken) {

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     api::{Asked, JobApi},
     callback::Receiver,
+    jetstream::JetStreamQueue,
     job::JobId,
     memory::MemoryQueue,
     queue::{Queue, QueueError},
@@ -33,12 +34,13 @@ impl JobQueue {
     pub(crate) fn open(settings: JobSettings) -> Result<Self, String> {
         let queue: Arc<dyn Queue> = match &settings.queue {
             QueueSettings::Memory => Arc::new(MemoryQueue::new(settings.bounds)),
-            QueueSettings::Redis { url, key, password_file } => {
-                let read =
-                    |file| fs_err::read_to_string(file).map_err(|error| format!("async.queue.passwordFile: {error}"));
-                let password = password_file.as_ref().map(read).transpose()?;
-                let queue = RedisQueue::new(url, password.as_deref().map(str::trim), key, settings.bounds);
-                Arc::new(queue.map_err(|error| error.to_string())?)
+            QueueSettings::Redis { broker, key } => {
+                let queue = RedisQueue::new(broker, key, settings.bounds);
+                Arc::new(queue.map_err(|error| format!("async.queue: {error}"))?)
+            }
+            QueueSettings::Nats { broker, key, replicas } => {
+                broker.check().map_err(|error| format!("async.queue: {error}"))?;
+                Arc::new(JetStreamQueue::new(broker.clone(), key, *replicas, settings.bounds))
             }
         };
         let callbacks = &settings.callbacks;

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use url::Url;
 
 use super::{attempt::Patience, queue::Bounds};
-use crate::template::PathTemplate;
+use crate::{broker::Broker, template::PathTemplate};
 
 /// Asynchronous serving of one port.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,11 +31,17 @@ pub(crate) struct JobSettings {
 pub(crate) enum QueueSettings {
     Memory,
     Redis {
-        url: String,
+        broker: Broker,
         /// Begin of the names of its keys.
         key: String,
-        /// Read when a connection is made first.
-        password_file: Option<PathBuf>,
+    },
+    /// JetStream.
+    Nats {
+        broker: Broker,
+        /// Part of the names of its streams.
+        key: String,
+        /// Servers that keep each message, where the streams are made.
+        replicas: usize,
     },
 }
 

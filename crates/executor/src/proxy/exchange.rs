@@ -2,13 +2,15 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use hyper::upgrade::OnUpgrade;
 use tokio::time::Instant;
 
 use super::Proxy;
 use crate::{
+    access::{Admitted, Used},
     body::{Sent, Watcher},
+    log::{Logger, Recording},
     metrics::{self, Exchanged, RequestLabels},
     upstream::Lease,
 };
@@ -26,6 +28,10 @@ pub(crate) struct Exchange {
     pub(super) lease: Option<Lease>,
     /// The client's connection, where it asks for another protocol.
     pub(super) upgrade: Option<OnUpgrade>,
+    /// The exchange as it will be logged, if it was chosen.
+    recording: Option<Recording>,
+    /// Counts against the limits of whoever asks.
+    _used: Option<Used>,
 }
 
 impl Exchange {
@@ -40,12 +46,40 @@ impl Exchange {
             grpc: "".into(),
         };
         let (began, sent) = (Instant::now(), Arc::default());
-        Self { proxy, labels: Some(labels), began, sent, received: 0, lease: None, upgrade: None }
+        Self {
+            proxy,
+            labels: Some(labels),
+            began,
+            sent,
+            received: 0,
+            lease: None,
+            upgrade: None,
+            recording: None,
+            _used: None,
+        }
     }
 
-    pub(super) fn answered(&mut self, status: StatusCode) {
+    /// Records it, if the log wants it.
+    pub(super) fn record(&mut self, logger: Option<&Arc<Logger>>, method: &Method, path: &str, headers: &HeaderMap) {
+        let Some(recording) = logger.and_then(|logger| logger.begin(method, path, headers)) else { return };
+        self.sent.capture(recording.capture());
+        self.recording = Some(recording);
+    }
+
+    /// Notes who asks.
+    pub(super) fn asked_by(&mut self, Admitted { principal, used }: Admitted) {
+        self._used = used;
+        if let Some(recording) = &mut self.recording {
+            recording.asked_by(principal);
+        }
+    }
+
+    pub(super) fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
         if let Some(labels) = &mut self.labels {
             labels.code = status.as_u16();
+        }
+        if let Some(recording) = &mut self.recording {
+            recording.answered(headers);
         }
     }
 
@@ -63,8 +97,11 @@ impl Exchange {
 }
 
 impl Watcher for Exchange {
-    fn data(&mut self, bytes: usize) {
-        self.received += bytes as u64;
+    fn data(&mut self, data: &[u8]) {
+        self.received += data.len() as u64;
+        if let Some(recording) = &mut self.recording {
+            recording.data(data);
+        }
     }
 
     fn grpc_status(&mut self, status: &HeaderValue) {
@@ -81,6 +118,10 @@ impl Watcher for Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let Some(labels) = self.labels.take() else { return };
+        if let Some(recording) = self.recording.take() {
+            let outcome = (labels.code, Arc::clone(&labels.grpc));
+            recording.over(outcome, self.sent.captured(), (self.sent.bytes(), self.received));
+        }
         let now = self.proxy.in_flight.fetch_sub(1, Relaxed) - 1;
         self.proxy.metrics.in_flight(&self.proxy.name, now);
         self.proxy.metrics.exchanged(Exchanged {

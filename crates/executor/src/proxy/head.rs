@@ -28,6 +28,8 @@ pub(super) struct Origin<'a> {
     /// The protocol that the client asks for.
     pub(super) upgrades: Option<HeaderValue>,
     pub(super) version: Version,
+    /// True if the client came over TLS.
+    pub(super) secure: bool,
 }
 
 /// True for a call of gRPC.
@@ -74,7 +76,7 @@ pub(super) fn rewrite(head: &mut request::Parts, origin: &Origin<'_>) {
         head.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         head.headers.insert(UPGRADE, protocol.clone());
     }
-    forwarded(&mut head.headers, origin.from);
+    forwarded(&mut head.headers, origin);
     let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let host = head
         .headers
@@ -109,8 +111,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-fn forwarded(headers: &mut HeaderMap, from: Option<IpAddr>) {
-    if let Some(from) = from {
+fn forwarded(headers: &mut HeaderMap, origin: &Origin<'_>) {
+    if let Some(from) = origin.from {
         let before: Vec<&str> = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
         let all = before.into_iter().map(str::to_owned).chain([from.to_string()]).collect::<Vec<_>>().join(", ");
         if let Ok(all) = HeaderValue::from_str(&all) {
@@ -118,7 +120,7 @@ fn forwarded(headers: &mut HeaderMap, from: Option<IpAddr>) {
         }
     }
     if !headers.contains_key(FORWARDED_PROTO) {
-        headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+        headers.insert(FORWARDED_PROTO, HeaderValue::from_static(if origin.secure { "https" } else { "http" }));
     }
 }
 
@@ -130,7 +132,7 @@ mod tests {
         let upgrades = upgrade(&request);
         let (mut head, ()) = request.into_parts();
         let from = Some("10.0.0.7".parse().expect("an address"));
-        rewrite(&mut head, &Origin { from, authority: "127.0.0.1:8080", upgrades, version });
+        rewrite(&mut head, &Origin { from, authority: "127.0.0.1:8080", upgrades, version, secure: false });
         head
     }
 

@@ -22,12 +22,13 @@ impl Proxy {
         most: usize,
     ) -> Result<Answer, String> {
         let settings = self.settings.load_full();
-        let exchange = Exchange::begin(Arc::clone(self), settings.label(head.uri.path()), &head.method);
+        let mut exchange = Exchange::begin(Arc::clone(self), settings.label(head.uri.path()), &head.method);
+        exchange.record(settings.logger.as_ref(), &head.method, head.uri.path(), &head.headers);
         let sent = Arc::clone(&exchange.sent);
-        sent.add(body.len());
+        sent.data(&body);
         let (from, authority) = (None::<IpAddr>, settings.upstream.address());
         let version = version(&settings, &head);
-        head::rewrite(&mut head, &Origin { from, authority, upgrades: None, version });
+        head::rewrite(&mut head, &Origin { from, authority, upgrades: None, version, secure: false });
         let (response, lease) = self.repeat(&settings, &head, &body, &sent).await.map_err(|refusal| {
             self.metrics.refused(&self.name, refusal.reason());
             refusal.message()

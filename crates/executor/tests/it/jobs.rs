@@ -57,6 +57,41 @@ async fn a_job_is_accepted_and_its_answer_fetched() {
 }
 
 #[tokio::test]
+async fn a_cancelled_job_leaves_the_server_alone() {
+    let (inside, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    /// Tells when the server's side of a request is dropped.
+    struct Told(Arc<Notify>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.0.notify_one();
+        }
+    }
+    let waits = (Arc::clone(&inside), Arc::clone(&dropped));
+    let server = server(anywhere(), move |_| {
+        let (inside, told) = (Arc::clone(&waits.0), Told(Arc::clone(&waits.1)));
+        async move {
+            inside.notify_one();
+            let _told = told;
+            std::future::pending::<Response<crate::fixture::Body>>().await
+        }
+    })
+    .await;
+    let executor = executor(&config(server.address, JOBS));
+    let (_, id) = submit(executor.address, "", "x").await;
+    inside.notified().await;
+    let cancel = format!("DELETE /jobs/{id} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let answer = said(executor.address, &cancel).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"state\":\"cancelled\""), "{answer}");
+    dropped.notified().await;
+    let result = get(executor.address, &format!("/jobs/{id}/result")).await;
+    assert!(result.starts_with("HTTP/1.1 410 "), "{result}");
+    let again = said(executor.address, &cancel).await;
+    assert!(again.starts_with("HTTP/1.1 409 "), "{again}");
+    executor.tells("berth_executor_jobs_cancelled_total{port=\"http\"} 1").await;
+    assert_eq!(executor.ends().await, 0);
+}
+
+#[tokio::test]
 async fn a_key_is_run_once() {
     let runs = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&runs);

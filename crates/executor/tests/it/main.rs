@@ -2,7 +2,10 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test's runtime ends with the test, and its tasks with it")]
 
+mod access;
 mod fixture;
 mod jobs;
+mod log;
+mod lost;
 mod requests;
 mod serving;

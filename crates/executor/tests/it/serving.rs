@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::Response;
+use http_body_util::BodyExt as _;
 use tokio::{sync::Notify, task::JoinSet};
 
 use crate::fixture::{PATIENCE, anywhere, config, echo, executor, full, said, server};
@@ -40,6 +41,32 @@ async fn readiness_follows_the_server() {
     let answer = executor.ask("/ready").await;
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains(&address.to_string()), "{answer}");
     assert!(executor.ask("/live").await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
+async fn readiness_follows_a_server_of_grpc() {
+    let serving = Arc::new(std::sync::atomic::AtomicU8::new(1));
+    let says = Arc::clone(&serving);
+    let server = server(anywhere(), move |request: http::Request<hyper::body::Incoming>| {
+        let says = Arc::clone(&says);
+        async move {
+            let path = request.uri().path().to_owned();
+            let asked = request.into_body().collect().await.expect("a body").to_bytes();
+            let right = path == "/grpc.health.v1.Health/Check" && asked[..] == *b"\0\0\0\0\x06\x0A\x04iris";
+            let status = says.load(std::sync::atomic::Ordering::Relaxed);
+            let body = http_body_util::Full::new(bytes::Bytes::from(vec![0, 0, 0, 0, 2, 8, status]));
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", http::HeaderValue::from_static(if right { "0" } else { "12" }));
+            let body = body.with_trailers(std::future::ready(Some(Ok(trailers))));
+            Response::new(body.map_err(|never| match never {}).boxed_unsync())
+        }
+    })
+    .await;
+    let health = "health: {grpc: iris, every: 50ms, failures: 1}";
+    let executor = executor(&config(server.address, health));
+    executor.tells("berth_executor_upstream_healthy{port=\"http\"} 1").await;
+    serving.store(2, std::sync::atomic::Ordering::Relaxed);
+    executor.tells("berth_executor_upstream_healthy{port=\"http\"} 0").await;
 }
 
 #[tokio::test]

@@ -152,6 +152,10 @@ pub struct Executor {
     /// Secrets that it sees as files, /var/run/secrets/berth/SECRET/KEY: passwords of queues, keys of callbacks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
+    /// Access rules: fields of `access` in docs/executor.md. `model` is the name of this object where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub access: Option<Value>,
     /// Settings by port. Ports that are not named have none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<ExecutorPort>,

@@ -243,6 +243,19 @@ fn the_executor_can_be_left_out_and_is_told() {
 }
 
 #[test]
+fn who_may_ask_is_rendered_with_the_name_of_the_model() {
+    let mut spec = full();
+    spec["executor"] = json!({ "access": { "tokens": "/var/run/secrets/berth/tokens/tokens.json", "file": null } });
+    let (mut object, mut live) = (model(spec), Vec::new());
+    settle(&mut object, &mut live, "berth:1");
+    let config = of_kind(&mut live, "ConfigMap")["data"]["executor.yaml"].as_str().expect("a text").to_owned();
+    let config: Value = serde_json::from_str(&config).expect("JSON");
+    let name = format!("{}/{}", object.metadata.namespace.expect("one"), object.metadata.name.expect("one"));
+    assert_eq!(config["access"]["model"], json!(name));
+    assert!(config["access"].get("file").is_none(), "{config}");
+}
+
+#[test]
 fn a_wrong_setting_of_the_executor_is_told() {
     let cases = [
         ("/executor/ports/1/settings/timeout", json!("soon"), "spec.executor.ports[].settings: "),
@@ -253,6 +266,11 @@ fn a_wrong_setting_of_the_executor_is_told() {
         ),
         ("/executor/ports/1/settings", json!({ "listen": 1 }), "spec.executor.ports[http].settings.listen: it follows"),
         ("/executor/ports/0/name", json!("grpc"), "spec.executor.ports[grpc]: the container has no port of this name"),
+        (
+            "/executor",
+            json!({ "access": { "tokens": "/t", "limits": { "rate": 0 } } }),
+            "spec.executor.access.limits.rate: a rate of 0",
+        ),
         ("/executor", json!({ "adminPort": 8080 }), "spec.executor.adminPort: 8080 is the container's port http"),
     ];
     for (place, value, expected) in cases {

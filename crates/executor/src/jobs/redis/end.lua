@@ -10,7 +10,7 @@ if counter == 'call' then
   redis.call('HSET', job, 'callback_state', state == 'dead' and 'failed' or 'delivered')
   return 1
 end
-if before[1] == 'done' or before[1] == 'dead' then return 0 end
+if before[1] ~= 'queued' and before[1] ~= 'running' then return 0 end
 redis.call('HSET', job, 'state', state, 'error', ARGV[7])
 if ARGV[8] ~= '' then redis.call('HSET', job, 'answer', ARGV[8]) end
 redis.call('HDEL', p .. 'open', id)

@@ -30,7 +30,7 @@ for i = 5, #ARGV do
       local id = entry[2][2]
       local job = p .. 'job:' .. id
       local state = redis.call('HGET', job, 'state')
-      local open = state and (counter == 'call' or (state ~= 'done' and state ~= 'dead'))
+      local open = state and (counter == 'call' or state == 'queued' or state == 'running')
       if open then
         local attempt = redis.call('HINCRBY', job, counter, 1)
         if counter == 'run' then redis.call('HSET', job, 'state', 'running') end

@@ -64,7 +64,10 @@ pub(in super::super) fn check(model: &ModelDeployment) -> Result<(), String> {
     }
     let Some(executor) = Executor::of(model) else { return Ok(()) };
     let read = berth_executor::Config::parse(Path::new("spec.executor"), &executor.config().to_string());
-    read.map(drop).map_err(|error| format!("spec.executor.ports[].settings: {}", error.message()))
+    read.map(drop).map_err(|error| match error.message() {
+        message if message.starts_with("access") => format!("spec.executor.{message}"),
+        message => format!("spec.executor.ports[].settings: {message}"),
+    })
 }
 
 impl<'a> Executor<'a> {
@@ -110,12 +113,30 @@ impl<'a> Executor<'a> {
         // The rest is the model's own.
         let drain = json!({ "delay": format!("{}s", (grace / 12).min(5)), "timeout": format!("{}s", grace / 2) });
         let ports: Vec<Value> = self.ports.iter().map(port).collect();
-        json!({ "ports": ports, "admin": { "listen": self.admin }, "drain": drain })
+        let mut config = json!({ "ports": ports, "admin": { "listen": self.admin }, "drain": drain });
+        if let Some(access) = self.access() {
+            config["access"] = access;
+        }
+        config
     }
 
-    /// The model's own readiness probe, where it is a plain request to this port.
+    /// Access rules, with the name of the model.
+    fn access(&self) -> Option<Value> {
+        let Value::Object(mut access) = without_nulls(self.settings.access.clone()?) else { return None };
+        let metadata = &self.model.metadata;
+        let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+        let model = format!("{}/{}", namespace.unwrap_or("default"), name.unwrap_or_default());
+        access.entry("model").or_insert(json!(model));
+        Some(Value::Object(access))
+    }
+
+    /// The model's own readiness probe, where it is a plain request to this port, or one of gRPC.
     fn health(&self, port: &Port) -> Option<Value> {
-        let get = &self.model.spec.container.readiness_probe.as_ref()?["httpGet"];
+        let probe = self.model.spec.container.readiness_probe.as_ref()?;
+        if probe["grpc"]["port"] == json!(port.port) {
+            return Some(json!({ "grpc": probe["grpc"]["service"].as_str().unwrap_or_default() }));
+        }
+        let get = &probe["httpGet"];
         let is_same = get["port"] == json!(port.name) || get["port"] == json!(port.port);
         let is_plain = get["httpHeaders"].is_null()
             && get["host"].is_null()
@@ -127,9 +148,18 @@ impl<'a> Executor<'a> {
     /// Another one for settings that a running executor does not take: old pods keep theirs until they are replaced.
     fn config_name(&self, name: &str) -> String {
         let config = self.config();
-        let fixed = |port: &Value| json!([port["name"], port["listen"], port["upstream"], port["async"]]);
+        let fixed = |port: &Value| {
+            let mut fixed = json!([port["name"], port["listen"], port["upstream"], port["async"]]);
+            // Only where it is there: the names of before stay.
+            if let (Some(tls), Some(fixed)) = (port.get("tls"), fixed.as_array_mut()) {
+                fixed.push(tls.clone());
+            }
+            fixed
+        };
         let ports: Vec<Value> = config["ports"].as_array().into_iter().flatten().map(fixed).collect();
-        format!("{name}{EXECUTOR}{}", digest(&json!([ports, config["admin"]]), 4))
+        let mut all = vec![json!(ports), config["admin"].clone()];
+        all.extend(config.get("access").cloned());
+        format!("{name}{EXECUTOR}{}", digest(&json!(all), 4))
     }
 
     pub(super) fn config_map(&self, identity: &Identity) -> Value {
