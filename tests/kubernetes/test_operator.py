@@ -159,7 +159,7 @@ def test_the_number_of_pods_changes_hands(plane, operator, namespace):
     until("the autoscaler", lambda: exists(plane, namespace, "hpa"))
     until("the settings of pods", lambda: "serving" in json.dumps(plane.get("deployment", "-n", namespace, "iris")["spec"]))
     assert count() == 4, "as many as there were"
-    wanted = plane.get("hpa.v2beta2.autoscaling", "-n", namespace, "iris")["spec"]
+    wanted = plane.get("horizontalpodautoscalers.v2beta2.autoscaling", "-n", namespace, "iris")["spec"]
     assert (wanted["scaleTargetRef"]["name"], wanted["minReplicas"], wanted["maxReplicas"]) == ("iris", 2, 9)
     assert wanted["metrics"][0]["resource"]["target"] == {"type": "Utilization", "averageUtilization": 60}
     spread = plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]["topologySpreadConstraints"]

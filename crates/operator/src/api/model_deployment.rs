@@ -38,7 +38,7 @@ pub struct ModelDeploymentSpec {
     #[schemars(range(min = 0, max = 10000))]
     pub replicas: Option<u32>,
     /// A HorizontalPodAutoscaler, in place of a number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "Autoscaling::read")]
     pub autoscaling: Option<Autoscaling>,
     /// Settings of the pods.
     #[serde(default, skip_serializing_if = "Pod::is_default")]
@@ -106,16 +106,19 @@ pub struct SecretReference {
 }
 
 /// The rules by which the number of pods follows their load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+// No field is required: where it is taken out of an applied object, API servers of 1.20 leave an empty one behind, with null in
+// open fields.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Autoscaling {
     /// The least number of pods, 1 where it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub min_replicas: Option<u32>,
-    /// The greatest number of pods.
+    /// The greatest number of pods. It cannot be left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
-    pub max_replicas: u32,
+    pub max_replicas: Option<u32>,
     /// The use of processors that is aimed at, in percent of what the pods request. It is 80 where `metrics` is left out too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
@@ -128,6 +131,14 @@ pub struct Autoscaling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "open::object")]
     pub behavior: Option<Value>,
+}
+
+impl Autoscaling {
+    /// Reads it; an empty one is none.
+    fn read<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
+        let read = Option::<Self>::deserialize(from)?;
+        Ok(read.filter(|read| *read != Self::default()))
+    }
 }
 
 /// The executor before a model.

@@ -27,7 +27,10 @@ pub(crate) fn check(model: &ModelDeployment) -> Result<(), String> {
         if model.spec.replicas.is_some() {
             return Err("spec.replicas: spec.autoscaling sets the number of pods; leave one of them out".to_owned());
         }
-        let (least, most) = (scaled.min_replicas.unwrap_or(1), scaled.max_replicas);
+        let least = scaled.min_replicas.unwrap_or(1);
+        let Some(most) = scaled.max_replicas else {
+            return Err("spec.autoscaling.maxReplicas: say the greatest number of pods".to_owned());
+        };
         if least > most {
             return Err(format!("spec.autoscaling.minReplicas: {least} is more than maxReplicas, {most}"));
         }

@@ -312,9 +312,19 @@ fn the_number_of_pods_goes_from_hand_to_hand() {
 }
 
 #[test]
+fn an_empty_autoscaler_is_none() {
+    let mut spec = least();
+    for empty in [json!({}), json!({ "behavior": null, "metrics": null }), Value::Null] {
+        spec["autoscaling"] = empty;
+        assert_eq!(model(spec.clone()).spec, model(least()).spec);
+    }
+}
+
+#[test]
 fn a_number_and_an_autoscaler_exclude_each_other() {
     let cases = [
         ("/replicas", json!(3), "spec.replicas: spec.autoscaling sets the number of pods; leave one of them out"),
+        ("/autoscaling/maxReplicas", Value::Null, "spec.autoscaling.maxReplicas: say the greatest number of pods"),
         ("/autoscaling/maxReplicas", json!(1), "spec.autoscaling.minReplicas: 2 is more than maxReplicas, 1"),
     ];
     for (place, value, expected) in cases {
