@@ -231,7 +231,7 @@ fn full(key: &str) -> String {
 }
 
 /// The time.
-fn now() -> Time {
+pub(crate) fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -75,7 +75,7 @@ impl Host {
     pub fn open(config: HostConfig, registry: &mut Registry) -> io::Result<Arc<Self>> {
         let HostConfig { root, gateway, credentials, python, all_local, parallel } = config;
         let variables = credentials.clone();
-        let builder = Builder::open(BuildConfig { root: root.join("builds"), credentials, python })?;
+        let builder = Builder::open(BuildConfig { root: root.join("builds"), credentials, python, all_local })?;
         let local = LocalConfig { root: root.join("run"), gateway };
         let local = LocalTarget::open(local, &builder)?;
         let azure = AzureTarget::open(&root.join("azure"), &variables, builder.artifacts())?;
