@@ -1,10 +1,11 @@
 //! The executor: a proxy that stands before one model server, in the same pod or on the same machine.
 //!
 //! ```text
-//!               ┌────────────────────── executor ──────────────────────┐
-//!  client ─────▶│ port ─ measure ─ limit ─ breaker ─ time-outs, retries │─────▶ model server
-//!               └───────▲───────────────────────────────────────────────┘
-//!   configuration file ─┘ read again while it runs       admin port: /live, /ready, /metrics
+//!               ┌───────────────────────────── executor ──────────────────────────────┐
+//!  client ─────▶│ port (TLS) ─ access ─ measure, limit ─ breaker ─ time-outs, retries │─────▶ model server
+//!               └───────▲──────────────────┬──────────────────────────────────────────┘       ▲
+//!   configuration file ─┘ followed         └▶ log                  jobs, from a queue ──────────┘
+//!                                                       admin port: /live, /ready, /metrics
 //! ```
 //! The server's code stays as it is: the executor measures its requests, bounds them, waits for it while it restarts, and ends in
 //! the order in which Kubernetes ends pods.

@@ -196,7 +196,10 @@ impl Runner {
 
     /// Waits until a client has ended the job. Its request is dropped then, and with it the connection to the model server.
     async fn cancelled(&self, ended: &mut broadcast::Receiver<JobId>, lease: &Lease) {
-        while lease.kind == Kind::Run {
+        if lease.kind == Kind::Callback {
+            return std::future::pending().await;
+        }
+        loop {
             match ended.recv().await {
                 Ok(id) if id == lease.id => {
                     let status = self.queue.status(&id).await;
@@ -205,10 +208,9 @@ impl Runner {
                     }
                 }
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
-                Err(RecvError::Closed) => break,
+                Err(RecvError::Closed) => std::future::pending().await,
             }
         }
-        std::future::pending().await
     }
 
     async fn measure(&self, stop: &CancellationToken) {
