@@ -31,6 +31,7 @@ pub static SPOKES: [Spoke; 2] = [
         moved: &[],
         absent: &[
             "autoscaling",
+            "executor.access",
             "parameters[].resources",
             "pod.affinity",
             "pod.priorityClassName",
@@ -51,7 +52,7 @@ pub static SPOKES: [Spoke; 2] = [
             ("pod.tolerations", "tolerations"),
             ("pod.terminationGracePeriodSeconds", "terminationGracePeriodSeconds"),
         ],
-        absent: &["autoscaling", "parameters[].resources", "pod"],
+        absent: &["autoscaling", "executor.access", "parameters[].resources", "pod"],
     },
 ];
 
