@@ -47,9 +47,10 @@ def test_blocks_say_what_they_are():
 
 
 def test_few_commands_are_left_out():
-    """Each says why in its page; the number only goes down."""
+    """Each says why in its page; at least two thirds run."""
     left_out = [f"{page.name}:{line}: {why}" for page, read in READ.items() for line, why in read.left_out]
-    assert len(left_out) <= 21, "\n".join(left_out)
+    run = [step for read in READ.values() for step in read.steps if step.kind in ("sh", "console")]
+    assert 2 * len(left_out) <= len(run), f"{len(run)} blocks run, and not:\n" + "\n".join(left_out)
 
 
 @pytest.mark.parametrize(
