@@ -224,6 +224,7 @@ pub fn build_with(
             preparer: Arc::new(preparer),
             load_dirs: Arc::new(load_dirs),
             load_threads: LoadThreads::default(),
+            load_times: Arc::default(),
             local,
             metrics,
             credentials,

@@ -72,7 +72,7 @@ use super::{
     LoadError, LoadRequest, Loaded, LoadedModel as _, Runtime,
     metrics::{Families, ServerMetrics},
 };
-use crate::artifacts::Source;
+use crate::{artifacts::Source, load_times::LoadTimes};
 
 /// The interval at which a runtime that starts is asked for its state.
 const POLL: Duration = Duration::from_millis(250);
@@ -140,6 +140,7 @@ struct Process {
     room: Room,
     wraps_unavailable: bool,
     loading: Semaphore,
+    load_times: LoadTimes,
     threads: Threads,
     metrics: ServerMetrics,
     /// Ends after everything else.
@@ -203,6 +204,7 @@ impl SpiRuntime {
             room: Room::new(limits.capacity, limits.reserve(settings.unload_reserve)),
             wraps_unavailable: settings.wraps_unavailable,
             loading: Semaphore::new(limits.loads),
+            load_times: LoadTimes::default(),
             _program: program,
             limits,
             threads,
@@ -246,7 +248,7 @@ impl SpiRuntime {
         }
         asked.model_id = process.room.enter([&own, &other], expected).await?.to_owned();
         let entered = Entered { process: Arc::clone(process), id: Some(asked.model_id.clone()) };
-        let answer = process.load_bare(&asked).await?;
+        let answer = process.load_bare(&asked, ByteSize(expected)).await?;
         let told = Some(answer.size_in_bytes).filter(|size| *size > 0);
         let size = match told {
             Some(size) => Some(size),
@@ -288,6 +290,10 @@ impl Runtime for SpiRuntime {
     }
 
     fn is_interruptible(&self) -> bool {
+        true
+    }
+
+    fn bounds_loads(&self) -> bool {
         true
     }
 
@@ -403,16 +409,26 @@ impl Process {
         self.threads.handle()
     }
 
-    /// Loads within the runtime's own bounds.
-    async fn load_bare(&self, request: &LoadModelRequest) -> Result<LoadModelResponse, LoadError> {
+    /// Loads within the runtime's own bounds, and within what loads of the type have taken before.
+    async fn load_bare(&self, request: &LoadModelRequest, size: ByteSize) -> Result<LoadModelResponse, LoadError> {
         let Ok(_turn) = self.loading.acquire().await else {
             return Err(LoadError::new(FailureCategory::Internal, "the runtime is closed"));
         };
-        match timeout(self.limits.load_timeout, self.control.load(request.clone())).await {
-            Ok(loaded) => loaded,
+        let kind = (self.name.clone(), request.model_type.clone());
+        let (limit, began) = (self.load_times.limit(&kind, size, self.limits.load_timeout), Instant::now());
+        match timeout(limit, self.control.load(request.clone())).await {
+            Ok(loaded) => {
+                if loaded.is_ok() {
+                    self.load_times.took(kind, size, began.elapsed());
+                }
+                loaded
+            }
             Err(_) => {
-                let took = self.limits.load_timeout.as_millis();
-                let message = format!("the runtime did not load it within {took} ms, which is the time that it gives");
+                let why = match limit < self.limits.load_timeout {
+                    true => "many times as long as others of its type took",
+                    false => "which is the time that it gives",
+                };
+                let message = format!("the runtime did not load it within {} ms, {why}", limit.as_millis());
                 Err(LoadError::new(FailureCategory::Timeout, message))
             }
         }
