@@ -182,7 +182,8 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_enum, value_name = "FORM", env = "BERTH_LOG_FORMAT", default_value_t)]
     pub(crate) log_format: LogFormat,
     /// Serve metrics under ModelMesh's names as well, at the address of --http: prometheus, or
-    /// prometheus:port=2112;scheme=https;fq_names=false;per_model_metrics=false (docs/from-modelmesh.md)
+    /// prometheus:port=2112;scheme=https;fq_names=false;per_model_metrics=false; or send them to a StatsD server on this machine:
+    /// statsd, or statsd:port=8126;fq_names=false;legacy=false (docs/from-modelmesh.md)
     #[arg(long, value_name = "SETTING", env = "BERTH_MODELMESH_METRICS")]
     pub(crate) modelmesh_metrics: Option<modelmesh_metrics::Settings>,
     #[command(flatten)]
@@ -274,7 +275,7 @@ pub(crate) struct ServerSettings {
     pub(crate) max_parked: u32,
     /// Payload processors.
     pub(crate) payloads: berth_mesh::payload::Settings,
-    /// The port for metrics under ModelMesh's names; `None`: there is none.
+    /// Metrics under ModelMesh's names; `None`: there are none.
     pub(crate) modelmesh_metrics: Option<modelmesh_metrics::Settings>,
     /// Limits of principals that have none of their own.
     pub(crate) principal_limits: UseLimits,
