@@ -17,6 +17,7 @@ from harness.ports import free_port
 from harness.waiting import until
 
 OPERATOR = "system:serviceaccount:berth:berth-operator"
+FLEET = "system:serviceaccount:berth:berth-fleet"
 PROGRAMS = Path(os.environ.get("KUBERNETES", ""))
 
 
@@ -28,7 +29,8 @@ class ControlPlane:
         self.etcd, self.peer, self.port = free_port(), free_port(), free_port()
         self.kubeconfig = self.config("admin", "admin-token")
         (root / "tokens.csv").write_text("admin-token,admin,1,system:masters\n"
-                                         f"operator-token,{OPERATOR},2\n")
+                                         f"operator-token,{OPERATOR},2\n"
+                                         f"fleet-token,{FLEET},3\n")
         subprocess.run(["openssl", "genrsa", "-out", root / "sa.key", "2048"], check=True, capture_output=True)
         subprocess.run(["openssl", "rsa", "-in", root / "sa.key", "-pubout", "-out", root / "sa.pub"], check=True, capture_output=True)
 
@@ -71,7 +73,7 @@ class ControlPlane:
         """Each write is a line in the audit log, and each request of an operator."""
         file = self.root / "policy.json"
         rule = {"level": "Metadata", "omitStages": ["RequestReceived"], "verbs": ["create", "update", "patch", "delete"]}
-        operator = {"level": "Metadata", "omitStages": ["RequestReceived"], "users": [OPERATOR]}
+        operator = {"level": "Metadata", "omitStages": ["RequestReceived"], "users": [OPERATOR, FLEET]}
         file.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [operator, rule, {"level": "None"}]}))
         return file
 

@@ -15,6 +15,7 @@ mod environment;
 mod file;
 mod from_context;
 pub(crate) mod functions;
+mod kubernetes;
 pub(crate) mod layers;
 pub(crate) mod model_types;
 mod payload;

@@ -71,6 +71,15 @@ impl Request {
     pub fn model(&self) -> Result<ModelDeployment, String> {
         let read = |error: serde_json::Error| error.to_string();
         let object = conversion::to_stored(self.object.clone()).map_err(|error| error.to_string())?;
+        let place = if self.is_written_by_people() { "/spec/model/fleet" } else { "/spec/fleet" };
+        let of_fleet = |object: &Value| object.pointer(place).is_some_and(Value::is_object);
+        let old = self.old.is_object().then(|| conversion::to_stored(self.old.clone()).ok()).flatten();
+        if old.is_some_and(|old| of_fleet(&old) != of_fleet(&object)) {
+            let field = place.trim_start_matches('/').replace('/', ".");
+            return Err(format!(
+                "{field}: a model cannot change between pods and a fleet: delete it, and write it anew"
+            ));
+        }
         if !self.is_written_by_people() {
             let model: ModelDeployment = serde_json::from_value(object).map_err(read)?;
             return brain::check(&model).map(|()| model);
@@ -145,10 +154,23 @@ mod tests {
             (review("ModelDeployment", twice.clone()), "spec.container.ports[].name: a comes twice"),
             (review("CLOpsDeployment", json!({ "model": twice })), "spec.model.container.ports[].name: a comes twice"),
         ];
+        let fleet = json!({ "model": { "format": "onnx", "uri": "s3://b/m.onnx" }, "replicas": 1 });
+        let mut turned = review("CLOpsDeployment", json!({ "model": { "fleet": fleet } }));
+        turned["request"]["oldObject"] =
+            review("CLOpsDeployment", json!({ "model": container(json!([])) }))["request"]["object"].clone();
+        let mut both = container(json!([{ "name": "a", "port": 1 }]));
+        both["fleet"] = fleet.clone();
+        let cases = cases.into_iter().chain([
+            (review("CLOpsDeployment", json!({ "model": { "fleet": { "replicas": 1 } } })), "spec.model.fleet.model"),
+            (review("ModelDeployment", both), "spec.fleet: a model of a fleet has no pods of its own"),
+            (review("ModelDeployment", json!({})), "spec.container: it is missing"),
+            (turned, "spec.model.fleet: a model cannot change between pods and a fleet"),
+        ]);
         for (review, expected) in cases {
             let request = Request::read(&review).expect("a request");
             assert!(request.needs_review());
-            assert_eq!(request.model().expect_err("a contradiction"), expected);
+            let said = request.model().expect_err("a contradiction");
+            assert!(said.starts_with(expected), "{said}");
         }
         let fine = review("CLOpsDeployment", json!({ "model": container(json!([{ "name": "a", "port": 1 }])) }));
         let model = Request::read(&fine).expect("a request").model().expect("fine");

@@ -13,13 +13,14 @@
 //! 1,000 objects that are as they should be writes nothing. What is rendered depends on the object's spec and on its
 //! [`render::Record`], never on the operator's own version.
 //!
-//! Reading order: [`api`], the custom resources; [`conversion`] between their versions; [`render`]; [`compare`]; [`brain`]; [`admission`]; [`upgrade`], newer rules for old objects;
+//! Reading order: [`api`], the custom resources; [`conversion`] between their versions; [`fleet`], models without pods; [`render`]; [`compare`]; [`brain`]; [`admission`]; [`upgrade`], newer rules for old objects;
 //! [`queue`] and [`election`], two more state machines; [`driver`], which talks to the API server; [`vitals`],
 //! its metrics; [`install`], what a cluster is given.
 
 pub mod api;
 pub mod compare;
 pub mod conversion;
+pub mod fleet;
 pub mod render;
 
 pub mod admission;

@@ -100,7 +100,7 @@ pub fn plan<'a>(
     installation: &Installation,
 ) -> Plan {
     let mut plan = Plan::default();
-    for model in models {
+    for model in models.into_iter().filter(|model| model.spec.fleet.is_none()) {
         match change(model, rules, installation) {
             Ok(Some(change)) => plan.changes.push(change),
             Ok(None) => plan.unchanged += 1,

@@ -6,6 +6,7 @@ mod webhook;
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use berth_kubernetes::{FleetSettings, fleet_objects, kserve_definitions};
 use berth_operator::{
     api::VERSION,
     driver::{
@@ -49,6 +50,8 @@ enum OperatorCommand {
     Crds(CrdsArgs),
     /// Print what installs the operator: custom resources, rights, Deployment
     Manifests(ManifestsArgs),
+    /// Print what runs a fleet that follows the cluster's objects: rights, StatefulSet, Service
+    Fleet(FleetArgs),
     /// Show which models a new version would change if they adopted its rules, and let them
     PlanUpgrade(plan_upgrade::PlanUpgradeArgs),
     /// Have objects of older API versions stored in the newest one
@@ -60,6 +63,9 @@ struct CrdsArgs {
     /// Namespace of the operator, which converts between versions
     #[arg(long, value_name = "NAME", default_value = "berth")]
     namespace: String,
+    /// Print those of KServe and ModelMesh instead, for clusters that have none: --source kubernetes follows their objects
+    #[arg(long)]
+    kserve: bool,
 }
 
 #[derive(Debug, Args)]
@@ -134,6 +140,57 @@ struct ManifestsArgs {
     webhook_failure: FailurePolicy,
 }
 
+#[derive(Debug, Args)]
+struct FleetArgs {
+    /// Name of the fleet
+    #[arg(long, value_name = "NAME", default_value = "berth-fleet")]
+    name: String,
+    /// Its namespace, which must be there
+    #[arg(long, value_name = "NAME", default_value = "berth")]
+    namespace: String,
+    /// Image of Berth
+    #[arg(long, value_name = "IMAGE")]
+    image: String,
+    /// The only namespace whose objects it follows [default: all]
+    #[arg(long, value_name = "NAME")]
+    watch_namespace: Option<String>,
+    /// Labels of the objects that it follows, as kubectl -l takes them [default: all objects]
+    #[arg(long, value_name = "LABELS")]
+    selector: Option<String>,
+    /// Memory of its pod
+    #[arg(long, value_name = "SIZE", default_value = "4Gi")]
+    memory: String,
+    /// Size of the volume for its store and for fetched models
+    #[arg(long, value_name = "SIZE", default_value = "20Gi")]
+    storage: String,
+    /// Secret whose entries are its environment: AWS_ACCESS_KEY_ID and so on
+    #[arg(long, value_name = "NAME")]
+    credentials_secret: Option<String>,
+    /// Address of the models for clients: http://HOST, or http://{name}-{namespace}.HOST [default: that of its Service]
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// Gateway that gets an HTTPRoute for each InferenceService, with an address for each in --url
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "url")]
+    gateway: Option<String>,
+}
+
+impl FleetArgs {
+    fn settings(self) -> FleetSettings {
+        FleetSettings {
+            name: self.name,
+            namespace: self.namespace,
+            image: self.image,
+            follow: self.watch_namespace,
+            selector: self.selector,
+            memory: self.memory,
+            storage: self.storage,
+            credentials: self.credentials_secret,
+            url: self.url,
+            gateway: self.gateway,
+        }
+    }
+}
+
 fn sidecars(text: &str) -> Result<Sidecars, String> {
     match text {
         "auto" => Ok(Sidecars::Auto),
@@ -165,7 +222,8 @@ fn failure_policy(text: &str) -> Result<FailurePolicy, String> {
 
 pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
     match args.command {
-        OperatorCommand::Crds(args) => print(&install::custom_resources(&args.namespace)),
+        OperatorCommand::Crds(CrdsArgs { kserve: true, .. }) => print(&kserve_definitions()),
+        OperatorCommand::Crds(CrdsArgs { namespace, .. }) => print(&install::custom_resources(&namespace)),
         OperatorCommand::Manifests(args) => {
             let ManifestsArgs { namespace, image, executor_image, sidecars, .. } = args;
             let ManifestsArgs { replicas, service_monitor, webhook_failure, .. } = args;
@@ -180,6 +238,7 @@ pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
             };
             print(&install::everything(&settings))
         }
+        OperatorCommand::Fleet(args) => print(&fleet_objects(&args.settings())),
         OperatorCommand::Run(args) => operate(args).await,
         OperatorCommand::PlanUpgrade(args) => plan_upgrade::run(args).await,
         OperatorCommand::MigrateStorage(args) => migrate_storage(&args).await,

@@ -1,5 +1,5 @@
-//! Sources besides the API: `--source [NAME=]git+URL#BRANCH`, `--source [NAME=]FOLDER` and `--source etcd=URL` (functions), and
-//! the settings of Git sources.
+//! Sources besides the API: `--source [NAME=]git+URL#BRANCH`, `--source [NAME=]FOLDER`, `--source etcd=URL` (functions) and
+//! `--source kubernetes[=NAMESPACE]`, and the settings of Git sources.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,29 +16,32 @@ use berth_control::{
 use berth_functions::source::{EtcdFunctions, Host};
 use berth_git::{Git, HostKeys, Identity, Protocols, Remote, SigningKey};
 use berth_gitops::{GitConfig, GitCredentials, GitMetrics, GitSource, WriteBackTo};
+use berth_kubernetes::KubernetesSource;
 use berth_secrets::{
     Keyring, keys,
     vault::{SecretId, Settings as VaultSettings},
 };
-use berth_spec::Secret;
+use berth_spec::{Namespace, Secret};
 use clap::{Args, ValueEnum};
 use prometheus_client::registry::Registry;
 
-use super::{store::is_loopback, values};
+use super::{kubernetes::KubernetesArgs, store::is_loopback, values};
 use crate::failure::Failure;
 
 /// Sources of deployments besides the API.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sources of deployments")]
 pub(crate) struct SourceArgs {
-    /// Follow a Git registry (git+URL#BRANCH; default branch: main), a folder of manifests (FOLDER) or functions in etcd
-    /// (etcd=http://HOST:PORT, see docs/functions.md). Repeatable. A name may stand in front (NAME=git+URL); the default is
+    /// Follow a Git registry (git+URL#BRANCH; default branch: main), a folder of manifests (FOLDER), functions in etcd
+    /// (etcd=http://HOST:PORT, see docs/functions.md) or objects of Kubernetes (kubernetes[=NAMESPACE], see docs/kubernetes.md). Repeatable. A name may stand in front (NAME=git+URL); the default is
     /// the last part of the URL or path. In a cluster, give all controllers the same sources; only the leader follows them
     #[arg(long, value_name = "[NAME=]PLACE,…", env = "BERTH_SOURCE", value_delimiter = ',', value_parser = Named::from_str)]
     source: Vec<Named>,
     /// Platform of functions: as their specs say (spec), or this machine for all (local)
     #[arg(long, value_enum, value_name = "WHERE", env = "BERTH_FUNCTION_TARGET", default_value_t)]
     function_target: FunctionTarget,
+    #[command(flatten)]
+    kubernetes: KubernetesArgs,
     /// Poll interval of a registry's branch; webhooks trigger a poll at once
     #[arg(long, value_name = "TIME", env = "BERTH_SOURCE_INTERVAL", default_value = "30s", value_parser = values::duration)]
     source_interval: Duration,
@@ -119,15 +122,20 @@ struct Named {
 /// The place of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
-    Git { remote: Remote, branch: String },
+    Git {
+        remote: Remote,
+        branch: String,
+    },
     Directory(PathBuf),
     Etcd(EtcdConfig),
+    /// A namespace; `None`: all.
+    Kubernetes(Option<String>),
 }
 
 impl FromStr for Named {
     type Err = String;
 
-    /// `git=URL#BRANCH`, `etcd=URL` and `directory=PATH` are names as well as kinds.
+    /// `git=URL#BRANCH`, `etcd=URL`, `kubernetes=NAMESPACE` and `directory=PATH` are names as well as kinds.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, place) = match text.split_once('=') {
             Some((name, place)) if SourceName::new(name).is_ok() => (SourceName::new(name).ok(), place),
@@ -138,9 +146,12 @@ impl FromStr for Named {
             _ => (None, text),
         };
         let is = |kind: &str| name.as_ref().is_some_and(|name| name.as_str() == kind);
+        let kubernetes = place.strip_prefix("kubernetes").filter(|rest| rest.is_empty() || rest.starts_with('+'));
         let place = match (place.strip_prefix("git+"), place.strip_prefix("etcd+")) {
             (Some(place), _) => Place::git(place)?,
             (_, Some(place)) => Place::etcd(place)?,
+            _ if let Some(rest) = kubernetes => Place::kubernetes(rest.strip_prefix('+'))?,
+            _ if is("kubernetes") && !place.contains(['/', '.']) => Place::kubernetes(Some(place))?,
             _ if is("git") => Place::git(place)?,
             _ if is("etcd") && place.contains("://") => Place::etcd(place)?,
             _ => Place::folder(place.strip_prefix("directory+").unwrap_or(place))?,
@@ -150,6 +161,7 @@ impl FromStr for Named {
             (None, Place::Git { remote, .. }) => SourceName::derived(&remote.shown(), "git"),
             (None, Place::Directory(path)) => SourceName::derived(&path.display().to_string(), "directory"),
             (None, Place::Etcd(_)) => SourceName::derived("etcd", "etcd"),
+            (None, Place::Kubernetes(_)) => SourceName::derived("kubernetes", "kubernetes"),
         };
         Ok(Self { name, place })
     }
@@ -170,6 +182,11 @@ impl Place {
             format!("{error}: write etcd=http://HOST:PORT, with ; between several addresses and the prefix of the keys behind them")
         })?;
         Ok(Self::Etcd(config))
+    }
+
+    fn kubernetes(namespace: Option<&str>) -> Result<Self, String> {
+        let read = namespace.map(|name| Namespace::new(name).map(|name| name.as_str().to_owned())).transpose();
+        read.map(Self::Kubernetes).map_err(|error| format!("{error}: write kubernetes, or kubernetes=NAMESPACE"))
     }
 
     fn folder(path: &str) -> Result<Self, String> {
@@ -297,6 +314,7 @@ impl SourceSettings {
             ("--write-back-signing-key", args.write_back_signing_key.is_some()),
             ("--vault-addr", args.vault_addr.is_some()),
         ];
+        args.kubernetes.check(self.sources.iter().any(|source| matches!(source.place, Place::Kubernetes(_))))?;
         let given = |flags: &[(&'static str, bool)]| flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
         if let (true, Some(flag)) = (hosts.is_empty(), given(&of_one_host).or_else(|| given(&of_git))) {
             return Err(Failure::Usage(format!("{flag} requires a Git source: --source git+URL#BRANCH")));
@@ -313,7 +331,7 @@ impl SourceSettings {
     fn remotes(&self) -> impl Iterator<Item = &Remote> {
         self.sources.iter().filter_map(|source| match &source.place {
             Place::Git { remote, .. } => Some(remote),
-            Place::Directory(_) | Place::Etcd(_) => None,
+            Place::Directory(_) | Place::Etcd(_) | Place::Kubernetes(_) => None,
         })
     }
 
@@ -339,6 +357,7 @@ impl SourceSettings {
             Place::Directory(path) => path.display().to_string(),
             Place::Git { remote, branch } => format!("{remote}#{branch}"),
             Place::Etcd(config) => format!("etcd {}{}/", config.endpoints.join(","), config.prefix),
+            Place::Kubernetes(namespace) => format!("kubernetes, {}", namespace.as_deref().unwrap_or("all namespaces")),
         };
         let places: Vec<String> = self.sources.iter().map(shown).collect();
         (!places.is_empty()).then(|| places.join(", "))
@@ -368,6 +387,9 @@ impl SourceSettings {
                     Some(host) => Arc::new(EtcdFunctions::new(config.clone(), Arc::clone(host))),
                     None => continue,
                 },
+                (Place::Kubernetes(namespace), _) => {
+                    Arc::new(KubernetesSource::new(self.args.kubernetes.config(namespace.clone())))
+                }
                 (Place::Git { .. }, None) => continue,
             };
             sources.push((name.clone(), source));
@@ -527,6 +549,14 @@ mod tests {
                 named("f", Place::Etcd(berth_functions::source::address("https://h/p").expect("an address"))),
             ),
             ("etcd=./models", folder("etcd", "./models")),
+            ("kubernetes", named("kubernetes", Place::Kubernetes(None))),
+            ("kubernetes=team-a", named("kubernetes", Place::Kubernetes(Some("team-a".to_owned())))),
+            ("k=kubernetes+team-a", named("k", Place::Kubernetes(Some("team-a".to_owned())))),
+            ("prod=kubernetes", named("prod", Place::Kubernetes(None))),
+            ("./kubernetes", folder("kubernetes", "./kubernetes")),
+            ("kubernetes=./models", folder("kubernetes", "./models")),
+            ("kubernetes=Team", None),
+            ("kubernetes+", None),
             ("git=https://h/r.git#-x", None),
             ("git=--upload-pack=x", None),
             ("git=https://u:p@h/r.git", None),
@@ -563,6 +593,8 @@ mod tests {
             ("--source git+https://a/r.git --source git+https://b/r.git", "two sources are named r"),
             ("--source /srv/m --source-token-file f", "--source-token-file requires a Git source"),
             ("--vault-addr https://v", "--vault-addr requires a Git source"),
+            ("--kubernetes-selector a=b", "--kubernetes-selector requires a Kubernetes source"),
+            ("--source kubernetes --source kubernetes=a", "two sources are named kubernetes"),
             ("--source git+https://a/r.git,git+https://b/s.git --source-token-file f", "is for one host"),
         ] {
             let error = settings(words, None).expect_err(words);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{open, status::Status};
 
 /// A model application: a container of the user's, untouched, with the model's parameters in it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
     group = "berth.dev",
     version = "v1",
@@ -28,8 +28,13 @@ use super::{open, status::Status};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ModelDeploymentSpec {
-    /// The container that answers requests.
+    /// The container that answers requests. A model has this or `fleet`.
+    #[serde(default, skip_serializing_if = "Container::is_absent")]
     pub container: Container,
+    /// The fields of `spec` in docs/manifest.md: `model`, `replicas` and so on. A fleet that follows the cluster serves it, without pods of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open::object")]
+    pub fleet: Option<Value>,
     /// Files of the model, fetched before the container starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameters: Vec<Parameters>,
@@ -188,7 +193,7 @@ pub struct ExecutorPort {
 }
 
 /// The user's container.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
     /// The image.
@@ -235,6 +240,12 @@ pub struct Container {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "open::object")]
     pub security_context: Option<Value>,
+}
+
+impl Container {
+    fn is_absent(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A port of the container.

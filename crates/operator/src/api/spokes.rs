@@ -32,6 +32,7 @@ pub static SPOKES: [Spoke; 2] = [
         absent: &[
             "autoscaling",
             "executor.access",
+            "fleet",
             "parameters[].resources",
             "pod.affinity",
             "pod.priorityClassName",
@@ -52,7 +53,7 @@ pub static SPOKES: [Spoke; 2] = [
             ("pod.tolerations", "tolerations"),
             ("pod.terminationGracePeriodSeconds", "terminationGracePeriodSeconds"),
         ],
-        absent: &["autoscaling", "executor.access", "parameters[].resources", "pod"],
+        absent: &["autoscaling", "executor.access", "fleet", "parameters[].resources", "pod"],
     },
 ];
 

@@ -41,7 +41,8 @@ impl<'a> World<'a> {
 /// Decides about an object.
 #[must_use]
 pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision {
-    if object.metadata.deletion_timestamp.is_some() {
+    // The fleet that follows a model without pods tells its status.
+    if object.metadata.deletion_timestamp.is_some() || object.spec.fleet.is_some() {
         return Decision::default();
     }
     let before = object.status.clone().unwrap_or_default();

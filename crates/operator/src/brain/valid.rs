@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{api::ModelDeployment, render};
+use crate::{api::ModelDeployment, fleet, render};
 
 /// The longest name: that of a Service, and the value of a label.
 const LONGEST: usize = 63;
@@ -16,6 +16,16 @@ pub(crate) fn check(model: &ModelDeployment) -> Result<(), String> {
         ));
     }
     let container = &model.spec.container;
+    match &model.spec.fleet {
+        Some(fleet) => return fleet::check(model, fleet),
+        None if container.image.is_empty() => {
+            return Err(
+                "spec.container: it is missing: write a container, or fleet for a model without pods of its own"
+                    .to_owned(),
+            );
+        }
+        None => {}
+    }
     unique("spec.container.ports[].name", container.ports.iter().map(|port| port.name.clone()))?;
     unique("spec.container.ports[].port", container.ports.iter().map(|port| port.port))?;
     let served = container.ports.iter().map(|port| port.service_port.unwrap_or(port.port));

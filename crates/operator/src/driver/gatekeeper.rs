@@ -83,6 +83,9 @@ impl Gatekeeper {
                 model.metadata.uid = child["metadata"]["uid"].as_str().map(str::to_owned);
             }
         }
+        if model.spec.fleet.is_some() {
+            return Ok(());
+        }
         let record = render::SHIPPED.record(&self.installation, model.metadata.generation.unwrap_or_default());
         let objects = render::SHIPPED.render(&model, &record).map_err(|error| Trouble::Refused(error.to_string()))?;
         for object in objects.into_iter().map(|object| self.installation.adapted(object)) {

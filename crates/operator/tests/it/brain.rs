@@ -103,6 +103,14 @@ fn drift_is_corrected_and_a_removed_field_is_taken_back() {
 }
 
 #[test]
+fn a_model_of_a_fleet_is_left_to_it() {
+    let spec = json!({ "fleet": { "model": { "format": "onnx", "uri": "s3://b/m.onnx" } } });
+    let object = model(spec.clone());
+    assert!(decided(&object, &[], "berth:1").is_empty(), "its fleet tells its status");
+    assert_eq!(serde_json::to_value(&object.spec).expect("JSON"), spec, "handed on as it was written");
+}
+
+#[test]
 fn objects_of_others_and_broken_specs_stall() {
     let foreign = json!({ "kind": "Service", "metadata": { "name": "iris", "ownerReferences": [] } });
     let decision = decided(&model(least()), &[foreign], "berth:1");

@@ -1,0 +1,47 @@
+//! Status of an `InferenceService`: KServe 0.15 `pkg/apis/serving/v1beta1/inference_service_status.go`.
+
+use serde_json::{Value, json};
+
+use super::Facts;
+use crate::{kind::Kind, routes::Ingress};
+
+pub(super) fn status(facts: &Facts<'_>) -> Value {
+    let state = facts.state;
+    let complaint = (state.reason.as_str(), state.message.as_str());
+    let (reached, way) = match facts.ingress {
+        Ingress::Ready => (true, ("", "")),
+        Ingress::Waiting(reason, message) => (false, (*reason, message.as_str())),
+    };
+    let first = if state.ready { way } else { complaint };
+    let base = facts.base();
+    let named = |kind: Kind| facts.declared.runtime.as_ref().filter(|(of, _)| *of == kind).map(|(_, name)| name);
+    json!({
+        "observedGeneration": facts.declared.generation,
+        "conditions": [
+            facts.condition("PredictorReady", state.ready, complaint),
+            facts.condition("IngressReady", reached, way),
+            facts.condition("Ready", state.ready && reached, first),
+        ],
+        "url": base,
+        "address": base.as_ref().map(|url| json!({ "url": url })),
+        "components": { "predictor": {
+            "url": base,
+            "restUrl": base,
+            "grpcUrl": facts.grpc(),
+            "latestCreatedRevision": state.wanted,
+            "latestReadyRevision": state.serving,
+            "latestRolledoutRevision": state.serving,
+            // Knative's shares of traffic, if KServe wrote them once.
+            "traffic": Value::Null,
+            "previousRolledoutRevision": Value::Null,
+        } },
+        "modelStatus": {
+            "transitionStatus": state.transition.as_str(),
+            "states": { "activeModelState": state.active.as_str(), "targetModelState": state.target.as_str() },
+            "copies": { "failedCopies": state.copies.failed, "totalCopies": state.copies.held },
+            "lastFailureInfo": facts.failure(&facts.object.status["modelStatus"]["lastFailureInfo"], "modelRevisionName"),
+        },
+        "servingRuntimeName": named(Kind::ServingRuntime),
+        "clusterServingRuntimeName": named(Kind::ClusterServingRuntime),
+    })
+}
