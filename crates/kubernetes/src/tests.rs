@@ -240,7 +240,7 @@ fn a_status_is_written_once_and_cleans_up_what_was_true() {
         (Kind::Model, json!({ "fleet": { "model": { "format": "onnx", "uri": "s3://b/m.onnx" } } })),
     ] {
         let mut present = of_kserve.clone();
-        let mut write = |declared: Declared, now: &str, present: &mut Value| {
+        let write = |declared: Declared, now: &str, present: &mut Value| {
             let mut objects = Objects::of(Kind::followed(false));
             objects.on(kind, News::Event(Event::Apply(object(kind, "a", &spec, present))));
             let ready = seen(status(Phase::Available, 1, (Truth::True, "Ready"), Some("a")));

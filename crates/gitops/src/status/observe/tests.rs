@@ -68,6 +68,7 @@ fn view(tracked: &berth_plan::world::TrackedWorker) -> Option<WorkerView> {
         claimed: tracked.used,
         load: tracked.load.clone(),
         leaving: tracked.state == berth_spec::WorkerState::Leaving,
+        leaves_first: None,
         drain: None,
         gpus_claimed: Vec::new(),
         gpus_given: std::collections::BTreeMap::new(),
