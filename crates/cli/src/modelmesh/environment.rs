@@ -5,7 +5,7 @@
 //!           └▶ the others that are ModelMesh's: one warning each, with Berth's own setting where there is one
 //! ```
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use berth_mesh::payload::{self, Processor};
 use berth_modelmesh::Registration;
@@ -81,6 +81,8 @@ pub(super) struct Environment {
     pub(super) runtime: spi::Settings,
     /// The data plane's configuration, in JSON.
     pub(super) data_plane: Option<String>,
+    /// The file that it is in.
+    pub(super) data_plane_file: Option<PathBuf>,
     pub(super) payloads: payload::Settings,
     /// Metrics under ModelMesh's names.
     pub(super) metrics: Option<modelmesh_metrics::Settings>,
@@ -152,6 +154,7 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         },
         runtime: runtime(&text, &port)?,
         data_plane,
+        data_plane_file: text("MM_DATAPLANE_CONFIG_PATH").map(PathBuf::from),
         payloads: payload::Settings { processors, waiting, ..payload::Settings::default() },
         metrics,
         registrations,
