@@ -117,7 +117,7 @@ def test_a_type_is_held_where_its_labels_are_and_errors_are_the_same_over_a_hop(
         assert one.told("Model", "error=FAILED_PRECONDITION:no") == ("FAILED_PRECONDITION", "no")
 
 
-def test_concurrent_registrations_evict_the_least_recently_used_and_no_more(start):
+def test_concurrent_registrations_evict_idle_models_and_no_more(start):
     # 1024 MiB, less the 75 that are kept for unloading: 18 models of 50 MiB.
     one = start()
     path = f"SIZE_{50 * MIB}_0_300"
@@ -132,7 +132,8 @@ def test_concurrent_registrations_evict_the_least_recently_used_and_no_more(star
         thread.join()
     assert outcomes == [[LOADED]] * 6
     states = [one.state(f"Model{n}") for n in range(24)]
-    assert states == [NOT_LOADED] * 6 + [LOADED] * 18
+    # Of those that are idle for about as long, the cheapest to load back leave first.
+    assert states[18:] == [LOADED] * 6 and sorted(states[:18]) == [NOT_LOADED] * 6 + [LOADED] * 12
 
 
 def test_a_model_that_is_used_above_the_threshold_gets_a_second_copy(start):
