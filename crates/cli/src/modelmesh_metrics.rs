@@ -43,7 +43,7 @@ pub(crate) struct Settings {
 pub(crate) enum Way {
     /// Prometheus asks for them.
     Scraped(Scrape),
-    /// They are sent to StatsD.
+    /// Sent to StatsD.
     Sent(Statsd),
 }
 

@@ -149,7 +149,7 @@ impl Following {
         }
     }
 
-    /// What happens to the objects of each kind.
+    /// Events of the objects of each kind.
     fn watches(&self) -> Watches {
         let one = |kind: Kind| {
             let mut config = watcher::Config::default();

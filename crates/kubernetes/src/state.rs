@@ -7,7 +7,7 @@ use berth_spec::{
 
 use crate::plan::{Declared, Reason};
 
-/// What the fleet knows of a deployment.
+/// State of a deployment, as the fleet observes it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Observed {
     /// A digest of the stored spec.

@@ -71,7 +71,7 @@ pub(super) fn differing(result: &ApplyResult) -> bool {
     result.outcome != Outcome::Unchanged
 }
 
-/// It is new, or a field of it would change. What only its owner tells apart is the same.
+/// Tells an object that is new, or of which a field would change. A difference of owners alone is none.
 fn fields_differ(result: &ApplyResult) -> bool {
     differing(result) && (result.outcome == Outcome::Created || !result.changes.is_empty())
 }
