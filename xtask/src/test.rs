@@ -30,6 +30,10 @@ use crate::{debian, deny, dist, docs, kubernetes, python, setup, workspace::Work
 
 pub(crate) use self::{rust::programs, stages::LIMIT};
 
+/// Suites in Python that run at once, beside the tests in Rust. They have timers: with more of them on two cores, requests to stores
+/// and clusters run into their limits.
+const SUITES_AT_ONCE: usize = 4;
+
 /// Tests to run; all where nothing is chosen.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -120,17 +124,27 @@ impl Run<'_> {
         let suites = self.options.suites();
         let built = suites.is_empty() || self.build();
         let tools = tools.join().unwrap_or_default();
-        for suite in suites {
-            let name = format!("tests: {}", suite.name);
-            match tools.clone() {
-                Some(tools) if built => {
-                    scope.spawn(move || self.suite(&name, suite, &tools));
-                }
-                _ => self.stages.not_run(&name, "berth or the tools are missing"),
-            }
+        match &tools {
+            Some(tools) if built => self.start(scope, suites, tools),
+            _ => suites.iter().for_each(|suite| self.stages.not_run(&named(suite), "berth or the tools are missing")),
         }
         if self.options.has_rust() {
             self.rust(scope, tools);
+        }
+    }
+
+    /// Starts the suites, [`SUITES_AT_ONCE`] of them at a time.
+    fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, suites: Vec<Suite>, tools: &Arc<Tools>) {
+        let queue = Arc::new(Mutex::new(suites.into_iter()));
+        for _ in 0..SUITES_AT_ONCE {
+            let (queue, tools) = (Arc::clone(&queue), Arc::clone(tools));
+            scope.spawn(move || {
+                loop {
+                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let Some(suite) = next else { break };
+                    self.suite(&named(&suite), suite, &tools);
+                }
+            });
         }
     }
 
@@ -206,6 +220,11 @@ impl Run<'_> {
     fn keep(&self, times: Vec<Timed>) {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).extend(times);
     }
+}
+
+/// Name of a suite's stage.
+fn named(suite: &Suite) -> String {
+    format!("tests: {}", suite.name)
 }
 
 pub(crate) fn cargo(workspace: &Workspace) -> Command {

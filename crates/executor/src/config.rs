@@ -418,7 +418,11 @@ mod tests {
     fn the_example_of_the_docs() {
         let page =
             fs_err::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/executor.md")).expect("the page");
-        let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+        let example = page
+            .split("```yaml title=\"executor.yaml\"\n")
+            .nth(1)
+            .and_then(|rest| rest.split("```").next())
+            .expect("an example");
         let config = read(example).expect("it is right");
         assert_eq!(config.ports.len(), 2);
         assert_eq!(config.ports[0].upstream, "127.0.0.1:8080");

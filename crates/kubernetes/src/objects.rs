@@ -70,6 +70,7 @@ pub(crate) enum Known {
 
 /// News about a kind.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one at a time is held, and most are events")]
 pub(crate) enum News {
     Event(Event<DynamicObject>),
     Absent,

@@ -50,6 +50,7 @@ pub(crate) struct Copies {
 
 /// `ModelState` of KServe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::enum_variant_names, reason = "the words of ModelMesh and KServe")]
 pub(crate) enum Load {
     Unknown,
     Pending,

@@ -73,6 +73,8 @@ fn lines(page: &str) -> Vec<String> {
             continue;
         }
         let text = text.strip_prefix("$ ").unwrap_or(text);
+        // Help texts explain a command beside it, after spaces.
+        let text = text.split_once("   ").filter(|_| !text.ends_with('\\')).map_or(text, |(command, _)| command);
         let whole = match open.take() {
             Some(begun) => format!("{begun} {text}"),
             None if text.starts_with("berth ") => text.to_owned(),

@@ -1,0 +1,155 @@
+//! The value of `--source`: a name and a place.
+
+use std::{path::PathBuf, str::FromStr};
+
+use berth_control::{source::SourceName, store::etcd::EtcdConfig};
+use berth_git::{Protocols, Remote};
+use berth_spec::Namespace;
+
+/// A source as people write it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) name: SourceName,
+    pub(super) place: Place,
+}
+
+/// The place of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    Git {
+        remote: Remote,
+        branch: String,
+    },
+    Directory(PathBuf),
+    Etcd(EtcdConfig),
+    /// A namespace; `None`: all.
+    Kubernetes(Option<String>),
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    /// `git=URL#BRANCH`, `etcd=URL`, `kubernetes=NAMESPACE` and `directory=PATH` are names as well as kinds.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, place) = match text.split_once('=') {
+            Some((name, place)) if SourceName::new(name).is_ok() => (SourceName::new(name).ok(), place),
+            // A folder may have an equals sign in its name: then it begins with a path.
+            Some((before, _)) if !before.contains(['/', '+', '.']) => {
+                return Err(SourceName::new(before).err().unwrap_or_default());
+            }
+            _ => (None, text),
+        };
+        let is = |kind: &str| name.as_ref().is_some_and(|name| name.as_str() == kind);
+        let kubernetes = place.strip_prefix("kubernetes").filter(|rest| rest.is_empty() || rest.starts_with('+'));
+        let place = match (place.strip_prefix("git+"), place.strip_prefix("etcd+")) {
+            (Some(place), _) => Place::git(place)?,
+            (_, Some(place)) => Place::etcd(place)?,
+            _ if let Some(rest) = kubernetes => Place::kubernetes(rest.strip_prefix('+'))?,
+            _ if is("kubernetes") && !place.contains(['/', '.']) => Place::kubernetes(Some(place))?,
+            _ if is("git") => Place::git(place)?,
+            _ if is("etcd") && place.contains("://") => Place::etcd(place)?,
+            _ => Place::folder(place.strip_prefix("directory+").unwrap_or(place))?,
+        };
+        let name = match (name, &place) {
+            (Some(name), _) => name,
+            (None, Place::Git { remote, .. }) => SourceName::derived(&remote.shown(), "git"),
+            (None, Place::Directory(path)) => SourceName::derived(&path.display().to_string(), "directory"),
+            (None, Place::Etcd(_)) => SourceName::derived("etcd", "etcd"),
+            (None, Place::Kubernetes(_)) => SourceName::derived("kubernetes", "kubernetes"),
+        };
+        Ok(Self { name, place })
+    }
+}
+
+impl Place {
+    fn git(place: &str) -> Result<Self, String> {
+        let (url, branch) = place.rsplit_once('#').unwrap_or((place, "main"));
+        let remote = Remote::parse(url, protocols()).map_err(|error| error.to_string())?;
+        if !berth_git::Rev::Branch(branch.to_owned()).is_safe() {
+            return Err(format!("invalid branch {branch:?}: write git+https://HOST/PATH.git#BRANCH"));
+        }
+        Ok(Self::Git { remote, branch: branch.to_owned() })
+    }
+
+    fn etcd(place: &str) -> Result<Self, String> {
+        let config = berth_functions::source::address(place).map_err(|error| {
+            format!("{error}: write etcd=http://HOST:PORT, with ; between several addresses and the prefix of the keys behind them")
+        })?;
+        Ok(Self::Etcd(config))
+    }
+
+    fn kubernetes(namespace: Option<&str>) -> Result<Self, String> {
+        let read = namespace.map(|name| Namespace::new(name).map(|name| name.as_str().to_owned())).transpose();
+        read.map(Self::Kubernetes).map_err(|error| format!("{error}: write kubernetes, or kubernetes=NAMESPACE"))
+    }
+
+    fn folder(path: &str) -> Result<Self, String> {
+        // Not a folder: somebody has left out what says that it is a repository.
+        if path.is_empty() || path.contains("://") {
+            return Err("write git+https://HOST/PATH.git#BRANCH or the path of a folder".to_owned());
+        }
+        Ok(Self::Directory(PathBuf::from(path)))
+    }
+}
+
+/// The protocols of registries: operators may name repositories of this machine, and hosts without TLS, too. Validation checks model cards: only
+/// where the registry itself is on this machine may theirs be.
+fn protocols() -> Protocols {
+    Protocols::default().with_local().with_http()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read() {
+        let named = |name: &str, place| Some(Named { name: SourceName::new(name).expect("a name"), place });
+        let git = |name: &str, url: &str, branch: &str| {
+            let remote = Remote::parse(url, protocols()).expect("a URL");
+            named(name, Place::Git { remote, branch: branch.to_owned() })
+        };
+        let folder = |name: &str, path: &str| named(name, Place::Directory(path.into()));
+        for (text, place) in [
+            ("git=https://h/r.git#main", git("git", "https://h/r.git", "main")),
+            ("git=https://h/r.git", git("git", "https://h/r.git", "main")),
+            ("git=git@h:r.git#team/x", git("git", "git@h:r.git", "team/x")),
+            ("git=file:///srv/r.git#x", git("git", "file:///srv/r.git", "x")),
+            ("directory=./models", folder("directory", "./models")),
+            ("git+https://h/ops/Team-A.git#x", git("team-a", "https://h/ops/Team-A.git", "x")),
+            ("git+git@h:r.git#team=x", git("r", "git@h:r.git", "team=x")),
+            ("team-b=git+https://h/r.git", git("team-b", "https://h/r.git", "main")),
+            ("./models", folder("models", "./models")),
+            ("/srv/a=b", folder("a-b", "/srv/a=b")),
+            ("more=/srv/models/", folder("more", "/srv/models/")),
+            ("more=directory+/srv/models", folder("more", "/srv/models")),
+            (
+                "etcd=http://h:1",
+                named("etcd", Place::Etcd(berth_functions::source::address("http://h:1").expect("an address"))),
+            ),
+            (
+                "f=etcd+https://h/p",
+                named("f", Place::Etcd(berth_functions::source::address("https://h/p").expect("an address"))),
+            ),
+            ("etcd=./models", folder("etcd", "./models")),
+            ("kubernetes", named("kubernetes", Place::Kubernetes(None))),
+            ("kubernetes=team-a", named("kubernetes", Place::Kubernetes(Some("team-a".to_owned())))),
+            ("k=kubernetes+team-a", named("k", Place::Kubernetes(Some("team-a".to_owned())))),
+            ("prod=kubernetes", named("prod", Place::Kubernetes(None))),
+            ("./kubernetes", folder("kubernetes", "./kubernetes")),
+            ("kubernetes=./models", folder("kubernetes", "./models")),
+            ("kubernetes=Team", None),
+            ("kubernetes+", None),
+            ("git=https://h/r.git#-x", None),
+            ("git=--upload-pack=x", None),
+            ("git=https://u:p@h/r.git", None),
+            ("git+https://u:p@h/r.git", None),
+            ("https://h/r.git", None),
+            ("Team=git+https://h/r.git", None),
+            ("directory=", None),
+            ("", None),
+        ] {
+            assert_eq!(text.parse::<Named>().ok(), place, "{text}");
+        }
+    }
+}
