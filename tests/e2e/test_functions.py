@@ -9,7 +9,6 @@ import hmac
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 import tarfile
@@ -21,6 +20,8 @@ from pathlib import Path
 import pytest
 
 from harness.azure import Azure, Site
+from harness.examples import EXAMPLES
+from harness.functions import BUILD, WORDS, Etcd, archive, archive_of, ask, at_endpoint, function
 from harness.ports import free_port
 from harness.processes import Process
 from harness.waiting import PATIENCE, until
@@ -28,56 +29,7 @@ from harness.waiting import PATIENCE, until
 KERAS = '{"apiVersion":"v1alpha1","kind":"ModelDeployment","metadata":{"name":"sentiment-analyzer","uid":"a1b2c3d4-e5f6-7890-1234-567890abcdef"},"spec":{"type":"keras","sourceUri":"azure-blob://artifacts/models/sentiment-analyzer/v1.2.0/src.zip","entrypoint":"handler.predict","runtime":{"pythonVersion":"3.9"},"target":{"platform":"azure-function","resourceGroup":"ml-prod-rg","appName":"sentiment-analyzer-prod"}},"status":{"phase":"Pending","observedGeneration":0}}'  # fmt: skip
 TFJS = '{"apiVersion":"v1alpha1","kind":"ModelDeployment","metadata":{"name":"image-classifier-js","uid":"b2c3d4e5-f6a7-8901-2345-67890abcdef1"},"spec":{"type":"tfjs","sourceUri":"azure-blob://artifacts/models/image-classifier-js/v0.8.1/src.zip","entrypoint":"dist/bundle.handler","runtime":{"nodeVersion":"18"},"build":{"bundler":"rollup","configFile":"rollup.config.js"},"target":{"platform":"azure-function","resourceGroup":"ml-edge-rg","appName":"image-classifier-js-prod"}},"status":{"phase":"Pending","observedGeneration":0}}'  # fmt: skip
 
-# A build installs from a registry, on a machine that compiles.
-BUILD = PATIENCE * 2
-
-
-class Etcd(Process):
-    """One member of etcd, and `etcdctl` against it."""
-
-    def __init__(self, folder: Path):
-        super().__init__("etcd", folder)
-        self.client, self.peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        self.start()
-
-    def start(self) -> None:
-        self.spawn(
-            "etcd", "--name", "s1", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", self.client,
-            "--advertise-client-urls", self.client, "--listen-peer-urls", self.peer,
-            "--initial-advertise-peer-urls", self.peer, "--initial-cluster", f"s1={self.peer}", "--unsafe-no-fsync",
-        )  # fmt: skip
-        until("etcd to be healthy", lambda: self.ctl("endpoint", "health", check=False).returncode == 0)
-
-    def ctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
-        command = ["etcdctl", "--endpoints", self.client, *arguments]
-        env = os.environ | {"ETCDCTL_API": "3"}
-        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=PATIENCE)
-        assert not check or done.returncode == 0, done.stderr
-        return done
-
-    def put(self, value: str | dict) -> None:
-        text = value if isinstance(value, str) else json.dumps(value)
-        self.ctl("put", f"/models/deployments/{json.loads(text)['metadata']['name']}", text)
-
-    def object(self, name: str) -> dict:
-        text = self.ctl("get", f"/models/deployments/{name}", "--print-value-only").stdout
-        return json.loads(text) if text.strip() else {}
-
-    def status(self, name: str) -> dict:
-        return self.object(name).get("status", {})
-
-    def revision(self) -> int:
-        return json.loads(self.ctl("get", "/", "-w", "json").stdout)["header"]["revision"]
-
-    def settled(self, name: str, phase: str, generation: int, patience: float = BUILD) -> dict:
-        """The status, once the generation was carried out or has failed."""
-        seen = {}
-
-        def there():
-            seen.update(self.status(name))
-            return seen.get("phase") == phase and seen.get("observedGeneration") == generation and seen
-
-        return dict(until(lambda: f"{phase} of generation {generation}: {seen}", there, patience))
+CODE = EXAMPLES.parent / "functions"
 
 
 @pytest.fixture
@@ -94,77 +46,33 @@ def functions(berth, etcd):
     return berth.start(*berth.arguments)
 
 
-def archive(folder: Path, name: str, files: dict[str, str | bytes]) -> str:
-    """A ZIP file with these files; its URI."""
-    path = folder / name
-    with zipfile.ZipFile(path, "w") as zipped:
-        for file, content in files.items():
-            zipped.writestr(file, content)
-    return f"file:{path}"
-
-
-def function(name: str, uri: str, generation: int = 1, **spec) -> dict:
-    """A Python function of one file."""
-    spec = {"type": "python", "sourceUri": uri, "entrypoint": "handler.predict", "target": {"platform": "local"}} | spec
-    metadata = {"name": name, "generation": generation}
-    return {"apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec}
-
-
-def ask(berth, name: str, body) -> tuple[int, object]:
-    status, _, answer = berth.post(f"/functions/{name}", body)
-    return status, json.loads(answer)
-
-
-def at_endpoint(berth, status: dict, body) -> object:
-    """The answer of `status.endpoint` to a POST of JSON."""
-    path = re.fullmatch(rf"http://{re.escape(berth.http)}(/.*)", status["endpoint"])[1]
-    code, _, answer = berth.post(path, body)
-    assert code == 200, answer
-    return json.loads(answer)
-
-
-WORDS = "def predict(body):\n    return {'version': %d, 'words': len(body['text'].split())}\n"
-
-
 @pytest.mark.timeout(900)
 def test_both_lines_of_a_manual_answer(functions, etcd, tmp_path):
     """Verbatim but for the place of the code."""
-    # A model in the shape of Keras weights: an installed Keras would download hundreds of megabytes.
-    weights = json.dumps({"good": 2.0, "bad": -2.0})
-    keras = archive(tmp_path, "src.zip", {
-        "handler.py": (
-            "import json, math, os\nimport six\n"
-            "weights = json.load(open(os.path.join(os.path.dirname(__file__), 'weights.json')))\n"
-            "def predict(body):\n"
-            "    score = sum(weights.get(word, 0) for word in body['text'].lower().split())\n"
-            "    return {'positive': 1 / (1 + math.exp(-score)), 'six': six.__version__}\n"
-        ),
-        "weights.json": weights,
-        "requirements.txt": "six==1.16.0\n",
-    })  # fmt: skip
-    tfjs = archive(tmp_path, "js.zip", {
-        "package.json": json.dumps({"dependencies": {"rollup": "^3.0.0"}}),
-        "rollup.config.js": "export default { input: 'index.js', output: { file: 'dist/bundle.js', format: 'cjs' } };",
-        "model.js": "export const weights = [0.5, 1.5];",
-        "index.js": (
-            "import { weights } from './model.js';\n"
-            "export function handler(body) {\n"
-            "  return { score: body.pixels.reduce((sum, pixel, at) => sum + pixel * weights[at], 0) };\n"
-            "}\n"
-        ),
-    })  # fmt: skip
+    # A model that Keras has saved, read as its format says: an installed Keras would take half a gigabyte.
+    keras = archive_of(tmp_path, "src.zip", CODE / "sentiment-keras")
     etcd.put(KERAS.replace("azure-blob://artifacts/models/sentiment-analyzer/v1.2.0/src.zip", keras))
+    # TensorFlow.js itself, with a model that is trained here.
+    training = tmp_path / "training"
+    shutil.copytree(CODE / "pixels-tfjs", training)
+    for command in (["npm", "install", "--no-audit", "--no-fund"], ["node", "train.mjs"]):
+        subprocess.run(command, cwd=training, check=True, capture_output=True, timeout=BUILD)
+    tfjs = archive_of(tmp_path, "js.zip", CODE / "pixels-tfjs", **{"model.js": (training / "model.js").read_bytes()})
     etcd.put(TFJS.replace("azure-blob://artifacts/models/image-classifier-js/v0.8.1/src.zip", tfjs))
     status = etcd.settled("sentiment-analyzer", "Succeeded", 1)
     answer = at_endpoint(functions, status, {"text": "good good film"})
-    assert answer["positive"] > 0.98 and answer["six"] == "1.16.0"
+    assert answer["positive"] > 0.98 and at_endpoint(functions, status, {"text": "a bad film"})["positive"] < 0.2
     assert {c["type"]: c["status"] for c in status["conditions"]} == dict.fromkeys(
         ["SpecValid", "Built", "Deployed", "Ready"], "True"
     )
     assert status["artifact"]["digest"].startswith("sha256:") and status["artifact"]["size"] > 1000
     assert status["build"]["logTail"] and status["build"]["took"].endswith("s")
     status = etcd.settled("image-classifier-js", "Succeeded", 1)
-    assert at_endpoint(functions, status, {"pixels": [2, 1]}) == {"score": 2.5}
+    left, right = at_endpoint(functions, status, {"pixels": [1, 1, 0, 0]})["scores"]
+    assert left > 0.9 and right < 0.1
+    bill = json.loads(functions.control("/v1/functions/image-classifier-js/sbom")[2])
+    bundled = next(one for one in bill["components"] if one["name"] == "@tensorflow/tfjs-core")
+    assert bundled["purl"] == "pkg:npm/%40tensorflow/tfjs-core@4.22.0" and bundled["hashes"][0]["alg"] == "SHA-512"
     stored = etcd.object("image-classifier-js")
     assert stored["metadata"] == json.loads(TFJS)["metadata"], "all but the status stays as it was put"
     code, _, body = functions.post("/functions/image-classifier-js", b"{", {})
@@ -466,25 +374,30 @@ def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
     assert azure.sites["words-prod", "berth"].settings["BERTH_ARTIFACT"] == one["artifact"]["digest"], "the way back"
 
     swaps = azure.calls["POST", "/slotsswap", "slot"]
+    calls = azure.calls.total()
     etcd.put(words("def predict(body):\n    raise ValueError('no such word')\n", 3))
     failed = etcd.settled("words", "Failed", 3)
-    assert "spec.probe" in failed["message"] and "no such word" in failed["message"], failed["message"]
+    assert "words answers spec.probe with 500 ValueError: no such word" in failed["message"], failed["message"]
+    assert azure.calls.total() == calls, "what Azure's worker cannot run is not uploaded"
+    etcd.put(words("import os\nif 'WEBSITE_RUN_FROM_PACKAGE' in os.environ:\n    raise ValueError('not there')\n" + WORDS % 3, 35))
+    failed = etcd.settled("words", "Failed", 35)
+    assert "spec.probe" in failed["message"] and "not there" in failed["message"], failed["message"]
     assert azure.calls["POST", "/slotsswap", "slot"] == swaps and at(two) == {"version": 2, "words": 3}
 
-    etcd.put(words(WORDS % 2, 4))
-    four = etcd.settled("words", "Succeeded", 4)
+    etcd.put(words(WORDS % 2, 36))
+    four = etcd.settled("words", "Succeeded", 36)
     # Somebody changes the app by hand; the next look finds it. A restart looks at once.
     production.settings = {**production.settings, "WHO": "them", "THEIRS": "stays"}
     berth.kill()
     berth.start("--source", f"etcd={etcd.client}", env=account | azure.environment())
     until("the drift to be corrected", lambda: production.settings["WHO"] == "me")
     assert production.settings["THEIRS"] == "stays"
-    without = words(WORDS % 2, 4)
+    without = words(WORDS % 2, 36)
     without["metadata"]["generation"], without["spec"]["env"] = 40, {}
     etcd.put(without)
     etcd.settled("words", "Succeeded", 40)
     assert "WHO" not in production.settings and production.settings["THEIRS"] == "stays"
-    etcd.put(words(WORDS % 2, 50) | {"spec": words(WORDS % 2, 4)["spec"] | {"target": target | {"resourceGroup": "none"}}})
+    etcd.put(words(WORDS % 2, 50) | {"spec": words(WORDS % 2, 36)["spec"] | {"target": target | {"resourceGroup": "none"}}})
     assert "resource group" in etcd.settled("words", "Failed", 50)["message"]
     etcd.put(words(WORDS % 2, 60))
     assert at(etcd.settled("words", "Succeeded", 60)) == at(four)
@@ -521,3 +434,38 @@ def test_azure_without_an_account_says_what_is_missing(berth, etcd, tmp_path):
     etcd.put(KERAS)
     message = etcd.settled("sentiment-analyzer", "Failed", 1)["message"]
     assert "AZURE_SUBSCRIPTION_ID" in message and "--function-target local" in message
+
+
+@pytest.mark.timeout(900)
+def test_javascript_for_azure_brings_the_library_along(berth, etcd, azurite, azure, tmp_path):
+    """Bundled by esbuild, asked once in @azure/functions; what that cannot run is not uploaded."""
+    account = packages(azurite)
+    berth.start("--source", f"etcd={etcd.client}", env=account | azure.environment())
+    target = {"platform": "azure-function", "resourceGroup": "ml-prod-rg", "appName": "js-prod"}
+
+    def javascript(code: str, generation: int) -> dict:
+        package = json.dumps({"private": True, "devDependencies": {"esbuild": "0.25.10"}})
+        uri = archive(tmp_path, f"{generation}.zip", {"package.json": package, "src/index.ts": code, "src/count.ts": COUNT})
+        more = {"type": "javascript", "entrypoint": "dist/bundle.handler", "build": {"bundler": "esbuild"}, "probe": {"text": "a b"}}
+        return function("js", uri, generation, target=target, **more)
+
+    broken = "export function handler(body: unknown) { throw new Error('not yet'); }\n"
+    etcd.put(javascript(broken, 1))
+    failed = etcd.settled("js", "Failed", 1)
+    assert "js answers spec.probe with 500 Error: not yet" in failed["message"] and not azure.sites
+    etcd.put(javascript("import { count } from './count';\nexport const handler = (body: { text: string }) => ({ words: count(body.text) });\n", 2))
+    status = etcd.settled("js", "Succeeded", 2)
+    request = urllib.request.Request(status["endpoint"], b'{"text": "a b c"}')
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        assert json.load(answer) == {"words": 3}
+    assert "js answers 200 in @azure/functions" in berth.run("logs", "function/js")
+    digest = status["artifact"]["digest"].removeprefix("sha256:")
+    place = f"{azurite}/devstoreaccount1/{account['AZURE_STORAGE_PACKAGES_CONTAINER']}/js/{digest}"
+    query = azure.sites["js-prod", None].settings["WEBSITE_RUN_FROM_PACKAGE"].partition("?")[2]
+    assert query and place in azure.sites["js-prod", None].settings["WEBSITE_RUN_FROM_PACKAGE"]
+    bill = json.loads(berth.control("/v1/functions/js/sbom")[2])
+    purls = {one["purl"]: one["scope"] for one in bill["components"]}
+    assert purls["pkg:npm/%40azure/functions@4.16.5"] == "required" and purls["pkg:npm/esbuild@0.25.10"] == "excluded"
+
+
+COUNT = "export function count(text: string): number {\n  return text.split(' ').length;\n}\n"

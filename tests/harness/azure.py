@@ -5,13 +5,14 @@ Delete Slot, Start, Stop, List Application Settings, Update Application Settings
 Create Or Update), those of resource groups and tags, version 2021-04-01 (Get; Update At Scope), "Track asynchronous Azure operations" (202, Location, Azure-AsyncOperation, Retry-After),
 "Understand how Azure Resource Manager throttles requests" (429), the client credentials flow of the Microsoft identity platform, and
 "Run your functions from a package file in Azure" (WEBSITE_RUN_FROM_PACKAGE).
-Simplified: no role assignments, one subscription, and a package is run by the Python at hand.
+Simplified: no role assignments, one subscription, and a package is run by the Python or Node.js at hand.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -35,6 +36,12 @@ about = json.load(open("berth.json"))
 sys.path[:0] = [".", ".python_packages/lib/site-packages"]
 function = getattr(importlib.import_module(about["module"]), about["function"])
 print(json.dumps(function(json.load(sys.stdin))))
+"""
+
+RUN_NODE = """
+const about = require('./berth.json');
+const body = JSON.parse(require('fs').readFileSync(0));
+Promise.resolve(require('./' + about.module)[about.function](body)).then((value) => console.log(JSON.stringify(value)));
 """
 
 
@@ -69,12 +76,18 @@ class Site(HttpServer):
         with tempfile.TemporaryDirectory() as folder:
             content.extractall(folder)
             files = {path.name for path in Path(folder).iterdir()}
-            assert {"host.json", "function_app.py", "requirements.txt"} <= files, "laid out for the v2 model"
             about = json.loads((Path(folder) / "berth.json").read_text())
+            if about["language"] == "python":
+                assert {"host.json", "function_app.py", "requirements.txt"} <= files, "laid out for the v2 model"
+                command = [sys.executable, "-c", RUN]
+            else:
+                assert {"host.json", "package.json", "node_modules"} <= files, "laid out for the v4 model"
+                assert (Path(folder) / "node_modules/@azure/functions/package.json").is_file()
+                command = ["node", "-e", RUN_NODE]
             if request.path != f"/api/{about['name']}":
                 return Answer(404)
-            env = {name: value for name, value in self.settings.items() if "\0" not in value}
-            run = subprocess.run([sys.executable, "-c", RUN], input=request.body, capture_output=True, cwd=folder, env=env, timeout=60)
+            env = {"PATH": os.environ["PATH"]} | {name: value for name, value in self.settings.items() if "\0" not in value}
+            run = subprocess.run(command, input=request.body, capture_output=True, cwd=folder, env=env, timeout=60)
         return Answer(500, {}, run.stderr[-500:]) if run.returncode else said(200, json.loads(run.stdout))
 
 

@@ -1,23 +1,27 @@
 //! From a spec to an artifact: a ZIP file laid out for Azure Functions, the same bytes for the same inputs.
 //!
 //! ```text
-//! spec ──▶ fetch ──▶ unpack ──▶ digest of the tree ──┬─ built before ──▶ cache
-//!                                                    └─▶ packages (network) ──▶ bundle (no network) ──▶ layout ──▶ zip
+//! spec ──▶ fetch ──▶ unpack ──▶ digest of the tree ──┬─ built before ─────────────────────────────────────────────▶ cache ─┐
+//!                                                    └─▶ packages (network) ──▶ bundle (no network) ──▶ layout ──▶ zip ────┤
+//!                                                           goes to Azure: loaded and asked once in the worker's library ◀┘
 //! ```
 //! Each build has a folder of its own, which goes with it. Everything that it does is bounded: bytes, files, time, memory,
 //! processes, output. Programs of strangers run in `sandbox`.
 
 mod artifacts;
+mod documents;
 mod fetch;
 mod git;
 mod javascript;
 mod layout;
 mod limits;
 mod log;
+mod packages;
 mod python;
 mod sandbox;
 mod tree;
 mod unpack;
+mod worker_check;
 mod zipped;
 
 use std::{
@@ -32,20 +36,26 @@ use berth_worker::prepare::{Settings, Toolchain};
 
 pub use self::{
     artifacts::ArtifactStore,
+    documents::Document,
     layout::{MANIFEST, Manifest},
     limits::{Group, Parents},
     log::BuildLog,
 };
-pub(crate) use self::{javascript::find_node, sandbox::Walls, unpack::unpack_zip};
-use self::{sandbox::Sandbox, tree::Tree};
+use self::{documents::Outcome, packages::Package, sandbox::Sandbox, tree::Tree};
+pub(crate) use self::{
+    javascript::find_node,
+    sandbox::{Bubblewrap, Walls},
+    unpack::unpack_zip,
+};
 use crate::{
     controller::{Built, Failure, Task, TaskId},
-    deployment::{FunctionSpec, Language},
+    deployment::{FunctionSpec, Language, Platform},
+    driver::now,
     status::ArtifactStatus,
 };
 
 /// Version of the layout: artifacts of another one are built anew.
-const LAYOUT: &str = "1";
+const LAYOUT: &str = "2";
 
 /// Settings of builds.
 #[derive(Debug, Clone)]
@@ -56,6 +66,10 @@ pub struct BuildConfig {
     pub credentials: BTreeMap<String, String>,
     /// Settings of `uv` and interpreters.
     pub python: Settings,
+    /// True if no function goes to Azure, whatever its spec says.
+    pub all_local: bool,
+    /// Artifacts that are kept beyond those in use.
+    pub kept: usize,
 }
 
 /// Builds functions. One per controller.
@@ -116,6 +130,7 @@ struct Workplace<'a> {
     folder: PathBuf,
     log: &'a BuildLog,
     notes: Vec<String>,
+    packages: Vec<Package>,
 }
 
 impl Workplace<'_> {
@@ -146,7 +161,7 @@ impl Builder {
         for folder in ["work", "logs", "packages/uv", "packages/npm"] {
             fs_err::create_dir_all(root.join(folder))?;
         }
-        let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"))?);
+        let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"), config.kept)?);
         let toolchain = Arc::new(Toolchain::new(config.python.clone(), root.join("packages/uv")));
         let sandbox = Sandbox::find(&toolchain.environment());
         Ok(Self { config: BuildConfig { root, ..config }, toolchain, artifacts, sandbox })
@@ -164,9 +179,8 @@ impl Builder {
         &self.toolchain
     }
 
-    /// The bubblewrap program, where it works.
-    #[must_use]
-    pub fn bubblewrap(&self) -> Option<&PathBuf> {
+    /// The bubblewrap program.
+    pub(crate) fn bubblewrap(&self) -> &Arc<Bubblewrap> {
         self.sandbox.bubblewrap()
     }
 
@@ -226,37 +240,66 @@ impl Builder {
     ) -> Result<(ArtifactStatus, bool, Vec<String>), BuildError> {
         let spec = &*task.spec;
         let folder = self.config.root.join("work").join(id.to_string());
-        let mut place = Workplace { spec, folder, log, notes: Vec::new() };
+        let mut place = Workplace { spec, folder, log, notes: Vec::new(), packages: Vec::new() };
         fs_err::create_dir_all(&place.folder)?;
-        self.fetch(&place).await?;
+        let (artifact, cached) = self.built(id, &mut place).await?;
+        if self.goes_to_azure(spec) {
+            self.check(&mut place, &artifact).await?;
+        }
+        Ok((artifact, cached, std::mem::take(&mut place.notes)))
+    }
+
+    /// True if the artifact is run by Azure's workers.
+    fn goes_to_azure(&self, spec: &FunctionSpec) -> bool {
+        !self.config.all_local && matches!(spec.platform, Platform::Azure(_))
+    }
+
+    /// The artifact, and if an earlier build gave it.
+    async fn built(&self, id: TaskId, place: &mut Workplace<'_>) -> Result<(ArtifactStatus, bool), BuildError> {
+        let (spec, log, started) = (place.spec, place.log, now());
+        self.fetch(place).await?;
         let tree = blocking({
             let code = place.code();
             move || Tree::read(&code)
         })
         .await?;
         let tools = match spec.language {
-            Language::Python => self.python_tools(&mut place).await?.key(),
-            Language::JavaScript => self.node_tools(&mut place).await?.key(),
+            Language::Python => self.python_tools(place).await?.key(),
+            Language::JavaScript => self.node_tools(place).await?.key(),
         };
+        // An app of Azure brings the library of its worker along.
+        let tools = if self.goes_to_azure(spec) { format!("{tools}, for Azure") } else { tools };
         let key = key(spec, &tree, &tools);
         if let Some(artifact) = self.artifacts.built(&key) {
             log.line("the same inputs were built before");
-            return Ok((artifact, true, std::mem::take(&mut place.notes)));
+            return Ok((artifact, true));
         }
         match spec.language {
-            Language::Python => self.python(&mut place).await?,
-            Language::JavaScript => self.javascript(&mut place).await?,
+            Language::Python => self.python(place).await?,
+            Language::JavaScript => self.javascript(place).await?,
         }
         let (code, manifest) = (place.code(), Manifest::of(spec));
         let made = place.folder.join("artifact.zip");
         let (artifacts, to) = (Arc::clone(&self.artifacts), made.clone());
-        let artifact = blocking(move || {
+        blocking(move || {
             layout::write(&code, &manifest)?;
-            zipped::write(&code, &to)?;
-            artifacts.keep(&key, &to)
+            zipped::write(&code, &made)
         })
         .await?;
-        Ok((artifact, false, std::mem::take(&mut place.notes)))
+        place.packages.sort();
+        place.packages.dedup();
+        let outcome = Outcome {
+            spec,
+            tree: &tree.digest,
+            packages: &place.packages,
+            tools: &tools,
+            isolation: self.isolation(),
+            layout: LAYOUT,
+            id: id.to_string(),
+            started,
+            ended: now(),
+        };
+        Ok((artifacts.keep(&key, &to, |document, artifact| outcome.write(document, artifact))?, false))
     }
 }
 

@@ -13,7 +13,7 @@ use berth_control::{
     source::{Setup, Source, SourceName, directory::Directory},
     store::etcd::EtcdConfig,
 };
-use berth_functions::source::{EtcdFunctions, Host};
+use berth_functions::source::{FunctionSource, Host};
 use berth_git::{Git, HostKeys, Identity, Protocols, Remote, SigningKey};
 use berth_gitops::{GitConfig, GitCredentials, GitMetrics, GitSource, WriteBackTo};
 use berth_secrets::{
@@ -39,6 +39,9 @@ pub(crate) struct SourceArgs {
     /// Platform of functions: as their specs say (spec), or this machine for all (local)
     #[arg(long, value_enum, value_name = "WHERE", env = "BERTH_FUNCTION_TARGET", default_value_t)]
     function_target: FunctionTarget,
+    /// Artifacts of functions that are kept beyond those in use, for a way back without a build
+    #[arg(long, value_name = "COUNT", env = "BERTH_FUNCTION_ARTIFACTS", default_value_t = 20)]
+    function_artifacts: usize,
     /// Poll interval of a registry's branch; webhooks trigger a poll at once
     #[arg(long, value_name = "TIME", env = "BERTH_SOURCE_INTERVAL", default_value = "30s", value_parser = values::duration)]
     source_interval: Duration,
@@ -333,6 +336,11 @@ impl SourceSettings {
         self.remotes().any(|remote| remote.scheme() == "file")
     }
 
+    /// Artifacts of functions that are kept beyond those in use.
+    pub(crate) fn function_artifacts(&self) -> usize {
+        self.args.function_artifacts
+    }
+
     /// The places in one line, for people; `None`: there are no sources.
     pub(crate) fn shown(&self) -> Option<String> {
         let shown = |source: &Named| match &source.place {
@@ -365,14 +373,19 @@ impl SourceSettings {
                     Arc::new(GitSource::new(self.git(name, (remote, branch), data, metrics)?))
                 }
                 (Place::Etcd(config), _) => match host {
-                    Some(host) => Arc::new(EtcdFunctions::new(config.clone(), Arc::clone(host))),
+                    Some(host) => Arc::new(FunctionSource::etcd(config.clone(), Arc::clone(host))),
                     None => continue,
                 },
                 (Place::Git { .. }, None) => continue,
             };
             sources.push((name.clone(), source));
         }
-        Setup::new(sources).map_err(|error| Failure::Usage(error.to_string()))
+        let setup = Setup::new(sources).map_err(|error| Failure::Usage(error.to_string()))?;
+        // Objects are in one place: people's etcd, or else Berth's own store.
+        Ok(match host.filter(|_| !self.has_functions()) {
+            Some(host) => setup.with_own(Arc::new(FunctionSource::own(Arc::clone(host)))),
+            None => setup,
+        })
     }
 
     fn git(

@@ -1,8 +1,10 @@
 //! Artifacts by digest, and which inputs they came of.
 //!
 //! ```text
-//! artifacts/DIGEST.zip       an artifact
-//! artifacts/built/KEY        the digest that these inputs gave
+//! artifacts/DIGEST.zip                an artifact
+//! artifacts/DIGEST.sbom.json          the packages in it
+//! artifacts/DIGEST.provenance.json    its inputs, and the build that made it
+//! artifacts/built/KEY                 the digest that these inputs gave
 //! ```
 
 use std::{
@@ -12,11 +14,8 @@ use std::{
     time::SystemTime,
 };
 
-use super::{BuildError, tree::digest_of};
+use super::{BuildError, documents::Document, tree::digest_of};
 use crate::status::ArtifactStatus;
-
-/// Artifacts that are kept beyond those in use, for a way back.
-const KEPT: usize = 20;
 
 /// The largest artifact.
 const LARGEST: u64 = 1 << 30;
@@ -25,16 +24,24 @@ const LARGEST: u64 = 1 << 30;
 #[derive(Debug)]
 pub struct ArtifactStore {
     root: PathBuf,
+    /// Artifacts that are kept beyond those in use, for a way back.
+    kept: usize,
 }
 
 impl ArtifactStore {
-    /// Opens a folder. Blocks.
+    /// Opens a folder, of which clean-ups keep `kept` artifacts beyond those in use. Blocks.
     ///
     /// # Errors
     /// If it cannot be used.
-    pub fn open(root: &Path) -> io::Result<Self> {
+    pub fn open(root: &Path, kept: usize) -> io::Result<Self> {
         fs_err::create_dir_all(root.join("built"))?;
-        Ok(Self { root: root.to_owned() })
+        Ok(Self { root: root.to_owned(), kept })
+    }
+
+    /// Path of a document beside an artifact; `None` where the digest is none.
+    #[must_use]
+    pub fn document(&self, digest: &str, document: Document) -> Option<PathBuf> {
+        self.path(digest).map(|zip| zip.with_extension(format!("{}.json", document.as_str())))
     }
 
     /// Path of an artifact; `None` where the digest is none.
@@ -69,8 +76,13 @@ impl ArtifactStore {
         self.root.join("built").join(key.trim_start_matches("sha256:"))
     }
 
-    /// Takes an artifact over, and notes what it came of.
-    pub(super) fn keep(&self, key: &str, made: &Path) -> Result<ArtifactStatus, BuildError> {
+    /// Takes an artifact over with the documents beside it, and notes what it came of.
+    pub(super) fn keep(
+        &self,
+        key: &str,
+        made: &Path,
+        write: impl Fn(Document, &ArtifactStatus) -> String,
+    ) -> Result<ArtifactStatus, BuildError> {
         let (digits, size) = digest_of(made)?;
         if size > LARGEST {
             return Err(BuildError::lasting("TooLarge", format!("the artifact has {size} bytes, more than {LARGEST}")));
@@ -78,9 +90,14 @@ impl ArtifactStore {
         fs_err::File::open(made)?.sync_all()?;
         let digest = format!("sha256:{digits}");
         let place = self.path(&digest).ok_or_else(|| BuildError::lasting("Internal", "a digest is none"))?;
+        let artifact = ArtifactStatus { digest, size };
+        for document in Document::ALL {
+            let beside = place.with_extension(format!("{}.json", document.as_str()));
+            fs_err::write(beside, write(document, &artifact))?;
+        }
         fs_err::rename(made, place)?;
-        fs_err::write(self.record(key), &digest)?;
-        Ok(ArtifactStatus { digest, size })
+        fs_err::write(self.record(key), &artifact.digest)?;
+        Ok(artifact)
     }
 
     /// Removes artifacts that are not in use, but for the newest.
@@ -97,8 +114,53 @@ impl ArtifactStore {
             }
         }
         idle.sort_unstable_by(|a, b| b.cmp(a));
-        let gone: Vec<_> = idle.into_iter().skip(KEPT).collect();
-        gone.iter().try_for_each(|(_, path)| fs_err::remove_file(path))?;
+        let gone: Vec<_> = idle.into_iter().skip(self.kept).collect();
+        for (_, path) in &gone {
+            fs_err::remove_file(path)?;
+            for document in Document::ALL {
+                // Artifacts of earlier versions have none.
+                let _ = std::fs::remove_file(path.with_extension(format!("{}.json", document.as_str())));
+            }
+        }
+        self.forget_records()?;
         Ok(gone.len())
+    }
+
+    /// Removes what is noted of artifacts that are gone.
+    fn forget_records(&self) -> io::Result<()> {
+        for entry in fs_err::read_dir(self.root.join("built"))?.flatten() {
+            let digest = fs_err::read_to_string(entry.path())?;
+            if self.path(&digest).is_none_or(|zip| !zip.exists()) {
+                fs_err::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_artifacts_are_kept_as_are_wanted() {
+        let home = tempfile::tempdir().expect("a folder");
+        let store = ArtifactStore::open(home.path(), 1).expect("a store");
+        let mut kept = Vec::new();
+        for content in ["one", "two", "three"] {
+            let made = home.path().join("made");
+            fs_err::write(&made, content).expect("written");
+            let artifact = store.keep(content, &made, |document, artifact| format!("{document:?} {}", artifact.digest));
+            kept.push(artifact.expect("kept"));
+        }
+        let used = BTreeSet::from([kept[0].digest.clone()]);
+        assert_eq!(store.sweep(&used).expect("swept"), 1);
+        assert!(store.has(&kept[0]), "it is in use");
+        assert_eq!(store.has(&kept[1]) as usize + store.has(&kept[2]) as usize, 1);
+        for (artifact, inputs) in kept.iter().zip(["one", "two", "three"]) {
+            let beside = store.document(&artifact.digest, Document::Sbom).expect("a path");
+            assert_eq!(store.has(artifact), beside.exists(), "documents go with their artifact");
+            assert_eq!(store.has(artifact), store.built(inputs).is_some(), "and what is noted of it");
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Builds of JavaScript: packages by `npm ci` or `npm install`, then the bundler of the spec.
 //!
 //! ```text
-//! npm ci --ignore-scripts (network) ──▶ npm rebuild (no network) ──▶ rollup (no network) ──▶ without packages for development
+//! npm ci --ignore-scripts (network) ──▶ npm rebuild (no network) ──▶ rollup, esbuild (no network) ──▶ without packages for
+//! development ──▶ for Azure: with @azure/functions
 //! ```
 
 use std::{
@@ -12,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{BuildError, Builder, Workplace, blocking, python::contents, sandbox::Step};
+use super::{BuildError, Builder, Workplace, blocking, packages, python::contents, sandbox::Step, worker_check};
 use crate::deployment::Bundler;
 
 /// The longest step: large projects install for minutes.
@@ -21,9 +22,12 @@ const LONGEST: Duration = Duration::from_secs(1_800);
 /// Endings of a module.
 pub(crate) const ENDINGS: [&str; 4] = ["js", "cjs", "mjs", "json"];
 
+/// Files that esbuild starts from where no script says so.
+const ENTRIES: [&str; 6] = ["src/index.ts", "src/index.js", "index.ts", "index.js", "src/index.mjs", "index.mjs"];
+
 /// Programs of a JavaScript build.
 pub(super) struct NodeTools {
-    node: PathBuf,
+    pub(super) node: PathBuf,
     npm: PathBuf,
     version: String,
 }
@@ -56,8 +60,10 @@ impl Builder {
         if package.is_some() {
             self.packages(place, &tools).await?;
         }
-        if let Some(Bundler::Rollup { config }) = &place.spec.bundler {
-            self.rollup(place, &tools, config, package.as_ref()).await?;
+        match &place.spec.bundler {
+            Some(Bundler::Rollup { config }) => self.rollup(place, &tools, config, package.as_ref()).await?,
+            Some(Bundler::Esbuild { config }) => self.esbuild(place, &tools, config.as_deref()).await?,
+            None => {}
         }
         let entry = place.spec.entrypoint.module.clone();
         let bundled = place.spec.bundler.is_some();
@@ -85,6 +91,29 @@ impl Builder {
             forget_traces(&code)?;
             say_what_it_is(&code, &file, package.as_ref())
         })
+        .await?;
+        if self.goes_to_azure(place.spec) { self.library(place, &tools).await } else { Ok(()) }
+    }
+
+    /// Adds the library of Azure's worker, which an app has to bring along, where the code has none.
+    async fn library(&self, place: &mut Workplace<'_>, tools: &NodeTools) -> Result<(), BuildError> {
+        let modules = place.code().join("node_modules");
+        if modules.join("@azure/functions").is_dir() {
+            return Ok(());
+        }
+        let aside = place.folder.join("library");
+        fs_err::create_dir_all(&aside)?;
+        let prefix = aside.to_string_lossy().into_owned();
+        let mut words =
+            vec!["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--prefix", &prefix];
+        words.extend(worker_check::library(place.spec.version.as_deref()));
+        self.npm(place, tools, ("npm install @azure/functions", &words), true).await?;
+        let lock = fs_err::read_to_string(aside.join("node_modules/.package-lock.json")).unwrap_or_default();
+        place.packages.extend(packages::of_node(&lock));
+        blocking(move || {
+            fs_err::remove_file(aside.join("node_modules/.package-lock.json"))?;
+            merge(&aside.join("node_modules"), &modules)
+        })
         .await
     }
 
@@ -98,6 +127,7 @@ impl Builder {
         let install = [how, "--ignore-scripts", "--include=dev", "--no-audit", "--no-fund", "--no-progress"];
         self.npm(place, tools, (&format!("npm {how}"), &install), true).await?;
         let lock = fs_err::read_to_string(code.join("node_modules/.package-lock.json")).unwrap_or_default();
+        place.packages = packages::of_node(&lock);
         if lock.contains("\"hasInstallScript\": true") {
             self.npm(place, tools, ("npm rebuild", &["rebuild", "--foreground-scripts"]), false).await?;
         }
@@ -129,6 +159,41 @@ impl Builder {
             arguments.push("--bundleConfigAsCjs".into());
         }
         self.step(place, ("rollup", &tools.node, arguments), false).await
+    }
+
+    /// A script that calls esbuild, or esbuild with what fits a function.
+    async fn esbuild(&self, place: &Workplace<'_>, tools: &NodeTools, config: Option<&str>) -> Result<(), BuildError> {
+        let code = place.code();
+        if !code.join("node_modules/esbuild/lib/main.js").is_file() {
+            let message =
+                "spec.build.bundler is esbuild, and package.json does not list it: `npm install --save-dev esbuild`";
+            return Err(BuildError::lasting("NoBundler", message));
+        }
+        let arguments: Vec<OsString> = match config {
+            Some(script) if code.join(script).is_file() => vec![script.into()],
+            Some(script) => {
+                let message =
+                    format!("the code has no {script}, which spec.build.configFile names: {}", contents(&code));
+                return Err(BuildError::lasting("NoBundlerConfig", message));
+            }
+            None => {
+                let entry = ENTRIES.iter().find(|entry| code.join(entry).is_file()).ok_or_else(|| {
+                    let message = format!(
+                        "esbuild needs one of {}, or a script in spec.build.configFile that calls it: {}",
+                        ENTRIES.join(", "),
+                        contents(&code)
+                    );
+                    BuildError::lasting("NoBundlerConfig", message)
+                })?;
+                let to = format!("{}.js", place.spec.entrypoint.module);
+                let options = serde_json::json!({
+                    "entryPoints": [entry], "outfile": to, "bundle": true, "platform": "node", "format": "cjs",
+                    "target": format!("node{}", major(&tools.version)), "logLevel": "info",
+                });
+                vec!["-e".into(), format!("require('esbuild').buildSync({options})").into()]
+            }
+        };
+        self.step(place, ("esbuild", &tools.node, arguments), false).await
     }
 
     async fn npm(
@@ -251,6 +316,24 @@ fn forget_traces(code: &Path) -> Result<(), BuildError> {
             fs_err::remove_dir_all(path)?;
         } else if path.exists() {
             fs_err::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Moves the packages below `from` to `to`, but for those that are there.
+fn merge(from: &Path, to: &Path) -> Result<(), BuildError> {
+    fs_err::create_dir_all(to)?;
+    for entry in fs_err::read_dir(from)? {
+        let entry = entry?;
+        let (source, place) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_name() == ".bin" {
+            continue;
+        }
+        if entry.file_name().to_string_lossy().starts_with('@') {
+            merge(&source, &place)?;
+        } else if !place.exists() {
+            fs_err::rename(source, place)?;
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{BuildError, Builder, Workplace, blocking, sandbox::Step};
+use super::{BuildError, Builder, Workplace, blocking, packages, sandbox::Step};
 
 /// Folder of packages in an artifact.
 pub(super) const PACKAGES: &str = ".python_packages/lib/site-packages";
@@ -23,8 +23,8 @@ pub(crate) const VERSION: &str = "3.11";
 
 /// Programs of a Python build.
 pub(super) struct PythonTools {
-    python: PathBuf,
-    version: String,
+    pub(super) python: PathBuf,
+    pub(super) version: String,
     /// `None`: pip of the interpreter installs.
     uv: Option<PathBuf>,
 }
@@ -69,18 +69,25 @@ impl Builder {
         if list == Some(&LISTS[1]) && !place.code().join(LISTS[0]).is_file() {
             place.notes.push("requirements.txt is no lock: another build may get newer packages.".to_owned());
         }
-        self.install(place, &tools, wishes).await?;
-        blocking(move || tidy(&code.join(PACKAGES))).await
+        let target = code.join(PACKAGES);
+        self.install(place, &tools, wishes, &target).await?;
+        place.packages = blocking(move || {
+            tidy(&target)?;
+            packages::of_python(&target)
+        })
+        .await?;
+        Ok(())
     }
 
-    async fn install(
+    /// Installs packages into the folder `target`.
+    pub(super) async fn install(
         &self,
         place: &Workplace<'_>,
         tools: &PythonTools,
         wishes: Vec<OsString>,
+        target: &Path,
     ) -> Result<(), BuildError> {
-        let code = place.code();
-        let (home, target) = (place.folder.join("home"), code.join(PACKAGES));
+        let (code, home) = (place.code(), place.folder.join("home"));
         fs_err::create_dir_all(&home)?;
         let cache = self.config.root.join("packages/uv");
         let mut environment = self.toolchain.environment();

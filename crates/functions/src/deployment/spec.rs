@@ -67,6 +67,11 @@ pub enum Bundler {
         /// The file, relative to the code.
         config: String,
     },
+    /// esbuild.
+    Esbuild {
+        /// A script that calls it, relative to the code. `None`: it is called with what fits a function.
+        config: Option<String>,
+    },
 }
 
 /// The platform that runs a function.
@@ -160,7 +165,7 @@ pub(super) fn read(key: &str, object: &Map<String, Value>, mistakes: &mut Mistak
 
 fn head(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) {
     match object.get("apiVersion").and_then(Value::as_str) {
-        Some("v1alpha1") => {}
+        Some("v1alpha1" | "berth.dev/v1") => {}
         Some(other) => mistakes.add(format!("apiVersion {other:?} is unknown: write \"v1alpha1\"")),
         None => mistakes.add("apiVersion is missing: write \"v1alpha1\""),
     }
@@ -255,16 +260,17 @@ fn bundler(spec: &Object<'_>, language: Language, mistakes: &mut Mistakes) -> Op
         mistakes.add("spec.build belongs to JavaScript: a Python function needs none");
         return None;
     }
-    let config = build.text("configFile", mistakes).unwrap_or("rollup.config.js");
-    let inside = |part: &str| !part.is_empty() && part != "..";
-    if config.starts_with('/') || !config.split('/').all(inside) {
+    let config = build.text("configFile", mistakes);
+    let inside = |part: &str| !part.is_empty() && part != ".." && !part.starts_with('-');
+    if let Some(config) = config.filter(|config| config.starts_with('/') || !config.split('/').all(inside)) {
         mistakes.add(format!("spec.build.configFile {config:?} must be a path inside the code"));
     }
     match build.text("bundler", mistakes) {
-        None | Some("rollup") => Some(Bundler::Rollup { config: config.to_owned() }),
+        None | Some("rollup") => Some(Bundler::Rollup { config: config.unwrap_or("rollup.config.js").to_owned() }),
+        Some("esbuild") => Some(Bundler::Esbuild { config: config.map(str::to_owned) }),
         Some("none") => None,
         Some(other) => {
-            mistakes.add(format!("spec.build.bundler {other:?} is unknown: use rollup or none"));
+            mistakes.add(format!("spec.build.bundler {other:?} is unknown: use rollup, esbuild or none"));
             None
         }
     }

@@ -151,9 +151,7 @@ impl AzureTarget {
                 );
             }
         }
-        let zip =
-            self.artifacts.path(&artifact.digest).ok_or_else(|| Trouble::lasting("Internal", "a digest is none"))?;
-        account.packages.upload(name, artifact, &zip).await?;
+        account.packages.upload(name, artifact, &self.artifacts).await?;
         // Noted first: what is half done has to be removed as well.
         self.note(name, others.iter().chain([&record]))?;
         let endpoint = match &found {

@@ -1,6 +1,6 @@
-//! Packages in Azure Blob Storage: `CONTAINER/FUNCTION/DIGEST.zip`.
+//! Packages in Azure Blob Storage: `CONTAINER/FUNCTION/DIGEST.zip`, each with the documents of its artifact beside it.
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use futures::TryStreamExt as _;
 use http::Method;
@@ -12,7 +12,10 @@ use object_store::{
 };
 
 use super::{config::AzureConfig, resource::Trouble};
-use crate::status::ArtifactStatus;
+use crate::{
+    build::{ArtifactStore, Document},
+    status::ArtifactStatus,
+};
 
 /// Packages of a function that are kept: the one that runs, the one before it, and some for a way back.
 const KEPT: usize = 5;
@@ -43,7 +46,11 @@ impl Packages {
     }
 
     fn key(function: &str, artifact: &ArtifactStatus) -> Key {
-        Key::from_iter([function, &format!("{}.zip", artifact.digest.trim_start_matches("sha256:"))])
+        Self::file(function, artifact, "zip")
+    }
+
+    fn file(function: &str, artifact: &ArtifactStatus, ending: &str) -> Key {
+        Key::from_iter([function, &format!("{}.{ending}", artifact.digest.trim_start_matches("sha256:"))])
     }
 
     /// The URL that an app reads a package from. With the account's key it is signed; else the app's identity reads it.
@@ -58,27 +65,47 @@ impl Packages {
         Ok(url.into())
     }
 
-    /// Uploads a package, unless it is there.
-    pub(super) async fn upload(&self, function: &str, artifact: &ArtifactStatus, zip: &Path) -> Result<(), Trouble> {
+    /// Uploads a package and the documents beside it, unless it is there.
+    pub(super) async fn upload(
+        &self,
+        function: &str,
+        artifact: &ArtifactStatus,
+        artifacts: &ArtifactStore,
+    ) -> Result<(), Trouble> {
+        let zip = artifacts.path(&artifact.digest).ok_or_else(|| Trouble::lasting("Internal", "a digest is none"))?;
         let key = Self::key(function, artifact);
         match self.store.head(&key).await {
             Ok(found) if found.size == artifact.size => return Ok(()),
             Ok(_) | Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(self.wrong(&error)),
         }
-        let bytes = tokio::fs::read(zip).await;
-        let bytes = bytes.map_err(|error| Trouble::passing("DiskError", format!("{}: {error}", zip.display())))?;
+        for document in Document::ALL {
+            let Some(path) = artifacts.document(&artifact.digest, document).filter(|path| path.is_file()) else {
+                continue;
+            };
+            self.put(Self::file(function, artifact, &format!("{}.json", document.as_str())), &path).await?;
+        }
+        // Last: what has a package has its documents.
+        self.put(key, &zip).await
+    }
+
+    async fn put(&self, key: Key, file: &Path) -> Result<(), Trouble> {
+        let bytes = tokio::fs::read(file).await;
+        let bytes = bytes.map_err(|error| Trouble::passing("DiskError", format!("{}: {error}", file.display())))?;
         self.store.put(&key, PutPayload::from(bytes)).await.map(drop).map_err(|error| self.wrong(&error))
     }
 
     /// Removes the packages of a function, but for the newest and for `used`.
     pub(super) async fn sweep(&self, function: &str, used: &ArtifactStatus) -> Result<(), Trouble> {
         let used = Self::key(function, used);
-        let mut found = self.all(function).await?;
-        found.retain(|(_, key)| *key != used);
-        found.sort_unstable_by(|a, b| b.cmp(a));
-        for (_, key) in found.into_iter().skip(KEPT) {
-            self.store.delete(&key).await.map_err(|error| self.wrong(&error))?;
+        let found = self.all(function).await?;
+        let mut packages: Vec<_> =
+            found.iter().filter(|(_, key)| *key != used && key.as_ref().ends_with(".zip")).collect();
+        packages.sort_unstable_by(|a, b| b.cmp(a));
+        let stem = |key: &Key| key.filename().and_then(|name| name.split('.').next()).unwrap_or_default().to_owned();
+        let gone: BTreeSet<String> = packages.into_iter().skip(KEPT).map(|(_, key)| stem(key)).collect();
+        for (_, key) in found.iter().filter(|(_, key)| gone.contains(&stem(key))) {
+            self.store.delete(key).await.map_err(|error| self.wrong(&error))?;
         }
         Ok(())
     }

@@ -1,0 +1,157 @@
+//! The last check of an artifact that goes to Azure: it is loaded and asked once by the libraries of Azure's own workers, so that
+//! what they would refuse is never uploaded.
+//!
+//! ```text
+//! artifact ──▶ unpack ──▶ Python: azure_functions_worker, azure.functions ──▶ load, bind, invoke, marshal
+//!                    └──▶ Node.js: @azure/functions, from the artifact ─────▶ load, register, invoke
+//! ```
+//! Microsoft publishes the Python worker's library up to 1.1.9, which is older than `function_app.py`: that file is indexed by
+//! `azure.functions`, as newer workers do it. The module that the Node.js worker brings along is replaced by our own.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{BuildError, Builder, Workplace, blocking, javascript::NodeTools, python::PythonTools, sandbox::Step};
+use crate::{build::unpack_zip, deployment::Language, status::ArtifactStatus};
+
+/// Program of the check of Python.
+const PYTHON: &str = include_str!("../host/check.py");
+
+/// Program of the check of JavaScript.
+const NODE: &str = include_str!("../host/check.cjs");
+
+/// The longest check: a large framework is imported from a cold disk.
+const LONGEST: Duration = Duration::from_secs(180);
+
+/// The last release of the worker's library; what it pins of gRPC is not used.
+const WORKER: &str = "azure-functions-worker==1.1.9";
+
+/// Packages beside it: the library of functions, and the protocol buffers that the worker's messages were generated for.
+const BESIDE: [&str; 2] = ["azure-functions>=1.11,<2", "protobuf==3.20.3"];
+
+/// Packages of an app by the Node.js version of Azure: each needs its own.
+const LIBRARY: &[&str] = &["@azure/functions@4.16.5", "@azure/functions-extensions-base@0.3.0", "cookie@0.7.2"];
+const LIBRARY_BEFORE_20: &[&str] = &["@azure/functions@4.5.1", "cookie@0.6.0", "long@4.0.0", "undici@5.29.0"];
+
+/// Packages of the library that an app of Azure needs for a version of Node.js.
+pub(super) fn library(version: Option<&str>) -> &'static [&'static str] {
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    if major.is_some_and(|major| major < 20) { LIBRARY_BEFORE_20 } else { LIBRARY }
+}
+
+impl Builder {
+    /// Loads an artifact as Azure's worker does, and asks it once.
+    pub(super) async fn check(&self, place: &mut Workplace<'_>, artifact: &ArtifactStatus) -> Result<(), BuildError> {
+        let zip = self.artifacts.path(&artifact.digest);
+        let zip = zip.ok_or_else(|| BuildError::lasting("Internal", "a digest is none"))?;
+        let app = place.folder.join("check");
+        let to = app.clone();
+        blocking(move || {
+            fs_err::create_dir_all(&to)?;
+            unpack_zip(&zip, &to)
+        })
+        .await?;
+        let mut unsaid = std::mem::take(&mut place.notes);
+        let checked = match place.spec.language {
+            Language::Python => {
+                let tools = self.python_tools(place).await?;
+                self.check_python(place, &tools, &app).await
+            }
+            Language::JavaScript => {
+                let tools = self.node_tools(place).await?;
+                self.check_node(place, &tools, &app).await
+            }
+        };
+        place.notes = std::mem::take(&mut unsaid);
+        let said = place.log.tail();
+        let last = |word: &str| said.lines().rev().find_map(|line| line.strip_prefix(word).map(str::to_owned));
+        match checked {
+            Ok(()) => {
+                place.notes.extend(last("skipped: ").map(|why| format!("Not checked in Azure's worker: {why}.")));
+                Ok(())
+            }
+            // The program of the check has told the reason in a line of its own.
+            Err(error) if error.reason == "BuildFailed" => {
+                let why = last("error: ").unwrap_or(error.message);
+                Err(BuildError { message: why, reason: "CheckFailed", ..error })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn check_python(&self, place: &Workplace<'_>, tools: &PythonTools, app: &Path) -> Result<(), BuildError> {
+        let worker = self.azure_worker(place, tools).await?;
+        let script = place.folder.join("check.py");
+        fs_err::write(&script, PYTHON)?;
+        let mut words: Vec<OsString> = ["-s", "-B", "-u"].map(Into::into).to_vec();
+        words.extend([script.into(), app.into(), worker.clone().into(), probe(place).into()]);
+        self.ask(place, ("azure_functions_worker", &tools.python, words), app, worker).await
+    }
+
+    async fn check_node(&self, place: &Workplace<'_>, tools: &NodeTools, app: &Path) -> Result<(), BuildError> {
+        let script = place.folder.join("check.cjs");
+        fs_err::write(&script, NODE)?;
+        let words = vec![script.into(), app.into(), probe(place).into()];
+        self.ask(place, ("@azure/functions", &tools.node, words), app, app.to_owned()).await
+    }
+
+    async fn ask(
+        &self,
+        place: &Workplace<'_>,
+        (name, program, arguments): (&str, &Path, Vec<OsString>),
+        at: &Path,
+        library: PathBuf,
+    ) -> Result<(), BuildError> {
+        let home = place.folder.join("home");
+        fs_err::create_dir_all(&home)?;
+        // The environment that the function will have, and nothing of ours.
+        let mut environment: Vec<(OsString, OsString)> =
+            place.spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        environment.extend([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), home.into())]);
+        let step = Step {
+            name,
+            program,
+            arguments,
+            environment,
+            folder: &place.folder,
+            at,
+            writable: Vec::new(),
+            readable: program
+                .parent()
+                .and_then(Path::parent)
+                .map(Path::to_owned)
+                .into_iter()
+                .chain([library])
+                .collect(),
+            // As on Azure: code may load its model from elsewhere.
+            network: true,
+            limit: LONGEST,
+        };
+        self.sandbox.run(step, place.log).await
+    }
+
+    /// Folder of the worker's library for a version of Python, installed once.
+    async fn azure_worker(&self, place: &Workplace<'_>, tools: &PythonTools) -> Result<PathBuf, BuildError> {
+        let kept = self.config.root.join("packages").join(format!("azure-worker-{}", tools.version));
+        if kept.is_dir() {
+            return Ok(kept);
+        }
+        let made = place.folder.join("worker");
+        self.install(place, tools, BESIDE.map(Into::into).to_vec(), &made).await?;
+        self.install(place, tools, vec!["--no-deps".into(), WORKER.into()], &made).await?;
+        match fs_err::rename(&made, &kept) {
+            // Another build was faster.
+            Err(_) if kept.is_dir() => Ok(kept),
+            Err(error) => Err(error.into()),
+            Ok(()) => Ok(kept),
+        }
+    }
+}
+
+/// The probe of the spec; empty where it has none.
+fn probe(place: &Workplace<'_>) -> String {
+    place.spec.probe.as_ref().map(ToString::to_string).unwrap_or_default()
+}

@@ -1,0 +1,97 @@
+// Loads an artifact as Microsoft's Node.js worker does, asks each HTTP function once through the invocation model of @azure/functions,
+// and ends with 1 where Azure would refuse it.
+//
+// Arguments: the folder of the code, and the probe as JSON (empty: any answer will do).
+// Source: the calls between azure-functions-nodejs-worker and @azure/functions 4 (types of @azure/functions-core).
+'use strict';
+
+const fs = require('node:fs');
+const Module = require('node:module');
+const path = require('node:path');
+const { pathToFileURL } = require('node:url');
+
+const [folder, probe] = process.argv.slice(2);
+const registered = [];
+let model;
+
+function refuse(message) {
+  console.error(`error: ${message}`);
+  process.exit(1);
+}
+
+class Disposable {
+  dispose() {}
+}
+
+// The module that the worker brings along.
+const core = {
+  version: '4.0.0',
+  hostVersion: '4.0.0',
+  workerConfig: { customerPackageJson: {} },
+  registerFunction(metadata, callback) {
+    registered.push({ metadata, callback });
+    return new Disposable();
+  },
+  registerHook: () => new Disposable(),
+  setProgrammingModel(given) {
+    model = given;
+  },
+  getProgrammingModel: () => model,
+  Disposable,
+};
+const load = Module._load;
+Module._load = function (request, ...rest) {
+  return request === '@azure/functions-core' ? core : load.call(this, request, ...rest);
+};
+
+async function ask({ metadata, callback }, trigger) {
+  const log = (level, ...words) => console.log(level, ...words);
+  const http = {
+    method: 'POST', url: `http://localhost/api/${metadata.bindings[trigger].route ?? metadata.name}`,
+    headers: { 'content-type': 'application/json' }, params: {}, query: {}, body: { string: probe || '{}' }, identities: [],
+  };
+  const request = { inputData: [{ name: trigger, data: { http } }], triggerMetadata: {} };
+  const asked = { invocationId: 'check', functionId: metadata.name, metadata, request, log };
+  const invocation = model.getInvocationModel(asked);
+  const { context, inputs } = await invocation.getArguments();
+  let value;
+  try {
+    value = await invocation.invokeFunction(context, inputs, callback);
+  } catch (error) {
+    console.error(error);
+    return [500, `${error?.name ?? 'Error'}: ${error?.message ?? error}`];
+  }
+  const response = await invocation.getResponse(context, value);
+  const answered = response.returnValue?.http ?? response.outputData?.find((one) => one.data?.http)?.data.http;
+  if (!answered) return [200, ''];
+  const body = answered.body?.string ?? Buffer.from(answered.body?.bytes ?? '').toString();
+  return [Number(answered.statusCode ?? answered.status ?? 200), body.slice(0, 300)];
+}
+
+async function main() {
+  process.chdir(folder);
+  const entry = JSON.parse(fs.readFileSync(path.join(folder, 'package.json'), 'utf8')).main;
+  try {
+    await import(pathToFileURL(path.join(folder, entry)).href);
+  } catch (error) {
+    console.error(error);
+    refuse(`Azure's worker cannot load the code: ${error?.name ?? 'Error'}: ${error?.message ?? error}`);
+  }
+  let asked = 0;
+  for (const one of registered) {
+    const trigger = Object.keys(one.metadata.bindings).find((name) => one.metadata.bindings[name].type === 'httpTrigger');
+    if (!trigger) continue;
+    const [status, body] = await ask(one, trigger).catch((error) => refuse(`Azure's worker cannot take what ${one.metadata.name} returns: ${error.message}`));
+    console.log(`${one.metadata.name} answers ${status} in @azure/functions: ${body}`);
+    if (probe && (status < 200 || status > 299)) refuse(`${one.metadata.name} answers spec.probe with ${status} ${body}`);
+    asked += 1;
+  }
+  if (!asked) refuse('the code registers no function with an HTTP trigger');
+  // Timers and servers of the code do not keep it.
+  process.exit(0);
+}
+
+main().catch((error) => {
+  console.error(error);
+  refuse(error.message);
+});

@@ -1,0 +1,5 @@
+"""Counts words."""
+
+
+def predict(body):
+    return {"words": len(body["text"].split())}
