@@ -140,6 +140,7 @@ impl Driver {
                         Some(refusal) => Err(refusal),
                     };
                     tell_built(&task, &built);
+                    host.count(&built);
                     Some(Event::Built(id, Box::new(built)))
                 });
                 self.tasks.insert(id, handle);

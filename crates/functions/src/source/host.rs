@@ -24,9 +24,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Summary, metrics::Metrics};
 use crate::{
     build::{BuildConfig, Builder, Document},
-    controller::Failure,
+    controller::{Built, Failure},
     deployment::{FunctionSpec, Platform},
     objects::Objects,
+    status::Phase,
     target::{
         AzureTarget, Target,
         local::{LocalConfig, LocalTarget},
@@ -182,7 +183,20 @@ impl Host {
 
     /// Takes declarations for these objects, or for none.
     pub(crate) fn attach(&self, objects: Option<Objects>) {
+        if objects.is_none() {
+            // Another node counts them from now on.
+            self.metrics.functions(&Phase::ALL.iter().map(|phase| (phase.as_str(), 0)).collect());
+        }
         self.objects.send_replace(objects);
+    }
+
+    /// Counts a build.
+    pub(crate) fn count(&self, built: &Result<Built, Failure>) {
+        match built {
+            Ok(built) if built.restored => {}
+            Ok(built) => self.metrics.built(if built.cached { "cached" } else { "built" }),
+            Err(_) => self.metrics.built("failed"),
+        }
     }
 
     /// The objects that are followed; waits for them, not for long.
