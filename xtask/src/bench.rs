@@ -130,7 +130,8 @@ fn functions(workspace: &Workspace) -> Result<()> {
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
     step("building as it is shipped");
     execute(cargo(workspace).args(["build", "--profile", "release-lto", "--bin", "berth", "--package", "berth-cli"]))?;
-    let example = ["build", "--profile", "release-lto", "--package", "berth-functions", "--example", "controller_bench"];
+    let example =
+        ["build", "--profile", "release-lto", "--package", "berth-functions", "--example", "controller_bench"];
     execute(cargo(workspace).args(example))?;
     step("measuring the way from etcdctl put to an answer");
     let mut measure = Command::new(python.program("python"));

@@ -1,6 +1,7 @@
 //! The controller of functions with 10,000 of them: time of one change, and memory of each. Prints JSON.
 //!
 //! `cargo run --release -p berth-functions --example controller_bench`
+#![expect(clippy::print_stdout, reason = "the line is the result")]
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -73,7 +73,7 @@ pub struct Identity {
 }
 
 /// Labels, annotations and owner of an object.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
@@ -85,6 +85,12 @@ pub struct About {
 
 /// The annotation that names the source of an object.
 pub(crate) const ORIGIN: &str = "berth.dev/origin";
+
+impl Default for About {
+    fn default() -> Self {
+        Self { labels: BTreeMap::new(), annotations: BTreeMap::new(), origin: Origin::API }
+    }
+}
 
 impl About {
     fn of(object: &Map<String, Value>) -> Self {

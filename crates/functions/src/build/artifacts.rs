@@ -156,7 +156,7 @@ mod tests {
         let used = BTreeSet::from([kept[0].digest.clone()]);
         assert_eq!(store.sweep(&used).expect("swept"), 1);
         assert!(store.has(&kept[0]), "it is in use");
-        assert_eq!(store.has(&kept[1]) as usize + store.has(&kept[2]) as usize, 1);
+        assert_eq!(usize::from(store.has(&kept[1])) + usize::from(store.has(&kept[2])), 1);
         for (artifact, inputs) in kept.iter().zip(["one", "two", "three"]) {
             let beside = store.document(&artifact.digest, Document::Sbom).expect("a path");
             assert_eq!(store.has(artifact), beside.exists(), "documents go with their artifact");

@@ -104,8 +104,15 @@ impl Builder {
         let aside = place.folder.join("library");
         fs_err::create_dir_all(&aside)?;
         let prefix = aside.to_string_lossy().into_owned();
-        let mut words =
-            vec!["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--prefix", &prefix];
+        let mut words = vec![
+            "install",
+            "--ignore-scripts",
+            "--no-audit",
+            "--no-fund",
+            "--no-progress",
+            "--prefix",
+            prefix.as_str(),
+        ];
         words.extend(worker_check::library(place.spec.version.as_deref()));
         self.npm(place, tools, ("npm install @azure/functions", &words), true).await?;
         let lock = fs_err::read_to_string(aside.join("node_modules/.package-lock.json")).unwrap_or_default();

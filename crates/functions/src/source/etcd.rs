@@ -121,6 +121,7 @@ impl FunctionSource {
                 tokio::select! {
                     () = context.shutdown().cancelled() => {
                         over.cancel();
+                        told.close();
                         // It ends its builds, and leaves what is deployed.
                         let _ = (&mut following).await;
                         return;
@@ -138,6 +139,7 @@ impl FunctionSource {
                 }
             }
             over.cancel();
+            told.close();
             let _ = following.await;
         }
     }
