@@ -23,6 +23,7 @@ pub(crate) mod planning;
 pub(crate) mod principals;
 pub(crate) mod runtime;
 pub(crate) mod source;
+pub(crate) mod storages;
 pub(crate) mod store;
 pub(crate) mod tls;
 pub(crate) mod values;
@@ -54,6 +55,7 @@ use self::{
     payload::PayloadArgs,
     planning::Planning,
     principals::PrincipalArgs,
+    storages::StorageArgs,
     tls::{ClientTls, TlsArgs},
 };
 use crate::{failure::Failure, modelmesh_metrics};
@@ -108,6 +110,8 @@ pub(crate) struct ServerArgs {
     /// File of a model server that this worker uses, an object of kind Runtime. Repeatable
     #[arg(long, value_name = "FILE,…", env = "BERTH_RUNTIME", value_delimiter = ',')]
     pub(crate) runtime: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) storages: StorageArgs,
     /// ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
     #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
     pub(crate) onnxruntime: Option<PathBuf>,
@@ -284,6 +288,8 @@ pub(crate) struct ServerSettings {
     pub(crate) drain_timeout: Duration,
     /// Credentials of object stores from the environment.
     pub(crate) credentials: BTreeMap<String, String>,
+    /// Storages that models name.
+    pub(crate) storages: berth_worker::artifacts::StorageSettings,
     /// Logs and traces.
     pub(crate) telemetry: TelemetrySettings,
 }
@@ -408,6 +414,7 @@ impl ServerSettings {
             principal_limits: args.principals.limits()?,
             drain_timeout: args.drain_timeout,
             credentials: store_credentials(),
+            storages: args.storages.settings(),
             telemetry: TelemetrySettings { filter: args.log, json, otlp: args.otlp, worker: name.clone() },
             name,
         })
