@@ -162,12 +162,19 @@ def test_old_names_answer_and_a_read_only_instance_takes_no_models(start):
     assert refused.value.code().name == "UNAVAILABLE"
 
 
-def test_only_listed_methods_are_served_where_a_configuration_does_not_say_otherwise(start):
-    rpcs = {"rpcConfigs": {"any.Service/listed": {}}}
-    one = start(env={"MM_DATAPLANE_CONFIG": json.dumps(rpcs)})
+def test_only_listed_methods_are_served_where_a_configuration_does_not_say_otherwise(start, tmp_path):
+    config = tmp_path / "dataplane.json"
+    config.write_text(json.dumps({"rpcConfigs": {"any.Service/listed": {}}}))
+    one = start(env={"MM_DATAPLANE_CONFIG_PATH": str(config)})
     one.register("Model")
     assert one.call("/any.Service/listed", b"x", ("mm-model-id", "Model")) == (b"x", "Model")
     assert one.call(PREDICT, b"x", ("mm-model-id", "Model")) == "UNIMPLEMENTED"
+    # The file is read again when it changes; what cannot be read changes nothing.
+    config.write_text("{")
+    until("the file to be refused", lambda: "configuration_refused" in one.logged())
+    assert one.call("/any.Service/listed", b"x", ("mm-model-id", "Model")) == (b"x", "Model")
+    config.write_text(json.dumps({"rpcConfigs": {}, "allowOtherRpcs": True}))
+    until("the file to be read", lambda: one.call(PREDICT, b"x", ("mm-model-id", "Model")) == (b"x", "Model"))
 
 
 def test_a_load_that_a_request_waits_for_goes_before_those_that_wait_for_nobody(start):  # noqa: F811

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -11,7 +12,7 @@ import pytest
 
 from harness.examples import EXAMPLES
 from harness.ports import free_port
-from harness.waiting import until
+from harness.waiting import PATIENCE, until
 from test_modelmesh_behaviour import MIB, start  # noqa: F401: the fixture
 from test_modelmesh_instances import PREDICT, store  # noqa: F401: the fixture
 
@@ -89,3 +90,18 @@ def test_a_server_has_them_with_a_flag_and_asks_for_a_token_where_it_asks_for_on
     assert refused.value.code == 401
     samples = scrape(f"http://127.0.0.1:{port}", token)
     assert samples["models_managed_total"] >= 0 and samples["instance_capacity_bytes"] > 0
+
+
+def test_a_server_sends_them_to_statsd(berth):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(PATIENCE)
+        berth.start(f"--modelmesh-metrics=statsd:port={server.getsockname()[1]}", models=EXAMPLES).available("iris")
+        assert [berth.infer("iris")[0] for _ in range(3)] == [200] * 3
+        lines: list[str] = []
+        counted = "modelmesh_api_request_statsd#method=infer,code=OK:3|c"
+        while counted not in lines:
+            lines += server.recv(65536).decode().splitlines()
+        timed = [line for line in lines if line.startswith("modelmesh_api_request_milliseconds_statsd#method=infer,code=OK:")]
+        assert sum(round(1 / float(line.partition("|@")[2] or 1)) for line in timed) == 3, timed
+        assert any(re.fullmatch(r"modelmesh_instance_capacity_bytes_statsd:\d+\|g", line) for line in lines), lines

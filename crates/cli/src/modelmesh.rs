@@ -10,6 +10,7 @@
 mod bootstrap;
 mod environment;
 mod etcd;
+mod followed;
 mod probe;
 mod tls;
 mod type_constraints;
@@ -21,7 +22,7 @@ use std::{
     sync::Arc,
 };
 
-use berth_mesh::data_plane::DataPlane;
+use berth_mesh::data_plane::{CurrentDataPlane, DataPlane};
 use berth_modelmesh::Registration;
 use berth_spec::WorkerId;
 use clap::{ArgAction, Args};
@@ -129,7 +130,15 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
     settings.server.runtimes = vec![environment.runtime.clone()];
     settings.built_in = false;
     let data_plane = environment.data_plane.as_deref().map_or(Ok(DataPlane::default()), DataPlane::parse);
-    settings.data_plane = Some(data_plane.map_err(|error| Failure::Usage(format!("MM_DATAPLANE_CONFIG: {error}")))?);
+    let data_plane = data_plane.map_err(|error| Failure::Usage(format!("MM_DATAPLANE_CONFIG: {error}")))?;
+    let data_plane = CurrentDataPlane::from(data_plane);
+    if let (Some(path), Some(read)) = (&environment.data_plane_file, &environment.data_plane) {
+        followed::follow((path.clone(), read.clone()), "MM_DATAPLANE_CONFIG_PATH", {
+            let data_plane = data_plane.clone();
+            move |json| DataPlane::parse(json).map(|methods| data_plane.set(methods))
+        })?;
+    }
+    settings.data_plane = Some(data_plane);
     if let Some(cluster) = &mut settings.cluster {
         cluster.etcd = Some(config("cluster")?);
     }

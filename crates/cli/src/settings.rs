@@ -22,6 +22,7 @@ pub(crate) mod planning;
 pub(crate) mod principals;
 pub(crate) mod runtime;
 pub(crate) mod source;
+pub(crate) mod storages;
 pub(crate) mod store;
 pub(crate) mod tls;
 pub(crate) mod values;
@@ -53,6 +54,7 @@ use self::{
     payload::PayloadArgs,
     planning::Planning,
     principals::PrincipalArgs,
+    storages::StorageArgs,
     tls::{ClientTls, TlsArgs},
 };
 use crate::{failure::Failure, modelmesh_metrics};
@@ -107,6 +109,8 @@ pub(crate) struct ServerArgs {
     /// File of a model server that this worker uses, an object of kind Runtime. Repeatable
     #[arg(long, value_name = "FILE,…", env = "BERTH_RUNTIME", value_delimiter = ',')]
     pub(crate) runtime: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) storages: StorageArgs,
     /// ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
     #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
     pub(crate) onnxruntime: Option<PathBuf>,
@@ -182,7 +186,8 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_enum, value_name = "FORM", env = "BERTH_LOG_FORMAT", default_value_t)]
     pub(crate) log_format: LogFormat,
     /// Serve metrics under ModelMesh's names as well, at the address of --http: prometheus, or
-    /// prometheus:port=2112;scheme=https;fq_names=false;per_model_metrics=false (docs/from-modelmesh.md)
+    /// prometheus:port=2112;scheme=https;fq_names=false;per_model_metrics=false; or send them to a StatsD server on this machine:
+    /// statsd, or statsd:port=8126;fq_names=false;legacy=false (docs/from-modelmesh.md)
     #[arg(long, value_name = "SETTING", env = "BERTH_MODELMESH_METRICS")]
     pub(crate) modelmesh_metrics: Option<modelmesh_metrics::Settings>,
     #[command(flatten)]
@@ -274,7 +279,7 @@ pub(crate) struct ServerSettings {
     pub(crate) max_parked: u32,
     /// Payload processors.
     pub(crate) payloads: berth_mesh::payload::Settings,
-    /// The port for metrics under ModelMesh's names; `None`: there is none.
+    /// Metrics under ModelMesh's names; `None`: there are none.
     pub(crate) modelmesh_metrics: Option<modelmesh_metrics::Settings>,
     /// Limits of principals that have none of their own.
     pub(crate) principal_limits: UseLimits,
@@ -282,6 +287,8 @@ pub(crate) struct ServerSettings {
     pub(crate) drain_timeout: Duration,
     /// Credentials of object stores from the environment.
     pub(crate) credentials: BTreeMap<String, String>,
+    /// Storages that models name.
+    pub(crate) storages: berth_worker::artifacts::StorageSettings,
     /// Logs and traces.
     pub(crate) telemetry: TelemetrySettings,
 }
@@ -406,6 +413,7 @@ impl ServerSettings {
             principal_limits: args.principals.limits()?,
             drain_timeout: args.drain_timeout,
             credentials: store_credentials(),
+            storages: args.storages.settings(),
             telemetry: TelemetrySettings { filter: args.log, json, otlp: args.otlp, worker: name.clone() },
             name,
         })

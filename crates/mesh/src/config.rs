@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 
-use crate::{calls, data_plane::DataPlane, payload};
+use crate::{calls, data_plane::CurrentDataPlane, payload};
 
 /// Makes the span of one request from its headers: the place to continue a trace that the caller began
 /// (`traceparent`). `None` leaves the request without a span.
@@ -64,7 +64,7 @@ pub struct Config {
     /// Answers for functions; `None`: there are none. It may be set once the gateway has its port.
     pub functions: Arc<OnceLock<FunctionHook>>,
     /// The methods of models that may be called, and where they name the model; `None`: all, in their metadata.
-    pub data_plane: Option<DataPlane>,
+    pub data_plane: Option<CurrentDataPlane>,
     /// Counts of calls by method, under ModelMesh's names; `None`: there are none.
     pub calls: Option<calls::Settings>,
     /// Payload processors.

@@ -1,9 +1,33 @@
 //! Which gRPC methods of models may be called, and where their requests name the model: ModelMesh's configuration of the
 //! data plane.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
+use arc_swap::ArcSwap;
 use serde::Deserialize;
+
+/// The methods as they are now: they may change while the gateway runs. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct CurrentDataPlane(Arc<ArcSwap<DataPlane>>);
+
+impl CurrentDataPlane {
+    /// Takes other methods for calls that begin from now on.
+    pub fn set(&self, methods: DataPlane) {
+        self.0.store(Arc::new(methods));
+    }
+
+    /// The methods.
+    #[must_use]
+    pub fn get(&self) -> Arc<DataPlane> {
+        self.0.load_full()
+    }
+}
+
+impl From<DataPlane> for CurrentDataPlane {
+    fn from(methods: DataPlane) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(methods)))
+    }
+}
 
 /// The methods.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

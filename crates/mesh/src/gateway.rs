@@ -43,7 +43,7 @@ use crate::{
     listener::{self, Listener},
     local::LocalReplicas,
     metrics::{Totals, forward::Served},
-    parking::Parking,
+    parking::{Parking, Waits},
     payload::{Delivery, Payloads},
     resolved::Resolver,
     route_cache::RouteCache,
@@ -137,8 +137,13 @@ pub fn build(
     };
     registry.register_collector(Box::new(exporter));
     let places = Pool::new(limits.parked as usize, (limits.parked / RESERVE) as usize, shape);
-    let parking =
-        Parking { replicas: Arc::clone(&replicas), demand: Arc::clone(&demand), places, calls: calls.clone() };
+    let parking = Parking {
+        replicas: Arc::clone(&replicas),
+        demand: Arc::clone(&demand),
+        places,
+        calls: calls.clone(),
+        waits: Waits::default(),
+    };
     let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
     let resolver = Resolver { me, replicas: Arc::clone(&replicas), remotes };
     let applier = Applier::new(Arc::clone(&routes), resolver);

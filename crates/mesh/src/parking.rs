@@ -13,7 +13,10 @@
 //! woken request asks for a lease, and parks again if another change came between.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -30,8 +33,10 @@ use crate::{
     resolved::{NoLease, Wanted},
 };
 
-/// When to try again after a queue was full or a load took too long: about a small model's load.
+/// When to try again after a queue was full or a load took too long, until loads were seen: about a small model's load.
 const RETRY_LOADING: Duration = Duration::from_secs(2);
+/// The part of the average wait for loads that the latest one makes: the last ten or so count.
+const NEWEST: u64 = 8;
 /// When to try again if one version is not ready: after the plan may have changed.
 const RETRY_VERSION: Duration = Duration::from_secs(15);
 /// The shortest and the longest wait that the plan's next try is told as. Below the first, clients come before it is
@@ -46,6 +51,31 @@ pub(crate) struct Parking {
     pub(crate) places: Pool,
     /// Counts of calls; `None`: they are not wanted.
     pub(crate) calls: Option<Arc<Calls>>,
+    /// Waits of requests whose model came.
+    pub(crate) waits: Waits,
+}
+
+/// The average time that requests waited for loads that came, in milliseconds; 0: none did yet.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(AtomicU64);
+
+impl Waits {
+    /// Takes one more. Two at once may count as one: it is an average.
+    fn add(&self, waited: Duration) {
+        let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX).clamp(1, u64::MAX / NEWEST);
+        let known = self.0.load(Relaxed);
+        let next = if known == 0 { millis } else { (known * (NEWEST - 1)).saturating_add(millis) / NEWEST };
+        self.0.store(next.max(1), Relaxed);
+    }
+
+    /// When to try again for a model that is being loaded.
+    fn retry_in(&self) -> Duration {
+        let (shortest, longest) = RETRY_BOUNDS;
+        match self.0.load(Relaxed) {
+            0 => RETRY_LOADING,
+            millis => Duration::from_millis(millis).clamp(shortest, longest),
+        }
+    }
 }
 
 /// The pause after which a waiter looks again though nothing was said, where other nodes are asked: a line that can be
@@ -105,12 +135,15 @@ impl Parking {
         let Some(place) = hot.queue.enter(queue, &self.places, key) else {
             let message =
                 format!("model {:?} is loading and {queue} requests wait for it already", entry.name.as_str());
-            return Err(InferError::shed(Shed::QueueFull, message, RETRY_LOADING));
+            return Err(InferError::shed(Shed::QueueFull, message, self.waits.retry_in()));
         };
         let began = Instant::now();
         self.demand.demand(entry, began);
-        let waited = wait(entry, version, deadline, look).await;
+        let waited = wait((entry, &self.waits), version, deadline, look).await;
         drop(place);
+        if waited.is_ok() {
+            self.waits.add(began.elapsed());
+        }
         if let Some(calls) = &self.calls {
             calls.missed(&entry.name, began.elapsed());
         }
@@ -123,7 +156,7 @@ impl Parking {
 
 /// Waits for a replica, or for the word that there will be none.
 async fn wait<T: Send>(
-    entry: &Arc<DeploymentState>,
+    (entry, waits): (&Arc<DeploymentState>, &Waits),
     version: Option<&str>,
     deadline: Instant,
     mut look: impl FnMut(Look) -> Result<T, NoLease> + Send,
@@ -144,7 +177,7 @@ async fn wait<T: Send>(
         let until = relook.map_or(deadline, |relook| relook.min(deadline));
         if timeout_at(until, changed).await.is_err() && until == deadline {
             let message = format!("model {:?} is still loading; try again", entry.name.as_str());
-            return Err(InferError::shed(Shed::Loading, message, RETRY_LOADING));
+            return Err(InferError::shed(Shed::Loading, message, waits.retry_in()));
         }
     }
 }
@@ -222,6 +255,7 @@ mod tests {
             demand: Arc::clone(&demand),
             places: Pool::new(1, 0, Shape::new(false)),
             calls: None,
+            waits: Waits::default(),
         };
         let key = Arc::default();
         let (events, mut heard) = mpsc::channel(1);
@@ -247,6 +281,18 @@ mod tests {
             at = story => assert_eq!(at, [Duration::ZERO, Duration::from_millis(700)]),
             () = demand.run(events, CancellationToken::new()) => panic!("it goes on"),
         }
+    }
+
+    #[test]
+    fn who_is_sent_away_is_told_how_long_loads_take() {
+        let waits = Waits::default();
+        assert_eq!(waits.retry_in(), RETRY_LOADING);
+        waits.add(Duration::from_secs(40));
+        assert_eq!(waits.retry_in(), Duration::from_secs(40));
+        (0..100).for_each(|_| waits.add(Duration::from_millis(20)));
+        assert_eq!(waits.retry_in(), RETRY_BOUNDS.0);
+        (0..100).for_each(|_| waits.add(Duration::MAX));
+        assert_eq!(waits.retry_in(), RETRY_BOUNDS.1);
     }
 
     #[test]

@@ -45,7 +45,7 @@ use crate::{
     body::{memory::RequestMemory, upload::Bounds},
     calls::Calls,
     config::{Limits, PropagateHook},
-    data_plane::DataPlane,
+    data_plane::CurrentDataPlane,
     demand::DemandTracker,
     deployment::DeploymentState,
     endpoint::forwarding::Forwarding,
@@ -78,7 +78,7 @@ pub(crate) struct Stack {
     /// True once the gateway is going to stop: it is no more ready, while new requests are still taken.
     pub(crate) leaving: AtomicBool,
     /// The methods of models that may be called; `None`: all.
-    pub(crate) data_plane: Option<DataPlane>,
+    pub(crate) data_plane: Option<CurrentDataPlane>,
     /// Counts of calls by method; `None`: they are not wanted.
     pub(crate) calls: Option<Arc<Calls>>,
     /// Payload processors; `None`: there are none.

@@ -138,6 +138,13 @@ pub fn worker(called: &str, memory: ByteSize) -> WorkerInfo {
 /// A replica that is ready and takes what was measured.
 #[must_use]
 pub fn ready(memory: ByteSize, digest: Digest, since: Time) -> Residency {
+    loaded_in(Duration::ZERO, memory, digest, since)
+}
+
+/// The same, after a load of so long.
+#[must_use]
+pub fn loaded_in(load: Duration, memory: ByteSize, digest: Digest, since: Time) -> Residency {
+    let phases = Phases { load_ms: load.as_secs_f64() * 1e3, ..Phases::default() };
     Residency::Ready(Arc::new(Ready {
         since,
         memory,
@@ -145,7 +152,7 @@ pub fn ready(memory: ByteSize, digest: Digest, since: Time) -> Residency {
         digest,
         signature: None,
         devices: Vec::new(),
-        phases: Phases::default(),
+        phases,
         note: None,
         unvalidated: None,
         deaths: None,

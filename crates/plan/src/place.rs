@@ -5,6 +5,7 @@ mod evict;
 mod filter;
 mod fix_overcommit;
 mod homes;
+mod leaving;
 mod refuse;
 mod rejection;
 mod score;

@@ -22,6 +22,11 @@ pub struct Policy {
     /// Shortest stay of a ready on-demand replica before one of the same priority may take its room. Where more
     /// models are in use than fit, each load serves at least this long.
     pub min_residence: Duration,
+    /// The same as a share of the time that its load took, in percent: what was slow to load serves for longer. More would keep
+    /// models that nobody asks for any more from those that requests wait for.
+    pub residence_per_load_percent: u32,
+    /// The longest such stay: below the deadlines of those who wait behind a slow load.
+    pub max_residence: Duration,
     /// Time that requests for an on-demand deployment that fits nowhere are refused without another plan. Clients see
     /// `no_capacity` at most this much longer than it is true.
     pub no_capacity_hold: Duration,
@@ -136,6 +141,8 @@ impl Default for Policy {
             lost_grace: Duration::from_secs(10),
             failure_memory: Duration::from_secs(600),
             min_residence: Duration::from_millis(100),
+            residence_per_load_percent: 25,
+            max_residence: Duration::from_secs(15),
             no_capacity_hold: Duration::from_secs(2),
             detached_grace: Duration::from_secs(30),
             assumed_for: Duration::from_secs(30),

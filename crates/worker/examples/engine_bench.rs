@@ -92,6 +92,7 @@ fn request(artifact: &Path, max_rows: u32) -> Result<LoadRequest, Box<dyn std::e
     Ok(LoadRequest {
         revision: Arc::new(revision),
         artifact: Source::File(artifact),
+        size: berth_spec::ByteSize::ZERO,
         digest: Digest([0; 32]),
         serving: Arc::new(serving),
         prepared: None,

@@ -20,6 +20,7 @@ pub mod agent;
 pub mod breaker;
 pub mod fault;
 pub mod gpu;
+mod load_times;
 pub mod order;
 pub mod replica;
 

@@ -49,6 +49,8 @@ pub struct LoadRequest {
     /// The artifact. Files must stay there until [`Runtime::load`] returns, and where there is `prepared`, for as long as
     /// that lives.
     pub artifact: Source,
+    /// Its bytes.
+    pub size: ByteSize,
     /// The digest of the artifact's bytes.
     pub digest: Digest,
     /// The settings by which it is served. Later changes go to [`LoadedModel::set_serving`].
@@ -67,9 +69,19 @@ impl LoadRequest {
     /// A request for a fetched artifact, without GPUs.
     #[must_use]
     pub fn new(revision: Arc<Revision>, artifact: Artifact, serving: Arc<Serving>) -> Self {
-        let Artifact { source, digest, .. } = artifact;
+        let Artifact { source, digest, size } = artifact;
         let cancel = CancellationToken::new();
-        Self { revision, artifact: source, digest, serving, prepared: None, devices: Vec::new(), pin: None, cancel }
+        Self {
+            revision,
+            artifact: source,
+            size,
+            digest,
+            serving,
+            prepared: None,
+            devices: Vec::new(),
+            pin: None,
+            cancel,
+        }
     }
 
     /// The same, with GPUs.
@@ -176,6 +188,11 @@ pub trait Runtime: Send + Sync + 'static {
     /// A load ends within seconds of [`LoadRequest::cancel`], as one in a process of its own does. One that cannot be
     /// interrupted costs a thread where it hangs; the worker bounds how many.
     fn is_interruptible(&self) -> bool {
+        false
+    }
+
+    /// Loads wait in it for room and for each other, so that it bounds their time by itself.
+    fn bounds_loads(&self) -> bool {
         false
     }
 

@@ -5,7 +5,7 @@
 //!           └▶ the others that are ModelMesh's: one warning each, with Berth's own setting where there is one
 //! ```
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use berth_mesh::payload::{self, Processor};
 use berth_modelmesh::Registration;
@@ -81,8 +81,10 @@ pub(super) struct Environment {
     pub(super) runtime: spi::Settings,
     /// The data plane's configuration, in JSON.
     pub(super) data_plane: Option<String>,
+    /// The file that it is in.
+    pub(super) data_plane_file: Option<PathBuf>,
     pub(super) payloads: payload::Settings,
-    /// The port for metrics under ModelMesh's names.
+    /// Metrics under ModelMesh's names.
     pub(super) metrics: Option<modelmesh_metrics::Settings>,
     /// Models that it registers before it is ready.
     pub(super) registrations: Vec<Registration>,
@@ -122,8 +124,7 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
     let (processors, unread) = processors(text("MM_PAYLOAD_PROCESSORS").unwrap_or_default());
     let mut warnings = warnings(variables);
     warnings.extend(unread);
-    let (metrics, unread) = metrics(&text)?;
-    warnings.extend(unread);
+    let metrics = metrics(&text)?;
     let mut registrations = registrations(&text)?;
     if read_only && !registrations.is_empty() {
         warnings.push("MM_AUTO_REGISTER_MODELS is not done: KV_READ_ONLY is set".to_owned());
@@ -153,6 +154,7 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         },
         runtime: runtime(&text, &port)?,
         data_plane,
+        data_plane_file: text("MM_DATAPLANE_CONFIG_PATH").map(PathBuf::from),
         payloads: payload::Settings { processors, waiting, ..payload::Settings::default() },
         metrics,
         registrations,
@@ -190,24 +192,16 @@ fn registrations<'v>(text: &impl Fn(&str) -> Option<&'v str>) -> Result<Vec<Regi
     Ok(all)
 }
 
-/// The port for metrics, and the warning about what is not there.
-fn metrics<'v>(
-    text: &impl Fn(&str) -> Option<&'v str>,
-) -> Result<(Option<modelmesh_metrics::Settings>, Option<String>), String> {
-    let Some(said) = text("MM_METRICS") else { return Ok((None, None)) };
-    let kind = said.split(':').next().unwrap_or_default();
-    if kind.eq_ignore_ascii_case("disabled") {
-        return Ok((None, None));
-    }
-    if kind.eq_ignore_ascii_case("statsd") {
-        return Ok((None, Some("MM_METRICS: statsd is not there: give prometheus".to_owned())));
-    }
+/// Metrics under ModelMesh's names.
+fn metrics<'v>(text: &impl Fn(&str) -> Option<&'v str>) -> Result<Option<modelmesh_metrics::Settings>, String> {
+    let enabled = |said: &&str| !said.split(':').next().unwrap_or_default().eq_ignore_ascii_case("disabled");
+    let Some(said) = text("MM_METRICS").filter(enabled) else { return Ok(None) };
     let settings: modelmesh_metrics::Settings = said.parse().map_err(|error| format!("MM_METRICS: {error}"))?;
     let variable = |name: &str| text(name).map(str::to_owned);
     let info = text("MM_INFO_METRICS").map(|said| Info::parse(said, variable)).transpose();
     let info = info.map_err(|error| format!("MM_INFO_METRICS: {error}"))?;
     // ModelMesh's own port for metrics asks nobody.
-    Ok((Some(modelmesh_metrics::Settings { asks_clients: false, info, ..settings }), None))
+    Ok(Some(settings.of_instance(info)))
 }
 
 /// The labels of the instance: each is there, and has no value of its own.
@@ -297,6 +291,7 @@ fn warnings(variables: &Variables) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::modelmesh_metrics::Way;
 
     fn of(pairs: &[(&str, &str)]) -> Result<Environment, String> {
         let variables = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -338,12 +333,13 @@ mod tests {
     fn metrics_are_modelmeshs() {
         let info = ("MM_INFO_METRICS", "info;slot=SLOT");
         let read = of(&[STORE, ("MM_METRICS", "prometheus:port=9;scheme=http"), info, ("SLOT", "ga")]);
-        let metrics = read.expect("understood").metrics.expect("a port");
-        assert_eq!((metrics.port, metrics.asks_clients, metrics.info.is_some()), (9, false, true));
+        let metrics = read.expect("understood").metrics.expect("metrics");
+        let Way::Scraped(scrape) = &metrics.way else { panic!("{metrics:?}") };
+        assert_eq!((scrape.port, scrape.asks_clients, scrape.info.is_some()), (9, false, true));
         let read = of(&[STORE, ("MM_METRICS", "disabled")]).expect("understood");
         assert_eq!((read.metrics, read.warnings.len()), (None, 0));
         let read = of(&[STORE, ("MM_METRICS", "statsd:port=8126")]).expect("understood");
-        assert_eq!((read.metrics, read.warnings.len()), (None, 1));
+        assert!(read.metrics.is_some_and(|metrics| matches!(metrics.way, Way::Sent(_))) && read.warnings.is_empty());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::task::JoinSet;
 
-use super::{Info, Settings, table};
+use super::{Info, table};
 use crate::{
     failure::Failure,
     settings::{ServerSettings, tls::ClientTls},
@@ -35,6 +35,18 @@ const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Durati
 /// Folder of the self-made certificate, below the data folder.
 const MADE: &str = "metrics-tls";
 
+/// Settings of the port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scrape {
+    pub(crate) port: u16,
+    /// TLS, with the certificate of the port for inference, or a self-made one.
+    pub(crate) tls: bool,
+    /// True if clients show the certificates that the port for inference asks for.
+    pub(crate) asks_clients: bool,
+    /// A sample with constant labels.
+    pub(crate) info: Option<Info>,
+}
+
 /// The data that an answer needs.
 struct Source {
     metrics: MetricsSource,
@@ -46,8 +58,8 @@ struct Source {
 ///
 /// # Errors
 /// [`Failure`]: the port is taken, or its certificate cannot be used.
-pub(crate) fn serve(
-    settings: &Settings,
+pub(super) fn serve(
+    settings: &Scrape,
     server: &ServerSettings,
     (metrics, access): (MetricsSource, Arc<Access>),
 ) -> Result<(), Failure> {
@@ -70,7 +82,7 @@ pub(crate) fn serve(
 }
 
 /// The certificate of the port for inference; else one that is made, which nobody can check.
-fn certificate(settings: &Settings, tls: Option<&ClientTls>, data: &Path) -> Result<PortTls, Failure> {
+fn certificate(settings: &Scrape, tls: Option<&ClientTls>, data: &Path) -> Result<PortTls, Failure> {
     let Some(tls) = tls else {
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
         let unusable = |error| Failure::doing("cannot make a certificate for the port of metrics", error);

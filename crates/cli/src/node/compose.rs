@@ -42,7 +42,6 @@ use crate::{
     descriptors,
     failure::Failure,
     management::Management,
-    modelmesh_metrics,
     settings::{
         functions,
         tls::{LoadedTls, scheme},
@@ -143,7 +142,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let parts = (functions.as_ref(), telemetry, (&access, &audit));
     let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, parts)?;
     if let Some(metrics) = &settings.server.modelmesh_metrics {
-        modelmesh_metrics::serve(metrics, &settings.server, (Arc::clone(&seams.metrics), Arc::clone(&access)))?;
+        metrics.serve(&settings.server, (Arc::clone(&seams.metrics), Arc::clone(&access)))?;
     }
     let front = ApiRouter::new(view.clone(), relay, seams);
     later.management.connect(&front);
@@ -182,6 +181,7 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
         cards: server.cards.clone(),
         isolation: isolation(settings),
         credentials: server.credentials.clone(),
+        storages: server.storages.clone(),
         ..berth_worker::Config::new(server.name.clone(), &server.data)
     };
     let build = if settings.built_in { berth_worker::build } else { berth_worker::build_with_servers };

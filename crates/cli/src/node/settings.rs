@@ -110,7 +110,7 @@ pub(crate) struct NodeSettings {
     /// The worker has the built-in runtimes beside the declared ones.
     pub(crate) built_in: bool,
     /// The methods of models that may be called; `None`: all.
-    pub(crate) data_plane: Option<berth_mesh::data_plane::DataPlane>,
+    pub(crate) data_plane: Option<berth_mesh::data_plane::CurrentDataPlane>,
     /// Settings of ModelMesh's management API.
     pub(crate) management: berth_modelmesh::Options,
     /// The cluster that it is a node of; `None`: it is alone, with an embedded store.

@@ -4,7 +4,7 @@
 //! nobody waits for it. Never: what is pinned; what is being loaded while requests wait for it; a resident of the same
 //! priority or more. Where a worker's registry entry says so, nothing leaves for others, or nothing that matters the same.
 //! What may not leave only because somebody waits for it, or because it has just come, is busy: it may
-//! leave later.
+//! leave later. `leaving` says in which order they are looked at.
 
 use berth_spec::{
     ByteSize, DeploymentName, RevisionId, Time, WorkerId,
@@ -13,7 +13,7 @@ use berth_spec::{
 };
 
 use super::{
-    Evicts, Rejection,
+    Evicts, Rejection, leaving,
     shortfall::{Freed, Shortfall},
 };
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
 type Candidate<'a> = (&'a Rank, ByteSize, Cores);
 
 /// The fewest replicas on a worker that give back what is lacking when they leave for a replica of `entry`, the least
-/// important and longest unused first; those that would give back nothing of that are left alone. If all that may leave
+/// important and longest unused first, of equals the cheapest to load back; those that would give back nothing of that are left alone. If all that may leave
 /// is not enough nobody does, and the reason says how much there is. `freed` has left already.
 pub(super) fn victims(
     draft: &Draft<'_>,
@@ -43,7 +43,8 @@ pub(super) fn victims(
     let mut chosen: Vec<Candidate<'_>> = Vec::new();
     let (mut busy, mut again) = (Freed::default(), NEVER);
     let (priority, eviction) = (entry.deployment.spec.priority, tracked.eviction);
-    for rank in draft.eviction_order(worker) {
+    let keeps = |rank: &Rank| stays(draft, tracked, rank, priority).is_some();
+    for rank in leaving::order(draft, (worker, tracked), keeps) {
         if shortfall.is_met_by(&freed) || !yields(rank, priority, eviction) {
             break;
         }
@@ -121,7 +122,7 @@ fn stays(draft: &Draft<'_>, tracked: &TrackedWorker, rank: &Rank, priority: u8) 
         return Some(NEVER);
     }
     // Among equals nobody leaves who has only just come: each load serves for a while.
-    let until = since.map_or(NEVER, |since| since + draft.world.policy.min_residence);
+    let until = since.map_or(NEVER, |since| since + leaving::residence(&draft.world.policy, tracked, &rank.revision));
     if waited_for { Some(NEVER) } else { (draft.now < until).then_some(until) }
 }
 

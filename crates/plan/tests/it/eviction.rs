@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_plan::{
     Policy,
-    fixture::{Fixture, gib, world, world_with},
+    fixture::{Fixture, digest_of, gib, loaded_in, world, world_with},
 };
 use berth_spec::{routes::OnMiss, status::Phase};
 
@@ -92,6 +92,65 @@ fn among_equals_who_has_just_come_stays_for_a_while() {
     w.after(Policy::default().min_residence);
     w.settle();
     assert_eq!((w.placed("one").len(), w.placed("two").len()), (0, 1));
+}
+
+/// A worker of 4 GiB with on-demand models of 1 GiB, which took so long to load, used in this order a second apart.
+fn loaded(models: &[(&str, u64)]) -> Fixture {
+    let mut w = models.iter().fold(world().worker("a", gib(4)), |w, (called, _)| w.on_demand(called, gib(1)));
+    for (called, seconds) in models {
+        w.after(Duration::from_secs(1));
+        w.demand(called, 1);
+        w.advance();
+        let revision = w.revision(called);
+        let ready = loaded_in(Duration::from_secs(*seconds), gib(1), digest_of(&revision), w.now);
+        w.report("a", false, vec![(revision, Some(ready))]);
+        w.demand(called, 0);
+        w.settle();
+    }
+    w
+}
+
+#[test]
+fn of_those_idle_for_about_as_long_the_cheapest_to_load_back_leaves() {
+    let mut w = loaded(&[("slow", 20), ("slower", 30), ("quick", 1), ("recent", 1)]).on_demand("next", gib(1));
+    // All were used within the last minute or so; `recent` once more just now.
+    w.after(Duration::from_secs(70));
+    w.used(1, "recent", (0, 0, 1));
+    w.after(Duration::from_secs(5));
+    w.demand("next", 1);
+    w.settle();
+    let left = |w: &Fixture| ["slow", "slower", "quick", "recent"].map(|called| w.placed(called).len());
+    assert_eq!(left(&w), [1, 1, 0, 1], "{:?}", w.told);
+    // Where idle times differ by more than a factor of two, they decide.
+    let mut w = loaded(&[("slow", 20), ("quick", 1)]).on_demand("next", gib(3));
+    w.after(Duration::from_secs(60));
+    w.used(1, "quick", (0, 0, 1));
+    w.after(Duration::from_secs(10));
+    w.demand("next", 1);
+    w.settle();
+    assert_eq!((w.placed("slow").len(), w.placed("quick").len()), (0, 1), "{:?}", w.told);
+}
+
+#[test]
+fn the_longer_a_load_took_the_longer_it_serves() {
+    let mut w = loaded(&[("b", 1), ("c", 1), ("d", 1), ("slow", 20)]).on_demand("next", gib(4));
+    w.after(Duration::from_secs(3));
+    w.demand("next", 1);
+    w.settle();
+    assert_eq!(w.status("next").conditions[0].reason, "WaitsForRoom", "a quarter of 20 s is not over");
+    assert!(parks(&mut w), "requests wait for their turn, and are not refused");
+    w.run(Duration::from_secs(3));
+    assert_eq!((w.placed("slow").len(), w.placed("next").len()), (0, 1), "{:?}", w.told);
+    // However long a load took, who waits behind it has a turn within the usual deadline.
+    let mut w = loaded(&[("b", 1), ("c", 1), ("d", 1), ("slow", 900)]).on_demand("next", gib(4));
+    w.demand("next", 1);
+    w.run(Policy::default().max_residence + Duration::from_secs(1));
+    assert_eq!(w.placed("next").len(), 1, "{:?}", w.told);
+}
+
+fn parks(w: &mut Fixture) -> bool {
+    let now = w.now;
+    w.world.whole_routes(now).set.iter().all(|route| route.on_miss == OnMiss::Park)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_plan::{
     Policy, Scope,
-    fixture::{Fixture, died, digest_of, name, ready, worker, worker_id, world_with},
+    fixture::{Fixture, died, digest_of, loaded_in, name, worker, worker_id, world_with},
     plan,
 };
 use berth_spec::{
@@ -340,9 +340,8 @@ fn join(w: &mut Fixture, which: u8, memory: u8, fresh: bool, hardware: Hardware)
 fn start() -> Fixture {
     let special = Selector { required: [("pool".to_owned(), "blue".to_owned())].into(), ..Selector::default() };
     let types = [("special".to_owned(), special)].into();
-    world_with(Policy { min_residence: Duration::ZERO, types, ..Policy::default() })
-        .worker("w0", size(16))
-        .worker("w1", size(12))
+    let policy = Policy { min_residence: Duration::ZERO, residence_per_load_percent: 0, ..Policy::default() };
+    world_with(Policy { types, ..policy }).worker("w0", size(16)).worker("w1", size(12))
 }
 
 /// One of the replicas that a worker is assigned, or still holds, gets somewhere.
@@ -378,7 +377,10 @@ fn progress(w: &mut Fixture, on: &str, nth: u8, how: Progress) {
                 None => return,
             }
         }
-        Progress::Ready(memory) => ready(size(memory), digest_of(&revision), w.now),
+        // Loads of all lengths, so that victims are chosen by them; a policy below keeps none of them from leaving.
+        Progress::Ready(memory) => {
+            loaded_in(Duration::from_millis(1 << (nth % 16)), size(memory), digest_of(&revision), w.now)
+        }
         Progress::Sized(total) => Residency::Fetching { done: ByteSize::ZERO, total: Some(size(total)) },
         Progress::OutOfMemory => failure(FailureCategory::Memory, false),
         Progress::Failed { permanent, everywhere } => {

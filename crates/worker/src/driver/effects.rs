@@ -25,6 +25,7 @@ use super::{
 use crate::{
     agent::{Agent, Effect, Event},
     artifacts::Artifacts,
+    load_times::LoadTimes,
     metrics::WorkerMetrics,
     prepare::{PreparedModel, Preparer},
     runtime::{Health, LoadRequest, LoadedModel, Runtime},
@@ -84,6 +85,7 @@ pub(super) struct Deps {
     pub(super) preparer: Arc<Preparer>,
     pub(super) load_dirs: Arc<LoadDirs>,
     pub(super) load_threads: LoadThreads,
+    pub(super) load_times: Arc<LoadTimes>,
     pub(super) local: Arc<LocalReplicas>,
     pub(super) metrics: WorkerMetrics,
     /// The credentials for stores and repositories; each use takes the latest.

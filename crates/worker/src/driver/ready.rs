@@ -59,22 +59,33 @@ impl EffectRunner {
             request.pin = fetched.map(|fetched| Arc::new(fetched) as Arc<dyn Any + Send + Sync>);
         }
         let (load_dirs, load_threads) = (Arc::clone(&self.deps.load_dirs), self.deps.load_threads.clone());
+        let times = Arc::clone(&self.deps.load_times);
         self.tasks.spawn(async move {
             let loaded = match runtime {
                 Some(runtime) => {
+                    let (kind, size) = ((runtime.info().name, format.to_string()), request.size);
+                    let limit = match runtime.bounds_loads() {
+                        true => LOAD_TIMEOUT,
+                        false => times.limit(&kind, size, LOAD_TIMEOUT),
+                    };
                     let job = Job {
                         runtime: runtime.info().name,
                         what: "loading",
-                        limit: LOAD_TIMEOUT,
+                        limit,
                         cancel: request.cancel.clone(),
                         interruptible: runtime.is_interruptible(),
-                        too_long: load_too_long(),
+                        too_long: load_too_long(limit),
                     };
                     let load = move || {
                         let request = equipped(request, equipment, &load_dirs)?;
                         runtime.load(&request).map_err(Fault::from)
                     };
-                    load_threads.run(job, load).await
+                    let began = Instant::now();
+                    let loaded = load_threads.run(job, load).await;
+                    if loaded.is_ok() {
+                        times.took(kind, size, began.elapsed());
+                    }
+                    loaded
                 }
                 None => Err(Fault::new(
                     FailureCategory::Runtime,
@@ -222,11 +233,12 @@ fn equipped(
     Ok(LoadRequest { artifact, prepared: Some(Arc::new(prepared)), ..request })
 }
 
-fn load_too_long() -> Fault {
-    let minutes = LOAD_TIMEOUT.as_secs() / 60;
+fn load_too_long(limit: Duration) -> Fault {
+    let (seconds, why) =
+        (limit.as_secs(), if limit < LOAD_TIMEOUT { ", many times as long as others of its format" } else { "" });
     Fault::new(
         FailureCategory::Timeout,
-        format!("loading took longer than {minutes} min: check the machine's disk and memory"),
+        format!("loading took longer than {seconds} s{why}: check the machine's disk and memory"),
     )
 }
 

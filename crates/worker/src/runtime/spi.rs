@@ -27,6 +27,7 @@ mod inject;
 mod layout;
 mod limits;
 mod lines;
+mod listed;
 mod lost;
 mod methods;
 mod model;
@@ -58,6 +59,7 @@ use self::{
     gate::Gate,
     limits::Limits,
     lines::Lines,
+    listed::Listed,
     model::SpiModel,
     program::Supervisor,
     room::Room,
@@ -72,7 +74,7 @@ use super::{
     LoadError, LoadRequest, Loaded, LoadedModel as _, Runtime,
     metrics::{Families, ServerMetrics},
 };
-use crate::artifacts::Source;
+use crate::{artifacts::Source, load_times::LoadTimes};
 
 /// The interval at which a runtime that starts is asked for its state.
 const POLL: Duration = Duration::from_millis(250);
@@ -140,6 +142,7 @@ struct Process {
     room: Room,
     wraps_unavailable: bool,
     loading: Semaphore,
+    load_times: LoadTimes,
     threads: Threads,
     metrics: ServerMetrics,
     /// Ends after everything else.
@@ -157,7 +160,7 @@ impl SpiRuntime {
             .build()
             .map_err(thread)?;
         let threads = Threads(Some(tokio));
-        if let Protocol::V2(repository) = &settings.protocol {
+        if let Protocol::V2(repository) | Protocol::TensorFlow(repository) = &settings.protocol {
             repository.open().map_err(|error| OpenError::Program(settings.name.clone(), error))?;
         }
         let program = settings.program.clone().map(|program| Supervisor::start(&settings.name, program));
@@ -168,7 +171,14 @@ impl SpiRuntime {
             let channel = address.endpoint()?.connect_lazy();
             let control = match &settings.protocol {
                 Protocol::Spi => Control::Spi(Spi::new(channel)),
+                Protocol::V2(repository) if repository.layout == Layout::OpenVino => {
+                    let rest = settings.rest.as_ref().and_then(Address::url).unwrap_or_default().to_owned();
+                    let listed = Listed::open_vino(channel, rest, repository.clone());
+                    let failed = |error| OpenError::Program(settings.name.clone(), std::io::Error::other(error));
+                    Control::Listed(listed.map_err(failed)?)
+                }
                 Protocol::V2(repository) => Control::V2(V2::new(channel, repository.clone())),
+                Protocol::TensorFlow(repository) => Control::Listed(Listed::tensorflow(channel, repository.clone())),
             };
             places.push((address.clone(), control));
         }
@@ -203,6 +213,7 @@ impl SpiRuntime {
             room: Room::new(limits.capacity, limits.reserve(settings.unload_reserve)),
             wraps_unavailable: settings.wraps_unavailable,
             loading: Semaphore::new(limits.loads),
+            load_times: LoadTimes::default(),
             _program: program,
             limits,
             threads,
@@ -226,11 +237,11 @@ impl SpiRuntime {
         let names = (revision.id.deployment().to_string(), revision.id.to_string());
         let (own, other) = match process.control {
             Control::Spi(_) => names,
-            Control::V2(_) => (layout::safe(&names.0), layout::safe(&names.1)),
+            Control::V2(_) | Control::Listed(_) => (layout::safe(&names.0), layout::safe(&names.1)),
         };
         let mut asked = match process.control {
             Control::Spi(_) => asked(request, &own)?,
-            Control::V2(_) => named(request, &own)?,
+            Control::V2(_) | Control::Listed(_) => named(request, &own)?,
         };
         let limits = &process.limits;
         let predicted = process.control.predicted(&asked).await;
@@ -246,7 +257,7 @@ impl SpiRuntime {
         }
         asked.model_id = process.room.enter([&own, &other], expected).await?.to_owned();
         let entered = Entered { process: Arc::clone(process), id: Some(asked.model_id.clone()) };
-        let answer = process.load_bare(&asked).await?;
+        let answer = process.load_bare(&asked, ByteSize(expected)).await?;
         let told = Some(answer.size_in_bytes).filter(|size| *size > 0);
         let size = match told {
             Some(size) => Some(size),
@@ -288,6 +299,10 @@ impl Runtime for SpiRuntime {
     }
 
     fn is_interruptible(&self) -> bool {
+        true
+    }
+
+    fn bounds_loads(&self) -> bool {
         true
     }
 
@@ -403,16 +418,26 @@ impl Process {
         self.threads.handle()
     }
 
-    /// Loads within the runtime's own bounds.
-    async fn load_bare(&self, request: &LoadModelRequest) -> Result<LoadModelResponse, LoadError> {
+    /// Loads within the runtime's own bounds, and within what loads of the type have taken before.
+    async fn load_bare(&self, request: &LoadModelRequest, size: ByteSize) -> Result<LoadModelResponse, LoadError> {
         let Ok(_turn) = self.loading.acquire().await else {
             return Err(LoadError::new(FailureCategory::Internal, "the runtime is closed"));
         };
-        match timeout(self.limits.load_timeout, self.control.load(request.clone())).await {
-            Ok(loaded) => loaded,
+        let kind = (self.name.clone(), request.model_type.clone());
+        let (limit, began) = (self.load_times.limit(&kind, size, self.limits.load_timeout), Instant::now());
+        match timeout(limit, self.control.load(request.clone())).await {
+            Ok(loaded) => {
+                if loaded.is_ok() {
+                    self.load_times.took(kind, size, began.elapsed());
+                }
+                loaded
+            }
             Err(_) => {
-                let took = self.limits.load_timeout.as_millis();
-                let message = format!("the runtime did not load it within {took} ms, which is the time that it gives");
+                let why = match limit < self.limits.load_timeout {
+                    true => "many times as long as others of its type took",
+                    false => "which is the time that it gives",
+                };
+                let message = format!("the runtime did not load it within {} ms, {why}", limit.as_millis());
                 Err(LoadError::new(FailureCategory::Timeout, message))
             }
         }

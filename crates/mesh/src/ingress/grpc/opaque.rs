@@ -93,7 +93,8 @@ pub(in crate::ingress) async fn answer(stack: &Stack, request: Request<Incoming>
 async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Response<ReplyBody>, Status> {
     let timeout = timeout(&head.headers).map_err(status)?;
     let method = head.uri.path();
-    let Some(path) = stack.data_plane.as_ref().map_or(Some(&[][..]), |methods| methods.path(method)) else {
+    let methods = stack.data_plane.as_ref().map(|methods| methods.get());
+    let Some(path) = methods.as_ref().map_or(Some(&[][..]), |methods| methods.path(method)) else {
         return Err(Status::unimplemented(format!("{method} is none of the methods that may be called")));
     };
     let called = called::of(&head.headers, path, incoming, stack.bounds()).await.map_err(status)?;

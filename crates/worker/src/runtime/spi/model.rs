@@ -246,6 +246,7 @@ impl SpiModel {
     /// Loads it again, once for all who found it missing after `loads` loads. Goes on when nobody waits any more.
     async fn mend(&self, loads: u64, why: &str) -> Result<(), InferError> {
         let (process, mending, request) = (Arc::clone(&self.process), Arc::clone(&self.mending), self.request.clone());
+        let size = self.size;
         let why = why.to_owned();
         let work = self.process.handle().spawn(async move {
             let _turn = mending.turn.lock().await;
@@ -253,7 +254,7 @@ impl SpiModel {
                 return Ok(());
             }
             tracing::warn!(event = "model_lost", runtime = process.name, model_id = request.model_id, reason = why);
-            match process.load_bare(&request).await {
+            match process.load_bare(&request, size).await {
                 Ok(_) => {
                     mending.loads.fetch_add(1, Ordering::AcqRel);
                     Ok(())

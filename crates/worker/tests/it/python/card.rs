@@ -147,6 +147,7 @@ impl Card {
         LoadRequest {
             revision: Arc::new(self.revision()),
             artifact: Source::File(artifact),
+            size: berth_spec::ByteSize::ZERO,
             digest: Digest([0; 32]),
             serving: Arc::new(self.serving()),
             prepared: Some(Arc::new(Prepared::of(&code, &self.python))),
