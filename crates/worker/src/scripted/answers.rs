@@ -58,8 +58,8 @@ async fn answered(models: &Models, request: Request<Incoming>) -> Result<Respons
             return listed::model_service(models, method, body).await.map(grpc);
         }
         if path.starts_with(listed::PREDICTION_SERVICE) {
-            if parts.headers.get("testing").is_some_and(|asked| asked == "purge") {
-                models.purge();
+            if parts.headers.get("testing").is_some_and(|asked| asked == "lose=1") {
+                models.loses(1);
             }
             let (body, id) = listed::predicted(models, body).await?;
             let mut response = grpc(body);
