@@ -86,7 +86,9 @@ impl<'w> Work<'w> {
 
     /// The place of a replica of a revision in the order of eviction, as the plan has it.
     fn rank(&self, revision: &RevisionId) -> Rank {
-        self.entry.rank_among(revision, self.copies(revision), self.goal)
+        let of = self.replicas.iter().filter(|replica| replica.revision == *revision);
+        let largest = of.map(|replica| replica.claim).max().unwrap_or_default();
+        self.entry.rank_among(revision, (self.copies(revision), largest), self.goal)
     }
 
     /// The replicas of a revision, wherever they are.
@@ -246,9 +248,13 @@ impl<'w> Draft<'w> {
         self.rerank(&before, work);
     }
 
-    /// Moves what stays to where it belongs in the order of eviction: copies matter less while there are others.
+    /// Moves what stays to where it belongs in the order of eviction: copies matter less while there are others, and large
+    /// ones less than small ones.
     fn rerank(&mut self, before: &[(Replica, Rank)], work: &Work<'_>) {
-        for (replica, old) in before.iter().filter(|(replica, _)| work.replicas.contains(replica)) {
+        let stays = |replica: &Replica| {
+            work.replicas.iter().any(|other| (&other.worker, &other.revision) == (&replica.worker, &replica.revision))
+        };
+        for (replica, old) in before.iter().filter(|(replica, _)| stays(replica)) {
             let new = work.rank(&replica.revision);
             if new == *old {
                 continue;
@@ -263,6 +269,7 @@ impl<'w> Draft<'w> {
 
     /// Brings a replica's claim up to date.
     pub(crate) fn reclaim(&mut self, work: &mut Work<'_>) {
+        let before = work.ranks();
         for replica in &mut work.replicas {
             let Some(revision) = work.revisions.get(&replica.revision) else { continue };
             let claim = claim::of_replica(self.world, work.entry, revision, replica);
@@ -276,6 +283,7 @@ impl<'w> Draft<'w> {
             self.resize(work.entry, replica, claim);
             replica.claim = claim;
         }
+        self.rerank(&before, work);
     }
 
     /// Notes something worth telling.

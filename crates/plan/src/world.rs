@@ -27,6 +27,7 @@ mod terms;
 mod wake;
 mod worker;
 mod workers;
+mod worth;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

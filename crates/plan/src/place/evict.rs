@@ -29,7 +29,7 @@ use crate::{
 type Candidate<'a> = (&'a Rank, ByteSize, Cores);
 
 /// The fewest replicas on a worker that give back what is lacking when they leave for a replica of `entry`, the least
-/// important and longest unused first; those that would give back nothing of that are left alone. If all that may leave
+/// important and least worth first; those that would give back nothing of that are left alone. If all that may leave
 /// is not enough nobody does, and the reason says how much there is. `freed` has left already.
 pub(super) fn victims(
     draft: &Draft<'_>,
@@ -58,8 +58,9 @@ pub(super) fn victims(
             continue;
         }
         // Once one stays because it has only just come, nobody who was used since goes in its place.
+        let unused_since = again == NEVER || rank.last_used + draft.world.policy.min_residence < again;
         match stays(draft, tracked, rank, priority) {
-            None if again == NEVER => {
+            None if unused_since => {
                 freed.add(&rank.revision, memory, cores);
                 chosen.push((rank, memory, cores));
             }
@@ -168,10 +169,11 @@ pub(super) fn cost(draft: &Draft<'_>, worker: &WorkerId, victims: &[RevisionId])
     let Some(tracked) = draft.world.workers.get(worker) else { return Evicts::default() };
     victims.iter().fold(Evicts::default(), |cost, victim| {
         let entry = draft.world.entries.get(victim.deployment());
+        let claim = claim_of(draft, tracked, worker, victim);
         Evicts {
             priority: cost.priority.max(entry.map_or(0, |entry| entry.deployment.spec.priority)),
-            last_used: cost.last_used.max(entry.map_or(Time::ZERO, |entry| entry.last_used)),
-            bytes: cost.bytes + claim_of(draft, tracked, worker, victim),
+            worth: cost.worth.max(entry.map_or(Time::ZERO, |entry| entry.worth(claim))),
+            bytes: cost.bytes + claim,
         }
     })
 }

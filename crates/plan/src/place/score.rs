@@ -40,8 +40,8 @@ pub struct Score {
 pub struct Evicts {
     /// The highest priority among the victims.
     pub priority: u8,
-    /// The latest use among the victims.
-    pub last_used: Time,
+    /// The largest worth among the victims: about the time of its last use, later where it is used often or small.
+    pub worth: Time,
     /// Their memory.
     pub bytes: ByteSize,
 }
@@ -133,8 +133,8 @@ impl Evicts {
             let (ours, theirs) = (self.priority, other.priority);
             return format!("what leaves for it has at most priority {ours}, on the other {theirs}");
         }
-        if self.last_used != other.last_used {
-            return "what leaves for it was not used for longer".to_owned();
+        if self.worth != other.worth {
+            return "what leaves for it is used less, or not for longer".to_owned();
         }
         format!("{} leaves for it, on the other {}", self.bytes.beside(other.bytes), other.bytes.beside(self.bytes))
     }

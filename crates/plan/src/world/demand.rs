@@ -50,7 +50,7 @@ impl World {
         let moved = entry.last_used < last_used;
         if moved {
             self.forget_idle_evicted(name);
-            self.rerank(name, |entry| entry.last_used = last_used);
+            self.rerank(name, |entry| entry.used(last_used));
         }
         let Some(entry) = self.entries.get_mut(name) else { return };
         if demand.waiting == 0 && demand.in_flight == 0 && entry.warm.is_none() {

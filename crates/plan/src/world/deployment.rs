@@ -8,6 +8,7 @@ use super::{
     Hold, Rank,
     copies::Copies,
     demand::{Use, WISHES},
+    worth::{self, Uses},
 };
 use crate::{Evicted, Record, Rollout, claim::Basis};
 
@@ -19,6 +20,8 @@ pub(crate) struct TrackedDeployment {
     wanted: [u8; 6],
     /// When a request last came.
     pub(crate) last_used: Time,
+    /// Uses up to then.
+    uses: Uses,
     /// The fingerprint of the route that was last sent; 0: none.
     pub(crate) routed: u64,
     /// Further state; none for a cold one.
@@ -202,7 +205,7 @@ impl LoadFailed {
 impl TrackedDeployment {
     pub(crate) fn new(deployment: Arc<Deployment>) -> Self {
         let wanted = deployment.revision_id().hash_bytes();
-        Self { wanted, deployment, last_used: Time::ZERO, routed: 0, warm: None }
+        Self { wanted, deployment, last_used: Time::ZERO, uses: Uses::default(), routed: 0, warm: None }
     }
 
     /// Replaces the deployment.
@@ -223,12 +226,14 @@ impl TrackedDeployment {
 
     /// The place of one of its replicas in the order of eviction, as the record has it.
     pub(crate) fn rank(&self, revision: &RevisionId) -> Rank {
-        let copies = self.record().map_or(0, |record| record.of(revision).count());
-        self.rank_among(revision, u32::try_from(copies).unwrap_or(u32::MAX), self.goal())
+        let replicas = self.record().into_iter().flat_map(|record| record.of(revision));
+        let (copies, claim) =
+            replicas.fold((0, ByteSize::ZERO), |(copies, claim), replica| (copies + 1, claim.max(replica.claim)));
+        self.rank_among(revision, (copies, claim), self.goal())
     }
 
-    /// The same where there are `copies` of it, of `goal` that are wanted.
-    pub(crate) fn rank_among(&self, revision: &RevisionId, copies: u32, goal: u32) -> Rank {
+    /// The same where there are `copies` of it, of `goal` that are wanted; the largest takes `claim`.
+    pub(crate) fn rank_among(&self, revision: &RevisionId, (copies, claim): (u32, ByteSize), goal: u32) -> Rank {
         let replicas = self.deployment.spec.replicas;
         let least = replicas.min.max(1);
         let hold = if goal > least && copies > least {
@@ -238,7 +243,19 @@ impl TrackedDeployment {
         } else {
             Hold::OnDemand
         };
-        Rank { priority: self.deployment.spec.priority, hold, last_used: self.last_used, revision: revision.clone() }
+        let (priority, last_used) = (self.deployment.spec.priority, self.last_used);
+        Rank { priority, hold, worth: self.worth(claim), last_used, revision: revision.clone() }
+    }
+
+    /// Notes a use.
+    pub(crate) fn used(&mut self, at: Time) {
+        self.uses = self.uses.with(self.last_used, at);
+        self.last_used = at;
+    }
+
+    /// Its worth in the order of eviction, where it takes `claim`.
+    pub(crate) fn worth(&self, claim: ByteSize) -> Time {
+        worth::worth(self.last_used, self.uses, claim)
     }
 
     /// Returns true if it should always have a replica.

@@ -105,12 +105,13 @@ pub enum Liveness {
 }
 
 /// The order of eviction: what matters least, then copies that others stand in for, then what may come back by itself,
-/// then what was not used for longest. The revision makes it unique: two deployments that were last used in the same
-/// nanosecond are still two.
+/// then what is worth least ([`worth`](super::worth)), then what was not used for longest. The revision makes it unique: two
+/// deployments that were last used in the same nanosecond are still two.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub(crate) priority: u8,
     pub(crate) hold: Hold,
+    pub(crate) worth: Time,
     pub(crate) last_used: Time,
     pub(crate) revision: RevisionId,
 }

@@ -6,7 +6,7 @@ use berth_plan::{
     Policy,
     fixture::{Fixture, gib, world, world_with},
 };
-use berth_spec::{routes::OnMiss, status::Phase};
+use berth_spec::{ByteSize, routes::OnMiss, status::Phase};
 
 /// A worker of 4 GiB with two on-demand models of 2 GiB that were used a second apart, `old` first.
 fn full() -> Fixture {
@@ -208,4 +208,50 @@ fn who_was_used_since_does_not_go_in_place_of_who_has_just_come() {
     w.after(Policy::default().min_residence);
     w.settle();
     assert_eq!((w.placed("used").len(), w.placed("fresh").len(), w.placed("third").len()), (1, 0, 1));
+}
+
+#[test]
+fn what_is_used_often_outlasts_what_was_used_last() {
+    let mut w = world().worker("a", gib(2));
+    for called in ["often", "once", "third"] {
+        w = w.on_demand(called, gib(1));
+    }
+    for _ in 0..5 {
+        w.demand("often", 1);
+        w.settle();
+        w.demand("often", 0);
+        w.after(Duration::from_secs(30));
+    }
+    w.demand("once", 1);
+    w.settle();
+    w.demand("once", 0);
+    w.after(Duration::from_secs(30));
+    w.demand("third", 1);
+    w.settle();
+    assert_eq!((w.placed("often").len(), w.placed("once").len(), w.placed("third").len()), (1, 0, 1));
+    // What is used half an hour later is worth more all the same.
+    w.demand("third", 0);
+    w.after(Duration::from_secs(1_800));
+    w.demand("third", 1);
+    w.demand("third", 0);
+    w.demand("once", 1);
+    w.settle();
+    assert_eq!((w.placed("often").len(), w.placed("once").len(), w.placed("third").len()), (0, 1, 1));
+}
+
+#[test]
+fn of_two_that_are_used_alike_the_large_one_leaves() {
+    let mut w = world().worker("a", ByteSize::mib(70));
+    for (called, size) in [("small", 10), ("large", 60), ("third", 10)] {
+        w = w.on_demand(called, ByteSize::mib(size));
+    }
+    for called in ["small", "large"] {
+        w.demand(called, 1);
+        w.settle();
+        w.demand(called, 0);
+        w.after(Duration::from_secs(60));
+    }
+    w.demand("third", 1);
+    w.settle();
+    assert_eq!((w.placed("small").len(), w.placed("large").len(), w.placed("third").len()), (1, 0, 1));
 }
