@@ -362,7 +362,7 @@ impl Stack {
         version: Option<&'a str>,
         timeout: Option<Duration>,
     ) -> Result<Admitted<'a>, InferError> {
-        let (started, (entry, via)) = (Instant::now(), self.find_to_describe(model)?);
+        let (started, (entry, via)) = (Instant::now(), self.find_to_describe(model, version)?);
         let holder = entry.hot().keys.of(None, &self.accounts);
         let permit = self.admission.enter()?;
         let deadline = started + timeout.unwrap_or(entry.route().terms.timeout).min(self.limits.deadline);

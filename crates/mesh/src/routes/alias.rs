@@ -89,6 +89,13 @@ impl Targets {
         existing.into_iter().map(|target| target.name.clone()).collect()
     }
 
+    /// The names of the deployments that exist, with a share or without, those with the largest first.
+    pub(crate) fn all(&self) -> Vec<DeploymentName> {
+        let mut all: Vec<_> = self.list.iter().filter(|target| target.exists).collect();
+        all.sort_by_key(|target| std::cmp::Reverse(target.weight));
+        all.into_iter().map(|target| target.name.clone()).collect()
+    }
+
     fn pick(&self, key: Option<u64>, draw: impl FnOnce() -> u32) -> Option<&Target> {
         let Some(key) = key else { return self.list.get(self.schedule.as_ref()?.at(draw())) };
         let candidates = self.list.iter().map(|target| (target.hash, target.share()));
