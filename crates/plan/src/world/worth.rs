@@ -22,13 +22,16 @@ const HALF_LIFE: Duration = Duration::from_secs(300);
 /// A load costs about as much as so many bytes more of the model would: requests wait for a start as well as for bytes.
 const RELOAD: f64 = 64.0 * 1024.0 * 1024.0;
 
-/// Steps of [`Uses`] for each doubling.
-const STEPS: f64 = 4_096.0;
+/// The uses that are remembered, as of the last one; at least that. Uses within a second are one, which bounds it: a model
+/// that is used all the time comes to about nine doublings, however many gateways tell of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Uses(f32);
 
-/// The uses that are remembered, as of the last one: their binary logarithm, in [`STEPS`]. One use is 0. Uses within a
-/// second are one, which bounds it: a model that is used all the time comes to about nine doublings.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Uses(u16);
+impl Default for Uses {
+    fn default() -> Self {
+        Self(1.0)
+    }
+}
 
 impl Uses {
     /// With a further use, at `now`; the one before was at `before`.
@@ -37,14 +40,12 @@ impl Uses {
             return Self::default();
         }
         let since = now.since(before).as_secs_f64();
-        let left = (f64::from(self.0) / STEPS - since / HALF_LIFE.as_secs_f64()).exp2();
-        let uses = (left + since.min(1.0)).max(1.0);
-        // Far below the largest: uses within a second are one.
-        Self((uses.log2() * STEPS).round().min(f64::from(u16::MAX)) as u16)
+        let left = f64::from(self.0) * (-since / HALF_LIFE.as_secs_f64()).exp2();
+        Self((left + since.min(1.0)).max(1.0) as f32)
     }
 
     fn doublings(self) -> f64 {
-        f64::from(self.0) / STEPS
+        f64::from(self.0).log2()
     }
 }
 
@@ -84,7 +85,7 @@ mod tests {
         assert!(twice_as_worn > Duration::from_secs(600), "ten uses within ten minutes: {twice_as_worn:?}");
         // An hour later that is forgotten.
         let uses = uses.with(last, after(4_140.0));
-        assert_eq!(worth(after(4_140.0), uses, size), once(4_140.0));
+        assert!(worth(after(4_140.0), uses, size).since(once(4_140.0)) < Duration::from_secs(1));
     }
 
     #[test]
