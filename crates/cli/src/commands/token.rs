@@ -157,14 +157,14 @@ impl CreateArgs {
         };
         if let Some(file) = &self.file {
             let (name, secret) = add_to(file, new)?;
-            return Ok(match self.output {
-                form @ (Form::Json | Form::Yaml) => print_value(&json!({ "name": name, "secret": secret }), form)?,
-                Form::Name => terminal::print(&secret)?,
-                Form::Table | Form::Wide => terminal::print(&format!(
+            return match self.output {
+                form @ (Form::Json | Form::Yaml) => print_value(&json!({ "name": name, "secret": secret }), form),
+                Form::Name => Ok(terminal::print(&secret)?),
+                Form::Table | Form::Wide => Ok(terminal::print(&format!(
                     "token/{name} added to {}. Its secret is shown this once:\n{secret}",
                     file.display()
-                ))?,
-            });
+                ))?),
+            };
         }
         let client = self.api.client()?;
         let created: CreatedToken = client.json(client.request(Method::POST, &["tokens"], &[]).json(&new)).await?;
