@@ -46,7 +46,7 @@ impl EffectRunner {
         let begun = Instant::now();
         let slot = self.slots.remove(&id).unwrap_or_default();
         let correlation_id = self.commands.of(&id);
-        self.commands.forget(&id);
+        self.commands.unloaded(&id);
         if slot.callable.is_some() {
             self.deps.local.remove(&id);
             self.stopped.drained += 1;

@@ -182,7 +182,7 @@ impl EffectRunner {
 /// in its log and ours.
 pub(super) struct Commands {
     worker: WorkerId,
-    last: BTreeMap<RevisionId, Generation>,
+    last: BTreeMap<RevisionId, (&'static str, Generation)>,
 }
 
 impl Commands {
@@ -191,7 +191,7 @@ impl Commands {
     }
 
     fn receive(&mut self, kind: &'static str, id: &RevisionId, generation: Generation) {
-        self.last.insert(id.clone(), generation);
+        self.last.insert(id.clone(), (kind, generation));
         tracing::info!(
             event = "command_received",
             command_type = kind,
@@ -204,7 +204,14 @@ impl Commands {
 
     /// The id of the last command for a revision.
     pub(super) fn of(&self, id: &RevisionId) -> Option<String> {
-        self.last.get(id).map(|generation| correlation_id(&self.worker, *generation, id))
+        self.last.get(id).map(|(_, generation)| correlation_id(&self.worker, *generation, id))
+    }
+
+    /// A model was unloaded. Where nobody asked for that a load has failed, which is yet to be told.
+    pub(super) fn unloaded(&mut self, id: &RevisionId) {
+        if self.last.get(id).is_some_and(|(kind, _)| *kind == "UNLOAD") {
+            self.forget(id);
+        }
     }
 
     pub(super) fn forget(&mut self, id: &RevisionId) {
@@ -232,6 +239,12 @@ mod tests {
         );
         commands.receive("UNLOAD", &id, Generation(9));
         assert_eq!(commands.of(&id).as_deref(), Some("w-1-9-000000000000"));
+        commands.unloaded(&id);
+        assert_eq!(commands.of(&id), None);
+        // A load that failed after the model was there is told with the id of its command.
+        commands.receive("LOAD", &id, Generation(11));
+        commands.unloaded(&id);
+        assert_eq!(commands.of(&id).as_deref(), Some("w-1-11-000000000000"));
         commands.forget(&id);
         assert_eq!(commands.of(&id), None);
     }
