@@ -12,7 +12,7 @@ use prost::Message as _;
 /// A JSON body. What is accepted is JSON, and survives being written and read again.
 pub(crate) fn oip_json(data: &[u8]) {
     let body = Bytes::copy_from_slice(data);
-    let decoded = match decode(&body, Layout::Json, &Signature::default()) {
+    let decoded = match decode(&body, Layout::Json, &Signature::default()).and_then(Decoded::with_data) {
         Ok(decoded) => decoded,
         Err(error) => return check_error(&error),
     };
@@ -30,10 +30,10 @@ pub(crate) fn binary_body(data: &[u8]) {
     let body = Bytes::copy_from_slice(body);
     let signature = Signature {
         inputs: vec![TensorSpec { name: "x".to_owned(), datatype: Datatype::Fp32, shape: vec![-1, -1, 2] }],
-        outputs: vec![],
+        ..Signature::default()
     };
     let decoded = Layout::of(Some(length.as_bytes()), body.len()).and_then(|layout| decode(&body, layout, &signature));
-    let decoded = match decoded {
+    let decoded = match decoded.and_then(Decoded::with_data) {
         Ok(decoded) => decoded,
         Err(error) => return check_error(&error),
     };
@@ -52,7 +52,7 @@ pub(crate) fn binary_body(data: &[u8]) {
 pub(crate) fn grpc_contents(data: &[u8]) {
     assert!(grpc::effort::to_read(data, usize::MAX) <= data.len());
     let Ok(message) = ModelInferRequest::decode(data) else { return };
-    let decoded = match grpc::decode(message) {
+    let decoded = match grpc::decode(message).and_then(Decoded::with_data) {
         Ok(decoded) => decoded,
         Err(error) => return check_error(&error),
     };

@@ -42,6 +42,19 @@ INFERENCE = [
     ("POST", "/v2/models/nothing/infer", "infer"),
     ("POST", "/v2/models/nothing/versions/1/infer", "infer"),
     ("POST", "/namespaces/nowhere/v2/models/nothing/infer", "infer"),
+    ("POST", "/v2/models/nothing/generate", "infer"),
+    ("POST", "/v2/models/nothing/generate_stream", "infer"),
+    ("GET", "/v1/models", "read-models"),
+    ("GET", "/v1/models/nothing", "read-models"),
+    ("POST", "/v1/models/nothing:predict", "infer"),
+    ("POST", "/namespaces/nowhere/v1/models/nothing:predict", "infer"),
+    ("GET", "/", "probe"),
+    ("GET", "/metrics", "read-metrics"),
+    ("GET", "/v2/logging", "read-server"),
+    ("GET", "/v2/trace/setting", "read-server"),
+    ("GET", "/v2/systemsharedmemory/status", "operate-fleet"),
+    ("POST", "/v2/systemsharedmemory/region/nothing/register", "operate-fleet"),
+    ("POST", "/v2/systemsharedmemory/unregister", "operate-fleet"),
     ("POST", "/v1/a-models-own-path", "infer"),
     ("POST", "/functions/nothing", "infer"),
     ("POST", "/v2/repository/models/nothing/load", "load-models"),
@@ -64,13 +77,14 @@ CALLS = {
     "ModelStreamInfer": "infer",
     "RepositoryModelLoad": "load-models",
     "RepositoryModelUnload": "load-models",
-    # Extensions that are not served: whoever may read the server's description learns that.
-    "SystemSharedMemoryStatus": "read-server",
-    "SystemSharedMemoryRegister": "read-server",
-    "SystemSharedMemoryUnregister": "read-server",
+    "SystemSharedMemoryStatus": "operate-fleet",
+    "SystemSharedMemoryRegister": "operate-fleet",
+    "SystemSharedMemoryUnregister": "operate-fleet",
+    # An extension that is not served: whoever may read the server's description learns that.
     "CudaSharedMemoryStatus": "read-server",
     "CudaSharedMemoryRegister": "read-server",
     "CudaSharedMemoryUnregister": "read-server",
+    # To read them; a change asks for more, see below.
     "TraceSetting": "read-server",
     "LogSettings": "read-server",
 }
@@ -177,6 +191,23 @@ def test_grpc(cluster, secrets, which, role):
             good = code == (grpc.StatusCode.PERMISSION_DENIED if role else grpc.StatusCode.UNAUTHENTICATED)
         if not good:
             wrong.append((address, path, action, code))
+    assert not wrong, wrong
+
+
+def test_only_operators_change_settings_of_the_log(cluster, secrets):
+    node, wrong = cluster.leader, []
+    for level in (1, 0):
+        for role in ["admin" if level else "operator", *ROLES]:
+            body, headers = json.dumps({"log_verbose_level": level}), cluster.bearer(secrets[role])
+            status, _, answer = node.ask(node.http, "POST", "/v2/logging", body, headers)
+            # Whoever changes nothing needs no right to.
+            if (status, json.loads(answer).get("log_verbose_level")) != (200, level):
+                wrong.append((role, level, status, answer))
+        body = json.dumps({"log_verbose_level": 2})
+        for role in ("viewer", "caller", "deployer"):
+            status, _, answer = node.ask(node.http, "POST", "/v2/logging", body, cluster.bearer(secrets[role]))
+            if status != 403:
+                wrong.append((role, 2, status, answer))
     assert not wrong, wrong
 
 

@@ -21,6 +21,7 @@ pub(crate) mod model_types;
 mod payload;
 pub(crate) mod planning;
 pub(crate) mod principals;
+mod protocol;
 pub(crate) mod runtime;
 pub(crate) mod source;
 pub(crate) mod store;
@@ -54,6 +55,7 @@ use self::{
     payload::PayloadArgs,
     planning::Planning,
     principals::PrincipalArgs,
+    protocol::ProtocolArgs,
     tls::{ClientTls, TlsArgs},
 };
 use crate::{failure::Failure, modelmesh_metrics};
@@ -190,6 +192,8 @@ pub(crate) struct ServerArgs {
     #[command(flatten)]
     pub(crate) audit: AuditArgs,
     #[command(flatten)]
+    pub(crate) protocol: ProtocolArgs,
+    #[command(flatten)]
     pub(crate) payloads: PayloadArgs,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
@@ -274,6 +278,8 @@ pub(crate) struct ServerSettings {
     pub(crate) max_requests: u32,
     /// Requests that wait for loads at once.
     pub(crate) max_parked: u32,
+    /// Further parts of the inference port.
+    pub(crate) protocol: ProtocolArgs,
     /// Payload processors.
     pub(crate) payloads: berth_mesh::payload::Settings,
     /// Metrics under ModelMesh's names; `None`: there are none.
@@ -403,6 +409,7 @@ impl ServerSettings {
             max_connections: args.max_connections.get() as usize,
             max_requests: args.max_requests.get(),
             max_parked: args.max_parked.get(),
+            protocol: args.protocol,
             payloads: args.payloads.settings(),
             modelmesh_metrics: args.modelmesh_metrics,
             principal_limits: args.principals.limits()?,

@@ -8,6 +8,7 @@
 //! Metrics go another way: every part registers its own with the registry that `/metrics` encodes.
 
 mod json;
+mod levels;
 pub(crate) mod model_logs;
 mod people;
 mod sentence;
@@ -15,9 +16,11 @@ mod trace;
 
 use std::io::{self, IsTerminal, Write};
 
-use berth_mesh::{PropagateHook, SpanHook};
+use berth_mesh::{PropagateHook, SpanHook, controls::LogControl};
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use tracing_subscriber::{EnvFilter, Layer, filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Layer, filter::LevelFilter, layer::SubscriberExt, reload, util::SubscriberInitExt,
+};
 
 use self::model_logs::ModelLogs;
 use crate::{failure::Failure, settings::TelemetrySettings};
@@ -30,30 +33,34 @@ pub(crate) struct Telemetry {
     traces: Option<SdkTracerProvider>,
     /// Recent lines of each model.
     pub(crate) model_logs: ModelLogs,
+    /// Levels of the log.
+    log: LogControl,
 }
 
 impl Telemetry {
     /// Installs it for the whole process. Must be called inside a runtime where traces are exported.
     pub(crate) fn start(settings: &TelemetrySettings) -> Result<Self, Failure> {
-        let filter = || {
+        let filter = {
             EnvFilter::try_new(&settings.filter).map_err(|e| {
                 Failure::Usage(format!(
                     "--log {:?} is not a filter: {e}; write for example warn,berth=info,berth_worker=debug",
                     settings.filter
                 ))
-            })
+            })?
         };
+        let (filter, handle) = reload::Layer::new(filter);
+        let log = levels::control(&settings.filter, handle);
         let sink: Sink = Box::new(|line: &str| {
             // Logging has nowhere to report that logging failed.
             let _ = io::stderr().lock().write_all(line.as_bytes());
         });
         let logs = if settings.json {
-            json::JsonLogs::new(&settings.worker, sink).with_filter(filter()?).boxed()
+            json::JsonLogs::new(&settings.worker, sink).with_filter(filter).boxed()
         } else {
             let colours =
                 io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
             let steps = ["debug", "trace"].iter().any(|level| settings.filter.contains(level));
-            people::PeopleLogs::new(colours, steps, sink).with_filter(filter()?).boxed()
+            people::PeopleLogs::new(colours, steps, sink).with_filter(filter).boxed()
         };
         let traces = settings.otlp.as_ref().map(|endpoint| trace::provider(endpoint, &settings.worker)).transpose()?;
         let spans = traces.as_ref().map(trace::layer);
@@ -64,7 +71,12 @@ impl Telemetry {
             .with(model_logs.clone().with_filter(LevelFilter::INFO))
             .try_init()
             .map_err(|e| Failure::doing("cannot start logging", e))?;
-        Ok(Self { traces, model_logs })
+        Ok(Self { traces, model_logs, log })
+    }
+
+    /// Levels of the log, to be read and changed.
+    pub(crate) fn log(&self) -> LogControl {
+        self.log.clone()
     }
 
     /// Makes the span of a request, continuing the caller's trace; `None` when traces go nowhere.

@@ -65,7 +65,7 @@ async fn gateway(cold: usize) -> SocketAddr {
     let me = WorkerId::new("w1").expect("a name");
     let revision = RevisionId::of(name.clone(), b"1");
     let spec = TensorSpec { name: "x".to_owned(), datatype: Datatype::Fp32, shape: vec![-1, 4] };
-    let signature = Signature { inputs: vec![spec.clone()], outputs: vec![spec] };
+    let signature = Signature { inputs: vec![spec.clone()], outputs: vec![spec], ..Signature::default() };
     replicas.insert(revision.clone(), Arc::new(Echo(Arc::new(signature))));
     let mut registry = prometheus_client::registry::Registry::default();
     let config = Config::new(([127, 0, 0, 1], 0).into());

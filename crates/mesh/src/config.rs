@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 
-use crate::{calls, data_plane::CurrentDataPlane, payload};
+use crate::{calls, controls::LogControl, data_plane::CurrentDataPlane, payload};
 
 /// Makes the span of one request from its headers: the place to continue a trace that the caller began
 /// (`traceparent`). `None` leaves the request without a span.
@@ -33,6 +33,9 @@ pub type FunctionHook = Arc<dyn Fn(http::Request<Bytes>) -> BoxFuture<'static, h
 
 /// Path below which functions answer.
 pub const FUNCTIONS: &str = "/functions/";
+
+/// Encodes the metrics of the process, as the control API tells them.
+pub type MetricsHook = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Answers gRPC calls below a path that are no inferences.
 pub type BesideHook = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> + Send + Sync>;
@@ -79,6 +82,21 @@ pub struct Config {
     pub principal_limits: UseLimits,
     /// The audit log.
     pub audit: AuditLog,
+    /// Further parts of the port for clients.
+    pub features: Features,
+}
+
+/// Parts of the port for clients that are there if somebody wants them.
+#[derive(Clone, Default)]
+pub struct Features {
+    /// Metrics at `/metrics`; `None`: they are on other ports only. They may come once the gateway has its port.
+    pub metrics: Option<Arc<OnceLock<MetricsHook>>>,
+    /// A model on demand that a request would load counts as ready.
+    pub on_demand_ready: bool,
+    /// Clients of a loopback address may name shared memory.
+    pub shared_memory: bool,
+    /// The log of the process; `None`: clients cannot see its settings.
+    pub log: Option<LogControl>,
 }
 
 impl Config {
@@ -103,6 +121,7 @@ impl Config {
             access: Arc::default(),
             principal_limits: UseLimits::default(),
             audit: AuditLog::default(),
+            features: Features::default(),
         }
     }
 }

@@ -33,6 +33,7 @@ use crate::{
     body::memory::RequestMemory,
     calls::Calls,
     config::Config,
+    controls::TraceControl,
     demand::DemandTracker,
     endpoint::{fleet::Fleet, forwarding::Forwarding},
     exporter::Exporter,
@@ -169,6 +170,9 @@ pub fn build(
         access: Arc::clone(&config.access),
         accounts: Accounts::new(config.principal_limits),
         audit: config.audit.clone(),
+        regions: config.features.shared_memory.then(Arc::default),
+        traces: config.spans.as_ref().map(|_| TraceControl::default()),
+        features: config.features.clone(),
     });
     let handle = Handle { stack: Arc::clone(&stack), address, peer_service };
     let deliveries = deliveries.unwrap_or_default();

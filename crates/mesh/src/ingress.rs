@@ -10,6 +10,7 @@ mod model_name;
 mod path;
 pub(crate) mod peer;
 mod rest;
+mod settings;
 mod trail;
 
 use std::{
@@ -47,17 +48,6 @@ use crate::{
     sticky::Client,
 };
 
-/// The extensions of the Open Inference Protocol that work here, as the server metadata tells them.
-pub(crate) const EXTENSIONS: &[&str] = &[
-    "binary_tensor_data",
-    "classification",
-    "model_configuration",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "parameters",
-    "statistics",
-];
-
 /// The server's name in its metadata.
 pub(crate) const SERVER: &str = "berth";
 
@@ -92,8 +82,11 @@ impl Ingress {
         Arc::new(Self { rest, grpc, introspection, spans, body_idle, guard, beside })
     }
 
-    /// Notes the client's address where an alias asks for it.
+    /// Notes the client's address where an alias asks for it, and that it is on this machine where that is of use.
     pub(crate) fn note_client(&self, request: &mut Request<Incoming>, client: IpAddr) {
+        if let Some(regions) = self.rest.stack().regions.as_ref().filter(|_| client.to_canonical().is_loopback()) {
+            regions.allow(request.extensions_mut());
+        }
         if self.rest.stack().routes.any_sticky_client() {
             request.extensions_mut().insert(Client(client));
         }
@@ -116,7 +109,10 @@ impl Ingress {
 
     fn span(&self, headers: &HeaderMap, id: &RequestId) -> Option<tracing::Span> {
         match &self.spans {
-            Some(hook) => hook(headers),
+            Some(hook) => {
+                let traced = self.rest.stack().traces.as_ref().is_none_or(|traces| traces.takes(headers));
+                if traced { hook(headers) } else { None }
+            }
             None => tracing::enabled!(tracing::Level::DEBUG)
                 .then(|| tracing::debug_span!("request", request_id = id.as_str())),
         }

@@ -56,10 +56,12 @@ mod endpoint;
 
 mod admission;
 mod body;
+pub mod controls;
 mod disclosure;
 mod not_run;
 pub mod offload;
 mod rendezvous;
+mod shared_memory;
 mod trail;
 mod wait_queue;
 mod watch;

@@ -22,7 +22,7 @@
 //!   Triton and its clients do, because every other choice loses them. They are not JSON: a client whose parser is strict asks
 //!   for binary outputs. `null` is not an element.
 //! * FP16 and BF16 are numbers in JSON.
-//! * Shared memory and sequences are refused as unsupported.
+//! * Sequences are refused as unsupported. Tensors in shared memory are named here ([`Decoded::shared`]) and read elsewhere.
 
 mod answer;
 mod classification;
@@ -36,12 +36,15 @@ mod json;
 mod layout;
 mod number;
 mod parameter;
+pub mod plain;
 mod raw;
 mod request;
 mod seen;
+mod shared;
 mod tensor_data;
 
 pub use answer::{Encoded, effort, encode, error_body, with_request_id};
 pub use decoded::{AnswerForm, Decoded, Options};
 pub use layout::{HEADER_LENGTH, Layout};
 pub use request::decode;
+pub use shared::{Range, Region};

@@ -62,7 +62,7 @@ pub(crate) async fn load(
     parameters: RepositoryParameters,
     timeout: Option<Duration>,
 ) -> Result<(), Error> {
-    let entries = stack.behind(model)?;
+    let entries = stack.behind(model, None)?;
     if parameters.overrides {
         return Err(Error::Overrides(model.name.to_owned()));
     }
@@ -78,7 +78,7 @@ pub(crate) async fn load(
 
 /// Returns once no replica is ready any more, here or elsewhere. By alias: of any of its targets.
 pub(crate) async fn unload(stack: &Stack, model: NameKey<'_>, timeout: Option<Duration>) -> Result<(), Error> {
-    let entries = stack.behind(model)?;
+    let entries = stack.behind(model, None)?;
     if let Some(resident) = entries.iter().find(|entry| !entry.route().terms.on_demand) {
         return Err(Error::Resident(resident.name.to_string()));
     }

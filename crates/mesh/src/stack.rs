@@ -30,10 +30,10 @@ use std::{
 
 use berth_audit::AuditLog;
 use berth_spec::{
-    InferError, NameKey, UseLimits,
+    DeploymentName, InferError, NameKey, UseLimits,
     id::{DEFAULT_NAMESPACE, MAX_NAMESPACE},
     inference::Shed,
-    routes::Stickiness,
+    routes::{OnMiss, Stickiness},
 };
 use berth_wire::access::{Access, Action, Asker, Resource};
 use http::HeaderMap;
@@ -44,7 +44,8 @@ use crate::{
     admission::Admission,
     body::{memory::RequestMemory, upload::Bounds},
     calls::Calls,
-    config::{Limits, PropagateHook},
+    config::{Features, Limits, PropagateHook},
+    controls::TraceControl,
     data_plane::CurrentDataPlane,
     demand::DemandTracker,
     deployment::DeploymentState,
@@ -56,6 +57,7 @@ use crate::{
     resolved::NoLease,
     routes::Routes,
     routes::alias::Via,
+    shared_memory::Regions,
     sticky::Caller,
     trail,
 };
@@ -89,6 +91,12 @@ pub(crate) struct Stack {
     pub(crate) accounts: Accounts,
     /// The audit log.
     pub(crate) audit: AuditLog,
+    /// Further parts of the port for clients.
+    pub(crate) features: Features,
+    /// Registered shared memory; `None`: it is off.
+    pub(crate) regions: Option<Arc<Regions>>,
+    /// Which requests are traced; `None`: traces go nowhere.
+    pub(crate) traces: Option<TraceControl>,
 }
 
 impl Stack {
@@ -126,26 +134,60 @@ impl Stack {
         alias.choose((key, version), &self.routes).map(|(entry, via)| (entry, Some(via)))
     }
 
-    /// The deployment that a description is about: of an alias the one with the largest share.
+    /// The deployment that a description is about: of an alias the one with that version, or with the largest share.
     pub(crate) fn find_to_describe(
         &self,
         model: NameKey<'_>,
+        version: Option<&str>,
     ) -> Result<(Arc<DeploymentState>, Option<Via>), InferError> {
         if let Some(entry) = self.routes.find(model) {
             return Ok((entry, None));
         }
         let alias = self.routes.alias(model).ok_or_else(|| self.unknown(model))?;
-        alias.main(&self.routes).map(|(entry, via)| (entry, Some(via)))
+        let found = match version {
+            Some(_) => alias.choose((None, version), &self.routes),
+            None => alias.main(&self.routes),
+        };
+        found.map(|(entry, via)| (entry, Some(via)))
     }
 
-    /// The deployments behind a name: the one of this name, or those that the alias of this name leads to.
-    pub(crate) fn behind(&self, model: NameKey<'_>) -> Result<Vec<Arc<DeploymentState>>, InferError> {
+    /// Versions that clients reach by a name: of an alias those of all its targets, the one with the largest share first.
+    pub(crate) fn versions(&self, model: NameKey<'_>) -> Vec<Arc<str>> {
+        let entries = match (self.routes.find(model), self.routes.alias(model)) {
+            (Some(entry), _) => vec![entry],
+            (None, Some(alias)) => self.known(alias.targets().existing()),
+            (None, None) => Vec::new(),
+        };
+        let mut versions: Vec<Arc<str>> = Vec::new();
+        for entry in entries {
+            for target in entry.route().targets.iter() {
+                if !versions.contains(&target.version) {
+                    versions.push(Arc::clone(&target.version));
+                }
+            }
+        }
+        versions
+    }
+
+    fn known(&self, names: Vec<DeploymentName>) -> Vec<Arc<DeploymentState>> {
+        names.iter().filter_map(|name| self.routes.find(name.key())).collect()
+    }
+
+    /// The deployments behind a name: the one of this name, or those that the alias of this name leads to. With a version, those
+    /// of them that have it; if none has, all.
+    pub(crate) fn behind(
+        &self,
+        model: NameKey<'_>,
+        version: Option<&str>,
+    ) -> Result<Vec<Arc<DeploymentState>>, InferError> {
         if let Some(entry) = self.routes.find(model) {
             return Ok(vec![entry]);
         }
         let alias = self.routes.alias(model).ok_or_else(|| self.unknown(model))?;
-        let existing: Vec<_> = alias.targets().existing();
-        let existing: Vec<_> = existing.iter().filter_map(|name| self.routes.find(name.key())).collect();
+        let mut existing = self.known(alias.targets().existing());
+        if existing.iter().any(|entry| entry.knows(version).is_ok()) {
+            existing.retain(|entry| entry.knows(version).is_ok());
+        }
         if existing.is_empty() { Err(alias.leads_nowhere()) } else { Ok(existing) }
     }
 
@@ -189,7 +231,7 @@ impl Stack {
     /// deployments is.
     pub(crate) fn is_ready(&self, model: NameKey<'_>, version: Option<&str>) -> Result<bool, InferError> {
         let mut refused = None;
-        for entry in self.behind(model)? {
+        for entry in self.behind(model, version)? {
             match self.answers_at_once(&entry, version) {
                 Ok(true) => return Ok(true),
                 answered => refused = refused.or(answered.err()),
@@ -202,8 +244,14 @@ impl Stack {
         match entry.would_lease(version, &self.parking.replicas) {
             Ok(()) => Ok(!self.is_stopping()),
             Err(no @ (NoLease::Gone | NoLease::NoSuchVersion)) => Err(refusal(entry, version, no)),
-            Err(_) => Ok(!self.is_stopping() && entry.route().is_elsewhere(version)),
+            Err(_) => Ok(!self.is_stopping() && (entry.route().is_elsewhere(version) || self.wakes(entry))),
         }
+    }
+
+    /// True if an on-demand deployment counts as ready because a request would load it.
+    fn wakes(&self, entry: &DeploymentState) -> bool {
+        let route = entry.route();
+        self.features.on_demand_ready && route.terms.on_demand && matches!(route.terms.on_miss, OnMiss::Park)
     }
 
     /// The hook that continues traces elsewhere.

@@ -46,7 +46,7 @@ pub(crate) async fn of(
     headers: &HeaderMap,
 ) -> Result<Vec<Loaded>, InferError> {
     let (mut loaded, mut refused, mut known) = (Vec::new(), None, false);
-    for entry in &stack.behind(model)? {
+    for entry in &stack.behind(model, version)? {
         match entry.knows(version) {
             Ok(()) => {
                 known = true;

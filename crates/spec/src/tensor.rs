@@ -117,6 +117,12 @@ pub struct Signature {
     pub inputs: Vec<TensorSpec>,
     /// Outputs in the model's order.
     pub outputs: Vec<TensorSpec>,
+    /// Inputs that may be left out: the model has a value of its own for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub optional: Vec<TensorSpec>,
+    /// Names of the classes that an output tells apart, by their index; empty: they have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
 }
 
 /// A tensor with its data.

@@ -17,7 +17,11 @@ use berth_control::{
     store::embedded::EmbeddedStore,
 };
 use berth_functions::source::Host;
-use berth_mesh::{GatewayLink, Limits, config::FunctionHook, local::LocalReplicas};
+use berth_mesh::{
+    GatewayLink, Limits,
+    config::{Features, FunctionHook, MetricsHook},
+    local::LocalReplicas,
+};
 use berth_peer::{EventLoops, Members, port::PortTls};
 use berth_spec::{WorkerId, WorkerInfo};
 use berth_wire::access::Access;
@@ -93,6 +97,7 @@ impl System {
 #[derive(Default)]
 struct Later {
     functions: Arc<OnceLock<FunctionHook>>,
+    metrics: Arc<OnceLock<MetricsHook>>,
     management: Management,
 }
 
@@ -144,6 +149,8 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     if let Some(metrics) = &settings.server.modelmesh_metrics {
         metrics.serve(&settings.server, (Arc::clone(&seams.metrics), Arc::clone(&access)))?;
     }
+    // Nobody else sets it.
+    let _ = later.metrics.set(Arc::clone(&seams.metrics));
     let front = ApiRouter::new(view.clone(), relay, seams);
     later.management.connect(&front);
     let (abort, aborted) = mpsc::channel(1);
@@ -230,6 +237,12 @@ fn gateway_config(
         payloads: server.payloads.clone(),
         calls: server.modelmesh_metrics.as_ref().map(|metrics| metrics.calls),
         principal_limits: server.principal_limits,
+        features: Features {
+            metrics: server.protocol.http_metrics.then(|| Arc::clone(&later.metrics)),
+            on_demand_ready: server.protocol.on_demand_ready,
+            shared_memory: server.protocol.shared_memory,
+            log: Some(telemetry.log()),
+        },
         ..berth_mesh::Config::new(server.http)
     }
 }

@@ -104,7 +104,7 @@ async fn gateway(me: &str, fleet: Option<Fleet>, loops: EventLoops) -> (SocketAd
     let revision = RevisionId::of(DeploymentName::new("iris").expect("a name"), b"1");
     if me == "b" {
         let spec = TensorSpec { name: "x".to_owned(), datatype: Datatype::Fp32, shape: vec![-1, 4] };
-        let signature = Signature { inputs: vec![spec.clone()], outputs: vec![spec] };
+        let signature = Signature { inputs: vec![spec.clone()], outputs: vec![spec], ..Signature::default() };
         replicas.insert(revision.clone(), Arc::new(Echo(Arc::new(signature))));
     }
     let mut registry = prometheus_client::registry::Registry::default();

@@ -16,6 +16,9 @@ use crate::body::{relayed::Relayed, tapped::Tapped, watched::Watched};
 /// Pieces of framed messages, and perhaps the status that ends them.
 pub(crate) type Messages = Pin<Box<dyn Stream<Item = Result<Bytes, tonic::Status>> + Send>>;
 
+/// Server-sent events.
+pub(crate) type Events = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
+
 /// The body of an answer.
 #[derive(Default)]
 pub(crate) enum ReplyBody {
@@ -41,6 +44,8 @@ pub(crate) enum ReplyBody {
     Relayed(Box<Relayed>),
     /// Messages of a gRPC stream, framed, until its status.
     Stream(Messages),
+    /// Events of a stream in text, as they come.
+    Events(Events),
     /// A stream that ends with the right of its caller.
     Watched(Box<Watched>),
     /// One that somebody watches.
@@ -57,7 +62,7 @@ impl ReplyBody {
     /// True if it may come for as long as any.
     pub(crate) fn is_open(&self) -> bool {
         match self {
-            Self::Relayed(_) | Self::Stream(_) => true,
+            Self::Relayed(_) | Self::Stream(_) | Self::Events(_) => true,
             Self::Tapped(body) => body.inner.is_open(),
             _ => false,
         }
@@ -98,6 +103,9 @@ impl Body for ReplyBody {
             Self::Relayed(body) => body.poll_frame(cx),
             Self::Watched(body) => body.poll_frame(cx),
             Self::Tapped(body) => body.poll_frame(cx),
+            Self::Events(events) => {
+                events.as_mut().poll_next(cx).map(|event| event.map(|event| Ok(Frame::data(event))))
+            }
             Self::Stream(messages) => {
                 let status = match std::task::ready!(messages.as_mut().poll_next(cx)) {
                     Some(Ok(message)) => return Poll::Ready(Some(Ok(Frame::data(message)))),
@@ -115,7 +123,7 @@ impl Body for ReplyBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Whole(_) | Self::Message(_) | Self::Well | Self::Stream(_) => false,
+            Self::Whole(_) | Self::Message(_) | Self::Well | Self::Stream(_) | Self::Events(_) => false,
             Self::Pieces { length, .. } => *length == Some(0),
             Self::Grpc(body) => body.is_end_stream(),
             Self::Relayed(body) => body.is_end_stream(),
@@ -128,7 +136,7 @@ impl Body for ReplyBody {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             // A content length would not count the trailers.
-            Self::Message(_) | Self::Well | Self::Relayed(_) | Self::Stream(_) | Self::Watched(_) => {
+            Self::Message(_) | Self::Well | Self::Relayed(_) | Self::Stream(_) | Self::Events(_) | Self::Watched(_) => {
                 SizeHint::default()
             }
             Self::Whole(whole) => SizeHint::with_exact(whole.len() as u64),

@@ -146,6 +146,11 @@ impl Upload {
         Self { state: State::Whole(body), bounds, tap: None, length: 0 }
     }
 
+    /// Another body under the same bounds, which nobody watches.
+    pub(crate) fn instead(&self, body: Bytes) -> Self {
+        Self::whole(body, self.bounds.clone())
+    }
+
     /// Has payload processors see it.
     pub(crate) fn tap(&mut self, mut tap: RequestTap) {
         match &self.state {

@@ -102,11 +102,6 @@ impl Admitted<'_> {
         next.map_err(|error| self.failed(error))
     }
 
-    /// The deployment that it is for.
-    pub(crate) fn deployment(&self) -> &Arc<DeploymentState> {
-        &self.context.entry
-    }
-
     /// The bounds of its body, which counts against the memory of its key.
     pub(crate) fn bounds(&self) -> Bounds {
         self.context.stack.bounds_for(&self.context.holder)
@@ -362,7 +357,7 @@ impl Stack {
         version: Option<&'a str>,
         timeout: Option<Duration>,
     ) -> Result<Admitted<'a>, InferError> {
-        let (started, (entry, via)) = (Instant::now(), self.find_to_describe(model)?);
+        let (started, (entry, via)) = (Instant::now(), self.find_to_describe(model, version)?);
         let holder = entry.hot().keys.of(None, &self.accounts);
         let permit = self.admission.enter()?;
         let deadline = started + timeout.unwrap_or(entry.route().terms.timeout).min(self.limits.deadline);

@@ -26,7 +26,7 @@ use crate::{
 /// The source of a description.
 pub(crate) enum Described {
     /// A model of this process.
-    Local { entry: Arc<DeploymentState>, model: Arc<dyn Model> },
+    Local { model: Arc<dyn Model> },
     /// The answer of another node.
     Remote(Box<BufferedResponse>),
 }
@@ -39,10 +39,8 @@ struct Describe {
 impl Codec for Describe {
     type Answer = Result<Arc<dyn Model>, Box<BufferedResponse>>;
 
-    fn head(&self, _: &Stack, deployment: &DeploymentState) -> Result<Head, InferError> {
-        let mut head = self.head.clone();
-        head.versions(deployment.route().targets.iter().map(|target| &*target.version));
-        Ok(head)
+    fn head(&self, _: &Stack, _: &DeploymentState) -> Result<Head, InferError> {
+        Ok(self.head.clone())
     }
 
     async fn local<R: Runner>(
@@ -67,10 +65,11 @@ impl Stack {
         ask: impl FnOnce() -> (Head, Bytes) + Send,
     ) -> Result<Described, Failure> {
         let mut admitted = self.admit_uncounted(model, version, timeout)?;
-        let (head, body) = ask();
+        let (mut head, body) = ask();
+        head.versions(self.versions(model).iter().map(|version| &**version));
         let mut upload = Upload::whole(body, self.bounds());
         Ok(match run(&mut admitted, &mut Describe { head }, &mut upload).await? {
-            Ok(model) => Described::Local { entry: Arc::clone(admitted.deployment()), model },
+            Ok(model) => Described::Local { model },
             Err(response) => Described::Remote(response),
         })
     }

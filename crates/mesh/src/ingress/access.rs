@@ -12,8 +12,11 @@ use http::{Method, Request, header};
 
 use super::{
     fault::Fault,
-    path::{Operation, Resource, split_namespace},
-    rest::openapi::{DOCS, OPENAPI},
+    path::{Resource, split_namespace},
+    rest::{
+        METRICS,
+        openapi::{DOCS, OPENAPI},
+    },
 };
 use crate::{config::FUNCTIONS, oip::grpc::methods::SERVICE};
 
@@ -44,6 +47,8 @@ pub(super) fn of_rest(method: &Method, path: &str) -> Need {
             // Functions are in no namespace.
             _ if path.starts_with(FUNCTIONS) => (Action::Infer, Place::Server),
             Method::GET | Method::HEAD if path == DOCS => (Action::LoadDashboard, Place::Server),
+            Method::GET | Method::HEAD if path == "/" => (Action::Probe, Place::Server),
+            Method::GET | Method::HEAD if path == METRICS => (Action::ReadMetrics, Place::Server),
             Method::GET | Method::HEAD if path == OPENAPI => (Action::ReadServer, Place::Somewhere),
             // Where models answer at paths of their own.
             Method::GET | Method::HEAD => (Action::ReadModels, Place::Somewhere),
@@ -52,8 +57,12 @@ pub(super) fn of_rest(method: &Method, path: &str) -> Need {
     };
     let action = match resource {
         Resource::Live | Resource::Ready => Action::Probe,
-        Resource::Server | Resource::Unsupported(_) => Action::ReadServer,
-        Resource::Model { operation: Operation::Infer | Operation::Call, .. } => Action::Infer,
+        // What may be changed there is asked for where it is known.
+        Resource::Server | Resource::Unsupported(_) | Resource::Log | Resource::Traces(_) => Action::ReadServer,
+        Resource::Regions(_) | Resource::Register(_) | Resource::Unregister(_) => {
+            return (Action::OperateFleet, Place::Server);
+        }
+        Resource::Model { operation, .. } if operation.runs() => Action::Infer,
         Resource::List | Resource::Index | Resource::AllStatistics | Resource::Model { .. } => Action::ReadModels,
         Resource::Load(_) | Resource::Unload(_) => Action::LoadModels,
     };
@@ -70,6 +79,7 @@ pub(super) fn of_grpc(path: &str, beside: &[&str]) -> Need {
                 Action::ReadModels
             }
             "RepositoryModelLoad" | "RepositoryModelUnload" => Action::LoadModels,
+            _ if method.starts_with("SystemSharedMemory") => return (Action::OperateFleet, Place::Server),
             // Its metadata, and what there is not.
             _ => Action::ReadServer,
         };
@@ -131,6 +141,10 @@ mod tests {
             (Method::GET, "/v2", Action::ReadServer),
             (Method::GET, "/openapi.json", Action::ReadServer),
             (Method::GET, "/docs", Action::LoadDashboard),
+            (Method::GET, "/metrics", Action::ReadMetrics),
+            (Method::GET, "/", Action::Probe),
+            (Method::POST, "/v2/systemsharedmemory/unregister", Action::OperateFleet),
+            (Method::POST, "/v2/logging", Action::ReadServer),
             (Method::POST, "/docs", Action::Infer),
             (Method::GET, "/v2/models", Action::ReadModels),
             (Method::GET, "/v2/models/health/ready", Action::ReadModels),
@@ -138,6 +152,9 @@ mod tests {
             (Method::POST, "/v2/repository/models/a/load", Action::LoadModels),
             (Method::POST, "/namespaces/a/v2/repository/models/a/unload", Action::LoadModels),
             (Method::POST, "/v2/models/a/infer", Action::Infer),
+            (Method::POST, "/v1/models/a:predict", Action::Infer),
+            (Method::GET, "/v1/models/a", Action::ReadModels),
+            (Method::POST, "/v2/models/a/generate", Action::Infer),
             (Method::GET, "/v2/models/a/infer", Action::Infer),
             (Method::POST, "/v1/sentiment", Action::Infer),
             (Method::GET, "/v1/sentiment", Action::ReadModels),

@@ -21,15 +21,20 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     forward::{buffered::BufferedResponse, describe::Described, head::Head},
-    ingress::{EXTENSIONS, SERVER, access::asker, fault::Fault, namespace, rest, trail::Change},
+    ingress::{SERVER, access::asker, fault::Fault, namespace, rest, settings, trail::Change},
     oip::{
-        describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata},
+        Region,
+        describe::{
+            ModelConfig, ModelMetadata, ModelStatistics, ModelStats, RepositoryParameters, ServerMetadata,
+            settings as forms,
+        },
         grpc::{
             frame::framed,
             methods::{CONFIG, METADATA},
         },
     },
     repository,
+    shared_memory::Regions,
     stack::Stack,
     statistics,
 };
@@ -48,6 +53,10 @@ impl GrpcFace {
     pub(super) fn new(stack: Arc<Stack>, version: Arc<str>) -> Self {
         Self { stack, version }
     }
+
+    fn regions<'a>(&self, extensions: &'a http::Extensions) -> Result<&'a Arc<Regions>, Status> {
+        settings::regions(&self.stack, &asker(&self.stack.access, extensions), extensions).map_err(status)
+    }
 }
 
 fn status(error: impl Into<Fault>) -> Status {
@@ -59,9 +68,17 @@ fn version(version: &str) -> Option<&str> {
     Some(version).filter(|version| !version.is_empty())
 }
 
-/// True if a call changes what is loaded: not for web pages of other sites.
+/// True if a call may change more than a request: not for web pages of other sites.
 pub(super) fn changes(path: &str) -> bool {
-    path.ends_with("/RepositoryModelLoad") || path.ends_with("/RepositoryModelUnload")
+    const CHANGING: [&str; 6] = [
+        "/RepositoryModelLoad",
+        "/RepositoryModelUnload",
+        "/LogSettings",
+        "/TraceSetting",
+        "/SystemSharedMemoryRegister",
+        "/SystemSharedMemoryUnregister",
+    ];
+    CHANGING.iter().any(|method| path.ends_with(method))
 }
 
 /// The longest that the caller waits: `grpc-timeout` as the gRPC protocol writes it, or the header that REST has.
@@ -133,7 +150,8 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         _: Request<wire::ServerMetadataRequest>,
     ) -> Result<Response<wire::ServerMetadataResponse>, Status> {
-        let metadata = ServerMetadata { name: SERVER, version: &self.version, extensions: EXTENSIONS };
+        let extensions = &settings::extensions(&self.stack);
+        let metadata = ServerMetadata { name: SERVER, version: &self.version, extensions };
         Ok(Response::new(metadata.to_proto()))
     }
 
@@ -148,12 +166,12 @@ impl GrpcInferenceService for GrpcFace {
         self.stack.may(&asker, Action::ReadModels, name).map_err(status)?;
         let ask = || (Head::grpc(METADATA, &headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
-        let (entry, model) = match found.map_err(status)? {
-            Described::Local { entry, model } => (entry, model),
+        let model = match found.map_err(status)? {
+            Described::Local { model } => model,
             Described::Remote(held) => return told(held).await,
         };
-        let route = entry.route();
-        let versions = route.targets.iter().map(|target| &*target.version).collect();
+        let versions = self.stack.versions(name);
+        let versions = versions.iter().map(|version| &**version).collect();
         let metadata = ModelMetadata::new(&asked.name, versions, model.platform(), model.signature());
         Ok(Response::new(metadata.to_proto()))
     }
@@ -188,7 +206,7 @@ impl GrpcInferenceService for GrpcFace {
         let ask = || (Head::grpc(CONFIG, &headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
         let model = match found.map_err(status)? {
-            Described::Local { model, .. } => model,
+            Described::Local { model } => model,
             Described::Remote(held) => return told(held).await,
         };
         let config = ModelConfig::new(&asked.name, model.platform(), model.signature(), model.batching());
@@ -262,6 +280,64 @@ impl GrpcInferenceService for GrpcFace {
         change.end(&done).await;
         done.map_err(status)?;
         Ok(Response::new(wire::RepositoryModelUnloadResponse {}))
+    }
+
+    async fn log_settings(
+        &self,
+        request: Request<wire::LogSettingsRequest>,
+    ) -> Result<Response<wire::LogSettingsResponse>, Status> {
+        let asker = asker(&self.stack.access, request.extensions());
+        let asked = request.into_inner();
+        let change = |now| forms::change_log_by_message(now, &asked);
+        let now = settings::write_log(&self.stack, &asker, change).map_err(status)?;
+        Ok(Response::new(forms::log_message(now)))
+    }
+
+    async fn trace_setting(
+        &self,
+        request: Request<wire::TraceSettingRequest>,
+    ) -> Result<Response<wire::TraceSettingResponse>, Status> {
+        let asker = asker(&self.stack.access, request.extensions());
+        let asked = request.into_inner();
+        if !asked.model_name.is_empty() && !asked.settings.is_empty() {
+            return Err(status(settings::of_model()));
+        }
+        let changes = forms::trace_changes_of_message(asked);
+        let change = |now| forms::change_trace(now, changes);
+        let now = settings::write_traces(&self.stack, &asker, change).map_err(status)?;
+        Ok(Response::new(forms::trace_message(now)))
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        request: Request<wire::SystemSharedMemoryStatusRequest>,
+    ) -> Result<Response<wire::SystemSharedMemoryStatusResponse>, Status> {
+        let (_, extensions, asked) = request.into_parts();
+        let regions = self.regions(&extensions)?.status(version(&asked.name)).map_err(status)?;
+        let regions = regions.into_iter().map(|Region { name, key, offset, size: byte_size }| {
+            let region = wire::system_shared_memory_status_response::RegionStatus { name, key, offset, byte_size };
+            (region.name.clone(), region)
+        });
+        Ok(Response::new(wire::SystemSharedMemoryStatusResponse { regions: regions.collect() }))
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        request: Request<wire::SystemSharedMemoryRegisterRequest>,
+    ) -> Result<Response<wire::SystemSharedMemoryRegisterResponse>, Status> {
+        let (_, extensions, asked) = request.into_parts();
+        let wire::SystemSharedMemoryRegisterRequest { name, key, offset, byte_size: size } = asked;
+        self.regions(&extensions)?.register(Region { name, key, offset, size }).map_err(status)?;
+        Ok(Response::new(wire::SystemSharedMemoryRegisterResponse {}))
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        request: Request<wire::SystemSharedMemoryUnregisterRequest>,
+    ) -> Result<Response<wire::SystemSharedMemoryUnregisterResponse>, Status> {
+        let (_, extensions, asked) = request.into_parts();
+        self.regions(&extensions)?.unregister(version(&asked.name));
+        Ok(Response::new(wire::SystemSharedMemoryUnregisterResponse {}))
     }
 
     refused::methods!();

@@ -21,6 +21,16 @@ pub(super) enum Resource<'a> {
     Index,
     Load(Cow<'a, str>),
     Unload(Cow<'a, str>),
+    /// Levels of the log.
+    Log,
+    /// Which requests are traced; by the name of a model the same.
+    Traces(Option<Cow<'a, str>>),
+    /// Registered shared memory, or one region of it.
+    Regions(Option<Cow<'a, str>>),
+    /// One region, to be registered.
+    Register(Cow<'a, str>),
+    /// Regions, to be forgotten; `None`: all.
+    Unregister(Option<Cow<'a, str>>),
     /// In the protocol or its extensions, and not here.
     Unsupported(&'static str),
 }
@@ -31,17 +41,36 @@ pub(super) enum Operation {
     Metadata,
     Ready,
     Infer,
+    /// An inference of KServe's first protocol.
+    Predict,
+    /// An inference of the generate extension.
+    Generate,
+    /// The same, answered with events.
+    GenerateStream,
     /// A document of the model's own: between nodes only, where clients say its path.
     Call,
     Config,
     Statistics,
 }
 
-/// Splits `/namespaces/NAMESPACE` off a path of the protocol. What stands there need not be a namespace.
+impl Operation {
+    /// True if it runs the model.
+    pub(super) fn runs(self) -> bool {
+        match self {
+            Self::Infer | Self::Predict | Self::Generate | Self::GenerateStream | Self::Call => true,
+            Self::Metadata | Self::Ready | Self::Config | Self::Statistics => false,
+        }
+    }
+}
+
+/// Where KServe's first protocol is.
+const FIRST: &str = "/v1/models";
+
+/// Splits `/namespaces/NAMESPACE` off a path of the protocols. What stands there need not be a namespace.
 pub(super) fn split_namespace(path: &str) -> (Option<&str>, &str) {
     let split = path.strip_prefix("/namespaces/").and_then(|rest| rest.split_at_checked(rest.find('/')?));
     match split {
-        Some((namespace, rest)) if rest.starts_with("/v2") => (Some(namespace), rest),
+        Some((namespace, rest)) if rest.starts_with("/v2") || rest.starts_with(FIRST) => (Some(namespace), rest),
         _ => (None, path),
     }
 }
@@ -50,6 +79,9 @@ impl<'a> Resource<'a> {
     /// From a path without its query; one slash at the end is as good as none.
     pub(super) fn of(path: &'a str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
+        if let Some(rest) = path.strip_prefix(FIRST) {
+            return Self::of_first(rest);
+        }
         let mut rest = path.strip_prefix("/v2")?.split('/');
         if rest.next() != Some("") {
             return None;
@@ -73,11 +105,30 @@ impl<'a> Resource<'a> {
             ["repository", "index"] => Self::Index,
             ["repository", "models", model, "load"] => Self::Load(decode(model)?),
             ["repository", "models", model, "unload"] => Self::Unload(decode(model)?),
-            ["logging"] => Self::Unsupported("the logging extension"),
-            ["trace", "setting"] | ["models", _, "trace", "setting"] => Self::Unsupported("the trace extension"),
-            ["systemsharedmemory" | "cudasharedmemory", ..] => Self::Unsupported("shared memory"),
+            ["logging"] => Self::Log,
+            ["trace", "setting"] => Self::Traces(None),
+            ["models", model, "trace", "setting"] => Self::Traces(Some(decode(model)?)),
+            ["systemsharedmemory", "status"] => Self::Regions(None),
+            ["systemsharedmemory", "region", region, "status"] => Self::Regions(Some(decode(region)?)),
+            ["systemsharedmemory", "region", region, "register"] => Self::Register(decode(region)?),
+            ["systemsharedmemory", "unregister"] => Self::Unregister(None),
+            ["systemsharedmemory", "region", region, "unregister"] => Self::Unregister(Some(decode(region)?)),
+            ["cudasharedmemory", ..] => Self::Unsupported("shared memory of CUDA"),
             _ => return None,
         })
+    }
+
+    /// From a path of KServe's first protocol, without its beginning.
+    fn of_first(rest: &'a str) -> Option<Self> {
+        let Some(rest) = rest.strip_prefix('/') else { return rest.is_empty().then_some(Self::List) };
+        if rest.contains('/') {
+            return None;
+        }
+        match rest.rsplit_once(':') {
+            Some((model, "predict")) => Self::model(model, None, Operation::Predict),
+            Some((_, "explain")) => Some(Self::Unsupported("explanation of predictions")),
+            _ => Self::model(rest, None, Operation::Ready),
+        }
     }
 
     fn verb(model: &'a str, version: Option<&'a str>, verb: &str) -> Option<Self> {
@@ -87,7 +138,10 @@ impl<'a> Resource<'a> {
             "ready" => Operation::Ready,
             "config" => Operation::Config,
             "stats" => Operation::Statistics,
-            "generate" | "generate_stream" => return Some(Self::Unsupported("the generate extension")),
+            "generate" => Operation::Generate,
+            "generate_stream" => Operation::GenerateStream,
+            // Between nodes only.
+            "predict" if model == "-" => Operation::Predict,
             _ => return None,
         };
         Self::model(model, version, operation)
@@ -101,23 +155,26 @@ impl<'a> Resource<'a> {
         Some(Self::Model { model: decode(model)?, version, operation })
     }
 
-    /// True if it changes what is loaded: not for web pages of other sites.
-    pub(super) fn changes(&self) -> bool {
-        matches!(self, Self::Load(_) | Self::Unload(_))
+    /// True if it may change more than a request: not for web pages of other sites.
+    pub(super) fn changes(&self, method: &Method) -> bool {
+        match self {
+            Self::Load(_) | Self::Unload(_) | Self::Register(_) | Self::Unregister(_) => true,
+            Self::Log | Self::Traces(_) => *method == Method::POST,
+            _ => false,
+        }
     }
 
     /// The verbs that it has.
     pub(super) fn allows(&self, method: &Method) -> Result<(), &'static str> {
         let allowed = match self {
-            Self::Model { operation: Operation::Infer | Operation::Call, .. }
-            | Self::Index
-            | Self::Load(_)
-            | Self::Unload(_) => "POST",
+            Self::Model { operation, .. } if operation.runs() => "POST",
+            Self::Index | Self::Load(_) | Self::Unload(_) | Self::Register(_) | Self::Unregister(_) => "POST",
+            Self::Log | Self::Traces(_) => "GET, HEAD, POST",
             Self::Unsupported(_) => return Ok(()),
             _ => "GET, HEAD",
         };
         match *method {
-            Method::POST if allowed == "POST" => Ok(()),
+            Method::POST if allowed.ends_with("POST") => Ok(()),
             Method::GET | Method::HEAD if allowed != "POST" => Ok(()),
             _ => Err(allowed),
         }
@@ -159,6 +216,7 @@ mod tests {
             ("/namespaces/team/v2", (Some("team"), "/v2")),
             ("/namespaces/no%20name/v2", (Some("no%20name"), "/v2")),
             ("/namespaces/team", (None, "/namespaces/team")),
+            ("/namespaces/team/v1/models/a:predict", (Some("team"), "/v1/models/a:predict")),
             ("/namespaces/team/v1/sentiment", (None, "/namespaces/team/v1/sentiment")),
             ("/v2/models/namespaces", (None, "/v2/models/namespaces")),
         ] {
@@ -203,12 +261,27 @@ mod tests {
             ("/v2/repository/index", Some(Resource::Index)),
             ("/v2/repository/models/iris/load", Some(Resource::Load("iris".into()))),
             ("/v2/repository/models/iris/unload", Some(Resource::Unload("iris".into()))),
-            ("/v2/models/iris/generate", Some(Resource::Unsupported("the generate extension"))),
-            ("/v2/systemsharedmemory/region/x/register", Some(Resource::Unsupported("shared memory"))),
+            ("/v2/models/iris/generate", model("iris", None, Operation::Generate)),
+            ("/v2/models/iris/versions/1/generate_stream", model("iris", Some("1"), Operation::GenerateStream)),
+            ("/v2/models/iris/predict", None),
+            ("/v1/models", Some(Resource::List)),
+            ("/v1/models/", Some(Resource::List)),
+            ("/v1/models/iris", model("iris", None, Operation::Ready)),
+            ("/v1/models/iris:predict", model("iris", None, Operation::Predict)),
+            ("/v1/models/a%3Ab:predict", model("a:b", None, Operation::Predict)),
+            ("/v1/models/iris:explain", Some(Resource::Unsupported("explanation of predictions"))),
+            ("/v1/models/:predict", None),
+            ("/v1/models/a/b:predict", None),
+            ("/v1/modelsx", None),
+            ("/v2/systemsharedmemory/region/x/register", Some(Resource::Register("x".into()))),
+            ("/v2/systemsharedmemory/unregister", Some(Resource::Unregister(None))),
+            ("/v2/systemsharedmemory/region/a%2Fb/status", Some(Resource::Regions(Some("a/b".into())))),
+            ("/v2/cudasharedmemory/status", Some(Resource::Unsupported("shared memory of CUDA"))),
+            ("/v2/logging", Some(Resource::Log)),
+            ("/v2/models/iris/trace/setting", Some(Resource::Traces(Some("iris".into())))),
             ("/", None),
             ("", None),
             ("/v2x", None),
-            ("/v1/models", None),
             ("/v2//health", None),
             ("/v2/models//infer", None),
             ("/v2/models/%ff/infer", None),

@@ -47,7 +47,11 @@ use crate::{
         },
         is_grpc,
         path::{Operation, Resource, split_namespace},
-        rest::{self, document::Document},
+        rest::{
+            self,
+            document::Document,
+            plain::{self, Plain},
+        },
     },
     local::{LocalReplicas, Model, Replica},
     metrics::forward::Served,
@@ -216,6 +220,11 @@ async fn rest_answer(
         return Err(Refusal::Failed(Fault::no_such_path()));
     };
     let coding = || rest::infer::coding(&head.headers).map_err(|error| Refusal::Failed(Fault::wrong_encoding(error)));
+    if let Some(form) = plain::Form::of(operation) {
+        let mut codec = Plain { head: Arc::clone(head), coding: coding()?, form };
+        let answer = ran(codec.local(runner, upload).await?)?;
+        return Ok(if form == plain::Form::GenerateStream { streamed(answer) } else { answer });
+    }
     match operation {
         Operation::Call => ran(Document { head: Arc::clone(head), coding: coding()? }.local(runner, upload).await?),
         Operation::Infer => {

@@ -5,6 +5,7 @@ mod field;
 mod index;
 pub(super) mod infer;
 pub(super) mod openapi;
+pub(super) mod plain;
 
 use std::{
     net::IpAddr,
@@ -19,7 +20,7 @@ use berth_wire::{
     guard::Guard,
 };
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -39,11 +40,12 @@ use crate::{
         runner::Runner as _,
     },
     ingress::{
-        DEPLOYMENT, EXTENSIONS, SERVER,
+        DEPLOYMENT, SERVER,
         access::asker,
         fault::{Fault, Reply},
         path::{Operation, Resource, split_namespace},
-        rest::infer::Inference,
+        rest::{infer::Inference, plain::Plain},
+        settings,
         trail::Change,
     },
     local::Model,
@@ -63,6 +65,9 @@ use crate::{
 
 /// The longest that the caller waits, in whole milliseconds; instead of the deployment's `timeout`.
 const TIMEOUT: &str = "berth-timeout-ms";
+
+/// Path of the metrics, where they are to be had on this port.
+pub(super) const METRICS: &str = "/metrics";
 
 /// The most bytes of a body that only says what to load or list.
 const SMALL_BODY: usize = 64 << 10;
@@ -103,7 +108,9 @@ impl Rest {
         }
         let head = Arc::new(head);
         let (namespace, path) = split_namespace(head.uri.path());
-        let Some(resource) = Resource::of(path) else {
+        // A deployment's own path goes before one of KServe's first protocol.
+        let own = path.starts_with("/v1/") && self.stack.routes.at(path.strip_suffix('/').unwrap_or(path)).is_some();
+        let Some(resource) = Resource::of(path).filter(|_| !own) else {
             return Box::pin(self.elsewhere(&head, body)).await;
         };
         let namespace = namespace.unwrap_or_else(|| super::namespace(&head.headers));
@@ -120,6 +127,18 @@ impl Rest {
                 let asked = (NameKey { namespace, name: model }, version.as_deref());
                 ask(&self.stack, &head, &mut body, asked, |head, coding| Inference { head, coding }).await
             }
+            Resource::Model { model, version, operation } if operation.runs() => {
+                let asked = (NameKey { namespace, name: model }, version.as_deref());
+                let form = plain::Form::of(*operation).ok_or_else(Fault::no_such_path);
+                match form {
+                    Ok(form) => {
+                        let asking =
+                            ask(&self.stack, &head, &mut body, asked, |head, coding| Plain { head, coding, form });
+                        Box::pin(asking).await
+                    }
+                    Err(fault) => Err(fault),
+                }
+            }
             other => Box::pin(self.describe(&head, &mut body, namespace, other)).await,
         };
         match reply {
@@ -135,6 +154,13 @@ impl Rest {
 
     /// At a path that is none of the protocol's: perhaps a model's own.
     async fn elsewhere(&self, head: &Arc<Parts>, body: Incoming) -> Response<ReplyBody> {
+        if head.uri.path() == "/" && matches!(head.method, Method::GET | Method::HEAD) {
+            // KServe's first protocol asks here if the server is live.
+            return json(StatusCode::OK, Bytes::from_static(b"{\"status\":\"alive\"}"));
+        }
+        if let Some(metrics) = self.metrics(head).await {
+            return metrics;
+        }
         if let Some(described) = self.description.answer(&head.method, head.uri.path()) {
             return described;
         }
@@ -152,6 +178,20 @@ impl Rest {
             Box::pin(discard(&head.headers, body)).await;
         }
         reply
+    }
+
+    /// Metrics of the process; `None`: they are not asked for, or not here.
+    async fn metrics(&self, head: &Parts) -> Option<Response<ReplyBody>> {
+        if head.uri.path() != METRICS || !matches!(head.method, Method::GET | Method::HEAD) {
+            return None;
+        }
+        let hook = Arc::clone(self.stack.features.metrics.as_ref()?.get()?);
+        // Many deployments take a while to write.
+        let metrics = tokio::task::spawn_blocking(move || hook()).await.ok()?;
+        let mut response = json(StatusCode::OK, metrics);
+        let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        Some(response)
     }
 
     /// At the path of a function. Its caller is counted like that of a model.
@@ -182,7 +222,7 @@ impl Rest {
             return Err(Fault::no_such_path());
         }
         resource.allows(&head.method).map_err(Fault::wrong_verb)?;
-        if resource.changes() {
+        if resource.changes(&head.method) {
             self.guard.check(&head.uri, &head.headers)?;
         }
         Ok(resource)
@@ -201,7 +241,8 @@ impl Rest {
             Resource::Live => Ok(json(StatusCode::OK, Bytes::from_static(b"{\"live\":true}"))),
             Resource::Ready => self.ready(),
             Resource::Server => {
-                Ok(described(&ServerMetadata { name: SERVER, version: &self.version, extensions: EXTENSIONS }))
+                let extensions = &settings::extensions(&self.stack);
+                Ok(described(&ServerMetadata { name: SERVER, version: &self.version, extensions }))
             }
             Resource::List => self.list(namespace, &asker(&self.stack.access, &head.extensions)),
             Resource::Model { model, version, operation } => {
@@ -233,10 +274,49 @@ impl Rest {
                 change.end(&done).await;
                 done.map(|()| empty())
             }
+            Resource::Log
+            | Resource::Traces(_)
+            | Resource::Regions(_)
+            | Resource::Register(_)
+            | Resource::Unregister(_) => self.settings(head, body, resource).await,
             Resource::Unsupported(what) => {
                 let message = format!("{what} is not supported; GET /v2 lists the extensions that are");
                 Err(Fault::new(Class::Unsupported, "unsupported", message))
             }
+        }
+    }
+
+    /// Settings of the server, and shared memory.
+    async fn settings(&self, head: &Parts, body: &mut Option<Incoming>, resource: &Resource<'_>) -> Reply {
+        use oip::describe::settings as forms;
+        let (stack, asker) = (&*self.stack, asker(&self.stack.access, &head.extensions));
+        let body = self.small(body).await?;
+        let regions = || settings::regions(stack, &asker, &head.extensions);
+        match resource {
+            Resource::Log if head.method == Method::POST => {
+                let changed = settings::write_log(stack, &asker, |now| forms::change_log(now, &body))?;
+                Ok(described(&forms::log_json(changed)))
+            }
+            Resource::Log => Ok(described(&forms::log_json(settings::read_log(stack)?))),
+            Resource::Traces(model) if head.method == Method::POST => {
+                let changes = forms::trace_changes(&body)?;
+                if model.is_some() && !changes.is_empty() {
+                    return Err(settings::of_model());
+                }
+                let changed = settings::write_traces(stack, &asker, |now| forms::change_trace(now, changes))?;
+                Ok(described(&forms::trace_json(changed)))
+            }
+            Resource::Traces(_) => Ok(described(&forms::trace_json(settings::read_traces(stack)))),
+            Resource::Regions(name) => Ok(described(&regions()?.status(name.as_deref())?)),
+            Resource::Register(name) => {
+                regions()?.register(oip::Region::from_json(name, &body)?)?;
+                Ok(empty())
+            }
+            Resource::Unregister(name) => {
+                regions()?.unregister(name.as_deref());
+                Ok(empty())
+            }
+            _ => Err(Fault::no_such_path()),
         }
     }
 
@@ -298,14 +378,13 @@ impl Rest {
                 let loaded = statistics::of(&self.stack, model, version, &head.headers).await?;
                 Ok(statistics(&loaded))
             }
-            Operation::Metadata | Operation::Config | Operation::Infer | Operation::Call => {
+            // Whatever runs the model was answered before.
+            _ => {
                 let ask = || (self.stack.head(head).into_get(), Bytes::new());
                 let wait = timeout(&head.headers)?;
                 match self.stack.describe((model, version), wait, ask).await? {
-                    Described::Local { entry, model: loaded } => {
-                        let route = entry.route();
-                        let versions: Vec<&str> = route.targets.iter().map(|target| &*target.version).collect();
-                        Ok(describe(operation, model.name, versions, loaded.as_ref()))
+                    Described::Local { model: loaded } => {
+                        Ok(describe(operation, model.name, self.stack.versions(model), loaded.as_ref()))
                     }
                     Described::Remote(answer) => Ok(answer.into_reply((), Instant::now())),
                 }

@@ -80,10 +80,22 @@ pub fn encode(response: &InferResponse, form: &AnswerForm) -> Result<Encoded, In
             out.push(b',');
         }
         let output = match form.classification(&output.name) {
-            Some(classes) => Cow::Owned(classify(output, classes)?),
+            Some(classes) => Cow::Owned(classify(output, classes, form.labels())?),
             None => Cow::Borrowed(output),
         };
         write_head(&mut out, &output);
+        if let Some(range) = form.shared(&output.name) {
+            out.extend_from_slice(b",\"parameters\":{\"shared_memory_region\":");
+            write_string(&mut out, &range.region);
+            out.extend_from_slice(b",\"shared_memory_byte_size\":");
+            write_int(&mut out, range.size);
+            if range.offset > 0 {
+                out.extend_from_slice(b",\"shared_memory_offset\":");
+                write_int(&mut out, range.offset);
+            }
+            out.extend_from_slice(b"}}");
+            continue;
+        }
         if form.is_binary(&output.name) {
             binary = true;
             out.extend_from_slice(b",\"parameters\":{\"binary_data_size\":");
@@ -161,13 +173,13 @@ fn write_head(out: &mut Vec<u8>, output: &Tensor) {
     out.push(b']');
 }
 
-fn write_int(out: &mut Vec<u8>, value: impl itoa::Integer) {
+pub(super) fn write_int(out: &mut Vec<u8>, value: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// The shortest text that reads back as the same float of its own width.
 #[inline]
-fn write_float<F: zmij::Float + Float>(out: &mut Vec<u8>, value: F) {
+pub(super) fn write_float<F: zmij::Float + Float>(out: &mut Vec<u8>, value: F) {
     if value.is_finite() {
         out.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
     } else {
@@ -176,7 +188,7 @@ fn write_float<F: zmij::Float + Float>(out: &mut Vec<u8>, value: F) {
 }
 
 /// The operations that both widths share.
-trait Float: Copy {
+pub(super) trait Float: Copy {
     fn is_finite(self) -> bool;
     /// The word for a value that is not finite.
     fn word(self) -> &'static str;

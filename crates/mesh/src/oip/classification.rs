@@ -3,15 +3,17 @@
 use berth_spec::{Datatype, InferError, Tensor};
 use half::{bf16, f16};
 
-/// The `count` largest elements of each row, as BYTES of `value:index`, largest first; of equal ones the first.
+/// The `count` largest elements of each row, as BYTES of `value:index`, largest first; of equal ones the first. Where there is a
+/// label for each element of a row it follows, `value:index:label`.
 ///
 /// Rows are those of the first dimension, and the answer has shape `[rows, count]`; a tensor of one dimension is one row,
 /// and its answer has shape `[count]`. Values have six digits after the point if the datatype has any, as in Triton.
 /// NaN is less than everything.
-pub(super) fn classify(output: &Tensor, count: u32) -> Result<Tensor, InferError> {
+pub(super) fn classify(output: &Tensor, count: u32, labels: &[String]) -> Result<Tensor, InferError> {
     let values = values(output)?;
     let rows = if output.shape.len() > 1 { usize::try_from(output.shape[0]).unwrap_or(0) } else { 1 };
     let classes = values.len().checked_div(rows).unwrap_or(0);
+    let labels = if labels.len() == classes { labels } else { &[] };
     let count = classes.min(count as usize);
     let mut data = Vec::with_capacity(rows * count * 16);
     for row in values.chunks(classes.max(1)) {
@@ -23,8 +25,12 @@ pub(super) fn classify(output: &Tensor, count: u32) -> Result<Tensor, InferError
         }
         order.sort_unstable_by(better);
         for index in order {
-            let class = format!("{}:{index}", row[index].text());
-            // A number and an index are a few dozen characters: the length fits.
+            let mut class = format!("{}:{index}", row[index].text());
+            if let Some(label) = labels.get(index) {
+                class.push(':');
+                class.push_str(label);
+            }
+            // A number, an index and a label, which is no longer than 64 KiB: the length fits.
             data.extend_from_slice(&(class.len() as u32).to_le_bytes());
             data.extend_from_slice(class.as_bytes());
         }
@@ -100,7 +106,7 @@ mod tests {
     use super::*;
 
     fn classes(output: &Tensor, count: u32) -> (Vec<i64>, Vec<String>) {
-        let answer = classify(output, count).expect("numbers can be classified");
+        let answer = classify(output, count, &[]).expect("numbers can be classified");
         let texts = BytesElements::new(&answer.data)
             .map(|element| String::from_utf8(element.expect("whole").to_vec()).expect("ASCII"))
             .collect();
@@ -134,10 +140,21 @@ mod tests {
     }
 
     #[test]
+    fn labels_follow_where_there_is_one_for_each_class() {
+        let tensor = fp32(&[1, 2], &[0.25, 0.75]);
+        let text = |labels: &[&str]| {
+            let labels: Vec<String> = labels.iter().map(|&label| label.to_owned()).collect();
+            let answer = classify(&tensor, 1, &labels).expect("numbers can be classified");
+            String::from_utf8_lossy(&answer.data[4..]).into_owned()
+        };
+        assert_eq!((text(&["cat", "dog"]), text(&["cat"])), ("0.750000:1:dog".to_owned(), "0.750000:1".to_owned()));
+    }
+
+    #[test]
     fn nothing_to_classify() {
         assert_eq!(classes(&fp32(&[0, 3], &[]), 2).0, [0, 0]);
         assert_eq!(classes(&fp32(&[2, 0], &[]), 2).0, [2, 0]);
         let tensor = Tensor::new("p".to_owned(), Datatype::Bytes, vec![0], bytes::Bytes::new()).expect("a tensor");
-        assert!(matches!(classify(&tensor, 1), Err(InferError::Invalid(_))));
+        assert!(matches!(classify(&tensor, 1, &[]), Err(InferError::Invalid(_))));
     }
 }

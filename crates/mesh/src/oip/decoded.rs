@@ -1,8 +1,11 @@
 //! An inference as it came in, whichever protocol it came by.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use berth_spec::{InferError, InferRequest, inference::RequestedOutput};
+use berth_spec::{InferError, InferRequest, InferResponse, Signature, inference::RequestedOutput};
+use bytes::Bytes;
+
+use super::{classification::classify, raw, shared::Range};
 
 /// A request and how it wants to be treated.
 #[derive(Debug, Clone, Default)]
@@ -13,6 +16,8 @@ pub struct Decoded {
     pub form: AnswerForm,
     /// The options for the server rather than for the model.
     pub options: Options,
+    /// Inputs without data yet, by their index: it is in shared memory.
+    pub shared: Vec<(usize, Range)>,
 }
 
 /// Request parameters that the protocol reserves; they are not in `request.parameters`.
@@ -31,6 +36,8 @@ pub struct AnswerForm {
     pub binary: bool,
     /// Outputs that say something of their own; empty costs nothing.
     outputs: Vec<OutputForm>,
+    /// The model's signature, which has the labels, where classes are wanted.
+    signature: Option<Arc<Signature>>,
 }
 
 /// The form that a requested output asks for itself.
@@ -41,6 +48,8 @@ pub(super) struct OutputForm {
     pub(super) binary: Option<bool>,
     /// `classification`.
     pub(super) classification: Option<u32>,
+    /// `shared_memory_region` and what goes with it: where the data is to be written.
+    pub(super) shared: Option<Range>,
 }
 
 impl AnswerForm {
@@ -54,6 +63,56 @@ impl AnswerForm {
         self.output(output).and_then(|form| form.classification)
     }
 
+    /// The place of an output whose data was written to shared memory.
+    pub(super) fn shared(&self, output: &str) -> Option<&Range> {
+        self.output(output)?.shared.as_ref()
+    }
+
+    /// True if an output is to be written to shared memory.
+    #[must_use]
+    pub fn places(&self) -> bool {
+        self.outputs.iter().any(|form| form.shared.is_some())
+    }
+
+    /// Has `write` put the outputs into shared memory that belong there; it gives the number of bytes that it wrote. Their data
+    /// is not in the answer then.
+    ///
+    /// # Errors
+    /// Those of `write`, and of classes that cannot be had.
+    pub fn place(
+        &mut self,
+        response: &mut InferResponse,
+        mut write: impl FnMut(&Bytes, &Range) -> Result<u64, InferError>,
+    ) -> Result<(), InferError> {
+        let labels = self.signature.clone();
+        let labels = labels.as_ref().map_or(&[][..], |signature| &signature.labels);
+        for tensor in &mut response.outputs {
+            let Some(form) = self.outputs.iter_mut().find(|form| form.name == tensor.name) else { continue };
+            let Some(range) = &mut form.shared else { continue };
+            if let Some(classes) = form.classification.take() {
+                *tensor = classify(tensor, classes, labels)?;
+            }
+            range.size = write(&tensor.data, range)?;
+            tensor.data = Bytes::new();
+        }
+        Ok(())
+    }
+
+    /// True if classes are wanted of an output.
+    #[must_use]
+    pub fn classifies(&self) -> bool {
+        self.outputs.iter().any(|form| form.classification.is_some())
+    }
+
+    /// Gives it the labels of the model.
+    pub fn label(&mut self, signature: Arc<Signature>) {
+        self.signature = Some(signature);
+    }
+
+    pub(super) fn labels(&self) -> &[String] {
+        self.signature.as_ref().map_or(&[], |signature| &signature.labels)
+    }
+
     fn output(&self, name: &str) -> Option<&OutputForm> {
         self.outputs.iter().find(|form| form.name == name)
     }
@@ -63,9 +122,32 @@ impl Decoded {
     /// Adds a requested output.
     pub(super) fn want(&mut self, output: OutputForm) {
         self.request.outputs.push(RequestedOutput { name: output.name.clone(), classification: output.classification });
-        if output.binary.is_some() || output.classification.is_some() {
+        if output.binary.is_some() || output.classification.is_some() || output.shared.is_some() {
             self.form.outputs.push(output);
         }
+    }
+
+    /// Refuses inputs in shared memory: nobody is there to read it.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn with_data(self) -> Result<Self, InferError> {
+        if self.shared.is_empty() {
+            return Ok(self);
+        }
+        Err(InferError::Invalid("an input is in shared memory: give its data instead".to_owned()))
+    }
+
+    /// Gives an input that is in shared memory its data.
+    ///
+    /// # Errors
+    /// The data is not what datatype and shape say.
+    pub fn fill(&mut self, index: usize, data: Bytes) -> Result<(), InferError> {
+        let input = self.request.inputs.get_mut(index);
+        let input = input.ok_or_else(|| InferError::Internal("an input in shared memory is gone".to_owned()))?;
+        let (name, shape) = (std::mem::take(&mut input.name), std::mem::take(&mut input.shape));
+        *input = raw::tensor(name, input.datatype, shape, data)?;
+        Ok(())
     }
 
     /// Refuses tensors of one name.

@@ -5,6 +5,7 @@
 mod config;
 mod metadata;
 mod repository;
+pub(crate) mod settings;
 mod statistics;
 
 pub use config::ModelConfig;

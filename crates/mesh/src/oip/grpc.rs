@@ -27,8 +27,9 @@ use super::{
     AnswerForm, Decoded,
     classification::classify,
     decoded::OutputForm,
-    parameter::{self, classes, no_shared_memory},
+    parameter::{self, classes},
     raw,
+    shared::{Named, Range},
 };
 
 /// Decodes an inference. Raw contents stay slices of the message's buffer. `model_name` and `model_version` are the
@@ -41,8 +42,9 @@ pub fn decode(message: ModelInferRequest) -> Result<Decoded, InferError> {
             parameter::take(&mut decoded, &name, value)?;
         }
     }
-    let inputs = message.inputs.len();
-    decoded.request.inputs.reserve_exact(inputs);
+    let is_shared = |input: &InferInputTensor| input.parameters.contains_key("shared_memory_region");
+    let inputs = message.inputs.iter().filter(|input| !is_shared(input)).count();
+    decoded.request.inputs.reserve_exact(message.inputs.len());
     let raw = !message.raw_input_contents.is_empty();
     if raw && message.raw_input_contents.len() != inputs {
         return Err(InferError::Invalid(format!(
@@ -51,22 +53,25 @@ pub fn decode(message: ModelInferRequest) -> Result<Decoded, InferError> {
         )));
     }
     let mut blobs = message.raw_input_contents.into_iter();
-    for input in message.inputs {
-        decoded.request.inputs.push(read_input(input, blobs.next())?);
+    for (index, input) in message.inputs.into_iter().enumerate() {
+        if is_shared(&input) {
+            let (input, range) = read_shared(input)?;
+            decoded.request.inputs.push(input);
+            decoded.shared.extend(range.map(|range| (index, range)));
+        } else {
+            decoded.request.inputs.push(read_input(input, blobs.next())?);
+        }
     }
     for output in message.outputs {
         decoded.want(read_output(output)?);
     }
     // Without inputs nothing says which way the caller speaks; raw is what tritonclient reads.
-    decoded.form.binary = raw || inputs == 0;
+    decoded.form.binary = raw || inputs == 0 || !decoded.shared.is_empty();
     decoded.check_names()
 }
 
 fn read_input(input: InferInputTensor, blob: Option<Bytes>) -> Result<Tensor, InferError> {
-    let InferInputTensor { name, datatype, shape, parameters, contents } = input;
-    if parameters.contains_key("shared_memory_region") {
-        return Err(no_shared_memory(&format_args!("input {name:?}")));
-    }
+    let InferInputTensor { name, datatype, shape, contents, .. } = input;
     let datatype = datatype.parse().map_err(|error| InferError::Invalid(format!("input {name:?}: {error}")))?;
     match (blob, contents) {
         (Some(_), Some(contents)) if contents::count(&contents) > 0 => Err(InferError::Invalid(format!(
@@ -77,12 +82,34 @@ fn read_input(input: InferInputTensor, blob: Option<Bytes>) -> Result<Tensor, In
     }
 }
 
+/// An input in shared memory: without data yet.
+fn read_shared(input: InferInputTensor) -> Result<(Tensor, Option<Range>), InferError> {
+    let InferInputTensor { name, datatype, shape, parameters, contents } = input;
+    let invalid = |why: &dyn std::fmt::Display| InferError::Invalid(format!("input {name:?}: {why}"));
+    if contents.is_some_and(|contents| contents::count(&contents) > 0) {
+        return Err(invalid(&"it has contents, and is in shared memory"));
+    }
+    let datatype: Datatype = datatype.parse().map_err(|error| invalid(&error))?;
+    let range = read_range(&parameters).map_err(|error| invalid(&error))?;
+    Ok((Tensor { name, datatype, shape, data: Bytes::new() }, range))
+}
+
+fn read_range(parameters: &HashMap<String, InferParameter>) -> Result<Option<Range>, InferError> {
+    let mut named = Named::default();
+    for (name, value) in parameters {
+        if let Some(value) = from_message(value.clone()) {
+            named.take(name, &value)?;
+        }
+    }
+    named.range()
+}
+
 fn read_output(output: InferRequestedOutputTensor) -> Result<OutputForm, InferError> {
-    let mut form = OutputForm { name: output.name, ..OutputForm::default() };
+    let shared = read_range(&output.parameters)?;
+    let mut form = OutputForm { name: output.name, shared, ..OutputForm::default() };
     for (name, value) in output.parameters {
         match (name.as_str(), from_message(value)) {
             ("classification", Some(value)) => form.classification = Some(classes(&value)?),
-            ("shared_memory_region", _) => return Err(no_shared_memory(&format_args!("output {:?}", form.name))),
             _ => {}
         }
     }
@@ -94,14 +121,15 @@ pub fn encode(response: InferResponse, form: &AnswerForm) -> Result<ModelInferRe
     let mut tensors = response.outputs;
     for tensor in &mut tensors {
         if let Some(classes) = form.classification(&tensor.name) {
-            *tensor = classify(tensor, classes)?;
+            *tensor = classify(tensor, classes, form.labels())?;
         }
     }
     let raw = form.binary || !tensors.iter().all(|tensor| contents::has_typed_form(tensor.datatype));
     let mut outputs = Vec::with_capacity(tensors.len());
     let mut raw_output_contents = Vec::with_capacity(if raw { tensors.len() } else { 0 });
     for tensor in tensors {
-        let contents = (!raw).then(|| contents::write(&tensor));
+        let range = form.shared(&tensor.name);
+        let contents = (!raw && range.is_none()).then(|| contents::write(&tensor));
         if raw {
             raw_output_contents.push(tensor.data);
         }
@@ -109,7 +137,7 @@ pub fn encode(response: InferResponse, form: &AnswerForm) -> Result<ModelInferRe
             name: tensor.name,
             datatype: tensor.datatype.as_str().to_owned(),
             shape: tensor.shape,
-            parameters: HashMap::new(),
+            parameters: range.map(place).unwrap_or_default(),
             contents,
         });
     }
@@ -121,6 +149,14 @@ pub fn encode(response: InferResponse, form: &AnswerForm) -> Result<ModelInferRe
         outputs,
         raw_output_contents,
     })
+}
+
+/// The place of an output in shared memory, as parameters.
+fn place(range: &Range) -> HashMap<String, InferParameter> {
+    let region = ("shared_memory_region".to_owned(), to_message(Parameter::Text(range.region.clone())));
+    let number = |name: &str, value: u64| (name.to_owned(), to_message(Parameter::Uint(value)));
+    let offset = (range.offset > 0).then(|| number("shared_memory_offset", range.offset));
+    [region, number("shared_memory_byte_size", range.size)].into_iter().chain(offset).collect()
 }
 
 /// The message of a request, raw: for clients of the protocol.

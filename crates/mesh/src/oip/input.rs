@@ -7,9 +7,10 @@ use bytes::Bytes;
 
 use super::{
     json::Scanner,
-    parameter::{self, no_shared_memory, unsigned},
+    parameter::{self, unsigned},
     raw,
     seen::{Field, Seen},
+    shared::{Named, Range},
     tensor_data,
 };
 
@@ -64,10 +65,15 @@ struct Input<'a> {
     data_at: Option<Scanner<'a>>,
     data: Option<Vec<u8>>,
     binary_size: Option<u64>,
+    shared: Named,
 }
 
-/// Reads the input at the scanner, the `index`th of its request.
-pub(super) fn read(scanner: &mut Scanner<'_>, index: usize, blobs: &mut Blobs) -> Result<Tensor, InferError> {
+/// Reads the input at the scanner, the `index`th of its request. One in shared memory has no data yet, and a range.
+pub(super) fn read(
+    scanner: &mut Scanner<'_>,
+    index: usize,
+    blobs: &mut Blobs,
+) -> Result<(Tensor, Option<Range>), InferError> {
     let mut input = Input {
         index,
         seen: Seen::default(),
@@ -77,6 +83,7 @@ pub(super) fn read(scanner: &mut Scanner<'_>, index: usize, blobs: &mut Blobs) -
         data_at: None,
         data: None,
         binary_size: None,
+        shared: Named::default(),
     };
     scanner.object::<InferError>(|scanner, key| {
         match key {
@@ -123,9 +130,8 @@ impl<'a> Input<'a> {
                 let size = unsigned(name, value, "a whole number of bytes").map_err(|error| self.invalid(&error))?;
                 self.binary_size = Some(size);
             }
-            "shared_memory_region" => return Err(no_shared_memory(&self.label())),
             // The protocol has no others, and models are not given those of tensors.
-            _ => {}
+            _ => self.shared.take(name, value).map_err(|error| self.invalid(&error))?,
         }
         Ok(())
     }
@@ -165,7 +171,7 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    fn finish(mut self, blobs: &mut Blobs) -> Result<Tensor, InferError> {
+    fn finish(mut self, blobs: &mut Blobs) -> Result<(Tensor, Option<Range>), InferError> {
         for (field, key) in [(Field::Name, "name"), (Field::Datatype, "datatype"), (Field::Shape, "shape")] {
             if !self.seen.has(field) {
                 return Err(self.invalid(&format!("it has no {key:?}")));
@@ -174,17 +180,27 @@ impl<'a> Input<'a> {
         if let Some(mut scanner) = self.data_at.take() {
             self.read_data(&mut scanner)?;
         }
+        let range = std::mem::take(&mut self.shared).range().map_err(|error| self.invalid(&error))?;
+        let datatype = self.datatype.expect("checked above: the key was seen, and seeing it sets it");
+        if range.is_some() {
+            if self.data.is_some() || self.binary_size.is_some() {
+                return Err(self.invalid(&"it has data, and is in shared memory"));
+            }
+            let name = self.name.map(Cow::into_owned).unwrap_or_default();
+            return Ok((Tensor { name, datatype, shape: self.shape, data: Bytes::new() }, range));
+        }
         let data = match (self.data.take(), self.binary_size) {
             (Some(data), None) => data.into(),
             (None, Some(size)) => blobs.take(size, &self.label())?,
             (None, None) => return Err(self.invalid(&"it has no \"data\"")),
             (Some(_), Some(_)) => return Err(self.invalid(&"it has both \"data\" and binary_data_size")),
         };
-        let datatype = self.datatype.expect("checked above: the key was seen, and seeing it sets it");
         let name = self.name.map(Cow::into_owned).unwrap_or_default();
-        if self.binary_size.is_some() {
-            return raw::tensor(name, datatype, self.shape, data);
-        }
-        Tensor::new(name, datatype, self.shape, data).map_err(|error| InferError::Invalid(error.to_string()))
+        let tensor = if self.binary_size.is_some() {
+            raw::tensor(name, datatype, self.shape, data)
+        } else {
+            Tensor::new(name, datatype, self.shape, data).map_err(|error| InferError::Invalid(error.to_string()))
+        };
+        tensor.map(|tensor| (tensor, None))
     }
 }

@@ -60,13 +60,6 @@ pub(super) fn classes(value: &Parameter) -> Result<u32, InferError> {
     u32::try_from(classes).ok().filter(|&classes| classes > 0).ok_or_else(|| wrong("classification", what))
 }
 
-/// The refusal of shared memory.
-pub(super) fn no_shared_memory(tensor: &dyn std::fmt::Display) -> InferError {
-    InferError::Unsupported(format!(
-        "{tensor} is in shared memory, which this server does not do: send the data in the request"
-    ))
-}
-
 fn wrong(name: &str, what: &'static str) -> InferError {
     InferError::Invalid(format!("parameter {name:?} must be {what}"))
 }
@@ -107,7 +100,8 @@ pub(super) fn read(
     })
 }
 
-fn read_value(scanner: &mut Scanner<'_>) -> Result<Option<Parameter>, Syntax> {
+/// Reads a string, a number or a truth value; `None`: null.
+pub(super) fn read_value(scanner: &mut Scanner<'_>) -> Result<Option<Parameter>, Syntax> {
     Ok(Some(match scanner.peek() {
         Some(b'"') => Parameter::Text(scanner.string()?.into_owned()),
         Some(b't') if scanner.take_word("true") => Parameter::Bool(true),

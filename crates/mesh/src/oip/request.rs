@@ -8,9 +8,10 @@ use super::{
     decoded::OutputForm,
     input::{self, Blobs},
     json::Scanner,
-    parameter::{self, flag, no_shared_memory},
+    parameter::{self, flag},
     raw,
     seen::{Field, Seen},
+    shared::Named,
 };
 
 /// Decodes a decompressed body. `signature` is the model's: raw bodies are understood by it, the others do not need it.
@@ -47,7 +48,9 @@ fn decode_json(text: &[u8], mut blobs: Blobs) -> Result<Decoded, InferError> {
                 seen.once(Field::Inputs, key)?;
                 scanner.array::<InferError>(|scanner| {
                     let index = decoded.request.inputs.len();
-                    decoded.request.inputs.push(input::read(scanner, index, &mut blobs)?);
+                    let (input, range) = input::read(scanner, index, &mut blobs)?;
+                    decoded.request.inputs.push(input);
+                    decoded.shared.extend(range.map(|range| (index, range)));
                     Ok(())
                 })?;
             }
@@ -78,7 +81,7 @@ fn decode_json(text: &[u8], mut blobs: Blobs) -> Result<Decoded, InferError> {
 }
 
 fn read_output(scanner: &mut Scanner<'_>) -> Result<OutputForm, InferError> {
-    let mut output = OutputForm::default();
+    let (mut output, mut shared) = (OutputForm::default(), Named::default());
     let mut seen = Seen::default();
     scanner.object::<InferError>(|scanner, key| {
         match key {
@@ -92,8 +95,7 @@ fn read_output(scanner: &mut Scanner<'_>) -> Result<OutputForm, InferError> {
                     match name {
                         "binary_data" => output.binary = Some(flag(name, &value)?),
                         "classification" => output.classification = Some(parameter::classes(&value)?),
-                        "shared_memory_region" => return Err(no_shared_memory(&"an output")),
-                        _ => {}
+                        _ => shared.take(name, &value)?,
                     }
                     Ok(())
                 })?;
@@ -105,6 +107,7 @@ fn read_output(scanner: &mut Scanner<'_>) -> Result<OutputForm, InferError> {
     if !seen.has(Field::Name) {
         return Err(InferError::Invalid("a requested output has no \"name\"".to_owned()));
     }
+    output.shared = shared.range()?;
     Ok(output)
 }
 

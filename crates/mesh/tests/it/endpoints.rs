@@ -24,6 +24,7 @@ async fn every_path_has_its_status() {
         ])
         .await;
     let (get, post, infer) = (Method::GET, Method::POST, REQUEST);
+    let (rows, values) = (r#"{"instances": [[1, 2, 3.5, 4]]}"#, r#"{"x": [1, 2, 3.5, 4]}"#);
     let table: &[(&Method, &str, &str, u16, &str)] = &[
         (&get, "/v2", "", 200, "binary_tensor_data"),
         (&get, "/v2/", "", 200, "\"name\":\"berth\""),
@@ -61,15 +62,31 @@ async fn every_path_has_its_status() {
         (&post, "/v2/models/iris", "", 405, "use GET"),
         (&Method::DELETE, "/v2/models/iris", "", 405, "use GET"),
         (&get, "/v2/models/iris/nothing", "", 404, "error"),
-        (&get, "/", "", 404, "error"),
+        (&get, "/", "", 200, "\"status\":\"alive\""),
+        (&get, "/nothing", "", 404, "error"),
+        (&get, "/metrics", "", 404, "error"),
+        (&get, "/v1/models", "", 200, "\"iris\""),
+        (&get, "/v1/models/iris", "", 200, "\"ready\":true"),
+        (&get, "/v1/models/cold", "", 503, "\"ready\":false"),
+        (&post, "/v1/models/iris:predict", rows, 200, "{\"predictions\":[[1.0,2.0,3.5,4.0]]}"),
+        (&post, "/v1/models/iris:predict", "{}", 400, "instances"),
+        (&post, "/v1/models/none:predict", rows, 404, "not found"),
+        (&post, "/v1/models/iris:explain", rows, 501, "not supported"),
+        (&get, "/v1/models/iris:predict", "", 405, "use POST"),
         (&post, "/v2/repository/index", "", 200, "\"state\":\"READY\""),
         (&post, "/v2/repository/index", "{\"ready\":true}", 200, "[{\"name\":\"iris\""),
         (&post, "/v2/repository/index", "[", 400, "error"),
         (&get, "/v2/repository/index", "", 405, "use POST"),
-        (&post, "/v2/models/iris/generate", "{}", 501, "not supported"),
+        (&post, "/v2/models/iris/generate", values, 200, "\"x\":[1.0,2.0,3.5,4.0]}"),
+        (&post, "/v2/models/iris/versions/1/generate", values, 200, "\"model_version\":\"1\""),
+        (&post, "/v2/models/iris/generate", "{\"x\": \"a\"}", 400, "must be a number"),
+        (&post, "/v2/models/full/generate", values, 503, "needs 9GiB"),
         (&get, "/v2/logging", "", 501, "not supported"),
-        (&get, "/v2/trace/setting", "", 501, "not supported"),
-        (&get, "/v2/systemsharedmemory/status", "", 501, "not supported"),
+        (&get, "/v2/trace/setting", "", 200, "\"trace_level\":[\"OFF\"]"),
+        (&post, "/v2/trace/setting", "{\"trace_level\": [\"TIMESTAMPS\"]}", 400, "--otlp"),
+        (&post, "/v2/models/iris/trace/setting", "{\"trace_rate\": \"5\"}", 501, "not supported"),
+        (&get, "/v2/systemsharedmemory/status", "", 501, "--shared-memory"),
+        (&get, "/v2/cudasharedmemory/status", "", 501, "not supported"),
     ];
     for (method, path, body, status, part) in table {
         let answer = house.request((*method).clone(), path, &[], *body).await;
@@ -77,7 +94,8 @@ async fn every_path_has_its_status() {
         assert!(String::from_utf8_lossy(&answer.body).contains(part), "{method} {path}: {answer:?}");
         let kind = if *path == "/docs" && *status == 200 { "text/html; charset=utf-8" } else { "application/json" };
         assert_eq!(answer.header("content-type"), kind, "{method} {path}");
-        let retries = *status == 503 && !path.ends_with("ready") && !path.contains("/off/");
+        let is_readiness = path.ends_with("ready") || *path == "/v1/models/cold";
+        let retries = *status == 503 && !is_readiness && !path.contains("/off/");
         assert_eq!(answer.header("retry-after").is_empty(), !retries, "{path}");
         assert_eq!(answer.header("accept-encoding"), "", "{path}");
         assert_eq!(answer.header("allow").is_empty(), *status != 405, "{path}");

@@ -79,8 +79,11 @@ impl Echo {
     /// Requests wait until the gate lets them through.
     pub(crate) fn shut() -> Arc<Self> {
         let tensor = |name: &str, datatype| TensorSpec { name: name.to_owned(), datatype, shape: vec![-1, 4] };
-        let signature =
-            Signature { inputs: vec![tensor("x", Datatype::Fp32)], outputs: vec![tensor("x", Datatype::Fp32)] };
+        let signature = Signature {
+            inputs: vec![tensor("x", Datatype::Fp32)],
+            outputs: vec![tensor("x", Datatype::Fp32)],
+            ..Signature::default()
+        };
         Arc::new(Self {
             signature: Arc::new(signature),
             schema: serde_json::json!({ "type": "object" }),

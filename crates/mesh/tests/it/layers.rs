@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// From the bottom to the top.
-const LAYERS: [&str; 45] = [
+const LAYERS: [&str; 47] = [
     "not_run",
     "rendezvous",
     "wire_field",
@@ -19,12 +19,14 @@ const LAYERS: [&str; 45] = [
     "local",
     "offload",
     "payload",
+    "controls",
     "config",
     "oip",
     "fair",
     "meter",
     "account",
     "body",
+    "shared_memory",
     "accounts",
     "overload",
     "endpoint",

@@ -92,7 +92,11 @@ impl Column {
 /// The signature of a card with these schemas.
 #[must_use]
 pub fn signature(input: &Value, output: &Value) -> Signature {
-    Signature { inputs: Form::of_input(input).tensors(), outputs: Form::of_output(output).tensors() }
+    Signature {
+        inputs: Form::of_input(input).tensors(),
+        outputs: Form::of_output(output).tensors(),
+        ..Signature::default()
+    }
 }
 
 fn columns(schema: &Value) -> Option<Vec<Column>> {
@@ -223,6 +227,9 @@ mod tests {
         let output = json!({"type": "object", "properties": {"scores": {"type": "object"}}});
         let signature = signature(&input, &output);
         let spec = |name: &str| TensorSpec { name: name.to_owned(), datatype: Datatype::Bytes, shape: vec![-1] };
-        assert_eq!(signature, Signature { inputs: vec![spec("text")], outputs: vec![spec("response")] });
+        assert_eq!(
+            signature,
+            Signature { inputs: vec![spec("text")], outputs: vec![spec("response")], ..Signature::default() }
+        );
     }
 }

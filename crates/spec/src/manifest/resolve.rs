@@ -164,7 +164,9 @@ fn model(raw: &RawModel, base: Option<&str>, problems: &mut Problems) -> ModelSo
         format,
         sha256: raw.sha256.as_ref().map(|digest| digest.0).or_else(|| card.as_ref()?.card.artifacts.digest()),
         version: raw.version.as_ref().map(|word| word.0.clone()).or(card_version),
-        signature: said.then(|| Box::new(Signature { inputs: raw.inputs.clone(), outputs: raw.outputs.clone() })),
+        signature: said.then(|| {
+            Box::new(Signature { inputs: raw.inputs.clone(), outputs: raw.outputs.clone(), ..Signature::default() })
+        }),
         card,
     };
     ModelSource::new(uri, details)

@@ -188,7 +188,7 @@ impl Action {
             Self::Declare => "declare, preview, validate and delete deployments and aliases",
             Self::DeclareCode => "declare model cards by the API: their code is of the declarer's choice",
             Self::ReadFleet => "nodes, workers, functions, sources, events, activity of the whole system",
-            Self::OperateFleet => "cordon and drain nodes",
+            Self::OperateFleet => "cordon and drain nodes; settings of the log and of traces; regions of shared memory",
             Self::OperateSources => "synchronize, pause and resume sources",
             Self::ReadSecrets => "names and states of secrets; values are never shown",
             Self::ReadMetrics => "metrics",

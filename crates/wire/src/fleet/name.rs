@@ -50,7 +50,7 @@ pub(super) fn signature_of(signature: v1::Signature) -> Option<Signature> {
         };
         tensors.into_iter().map(tensor).collect()
     };
-    Some(Signature { inputs: tensors(signature.inputs)?, outputs: tensors(signature.outputs)? })
+    Some(Signature { inputs: tensors(signature.inputs)?, outputs: tensors(signature.outputs)?, ..Signature::default() })
 }
 
 /// Durations are nanoseconds on the wire; longer ones than 584 years are as good as that.

@@ -38,6 +38,8 @@ pub use stop::Stop;
 /// One input of one run: row-major, little-endian, as in [`Tensor`].
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
+    /// The name. Inputs come in the order of the signature, and behind them those that may be left out, in any.
+    pub name: &'a str,
     /// The element type.
     pub datatype: Datatype,
     /// Dimensions, all at least 0.
@@ -50,7 +52,7 @@ impl<'a> View<'a> {
     /// All of `tensor`.
     #[must_use]
     pub fn of(tensor: &'a Tensor) -> Self {
-        Self { datatype: tensor.datatype, shape: &tensor.shape, data: &tensor.data }
+        Self { name: &tensor.name, datatype: tensor.datatype, shape: &tensor.shape, data: &tensor.data }
     }
 }
 

@@ -120,7 +120,9 @@ impl Runtime for FakeRuntime {
         }
         let signature = match &request.revision.signature {
             Some(declared) => Arc::new(Signature::clone(declared)),
-            None => Arc::new(Signature { inputs: vec![row("input")], outputs: vec![row("output")] }),
+            None => {
+                Arc::new(Signature { inputs: vec![row("input")], outputs: vec![row("output")], ..Signature::default() })
+            }
         };
         self.loaded.fetch_add(1, Ordering::SeqCst);
         let model = FakeModel {

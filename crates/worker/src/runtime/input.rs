@@ -36,7 +36,9 @@ impl Checker {
         } else {
             request.outputs.iter().map(|wanted| self.output(&wanted.name)).collect::<Result<_, _>>()?
         };
-        let rows = shared_rows(&inputs);
+        // With an input that may be left out it runs alone: others of the batch would be run with it too.
+        let plain = inputs.len() == self.signature.inputs.len();
+        let rows = if plain { shared_rows(&inputs) } else { None };
         Ok(Work { inputs, outputs, rows })
     }
 
@@ -48,14 +50,24 @@ impl Checker {
             inputs.swap(index, index + offset);
             check_input(spec, &inputs[index])?;
         }
-        match inputs.get(specs.len()) {
-            Some(extra) => Err(InferError::Invalid(format!(
-                "input {:?} is given twice or is not one of the model's: {}",
-                extra.name,
-                names(specs)
-            ))),
-            None => Ok(inputs),
+        for (index, input) in inputs.iter().enumerate().skip(specs.len()) {
+            match self.signature.optional.iter().find(|spec| spec.name == input.name) {
+                Some(spec) if inputs[specs.len()..index].iter().all(|other| other.name != input.name) => {
+                    check_input(spec, input)?;
+                }
+                _ => return Err(self.extra(input)),
+            }
         }
+        Ok(inputs)
+    }
+
+    fn extra(&self, extra: &Tensor) -> InferError {
+        let all: Vec<TensorSpec> = self.signature.inputs.iter().chain(&self.signature.optional).cloned().collect();
+        InferError::Invalid(format!(
+            "input {:?} is given twice or is not one of the model's: {}",
+            extra.name,
+            names(&all)
+        ))
     }
 
     fn missing(&self, name: &str, given: &[Tensor]) -> InferError {
@@ -130,6 +142,8 @@ mod tests {
         Checker::new(Arc::new(Signature {
             inputs: vec![spec("a", Datatype::Uint8, &[-1, 2]), spec("b", Datatype::Bool, &[-1])],
             outputs: vec![spec("x", Datatype::Fp32, &[-1]), spec("y", Datatype::Fp32, &[-1])],
+            optional: vec![spec("scale", Datatype::Uint8, &[1])],
+            ..Signature::default()
         }))
     }
 
@@ -142,6 +156,21 @@ mod tests {
         let work = checker().check(request).expect("it fits");
         assert_eq!(work.inputs[0].name, "a");
         assert_eq!((&work.outputs[..], work.rows), (&[1][..], Some(1)));
+    }
+
+    #[test]
+    fn an_input_that_may_be_left_out_comes_last_and_alone() {
+        let scale = || tensor("scale", Datatype::Uint8, &[1], &[2]);
+        let given = |inputs: Vec<Tensor>| checker().check(InferRequest { inputs, ..InferRequest::default() });
+        let both = || vec![tensor("b", Datatype::Bool, &[1], &[1]), tensor("a", Datatype::Uint8, &[1, 2], &[1, 2])];
+        let work = given([vec![scale()], both()].concat()).expect("it fits");
+        let names: Vec<&str> = work.inputs.iter().map(|input| input.name.as_str()).collect();
+        assert_eq!((names, work.rows), (vec!["a", "b", "scale"], None));
+        let twice = given([both(), vec![scale(), scale()]].concat()).expect_err("twice");
+        assert!(twice.to_string().contains("is given twice"), "{twice}");
+        let wrong =
+            given([both(), vec![tensor("scale", Datatype::Uint8, &[2], &[2, 2])]].concat()).expect_err("a shape");
+        assert!(wrong.to_string().contains("has shape [2], the model takes [1]"), "{wrong}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod account;
 mod call;
 mod graph;
 mod isolated;
+mod labels;
 mod library;
 mod memory;
 mod model;
@@ -164,7 +165,8 @@ fn prepared(
         let message = format!("the graph cannot be inspected ({reason}): save it again with the onnx package");
         return Err(LoadError::new(FailureCategory::InvalidModel, message));
     }
-    let signature = session::signature(&session, declared)?;
+    let mut signature = session::signature(&session, declared)?;
+    signature.labels.clone_from(&found.labels);
     let named = session::named(&session);
     let call = Call::new(session, &signature, found.unbounded.is_none())
         .map_err(|error| LoadError::new(FailureCategory::InvalidModel, error.message().to_owned()))?;

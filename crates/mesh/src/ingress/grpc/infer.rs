@@ -35,6 +35,7 @@ use crate::{
     ingress::{DEPLOYMENT, namespace},
     metrics::Protocol,
     oip::{
+        Range,
         content::Coding,
         grpc::{
             frame::{self, PREFIX},
@@ -42,6 +43,7 @@ use crate::{
             model_name,
         },
     },
+    shared_memory::{read_inputs, write_output},
     stack::Stack,
     sticky::Caller,
 };
@@ -103,13 +105,25 @@ impl Codec for Inference {
         };
         let length = message.len();
         let decoded = message::decode(message, upload.memory()).await;
-        let (decoded, _tensors) = decoded.map_err(|error| runner.failed(error))?;
+        let read = decoded.and_then(|(mut decoded, tensors)| {
+            let shared = read_inputs(&mut decoded, &self.head.extensions, upload.memory())?;
+            Ok((decoded, (tensors, shared)))
+        });
+        let (decoded, _tensors) = read.map_err(|error| runner.failed(error))?;
         runner.shorten(decoded.options.timeout);
+        let mut form = decoded.form;
+        if form.classifies() {
+            form.label(runner.signature());
+        }
         match runner.infer(decoded.request).await? {
             LocalOutcome::Moved(why) => Ok(LocalOutcome::Moved(why)),
-            LocalOutcome::Answered(response) => {
+            LocalOutcome::Answered(mut response) => {
                 runner.received(length);
-                let encoded = message::encode(response, decoded.form).await;
+                if form.places() {
+                    let write = |data: &Bytes, range: &Range| write_output(data, range, &self.head.extensions);
+                    form.place(&mut response, write).map_err(|error| runner.failed(error))?;
+                }
+                let encoded = message::encode(response, form).await;
                 let (message, raw) = encoded.map_err(|error| runner.failed(error))?;
                 runner.sent(raw);
                 let message = upload.memory().answer(message);

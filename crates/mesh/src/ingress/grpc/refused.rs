@@ -11,24 +11,15 @@ pub(super) fn refused(what: &str) -> Status {
     Fault::new(Class::Unsupported, "unsupported", message).into()
 }
 
-/// The methods of shared memory, trace and logging, each refused. They are written in the form that `async_trait` gives
+/// The methods of CUDA's shared memory, each refused. They are written in the form that `async_trait` gives
 /// to the others, because it does not look into macros.
 macro_rules! methods {
     () => {
         $crate::ingress::grpc::refused::methods! {
-            "the shared memory extension":
-            system_shared_memory_status(SystemSharedMemoryStatusRequest) -> SystemSharedMemoryStatusResponse,
-            system_shared_memory_register(SystemSharedMemoryRegisterRequest) -> SystemSharedMemoryRegisterResponse,
-            system_shared_memory_unregister(SystemSharedMemoryUnregisterRequest) -> SystemSharedMemoryUnregisterResponse,
+            "the extension of CUDA's shared memory":
             cuda_shared_memory_status(CudaSharedMemoryStatusRequest) -> CudaSharedMemoryStatusResponse,
             cuda_shared_memory_register(CudaSharedMemoryRegisterRequest) -> CudaSharedMemoryRegisterResponse,
             cuda_shared_memory_unregister(CudaSharedMemoryUnregisterRequest) -> CudaSharedMemoryUnregisterResponse,
-        }
-        $crate::ingress::grpc::refused::methods! {
-            "the trace extension": trace_setting(TraceSettingRequest) -> TraceSettingResponse,
-        }
-        $crate::ingress::grpc::refused::methods! {
-            "the logging extension": log_settings(LogSettingsRequest) -> LogSettingsResponse,
         }
     };
     ($what:literal: $($name:ident($request:ident) -> $response:ident,)+) => {

@@ -166,7 +166,12 @@ impl Codec for Document {
 }
 
 /// A body as the model reads it. `limit` is in bytes, after decompression.
-async fn plain(body: Bytes, coding: Coding, limit: usize, memory: &Arc<RequestMemory>) -> Result<Bytes, InferError> {
+pub(super) async fn plain(
+    body: Bytes,
+    coding: Coding,
+    limit: usize,
+    memory: &Arc<RequestMemory>,
+) -> Result<Bytes, InferError> {
     if coding == Coding::Identity {
         return Ok(body);
     }
@@ -179,7 +184,7 @@ async fn plain(body: Bytes, coding: Coding, limit: usize, memory: &Arc<RequestMe
 }
 
 /// The model's answer, compressed where the client takes that.
-async fn answered(headers: &HeaderMap, answer: Bytes) -> Response<ReplyBody> {
+pub(super) async fn answered(headers: &HeaderMap, answer: Bytes) -> Response<ReplyBody> {
     let coding = Coding::accepted(headers.get(header::ACCEPT_ENCODING).map(HeaderValue::as_bytes));
     let encoded = Encoded { json: answer, blobs: Vec::new(), binary: false };
     let mut response = infer::response_of(encoded, coding).await;

@@ -25,6 +25,7 @@ use crate::{
         self, AnswerForm, Decoded, Encoded, Layout,
         content::{Coding, compress, decompress},
     },
+    shared_memory::{read_inputs, write_output},
     stack::Stack,
 };
 
@@ -58,15 +59,26 @@ impl Codec for Inference {
             Ok(tensors) => decode(headers, self.coding, body, (upload.limit(), tensors), || runner.signature()).await,
             Err(error) => Err(error),
         };
-        let (Decoded { request, form, options }, _tensors) = decoded.map_err(|error| {
+        let read = decoded.and_then(|(mut decoded, tensors)| {
+            let shared = read_inputs(&mut decoded, &self.head.extensions, upload.memory())?;
+            Ok((decoded, (tensors, shared)))
+        });
+        let (Decoded { request, mut form, options, .. }, _tensors) = read.map_err(|error| {
             runner.received(length);
             runner.failed(error)
         })?;
         runner.shorten(options.timeout);
+        if form.classifies() {
+            form.label(runner.signature());
+        }
         match runner.infer(request).await {
             Ok(LocalOutcome::Moved(why)) => Ok(LocalOutcome::Moved(why)),
-            Ok(LocalOutcome::Answered(response)) => {
+            Ok(LocalOutcome::Answered(mut response)) => {
                 runner.received(length);
+                if form.places() {
+                    let write = |data: &Bytes, range: &oip::Range| write_output(data, range, &self.head.extensions);
+                    form.place(&mut response, write).map_err(|error| runner.failed(error))?;
+                }
                 let encoded = encode(headers, response, form, upload.memory()).await;
                 let (answer, length) = encoded.map_err(|error| runner.failed(error))?;
                 runner.sent(length);

@@ -25,6 +25,9 @@ struct Io<'a> {
     name: &'a str,
     data_type: &'static str,
     dims: &'a [i64],
+    /// True if it may be left out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    optional: bool,
     #[serde(skip)]
     datatype: Datatype,
 }
@@ -52,13 +55,13 @@ impl<'a> ModelConfig<'a> {
     pub fn new(name: &'a str, platform: &'a str, signature: &'a Signature, batching: Batching) -> Self {
         let tensors = || signature.inputs.iter().chain(&signature.outputs);
         let batched = batching.max_rows > 1 && tensors().all(|tensor| tensor.shape.first() == Some(&-1));
-        let io = |specs: &'a [TensorSpec]| specs.iter().map(|spec| Io::new(spec, batched)).collect();
+        let io = |specs: &'a [TensorSpec]| specs.iter().map(|spec| Io::new(spec, batched)).collect::<Vec<_>>();
         Self {
             name,
             platform,
             backend: platform.split('_').next().unwrap_or(platform),
             max_batch_size: if batched { i32::try_from(batching.max_rows).unwrap_or(i32::MAX) } else { 0 },
-            input: io(&signature.inputs),
+            input: [io(&signature.inputs), signature.optional.iter().map(Io::optional).collect()].concat(),
             output: io(&signature.outputs),
             instance_group: [Instances { name, kind: "KIND_CPU", count: 1 }],
             dynamic_batching: batched.then(|| DynamicBatching {
@@ -101,7 +104,13 @@ impl<'a> ModelConfig<'a> {
 impl<'a> Io<'a> {
     fn new(spec: &'a TensorSpec, batched: bool) -> Self {
         let dims = spec.shape.get(usize::from(batched)..).unwrap_or_default();
-        Self { name: &spec.name, data_type: data_type(spec.datatype).as_str_name(), dims, datatype: spec.datatype }
+        let data_type = data_type(spec.datatype).as_str_name();
+        Self { name: &spec.name, data_type, dims, optional: false, datatype: spec.datatype }
+    }
+
+    /// One that may be left out. It is of the whole request, not of its rows.
+    fn optional(spec: &'a TensorSpec) -> Self {
+        Self { optional: true, ..Self::new(spec, false) }
     }
 
     fn to_input(&self) -> oip::ModelInput {
@@ -109,6 +118,7 @@ impl<'a> Io<'a> {
             name: self.name.to_owned(),
             data_type: data_type(self.datatype).into(),
             dims: self.dims.to_vec(),
+            optional: self.optional,
             ..Default::default()
         }
     }

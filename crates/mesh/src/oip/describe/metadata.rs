@@ -45,7 +45,7 @@ pub struct ModelMetadata<'a> {
     pub versions: Vec<&'a str>,
     /// The runtime, e.g. `onnx_onnxv1`.
     pub platform: &'a str,
-    /// The inputs.
+    /// The inputs, also those that may be left out.
     pub inputs: Vec<TensorMetadata<'a>>,
     /// The outputs.
     pub outputs: Vec<TensorMetadata<'a>>,
@@ -66,7 +66,8 @@ impl<'a> ModelMetadata<'a> {
     /// Of a model with this signature.
     #[must_use]
     pub fn new(name: &'a str, versions: Vec<&'a str>, platform: &'a str, signature: &'a Signature) -> Self {
-        Self { name, versions, platform, inputs: tensors(&signature.inputs), outputs: tensors(&signature.outputs) }
+        let inputs = signature.inputs.iter().chain(&signature.optional);
+        Self { name, versions, platform, inputs: tensors(inputs), outputs: tensors(signature.outputs.iter()) }
     }
 
     /// The gRPC message.
@@ -93,6 +94,6 @@ impl<'a> ModelMetadata<'a> {
     }
 }
 
-fn tensors(specs: &[TensorSpec]) -> Vec<TensorMetadata<'_>> {
-    specs.iter().map(|spec| TensorMetadata { name: &spec.name, datatype: spec.datatype, shape: &spec.shape }).collect()
+fn tensors<'a>(specs: impl Iterator<Item = &'a TensorSpec>) -> Vec<TensorMetadata<'a>> {
+    specs.map(|spec| TensorMetadata { name: &spec.name, datatype: spec.datatype, shape: &spec.shape }).collect()
 }

@@ -82,7 +82,7 @@ fn a_body_without_json_is_the_one_input() {
         (&[-1, 0], 0, None),
         (&[-1, i64::MAX, 2], 8, None),
     ] {
-        let signature = Signature { inputs: vec![spec("x", Datatype::Fp32, shape)], outputs: vec![] };
+        let signature = Signature { inputs: vec![spec("x", Datatype::Fp32, shape)], ..Signature::default() };
         let decoded = decode(&vec![0; bytes].into(), Layout::Raw, &signature);
         let found = decoded.as_ref().ok().map(|decoded| decoded.request.inputs[0].shape.clone());
         assert_eq!(found, expected, "{shape:?} {bytes}");
@@ -94,14 +94,15 @@ fn a_body_without_json_is_the_one_input() {
 
 #[test]
 fn a_body_without_json_is_one_element_of_bytes() {
-    let signature = |shape: &[i64]| Signature { inputs: vec![spec("x", Datatype::Bytes, shape)], outputs: vec![] };
+    let signature =
+        |shape: &[i64]| Signature { inputs: vec![spec("x", Datatype::Bytes, shape)], ..Signature::default() };
     let body = Bytes::from_static(b"427");
     let decoded = decode(&body, Layout::Raw, &signature(&[-1, 1])).expect("a request");
     let input = &decoded.request.inputs[0];
     assert_eq!(input.shape, [1, 1]);
     assert_eq!(BytesElements::new(&input.data).collect::<Vec<_>>(), [Some(b"427".as_slice())]);
     assert!(decode(&body, Layout::Raw, &signature(&[2])).is_err());
-    let two = Signature { inputs: vec![spec("x", Datatype::Bytes, &[1]); 2], outputs: vec![] };
+    let two = Signature { inputs: vec![spec("x", Datatype::Bytes, &[1]); 2], ..Signature::default() };
     assert!(decode(&body, Layout::Raw, &two).is_err());
 }
 

@@ -19,6 +19,7 @@ fn iris() -> Signature {
     Signature {
         inputs: vec![spec("x", Datatype::Fp32, &[-1, 4])],
         outputs: vec![spec("label", Datatype::Int64, &[-1]), spec("text", Datatype::Bytes, &[-1, 1])],
+        ..Signature::default()
     }
 }
 

@@ -139,7 +139,11 @@ fn contents_that_do_not_fit() {
     let mut shared = typed("FP32", &[1], InferTensorContents::default());
     let region = parameter(ParameterChoice::StringParam("r".to_owned()));
     shared.inputs[0].parameters.insert("shared_memory_region".to_owned(), region);
-    assert!(matches!(decode(shared), Err(InferError::Unsupported(_))));
+    assert!(decode(shared.clone()).expect_err("no size").to_string().contains("shared_memory_byte_size"));
+    let size = parameter(ParameterChoice::Int64Param(4));
+    shared.inputs[0].parameters.insert("shared_memory_byte_size".to_owned(), size);
+    let decoded = decode(shared).expect("a request");
+    assert_eq!((decoded.shared[0].0, decoded.shared[0].1.size, decoded.request.inputs[0].data.len()), (0, 4, 0));
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn inputs_that_are_wrong() {
         assert!(error.to_string().contains(words), "{input}: {error}");
     }
     let shared = r#"{"name":"x","datatype":"FP32","shape":[1],"parameters":{"shared_memory_region":"r"}}"#;
-    assert!(matches!(decode_input(shared), Err(InferError::Unsupported(_))));
+    assert!(decode_input(shared).expect_err("no size").to_string().contains("shared_memory_byte_size"));
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn signature() -> impl Strategy<Value = Signature> {
         shape,
     });
     let tensors = vec(tensor, 0..3).boxed();
-    (tensors.clone(), tensors).prop_map(|(inputs, outputs)| Signature { inputs, outputs })
+    (tensors.clone(), tensors).prop_map(|(inputs, outputs)| Signature { inputs, outputs, ..Signature::default() })
 }
 
 fn limits() -> impl Strategy<Value = UseLimits> {
@@ -465,5 +465,9 @@ pub(super) fn plain_signature() -> Signature {
         datatype: Datatype::Fp32,
         shape: shape.to_vec(),
     };
-    Signature { inputs: vec![tensor("data", &[-1, 3, 224, 224])], outputs: vec![tensor("logits", &[-1, 1_000])] }
+    Signature {
+        inputs: vec![tensor("data", &[-1, 3, 224, 224])],
+        outputs: vec![tensor("logits", &[-1, 1_000])],
+        ..Signature::default()
+    }
 }

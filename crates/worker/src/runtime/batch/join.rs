@@ -59,7 +59,7 @@ pub fn run_joined(
     let shapes: Vec<Vec<i64>> = first.inputs.iter().map(|input| with_rows(&input.shape, total)).collect();
     let views = first.inputs.iter().zip(&shapes).zip(&buffers);
     let views: Vec<View<'_>> =
-        views.map(|((input, shape), data)| View { datatype: input.datatype, shape, data }).collect();
+        views.map(|((input, shape), data)| View { name: &input.name, datatype: input.datatype, shape, data }).collect();
     let joined = std::time::Instant::now();
     let outputs = engine.run(&views, &first.outputs, stop);
     let done = std::time::Instant::now();

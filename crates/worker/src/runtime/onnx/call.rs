@@ -27,6 +27,8 @@ pub(super) struct Call {
     session: Session,
     memory: MemoryInfo<'static>,
     input_names: Vec<CString>,
+    /// Inputs that may be left out.
+    optional: Vec<(CString, String)>,
     outputs: Vec<(CString, String)>,
     /// The sizes of the inputs decide how long a run takes.
     bounded: bool,
@@ -54,16 +56,21 @@ impl Call {
         let name = |name: &str| CString::new(name).map_err(|_| ort::Error::new("a tensor's name contains NUL"));
         let memory = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Device, MemoryType::Default)?;
         let input_names = signature.inputs.iter().map(|spec| name(&spec.name)).collect::<ort::Result<_>>()?;
+        let optional = signature.optional.iter();
+        let optional = optional.map(|spec| Ok((name(&spec.name)?, spec.name.clone()))).collect::<ort::Result<_>>()?;
         let outputs = signature.outputs.iter();
         let outputs = outputs.map(|spec| Ok((name(&spec.name)?, spec.name.clone()))).collect::<ort::Result<_>>()?;
-        Ok(Self { session, memory, input_names, outputs, bounded, runs: Runs::new() })
+        Ok(Self { session, memory, input_names, optional, outputs, bounded, runs: Runs::new() })
     }
 
     fn call(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
         let values = inputs.iter().map(|input| self.value(input)).collect::<Result<Vec<Value<'_>>, InferError>>()?;
         let value_pointers: Vec<*const sys::OrtValue> =
             values.iter().map(|value| value.raw.as_ptr().cast_const()).collect();
-        let input_names: Vec<*const c_char> = self.input_names.iter().map(|name| name.as_ptr()).collect();
+        let mut input_names: Vec<*const c_char> = self.input_names.iter().map(|name| name.as_ptr()).collect();
+        let more = inputs.get(input_names.len()..).unwrap_or_default().iter();
+        let more = more.filter_map(|input| self.optional.iter().find(|(_, name)| name == input.name));
+        input_names.extend(more.map(|(name, _)| name.as_ptr()));
         if input_names.len() != values.len() || outputs.iter().any(|&index| index >= self.outputs.len()) {
             return Err(InferError::Internal("a run does not match the model's signature".to_owned()));
         }

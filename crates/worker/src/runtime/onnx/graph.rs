@@ -13,7 +13,10 @@ use std::{
 
 use berth_spec::FailureCategory;
 
-use super::protobuf::{Content, Reader};
+use super::{
+    labels,
+    protobuf::{Content, Reader},
+};
 use crate::{artifacts::Source, runtime::LoadError};
 
 /// The deepest nesting of graphs in graphs. Deeper than any that tools write; the reader recurses.
@@ -36,6 +39,9 @@ const SIZED_BY_VALUE: [(&str, &[usize]); 9] = [
 /// Operators whose outputs depend on the shapes of their inputs only.
 const OF_SHAPES: [&str; 3] = ["Shape", "Size", "Constant"];
 
+/// Attribute of nodes that holds labels of classes.
+const LABELS: &str = "classlabels_strings";
+
 /// Findings about a graph.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Findings {
@@ -45,6 +51,10 @@ pub(super) struct Findings {
     pub(super) unreadable: Option<String>,
     /// Files that hold weights, as the graph names them.
     external: BTreeSet<String>,
+    /// Initializers that are inputs as well can be given with a request.
+    takes_initializers: bool,
+    /// Names of the classes; empty: it has none.
+    pub(super) labels: Vec<String>,
 }
 
 /// Inspects the graph at `path`, of `artifact`.
@@ -59,6 +69,13 @@ pub(super) fn inspect(path: &Path, artifact: &Source) -> Result<Findings, LoadEr
         // The library says better what is wrong with it.
         Err(error) => Findings { unreadable: Some(error.to_string()), ..Findings::default() },
     };
+    let mut findings = findings;
+    if let Source::Folder(_) = artifact {
+        let beside = path.parent().map(labels::beside).unwrap_or_default();
+        if !beside.is_empty() {
+            findings.labels = beside;
+        }
+    }
     match findings.external.iter().find_map(|location| refusal(location, path, artifact)) {
         Some(message) => Err(LoadError::new(FailureCategory::InvalidModel, message)),
         None => Ok(findings),
@@ -98,14 +115,29 @@ struct Node {
 
 fn read<R: io::Read + io::Seek>(mut file: Reader<R>) -> io::Result<Findings> {
     let (mut findings, end) = (Findings::default(), file.whole());
+    let (mut labels, mut version) = (Vec::new(), 0);
     while let Some(field) = file.field(end)? {
         match (field.number, field.content) {
+            (1, Content::Number(number)) => version = number,
             // A graph, or a function: its nodes have another number.
-            (7, Content::Until(end)) => graph(&mut file, end, 1, 0, &mut findings)?,
+            (7, Content::Until(end)) => {
+                // Before this version initializers had to be inputs as well, and could not be given with a request.
+                findings.takes_initializers = version >= 4;
+                graph(&mut file, end, 1, 0, &mut findings)?;
+            }
+            (14, Content::Until(end)) => {
+                let (key, value) = pair(&mut file, end)?;
+                if labels.is_empty() && (key == "labels" || key == "names") {
+                    labels = labels::of_metadata(&value);
+                }
+            }
             (25, Content::Until(end)) => graph(&mut file, end, 7, 0, &mut findings)?,
             (_, Content::Until(end)) => file.skip(end)?,
             _ => {}
         }
+    }
+    if !labels.is_empty() {
+        findings.labels = labels;
     }
     Ok(findings)
 }
@@ -121,16 +153,21 @@ fn graph<R: io::Read + io::Seek>(
     if depth > DEPTH {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "graphs nested too deep"));
     }
-    let (mut read, mut known) = (Vec::new(), HashSet::new());
+    let (mut read, mut known, mut inputs) = (Vec::new(), HashSet::new(), HashSet::new());
     while let Some(field) = file.field(end)? {
         match (field.number, field.content) {
             (number, Content::Until(end)) if number == nodes => read.push(node(file, end, depth, findings)?),
             (5, Content::Until(end)) if nodes == 1 => known.extend(tensor(file, end, findings)?),
             (15, Content::Until(end)) if nodes == 1 => known.extend(sparse(file, end, findings)?),
+            (11, Content::Until(end)) if depth == 0 && nodes == 1 && findings.takes_initializers => {
+                inputs.extend(name(file, end)?);
+            }
             (_, Content::Until(end)) => file.skip(end)?,
             _ => {}
         }
     }
+    // Initializers that are inputs as well can be given with a request.
+    known.retain(|name| !inputs.contains(name));
     if findings.unbounded.is_none() {
         findings.unbounded = unbounded(&read, known);
     }
@@ -184,9 +221,14 @@ fn attribute<R: io::Read + io::Seek>(
     depth: usize,
     findings: &mut Findings,
 ) -> io::Result<bool> {
-    let mut has_graph = false;
+    let (mut has_graph, mut name, mut texts) = (false, String::new(), Vec::new());
     while let Some(field) = file.field(end)? {
         match (field.number, field.content) {
+            (1, Content::Until(end)) => name = file.text(end)?,
+            // Texts come behind the name. Others than labels are not looked at.
+            (9, Content::Until(end)) if name == LABELS && texts.len() < labels::MOST => {
+                texts.push(file.text_or_nothing(end)?);
+            }
             (5 | 10, Content::Until(end)) => drop(tensor(file, end, findings)?),
             (6 | 11, Content::Until(end)) => {
                 has_graph = true;
@@ -196,6 +238,9 @@ fn attribute<R: io::Read + io::Seek>(
             (_, Content::Until(end)) => file.skip(end)?,
             _ => {}
         }
+    }
+    if findings.labels.is_empty() {
+        findings.labels = texts;
     }
     Ok(has_graph)
 }
@@ -229,19 +274,39 @@ fn tensor<R: io::Read + io::Seek>(
         match (field.number, field.content) {
             (8, Content::Until(end)) => name = Some(file.text(end)?),
             (13, Content::Until(end)) => {
-                let (mut key, mut value) = (String::new(), String::new());
-                while let Some(field) = file.field(end)? {
-                    match (field.number, field.content) {
-                        (1, Content::Until(end)) => key = file.text(end)?,
-                        (2, Content::Until(end)) => value = file.text(end)?,
-                        (_, Content::Until(end)) => file.skip(end)?,
-                        _ => {}
-                    }
-                }
+                let (key, value) = pair(file, end)?;
                 if key == "location" {
                     findings.external.insert(value);
                 }
             }
+            (_, Content::Until(end)) => file.skip(end)?,
+            _ => {}
+        }
+    }
+    Ok(name)
+}
+
+/// Reads a pair of key and value.
+fn pair<R: io::Read + io::Seek>(file: &mut Reader<R>, end: u64) -> io::Result<(String, String)> {
+    let (mut key, mut value) = (String::new(), String::new());
+    while let Some(field) = file.field(end)? {
+        match (field.number, field.content) {
+            (1, Content::Until(end)) => key = file.text(end)?,
+            // A long one is none that is asked for here.
+            (2, Content::Until(end)) => value = file.text_or_nothing(end)?,
+            (_, Content::Until(end)) => file.skip(end)?,
+            _ => {}
+        }
+    }
+    Ok((key, value))
+}
+
+/// Reads the name of an input.
+fn name<R: io::Read + io::Seek>(file: &mut Reader<R>, end: u64) -> io::Result<Option<String>> {
+    let mut name = None;
+    while let Some(field) = file.field(end)? {
+        match (field.number, field.content) {
+            (1, Content::Until(end)) => name = Some(file.text(end)?),
             (_, Content::Until(end)) => file.skip(end)?,
             _ => {}
         }

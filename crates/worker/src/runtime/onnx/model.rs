@@ -114,7 +114,8 @@ impl OnnxModel {
             Warmup::Given(json) => {
                 let body = Bytes::copy_from_slice(json.as_bytes());
                 let decoded = oip::decode(&body, oip::Layout::Json, self.checker.signature());
-                work(decoded.map_err(|error| error.to_string())?.request.inputs).map(Some)
+                let decoded = decoded.and_then(oip::Decoded::with_data).map_err(|error| error.to_string())?;
+                work(decoded.request.inputs).map(Some)
             }
         }
     }

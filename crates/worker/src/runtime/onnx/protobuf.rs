@@ -78,6 +78,15 @@ impl<R: Read + Seek> Reader<R> {
         String::from_utf8(bytes).map_err(|_| malformed())
     }
 
+    /// The same where a text that is too long, or none, is as good as nothing.
+    pub(super) fn text_or_nothing(&mut self, until: u64) -> io::Result<String> {
+        if until.checked_sub(self.at).is_none_or(|length| length > TEXT) {
+            self.skip(until)?;
+            return Ok(String::new());
+        }
+        self.text(until)
+    }
+
     fn number(&mut self) -> io::Result<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {

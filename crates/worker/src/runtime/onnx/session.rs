@@ -131,9 +131,14 @@ pub(super) fn signature(session: &Session, declared: Option<&Signature>) -> Resu
     let mut own = Signature {
         inputs: session.inputs().iter().map(|outlet| spec("input", outlet)).collect::<Result<_, _>>()?,
         outputs: session.outputs().iter().map(|outlet| spec("output", outlet)).collect::<Result<_, _>>()?,
+        optional: optional(session),
+        ..Signature::default()
     };
     if let Some(declared) = declared {
-        narrow("input", &mut own.inputs, &declared.inputs)?;
+        // Whoever declares one that may be left out says nothing about it that the graph does not.
+        let given = declared.inputs.iter().filter(|input| own.optional.iter().all(|other| other.name != input.name));
+        let given: Vec<TensorSpec> = given.cloned().collect();
+        narrow("input", &mut own.inputs, &given)?;
         narrow("output", &mut own.outputs, &declared.outputs)?;
     }
     Ok(own)
@@ -151,13 +156,30 @@ fn invalid(message: String) -> LoadError {
     LoadError::new(FailureCategory::InvalidModel, message)
 }
 
+/// The most inputs with defaults that a model has. A graph with more was saved with its weights as inputs, by mistake or for
+/// old tools: nobody is to give those.
+const MOST_OPTIONAL: usize = 32;
+
+/// Initializers that are inputs as well: a request may give them.
+fn optional(session: &Session) -> Vec<TensorSpec> {
+    let initializers = session.overridable_initializers();
+    if initializers.len() > MOST_OPTIONAL {
+        return Vec::new();
+    }
+    let known = initializers.iter().filter_map(|one| tensor_spec("input", one.name(), one.dtype()).ok());
+    known.collect()
+}
+
 fn spec(side: &str, outlet: &Outlet) -> Result<TensorSpec, LoadError> {
-    let name = outlet.name();
-    let ValueType::Tensor { ty, shape, .. } = outlet.dtype() else {
+    tensor_spec(side, outlet.name(), outlet.dtype())
+}
+
+fn tensor_spec(side: &str, name: &str, kind: &ValueType) -> Result<TensorSpec, LoadError> {
+    let ValueType::Tensor { ty, shape, .. } = kind else {
         return Err(invalid(format!(
             "{side} {name:?} is a {}, and only tensors can be served: for a scikit-learn model convert it with \
              skl2onnx's options={{\"zipmap\": False}}",
-            outlet.dtype()
+            kind
         )));
     };
     let Some(datatype) = datatype(*ty) else {

@@ -27,14 +27,15 @@ pub(super) struct Interface {
 impl Interface {
     pub(super) fn new(input: Schema, output: Schema) -> Self {
         let (takes, gives) = (Form::of_input(input.json()), Form::of_output(output.json()));
-        let signature = Arc::new(Signature { inputs: takes.tensors(), outputs: gives.tensors() });
+        let signature =
+            Arc::new(Signature { inputs: takes.tensors(), outputs: gives.tensors(), ..Signature::default() });
         Self { input, output, signature, takes, gives, lenient: false }
     }
 
     /// Takes one input of any name and type of number, and answers as a tensor of any name, as the servers of such models elsewhere
     /// do. The type of the answer is only known from answers, so the signature has no outputs.
     pub(super) fn lenient(self) -> Self {
-        let signature = Arc::new(Signature { inputs: self.signature.inputs.clone(), outputs: Vec::new() });
+        let signature = Arc::new(Signature { inputs: self.signature.inputs.clone(), ..Signature::default() });
         Self { lenient: true, signature, ..self }
     }
 

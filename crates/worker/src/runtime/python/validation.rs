@@ -98,7 +98,8 @@ impl PythonModel {
             Err(error) => error,
         };
         // In the form of the protocol, as for any other model.
-        let decoded = oip::decode(&given, oip::Layout::Json, &self.interface.signature);
+        let decoded =
+            oip::decode(&given, oip::Layout::Json, &self.interface.signature).and_then(oip::Decoded::with_data);
         let rows = decoded.and_then(|decoded| self.interface.rows(&decoded.request));
         rows.map_err(|as_tensors| format!("{as_document}; nor is it a request in tensors: {as_tensors}"))
     }

@@ -372,7 +372,7 @@ impl LoadedModel for SpiModel {
         // Runtimes say by themselves that a model is loaded, and most serve other interfaces: only what somebody gave runs.
         let Warmup::Given(text) = warmup else { return Ok(Validation::Passed) };
         let body = Bytes::copy_from_slice(text.as_bytes());
-        let decoded = oip::decode(&body, oip::Layout::Json, &self.signature);
+        let decoded = oip::decode(&body, oip::Layout::Json, &self.signature).and_then(oip::Decoded::with_data);
         let request = decoded.map_err(|error| LoadError::new(FailureCategory::Validation, error.to_string()))?.request;
         let deadline = Instant::now() + Duration::from_secs(60);
         let ran = self.process.handle().block_on(tensors::infer(self, request, deadline));

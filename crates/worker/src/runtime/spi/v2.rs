@@ -120,7 +120,7 @@ impl V2 {
         let told = self.client.clone().model_metadata(within(request, SHORT)).await.ok()?.into_inner();
         let specs = |list: &[TensorMetadata]| list.iter().map(spec).collect::<Option<Vec<_>>>();
         let (inputs, outputs) = (specs(&told.inputs)?, specs(&told.outputs)?);
-        (!inputs.is_empty()).then_some(Signature { inputs, outputs })
+        (!inputs.is_empty()).then_some(Signature { inputs, outputs, ..Signature::default() })
     }
 }
 

@@ -80,7 +80,7 @@ fn what_cannot_be_served_says_what_to_do() {
 fn a_declared_signature_must_agree() {
     let Some(engine) = engine() else { return };
     let declared = |inputs: Vec<TensorSpec>| {
-        let signature = Signature { inputs, outputs: Vec::new() };
+        let signature = Signature { inputs, ..Signature::default() };
         engine.load(&changed("wide", |revision| revision.signature = Some(Box::new(signature))))
     };
     let loaded = declared(vec![spec("x", Datatype::Fp32, &[-1, 5])]).expect("it agrees");

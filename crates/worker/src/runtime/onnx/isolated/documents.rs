@@ -40,8 +40,8 @@ pub(super) fn request(names: &[Arc<str>], inputs: &[View<'_>], outputs: &[usize]
     let mut json = serde_json::to_vec(&order).unwrap_or_default();
     // JSON may end with blanks.
     json.resize(json.len().next_multiple_of(ALIGNED), b' ');
-    let beside = names.iter().zip(inputs).map(|(name, view)| Array {
-        name: Arc::clone(name),
+    let beside = inputs.iter().enumerate().map(|(index, view)| Array {
+        name: names.get(index).map_or_else(|| view.name.into(), Arc::clone),
         datatype: view.datatype,
         shape: view.shape.into(),
         data: Bytes::copy_from_slice(view.data),
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn a_run_says_what_it_wants_and_how_long_it_may_take() {
         let (shape, data) = ([2], [7; 16]);
-        let view = View { datatype: Datatype::Int64, shape: &shape, data: &data };
+        let view = View { name: "x", datatype: Datatype::Int64, shape: &shape, data: &data };
         let document = request(&["x".into()], &[view], &[1], Instant::now() + Duration::from_secs(5));
         let order: Order = serde_json::from_slice(&document.json).expect("an order");
         assert_eq!((order.outputs.as_slice(), document.json.len() % ALIGNED), ([1].as_slice(), 0));

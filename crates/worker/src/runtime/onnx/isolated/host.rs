@@ -174,10 +174,9 @@ fn infer(call: &Call, job: &Job) -> Result<Vec<Tensor>, InferError> {
     let part = |start: usize, end: usize| {
         job.body.get(start..end).ok_or_else(|| InferError::Internal("an input is cut off".to_owned()))
     };
-    let views = job
-        .inputs
-        .iter()
-        .map(|(_, datatype, shape, start, end)| Ok(View { datatype: *datatype, shape, data: part(*start, *end)? }));
+    let views = job.inputs.iter().map(|(name, datatype, shape, start, end)| {
+        Ok(View { name, datatype: *datatype, shape, data: part(*start, *end)? })
+    });
     let views = views.collect::<Result<Vec<View<'_>>, InferError>>()?;
     call.run(&views, &job.order.outputs, &job.stop)
 }

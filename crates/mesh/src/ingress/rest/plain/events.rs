@@ -1,0 +1,175 @@
+//! A model's own stream of gRPC messages as server-sent events.
+
+use std::sync::Arc;
+
+use berth_spec::InferError;
+use berth_wire::oip::{ModelInferResponse, ModelStreamInferResponse};
+use bytes::{Bytes, BytesMut};
+use futures::Stream;
+use http::{HeaderValue, Response, header};
+use http_body_util::BodyExt as _;
+use prost::Message as _;
+use tonic::Status;
+
+use crate::{
+    body::reply::ReplyBody,
+    disclosure::without_places,
+    oip::{
+        grpc::{
+            self,
+            frame::{PREFIX, first},
+        },
+        plain::generate::{Answer, encode, event, failure},
+    },
+};
+
+/// The name under which the client asked, and its id.
+type Asked = (Arc<str>, Option<String>);
+
+/// An answer of events.
+fn response(body: ReplyBody) -> Response<ReplyBody> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+/// The only event.
+pub(super) fn whole(event: Bytes) -> Response<ReplyBody> {
+    response(ReplyBody::from(event))
+}
+
+/// The events of a stream. A message has at most `limit` bytes.
+///
+/// # Errors
+/// The model refused the request before its first answer.
+pub(super) fn of(stream: Response<ReplyBody>, asked: Asked, limit: usize) -> Result<Response<ReplyBody>, InferError> {
+    if let Some(status) = Status::from_header_map(stream.headers()).filter(|status| status.code() != tonic::Code::Ok) {
+        let message = status.message().to_owned();
+        return Err(match status.code() {
+            tonic::Code::InvalidArgument => InferError::Invalid(message),
+            _ => InferError::Model(message),
+        });
+    }
+    Ok(response(ReplyBody::Events(Box::pin(events(stream.into_body(), asked, limit)))))
+}
+
+/// Events of the messages in a body. One that failed, or cannot be told, is the last.
+fn events(body: ReplyBody, asked: Asked, limit: usize) -> impl Stream<Item = Bytes> + Send {
+    futures::stream::unfold(Some((body, BytesMut::new())), move |reading| {
+        let asked = asked.clone();
+        async move {
+            let (mut body, mut pending) = reading?;
+            loop {
+                match first(&pending) {
+                    Some((_, length)) if length > limit => return Some((too_long(), None)),
+                    Some((_, length)) if pending.len() >= PREFIX + length => {
+                        let message = pending.split_to(PREFIX + length).freeze().slice(PREFIX..);
+                        match told(message, &asked) {
+                            Some(Ok(event)) => return Some((event, Some((body, pending)))),
+                            Some(Err(event)) => return Some((event, None)),
+                            None => continue,
+                        }
+                    }
+                    _ => {}
+                }
+                match body.frame().await? {
+                    Err(status) => return Some((failed(&status), None)),
+                    Ok(frame) => match frame.into_data() {
+                        Ok(data) => pending.extend_from_slice(&data),
+                        Err(frame) => {
+                            let status = frame.trailers_ref().and_then(Status::from_header_map)?;
+                            return (status.code() != tonic::Code::Ok).then(|| (failed(&status), None));
+                        }
+                    },
+                }
+            }
+        }
+    })
+}
+
+/// The event of a message; `None`: it says only that the answers are over. `Err`: nothing follows it.
+fn told(message: Bytes, (name, id): &Asked) -> Option<Result<Bytes, Bytes>> {
+    let Ok(message) = ModelStreamInferResponse::decode(message) else {
+        return Some(Err(failed(&Status::internal("the model's answer cannot be read"))));
+    };
+    if !message.error_message.is_empty() {
+        return Some(Err(failed(&Status::internal(message.error_message))));
+    }
+    let response = message.infer_response?;
+    if response.outputs.is_empty() {
+        return None;
+    }
+    let ModelInferResponse { model_version, .. } = &response;
+    let version = model_version.clone();
+    let document = grpc::outputs(response).and_then(|outputs| {
+        let (parameters, id) = (Default::default(), id.as_deref());
+        encode(Answer { model_name: name, model_version: &version, id, parameters: &parameters, outputs: &outputs })
+    });
+    Some(match document {
+        Ok(document) => Ok(event(&document).into()),
+        Err(error) => Err(failure(&without_places(&error.to_string()), error.reason()).into()),
+    })
+}
+
+fn failed(status: &Status) -> Bytes {
+    let reason = status.metadata().get("berth-reason").and_then(|reason| reason.to_str().ok());
+    failure(&without_places(status.message()), reason.unwrap_or("model")).into()
+}
+
+fn too_long() -> Bytes {
+    failure("an answer of the model is longer than a body may be", "too_large").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_wire::oip::{InferTensorContents, model_infer_response::InferOutputTensor};
+    use futures::StreamExt as _;
+
+    use super::*;
+    use crate::oip::grpc::frame::framed;
+
+    fn message(text: &str) -> Bytes {
+        let contents =
+            InferTensorContents { bytes_contents: vec![text.as_bytes().to_vec().into()], ..Default::default() };
+        let output = InferOutputTensor {
+            name: "text_output".to_owned(),
+            datatype: "BYTES".to_owned(),
+            shape: vec![1],
+            contents: Some(contents),
+            ..Default::default()
+        };
+        let response = ModelInferResponse { outputs: vec![output], ..Default::default() };
+        framed(&ModelStreamInferResponse { infer_response: Some(response), ..Default::default() })
+    }
+
+    async fn events_of(pieces: Vec<Result<Bytes, Status>>) -> Vec<String> {
+        let body = ReplyBody::Stream(Box::pin(futures::stream::iter(pieces)));
+        let events = events(body, ("m".into(), Some("7".to_owned())), 100);
+        events.map(|event| String::from_utf8(event.to_vec()).expect("UTF-8")).collect().await
+    }
+
+    #[tokio::test]
+    async fn each_message_is_an_event_however_it_is_cut() {
+        let whole = [message("a"), message("b\n")].concat();
+        let said = |text: &str| {
+            format!("data: {{\"model_name\":\"m\",\"model_version\":\"\",\"id\":\"7\",\"text_output\":\"{text}\"}}\n\n")
+        };
+        for cut in [1, 7, whole.len()] {
+            let pieces = whole.chunks(cut).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+            assert_eq!(events_of(pieces).await, [said("a"), said("b\\n")], "{cut}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_ends_a_stream_before_its_time_is_its_last_event() {
+        let broken = events_of(vec![Ok(message("a")), Err(Status::unavailable("gone"))]).await;
+        assert!(broken.len() == 2 && broken[1].contains("{\"error\":\"gone\""), "{broken:?}");
+        let long = events_of(vec![Ok(message(&"a".repeat(200))), Ok(message("b"))]).await;
+        assert!(long.len() == 1 && long[0].contains("too_large"), "{long:?}");
+        let refused = ModelStreamInferResponse { error_message: "no".to_owned(), ..Default::default() };
+        let refused = events_of(vec![Ok(framed(&refused)), Ok(message("b"))]).await;
+        assert!(refused.len() == 1 && refused[0].contains("\"error\":\"no\""), "{refused:?}");
+    }
+}
