@@ -24,6 +24,7 @@ pub(crate) mod principals;
 mod protocol;
 pub(crate) mod runtime;
 pub(crate) mod source;
+pub(crate) mod storages;
 pub(crate) mod store;
 pub(crate) mod tls;
 pub(crate) mod values;
@@ -56,6 +57,7 @@ use self::{
     planning::Planning,
     principals::PrincipalArgs,
     protocol::ProtocolArgs,
+    storages::StorageArgs,
     tls::{ClientTls, TlsArgs},
 };
 use crate::{failure::Failure, modelmesh_metrics};
@@ -110,6 +112,8 @@ pub(crate) struct ServerArgs {
     /// File of a model server that this worker uses, an object of kind Runtime. Repeatable
     #[arg(long, value_name = "FILE,…", env = "BERTH_RUNTIME", value_delimiter = ',')]
     pub(crate) runtime: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) storages: StorageArgs,
     /// ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
     #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
     pub(crate) onnxruntime: Option<PathBuf>,
@@ -290,6 +294,8 @@ pub(crate) struct ServerSettings {
     pub(crate) drain_timeout: Duration,
     /// Credentials of object stores from the environment.
     pub(crate) credentials: BTreeMap<String, String>,
+    /// Storages that models name.
+    pub(crate) storages: berth_worker::artifacts::StorageSettings,
     /// Logs and traces.
     pub(crate) telemetry: TelemetrySettings,
 }
@@ -415,6 +421,7 @@ impl ServerSettings {
             principal_limits: args.principals.limits()?,
             drain_timeout: args.drain_timeout,
             credentials: store_credentials(),
+            storages: args.storages.settings(),
             telemetry: TelemetrySettings { filter: args.log, json, otlp: args.otlp, worker: name.clone() },
             name,
         })

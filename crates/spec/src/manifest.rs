@@ -23,7 +23,7 @@ mod resolve;
 mod scalar;
 mod schema;
 mod suggest;
-mod uri;
+pub(crate) mod uri;
 
 use std::collections::BTreeMap;
 

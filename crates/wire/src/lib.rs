@@ -30,6 +30,8 @@ pub mod mmesh;
 pub mod oip;
 pub mod request_id;
 pub mod status;
+#[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
+pub mod tensorflow_serving;
 
 /// Descriptions of the services that clients call (`google.protobuf.FileDescriptorSet`), for server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors"));

@@ -3,6 +3,7 @@
 //! ```text
 //! file:                       used in place, hashed once per (path, size, modification time)
 //! http: https: s3: gs: az: ──▶ cache? ──▶ download ──▶ SHA-256 ──▶ cache ──▶ Artifact
+//! storage: pvc:               one of these, as `storage-config` says (see `storage`)
 //! ...MODEL/                   a folder: listed, each file as above, linked together (see `folder`)
 //! ```
 //! An ONNX graph in a folder of this machine is used in place, with its external data beside it; its data is not part of
@@ -19,6 +20,7 @@ mod location;
 mod pace;
 mod partial;
 mod progress;
+pub(crate) mod storage;
 mod stores;
 mod wanted;
 mod web;
@@ -37,6 +39,7 @@ pub use cache::Pin;
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 pub(crate) use gate::Gate;
 pub use progress::Listener;
+pub use storage::{Settings as StorageSettings, VOLUMES};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 pub use wanted::Wanted;
@@ -149,6 +152,12 @@ impl Artifacts {
         Self { stores: self.stores.with_keys(keys), ..self }
     }
 
+    /// The same, with storages by name.
+    #[must_use]
+    pub fn with_storages(self, storages: storage::Settings) -> Self {
+        Self { stores: self.stores.with_storages(storages), ..self }
+    }
+
     /// The artifact of a revision. It stays where it is while the pin lives. Dropping the future stops the fetch; the
     /// next one goes on where it was.
     pub async fn fetch(&self, revision: &Revision, listener: Listener) -> Result<(Artifact, Pin), Fault> {
@@ -163,12 +172,15 @@ impl Artifacts {
 
     async fn find(&self, wanted: &Wanted, listener: Listener) -> Result<(Artifact, Pin), Fault> {
         let location = Location::parse(&wanted.uri)?;
+        let location = Location { secret: self.stores.secret(&location), ..location };
+        let storages = self.stores.storages();
+        let location = tokio::task::spawn_blocking(move || storage::resolve(&storages, location)).await;
+        let location = location.map_err(Fault::internal)??;
         let progress = Progress::new(listener);
         if let Some(path) = location.path() {
             let artifact = file::check(&self.cache, &location, path, wanted).await?;
             return Ok((artifact, Pin::NONE));
         }
-        let location = Location { secret: self.stores.secret(&location), ..location };
         if location.is_folder() {
             return self.folder(&location, wanted, &progress).await;
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
 use berth_spec::{ByteSize, Gpu, Isolation, RuntimeInfo, WorkerId};
 
-use crate::{prepare, replica::Retries, runtime::spi};
+use crate::{artifacts::StorageSettings, prepare, replica::Retries, runtime::spi};
 
 /// The disk that fetched artifacts may take unless told otherwise.
 pub const DEFAULT_CACHE: ByteSize = ByteSize::gib(20);
@@ -47,6 +47,8 @@ pub struct Config {
     /// The `AWS_*`, `GOOGLE_*` and `AZURE_*` variables of the environment: credentials and endpoints of the object
     /// stores, by the names that their own tools use.
     pub credentials: BTreeMap<String, String>,
+    /// Storages that models name: `storage-config` of ModelMesh and KServe, and volumes.
+    pub storages: StorageSettings,
     /// The preparation of code and environments of model cards.
     pub cards: prepare::Settings,
     /// The isolation of processes that run models' code.
@@ -155,6 +157,7 @@ impl Config {
             runtimes: Vec::new(),
             onnx_library: None,
             credentials: BTreeMap::new(),
+            storages: StorageSettings::default(),
             cards: prepare::Settings::default(),
             isolation: IsolationSettings::default(),
         }

@@ -178,7 +178,7 @@ pub fn build_with(
     let cache = config.data.join("cache");
     let credentials = watch::Sender::<Arc<CredentialSet>>::default();
     let artifacts = Artifacts::open(cache, config.cache, config.credentials, metrics.cache.clone())?;
-    let artifacts = artifacts.with_keys(credentials.subscribe());
+    let artifacts = artifacts.with_keys(credentials.subscribe()).with_storages(config.storages);
     let prepared = config.data.join("prepared");
     let preparer = Preparer::open(&prepared, config.cache, config.cards, credentials.subscribe())?;
     let load_dirs = LoadDirs::open(prepared.join("loaded"))?;

@@ -5,6 +5,7 @@
 //! inference.GRPCInferenceService/ModelInfer ─▶ the inputs, as outputs
 //! any other gRPC method ─▶ the request's messages, as they come
 //! with a model repository: the Open Inference Protocol in place of mmesh.ModelRuntime    (repository)
+//!   … standing for OpenVINO Model Server or TensorFlow Serving: lists of models            (listed)
 //! ```
 //! A call names its model in `mm-model-id-bin` or `mm-model-id`, and is answered NOT_FOUND where that is not loaded. The answer
 //! has it in `testing-model-id`. The metadata `testing` of a call asks for something else:
@@ -17,6 +18,7 @@
 //! | `error=UNAVAILABLE:text` | this status |
 
 mod answers;
+mod listed;
 mod models;
 mod repository;
 mod script;
@@ -66,6 +68,20 @@ pub struct Settings {
     pub starting: u32,
     /// Folder of a model repository: it then speaks the Open Inference Protocol, and not `mmesh.ModelRuntime`.
     pub repository: Option<PathBuf>,
+    /// The server that it stands for, where it has a repository.
+    pub stands_for: StandsFor,
+}
+
+/// A server with a model repository.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StandsFor {
+    /// Triton or MLServer: models are loaded one by one.
+    #[default]
+    Oip,
+    /// OpenVINO Model Server: a file lists the models.
+    OpenVino,
+    /// TensorFlow Serving: a call lists the models.
+    TensorFlow,
 }
 
 impl Default for Settings {
@@ -80,6 +96,7 @@ impl Default for Settings {
             concurrency: 0,
             starting: 0,
             repository: None,
+            stands_for: StandsFor::Oip,
         }
     }
 }
@@ -170,6 +187,12 @@ async fn answer(models: Arc<Models>, request: Request<Incoming>) -> Result<Respo
     if models.repository().is_none() && request.uri().path().starts_with("/mmesh.ModelRuntime/") {
         let Ok(response) = ModelRuntimeServer::from_arc(models).call(request).await;
         return Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()));
+    }
+    if models.stands_for() == StandsFor::OpenVino
+        && request.uri().path().starts_with(listed::CONFIG)
+        && let Some(repository) = models.repository()
+    {
+        return Ok(listed::open_vino(&models, repository, request.method(), request.uri().path()).await);
     }
     Ok(answers::of(&models, request).await)
 }

@@ -22,7 +22,7 @@ use crate::{failure::Failure, settings, terminal};
 Credentials are in the environment, with the names of the stores' own tools (AWS_*, GOOGLE_*, AZURE_*). What broke off goes on
 where it was when the command is run again.")]
 pub(crate) struct FetchArgs {
-    /// Location: s3, gs, az, http, https or file. A folder ends with a slash
+    /// Location: s3, gs, az, http, https, file, storage or pvc. A folder ends with a slash
     #[arg(value_name = "URI")]
     uri: String,
     /// Folder that gets the files; made where it is missing
@@ -31,6 +31,8 @@ pub(crate) struct FetchArgs {
     /// SHA-256 of the file; of a folder, that of its sorted lines `DIGEST  PATH`
     #[arg(long, value_name = "HEX")]
     sha256: Option<Digest>,
+    #[command(flatten)]
+    storages: settings::storages::StorageArgs,
 }
 
 pub(crate) async fn run(args: &FetchArgs) -> Result<(), Failure> {
@@ -46,10 +48,11 @@ pub(crate) async fn run(args: &FetchArgs) -> Result<(), Failure> {
         settings::store_credentials(),
         CacheMetrics::default(),
     )
-    .map_err(failed)?;
+    .map_err(failed)?
+    .with_storages(args.storages.settings());
     let (artifact, _pin) = artifacts.get(&wanted, std::sync::Arc::new(|_, _| ())).await.map_err(failed)?;
     // A file of this machine belongs to somebody else: it is copied, and stays as it is.
-    let is_local = args.uri.starts_with("file:");
+    let is_local = artifact.source.path().is_ok_and(|path| !path.starts_with(&partial));
     let count = match &artifact.source {
         Source::File(path) => {
             place(path, &args.to.join(file_name(&args.uri)), is_local)?;
@@ -124,6 +127,7 @@ mod tests {
             uri: format!("file://{}", from.display()),
             to: dir.path().join("to"),
             sha256: Some(sha256.parse().expect("a digest")),
+            storages: settings::storages::StorageArgs::default(),
         };
         let right = "f6b1d6ef4eb2e0dc3d2f8e0f0b7ae2c0c9c5e3d1c1fa6e0c6e3f5f3b0c4fbb1a";
         let refused = run(&args(right)).await.expect_err("another file").to_string();

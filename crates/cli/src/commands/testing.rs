@@ -3,8 +3,8 @@
 use std::{fmt::Write as _, net::SocketAddr, path::PathBuf};
 
 use berth_spec::ByteSize;
-use berth_worker::scripted::{Listen, Server, Settings};
-use clap::{Args, Subcommand};
+use berth_worker::scripted::{Listen, Server, Settings, StandsFor};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::{failure::Failure, settings::values, terminal};
 
@@ -62,9 +62,34 @@ struct RuntimeArgs {
     /// file says what it does. What it reports about itself is not asked then
     #[arg(long, value_name = "DIR")]
     repository: Option<PathBuf>,
+    /// Server that it stands for, with --repository: oip (as Triton and MLServer), openvino or tensorflow
+    #[arg(long, value_enum, value_name = "SERVER", default_value_t, requires = "repository")]
+    stands_for: StandsForArg,
     /// Answers of STARTING before it is ready
     #[arg(long, value_name = "N", default_value_t = 0)]
     starting: u32,
+}
+
+/// Server that it stands for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum StandsForArg {
+    /// Models are loaded one by one
+    #[default]
+    Oip,
+    /// OpenVINO Model Server: a file lists the models
+    Openvino,
+    /// TensorFlow Serving: a call lists the models
+    Tensorflow,
+}
+
+impl From<StandsForArg> for StandsFor {
+    fn from(said: StandsForArg) -> Self {
+        match said {
+            StandsForArg::Oip => Self::Oip,
+            StandsForArg::Openvino => Self::OpenVino,
+            StandsForArg::Tensorflow => Self::TensorFlow,
+        }
+    }
 }
 
 fn listen(text: &str) -> Result<Listen, String> {
@@ -102,6 +127,7 @@ pub(crate) async fn run(args: TestingArgs) -> Result<(), Failure> {
         concurrency: args.concurrency,
         starting: args.starting,
         repository: args.repository,
+        stands_for: args.stands_for.into(),
     };
     let server = Server::bind(&args.listen, settings).await;
     let server =

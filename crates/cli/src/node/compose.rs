@@ -188,6 +188,7 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
         cards: server.cards.clone(),
         isolation: isolation(settings),
         credentials: server.credentials.clone(),
+        storages: server.storages.clone(),
         ..berth_worker::Config::new(server.name.clone(), &server.data)
     };
     let build = if settings.built_in { berth_worker::build } else { berth_worker::build_with_servers };

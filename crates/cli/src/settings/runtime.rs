@@ -62,6 +62,7 @@ struct RawSpec {
     working_directory: Option<PathBuf>,
     address: Option<String>,
     inference_address: Option<String>,
+    rest_address: Option<String>,
     formats: Vec<RawFormat>,
     memory: Option<String>,
     max_models: Option<u32>,
@@ -87,6 +88,9 @@ enum RawProtocol {
     /// The Open Inference Protocol, with a model repository.
     #[serde(rename = "v2")]
     V2,
+    /// TensorFlow Serving's own, with a model repository.
+    #[serde(rename = "tensorflow")]
+    TensorFlow,
 }
 
 #[derive(Debug, Deserialize)]
@@ -139,7 +143,7 @@ fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
     };
     let protocol = match spec.protocol {
         RawProtocol::Spi if spec.layout.is_some() || spec.repository.is_some() => {
-            return Err("spec.layout and spec.repository belong to protocol v2".to_owned());
+            return Err("spec.layout and spec.repository belong to protocols v2 and tensorflow".to_owned());
         }
         RawProtocol::Spi => Protocol::Spi,
         RawProtocol::V2 => {
@@ -147,11 +151,35 @@ fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
             let layout = layout.parse::<Layout>().map_err(|error| format!("spec.layout is {layout:?}: {error}"))?;
             Protocol::V2(Repository { folder: places.repository(), layout, owned: spec.repository.is_none() })
         }
+        RawProtocol::TensorFlow if spec.layout.is_some() => {
+            return Err("spec.layout belongs to protocol v2: TensorFlow Serving has one of its own".to_owned());
+        }
+        RawProtocol::TensorFlow => Protocol::TensorFlow(Repository {
+            folder: places.repository(),
+            layout: Layout::TensorFlow,
+            owned: spec.repository.is_none(),
+        }),
     };
-    if matches!(protocol, Protocol::V2(_)) && spec.memory.is_none() {
-        return Err("spec.memory is missing: servers of protocol v2 do not say how much they hold".to_owned());
+    let is_open_vino = matches!(&protocol, Protocol::V2(repository) if repository.layout == Layout::OpenVino);
+    let rest = match (&spec.rest_address, is_open_vino) {
+        (Some(_), false) => return Err("spec.restAddress belongs to layout openvino".to_owned()),
+        (Some(text), true) => Some(places.filled(text)?),
+        (None, true) if started => Some(places.filled("{port.http}")?),
+        (None, true) => {
+            return Err(
+                "spec.restAddress is missing: OpenVINO Model Server is told over REST to read its list".to_owned()
+            );
+        }
+        (None, false) => None,
+    };
+    if protocol != Protocol::Spi && spec.memory.is_none() {
+        return Err("spec.memory is missing: servers of this protocol do not say how much they hold".to_owned());
     }
     let address = |field: &str, text: &str| text.parse::<Address>().map_err(|error| format!("spec.{field}: {error}"));
+    let rest = rest.map(|text| address("restAddress", &text)).transpose()?;
+    if rest.as_ref().is_some_and(|rest| rest.to_string().starts_with("unix:")) {
+        return Err("spec.restAddress is a socket: write HOST:PORT, or a PORT of this machine".to_owned());
+    }
     let size = |field: &str, text: Option<&String>| -> Result<Option<ByteSize>, String> {
         text.map(|text| values::size(text).map_err(|error| format!("spec.{field} is {text:?}: {error}"))).transpose()
     };
@@ -162,6 +190,7 @@ fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
     let reserve = size("unloadReserve", spec.unload_reserve.as_ref())?;
     Ok(spi::Settings {
         inference: spec.inference_address.as_deref().map(|text| address("inferenceAddress", text)).transpose()?,
+        rest,
         formats: spec.formats.into_iter().map(format).collect::<Result<_, _>>()?,
         memory: size("memory", spec.memory.as_ref())?,
         max_models: spec.max_models,
@@ -288,7 +317,10 @@ spec:
             ("formats: [sklearn,", "formats: [SKLearn,", "spec.formats"),
             ("memory: 4GiB", "memory: lots", "spec.memory"),
             ("maxModels", "maxModel", "maxModel"),
-            ("protocol: spi", "layout: triton", "protocol v2"),
+            ("protocol: spi", "layout: triton", "protocols v2"),
+            ("protocol: spi", "protocol: v2\n  layout: openvino", "spec.restAddress"),
+            ("protocol: spi", "restAddress: 8000", "layout openvino"),
+            ("protocol: spi", "protocol: tensorflow\n  layout: triton", "spec.layout"),
             ("protocol: spi", "environment: {A: b}", "spec.command"),
             ("address: unix:/run/adapter.sock", "unloadReserve: 1GiB", "spec.address"),
             ("startTimeout: 1m", "startTimeout: soon", "spec.startTimeout"),

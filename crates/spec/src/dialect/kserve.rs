@@ -176,6 +176,8 @@ pub struct Storage {
     pub parameters: BTreeMap<String, String>,
     /// ModelMesh: a bucket.
     pub s3: Option<S3>,
+    /// ModelMesh: a volume.
+    pub persistent_volume_claim: Option<VolumeClaim>,
     /// Everything else.
     #[serde(flatten)]
     #[schemars(skip)]
@@ -190,6 +192,14 @@ pub struct S3 {
     pub secret_key: Option<String>,
     /// Name of the bucket.
     pub bucket: Option<String>,
+}
+
+/// A volume, for ModelMesh.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeClaim {
+    /// Name of the claim.
+    pub claim_name: String,
 }
 
 /// Resources of a pod.

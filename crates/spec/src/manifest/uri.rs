@@ -6,7 +6,13 @@ use super::{scalar::Problem, suggest::closest};
 use crate::opaque::{self, OpaqueModel};
 
 /// The schemes that an artifact store exists for, and that of models which their runtimes find by themselves.
-const SCHEMES: [&str; 7] = ["file", "http", "https", "s3", "gs", "az", opaque::SCHEME];
+const SCHEMES: [&str; 9] = ["file", "http", "https", "s3", "gs", "az", STORAGE, VOLUME, opaque::SCHEME];
+
+/// The scheme of paths in a storage that the worker knows by name: `storage://KEY/PATH?bucket=BUCKET`.
+pub(crate) const STORAGE: &str = "storage";
+
+/// The scheme of paths in a volume that is mounted where the worker runs: `pvc://NAME/PATH`.
+pub(crate) const VOLUME: &str = "pvc";
 
 /// Query parameters that are credentials: signed links of S3, Google and Azure, and plain tokens.
 const SECRETS: [&str; 9] = [
@@ -82,7 +88,11 @@ fn check_remote(text: &str, scheme: &str) -> Result<(), Problem> {
         Problem::new(format!("the location cannot be read: {e}"), format!("write {scheme}://HOST/PATH"))
     })?;
     if !text[scheme.len()..].starts_with("://") || url.host_str().is_none_or(str::is_empty) {
-        let what = if scheme.starts_with("http") { "HOST" } else { "BUCKET" };
+        let what = match scheme {
+            "http" | "https" => "HOST",
+            STORAGE | VOLUME => "NAME",
+            _ => "BUCKET",
+        };
         return Err(Problem::new(
             format!("the location names no {}", what.to_lowercase()),
             format!("write {scheme}://{what}/PATH"),
@@ -151,6 +161,8 @@ mod tests {
             ("file:///data/iris.onnx", "file:///data/iris.onnx"),
             ("file://localhost/data/iris.onnx", "file:///data/iris.onnx"),
             ("s3://bucket/a/b.onnx", "s3://bucket/a/b.onnx"),
+            ("storage://local_MinIO/a/b?bucket=b", "storage://local_MinIO/a/b?bucket=b"),
+            ("pvc://claim/a/b", "pvc://claim/a/b"),
             ("runtime:models/a%20b?type=mt%3Aonnx&key=%7B%7D", "runtime:models/a%20b?type=mt%3Aonnx&key=%7B%7D"),
             ("https://example.org:8443/m.onnx?version=3", "https://example.org:8443/m.onnx?version=3"),
         ] {
@@ -173,6 +185,7 @@ mod tests {
             ("runtime:models?kind=x", "type=TYPE"),
             ("s3://bucket", "path of the artifact"),
             ("s3:bucket/key", "s3://BUCKET/PATH"),
+            ("storage:models/m", "storage://NAME/PATH"),
             ("https:///m.onnx/", "path of the artifact"),
             ("https://user:secret@example.org/m", "environment"),
             ("https://example.org/m?X-Amz-Signature=abc", "environment"),

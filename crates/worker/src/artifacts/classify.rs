@@ -65,7 +65,8 @@ fn remedy(kind: Kind) -> &'static str {
             "Berth sends none to web servers: let the worker read it without, or put it where the worker has \
              credentials (s3, gs, az)"
         }
-        Kind::File => "check the permissions of the file",
+        Kind::File | Kind::Volume => "check the permissions of the file",
+        Kind::Storage => "check the storage-config of the worker",
     }
 }
 

@@ -98,9 +98,9 @@ pub(super) fn digest_of<'a>(files: impl IntoIterator<Item = (&'a str, Digest)>) 
 
 /// The location of one file of a folder.
 pub(super) fn uri_of(folder: &Location, path: &str) -> String {
-    let mut url = folder.url.clone();
+    let mut url = folder.declared().clone();
     let inside = path.replace('%', "%25");
-    url.set_path(&format!("{}{inside}", folder.url.path()));
+    url.set_path(&format!("{}{inside}", folder.declared().path()));
     url.to_string()
 }
 

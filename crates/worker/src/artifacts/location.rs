@@ -1,11 +1,11 @@
 //! Where an artifact is: a URI, taken apart.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use berth_spec::FailureCategory;
 use url::Url;
 
-use super::checksum;
+use super::{checksum, storage::Storage};
 use crate::fault::Fault;
 
 /// Which kind of store holds the artifact.
@@ -16,6 +16,10 @@ pub(super) enum Kind {
     S3,
     Gcs,
     Azure,
+    /// A path in a storage by name, before it is found (`storage`).
+    Storage,
+    /// A path in a volume, before it is found.
+    Volume,
 }
 
 /// Where Azure has its blobs: `https://ACCOUNT.DOMAIN/CONTAINER/PATH`.
@@ -28,6 +32,10 @@ pub(super) struct Location {
     pub(super) kind: Kind,
     /// The name and type of the secret that opens its store, if the controller handed one out.
     pub(super) secret: Option<String>,
+    /// The storage of its own.
+    pub(super) storage: Option<Arc<Storage>>,
+    /// The location as it was declared, where a storage or volume stood in it.
+    pub(super) written: Option<Url>,
 }
 
 impl Location {
@@ -40,14 +48,18 @@ impl Location {
             "s3" | "s3a" => Kind::S3,
             "gs" => Kind::Gcs,
             "az" | "azure" | "abfs" | "abfss" => Kind::Azure,
+            "storage" => Kind::Storage,
+            "pvc" => Kind::Volume,
             other => {
-                return Err(invalid(&format!("no store for {other}: locations (file, http, https, s3, gs, az exist)")));
+                return Err(invalid(&format!(
+                    "no store for {other}: locations (file, http, https, s3, gs, az, storage, pvc exist)"
+                )));
             }
         };
         if kind != Kind::File && url.host_str().is_none_or(str::is_empty) {
             return Err(invalid(&format!("{uri} names no host or bucket")));
         }
-        Ok(Self { url, kind, secret: None })
+        Ok(Self { url, kind, secret: None, storage: None, written: None })
     }
 
     /// The path of a `file:` location.
@@ -60,9 +72,14 @@ impl Location {
         self.kind != Kind::File && self.url.path().ends_with('/')
     }
 
+    /// The location as it was declared.
+    pub(super) fn declared(&self) -> &Url {
+        self.written.as_ref().unwrap_or(&self.url)
+    }
+
     /// Names the location in file names: the same for equal locations, and nothing can be read from it.
     pub(super) fn key(&self) -> String {
-        checksum::of(self.url.as_str().as_bytes()).to_string()
+        checksum::of(self.declared().as_str().as_bytes()).to_string()
     }
 
     /// For people and logs: without user, password, query and fragment, which carry credentials.
@@ -94,7 +111,7 @@ impl Location {
     pub(super) fn origin(&self) -> Option<String> {
         let host = self.url.host_str()?;
         match (self.kind, self.url.port()) {
-            (Kind::File, _) => None,
+            (Kind::File | Kind::Volume, _) => None,
             (_, Some(port)) => Some(format!("{}://{host}:{port}", self.url.scheme())),
             (_, None) => Some(format!("{}://{host}", self.url.scheme())),
         }

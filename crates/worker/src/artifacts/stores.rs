@@ -1,7 +1,10 @@
 //! The object stores behind locations, through one library; opened once per bucket or host.
 //!
 //! What the controller hands out for a location goes before what is in the environment. When that changes, stores are
-//! opened anew for what comes next; what is under way ends with what it began with.
+//! opened anew for what comes next; what is under way ends with what it began with. A location that has a storage of its own
+//! (`storage`) is reached with that.
+
+mod named;
 
 use std::{
     collections::BTreeMap,
@@ -27,6 +30,7 @@ use tokio::sync::watch;
 
 use super::{
     location::{Kind, Location},
+    storage::{self, Storage},
     web::Exact,
 };
 use crate::fault::Fault;
@@ -35,12 +39,16 @@ use crate::fault::Fault;
 /// enough that people soon hear of a dead one.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The most stores that stay open: more buckets than a worker uses at once.
+const MOST_OPEN: usize = 1_000;
+
 /// Opens stores.
 #[derive(Debug)]
 pub(super) struct Stores {
     /// `AWS_*`, `GOOGLE_*`, `AZURE_*`.
     credentials: BTreeMap<String, String>,
     keys: Option<watch::Receiver<Arc<CredentialSet>>>,
+    storages: storage::Settings,
     open: Mutex<Open>,
     web: HttpClient,
 }
@@ -55,11 +63,20 @@ struct Open {
 impl Stores {
     pub(super) fn new(credentials: BTreeMap<String, String>) -> Result<Self, Fault> {
         let web = ReqwestConnector::default().connect(&client().with_allow_http(true)).map_err(Fault::internal)?;
-        Ok(Self { credentials, keys: None, open: Mutex::default(), web })
+        Ok(Self { credentials, keys: None, storages: storage::Settings::default(), open: Mutex::default(), web })
     }
 
     pub(super) fn with_keys(self, keys: watch::Receiver<Arc<CredentialSet>>) -> Self {
         Self { keys: Some(keys), ..self }
+    }
+
+    pub(super) fn with_storages(self, storages: storage::Settings) -> Self {
+        Self { storages, ..self }
+    }
+
+    /// The settings of storages by name.
+    pub(super) fn storages(&self) -> storage::Settings {
+        self.storages.clone()
     }
 
     /// The credentials that the controller has handed out.
@@ -75,6 +92,9 @@ impl Stores {
 
     /// The store that holds `location`, and the object's name in it.
     pub(super) fn open(&self, location: &Location) -> Result<(Arc<dyn ObjectStore>, Path), Fault> {
+        if let Some(storage) = &location.storage {
+            return self.open_storage(location, storage);
+        }
         let invalid = |error: object_store::Error| {
             let message = format!("cannot use {}: {}", location.shown(), location.redact(&error.to_string()));
             Fault::new(FailureCategory::Auth, message)
@@ -107,9 +127,35 @@ impl Stores {
         Ok((store, path))
     }
 
+    /// The same for a location with a storage of its own.
+    fn open_storage(&self, location: &Location, storage: &Storage) -> Result<(Arc<dyn ObjectStore>, Path), Fault> {
+        let invalid = |reason: String| {
+            let message = format!("cannot use {}: {}", location.shown(), location.redact(&reason));
+            Fault::new(FailureCategory::Auth, message)
+        };
+        if location.kind == Kind::Http {
+            let store = self.named(location, &storage.access).map_err(invalid)?;
+            return Ok((store, Path::from("artifact")));
+        }
+        let path = Path::from_url_path(location.url.path())
+            .map_err(|error| Fault::new(FailureCategory::NotFound, format!("{}: {error}", location.shown())))?;
+        let name = format!("{} {}", location.origin().unwrap_or_default(), storage.key);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = open.stores.get(&name) {
+            return Ok((Arc::clone(store), path));
+        }
+        let store = self.named(location, &storage.access).map_err(invalid)?;
+        // Entries that changed leave theirs behind.
+        if open.stores.len() >= MOST_OPEN {
+            open.stores.clear();
+        }
+        open.stores.insert(name, Arc::clone(&store));
+        Ok((store, path))
+    }
+
     /// The store that holds the folder `location`, and the folder's prefix in it. Web servers are asked by WebDAV.
     pub(super) fn open_folder(&self, location: &Location) -> Result<(Arc<dyn ObjectStore>, Path), Fault> {
-        if location.kind != Kind::Http || granted(&self.keys(), location).is_some() {
+        if location.kind != Kind::Http || location.storage.is_some() || granted(&self.keys(), location).is_some() {
             return self.open(location);
         }
         let store = HttpBuilder::new()
@@ -138,7 +184,9 @@ impl Stores {
         Ok(match location.kind {
             Kind::Gcs => Arc::new(self.gcs(key).with_url(url).with_retry(retry()).build()?),
             Kind::Azure | Kind::Http => Arc::new(self.azure(key).with_url(url).with_retry(retry()).build()?),
-            Kind::S3 | Kind::File => Arc::new(self.s3(key).with_url(url).with_retry(retry()).build()?),
+            Kind::S3 | Kind::File | Kind::Storage | Kind::Volume => {
+                Arc::new(self.s3(key).with_url(url).with_retry(retry()).build()?)
+            }
         })
     }
 
@@ -217,7 +265,7 @@ fn granted<'a>(keys: &'a CredentialSet, location: &Location) -> Option<(&'a str,
             let suits = |found: &Credential| matches!(found, Credential::Azure(key) if key.account() == Some(account));
             keys.granted_of(url, credential::Kind::Azure, suits)
         }
-        Kind::File => None,
+        Kind::File | Kind::Storage | Kind::Volume => None,
     }
 }
 

@@ -27,6 +27,7 @@ mod inject;
 mod layout;
 mod limits;
 mod lines;
+mod listed;
 mod lost;
 mod methods;
 mod model;
@@ -58,6 +59,7 @@ use self::{
     gate::Gate,
     limits::Limits,
     lines::Lines,
+    listed::Listed,
     model::SpiModel,
     program::Supervisor,
     room::Room,
@@ -158,7 +160,7 @@ impl SpiRuntime {
             .build()
             .map_err(thread)?;
         let threads = Threads(Some(tokio));
-        if let Protocol::V2(repository) = &settings.protocol {
+        if let Protocol::V2(repository) | Protocol::TensorFlow(repository) = &settings.protocol {
             repository.open().map_err(|error| OpenError::Program(settings.name.clone(), error))?;
         }
         let program = settings.program.clone().map(|program| Supervisor::start(&settings.name, program));
@@ -169,7 +171,14 @@ impl SpiRuntime {
             let channel = address.endpoint()?.connect_lazy();
             let control = match &settings.protocol {
                 Protocol::Spi => Control::Spi(Spi::new(channel)),
+                Protocol::V2(repository) if repository.layout == Layout::OpenVino => {
+                    let rest = settings.rest.as_ref().and_then(Address::url).unwrap_or_default().to_owned();
+                    let listed = Listed::open_vino(channel, rest, repository.clone());
+                    let failed = |error| OpenError::Program(settings.name.clone(), std::io::Error::other(error));
+                    Control::Listed(listed.map_err(failed)?)
+                }
                 Protocol::V2(repository) => Control::V2(V2::new(channel, repository.clone())),
+                Protocol::TensorFlow(repository) => Control::Listed(Listed::tensorflow(channel, repository.clone())),
             };
             places.push((address.clone(), control));
         }
@@ -228,11 +237,11 @@ impl SpiRuntime {
         let names = (revision.id.deployment().to_string(), revision.id.to_string());
         let (own, other) = match process.control {
             Control::Spi(_) => names,
-            Control::V2(_) => (layout::safe(&names.0), layout::safe(&names.1)),
+            Control::V2(_) | Control::Listed(_) => (layout::safe(&names.0), layout::safe(&names.1)),
         };
         let mut asked = match process.control {
             Control::Spi(_) => asked(request, &own)?,
-            Control::V2(_) => named(request, &own)?,
+            Control::V2(_) | Control::Listed(_) => named(request, &own)?,
         };
         let limits = &process.limits;
         let predicted = process.control.predicted(&asked).await;

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use tonic::{Code, Status};
 
 use super::{
+    StandsFor, listed,
     models::Models,
     repository::{self, SERVICE},
 };
@@ -51,6 +52,23 @@ enum Call {
 
 async fn answered(models: &Models, request: Request<Incoming>) -> Result<Response<Body>, Status> {
     let (parts, body) = request.into_parts();
+    if models.stands_for() == StandsFor::TensorFlow {
+        let path = parts.uri.path();
+        if let Some(method) = path.strip_prefix(listed::MODEL_SERVICE) {
+            return listed::model_service(models, method, body).await.map(grpc);
+        }
+        if path.starts_with(listed::PREDICTION_SERVICE) {
+            if parts.headers.get("testing").is_some_and(|asked| asked == "lose=1") {
+                models.loses(1);
+            }
+            let (body, id) = listed::predicted(models, body).await?;
+            let mut response = grpc(body);
+            if let Ok(id) = HeaderValue::from_str(&id) {
+                response.headers_mut().insert(MODEL, id);
+            }
+            return Ok(response);
+        }
+    }
     let (call, named) = match (models.repository(), parts.uri.path().strip_prefix(SERVICE)) {
         (Some(repository), Some(method)) => match repository::of(models, repository, method, body).await {
             Ok(answer) => return answer.map(grpc),
@@ -139,21 +157,33 @@ fn echo(body: Incoming) -> Body {
     StreamBody::new(pieces.chain(end).map_err(Into::into)).boxed_unsync()
 }
 
+/// The bytes of the one message of a request.
+pub(super) async fn whole(body: Incoming) -> Result<Bytes, Status> {
+    let bytes = Limited::new(body, LONGEST).collect().await.map_err(|error| Status::internal(error.to_string()))?;
+    let mut message = bytes.to_bytes();
+    if message.len() < PREFIX {
+        return Err(Status::invalid_argument("the request has no message"));
+    }
+    Ok(message.split_off(PREFIX))
+}
+
 /// The one message of a request.
 pub(super) async fn message<M: prost::Message + Default>(body: Incoming) -> Result<M, Status> {
-    let bytes = Limited::new(body, LONGEST).collect().await.map_err(|error| Status::internal(error.to_string()))?;
-    let message = bytes.to_bytes();
-    let read = message.get(PREFIX..).and_then(|message| M::decode(message).ok());
+    let read = M::decode(whole(body).await?).ok();
     read.ok_or_else(|| Status::invalid_argument("the request is not the message that the method takes"))
 }
 
 /// One message as a body, and the end.
 pub(super) fn framed(message: &impl prost::Message) -> Body {
-    let mut framed = BytesMut::with_capacity(PREFIX + message.encoded_len());
+    framed_bytes(&message.encode_to_vec())
+}
+
+/// The same for the bytes of a message.
+pub(super) fn framed_bytes(message: &[u8]) -> Body {
+    let mut framed = BytesMut::with_capacity(PREFIX + message.len());
     framed.put_u8(0);
-    framed.put_u32(u32::try_from(message.encoded_len()).unwrap_or(u32::MAX));
-    // A growing buffer takes any message.
-    let _ = message.encode(&mut framed);
+    framed.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    framed.extend_from_slice(message);
     let whole = Full::new(framed.freeze()).map_err(|never| match never {});
     whole.with_trailers(async { Some(Ok(trailers().into_trailers().unwrap_or_default())) }).boxed_unsync()
 }

@@ -18,7 +18,7 @@ use berth_wire::mmesh::{
 use tonic::{Request, Response, Status};
 
 use super::{
-    Settings,
+    Settings, StandsFor,
     repository::unknown,
     script::{Outcome, Script},
 };
@@ -40,6 +40,8 @@ struct Held {
     loaded: BTreeMap<String, Script>,
     /// Paths of which one load has failed.
     failed: BTreeSet<String>,
+    /// Models of a server's list that could not be loaded.
+    failures: BTreeMap<String, Status>,
     /// All loads fail so.
     refusal: Option<String>,
 }
@@ -72,6 +74,31 @@ impl Models {
 
     pub(super) fn loaded(&self) -> Vec<String> {
         self.held().loaded.keys().cloned().collect()
+    }
+
+    /// Models that are loaded, and those of a list that could not be.
+    pub(super) fn known(&self) -> BTreeSet<String> {
+        let held = self.held();
+        held.loaded.keys().chain(held.failures.keys()).cloned().collect()
+    }
+
+    /// Models of a list that could not be loaded.
+    pub(super) fn failures(&self) -> BTreeMap<String, Status> {
+        self.held().failures.clone()
+    }
+
+    /// Notes that a model of a list could not be loaded, or that it could.
+    pub(super) fn note(&self, id: &str, failure: Option<Status>) {
+        let mut held = self.held();
+        match failure {
+            Some(status) => drop(held.failures.insert(id.to_owned(), status)),
+            None => drop(held.failures.remove(id)),
+        }
+    }
+
+    /// The server that it stands for.
+    pub(super) fn stands_for(&self) -> StandsFor {
+        self.settings.stands_for
     }
 
     pub(super) fn loads(&self) -> u32 {
@@ -153,6 +180,9 @@ impl Models {
     /// The status of a call for a model that is not loaded.
     pub(super) fn unknown(&self, id: &str) -> Status {
         match self.repository() {
+            Some(_) if self.stands_for() == StandsFor::OpenVino => {
+                Status::not_found("Model with requested name is not found")
+            }
             Some(_) => unknown(id),
             None => Status::not_found(format!("model {id} is not loaded")),
         }

@@ -126,7 +126,12 @@ fn script(repository: &Path, name: &str) -> io::Result<String> {
     let (Some(Component::Normal(folder)), None) = (parts.next(), parts.next()) else {
         return Err(io::Error::other("it cannot name a folder"));
     };
-    let text = fs::read(file(&repository.join(folder))?)?;
+    script_in(&repository.join(folder))
+}
+
+/// The same of the model in a folder.
+pub(super) fn script_in(folder: &Path) -> io::Result<String> {
+    let text = fs::read(file(folder)?)?;
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     // A real model's bytes are no script: it is loaded at once.
     Ok(std::str::from_utf8(&line[..line.len().min(LONGEST)]).unwrap_or_default().trim().to_owned())

@@ -32,6 +32,16 @@ const TRITON: [&str; 6] = [
     "--metrics-port={port.metrics}",
 ];
 
+/// The command line of OpenVINO Model Server: it reads its list when it is told to, and by itself never.
+const OPENVINO: [&str; 6] = [
+    "ovms",
+    "--port={port}",
+    "--rest_port={port.http}",
+    "--config_path={repository}/model_config_list.json",
+    "--file_system_poll_wait_seconds=0",
+    "--log_level=INFO",
+];
+
 #[derive(Debug, Deserialize)]
 struct ServingRuntime {
     metadata: Named,
@@ -131,10 +141,11 @@ fn started(adapter: &BuiltInAdapter, containers: &[Container], raw: &mut RawSpec
             raw.environment = MLSERVER.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         }
         "triton" => raw.command = TRITON.map(str::to_owned).into(),
-        other => return Err(format!("spec.builtInAdapter.serverType is {other:?}: use mlserver or triton")),
+        "ovms" => raw.command = OPENVINO.map(str::to_owned).into(),
+        other => return Err(format!("spec.builtInAdapter.serverType is {other:?}: use mlserver, triton or ovms")),
     }
     raw.protocol = RawProtocol::V2;
-    raw.layout = Some(server.to_owned());
+    raw.layout = Some(if server == "ovms" { "openvino" } else { server }.to_owned());
     let of = containers.iter().find(|container| container.name == server).or(containers.first());
     let limit = of.and_then(|container| container.resources.limits.get("memory"));
     let limit = limit.ok_or("spec.containers[0].resources.limits.memory is missing: it is what the server may hold")?;
@@ -209,6 +220,11 @@ spec:
         let settings = parse(&triton, Path::new("/data")).expect("a runtime");
         assert!(matches!(settings.protocol, Protocol::V2(_)));
         assert!(settings.program.expect("a program").command.iter().any(|word| word.contains("explicit")));
+        let settings = parse(&MLSERVER.replace("serverType: mlserver", "serverType: ovms"), Path::new("/data"))
+            .expect("a runtime");
+        let command = settings.program.expect("a program").command;
+        let rest = settings.rest.expect("an address for its list").to_string();
+        assert!(command.contains(&format!("--rest_port={rest}")), "{command:?} {rest}");
     }
 
     #[test]
@@ -225,7 +241,7 @@ spec:
         for (from, to, says) in [
             ("multiModel: true", "multiModel: false", "spec.multiModel"),
             ("multiModel: true", "multiModel: true\n  disabled: true", "spec.disabled"),
-            ("serverType: mlserver", "serverType: ovms", "use mlserver or triton"),
+            ("serverType: mlserver", "serverType: torchserve", "use mlserver, triton or ovms"),
             ("limits: {memory: 1Gi}", "limits: {}", "limits.memory is missing"),
             ("134217728", "1073741824", "memBufferBytes"),
             ("builtInAdapter", "x", ""),

@@ -17,6 +17,7 @@ use crate::{
             RawFormat, RawFormatFields, RawGpu, RawModel, RawReplicas, RawResources, RawSelector, RawSpec,
             ReplicaRange, Size, Span, Whole,
         },
+        uri::{STORAGE, VOLUME},
     },
 };
 
@@ -25,7 +26,7 @@ const FRAMEWORKS: [&str; 10] =
     ["sklearn", "xgboost", "lightgbm", "onnx", "pytorch", "tensorflow", "triton", "paddle", "pmml", "huggingface"];
 
 /// Fields without which a client would get something else: path, and the way out.
-const REFUSED: [(&str, &str); 7] = [
+const REFUSED: [(&str, &str); 6] = [
     ("transformer", "put what it does into a model card (docs/models.md), or run it in front of Berth"),
     ("explainer", "run it beside Berth"),
     (
@@ -35,7 +36,6 @@ const REFUSED: [(&str, &str); 7] = [
     ("workerSpec", "a model over several nodes is not there"),
     ("canary", "declare two deployments and an Alias with weights (docs/serving.md)"),
     ("canaryTrafficPercent", "declare two deployments and an Alias with weights (docs/serving.md)"),
-    ("persistentVolumeClaim", "mount the volume where workers run, and write storageUri: file:///MOUNT/PATH"),
 ];
 
 /// Endings of models that are one file; everything else in a store is a folder.
@@ -43,6 +43,12 @@ const FILES: [&str; 17] = [
     ".joblib", ".pkl", ".pickle", ".json", ".ubj", ".bst", ".txt", ".onnx", ".pt", ".pth", ".keras", ".h5", ".zip",
     ".tar", ".gz", ".tgz", ".pmml",
 ];
+
+/// Parameters of a storage that have an effect. Others of its entry cannot be changed by a model: credentials go where it says.
+const PARAMETERS: [&str; 4] = ["type", "bucket", "container", "name"];
+
+/// The storage of a model that names none.
+const DEFAULT: &str = "default";
 
 /// The annotation that says how an InferenceService is run.
 const MODE: &str = "serving.kserve.io/deploymentMode";
@@ -253,39 +259,40 @@ impl Conversion {
                 return None;
             }
         };
-        if let Some(volume) = written.strip_prefix("pvc://") {
-            let remedy = format!("mount the volume where workers run, and write file:///MOUNT/{volume}");
-            self.refuse(at, "volumes of Kubernetes are not mounted here", &remedy);
-            return None;
-        }
         self.take(at, Location::read(&as_folder(written)))
     }
 
-    /// The URI of a model in a storage.
+    /// The URI of a model in a storage. Where an entry of the Secret `storage-config` is needed the worker looks it up.
     fn stored(&mut self, at: &str, storage: &Storage, beside: Option<&str>) -> Option<String> {
         self.others(at, &storage.others);
-        let kind = storage.parameters.get("type").map_or("s3", String::as_str);
-        let of_mesh = storage.s3.as_ref();
-        let bucket = storage.parameters.get("bucket").or_else(|| of_mesh.and_then(|s3| s3.bucket.as_ref()));
+        for name in storage.parameters.keys().filter(|name| !PARAMETERS.contains(&name.as_str())) {
+            self.ignored.push(format!("{at}.parameters.{name}"));
+        }
+        let parameter = |name: &str| storage.parameters.get(name);
         let path = storage.path.as_deref().or(beside).unwrap_or_default().trim_start_matches('/');
-        let scheme = match kind {
-            "s3" => "s3",
-            "gcs" | "gs" => "gs",
-            other => {
-                self.refuse(
-                    format!("{at}.parameters.type"),
-                    &format!("{other:?} is not carried over"),
-                    "write storageUri",
-                );
+        let path = path.replace('?', "%3F").replace('#', "%23");
+        if let Some(volume) = &storage.persistent_volume_claim {
+            return Some(format!("{VOLUME}://{}/{path}", volume.claim_name));
+        }
+        let bucket = parameter("bucket").or_else(|| parameter("container"));
+        let bucket = bucket.or_else(|| storage.s3.as_ref().and_then(|s3| s3.bucket.as_ref()));
+        let key = storage.key.as_ref().or_else(|| storage.s3.as_ref().and_then(|s3| s3.secret_key.as_ref()));
+        let kind = parameter("type").map(String::as_str);
+        match (kind.unwrap_or("s3"), key, bucket, parameter("name")) {
+            ("s3", None, Some(bucket), _) => return Some(format!("s3://{bucket}/{path}")),
+            ("gcs" | "gs", None, Some(bucket), _) => return Some(format!("gs://{bucket}/{path}")),
+            ("pvc", None, _, Some(name)) => return Some(format!("{VOLUME}://{name}/{path}")),
+            ("s3" | "gcs" | "gs" | "azure" | "http" | "https" | "pvc", ..) => {}
+            (other, ..) => {
+                let message = format!("{other:?} is no type of storage: s3, gcs, azure, http and pvc are");
+                self.refuse(format!("{at}.parameters.type"), &message, "write storageUri");
                 return None;
             }
-        };
-        let Some(bucket) = bucket else {
-            let remedy = "the bucket is in the Secret storage-config, which a file does not have: write parameters.bucket, or storageUri";
-            self.refuse(at, "the storage has no bucket", remedy);
-            return None;
-        };
-        Some(format!("{scheme}://{bucket}/{path}"))
+        }
+        let query = [("bucket", bucket.map(String::as_str)), ("type", kind)];
+        let query: Vec<String> = query.iter().filter_map(|(key, value)| Some(format!("{key}={}", (*value)?))).collect();
+        let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+        Some(format!("{STORAGE}://{}/{path}{query}", key.map_or(DEFAULT, String::as_str)))
     }
 
     fn resources(&mut self, at: &str, of: &Resources) -> RawResources {
@@ -352,12 +359,13 @@ fn on_demand(model: RawModel) -> RawSpec {
 
 /// A location in a bucket names a folder unless it ends as a file does.
 fn as_folder(uri: String) -> String {
-    let in_bucket = ["s3://", "gs://", "az://"].iter().any(|scheme| uri.starts_with(scheme));
-    let lower = uri.to_ascii_lowercase();
-    if !in_bucket || uri.ends_with('/') || FILES.iter().any(|ending| lower.ends_with(ending)) {
+    let in_bucket = ["s3://", "gs://", "az://", "storage://"].iter().any(|scheme| uri.starts_with(scheme));
+    let (path, query) = uri.split_once('?').map_or((uri.as_str(), None), |(path, query)| (path, Some(query)));
+    let lower = path.to_ascii_lowercase();
+    if !in_bucket || path.ends_with('/') || FILES.iter().any(|ending| lower.ends_with(ending)) {
         return uri;
     }
-    uri + "/"
+    query.map_or_else(|| format!("{path}/"), |query| format!("{path}/?{query}"))
 }
 
 /// A quantity, which YAML may have read as a number.

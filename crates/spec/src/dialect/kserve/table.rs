@@ -29,13 +29,14 @@ pub const DIALECT: Dialect = Dialect {
         Field {
             path: "spec.predictor.model.storageUri",
             fate: To(&["spec.model.uri"]),
-            note: "`s3`, `gs`, `az`, `http`, `https`, `file`. In a bucket it is a folder, unless it ends like a file (`.joblib`, `.onnx`, …); a folder holds one model. \
-                   `pvc://` is refused",
+            note: "`s3`, `gs`, `az`, `http`, `https`, `file`, `pvc`. In a bucket it is a folder, unless it ends like a file (`.joblib`, `.onnx`, …); a folder holds one model. \
+                   `pvc://NAME/PATH` is where the volume is mounted on the worker ([storages](runtimes.md#storages))",
         },
         Field {
             path: "spec.predictor.model.storage",
             fate: To(&["spec.model.uri"]),
-            note: "`path` in `parameters.bucket`; `parameters.type` is `s3` or `gcs`. Without a bucket it is refused: that is in a Secret",
+            note: "`path` in the storage `key`, as `storage://KEY/PATH?bucket=BUCKET`: the worker finds it in its `storage-config` ([storages](runtimes.md#storages)). Without \
+                   a key `parameters.bucket` is a bucket of `s3` or `gcs`, as `parameters.type` says. Other parameters are ignored",
         },
         Field {
             path: "spec.predictor.model.runtime",
@@ -97,7 +98,7 @@ pub const DIALECT: Dialect = Dialect {
         Field {
             path: "spec.storage",
             fate: To(&["spec.model.uri"]),
-            note: "of a `Predictor`: `s3.bucket`; `persistentVolumeClaim` is refused",
+            note: "of a `Predictor`: `s3.secretKey` is the `key`, `s3.bucket` the bucket, `persistentVolumeClaim.claimName` a volume",
         },
         Field { path: "spec.storageUri", fate: To(&["spec.model.uri"]), note: "of a `Predictor`" },
         Field { path: "spec.runtime", fate: Annotation("kserve.berth.dev/runtime"), note: "of a `Predictor`" },

@@ -78,14 +78,16 @@ fn objects_of_modelmesh_are_loaded_by_their_first_request() {
     let predictor = "kind: Predictor\nspec: {modelType: {name: onnx}, path: mnist/m.onnx, runtime: {name: triton-2.x}, \
                      storage: {s3: {secretKey: k, bucket: models}}}\n";
     let trained = "kind: TrainedModel\nspec: {inferenceService: s, model: {framework: onnx, storageUri: 's3://models/m', memory: 1Gi}}\n";
+    let claim = "kind: Predictor\nspec: {modelType: {name: onnx}, path: a/m, storage: {persistentVolumeClaim: {claimName: models}}}\n";
     let mesh = service(
         "{model: {modelFormat: {name: onnx}, storage: {path: a/m.onnx, parameters: {bucket: b}}}}",
         "ModelMesh",
     );
     for (text, uri, range) in [
-        (format!("{head}{predictor}"), "s3://models/mnist/m.onnx", true),
+        (format!("{head}{predictor}"), "storage://k/mnist/m.onnx?bucket=models", true),
         (format!("{head}{trained}"), "s3://models/m/", false),
         (mesh, "s3://b/a/m.onnx", true),
+        (format!("{head}{claim}"), "pvc://models/a/m", true),
     ] {
         let read = read(&text).expect("right");
         assert_eq!(&*read.spec.model.uri, uri);
@@ -94,6 +96,31 @@ fn objects_of_modelmesh_are_loaded_by_their_first_request() {
     let read = read(&format!("{head}{predictor}")).expect("right");
     assert_eq!(read.annotations["kserve.berth.dev/runtime"], "triton-2.x");
     assert_eq!(read.name, DeploymentName::new("m").expect("a name"));
+}
+
+#[test]
+fn a_storage_of_a_secret_is_named_and_looked_up_by_the_worker() {
+    for (storage, uri) in [
+        ("{key: localMinIO, path: sklearn/svm}", "storage://localMinIO/sklearn/svm/"),
+        (
+            "{key: k, path: a/m.json, parameters: {type: azure, container: c}}",
+            "storage://k/a/m.json?bucket=c&type=azure",
+        ),
+        ("{key: k, path: 'a/what?'}", "storage://k/a/what%3F/"),
+        ("{path: a/m, parameters: {type: http}}", "storage://default/a/m/?type=http"),
+        ("{path: a/m, parameters: {bucket: b}}", "s3://b/a/m/"),
+        ("{path: a/m, parameters: {type: gcs, bucket: b}}", "gs://b/a/m/"),
+        ("{path: a/m, parameters: {type: pvc, name: claim}}", "pvc://claim/a/m"),
+    ] {
+        let read =
+            read(&service(&format!("{{model: {{modelFormat: {{name: onnx}}, storage: {storage}}}}}"), "ModelMesh"));
+        assert_eq!(&*read.expect(storage).spec.model.uri, uri);
+    }
+    let elsewhere =
+        "{model: {modelFormat: {name: onnx}, storage: {key: k, path: m, parameters: {endpoint_url: 'http://x'}}}}";
+    let read = read(&service(elsewhere, "ModelMesh")).expect("right");
+    let ignored = read.annotations.get("kserve.berth.dev/ignored").map(String::as_str);
+    assert_eq!(ignored, Some("spec.predictor.model.storage.parameters.endpoint_url"));
 }
 
 #[test]
@@ -109,11 +136,10 @@ fn what_cannot_be_carried_over_is_told_at_its_place() {
         ("{}".to_owned(), "spec.predictor", "write model.modelFormat.name"),
         (format!("{{{model}, onnx: {{}}}}"), "spec.predictor.onnx", "two models"),
         (
-            "{model: {modelFormat: {name: onnx}, storageUri: 'pvc://claim/m'}}".to_owned(),
-            "storageUri",
-            "file:///MOUNT/claim/m",
+            "{model: {modelFormat: {name: onnx}, storage: {path: m, parameters: {type: nfs}}}}".to_owned(),
+            "storage.parameters.type",
+            "s3, gcs, azure, http and pvc",
         ),
-        ("{model: {modelFormat: {name: onnx}, storage: {key: k, path: m}}}".to_owned(), "storage", "parameters.bucket"),
         ("{model: {modelFormat: {name: onnx}}}".to_owned(), "storageUri", "no location"),
         ("{model: {modelFormat: {name: Up}, storageUri: 'hf://a/b'}}".to_owned(), "modelFormat", ""),
         (format!("{{minReplicas: 5000, {model}}}"), "spec.predictor.minReplicas", "too high"),

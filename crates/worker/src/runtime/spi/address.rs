@@ -31,6 +31,11 @@ impl Address {
         Self { uri: format!("http://127.0.0.1:{port}"), written: port.to_string() }
     }
 
+    /// The address as a URL; `None`: it is a socket.
+    pub(super) fn url(&self) -> Option<&str> {
+        Some(self.uri.as_str()).filter(|uri| uri.starts_with("http://"))
+    }
+
     pub(super) fn endpoint(&self) -> Result<Endpoint, InvalidAddress> {
         let endpoint = Endpoint::from_shared(self.uri.clone()).map_err(|_| InvalidAddress(self.written.clone()))?;
         Ok(endpoint

@@ -1,5 +1,5 @@
 //! The control of a runtime: the five methods of `mmesh.ModelRuntime`, each with a time limit, or what does the same in the
-//! Open Inference Protocol.
+//! Open Inference Protocol or by a list of models.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -13,7 +13,7 @@ use berth_wire::mmesh::{
 };
 use tonic::{Code, Request, Status, transport::Channel};
 
-use super::{called::Called, v2::V2};
+use super::{called::Called, listed::Listed, v2::V2};
 use crate::runtime::LoadError;
 
 /// A guess that takes longer is none: the runtime must answer at once.
@@ -34,6 +34,8 @@ pub(super) enum Control {
     Spi(Spi),
     /// The model repository of the Open Inference Protocol.
     V2(V2),
+    /// The whole list of its models.
+    Listed(Listed),
 }
 
 impl Control {
@@ -41,6 +43,7 @@ impl Control {
         match self {
             Self::Spi(spi) => spi.status().await,
             Self::V2(v2) => v2.status().await,
+            Self::Listed(listed) => listed.status().await,
         }
     }
 
@@ -48,7 +51,7 @@ impl Control {
     pub(super) async fn predicted(&self, of: &LoadModelRequest) -> Option<u64> {
         match self {
             Self::Spi(spi) => spi.predicted(of).await,
-            Self::V2(_) => V2::predicted(of),
+            Self::V2(_) | Self::Listed(_) => V2::predicted(of),
         }
     }
 
@@ -57,6 +60,7 @@ impl Control {
         match self {
             Self::Spi(spi) => spi.load(request).await,
             Self::V2(v2) => v2.load(&request).await,
+            Self::Listed(listed) => listed.load(&request).await,
         }
     }
 
@@ -64,7 +68,7 @@ impl Control {
     pub(super) async fn size(&self, id: &str) -> Option<u64> {
         match self {
             Self::Spi(spi) => spi.size(id).await,
-            Self::V2(_) => None,
+            Self::V2(_) | Self::Listed(_) => None,
         }
     }
 
@@ -73,6 +77,7 @@ impl Control {
         match self {
             Self::Spi(spi) => spi.lacks(id).await,
             Self::V2(v2) => v2.lacks(id).await,
+            Self::Listed(listed) => listed.lacks(id).await,
         }
     }
 
@@ -81,6 +86,7 @@ impl Control {
         match self {
             Self::Spi(spi) => spi.unload(id).await,
             Self::V2(v2) => v2.unload(id).await,
+            Self::Listed(listed) => listed.unload(id).await,
         }
     }
 
@@ -89,6 +95,7 @@ impl Control {
         match self {
             Self::Spi(_) => None,
             Self::V2(v2) => v2.signature(id).await,
+            Self::Listed(listed) => listed.signature(id).await,
         }
     }
 }

@@ -3,6 +3,8 @@
 //! ```text
 //! MLServer  NAME/model-settings.json      which class, and where the artifact is
 //! Triton    NAME/1/model.EXT              with the artifact's own folder and config.pbtxt where it has them
+//! OpenVINO  NAME/1/model.EXT              the same, and a file with the list of models (`listed`)
+//! TensorFlow NAME/1/saved_model.pb        the same
 //! ```
 
 use std::{
@@ -15,6 +17,8 @@ use berth_wire::mmesh::LoadModelRequest;
 use fs_err as fs;
 use serde_json::{Value, json};
 
+use super::listed;
+
 /// The layout of a model repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
@@ -22,6 +26,10 @@ pub enum Layout {
     MlServer,
     /// Triton's.
     Triton,
+    /// The layout of OpenVINO Model Server.
+    OpenVino,
+    /// The layout of TensorFlow Serving.
+    TensorFlow,
 }
 
 impl FromStr for Layout {
@@ -31,7 +39,8 @@ impl FromStr for Layout {
         match text {
             "mlserver" => Ok(Self::MlServer),
             "triton" => Ok(Self::Triton),
-            _ => Err("write mlserver or triton".to_owned()),
+            "openvino" => Ok(Self::OpenVino),
+            _ => Err("write mlserver, triton or openvino".to_owned()),
         }
     }
 }
@@ -83,7 +92,8 @@ impl Repository {
         if self.owned && self.folder.exists() {
             fs::remove_dir_all(&self.folder)?;
         }
-        fs::create_dir_all(&self.folder)
+        fs::create_dir_all(&self.folder)?;
+        listed::write(self, &[])
     }
 
     /// Makes the folder of a model. One that is there is made anew.
@@ -94,7 +104,7 @@ impl Repository {
         let artifact = fs::canonicalize(&request.model_path)?;
         match self.layout {
             Layout::MlServer => mlserver(&folder, &artifact, request),
-            Layout::Triton => triton(&folder, &artifact, &request.model_key),
+            Layout::Triton | Layout::OpenVino | Layout::TensorFlow => versions(&folder, &artifact, &request.model_key),
         }
     }
 
@@ -152,7 +162,7 @@ fn mlserver(folder: &Path, artifact: &Path, request: &LoadModelRequest) -> io::R
     fs::write(folder.join(SETTINGS), serde_json::to_vec_pretty(&settings)?)
 }
 
-fn triton(folder: &Path, artifact: &Path, name: &str) -> io::Result<()> {
+fn versions(folder: &Path, artifact: &Path, name: &str) -> io::Result<()> {
     let link = |from: &Path, to: PathBuf| std::os::unix::fs::symlink(from, to);
     let version = folder.join("1");
     if !artifact.is_dir() {

@@ -15,6 +15,8 @@ pub struct Settings {
     pub address: Address,
     /// Where inferences go; `None`: to the same address.
     pub inference: Option<Address>,
+    /// Where a server is told to read its list of models, over HTTP: OpenVINO Model Server.
+    pub rest: Option<Address>,
     /// The formats that it takes.
     pub formats: Vec<FormatSupport>,
     /// Memory that its models may take; `None`: what it says itself.
@@ -47,6 +49,7 @@ impl Settings {
             name: name.into(),
             address,
             inference: None,
+            rest: None,
             formats: vec![FormatSupport { name: FormatSupport::ANY.to_owned(), versions: Vec::new() }],
             memory: None,
             max_models: None,
@@ -73,6 +76,8 @@ pub enum Protocol {
     Spi,
     /// The Open Inference Protocol, with a model repository that both see.
     V2(Repository),
+    /// TensorFlow Serving's own, with a model repository that both see.
+    TensorFlow(Repository),
 }
 
 /// Memory of a runtime that is kept for models that are being unloaded.
