@@ -8,6 +8,7 @@
 
 mod auth;
 mod cluster;
+mod density;
 mod echo;
 mod engine;
 mod executor;
@@ -57,7 +58,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// The parts to run; all of one machine, and the page is written, when none is given. `cluster` measures a cluster
-    /// instead, or some of its parts: hop, stream, mend, registered, change.
+    /// instead, or some of its parts: hop, stream, mend, registered, change; `density` many models in two model servers.
     parts: Vec<String>,
     #[command(subcommand)]
     role: Option<Role>,
@@ -88,6 +89,12 @@ fn main() -> Result<()> {
         if arguments.parts.len() == 1 {
             fs_err::write("docs/benchmarks-cluster.md", text)?;
         }
+        return Ok(());
+    }
+    if arguments.parts.iter().any(|part| part == "density") {
+        let text = runtime(1)?.block_on(density::measure(&arguments))?;
+        println!("{text}");
+        fs_err::write("docs/benchmarks-density.md", text)?;
         return Ok(());
     }
     let wants = |part: &str| arguments.parts.is_empty() || arguments.parts.iter().any(|wanted| wanted == part);

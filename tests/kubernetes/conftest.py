@@ -22,10 +22,13 @@ DEFINITIONS = ["clopsdeployments.berth.dev", "modeldeployments.berth.dev"]
 
 
 class Operator(Process):
-    """A `berth operator run` with the rights that its manifests give it."""
+    """A `berth operator run` with the rights that its manifests give it. It ends with its test."""
+
+    of_this_test: list[Operator] = []
 
     def __init__(self, folder, plane: ControlPlane, name: str = "operator"):
         super().__init__(name, folder)
+        self.of_this_test.append(self)
         self.plane, self.name, self.keys = plane, name, folder / f"{name}-keys"
         self.kubeconfig = plane.config(OPERATOR, "operator-token")
         self.port, self.webhook_port = free_port(), free_port()
@@ -107,6 +110,14 @@ def trusted(plane: ControlPlane) -> int:
     """How many certificates the API server trusts as the webhook's."""
     client = plane.get("validatingwebhookconfiguration", "berth-operator")["webhooks"][0]["clientConfig"]
     return base64.b64decode(client.get("caBundle", "")).count(b"BEGIN CERTIFICATE")
+
+
+@pytest.fixture(autouse=True)
+def no_operator_stays():
+    """An operator that a failed test leaves would keep its lease, and every later test would wait for it."""
+    yield
+    while Operator.of_this_test:
+        Operator.of_this_test.pop().close()
 
 
 @pytest.fixture

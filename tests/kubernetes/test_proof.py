@@ -42,8 +42,8 @@ def test_the_operator_bears_the_death_of_the_api_server(plane, tmp_path, namespa
 
 def test_a_thousand_objects_cost_no_write_and_a_change_costs_its_own(plane, tmp_path, namespace):
     first = Operator(tmp_path, plane, "maker").start()
-    plane.apply(*(clops(namespace, f"model-{i}") for i in range(1000)))
-    until("1,000 objects", lambda: settled(plane, namespace), patience=300)
+    plane.create(f"/apis/berth.dev/v1/namespaces/{namespace}/clopsdeployments", [clops(namespace, f"model-{i}") for i in range(1000)])
+    until("1,000 objects", lambda: settled(plane, namespace), patience=600)
     assert first.stop() == 0
     before = plane.writes("berth-operator", namespace)
     second = Operator(tmp_path, plane, "beginner").start()

@@ -25,7 +25,7 @@ pub(crate) struct Options {
     seconds: u64,
     /// Only these parts (throughput, memory, miss, plan, overload, auth, executor); all when not given. The page is written only for all.
     /// `cluster` measures a cluster instead, or parts of that (hop, stream, mend, registered, change); `gitops` the way from a
-    /// commit to a running fleet; `paging` more models in use than fit.
+    /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers.
     parts: Vec<String>,
     /// Options of `bench/paging/measure.py`, to run it smaller: `paging -- --forests 200 --memory 512MiB --requests 1000`.
     #[arg(last = true)]
@@ -76,6 +76,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         .env("ORT_DYLIB_PATH", &made.engine);
     if options.parts.iter().any(|part| part == "cluster") {
         return cluster(workspace, options, bench);
+    }
+    if options.parts.iter().any(|part| part == "density") {
+        step("measuring many models over two model servers");
+        return execute(&mut bench);
     }
     if !options.alone {
         let mlserver = Environment::ensure(workspace, "mlserver", "bench/mlserver/requirements.txt")?;

@@ -1,0 +1,72 @@
+//! `docs/benchmarks-density.md`.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+
+use super::{FILLING, HELD, LOAD, RATE, Row, SIZE, cost::Cost};
+use crate::page::{machine, plain};
+
+/// Figures that others have published, with their set-ups.
+const OTHERS: &str = "\
+## Figures of others\n\n\
+Published by their authors, on other machines and with other models: they say what was tried, not what is faster.\n\n\
+| who | what | set-up |\n|---|---|---|\n\
+| ModelMesh, `modelmesh-performance` README | 1,000 calls: p50 3.58 ms, p95 10.70 ms, p99 29.71 ms | 10 small TensorFlow models in Triton, 100 calls/s for 10 s over gRPC; machine not told |\n\
+| ModelMesh, k6 sample output | mean 103 ms, p95 124.6 ms | one scikit-learn model in MLServer, one caller |\n\
+| KServe `BENCHMARK.md`, many models per server | 352 services, or about 10,000 models; p50 3.3 to 3.8 ms; at 500 calls/s mean 260 ms, p99 2,241 ms | small TensorFlow models in Triton, 6 nodes |\n\
+| ModelMesh users | targets of 5,000 models of 170 MB and of 100,000 of 500 MB; refusals under churn, memory of GPUs exceeded | issues `modelmesh-serving` 341 and `modelmesh` 82 |\n";
+
+pub(super) fn of(rows: &[Row], costs: &[Cost]) -> Result<String> {
+    let mut text = format!(
+        "# Benchmarks: many models\n\n`cargo xtask bench density` wrote this page, on one machine: {}. The load generator, Berth and the model servers share its cores.\n\n\
+         ## Hits\n\n\
+         Two model servers (`berth testing runtime` over `mmesh.ModelRuntime`) hold one model of {HELD}, each for every other model. A model has {SIZE} bytes, and takes {} ms to \
+         load and {} ms to unload there. Calls of 1 KiB come at {RATE:.0}/s, whether earlier ones were answered or not, with popularity after Zipf; the first {} s are not counted. \
+         Latencies are in milliseconds at the client, from the moment at which a call should have been sent; the longest, as many as there were misses, are taken for those of misses. \
+         Belady's rule knows the future: nobody has more hits.\n\n\
+         | models | answered | failed | hits | of Belady's | of the longest unused leaving | hit p50 / p99 | miss p50 / p99 | evictions/s | Berth's memory per model | in all |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|\n",
+        machine()?,
+        LOAD.0,
+        LOAD.1,
+        FILLING.as_secs(),
+    );
+    for row in rows {
+        let [hit, miss] = row.seen.quantiles();
+        let millis = |(p50, p99): (std::time::Duration, std::time::Duration)| {
+            format!("{:.2} / {:.2}", p50.as_secs_f64() * 1e3, p99.as_secs_f64() * 1e3)
+        };
+        let [hits, belady, unused] = row.hits;
+        let counted = (row.seen.answered() + row.seen.failed) as f64 / RATE;
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {:.1} % | {:.1} % | {:.1} % | {} | {} | {:.0} | {:.0} B | {} MiB |",
+            row.models,
+            row.seen.answered(),
+            row.seen.failed,
+            hits * 100.0,
+            hits / belady * 100.0,
+            hits / unused * 100.0,
+            millis(hit),
+            millis(miss),
+            row.evictions as f64 / counted,
+            row.per_model,
+            row.resident >> 20,
+        );
+    }
+    text.push_str(
+        "\n## The cost of a call\n\nA gRPC call of any method, its message sent back by the model server: directly, and through Berth on the same machine with the model named by \
+         `mm-model-id`. One caller; a stream's messages are timed after its first. The median of three rounds in turn, in microseconds.\n\n\
+         | call | message | direct p50 | through Berth p50 | added | through Berth p99 |\n|---|---|---|---|---|---|\n",
+    );
+    for Cost { kind, size, direct, through } in costs {
+        let added = through.p50.saturating_sub(direct.p50);
+        let share = added.as_secs_f64() / direct.p50.as_secs_f64() * 100.0;
+        let (d, t, a, p99) = (plain(direct.p50), plain(through.p50), plain(added), plain(through.p99));
+        let _ = writeln!(text, "| {kind} | {size} | {d} | {t} | {a} ({share:.0} %) | {p99} |");
+    }
+    text.push('\n');
+    text.push_str(OTHERS);
+    Ok(text)
+}
