@@ -206,7 +206,8 @@ def test_a_log_goes_to_brokers_of_kafka(tmp_path):
     try:
         for number in range(40):
             body = json.dumps({"number": number}).encode()
-            with urllib.request.urlopen(f"http://{executor.address('app')}/predict", body) as answer:
+            url, headers = f"http://{executor.address('app')}/predict", {"content-type": "application/json"}
+            with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:
                 assert answer.read() == body
         consumer.subscribe(["requests"])
         lines = []

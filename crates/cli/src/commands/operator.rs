@@ -166,6 +166,15 @@ struct FleetArgs {
     /// Secret whose entries are its environment: AWS_ACCESS_KEY_ID and so on
     #[arg(long, value_name = "NAME")]
     credentials_secret: Option<String>,
+    /// Secret with storages that models name, as storage-config of ModelMesh and KServe
+    #[arg(long, value_name = "NAME")]
+    storage_config: Option<String>,
+    /// PersistentVolumeClaim of its namespace whose files models name by pvc://NAME/PATH. Repeatable
+    #[arg(long = "volume", value_name = "NAME")]
+    volumes: Vec<String>,
+    /// Print a ServiceMonitor, for clusters with the Prometheus operator, and serve metrics at /metrics of the inference port
+    #[arg(long)]
+    service_monitor: bool,
     /// Address of the models for clients: http://HOST, or http://{name}-{namespace}.HOST [default: that of its Service]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -185,6 +194,9 @@ impl FleetArgs {
             memory: self.memory,
             storage: self.storage,
             credentials: self.credentials_secret,
+            storage_config: self.storage_config,
+            volumes: self.volumes,
+            service_monitor: self.service_monitor,
             url: self.url,
             gateway: self.gateway,
         }
