@@ -42,7 +42,11 @@ pub use self::{
     log::BuildLog,
 };
 use self::{documents::Outcome, packages::Package, sandbox::Sandbox, tree::Tree};
-pub(crate) use self::{javascript::find_node, sandbox::Walls, unpack::unpack_zip};
+pub(crate) use self::{
+    javascript::find_node,
+    sandbox::{Bubblewrap, Walls},
+    unpack::unpack_zip,
+};
 use crate::{
     controller::{Built, Failure, Task, TaskId},
     deployment::{FunctionSpec, Language, Platform},
@@ -64,6 +68,8 @@ pub struct BuildConfig {
     pub python: Settings,
     /// True if no function goes to Azure, whatever its spec says.
     pub all_local: bool,
+    /// Artifacts that are kept beyond those in use.
+    pub kept: usize,
 }
 
 /// Builds functions. One per controller.
@@ -155,7 +161,7 @@ impl Builder {
         for folder in ["work", "logs", "packages/uv", "packages/npm"] {
             fs_err::create_dir_all(root.join(folder))?;
         }
-        let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"))?);
+        let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"), config.kept)?);
         let toolchain = Arc::new(Toolchain::new(config.python.clone(), root.join("packages/uv")));
         let sandbox = Sandbox::find(&toolchain.environment());
         Ok(Self { config: BuildConfig { root, ..config }, toolchain, artifacts, sandbox })
@@ -173,9 +179,8 @@ impl Builder {
         &self.toolchain
     }
 
-    /// The bubblewrap program, where it works.
-    #[must_use]
-    pub fn bubblewrap(&self) -> Option<&PathBuf> {
+    /// The bubblewrap program.
+    pub(crate) fn bubblewrap(&self) -> &Arc<Bubblewrap> {
         self.sandbox.bubblewrap()
     }
 

@@ -321,6 +321,19 @@ impl Controller {
         }
     }
 
+    /// The function that a running task is for.
+    #[must_use]
+    pub fn name_of(&self, task: TaskId) -> Option<&str> {
+        self.running.get(&task).map(String::as_str)
+    }
+
+    /// True if a running task only looks at what was deployed before.
+    #[must_use]
+    pub fn is_proved(&self, task: TaskId) -> bool {
+        let function = self.running.get(&task).and_then(|key| self.functions.get(key));
+        function.is_some_and(Function::is_proved)
+    }
+
     /// True if the function may be asked for by this name.
     #[must_use]
     pub fn has(&self, name: &FunctionName) -> bool {

@@ -1,4 +1,4 @@
-//! Functions from etcd: the host that builds and runs them, where a source asks for it.
+//! Functions: the host that builds and runs them.
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
@@ -9,14 +9,15 @@ use prometheus_client::registry::Registry;
 use super::{ServerSettings, tls::scheme};
 use crate::failure::Failure;
 
-/// Opens the host. `gateway`: where clients reach the functions; `all_local`: all run here, whatever their specs say.
+/// Opens the host. `gateway`: where clients reach the functions; `all_local`: all run here, whatever their specs say;
+/// `artifacts`: so many are kept beyond those in use.
 ///
 /// # Errors
 /// A node that is no gateway, or a folder that cannot be used.
 pub(crate) fn host(
     server: &ServerSettings,
     gateway: Option<SocketAddr>,
-    all_local: bool,
+    (all_local, artifacts): (bool, usize),
     registry: &mut Registry,
 ) -> Result<Arc<Host>, Failure> {
     let gateway = gateway.ok_or_else(|| {
@@ -32,6 +33,7 @@ pub(crate) fn host(
         all_local,
         // Bundlers and resolvers take a core each.
         parallel: cores.clamp(1, 4),
+        artifacts,
     };
     Host::open(config, registry).map_err(|error| Failure::doing("functions cannot start", error))
 }

@@ -9,6 +9,7 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -48,8 +49,39 @@ exec "$@""#;
 /// Place where programs of strangers run.
 #[derive(Debug)]
 pub(super) struct Sandbox {
-    bubblewrap: Option<PathBuf>,
+    bubblewrap: Arc<Bubblewrap>,
     parents: Parents,
+}
+
+/// The bubblewrap program, tried when it is first needed.
+#[derive(Debug)]
+pub(crate) struct Bubblewrap {
+    found: Option<PathBuf>,
+    works: OnceLock<bool>,
+}
+
+impl Bubblewrap {
+    /// The program, where it works.
+    pub(crate) fn program(&self) -> Option<&PathBuf> {
+        let found = self.found.as_ref();
+        let works = *self.works.get_or_init(|| {
+            let works = found.is_some_and(|program| works(program));
+            let isolation = if works { "bubblewrap" } else { "processes" };
+            tracing::info!(event = "function_isolation", isolation, "isolation of builds and functions");
+            works
+        });
+        found.filter(|_| works)
+    }
+}
+
+fn works(program: &Path) -> bool {
+    let try_it = std::process::Command::new(program)
+        .args(["--unshare-all", "--ro-bind", "/", "/", "--", "/bin/true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    try_it.is_ok_and(|status| status.success())
 }
 
 /// One program.
@@ -85,30 +117,20 @@ impl Drop for EndsGroup {
 }
 
 impl Sandbox {
-    /// Looks for bubblewrap on the path, and for control groups. Blocks.
+    /// Looks for bubblewrap on the path, and for control groups.
     pub(super) fn find(environment: &[(OsString, OsString)]) -> Self {
         let path =
             environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap_or_default();
-        let bubblewrap = std::env::split_paths(&path).map(|folder| folder.join("bwrap")).find(|file| file.is_file());
-        let works = |program: &PathBuf| {
-            let try_it = std::process::Command::new(program)
-                .args(["--unshare-all", "--ro-bind", "/", "/", "--", "/bin/true"])
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status();
-            try_it.is_ok_and(|status| status.success())
-        };
-        Self { bubblewrap: bubblewrap.filter(works), parents: Parents::find() }
+        let found = std::env::split_paths(&path).map(|folder| folder.join("bwrap")).find(|file| file.is_file());
+        Self { bubblewrap: Arc::new(Bubblewrap { found, works: OnceLock::new() }), parents: Parents::find() }
     }
 
-    /// The bubblewrap program, where it works.
-    pub(super) fn bubblewrap(&self) -> Option<&PathBuf> {
-        self.bubblewrap.as_ref()
+    pub(super) fn bubblewrap(&self) -> &Arc<Bubblewrap> {
+        &self.bubblewrap
     }
 
     pub(super) fn isolation(&self) -> &'static str {
-        if self.bubblewrap.is_some() { "bubblewrap" } else { "processes" }
+        if self.bubblewrap.program().is_some() { "bubblewrap" } else { "processes" }
     }
 
     /// Runs a step to its end; its output goes to the log.
@@ -118,7 +140,7 @@ impl Sandbox {
         let doors: Vec<PathBuf> = group.doors().collect();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
-        if let Some(bubblewrap) = &self.bubblewrap {
+        if let Some(bubblewrap) = self.bubblewrap.program() {
             let mut writable = step.writable.clone();
             writable.push(step.folder.to_owned());
             let walls = Walls { readable: step.readable.clone(), writable, network: step.network, at: step.at };

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     deployment::{Declared, FunctionSpec, Platform},
-    status::{ArtifactStatus, BuildStatus, Phase, Status},
+    status::{ArtifactStatus, BuildStatus, Phase, Revision, SpecText, Status},
 };
 
 /// First pause after a failure that may pass by itself.
@@ -52,7 +52,7 @@ pub(super) enum Stage {
     /// Being built.
     Building { task: TaskId, proved: bool },
     /// Being deployed.
-    Deploying { task: TaskId, artifact: ArtifactStatus },
+    Deploying { task: TaskId, artifact: ArtifactStatus, proved: bool },
     /// Answers.
     Serving,
     /// The desired state could not be reached.
@@ -75,6 +75,8 @@ pub struct View<'a> {
     pub status: &'a Status,
     /// Number of the desired state.
     pub generation: i64,
+    /// The object as it was found.
+    pub declared: &'a Declared,
 }
 
 impl Function {
@@ -154,6 +156,11 @@ impl Function {
         }
     }
 
+    /// True while it is only looked at: it was deployed before.
+    pub(super) const fn is_proved(&self) -> bool {
+        matches!(self.stage, Stage::Deploying { proved: true, .. })
+    }
+
     pub(super) fn task(&self) -> Option<TaskId> {
         match self.stage {
             Stage::Building { task, .. } | Stage::Deploying { task, .. } => Some(task),
@@ -198,7 +205,7 @@ impl Function {
             self.status.set("Built", true, reason, (&built.notes.join(" "), &now.to_string()));
             self.status.say(Phase::Deploying, &format!("Starts the new version.{}", self.remainder()));
         }
-        self.stage = Stage::Deploying { task, artifact: built.artifact.clone() };
+        self.stage = Stage::Deploying { task, artifact: built.artifact.clone(), proved };
         self.work(None, proved)
     }
 
@@ -209,6 +216,9 @@ impl Function {
         (self.serves, self.failures) = (true, 0);
         self.status.endpoint = Some(deployed.endpoint.clone());
         let now = now.to_string();
+        let artifact = self.status.artifact.as_ref().map(|artifact| artifact.digest.clone()).unwrap_or_default();
+        let spec = SpecText(Arc::clone(&self.declared.text));
+        self.status.remember(Revision { generation: self.number, deployed: now.clone(), artifact, spec });
         self.status.set("Deployed", true, "Deployed", ("", &now));
         self.status.set("Ready", true, "Serving", ("", &now));
         self.conclude(Phase::Succeeded, "Deployment is active and healthy.");
@@ -291,6 +301,7 @@ impl Function {
     }
 
     pub(super) fn view<'a>(&'a self, name: &'a str) -> View<'a> {
-        View { name, spec: self.declared.spec.as_ref().ok(), status: &self.status, generation: self.number }
+        let spec = self.declared.spec.as_ref().ok();
+        View { name, spec, status: &self.status, generation: self.number, declared: &self.declared }
     }
 }

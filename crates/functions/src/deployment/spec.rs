@@ -165,7 +165,7 @@ pub(super) fn read(key: &str, object: &Map<String, Value>, mistakes: &mut Mistak
 
 fn head(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) {
     match object.get("apiVersion").and_then(Value::as_str) {
-        Some("v1alpha1") => {}
+        Some("v1alpha1" | "berth.dev/v1") => {}
         Some(other) => mistakes.add(format!("apiVersion {other:?} is unknown: write \"v1alpha1\"")),
         None => mistakes.add("apiVersion is missing: write \"v1alpha1\""),
     }

@@ -5,27 +5,37 @@ use std::{
     io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use berth_control::api::FunctionBoard;
+use berth_control::{
+    functions::{ApplyFunction, DeleteFunction, FunctionBoard, FunctionText},
+    handle::{Applied, Error},
+};
+use berth_spec::{DeploymentName, Origin};
 use berth_wire::api::FunctionView;
 use berth_worker::prepare::Settings;
 use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture};
 use prometheus_client::registry::Registry;
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Summary, metrics::Metrics};
 use crate::{
-    build::{BuildConfig, Builder},
-    controller::Failure,
+    build::{BuildConfig, Builder, Document},
+    controller::{Built, Failure},
     deployment::{FunctionSpec, Platform},
+    objects::Objects,
+    status::Phase,
     target::{
         AzureTarget, Target,
         local::{LocalConfig, LocalTarget},
     },
 };
+
+/// Limit for the first listing: a store that is away answers no sooner.
+const ATTACH: Duration = Duration::from_secs(10);
 
 /// Settings of the host.
 #[derive(Debug, Clone)]
@@ -42,6 +52,8 @@ pub struct HostConfig {
     pub all_local: bool,
     /// Builds at once.
     pub parallel: usize,
+    /// Artifacts that are kept beyond those in use.
+    pub artifacts: usize,
 }
 
 /// Functions of this machine.
@@ -52,6 +64,8 @@ pub struct Host {
     all_local: bool,
     parallel: usize,
     board: Mutex<BTreeMap<String, Summary>>,
+    /// Objects that are followed, once it is known what there is.
+    objects: watch::Sender<Option<Objects>>,
     metrics: Metrics,
     runtime: Threads,
 }
@@ -73,9 +87,10 @@ impl Host {
     /// # Errors
     /// If a folder cannot be used.
     pub fn open(config: HostConfig, registry: &mut Registry) -> io::Result<Arc<Self>> {
-        let HostConfig { root, gateway, credentials, python, all_local, parallel } = config;
+        let HostConfig { root, gateway, credentials, python, all_local, parallel, artifacts } = config;
         let variables = credentials.clone();
-        let builder = Builder::open(BuildConfig { root: root.join("builds"), credentials, python, all_local })?;
+        let build = BuildConfig { root: root.join("builds"), credentials, python, all_local, kept: artifacts };
+        let builder = Builder::open(build)?;
         let local = LocalConfig { root: root.join("run"), gateway };
         let local = LocalTarget::open(local, &builder)?;
         let azure = AzureTarget::open(&root.join("azure"), &variables, builder.artifacts())?;
@@ -84,7 +99,7 @@ impl Host {
             .thread_name("berth-functions")
             .enable_all()
             .build()?;
-        tracing::info!(event = "functions_ready", isolation = builder.isolation(), restored = local.serving().len());
+        tracing::debug!(event = "functions_ready", restored = local.serving().len());
         Ok(Arc::new(Self {
             builder,
             local,
@@ -92,6 +107,7 @@ impl Host {
             all_local,
             parallel: parallel.max(1),
             board: Mutex::default(),
+            objects: watch::Sender::new(None),
             metrics: Metrics::register(registry),
             runtime: Threads(Some(runtime)),
         }))
@@ -165,6 +181,32 @@ impl Host {
         answer
     }
 
+    /// Takes declarations for these objects, or for none.
+    pub(crate) fn attach(&self, objects: Option<Objects>) {
+        if objects.is_none() {
+            // Another node counts them from now on.
+            self.metrics.functions(&Phase::ALL.iter().map(|phase| (phase.as_str(), 0)).collect());
+        }
+        self.objects.send_replace(objects);
+    }
+
+    /// Counts a build.
+    pub(crate) fn count(&self, built: &Result<Built, Failure>) {
+        match built {
+            Ok(built) if built.restored => {}
+            Ok(built) => self.metrics.built(if built.cached { "cached" } else { "built" }),
+            Err(_) => self.metrics.built("failed"),
+        }
+    }
+
+    /// The objects that are followed; waits for them, not for long.
+    async fn objects(&self) -> Result<Objects, Error> {
+        let mut followed = self.objects.subscribe();
+        let found = tokio::time::timeout(ATTACH, followed.wait_for(Option::is_some)).await;
+        let found = found.ok().and_then(|found| found.ok()?.clone());
+        found.ok_or(Error::Busy { retry_in: ATTACH })
+    }
+
     /// Changes what people see.
     pub(crate) fn show(
         &self,
@@ -206,11 +248,48 @@ impl FunctionBoard for Host {
         self.functions().iter().map(Summary::view).collect()
     }
 
-    fn log(&self, name: &str) -> Option<String> {
-        self.function(name)?;
+    fn get(&self, name: &str) -> Option<FunctionView> {
+        self.function(name).map(|function| function.view())
+    }
+
+    fn text(&self, name: &str, text: FunctionText) -> Option<String> {
+        let function = self.function(name)?;
+        let document = match text {
+            FunctionText::Log => return Some(self.log(name)),
+            FunctionText::Sbom => Document::Sbom,
+            FunctionText::Provenance => Document::Provenance,
+        };
+        let path = self.builder.artifacts().document(&function.status.artifact?.digest, document)?;
+        std::fs::File::open(path).and_then(std::io::read_to_string).ok()
+    }
+
+    fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.objects().map(|found| found.map(drop)).boxed()
+    }
+
+    fn owned_by(&self, origins: &[&Origin]) -> BTreeMap<DeploymentName, Origin> {
+        let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        let owned = board.values().filter(|function| origins.contains(&function.origin()));
+        owned
+            .filter_map(|function| Some((DeploymentName::new(&function.name).ok()?, function.origin().clone())))
+            .collect()
+    }
+
+    fn apply(&self, request: ApplyFunction) -> BoxFuture<'_, Result<Applied, Error>> {
+        async move { self.objects().await?.apply(&request).await }.boxed()
+    }
+
+    fn delete(&self, request: DeleteFunction) -> BoxFuture<'_, Result<Applied, Error>> {
+        async move { self.objects().await?.delete(&request).await }.boxed()
+    }
+}
+
+impl Host {
+    /// The log of a function's last build, then the end of its output. Blocks.
+    fn log(&self, name: &str) -> String {
         let built = std::fs::File::open(self.builder.log_path(name)).and_then(std::io::read_to_string);
         let said = self.local.said(name).filter(|said| !said.is_empty());
         let said = said.map(|said| format!("--- output of the function ---\n{said}")).unwrap_or_default();
-        Some(format!("{}{said}", built.unwrap_or_default()))
+        format!("{}{said}", built.unwrap_or_default())
     }
 }

@@ -23,6 +23,7 @@ impl EncodeLabelSet for Label {
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     functions: Family<Label, Gauge>,
+    builds: Family<Label, Counter>,
     processes: Gauge,
     pub(super) requests: Family<Label, Counter>,
 }
@@ -31,6 +32,7 @@ impl Metrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register("berth_functions", "Functions by phase", metrics.functions.clone());
+        registry.register("berth_function_builds", "Builds of functions by result", metrics.builds.clone());
         registry.register(
             "berth_function_processes",
             "Processes of functions on this machine",
@@ -48,6 +50,10 @@ impl Metrics {
         for (phase, count) in counts {
             self.functions.get_or_create(&Label("phase", phase)).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }
+    }
+
+    pub(super) fn built(&self, result: &'static str) {
+        self.builds.get_or_create(&Label("result", result)).inc();
     }
 
     pub(super) fn processes(&self, processes: usize) {

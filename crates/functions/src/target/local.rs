@@ -73,7 +73,7 @@ impl LocalTarget {
             launcher: version::Launcher {
                 toolchain: Arc::clone(builder.toolchain()),
                 parents: Parents::find(),
-                bubblewrap: builder.bubblewrap().cloned(),
+                bubblewrap: Arc::clone(builder.bubblewrap()),
             },
             routes: ArcSwap::default(),
             changing: Mutex::default(),

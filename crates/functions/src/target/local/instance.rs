@@ -113,7 +113,7 @@ impl Instance {
         let doors: Vec<PathBuf> = limits.doors().collect();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
-        if let Some(bubblewrap) = &launcher.bubblewrap {
+        if let Some(bubblewrap) = launcher.bubblewrap.program() {
             let prefix = program.parent().and_then(Path::parent).map(Path::to_owned);
             let readable = prefix.into_iter().chain([start.app.to_owned()]).collect();
             let walls = Walls { readable, writable: vec![folder.clone()], network: true, at: start.app };
