@@ -54,6 +54,9 @@ use crate::{
     status::ArtifactStatus,
 };
 
+/// The longest step of a build: gigabytes of packages over a slow line, the bundle of a large project.
+const LONGEST_STEP: Duration = Duration::from_secs(1_800);
+
 /// Version of the layout: artifacts of another one are built anew.
 const LAYOUT: &str = "2";
 
@@ -136,6 +139,13 @@ struct Workplace<'a> {
 impl Workplace<'_> {
     fn code(&self) -> PathBuf {
         self.folder.join("code")
+    }
+
+    /// Home folder of the programs of this build.
+    fn home(&self) -> io::Result<PathBuf> {
+        let home = self.folder.join("home");
+        fs_err::create_dir_all(&home)?;
+        Ok(home)
     }
 }
 
@@ -265,7 +275,11 @@ impl Builder {
         .await?;
         let tools = match spec.language {
             Language::Python => self.python_tools(place).await?.key(),
-            Language::JavaScript => self.node_tools(place).await?.key(),
+            Language::JavaScript => {
+                let tools = self.node_tools(place).await?;
+                place.notes.extend(tools.note(spec.version.as_deref()));
+                tools.key()
+            }
         };
         // An app of Azure brings the library of its worker along.
         let tools = if self.goes_to_azure(spec) { format!("{tools}, for Azure") } else { tools };

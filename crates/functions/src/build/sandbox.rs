@@ -72,6 +72,25 @@ impl Bubblewrap {
         });
         found.filter(|_| works)
     }
+
+    /// A program with no environment, in a process group and in control groups of its own, within walls where bubblewrap works.
+    pub(crate) fn command(&self, program: &Path, group: &Group, mut walls: Walls<'_>) -> Command {
+        let doors: Vec<PathBuf> = group.doors().collect();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
+        if let Some(bubblewrap) = self.program() {
+            walls.readable.extend(prefix_of(program));
+            command.arg(bubblewrap).args(walls.arguments());
+        }
+        command.arg(program).env_clear().current_dir(walls.at);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        command
+    }
+}
+
+/// Folder of the installation that a program belongs to: the parent of its `bin`.
+pub(super) fn prefix_of(program: &Path) -> Option<PathBuf> {
+    program.parent().and_then(Path::parent).map(Path::to_owned)
 }
 
 fn works(program: &Path) -> bool {
@@ -137,18 +156,12 @@ impl Sandbox {
     pub(super) async fn run(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
         log.line(&format!("$ {}", step.name));
         let group = Group::make(&self.parents, MEMORY_MIB, PROCESSES);
-        let doors: Vec<PathBuf> = group.doors().collect();
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
-        if let Some(bubblewrap) = self.bubblewrap.program() {
-            let mut writable = step.writable.clone();
-            writable.push(step.folder.to_owned());
-            let walls = Walls { readable: step.readable.clone(), writable, network: step.network, at: step.at };
-            command.arg(bubblewrap).args(walls.arguments());
-        }
-        command.arg(step.program).args(&step.arguments);
-        command.env_clear().envs(step.environment.iter().map(|(name, value)| (name, value))).current_dir(step.at);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let mut writable = step.writable.clone();
+        writable.push(step.folder.to_owned());
+        let walls = Walls { readable: step.readable.clone(), writable, network: step.network, at: step.at };
+        let mut command = self.bubblewrap.command(step.program, &group, walls);
+        command.args(&step.arguments).envs(step.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null());
         let start = |error| BuildError::passing("BuildFailed", format!("cannot start {}: {error}", step.name));
         let mut child = command.spawn().map_err(start)?;
         let (out, errors) = (child.stdout.take(), child.stderr.take());
@@ -248,7 +261,7 @@ pub(crate) struct Walls<'a> {
 
 impl Walls<'_> {
     /// Arguments of bubblewrap.
-    pub(crate) fn arguments(&self) -> Vec<OsString> {
+    fn arguments(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = ["--unshare-all", "--die-with-parent", "--new-session"].map(Into::into).to_vec();
         if self.network {
             words.push("--share-net".into());
