@@ -32,7 +32,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_worker::prepare::{Settings, Toolchain};
+use berth_worker::{
+    breaker::Dependency,
+    prepare::{Settings, Toolchain},
+};
 
 pub use self::{
     artifacts::ArtifactStore,
@@ -48,7 +51,8 @@ pub(crate) use self::{
     unpack::unpack_zip,
 };
 use crate::{
-    controller::{Built, Failure, Task, TaskId},
+    controller::{Built, Failure, Retry, Task, TaskId},
+    dependencies::{self, Dependencies, LeftAlone},
     deployment::{FunctionSpec, Language, Platform},
     driver::now,
     status::ArtifactStatus,
@@ -82,6 +86,7 @@ pub struct Builder {
     toolchain: Arc<Toolchain>,
     artifacts: Arc<ArtifactStore>,
     sandbox: Sandbox,
+    dependencies: Arc<Dependencies>,
 }
 
 /// Reason why a build failed.
@@ -89,24 +94,31 @@ pub struct Builder {
 pub(crate) struct BuildError {
     reason: &'static str,
     message: String,
-    transient: bool,
+    retry: Retry,
+    /// True if a dependency gave no answer, or one with a passing fault.
+    away: bool,
 }
 
 impl BuildError {
     /// Somebody has to change something.
     pub(crate) fn lasting(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), transient: false }
+        Self { reason, message: message.into(), retry: Retry::Never, away: false }
     }
 
     /// The same may succeed later.
     pub(crate) fn passing(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), transient: true }
+        Self { reason, message: message.into(), retry: Retry::Later, away: false }
+    }
+
+    /// A dependency gives no answer.
+    pub(crate) fn away(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { away: true, ..Self::passing(reason, message) }
     }
 
     /// The failure that the controller hears of.
     pub(crate) fn into_failure(self, log_tail: String, took: Duration) -> Failure {
-        let Self { reason, message, transient } = self;
-        Failure { reason, message, transient, log_tail, took }
+        let Self { reason, message, retry, .. } = self;
+        Failure { reason, message, retry, log_tail, took }
     }
 
     /// The message alone.
@@ -117,6 +129,12 @@ impl BuildError {
     /// A disk of ours.
     pub(crate) fn disk(error: &io::Error) -> Self {
         Self::passing("DiskError", format!("{error}: check the disk of --data"))
+    }
+}
+
+impl From<LeftAlone> for BuildError {
+    fn from(LeftAlone { message, until }: LeftAlone) -> Self {
+        Self { retry: Retry::At(until), ..Self::passing("LeftAlone", message) }
     }
 }
 
@@ -174,7 +192,7 @@ impl Builder {
         let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"), config.kept)?);
         let toolchain = Arc::new(Toolchain::new(config.python.clone(), root.join("packages/uv")));
         let sandbox = Sandbox::find(&toolchain.environment());
-        Ok(Self { config: BuildConfig { root, ..config }, toolchain, artifacts, sandbox })
+        Ok(Self { config: BuildConfig { root, ..config }, toolchain, artifacts, sandbox, dependencies: Arc::default() })
     }
 
     /// Store of artifacts.
@@ -187,6 +205,11 @@ impl Builder {
     #[must_use]
     pub fn toolchain(&self) -> &Arc<Toolchain> {
         &self.toolchain
+    }
+
+    /// The circuit breakers of what builds and deployments need.
+    pub(crate) fn dependencies(&self) -> &Arc<Dependencies> {
+        &self.dependencies
     }
 
     /// The bubblewrap program.
@@ -267,7 +290,7 @@ impl Builder {
     /// The artifact, and if an earlier build gave it.
     async fn built(&self, id: TaskId, place: &mut Workplace<'_>) -> Result<(ArtifactStatus, bool), BuildError> {
         let (spec, log, started) = (place.spec, place.log, now());
-        self.fetch(place).await?;
+        self.asking(dependencies::of_code(&spec.source), self.fetch(place)).await?;
         let tree = blocking({
             let code = place.code();
             move || Tree::read(&code)
@@ -314,6 +337,24 @@ impl Builder {
             ended: now(),
         };
         Ok((artifacts.keep(&key, &to, |document, artifact| outcome.write(document, artifact))?, false))
+    }
+}
+
+impl Builder {
+    /// Does work that asks a dependency, unless that is left alone.
+    async fn asking(
+        &self,
+        dependency: Option<Dependency>,
+        work: impl Future<Output = Result<(), BuildError>>,
+    ) -> Result<(), BuildError> {
+        let permit = dependency.map(|dependency| self.dependencies.admit(dependency, now())).transpose()?;
+        let done = work.await;
+        match (permit, &done) {
+            (Some(permit), Ok(())) => permit.answered(),
+            (Some(permit), Err(error)) if error.away => permit.failed(now()),
+            _ => {}
+        }
+        done
     }
 }
 

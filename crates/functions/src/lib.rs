@@ -26,6 +26,7 @@ pub mod writer;
 pub mod build;
 pub mod target;
 
+mod dependencies;
 mod driver;
 mod follow;
 pub mod source;

@@ -16,7 +16,10 @@ use serde_json::Value;
 use super::{
     BuildError, Builder, LONGEST_STEP, Workplace, blocking, packages, python::contents, sandbox::Step, worker_check,
 };
-use crate::deployment::Bundler;
+use crate::{
+    dependencies::of_packages,
+    deployment::{Bundler, Language},
+};
 
 /// Options of every call of npm.
 const QUIET: [&str; 3] = ["--no-audit", "--no-fund", "--no-progress"];
@@ -238,7 +241,8 @@ impl Builder {
             network,
             limit: LONGEST_STEP,
         };
-        self.sandbox.run(step, place.log).await
+        let registry = network.then(|| of_packages(Language::JavaScript));
+        self.asking(registry, self.sandbox.run(step, place.log)).await
     }
 }
 

@@ -10,6 +10,7 @@ use super::{
     BuildError, Builder, LONGEST_STEP, Workplace, blocking, packages,
     sandbox::{Step, prefix_of},
 };
+use crate::{dependencies::of_packages, deployment::Language};
 
 /// Folder of packages in an artifact.
 pub(super) const PACKAGES: &str = ".python_packages/lib/site-packages";
@@ -122,7 +123,7 @@ impl Builder {
             network: true,
             limit: LONGEST_STEP,
         };
-        self.sandbox.run(step, place.log).await
+        self.asking(Some(of_packages(Language::Python)), self.sandbox.run(step, place.log)).await
     }
 }
 

@@ -222,7 +222,7 @@ fn refusal(step: &Step<'_>, status: &std::process::ExitStatus, tail: &str) -> Bu
     let said: String = words[from..].iter().take(6).copied().collect::<Vec<_>>().join(" ").chars().take(700).collect();
     let message = format!("{} failed ({status}): {said}", step.name);
     if step.network && NETWORK.iter().any(|word| tail[begin..].contains(word)) {
-        return BuildError::passing("RegistryUnreachable", message);
+        return BuildError::away("RegistryUnreachable", message);
     }
     BuildError::lasting("BuildFailed", message)
 }

@@ -7,7 +7,7 @@ use berth_spec::Time;
 
 use super::{
     effect::{Effect, Task, TaskId},
-    event::{Built, Deployed, Failure},
+    event::{Built, Deployed, Failure, Retry},
 };
 use crate::{
     deployment::{Declared, FunctionSpec, Platform},
@@ -228,7 +228,9 @@ impl Function {
     pub(super) fn failed(&mut self, failure: Failure, now: Time) -> Option<Time> {
         let built = matches!(self.stage, Stage::Deploying { .. });
         self.stage = Stage::Failed;
-        self.failures += 1;
+        if failure.retry == Retry::Later {
+            self.failures += 1;
+        }
         if !built {
             self.note_build(&failure.log_tail, failure.took);
         }
@@ -240,8 +242,12 @@ impl Function {
             self.status.set("Ready", false, failure.reason, ("", &at));
         }
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(10).saturating_sub(1)).min(LONGEST_PAUSE);
-        let again = failure.transient.then(|| now + pause);
-        let hint = again.map(|_| format!(" Tried again in {} s.", pause.as_secs())).unwrap_or_default();
+        let again = match failure.retry {
+            Retry::Never => None,
+            Retry::Later => Some(now + pause),
+            Retry::At(at) => Some(at),
+        };
+        let hint = again.map(|at| format!(" Tried again in {} s.", at.since(now).as_secs())).unwrap_or_default();
         self.conclude(Phase::Failed, &format!("{}{hint}{}", failure.message, self.remainder()));
         again
     }

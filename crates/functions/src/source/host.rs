@@ -93,7 +93,7 @@ impl Host {
         let builder = Builder::open(build)?;
         let local = LocalConfig { root: root.join("run"), gateway };
         let local = LocalTarget::open(local, &builder)?;
-        let azure = AzureTarget::open(&root.join("azure"), &variables, builder.artifacts())?;
+        let azure = AzureTarget::open(&root.join("azure"), &variables, &builder)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("berth-functions")
@@ -222,6 +222,7 @@ impl Host {
         }
         drop(board);
         self.metrics.functions(counts);
+        self.metrics.breakers(&self.builder.dependencies().told());
     }
 
     /// Ends processes that nobody needs.
