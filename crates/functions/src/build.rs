@@ -37,6 +37,8 @@ use berth_worker::{
     prepare::{Settings, Toolchain},
 };
 
+use tracing::Instrument as _;
+
 pub use self::{
     artifacts::ArtifactStore,
     documents::Document,
@@ -277,7 +279,7 @@ impl Builder {
         fs_err::create_dir_all(&place.folder)?;
         let (artifact, cached) = self.built(id, &mut place).await?;
         if self.goes_to_azure(spec) {
-            self.check(&mut place, &artifact).await?;
+            self.check(&mut place, &artifact).instrument(tracing::info_span!("check")).await?;
         }
         Ok((artifact, cached, std::mem::take(&mut place.notes)))
     }
@@ -290,7 +292,8 @@ impl Builder {
     /// The artifact, and if an earlier build gave it.
     async fn built(&self, id: TaskId, place: &mut Workplace<'_>) -> Result<(ArtifactStatus, bool), BuildError> {
         let (spec, log, started) = (place.spec, place.log, now());
-        self.asking(dependencies::of_code(&spec.source), self.fetch(place)).await?;
+        let fetch = self.fetch(place).instrument(tracing::info_span!("fetch"));
+        self.asking(dependencies::of_code(&spec.source), fetch).await?;
         let tree = blocking({
             let code = place.code();
             move || Tree::read(&code)

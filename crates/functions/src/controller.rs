@@ -158,7 +158,7 @@ impl Controller {
         };
         if function.declared.identity == declared.identity && !function.gone {
             // A person may have put an object with an old status.
-            function.seen(declared);
+            function.note(declared);
             function.write_if_new(&key, effects);
             return;
         }

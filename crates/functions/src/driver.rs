@@ -21,12 +21,14 @@ use tokio::{
     time::MissedTickBehavior,
 };
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::{
     controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Task, TaskId},
     follow::{News, follow},
     objects::Objects,
     source::{Happened, Host, Report, Summary},
+    spans::Spans,
     target::Target,
     writer,
 };
@@ -58,6 +60,7 @@ pub(crate) struct Driver {
     happened: Vec<Happened>,
     work: JoinSet<Option<Event>>,
     tasks: BTreeMap<TaskId, AbortHandle>,
+    spans: Spans,
     rev: Rev,
 }
 
@@ -66,8 +69,17 @@ impl Driver {
         let policy = Policy { parallel: host.parallel() };
         // Numbers of builds are times, so that those of two terms differ.
         let controller = Controller::new(policy, now().as_millis(), host.serving());
-        let (work, tasks) = (JoinSet::new(), BTreeMap::new());
-        Self { objects, host, controller, reports, happened: Vec::new(), work, tasks, rev: Rev::NONE }
+        Self {
+            objects,
+            host,
+            controller,
+            reports,
+            happened: Vec::new(),
+            work: JoinSet::new(),
+            tasks: BTreeMap::new(),
+            spans: Spans::default(),
+            rev: Rev::NONE,
+        }
     }
 
     /// Runs until the end of the term. What is deployed goes on serving.
@@ -124,6 +136,7 @@ impl Driver {
 
     fn on(&mut self, event: Event) {
         self.happened.extend(happened(&event, &self.controller));
+        self.spans.ended(&event);
         let effects = self.controller.on(event, now());
         for effect in effects {
             self.perform(effect);
@@ -134,7 +147,9 @@ impl Driver {
         match effect {
             Effect::Build(id, task) => {
                 let host = Arc::clone(&self.host);
-                let handle = self.work.spawn(async move {
+                let turn = self.spans.begin(id, &task, host.traces());
+                let span = tracing::info_span!(parent: &turn, "build", source = %task.spec.source);
+                let work = async move {
                     let built = match host.refusal(&task.spec) {
                         None => host.builder().build(id, &task).await,
                         Some(refusal) => Err(refusal),
@@ -142,22 +157,24 @@ impl Driver {
                     tell_built(&task, &built);
                     host.count(&built);
                     Some(Event::Built(id, Box::new(built)))
-                });
-                self.tasks.insert(id, handle);
+                };
+                self.tasks.insert(id, self.work.spawn(work.instrument(span)));
             }
             Effect::Deploy(id, task, artifact) => {
                 let host = Arc::clone(&self.host);
-                let handle = self.work.spawn(async move {
+                let span = tracing::info_span!(parent: &self.spans.of(id), "deploy", artifact = artifact.digest);
+                let work = async move {
                     let deployed = host.target(&task.spec.platform).deploy(&task, &artifact).await;
                     tell_deployed(&task, &deployed);
                     if deployed.is_ok() {
                         leave(host.others(&task.spec.platform).into_iter(), task.spec.name.as_str()).await;
                     }
                     Some(Event::Deployed(id, deployed))
-                });
-                self.tasks.insert(id, handle);
+                };
+                self.tasks.insert(id, self.work.spawn(work.instrument(span)));
             }
             Effect::Cancel(id) => {
+                self.spans.cancelled(id);
                 if let Some(task) = self.tasks.remove(&id) {
                     task.abort();
                 }

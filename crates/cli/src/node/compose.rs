@@ -132,7 +132,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
             |e| Failure::Failed(format!("{e}: is another server running? --http and --also-http take other addresses")),
         )?;
     let api = listen(settings.server.api)?;
-    let functions = functions(settings, look.local_addr(), &later.functions, &mut registry)?;
+    let functions = functions((settings, telemetry), look.local_addr(), &later.functions, &mut registry)?;
     let (role, links, relay) = match (&membership, cluster) {
         (Some(membership), Some(cluster)) => {
             let role = membership.stand((settings, cluster), (functions.as_ref(), audit.clone()), &mut registry)?;
@@ -261,7 +261,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 
 /// Functions of a controller. Any of them may lead.
 fn functions(
-    settings: &NodeSettings,
+    (settings, telemetry): (&NodeSettings, &Telemetry),
     gateway: Option<SocketAddr>,
     hook: &Arc<OnceLock<FunctionHook>>,
     registry: &mut Registry,
@@ -274,11 +274,11 @@ fn functions(
     let host = functions::host(
         &settings.server,
         gateway,
-        (settings.sources.functions_are_local(), settings.sources.function_artifacts()),
+        (settings.sources.functions_are_local(), settings.sources.function_artifacts(), telemetry.continuation()),
         registry,
     )?;
     // Nobody else sets it.
-    let _ = hook.set(functions::hook(&host));
+    let _ = hook.set(functions::hook(&host, telemetry.propagation()));
     Ok(Some(host))
 }
 

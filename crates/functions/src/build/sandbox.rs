@@ -18,6 +18,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::Command,
 };
+use tracing::Instrument as _;
 
 use super::{
     BuildError, BuildLog,
@@ -154,6 +155,11 @@ impl Sandbox {
 
     /// Runs a step to its end; its output goes to the log.
     pub(super) async fn run(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
+        let span = tracing::info_span!("step", program = step.name);
+        self.run_it(step, log).instrument(span).await
+    }
+
+    async fn run_it(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
         log.line(&format!("$ {}", step.name));
         let group = Group::make(&self.parents, MEMORY_MIB, PROCESSES);
         let mut writable = step.writable.clone();

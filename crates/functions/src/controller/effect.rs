@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use berth_spec::Time;
 use crate::{
     deployment::{FunctionSpec, Identity},
     status::{ArtifactStatus, Status},
@@ -26,6 +27,12 @@ pub struct Task {
     pub known: Option<ArtifactStatus>,
     /// True if the artifact was proved before: its processes start with the first request.
     pub proved: bool,
+    /// Number of the desired state.
+    pub generation: i64,
+    /// Time at which the object was seen.
+    pub seen: Time,
+    /// The trace that it belongs to: its annotation `traceparent`.
+    pub traceparent: Option<String>,
 }
 
 /// Something to do.

@@ -20,6 +20,9 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Longest pause: a store that is away for an hour is asked a dozen times.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
+/// The annotation with the W3C trace context of who has put an object.
+const TRACEPARENT: &str = "traceparent";
+
 /// A function that is known.
 #[derive(Debug)]
 pub(super) struct Function {
@@ -39,6 +42,8 @@ pub(super) struct Function {
     serves: bool,
     /// Failures in a row.
     failures: u32,
+    /// Time at which the desired state was seen.
+    seen: Time,
 }
 
 /// State of a function.
@@ -92,6 +97,7 @@ impl Function {
             gone: false,
             next: None,
             failures: 0,
+            seen: now,
         };
         function.arrive(now);
         function
@@ -100,7 +106,7 @@ impl Function {
     /// Takes another desired state.
     pub(super) fn replace(&mut self, declared: Declared, now: Time) {
         self.declared = declared;
-        self.failures = 0;
+        (self.failures, self.seen) = (0, now);
         self.arrive(now);
     }
 
@@ -145,7 +151,7 @@ impl Function {
     }
 
     /// Notes the same desired state at another revision, with the status that stands there.
-    pub(super) fn seen(&mut self, declared: Declared) {
+    pub(super) fn note(&mut self, declared: Declared) {
         self.declared = declared;
     }
 
@@ -170,7 +176,8 @@ impl Function {
 
     fn work(&self, known: Option<ArtifactStatus>, proved: bool) -> Option<Task> {
         let spec = Arc::clone(self.declared.spec.as_ref().ok()?);
-        Some(Task { spec, known, proved })
+        let traceparent = self.declared.about.annotations.get(TRACEPARENT).cloned();
+        Some(Task { spec, known, proved, generation: self.number, seen: self.seen, traceparent })
     }
 
     /// Its turn has come.

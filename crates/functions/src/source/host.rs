@@ -27,6 +27,7 @@ use crate::{
     controller::{Built, Failure},
     deployment::{FunctionSpec, Platform},
     objects::Objects,
+    spans::TraceHook,
     status::Phase,
     target::{
         AzureTarget, Target,
@@ -54,6 +55,8 @@ pub struct HostConfig {
     pub parallel: usize,
     /// Artifacts that are kept beyond those in use.
     pub artifacts: usize,
+    /// Joins spans to the traces of who has put an object; `None` where traces go nowhere.
+    pub traces: Option<TraceHook>,
 }
 
 /// Functions of this machine.
@@ -63,6 +66,7 @@ pub struct Host {
     azure: AzureTarget,
     all_local: bool,
     parallel: usize,
+    traces: Option<TraceHook>,
     board: Mutex<BTreeMap<String, Summary>>,
     /// Objects that are followed, once it is known what there is.
     objects: watch::Sender<Option<Objects>>,
@@ -87,7 +91,7 @@ impl Host {
     /// # Errors
     /// If a folder cannot be used.
     pub fn open(config: HostConfig, registry: &mut Registry) -> io::Result<Arc<Self>> {
-        let HostConfig { root, gateway, credentials, python, all_local, parallel, artifacts } = config;
+        let HostConfig { root, gateway, credentials, python, all_local, parallel, artifacts, traces } = config;
         let variables = credentials.clone();
         let build = BuildConfig { root: root.join("builds"), credentials, python, all_local, kept: artifacts };
         let builder = Builder::open(build)?;
@@ -106,6 +110,7 @@ impl Host {
             azure,
             all_local,
             parallel: parallel.max(1),
+            traces,
             board: Mutex::default(),
             objects: watch::Sender::new(None),
             metrics: Metrics::register(registry),
@@ -179,6 +184,11 @@ impl Host {
         });
         self.metrics.answered(answer.status().as_u16());
         answer
+    }
+
+    /// Joins spans to traces.
+    pub(crate) const fn traces(&self) -> Option<&TraceHook> {
+        self.traces.as_ref()
     }
 
     /// Takes declarations for these objects, or for none.
