@@ -111,6 +111,48 @@ def test_a_folder_declares_functions(berth, tmp_path):
     until("the function to go", lambda: ask(berth, "words", {"text": "a"})[0] == 404)
 
 
+@pytest.mark.timeout(600)
+def test_workers_serve_a_function(berth, tmp_path):
+    """`platform: replica`: a deployment of the same name, with revisions; it goes with the function."""
+    for number in (1, 2):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "handler.py").write_text(WORDS % number)
+    manifest = tmp_path / "words.yaml"
+    first = MANIFEST.replace("platform: local", "platform: replica").replace("file:code", "file:1")
+
+    def applied(text: str, code: int = 0) -> str:
+        manifest.write_text(text)
+        berth.run("apply", "-f", str(manifest))
+        return berth.run("rollout", "status", "function/words", code=code) + berth.stderr
+
+    def answer() -> tuple[int, object]:
+        status, _, body = berth.post("/replicas/words", {"text": "a b c"})
+        return status, json.loads(body)
+
+    berth.start()
+    applied(first)
+    assert answer() == (200, {"version": 1, "words": 3})
+    assert json.loads(berth.run("get", "function", "words", "-o", "json"))["status"]["endpoint"] == f"http://{berth.http}/replicas/words"
+    assert json.loads(berth.run("get", "deployment", "words", "-o", "json"))["metadata"]["origin"] == "functions"
+    berth.run("delete", "deployment/words", code=1)
+    assert "functions" in berth.stderr, "it is the function's"
+    applied(first.replace("file:1", "file:2"))
+    assert answer() == (200, {"version": 2, "words": 3})
+
+    # One that does not answer the probe, then a mistake that is told at once: the earlier one serves.
+    assert "text" in applied(first.replace("{text: a b}", "{other: a b}"), code=1)
+    assert answer()[0] == 200
+    wrong = first.replace("  probe:", "  env: {A: b}\n  probe:")
+    assert "spec.env does not reach replicas" in berth.run("validate", "-f", "-", stdin=wrong, code=4) + berth.stderr
+    assert answer() == (200, {"version": 2, "words": 3})
+
+    # Back on this machine: the deployment goes.
+    applied(MANIFEST.replace("file:code", "file:2"))
+    assert ask(berth, "words", {"text": "a"}) == (200, {"version": 2, "words": 1})
+    until("the deployment to go", lambda: "words" not in berth.run("get", "deployments", "-o", "name", code=None))
+    assert answer()[0] == 404
+
+
 class Gate(HttpServer):
     """Serves one archive; whoever asks waits until it is opened."""
 

@@ -49,6 +49,7 @@ pub use self::{
 use self::{documents::Outcome, packages::Package, sandbox::Sandbox, tree::Tree};
 pub(crate) use self::{
     javascript::find_node,
+    python::VERSION as PYTHON_VERSION,
     sandbox::{Bubblewrap, Walls},
     unpack::unpack_zip,
 };

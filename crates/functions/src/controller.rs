@@ -22,14 +22,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::Time;
 
-use self::{
-    function::{Function, Stage},
-    line::Line,
-};
 pub use self::{
     effect::{Effect, Task, TaskId},
     event::{Built, Deployed, Event, Failure, Retry},
     function::View,
+};
+use self::{
+    function::{Function, Stage},
+    line::Line,
 };
 use crate::{
     deployment::{Declared, FunctionName},

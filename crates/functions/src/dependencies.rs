@@ -17,6 +17,7 @@ use crate::deployment::{CodeUri, Language};
 pub(crate) struct Dependencies(Mutex<Breakers>);
 
 /// Permission to ask a dependency. One that is dropped was not used.
+#[derive(Debug)]
 pub(crate) struct Permit<'a> {
     dependencies: &'a Dependencies,
     dependency: Dependency,
@@ -54,7 +55,9 @@ impl Dependencies {
             let same = |breaker: &&Breaker| (breaker.kind, &breaker.dependency) == (of.kind, &of.dependency);
             breakers.iter().find(same).map_or(BreakerState::Closed, |breaker| breaker.state)
         };
-        let gone = before.iter().filter(|old| !after.iter().any(|new| (new.kind, &new.dependency) == (old.kind, &old.dependency)));
+        let gone = before
+            .iter()
+            .filter(|old| !after.iter().any(|new| (new.kind, &new.dependency) == (old.kind, &old.dependency)));
         for breaker in after.iter().chain(gone) {
             let (from, to) = (state_in(&before, breaker), state_in(&after, breaker));
             if from != to {
@@ -86,7 +89,8 @@ impl Permit<'_> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.dependencies.change(|breakers| breakers.unused(|dependency| *dependency == self.dependency, crate::driver::now()));
+        self.dependencies
+            .change(|breakers| breakers.unused(|dependency| *dependency == self.dependency, crate::driver::now()));
     }
 }
 
@@ -131,16 +135,16 @@ mod tests {
         let code = CodeUri::parse("https://h.example:8443/a/b.zip").expect("a URI");
         let host = || of_code(&code).expect("a dependency");
         for _ in 0..THRESHOLD {
-            dependencies.admit(host(), AT).ok().expect("a permit").failed(AT);
+            dependencies.admit(host(), AT).expect("a permit").failed(AT);
         }
-        let refused = dependencies.admit(host(), AT).err().expect("a refusal");
+        let refused = dependencies.admit(host(), AT).expect_err("a refusal");
         assert!(refused.message.starts_with("https://h.example:8443 keeps failing"), "{}", refused.message);
         assert!(dependencies.admit(of_packages(Language::Python), AT).is_ok(), "others are asked");
-        let probe = dependencies.admit(host(), refused.until).ok().expect("the probe");
+        let probe = dependencies.admit(host(), refused.until).expect("the probe");
         assert!(dependencies.admit(host(), refused.until).is_err(), "one at a time");
         // A build that is cancelled asks nothing.
         drop(probe);
-        dependencies.admit(host(), crate::driver::now()).ok().expect("the next probe").answered();
+        dependencies.admit(host(), crate::driver::now()).expect("the next probe").answered();
         assert!(dependencies.told().is_empty());
     }
 }

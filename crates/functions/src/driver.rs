@@ -8,7 +8,7 @@
 //! ```
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -65,10 +65,18 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(objects: Objects, host: Arc<Host>, reports: mpsc::Sender<Report>) -> Self {
+    /// A driver of objects; `replicas` are functions that have a deployment since before.
+    pub(crate) fn new(
+        objects: Objects,
+        host: Arc<Host>,
+        reports: mpsc::Sender<Report>,
+        replicas: BTreeSet<String>,
+    ) -> Self {
         let policy = Policy { parallel: host.parallel() };
         // Numbers of builds are times, so that those of two terms differ.
-        let controller = Controller::new(policy, now().as_millis(), host.serving());
+        let mut serving = host.serving();
+        serving.extend(replicas);
+        let controller = Controller::new(policy, now().as_millis(), serving);
         Self {
             objects,
             host,
@@ -162,7 +170,8 @@ impl Driver {
             }
             Effect::Deploy(id, task, artifact) => {
                 let host = Arc::clone(&self.host);
-                let span = tracing::info_span!(parent: &self.spans.of(id), "deploy", artifact = artifact.digest);
+                let span =
+                    tracing::info_span!(parent: &self.spans.of(id), "deploy", artifact = artifact.digest.as_str());
                 let work = async move {
                     let deployed = host.target(&task.spec.platform).deploy(&task, &artifact).await;
                     tell_deployed(&task, &deployed);

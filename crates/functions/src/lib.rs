@@ -29,5 +29,5 @@ pub mod target;
 mod dependencies;
 mod driver;
 mod follow;
-mod spans;
 pub mod source;
+mod spans;

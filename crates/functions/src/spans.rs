@@ -62,7 +62,7 @@ impl Spans {
             _ => return,
         };
         if let (Some(span), Some(failure)) = (self.0.remove(id), failure) {
-            span.record("otel.status_code", "ERROR").record("error", &failure.message);
+            span.record("otel.status_code", "ERROR").record("error", failure.message.as_str());
         }
     }
 

@@ -130,7 +130,7 @@ fn explained(function: &FunctionView) -> String {
             )
         }
         ("Pending", _) => {
-            "Builds take turns, first come first served: `berth get functions` shows which run.\n".to_owned()
+            "Builds take turns: `berth get functions` shows which run.\n".to_owned()
         }
         ("Building", _) => format!("`berth logs function/{name} -f` follows the build.\n"),
         _ => String::new(),

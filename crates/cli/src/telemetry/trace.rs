@@ -43,7 +43,8 @@ pub(super) fn layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
 {
-    let ours = ["berth", "berth_mesh", "berth_worker", "berth_control", "berth_gitops", "berth_plan", "berth_functions"];
+    let ours =
+        ["berth", "berth_mesh", "berth_worker", "berth_control", "berth_gitops", "berth_plan", "berth_functions"];
     let filter = Targets::new().with_targets(ours.map(|target| (target, Level::INFO)));
     tracing_opentelemetry::layer().with_tracer(provider.tracer("berth")).with_filter(filter)
 }

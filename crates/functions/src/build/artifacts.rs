@@ -38,6 +38,11 @@ impl ArtifactStore {
         Ok(Self { root: root.to_owned(), kept })
     }
 
+    /// The error of an artifact that is not there any more.
+    pub(crate) fn gone() -> BuildError {
+        BuildError::passing("ArtifactGone", "the artifact is gone from the disk: it is built again")
+    }
+
     /// Path of a document beside an artifact; `None` where the digest is none.
     #[must_use]
     pub fn document(&self, digest: &str, document: Document) -> Option<PathBuf> {

@@ -68,10 +68,7 @@ impl Builder {
         if let Some(chunks) = chunks {
             let saved = tokio::time::timeout(LONGEST, save(chunks, &archive)).await;
             let late = || {
-                BuildError::away(
-                    "FetchFailed",
-                    format!("{} did not come within {} s", spec.source, LONGEST.as_secs()),
-                )
+                BuildError::away("FetchFailed", format!("{} did not come within {} s", spec.source, LONGEST.as_secs()))
             };
             saved.map_err(|_| late())??;
         }

@@ -106,7 +106,8 @@ impl Builder {
         // The environment that the function will have, and nothing of ours.
         let mut environment: Vec<(OsString, OsString)> =
             place.spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        environment.extend([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), place.home()?.into())]);
+        environment
+            .extend([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), place.home()?.into())]);
         let step = Step {
             name,
             program,

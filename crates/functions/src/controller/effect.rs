@@ -2,11 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use berth_spec::Time;
 use crate::{
     deployment::{FunctionSpec, Identity},
     status::{ArtifactStatus, Status},
 };
+use berth_spec::Time;
 
 /// Number of a build and the deployment that follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

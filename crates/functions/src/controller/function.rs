@@ -270,7 +270,7 @@ impl Function {
 
     /// Goes through its target once more, if that is elsewhere and somebody else may have changed it.
     pub(super) fn verify(&mut self) -> bool {
-        let elsewhere = self.declared.spec.as_ref().is_ok_and(|spec| matches!(spec.platform, Platform::Azure(_)));
+        let elsewhere = self.declared.spec.as_ref().is_ok_and(|spec| !matches!(spec.platform, Platform::Local));
         if !matches!(self.stage, Stage::Serving) || !elsewhere {
             return false;
         }

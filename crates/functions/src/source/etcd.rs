@@ -115,6 +115,7 @@ impl FunctionSource {
             let (reports, mut told) = mpsc::channel(16);
             let over = CancellationToken::new();
             let objects = objects(self.place.clone(), context.store(), reports.clone());
+            self.host.replicas().attach(context.handle().clone());
             let follow = follow(objects, Arc::clone(&self.host), reports, over.clone());
             let Some(mut following) = self.host.start(follow) else { return };
             loop {
@@ -161,7 +162,17 @@ async fn follow(
     over: CancellationToken,
 ) {
     let Some(objects) = over.run_until_cancelled(objects).await else { return };
-    Driver::new(objects, host, reports).run(over).await;
+    let replicas = loop {
+        match host.replicas().serving().await {
+            Ok(replicas) => break replicas,
+            Err(error) => tracing::debug!(event = "function_replicas_unknown", %error),
+        }
+        tokio::select! {
+            () = over.cancelled() => return,
+            () = tokio::time::sleep(AGAIN) => {}
+        }
+    };
+    Driver::new(objects, host, reports, replicas).run(over).await;
 }
 
 async fn connect(config: EtcdConfig, reports: &mpsc::Sender<Report>) -> EtcdStore {

@@ -30,7 +30,7 @@ use crate::{
     spans::TraceHook,
     status::Phase,
     target::{
-        AzureTarget, Target,
+        AzureTarget, ReplicaTarget, Target,
         local::{LocalConfig, LocalTarget},
     },
 };
@@ -64,6 +64,7 @@ pub struct Host {
     builder: Builder,
     local: LocalTarget,
     azure: AzureTarget,
+    replicas: ReplicaTarget,
     all_local: bool,
     parallel: usize,
     traces: Option<TraceHook>,
@@ -95,6 +96,7 @@ impl Host {
         let variables = credentials.clone();
         let build = BuildConfig { root: root.join("builds"), credentials, python, all_local, kept: artifacts };
         let builder = Builder::open(build)?;
+        let replicas = ReplicaTarget::new(builder.artifacts(), &gateway);
         let local = LocalConfig { root: root.join("run"), gateway };
         let local = LocalTarget::open(local, &builder)?;
         let azure = AzureTarget::open(&root.join("azure"), &variables, &builder)?;
@@ -108,6 +110,7 @@ impl Host {
             builder,
             local,
             azure,
+            replicas,
             all_local,
             parallel: parallel.max(1),
             traces,
@@ -135,12 +138,24 @@ impl Host {
 
     /// The reason why a function cannot be deployed from here.
     pub(crate) fn refusal(&self, spec: &FunctionSpec) -> Option<Failure> {
-        if self.runs_here(&spec.platform) { None } else { self.azure.refusal(spec) }
+        match self.effective(&spec.platform) {
+            Platform::Azure(_) => self.azure.refusal(spec),
+            Platform::Local | Platform::Replica { .. } => None,
+        }
+    }
+
+    /// The platform that runs a function whose spec names `platform`.
+    const fn effective<'a>(&self, platform: &'a Platform) -> &'a Platform {
+        if self.all_local { &Platform::Local } else { platform }
     }
 
     /// Targets other than that of a platform: a function may have been there before.
-    pub(crate) fn others(&self, platform: &Platform) -> [&dyn Target; 1] {
-        if self.runs_here(platform) { [&self.azure] } else { [&self.local] }
+    pub(crate) fn others(&self, platform: &Platform) -> [&dyn Target; 2] {
+        match self.effective(platform) {
+            Platform::Local => [&self.azure, &self.replicas],
+            Platform::Azure(_) => [&self.local, &self.replicas],
+            Platform::Replica { .. } => [&self.local, &self.azure],
+        }
     }
 
     pub(crate) fn parallel(&self) -> usize {
@@ -149,16 +164,21 @@ impl Host {
 
     /// The target of a platform.
     pub(crate) fn target(&self, platform: &Platform) -> &dyn Target {
-        if self.runs_here(platform) { &self.local } else { &self.azure }
+        match self.effective(platform) {
+            Platform::Local => &self.local,
+            Platform::Azure(_) => &self.azure,
+            Platform::Replica { .. } => &self.replicas,
+        }
     }
 
-    pub(crate) fn runs_here(&self, platform: &Platform) -> bool {
-        self.all_local || matches!(platform, Platform::Local)
+    /// The target that needs the control plane of the term.
+    pub(crate) const fn replicas(&self) -> &ReplicaTarget {
+        &self.replicas
     }
 
     /// All targets: a removed function may have been on any of them.
-    pub(crate) fn targets(&self) -> [&dyn Target; 2] {
-        [&self.local, &self.azure]
+    pub(crate) fn targets(&self) -> [&dyn Target; 3] {
+        [&self.local, &self.azure, &self.replicas]
     }
 
     /// Starts work on the threads of functions. Dropping the handle ends it.

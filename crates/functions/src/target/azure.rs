@@ -87,11 +87,7 @@ impl AzureTarget {
     ///
     /// # Errors
     /// If the folder of the records cannot be used.
-    pub(crate) fn open(
-        root: &Path,
-        variables: &BTreeMap<String, String>,
-        builder: &Builder,
-    ) -> io::Result<Self> {
+    pub(crate) fn open(root: &Path, variables: &BTreeMap<String, String>, builder: &Builder) -> io::Result<Self> {
         let account = AzureConfig::read(variables).map_err(|why| Trouble::lasting("PlatformUnavailable", why));
         let account = account.and_then(|config| {
             let (manager, packages) = (Manager::new(&config)?, Packages::open(&config)?);

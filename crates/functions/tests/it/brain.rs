@@ -337,3 +337,14 @@ fn what_runs_elsewhere_is_looked_at_again_and_nothing_is_written() {
     assert_eq!(play.settle(), None, "nothing differed");
     assert_eq!(play.status("cloud").phase, Phase::Succeeded);
 }
+
+#[test]
+fn what_needs_something_that_is_left_alone_waits_until_then() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    let until = play.now + Duration::from_secs(42);
+    play.failed(1, Retry::At(until));
+    let status = play.settle().expect("a status");
+    assert_eq!((status.phase, status.message.as_str()), (Phase::Failed, "npm ci failed Tried again in 42 s."));
+    assert_eq!(play.brain.wake_at(), Some(until));
+}

@@ -58,7 +58,7 @@ pub struct FunctionMetadata {
 }
 
 /// The status of a function.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FunctionStatus {
     /// `Pending`, `Building`, `Deploying`, `Succeeded`, `Failed` or `Terminating`.

@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::version::Launcher;
 use crate::{
-    build::{BuildLog, Group, Manifest, Walls, find_node},
+    build::{BuildLog, Group, Manifest, PYTHON_VERSION, Walls, find_node},
     deployment::Language,
 };
 
@@ -41,9 +41,6 @@ const LARGEST_ANSWER: usize = 64 << 20;
 
 /// Processes and threads of a function.
 const PROCESSES: u32 = 256;
-
-/// Version of Python where none was wished.
-const PYTHON: &str = "3.11";
 
 /// Beginning of the names of folders with a socket; the number of the process that made it follows.
 const FOLDER: &str = "berth-function-";
@@ -90,7 +87,7 @@ impl Instance {
         let socket = folder.join("s");
         let (program, host, text) = match start.manifest.language {
             Language::Python => {
-                let version = start.manifest.version.as_deref().unwrap_or(PYTHON);
+                let version = start.manifest.version.as_deref().unwrap_or(PYTHON_VERSION);
                 let python = launcher.toolchain.python(version).await.map_err(|fault| fault.message)?;
                 (python, "host.py", PYTHON_HOST)
             }

@@ -127,6 +127,9 @@ pub struct RawFunctionTarget {
     /// The name of the function app in Azure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_name: Option<String>,
+    /// Replicas of platform `replica`. Not given: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<Whole<1, 1_000>>,
 }
 
 /// A platform of functions.
@@ -137,6 +140,8 @@ pub enum FunctionPlatform {
     Local,
     /// Azure Functions.
     AzureFunction,
+    /// Workers: a deployment of the same name, which answers at `/replicas/NAME`. Python only.
+    Replica,
 }
 
 /// Bounds of a function's requests and processes.
