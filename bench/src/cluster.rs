@@ -1,4 +1,4 @@
-//! What a cluster costs and how fast it mends, on one machine: real nodes over a real etcd, on ports of their own.
+//! The costs of a cluster and the time it takes to mend, on one machine: real nodes over a real etcd, on ports of their own.
 //!
 //! * `hop`: a gateway forwards to the worker of another node, beside Envoy and a bare HTTP/2 proxy in the same place, and
 //!   beside no proxy.

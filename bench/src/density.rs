@@ -30,9 +30,6 @@ const REGISTERED: [usize; 2] = [20_000, 100_000];
 /// One of so many models is held.
 const HELD: usize = 10;
 
-/// Requests per second.
-const RATE: f64 = 1_000.0;
-
 /// Bytes of a model.
 const SIZE: usize = 1_000_000;
 
@@ -63,11 +60,12 @@ pub(crate) struct Row {
 /// Measures all of it; gives the page.
 pub(crate) async fn measure(arguments: &Arguments) -> Result<String> {
     let mut rows = Vec::new();
-    for models in REGISTERED {
-        rows.push(serve(arguments, models).await?);
+    let models = if arguments.models.is_empty() { &REGISTERED[..] } else { &arguments.models };
+    for models in models {
+        rows.push(serve(arguments, *models).await?);
     }
     let costs: Vec<Cost> = cost::measure(arguments).await?;
-    page::of(&rows, &costs)
+    page::of(&rows, &costs, arguments.rate)
 }
 
 async fn serve(arguments: &Arguments, models: usize) -> Result<Row> {
@@ -87,12 +85,13 @@ async fn serve(arguments: &Arguments, models: usize) -> Result<Row> {
     let per_model = server.resident()?.saturating_sub(empty) as f64 / models as f64;
     eprintln!("{models} registered: {per_model:.0} B each");
     let mut popularity = Popularity::new(models, 7);
-    let count = |seconds: u64| (RATE * seconds as f64) as usize;
+    let rate = arguments.rate;
+    let count = |seconds: u64| (rate * seconds as f64) as usize;
     let (filling, counted) = (count(FILLING.as_secs()), count(arguments.seconds * TIMES));
     let order: Vec<usize> = (0..filling + counted).map(|_| popularity.draw()).collect();
-    requests::send(http, &order[..filling], RATE).await?;
+    requests::send(http, &order[..filling], rate).await?;
     let before = (metric(api, "berth_gateway_misses_total").await?, metric(api, "berth_plan_evictions_total").await?);
-    let mut seen = requests::send(http, &order[filling..], RATE).await?;
+    let mut seen = requests::send(http, &order[filling..], rate).await?;
     let misses = metric(api, "berth_gateway_misses_total").await? - before.0;
     let evictions = metric(api, "berth_plan_evictions_total").await? - before.1;
     seen.split(misses as usize);

@@ -1,4 +1,4 @@
-//! What the frameworks cost with nothing behind them: the ceilings of DESIGN's bars.
+//! The cost of the frameworks with nothing behind them: the ceilings of DESIGN's bars.
 
 use std::{
     convert::Infallible,
@@ -56,7 +56,7 @@ pub(crate) async fn http(address: SocketAddr) -> Result<()> {
     Ok(axum::serve(listener, router).await?)
 }
 
-/// What a tonic server with the one method would be generated to.
+/// A tonic server with the one method, as it would be generated.
 #[derive(Clone)]
 struct Echo;
 

@@ -27,7 +27,7 @@ pub(crate) enum Request {
     Grpc { path: &'static str, message: Bytes },
 }
 
-/// What a load saw.
+/// Figures of a load.
 pub(crate) struct Figures {
     pub(crate) per_second: f64,
     pub(crate) p50: Duration,

@@ -57,6 +57,12 @@ pub(crate) struct Arguments {
     /// Seconds per measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
+    /// Numbers of models for `density`, to run it smaller. The page is written only where none is given.
+    #[arg(long, value_delimiter = ',')]
+    models: Vec<usize>,
+    /// Calls per second of `density`.
+    #[arg(long, default_value_t = 1_000.0)]
+    rate: f64,
     /// The parts to run; all of one machine, and the page is written, when none is given. `cluster` measures a cluster
     /// instead, or some of its parts: hop, stream, mend, registered, change; `density` many models in two model servers.
     parts: Vec<String>,
@@ -94,7 +100,9 @@ fn main() -> Result<()> {
     if arguments.parts.iter().any(|part| part == "density") {
         let text = runtime(1)?.block_on(density::measure(&arguments))?;
         println!("{text}");
-        fs_err::write("docs/benchmarks-density.md", text)?;
+        if arguments.models.is_empty() {
+            fs_err::write("docs/benchmarks-density.md", text)?;
+        }
         return Ok(());
     }
     let wants = |part: &str| arguments.parts.is_empty() || arguments.parts.iter().any(|wanted| wanted == part);

@@ -11,7 +11,7 @@ use crate::{
     server::Server,
 };
 
-/// What one number of registered models costs.
+/// The cost of a number of registered models.
 pub(crate) struct Registered {
     pub(crate) models: usize,
     /// Resident memory of the whole process.
@@ -29,7 +29,7 @@ pub(crate) struct Memory {
     pub(crate) registered: Vec<Registered>,
     /// Resident memory per loaded model over 200 loaded ones.
     pub(crate) per_loaded: f64,
-    /// What Berth itself says one takes (measured at load).
+    /// The size of one by Berth's own figures (measured at load).
     pub(crate) loaded: usize,
 }
 

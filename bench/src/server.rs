@@ -23,7 +23,7 @@ pub(crate) struct Server {
     pub(crate) grpc: Option<SocketAddr>,
     /// Berth's control API.
     pub(crate) api: Option<SocketAddr>,
-    /// Whether it speaks the binary tensor extension over REST.
+    /// True if it speaks the binary tensor extension over REST.
     pub(crate) binary: bool,
     process: Child,
     files: PathBuf,

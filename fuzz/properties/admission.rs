@@ -1,4 +1,4 @@
-//! What must hold for anything that the API server, or somebody in its place, asks the operator's webhook.
+//! Properties that hold for anything that the API server, or somebody in its place, asks the operator's webhook.
 
 use berth_operator::{
     admission::{Request, Verdict},

@@ -1,4 +1,4 @@
-//! What must hold for any bytes that a node sends on the streams between the nodes and the leader.
+//! Properties that hold for any bytes that a node sends on the streams between the nodes and the leader.
 
 use berth_spec::{AssignmentChange, InventoryChange, RouteChange, WorkerId};
 use berth_wire::fleet::{Assembly, InParts, MESSAGE, Reporter, demands_of, demands_to, outcomes_of, v1};

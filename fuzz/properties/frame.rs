@@ -1,4 +1,4 @@
-//! What must hold for any bytes that a model's process sends.
+//! Properties that hold for any bytes that a model's process sends.
 
 use berth_worker::runtime::process::frame::{Broken, PREFIX, prefix, read};
 

@@ -1,8 +1,8 @@
-//! What must hold for any text as the place of a repository, or as what points into one.
+//! Properties that hold for any text as the place of a repository, or as what points into one.
 
 use berth_git::{Oid, Protocols, Remote, Rev};
 
-/// What is let through can be no option, no helper and no file of this machine, and shows nobody a user or password; what is
+/// A URL that is let through can be no option, no helper and no file of this machine, and shows nobody a user or password; what is
 /// wrong is told without it.
 pub(crate) fn git_url(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };

@@ -1,4 +1,4 @@
-//! What must hold for any datagrams that a node gets from others of its cluster, once they are opened.
+//! Properties that hold for any datagrams that a node gets from others of its cluster, once they are opened.
 
 use std::{
     collections::BTreeMap,

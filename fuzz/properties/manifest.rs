@@ -1,4 +1,4 @@
-//! What must hold for any text as a manifest.
+//! Properties that hold for any text as a manifest.
 
 use berth_spec::manifest::{ParseContext, from_value, parse};
 

@@ -1,4 +1,4 @@
-//! What must hold for any bytes at all that come in as the Open Inference Protocol: for `cargo fuzz`, and for the short run in the
+//! Properties that hold for any bytes at all that come in as the Open Inference Protocol: for `cargo fuzz`, and for the short run in the
 //! tests of `mesh`. A property panics where it does not hold.
 
 #![allow(dead_code, reason = "each target uses one of them")]
@@ -81,7 +81,7 @@ fn check_error(error: &InferError) {
     assert!(!error.to_string().is_empty());
 }
 
-/// What `Tensor` promises holds.
+/// Checks what `Tensor` promises.
 fn check(decoded: Decoded) -> Decoded {
     for Tensor { name, datatype, shape, data } in decoded.request.inputs.iter().cloned() {
         assert!(datatype != Datatype::Bool || data.iter().all(|&byte| byte <= 1), "{name}");

@@ -1,4 +1,4 @@
-//! What must hold for any text as a document of a registry or of a model repository.
+//! Properties that hold for any text as a document of a registry or of a model repository.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! What must hold for any text as a file of secrets.
+//! Properties that hold for any text as a file of secrets.
 
 use berth_secrets::{Contents, Sealed, check};
 

@@ -1,4 +1,4 @@
-//! What must hold for any text that a stranger sends as a token, and for any set of keys of an issuer.
+//! Properties that hold for any text that a stranger sends as a token, and for any set of keys of an issuer.
 
 use std::sync::LazyLock;
 
@@ -24,7 +24,7 @@ pub(crate) fn token(data: &[u8]) {
     }
 }
 
-/// What is taken for keys has some.
+/// A text that is taken for keys has some.
 pub(crate) fn keys(data: &[u8]) {
     match KeySet::parse(data) {
         Ok(keys) => assert!(!keys.is_empty()),

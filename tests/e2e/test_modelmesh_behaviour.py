@@ -136,6 +136,23 @@ def test_concurrent_registrations_evict_idle_models_and_no_more(start):
     assert states[18:] == [LOADED] * 6 and sorted(states[:18]) == [NOT_LOADED] * 6 + [LOADED] * 12
 
 
+def test_two_instances_hold_as_much_as_both_can_and_evict_for_what_comes(start):
+    # 300 MiB, less the 30 that are kept for unloading: each holds five models of 50 MiB, whoever is asked.
+    first, second = (start(name, runtime=["--capacity", "300MiB"]) for name in ("first", "second"))
+    path, names = f"SIZE_{50 * MIB}", [f"Model{n}" for n in range(10)]
+    for n, name in enumerate(names):
+        assert (first, second)[n % 2].register(name, path)[1] == [LOADED]
+    places = [read(info)[1][0] for name in names for info in first.status(name)[3]]
+    assert sorted(places) == [b"first"] * 5 + [b"second"] * 5
+    assert first.register("Eleventh", path)[1] == [LOADED]
+    states = lambda: {name: first.state(name) for name in [*names, "Eleventh"]}
+    (gone,) = [name for name, state in states().items() if state == NOT_LOADED]
+    # A request at either instance brings it back, in the place of another.
+    assert second.call(PREDICT, b"x", ("mm-model-id", gone)) == (b"x", gone)
+    after = states()
+    assert after[gone] == LOADED and list(after.values()).count(LOADED) == 10
+
+
 def test_a_model_that_is_used_above_the_threshold_gets_a_second_copy(start):
     first = start("first", env={"MM_SCALEUP_RPM_THRESHOLD": "10"})
     start("second", env={"MM_SCALEUP_RPM_THRESHOLD": "10"})

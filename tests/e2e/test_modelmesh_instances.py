@@ -6,6 +6,7 @@ import http.client
 import json
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import threading
@@ -151,6 +152,16 @@ def test_two_instances_started_together_are_one_cluster_and_serve_any_method(ins
     assert len(warnings) == 1
 
 
+def settings(one: Instance) -> bytes:
+    """The first frame of HTTP/2 of the port for metrics."""
+    anybody = ssl._create_unverified_context()
+    anybody.set_alpn_protocols(["h2", "http/1.1"])
+    with socket.create_connection(("127.0.0.1", one.metrics), PATIENCE) as plain, anybody.wrap_socket(plain) as encrypted:
+        assert encrypted.selected_alpn_protocol() == "h2"
+        encrypted.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+        return encrypted.recv(9)
+
+
 def told(one: Instance, scheme: str) -> dict[str, float]:
     """The samples of the port for metrics, by their series."""
     anybody = ssl._create_unverified_context()
@@ -164,6 +175,8 @@ def test_metrics_have_modelmeshs_names(instances):
     apply(first, "myModel", "SIZE_1000_50")
     assert first.call(PREDICT, b"x" * 20, ("mm-model-id", "myModel")) == (b"x" * 20, "myModel")
     assert first.call(PREDICT, b"x", ("mm-model-id", "nothing")) == "NOT_FOUND"
+    # Prometheus and Java's client choose HTTP/2 where it is offered.
+    assert settings(first)[3] == 4
     mine = told(first, "https")
     of_model = 'method="predict",code="OK",modelId="myModel",vModelId=""'
     assert mine[f'modelmesh_api_request_milliseconds_bucket{{le="+Inf",{of_model}}}'] == 1

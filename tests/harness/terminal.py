@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+from .groups import Groups
 from .namespaces import inside
 from .pages import Page, Step, difference
 from .waiting import PATIENCE, until
@@ -42,12 +43,13 @@ class Terminal:
             place.mkdir(parents=True, exist_ok=True)
         self.times: list[tuple[float, str]] = []
         reader, writer = os.pipe()
+        self.groups = Groups(folder.name)
         # With the first process all others of the namespace end.
         apart = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
         proxy = f"http://127.0.0.1:{PROXY}"
         environment = environment | {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
         self.shell = subprocess.Popen(
-            [*apart, *(program or ["bash", "--noprofile", "--norc"])],
+            self.groups.command([*apart, *(program or ["bash", "--noprofile", "--norc"])]),
             stdin=subprocess.PIPE, text=True, cwd=folder, env=environment, pass_fds=[writer], start_new_session=True,
         )  # fmt: skip
         os.close(writer)
@@ -58,6 +60,7 @@ class Terminal:
     def close(self) -> None:
         self.shell.kill()
         self.shell.wait()
+        self.groups.close()
         self.statuses.close()
         self.listener.close()
 

@@ -64,8 +64,10 @@ def plane(tmp_path_factory):
         manifests = subprocess.run([BERTH, "operator", "manifests", "--image", IMAGE], check=True, capture_output=True, text=True)
         plane.kubectl("apply", "-f", "-", text=manifests.stdout)
         plane.kubectl("wait", "--for=condition=Established", "crd/clopsdeployments.berth.dev", "crd/modeldeployments.berth.dev")
-        # Services lead nowhere here: tests of the webhook register it by its address.
+        # Services lead nowhere here: tests of webhooks register them by their address. A conversion that fails makes the API server
+        # list all objects again and again, once for each version.
         plane.kubectl("delete", "validatingwebhookconfiguration", "berth-operator")
+        convert_by(plane, None)
         # The bootstrap roles, the namespaces and the CRDs are there; the operator's own Deployment runs nowhere.
         yield plane
     finally:
@@ -93,15 +95,16 @@ def webhook(plane):
 def converts(plane):
     """Has the API server ask an operator for conversions, by its address."""
     def register(operator: Operator) -> None:
-        client = {"service": None, "url": f"https://127.0.0.1:{operator.webhook_port}/convert"}
-        convert_by(plane, client)
+        convert_by(plane, {"url": f"https://127.0.0.1:{operator.webhook_port}/convert"})
 
     yield register
-    convert_by(plane, {"url": None, "service": {"name": "berth-operator", "namespace": "berth", "path": "/convert", "port": 443}})
+    convert_by(plane, None)
 
 
-def convert_by(plane: ControlPlane, client: dict) -> None:
-    patch = json.dumps({"spec": {"conversion": {"webhook": {"clientConfig": client}}}})
+def convert_by(plane: ControlPlane, client: dict | None) -> None:
+    """Who converts between versions: a webhook, or nobody, so that all versions show what is stored."""
+    webhook = client and {"conversionReviewVersions": ["v1"], "clientConfig": client}
+    patch = json.dumps({"spec": {"conversion": {"strategy": "Webhook" if client else "None", "webhook": webhook}}})
     for name in DEFINITIONS:
         plane.kubectl("patch", "crd", name, "--type=merge", "-p", patch)
 

@@ -28,7 +28,8 @@ pub(crate) struct Options {
     /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers; `functions` from
     /// `etcdctl put` to an answer.
     parts: Vec<String>,
-    /// Options of `bench/paging/measure.py`, to run it smaller: `paging -- --forests 200 --memory 512MiB --requests 1000`.
+    /// Options to run a part smaller: `density -- --models 2000 --rate 100`, or those of `bench/paging/measure.py`:
+    /// `paging -- --forests 200 --memory 512MiB --requests 1000`.
     #[arg(last = true)]
     rest: Vec<String>,
 }
@@ -83,7 +84,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     if options.parts.iter().any(|part| part == "density") {
         step("measuring many models over two model servers");
-        return execute(&mut bench);
+        return execute(bench.args(&options.rest));
     }
     if !options.alone {
         let mlserver = Environment::ensure(workspace, "mlserver", "bench/mlserver/requirements.txt")?;

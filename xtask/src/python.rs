@@ -21,10 +21,15 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// Makes the environment, or finds it made.
+    /// Makes the environment, or finds it made. A file `overrides.txt` beside the requirements replaces requirements of packages.
     pub(crate) fn ensure(workspace: &Workspace, name: &str, requirements: &str) -> Result<Self> {
         let environment = Self { folder: workspace.cache(&format!("python/{name}")) };
-        let wanted = fs_err::read_to_string(workspace.path(requirements))?;
+        let overrides = workspace.path(requirements).with_file_name("overrides.txt");
+        let overrides = overrides.exists().then_some(overrides);
+        let mut wanted = fs_err::read_to_string(workspace.path(requirements))?;
+        if let Some(path) = &overrides {
+            wanted += &fs_err::read_to_string(path)?;
+        }
         let stamp = environment.folder.join("requirements.stamp");
         if fs_err::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
             return Ok(environment);
@@ -32,11 +37,12 @@ impl Environment {
         step(&format!("Python environment {name} ({requirements})"));
         let uv = uv(workspace)?;
         run_quiet(Command::new(&uv).args(["venv", "--clear", "--python", "python3"]).arg(&environment.folder))?;
-        run(Command::new(&uv)
-            .args(["pip", "install", "--quiet", "--python"])
-            .arg(environment.program("python"))
-            .arg("-r")
-            .arg(workspace.path(requirements)))?;
+        let mut install = Command::new(&uv);
+        install.args(["pip", "install", "--quiet", "--python"]).arg(environment.program("python"));
+        if let Some(path) = &overrides {
+            install.arg("--overrides").arg(path);
+        }
+        run(install.arg("-r").arg(workspace.path(requirements)))?;
         fs_err::write(stamp, wanted)?;
         Ok(environment)
     }

@@ -1,4 +1,4 @@
-//! What one change costs in a large fleet: the real controller, store and wire format; 1,000 simulated workers hold 100,000
+//! The cost of one change in a large fleet: the real controller, store and wire format; 1,000 simulated workers hold 100,000
 //! replicas. Simulated ones say at once that what they were assigned is ready.
 
 use std::{
@@ -36,7 +36,7 @@ const CHUNK: usize = 1_000;
 /// Changes that are measured.
 pub(crate) const CHANGES: usize = 50;
 
-/// What was found.
+/// Results.
 pub(crate) struct Change {
     /// Until all of them were placed and said to be ready.
     pub(crate) filled: Duration,
@@ -48,7 +48,7 @@ pub(crate) struct Change {
     pub(crate) to_gateway: u64,
 }
 
-/// What was sent to all workers and to the gateway.
+/// Messages to all workers and to the gateway.
 #[derive(Default)]
 struct Sent {
     assignments: AtomicU64,

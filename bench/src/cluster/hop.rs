@@ -22,7 +22,7 @@ pub(crate) struct Row {
     pub(crate) figures: Figures,
 }
 
-/// What is before the worker.
+/// The path before the worker.
 pub(crate) const DIRECT: &str = "no proxy";
 /// A gateway of another node.
 pub(crate) const BERTH: &str = "Berth";

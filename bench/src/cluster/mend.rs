@@ -31,7 +31,7 @@ const CALLERS: usize = 8;
 const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(5);
 
-/// What one death did.
+/// The effects of one death.
 pub(crate) struct Death {
     pub(crate) who: &'static str,
     pub(crate) requests: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Death {
     pub(crate) p99: [Duration; 3],
     /// The slowest request of all.
     pub(crate) slowest: Duration,
-    /// What was waited for, and how long it took from the kill.
+    /// Each end that was waited for, and its time from the kill.
     pub(crate) took: Vec<(&'static str, Duration)>,
 }
 

@@ -14,7 +14,7 @@ use crate::{
     server::{free, scratch},
 };
 
-/// What the message passes on its way to the runtime and back.
+/// The path of the message to the runtime and back.
 pub(crate) struct Row {
     pub(crate) way: &'static str,
     /// From opening a stream to its first message back.

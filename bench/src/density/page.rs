@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::{FILLING, HELD, LOAD, RATE, Row, SIZE, cost::Cost};
+use super::{FILLING, HELD, LOAD, Row, SIZE, cost::Cost};
 use crate::page::{machine, plain};
 
 /// Figures that others have published, with their set-ups.
@@ -17,12 +17,12 @@ Published by their authors, on other machines and with other models: they say wh
 | KServe `BENCHMARK.md`, many models per server | 352 services, or about 10,000 models; p50 3.3 to 3.8 ms; at 500 calls/s mean 260 ms, p99 2,241 ms | small TensorFlow models in Triton, 6 nodes |\n\
 | ModelMesh users | targets of 5,000 models of 170 MB and of 100,000 of 500 MB; refusals under churn, memory of GPUs exceeded | issues `modelmesh-serving` 341 and `modelmesh` 82 |\n";
 
-pub(super) fn of(rows: &[Row], costs: &[Cost]) -> Result<String> {
+pub(super) fn of(rows: &[Row], costs: &[Cost], rate: f64) -> Result<String> {
     let mut text = format!(
         "# Benchmarks: many models\n\n`cargo xtask bench density` wrote this page, on one machine: {}. The load generator, Berth and the model servers share its cores.\n\n\
          ## Hits\n\n\
          Two model servers (`berth testing runtime` over `mmesh.ModelRuntime`) hold one model of {HELD}, each for every other model. A model has {SIZE} bytes, and takes {} ms to \
-         load and {} ms to unload there. Calls of 1 KiB come at {RATE:.0}/s, whether earlier ones were answered or not, with popularity after Zipf; the first {} s are not counted. \
+         load and {} ms to unload there. Calls of 1 KiB come at {rate:.0}/s, whether earlier ones were answered or not, with popularity after Zipf; the first {} s are not counted. \
          Latencies are in milliseconds at the client, from the moment at which a call should have been sent; the longest, as many as there were misses, are taken for those of misses. \
          Belady's rule knows the future: nobody has more hits.\n\n\
          | models | answered | failed | hits | of Belady's | of the longest unused leaving | hit p50 / p99 | miss p50 / p99 | evictions/s | Berth's memory per model | in all |\n\
@@ -38,7 +38,7 @@ pub(super) fn of(rows: &[Row], costs: &[Cost]) -> Result<String> {
             format!("{:.2} / {:.2}", p50.as_secs_f64() * 1e3, p99.as_secs_f64() * 1e3)
         };
         let [hits, belady, unused] = row.hits;
-        let counted = (row.seen.answered() + row.seen.failed) as f64 / RATE;
+        let counted = (row.seen.answered() + row.seen.failed) as f64 / rate;
         let _ = writeln!(
             text,
             "| {} | {} | {} | {:.1} % | {:.1} % | {:.1} % | {} | {} | {:.0} | {:.0} B | {} MiB |",

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest answer in bytes. Large providers send some ten thousand.
 const MOST: usize = 1 << 20;
 
-/// Where the keys of an issuer are.
+/// The address of an issuer's keys.
 #[derive(Debug, Clone)]
 pub(crate) struct IssuerAddress {
     url: String,

@@ -31,7 +31,7 @@ const TAKEN: [&str; 5] = ["token", "certificate", "server", "nobody", "anybody"]
 pub struct AccessFile {
     pub(crate) path: PathBuf,
     pub(crate) rules: Rules,
-    /// Where the keys of each issuer are fetched, in the order of the rules.
+    /// The addresses of each issuer's keys, in the order of the rules.
     pub(crate) addresses: Vec<IssuerAddress>,
     pub(crate) digest: Vec<u8>,
 }

@@ -130,7 +130,7 @@ pub struct Controller {
     in_force: Rev,
 }
 
-/// Where the brain is; see the diagram.
+/// The state of the brain; see the diagram.
 #[derive(Debug)]
 enum Phase {
     Settling { since: Time, until: Time },

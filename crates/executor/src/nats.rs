@@ -88,7 +88,7 @@ pub(crate) struct Nats {
     shared: Arc<Shared>,
 }
 
-/// Where answers come that keep their own subjects.
+/// The inbox of answers that keep their own subjects.
 pub(crate) struct Inbox {
     subject: String,
     messages: mpsc::Receiver<Message>,

@@ -40,9 +40,9 @@ pub enum Credentials {
 /// Trust in ssh host keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostKeys {
-    /// Those of this text, in the form of `known_hosts`.
+    /// Hosts of this text, in the form of `known_hosts`.
     Lines(String),
-    /// Those of this file.
+    /// Hosts of this file.
     File(PathBuf),
     /// Whichever is met first; it is remembered in this file, and must stay the same.
     FirstMet(PathBuf),

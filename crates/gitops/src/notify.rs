@@ -72,7 +72,7 @@ pub(crate) enum Command {
 pub(crate) struct DeliveryProgress {
     /// Up to this number they were taken in.
     taken: u64,
-    /// Those of them that are still on their way to somebody.
+    /// Messages of these that are still on their way to somebody.
     waiting: BTreeSet<u64>,
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct Notifier {
     flight: JoinSet<(Line, Result<(), DeliveryError>)>,
 }
 
-/// Where messages go.
+/// A destination of messages.
 struct Target {
     /// In logs and metrics: never its whole URL, which may be a secret.
     name: String,

@@ -162,7 +162,7 @@ fn labels(method: &str, code: Code, model: Option<(&str, &str)>) -> Labels {
 pub(crate) struct Call {
     calls: Arc<Calls>,
     method: String,
-    /// Where labels name models.
+    /// The model, where labels name it.
     model: Option<(DeploymentName, Option<DeploymentName>)>,
     /// Its messages have frames, which are not counted.
     framed: bool,

@@ -1,4 +1,4 @@
-//! Where the gateway listens and what bounds it. Nothing here is read from a file or the environment: whoever builds
+//! Addresses and bounds of the gateway. Nothing here is read from a file or the environment: whoever builds
 //! the gateway hands it in.
 
 use std::{
@@ -61,7 +61,7 @@ pub struct Config {
     pub propagate: Option<PropagateHook>,
     /// The threads that serve clients, and what other nodes forward; `None`: the runtime in which the gateway runs.
     pub loops: Option<EventLoops>,
-    /// Where the last routes are kept, so that a gateway that starts while no controller answers serves by them. `None`:
+    /// The file of the last routes, so that a gateway that starts while no controller answers serves by them. `None`:
     /// they are not kept.
     pub routes_file: Option<PathBuf>,
     /// Answers for functions; `None`: there are none. It may be set once the gateway has its port.

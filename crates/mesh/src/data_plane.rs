@@ -79,7 +79,7 @@ impl DataPlane {
         Ok(read)
     }
 
-    /// Where the requests of a method name the model; empty: nowhere. `None`: the method may not be called.
+    /// The path of the field in which requests of a method name the model; empty: none. `None`: the method may not be called.
     pub(crate) fn path(&self, uri: &str) -> Option<&[u32]> {
         let method = uri.strip_prefix('/').unwrap_or(uri);
         match self.rpc_configs.get(method) {

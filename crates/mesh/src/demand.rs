@@ -33,7 +33,7 @@ const BATCH: usize = 1_024;
 /// The deployments that were used or waited for since the last report.
 pub(crate) struct DemandTracker {
     listed: Mutex<Vec<Arc<DeploymentState>>>,
-    /// Those whose results by revision were not reported yet.
+    /// Deployments whose results by revision were not reported yet.
     unreported: Mutex<Vec<Arc<DeploymentState>>>,
     /// Deployments that a client asked to page out.
     page_outs: Mutex<Vec<DeploymentName>>,

@@ -171,7 +171,7 @@ impl DeploymentState {
         }
     }
 
-    /// Where a request can be answered now, here or elsewhere, but not where it was tried. Takes no lock.
+    /// Finds a place where a request can be answered now, here or elsewhere, but not where it was tried. Takes no lock.
     pub(crate) fn find(
         &self,
         wanted: Wanted<'_>,

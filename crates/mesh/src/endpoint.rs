@@ -35,7 +35,7 @@ const ABSENT: Duration = Duration::from_millis(500);
 /// it.
 const HINTED: Duration = Duration::from_secs(2);
 
-/// Where one revision can be had elsewhere.
+/// The other places of one revision.
 pub(crate) struct Endpoints {
     /// The header values that name it, made once.
     pub(crate) revision: HeaderValue,

@@ -72,7 +72,7 @@ pub struct GatewayLink {
 pub struct Drained {
     /// Inferences that were inside when it was told to stop, and were answered.
     pub finished: u32,
-    /// Those that were still inside when their time was over, and were cut.
+    /// Requests that were still inside when their time was over, and were cut.
     pub cut: u32,
 }
 

@@ -73,7 +73,7 @@ pub(crate) struct Listener {
     pub(crate) room: Room,
     /// `None`: connections begin with HTTP.
     pub(crate) tls: Option<PortTls>,
-    /// Where connections are served; `None`: in the runtime in which it runs.
+    /// The threads that serve connections; `None`: those of the runtime in which it runs.
     pub(crate) loops: Option<EventLoops>,
     /// Accept no more and let connections end.
     pub(crate) stopping: CancellationToken,

@@ -1,4 +1,4 @@
-//! Where requests wait for a deployment that has no ready replica.
+//! The queue of requests that wait for a deployment that has no ready replica.
 //!
 //! ```text
 //!            enter (queue not full)          route changed

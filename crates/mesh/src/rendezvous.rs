@@ -91,7 +91,7 @@ mod tests {
             }
         }
 
-        /// Where a candidate goes, its keys alone move.
+        /// Only the keys of a candidate that goes move.
         #[test]
         fn a_candidate_that_goes_moves_its_own_keys(weights in proptest::collection::vec(1_u32..=100, 2..6)) {
             let mut without = weights.clone();

@@ -84,7 +84,7 @@ pub(crate) struct Target {
     pub(crate) ready: bool,
     /// The replica, where it is ready and was found here when the route came.
     pub(crate) replica: Option<Arc<Replica>>,
-    /// Where else it can be had. A cold one has none.
+    /// The other places it can be had from. A cold one has none.
     pub(crate) endpoints: Option<Arc<Endpoints>>,
 }
 

@@ -26,7 +26,7 @@ use crate::{
 /// The deployments of this gateway.
 pub(crate) struct Routes {
     entries: HashMap<DeploymentName, Slot>,
-    /// Those that answer at a path of their own, by that path: those of one path in the order of their names. Most of
+    /// Deployments that answer at a path of their own, by that path: those of one path in the order of their names. Most of
     /// 100,000 have none.
     endpoints: HashMap<Box<str>, Arc<[Arc<DeploymentState>]>>,
     /// Names that lead to deployments. None of them is the name of one.
@@ -143,7 +143,7 @@ impl Routes {
         }
     }
 
-    /// Those of a namespace, in the order of their names.
+    /// Deployments of a namespace, in the order of their names.
     pub(crate) fn all_in(&self, namespace: &str) -> Vec<Arc<DeploymentState>> {
         let entries = self.entries.pin();
         let inside = entries.iter().filter(|(name, _)| name.namespace() == namespace);

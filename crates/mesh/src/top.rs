@@ -21,7 +21,7 @@ pub struct Row {
     pub parked: u32,
     /// Requests that ended, well or not.
     pub requests: u64,
-    /// Those of them that ended with an error of any kind.
+    /// Requests that ended with an error of any kind.
     pub errors: u64,
     /// Requests that found nothing ready.
     pub misses: u64,

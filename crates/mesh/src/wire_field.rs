@@ -1,7 +1,7 @@
 //! A text field of a protobuf message, found in the bytes of the message by its path of field numbers, without a
 //! description of the message. Bytes behind the field need not be here yet.
 
-/// Where the field is.
+/// The place of the field.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found<'m> {
     /// Its bytes.

@@ -53,12 +53,12 @@ impl MemberTable {
         })
     }
 
-    /// Those that may answer: alive or suspect.
+    /// Members that may answer: alive or suspect.
     pub fn there(&self) -> impl Iterator<Item = &Arc<Member>> {
         self.members.values().filter(|(_, health)| health.is_there()).map(|(member, _)| member)
     }
 
-    /// Those of them that were not told to stop, as far as is known.
+    /// Members that may answer and were not told to stop, as far as is known.
     pub fn staying(&self) -> impl Iterator<Item = &Arc<Member>> {
         self.there().filter(|member| !self.leaving.contains(&member.name))
     }

@@ -51,7 +51,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 pub struct Bounds {
     /// Connections at once; more wait in the kernel.
     pub connections: usize,
-    /// Those of one address; more are closed.
+    /// Connections of one address; more are closed.
     pub per_address: usize,
 }
 

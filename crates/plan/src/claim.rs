@@ -17,7 +17,7 @@ use crate::{
     world::{TrackedDeployment, TrackedWorker},
 };
 
-/// Where a claim comes from.
+/// The origin of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Basis {
     /// The manifest says so.

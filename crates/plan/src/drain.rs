@@ -77,7 +77,7 @@ fn surplus(draft: &Draft<'_>, work: &Work<'_>, revision: &RevisionId) -> Vec<Rep
     surplus
 }
 
-/// Those that answer first, then those that can be reached; then those on the workers of which the least is claimed, then
+/// Replicas that answer first, then those that can be reached; then those on the workers of which the least is claimed, then
 /// those with the most models, then the oldest. So what goes when there are to be fewer is what the registry's document
 /// (§5.2) names: on the fullest worker, of those on the one with the fewest models, of those what came last. Claims are
 /// those of before this plan: which of them are left must not depend on what else it decides.

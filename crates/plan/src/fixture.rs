@@ -238,7 +238,7 @@ impl Fixture {
         self.world.demand(GatewayId(1), &demand, self.now);
     }
 
-    /// Where requests for a deployment go.
+    /// The destinations of requests for a deployment.
     #[must_use]
     pub fn answers(&self, called: &str) -> Vec<String> {
         let routes = self.world.whole_routes(self.now).set;

@@ -17,7 +17,7 @@ use crate::{
 pub enum Scope {
     /// All of them: at start, and after a lost write.
     All,
-    /// Those that something happened to; the result is the same as for all, sooner.
+    /// Deployments that something happened to; the result is the same as for all, sooner.
     Only(BTreeSet<DeploymentName>),
 }
 

@@ -39,7 +39,7 @@ pub struct Step {
     pub worker: WorkerId,
     /// The memory that it takes or gives back.
     pub memory: ByteSize,
-    /// Where that figure comes from; `None` for what is unloaded.
+    /// The origin of that figure; `None` for what is unloaded.
     pub basis: Option<Basis>,
 }
 

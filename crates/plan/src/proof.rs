@@ -25,14 +25,14 @@ pub(crate) fn lacking<'a>(world: &'a World, record: &Record) -> Option<&'a str> 
 pub(crate) struct Settings {
     /// Of most.
     plain: Arc<Serving>,
-    /// Those of a revision that has to answer what its predecessor answers; `None`: there is no such.
+    /// Settings of a revision that has to answer what its predecessor answers; `None`: there is no such.
     on_trial: Option<Arc<Serving>>,
     /// The revision that is to replace the one that serves.
     challenger: Option<RevisionId>,
 }
 
 impl Settings {
-    /// Those of a deployment with this record.
+    /// The settings of a deployment with this record.
     pub(crate) fn of(world: &World, deployment: &Deployment, record: &Record) -> Self {
         let asked = &deployment.spec.warmup;
         let plain = Arc::new(Serving {
@@ -47,7 +47,7 @@ impl Settings {
         Self { plain, on_trial, challenger: record.rollout.challenger().cloned() }
     }
 
-    /// Those of one revision; shared with what was assigned before where they are equal.
+    /// The settings of one revision; shared with what was assigned before where they are equal.
     pub(crate) fn for_replica(&self, revision: &RevisionId, before: Option<&Placed>) -> Arc<Serving> {
         let before = before.map(|before| &before.serving);
         let is = |serving: &Arc<Serving>| before.is_some_and(|before| **before == **serving);

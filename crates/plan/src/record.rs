@@ -13,7 +13,7 @@ pub struct Record {
     pub generation: Generation,
     /// Which revision serves, and which one is on its way.
     pub rollout: Rollout,
-    /// Where its replicas are, ordered by revision, then worker; a revision is on a worker at most once.
+    /// The places of its replicas, ordered by revision, then worker; a revision is on a worker at most once.
     pub replicas: Vec<Replica>,
     /// The revisions that `replicas` and `rollout` name: an older one is no longer in the deployment.
     pub revisions: Revisions,
@@ -32,7 +32,7 @@ pub struct Replica {
     pub placed: Time,
 }
 
-/// Where a deployment is between two revisions. The transitions are in `rollout.rs`.
+/// The step of a deployment between two revisions. The transitions are in `rollout.rs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "camelCase")]
 pub enum Rollout {

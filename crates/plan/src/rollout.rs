@@ -33,7 +33,7 @@ struct Seen {
     forgiven: bool,
     /// Replicas of the revision in place, wherever they are.
     copies: u32,
-    /// Those of them that are ready.
+    /// Replicas of these that are ready.
     from_ready: u32,
     to_ready: u32,
     /// Replicas of the new one that have to be ready before it takes over.

@@ -70,7 +70,7 @@ fn version(revision: &Revision, ready: Vec<WorkerId>) -> Version {
     Version { name: revision.version.clone(), revision: revision.id.clone(), ready }
 }
 
-/// Where a revision is assigned and ready, or assumed to be.
+/// The workers on which a revision is assigned and ready, or assumed to be.
 pub(crate) fn ready_on(world: &World, record: &Record, revision: &RevisionId) -> Vec<WorkerId> {
     record
         .of(revision)

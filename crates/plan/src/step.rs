@@ -17,7 +17,7 @@ pub fn plan(world: &World, scope: &Scope, now: Time) -> Planned {
     finish::finish(draft) // routes, what differs from the last plan, when to look again
 }
 
-/// Those in scope, and those that want more than they have: anything may have made room for them. Where those are a crowd,
+/// Deployments in scope, and those that want more than they have: anything may have made room for them. Where those are a crowd,
 /// [`World::due`] says when.
 fn take_up(draft: &mut Draft<'_>, scope: &Scope) {
     let world = draft.world;

@@ -83,7 +83,7 @@ pub struct World {
     pub(crate) unplaced: BTreeSet<DeploymentName>,
     /// Deployments that should always be resident.
     pub(crate) residents: BTreeSet<DeploymentName>,
-    /// Those of `residents` that have no ready replica.
+    /// Deployments of `residents` that have no ready replica.
     pub(crate) missing: BTreeSet<DeploymentName>,
     /// Replicas that are ready where they are not assigned: left from before, good to have back.
     pub(crate) strays: BTreeSet<(RevisionId, WorkerId)>,

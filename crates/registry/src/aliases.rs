@@ -24,7 +24,7 @@ pub(crate) const STEP: Step = Step::Manifests;
 pub(crate) struct AliasFile {
     pub(crate) alias: ManifestAlias,
     name_at: (Place, String),
-    /// Where each target is named, in their order.
+    /// The place at which each target is named, in their order.
     targets_at: Vec<(Place, String)>,
 }
 

@@ -115,7 +115,7 @@ impl Outcome {
 pub enum Audience {
     /// Operations, who own the registry.
     Ops,
-    /// Those who own the model.
+    /// The owners of the model.
     Ml,
 }
 

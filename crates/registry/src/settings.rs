@@ -154,7 +154,7 @@ pub enum NotificationAudience {
     /// Notices for operations.
     #[default]
     Ops,
-    /// Those for the owners of models.
+    /// Messages for the owners of models.
     Ml,
     /// All notices.
     All,

@@ -86,7 +86,7 @@ const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 /// A tree under construction.
 struct Tree<'a> {
-    /// Where it is mounted, until it is the root.
+    /// The folder it is mounted on, until it is the root.
     at: &'a Path,
     /// Folders that are shown whole, and those that hide what is below: the deepest that contains a path counts.
     shown: Vec<(PathBuf, bool)>,

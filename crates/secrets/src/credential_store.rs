@@ -32,7 +32,7 @@ pub struct CredentialStore {
     awaits_keys: bool,
 }
 
-/// Those of one worker.
+/// The credentials of one worker.
 #[derive(Debug, Default)]
 struct WorkerSecrets {
     set: Arc<CredentialSet>,

@@ -13,7 +13,7 @@ use berth_spec::{ByteSize, DeploymentName, RevisionId, RouteChange, WorkerId};
 pub(crate) struct Audit {
     /// Claims by worker and revision.
     claims: BTreeMap<WorkerId, BTreeMap<RevisionId, ByteSize>>,
-    /// Where the replicas of each deployment are.
+    /// The places of each deployment's replicas.
     seats: BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>>,
     /// The number of replicas that were placed or removed.
     pub(crate) moves: u64,
@@ -124,7 +124,7 @@ impl Audit {
         }
     }
 
-    /// Where everything is, by deployment.
+    /// The places of all replicas, by deployment.
     pub(crate) fn seats(&self) -> &BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>> {
         &self.seats
     }

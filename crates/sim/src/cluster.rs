@@ -76,7 +76,7 @@ pub enum Memory {
 pub struct Cluster {
     /// The time.
     pub now: Time,
-    /// Where chance comes from.
+    /// The source of chance.
     pub chance: Chance,
     /// The strictness of the checks.
     pub watch: Watch,

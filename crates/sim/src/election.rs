@@ -23,7 +23,7 @@ const ACTS: Duration = Duration::from_millis(2_400);
 /// The interval at which followers look who leads; a dead leader is missed that much later.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Where a candidate is.
+/// The state of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Election {
     Following { leader: Option<WorkerId>, look: Time },

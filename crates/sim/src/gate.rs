@@ -30,7 +30,7 @@ pub struct Gate {
     pub(crate) flush_at: Option<Time>,
 }
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Way {
     /// There.
@@ -69,7 +69,7 @@ impl Gate {
         self.parked.keys().filter(|name| whole || touched.contains(*name)).cloned().collect()
     }
 
-    /// Where a request for a deployment goes that these workers did not answer. Of two ready ones, picked by chance, the
+    /// The target of a request for a deployment that these workers did not answer. Of two ready ones, picked by chance, the
     /// one with fewer requests; those of its own region before others.
     pub(crate) fn way(
         &self,

@@ -15,7 +15,7 @@ use crate::{request::Request, store::Store};
 pub(crate) struct Oracle {
     /// The last acknowledged state of each deployment.
     acknowledged: BTreeMap<DeploymentName, Arc<Deployment>>,
-    /// Those of which that was that it is deleted.
+    /// Deployments whose last change was a deletion.
     deleted: BTreeSet<DeploymentName>,
     /// Every revision that was ever declared.
     revisions: BTreeMap<DeploymentName, BTreeSet<RevisionId>>,

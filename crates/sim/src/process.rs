@@ -43,7 +43,7 @@ pub enum Life {
     Left,
 }
 
-/// Where a node is with its stream to the leader.
+/// The state of a node's stream to the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Uplink {
     Seeking,
@@ -60,7 +60,7 @@ pub struct Process {
     pub life: Life,
     /// The number of starts: messages for an earlier process are lost.
     pub start: u64,
-    /// Where it is.
+    /// Its place.
     pub region: Option<String>,
     /// Nanoseconds that its clock is ahead; changes take effect with the next start.
     pub skew: i64,

@@ -43,7 +43,7 @@ pub struct Request {
     pub gate: WorkerId,
     /// When.
     pub since: Time,
-    /// Where it is.
+    /// Its place.
     pub place: Place,
     /// Workers that did not answer it.
     pub tried: Vec<WorkerId>,
@@ -55,7 +55,7 @@ pub struct Request {
     pub runs: u32,
 }
 
-/// Where a request is.
+/// The place of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// Waits at its gateway.

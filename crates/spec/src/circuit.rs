@@ -93,7 +93,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Where it stands.
+    /// Its state.
     #[must_use]
     pub const fn state(&self) -> BreakerState {
         match self.state {

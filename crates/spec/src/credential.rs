@@ -107,7 +107,7 @@ pub struct S3 {
     pub region: String,
     /// With a temporary key: what makes it valid.
     pub session_token: Option<Secret>,
-    /// Where the service is, if that is not AWS: a URL.
+    /// The service's URL, if that is not AWS.
     pub endpoint: Option<String>,
 }
 
@@ -153,7 +153,7 @@ pub struct Registry {
     pub username: String,
     /// The password or token.
     pub password: Secret,
-    /// Where the registry is.
+    /// The registry's URL.
     pub registry_url: String,
 }
 

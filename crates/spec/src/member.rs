@@ -19,9 +19,9 @@ pub struct Member {
     pub name: WorkerId,
     /// Grows with each start of the process.
     pub incarnation: u64,
-    /// Where it gossips (UDP).
+    /// Its address for gossip (UDP).
     pub gossip: SocketAddr,
-    /// Where it takes connections from other nodes (TLS).
+    /// Its address for connections of other nodes (TLS).
     pub peer: SocketAddr,
     /// The roles.
     pub roles: Roles,

@@ -20,7 +20,7 @@ pub const MAX: usize = 16 * 1024;
 pub struct OpaqueModel {
     /// The type of the model, as its runtime calls it.
     pub kind: String,
-    /// Where it is.
+    /// Its place.
     pub path: String,
     /// The text that lets the runtime get at it.
     pub key: String,

@@ -17,7 +17,7 @@ pub struct Revision {
     pub id: RevisionId,
     /// The kind of artifact.
     pub format: ModelFormat,
-    /// Where the artifact is.
+    /// The artifact's location.
     pub uri: String,
     /// The digest of the artifact, if it is known.
     pub digest: Option<Digest>,

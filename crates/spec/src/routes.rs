@@ -36,7 +36,7 @@ pub struct Version {
     pub name: String,
     /// The revision.
     pub revision: RevisionId,
-    /// Where it is ready.
+    /// The workers on which it is ready.
     pub ready: Vec<WorkerId>,
 }
 
@@ -95,7 +95,7 @@ pub struct Readiness {
     pub planned: bool,
     /// Deployments with `replicas.min` of 1 or more.
     pub expected: u32,
-    /// Those of them that have a ready replica.
+    /// The number of them that have a ready replica.
     pub ready: u32,
     /// The first few that have none.
     pub missing: Vec<DeploymentName>,

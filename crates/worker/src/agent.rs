@@ -40,7 +40,7 @@ pub struct Agent {
     incarnation: u64,
     /// Its own.
     limits: Limits,
-    /// Those of the registry, as it was told last. It keeps to them while no controller is there.
+    /// Limits of the registry, as it was told last. It keeps to them while no controller is there.
     told_limits: WorkerLimits,
     /// The delays before retries of failed loads.
     retries: Retries,

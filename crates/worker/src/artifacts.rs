@@ -79,7 +79,7 @@ pub enum Source {
     Opaque {
         /// The model's type, or its format.
         kind: String,
-        /// Where it is, in the runtime's own terms.
+        /// Its place, in the runtime's own terms.
         path: String,
         /// The key that the runtime needs for access; may be empty.
         key: String,
@@ -87,7 +87,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Where it is on this machine.
+    /// Its place on this machine.
     ///
     /// # Errors
     /// It is opaque: the text says so.

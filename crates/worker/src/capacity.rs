@@ -30,7 +30,7 @@ pub struct Capacity {
     pub memory: ByteSize,
     /// CPU cores.
     pub cpus: f32,
-    /// Where the memory limit was found, for people.
+    /// The origin of the memory limit, for people.
     pub memory_from: &'static str,
 }
 

@@ -26,7 +26,7 @@ pub struct Config {
     pub memory: Option<ByteSize>,
     /// GPUs that models may use, declared by the operator; empty: those that NVML finds.
     pub gpus: Vec<Gpu>,
-    /// Where the NVIDIA driver's library (NVML) is; `None`: where the dynamic linker finds it, and none is fine.
+    /// The NVIDIA driver's library (NVML); `None`: where the dynamic linker finds it, and none is fine.
     pub nvml_library: Option<PathBuf>,
     /// The most models at once; `None`: as many as fit.
     pub max_models: Option<u32>,
@@ -42,7 +42,7 @@ pub struct Config {
     pub retries: Retries,
     /// Model servers beside the built-in runtimes. They come before those.
     pub runtimes: Vec<spi::Settings>,
-    /// Where the ONNX Runtime library is; `None`: the usual places are searched.
+    /// The ONNX Runtime library; `None`: the usual places are searched.
     pub onnx_library: Option<PathBuf>,
     /// The `AWS_*`, `GOOGLE_*` and `AZURE_*` variables of the environment: credentials and endpoints of the object
     /// stores, by the names that their own tools use.

@@ -96,7 +96,7 @@ pub struct Facts {
     pub unvalidated: Option<String>,
 }
 
-/// Where a replica stands.
+/// A replica's state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum State {
     /// Waits for its turn to be fetched; a model card, to be prepared.
@@ -196,7 +196,7 @@ impl Replica {
         }
     }
 
-    /// Where it stands.
+    /// Its state.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state

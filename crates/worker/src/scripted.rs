@@ -101,7 +101,7 @@ impl Default for Settings {
     }
 }
 
-/// Where it listens.
+/// Its address.
 #[derive(Debug, Clone)]
 pub enum Listen {
     /// A Unix socket; one that is there is replaced.

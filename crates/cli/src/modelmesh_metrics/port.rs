@@ -16,8 +16,11 @@ use berth_wire::access::{Access, Action, Resource};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
 use tokio::task::JoinSet;
 
 use super::{Info, table};
@@ -31,6 +34,9 @@ const BOUNDS: Bounds = Bounds { connections: 64, per_address: 32 };
 
 /// Tolerated silence of a connection.
 const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Duration::from_secs(120) };
+
+/// Requests of a connection of HTTP/2 at once.
+const STREAMS: u32 = 4;
 
 /// Folder of the self-made certificate, below the data folder.
 const MADE: &str = "metrics-tls";
@@ -120,8 +126,10 @@ async fn accept(listener: TcpListener, tls: Option<PortTls>, source: Arc<Source>
                 let answer = source.answer(&request, greeted.certificate.as_deref());
                 async move { Ok::<_, Infallible>(answer) }
             });
-            let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(SILENT.idle);
+            // Over TLS Prometheus and Java's client choose HTTP/2.
+            let mut builder = auto::Builder::new(TokioExecutor::new());
+            builder.http1().timer(TokioTimer::new()).header_read_timeout(SILENT.idle);
+            builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS).keep_alive_interval(SILENT.idle);
             let _ = builder.serve_connection(TokioIo::new(greeted.stream), service).await;
         });
     }

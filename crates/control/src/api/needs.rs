@@ -9,7 +9,7 @@ use berth_wire::{
 };
 use http::Method;
 
-/// Where the role must hold.
+/// The scope in which the role must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Everywhere.

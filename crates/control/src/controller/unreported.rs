@@ -20,7 +20,7 @@ use super::Controller;
 pub(super) struct UnreportedWorkers {
     /// Deployments that each held when this controller began.
     held: BTreeMap<WorkerId, BTreeSet<DeploymentName>>,
-    /// Those that the members gave up.
+    /// Workers that the members gave up.
     given_up: BTreeSet<WorkerId>,
 }
 

@@ -50,11 +50,11 @@ pub const HISTORY: &str = "/history/";
 pub const MEASURED: &str = "/measured/";
 /// Prefix of operators' settings for workers.
 pub const WORKERS: &str = "/workers/";
-/// Where the settings that sources give workers are.
+/// Keys of the settings that sources give workers.
 pub const TERMS: &str = "/terms/";
 /// The key of the treatment of workers that no source names.
 pub const UNKNOWN_WORKERS: &str = "/meta/terms";
-/// Where sources keep what they need for the next leader.
+/// Keys of what sources keep for the next leader.
 pub const SOURCES: &str = "/sources/";
 /// The slot that says that a source is paused.
 pub const PAUSED: &str = "paused";

@@ -12,7 +12,7 @@ use futures::StreamExt;
 
 use crate::fixture::put_all;
 
-/// Where the victim writes; it is only a victim where this is set.
+/// The folder in which the victim writes; it is only a victim where this is set.
 const FOLDER: &str = "BERTH_TEST_CRASH_FOLDER";
 
 /// Acknowledged writes before the victim is killed, life after life.

@@ -164,7 +164,7 @@ fn headers(stored: &[(String, Vec<u8>)]) -> HeaderMap {
     stored.iter().filter_map(pair).collect()
 }
 
-/// Where a job stands.
+/// A job's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
@@ -195,7 +195,7 @@ pub(crate) struct Status {
     pub(crate) callback: Option<CallbackState>,
 }
 
-/// Where the delivery of an answer stands.
+/// The state of an answer's delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CallbackState {

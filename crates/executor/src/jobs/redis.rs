@@ -50,7 +50,7 @@ pub(crate) struct RedisQueue {
     scripts: Scripts,
     /// For what does not wait. `None`: it is made with the next question.
     connection: Mutex<Option<MultiplexedConnection>>,
-    /// Those that wait for tasks, by kind.
+    /// Connections that wait for tasks, by kind.
     runs: Mutex<Option<MultiplexedConnection>>,
     callbacks: Mutex<Option<MultiplexedConnection>>,
     ended: broadcast::Sender<JobId>,

@@ -26,7 +26,7 @@ pub(crate) struct JobSettings {
     pub(crate) callbacks: CallbackSettings,
 }
 
-/// Where the queue is.
+/// The kind and address of the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum QueueSettings {
     Memory,

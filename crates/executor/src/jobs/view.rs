@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::job::{Answer, JobId, Status};
 
-/// Where a job stands.
+/// A job's state.
 pub(crate) fn status(id: &JobId, status: &Status) -> Value {
     let Status { state, attempts, error, callback } = status;
     let mut view = json!({ "id": id.as_str(), "state": state, "attempts": attempts });

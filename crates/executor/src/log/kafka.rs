@@ -62,7 +62,7 @@ pub(crate) struct Producer {
     turn: usize,
 }
 
-/// Where a topic is.
+/// The brokers of a topic.
 struct Topic {
     brokers: HashMap<i32, String>,
     partitions: Vec<Partition>,

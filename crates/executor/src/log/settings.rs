@@ -33,7 +33,7 @@ pub(crate) struct Redaction {
     pub(crate) fields: BTreeSet<String>,
 }
 
-/// Where lines go.
+/// A destination of lines.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum SinkSettings {
     File { path: PathBuf, size: u64, keep: u32 },

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::{http::HttpSink, kafka::Producer, settings::SinkSettings};
 use crate::nats::Nats;
 
-/// Where the lines of one log go.
+/// The destination of one log's lines.
 pub(crate) enum Sink {
     File(Arc<Mutex<RotatedFile>>),
     Http(HttpSink),

@@ -21,7 +21,7 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const OF_A_CONNECTION: [HeaderName; 7] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TRANSFER_ENCODING, UPGRADE];
 
-/// Where a request comes from and goes to.
+/// The origin and destination of a request.
 pub(super) struct Origin<'a> {
     pub(super) from: Option<IpAddr>,
     pub(super) authority: &'a str,

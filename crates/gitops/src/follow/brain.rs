@@ -53,7 +53,7 @@ pub(crate) enum Event {
     Sync,
     /// The last good commit was read again, or could not be.
     Restored(Result<(), Fault>),
-    /// Where the branch is; `None`: it is not there.
+    /// The tip of the branch; `None`: it is not there.
     Polled(Result<Oid, Fault>),
     /// The verdict on a commit.
     Validated(Verdict),
@@ -117,7 +117,7 @@ struct Refused {
 pub(crate) struct Brain {
     schedule: PollSchedule,
     doing: Option<Doing>,
-    /// Where the branch was last seen.
+    /// The tip of the branch when it was last seen.
     tip: Option<Oid>,
     /// The last good commit, in force.
     applied: Option<Oid>,

@@ -21,7 +21,7 @@ const CHECK: Duration = Duration::from_secs(10 * 60);
 /// Bytes of one file that is read outside of validation.
 const LARGEST: usize = 1 << 20;
 
-/// Where secrets are.
+/// The folder of secrets.
 const SECRETS: &str = "workers/secrets";
 
 /// Reads the registry.

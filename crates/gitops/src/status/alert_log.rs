@@ -74,7 +74,7 @@ pub(crate) struct Transition {
     pub(crate) number: u64,
     /// The worst of it.
     pub(crate) incident: Incident,
-    /// Where it is so.
+    /// The workers it concerns.
     pub(crate) workers: Vec<String>,
     pub(crate) over: bool,
 }

@@ -53,7 +53,7 @@ struct Remembered {
 #[derive(Clone, Copy)]
 pub(crate) struct FleetSnapshot<'a> {
     pub(crate) workers: &'a [WorkerView],
-    /// Those that are gone and have not said what they are.
+    /// Workers that are gone and have not said what they are.
     pub(crate) absent: &'a [Absent],
     pub(crate) deployments: &'a [Known],
     pub(crate) secrets: &'a [WorkerSecret],

@@ -98,7 +98,7 @@ impl RequestMemory {
 pub(crate) struct Charge {
     memory: Arc<RequestMemory>,
     bytes: usize,
-    /// Those of them that are from the reserve.
+    /// The part of them that is from the reserve.
     of_reserve: usize,
 }
 

@@ -36,7 +36,7 @@ pub(crate) enum ReplyBody {
     },
     /// The one message of a gRPC answer, framed; the trailers that say that all is well follow it.
     Message(Bytes),
-    /// Those trailers.
+    /// The trailers that follow a good answer.
     Well,
     /// From the gRPC service.
     Grpc(tonic::body::Body),

@@ -17,7 +17,7 @@ use std::{
 
 use crate::endpoint::{Endpoint, Endpoints, Worth, fleet::Known, tick::Tick};
 
-/// Where a request goes.
+/// The destination of a request.
 pub(crate) enum Choice {
     /// The own replica.
     Local,
@@ -159,7 +159,7 @@ impl Endpoints {
 /// a new copy is taken up soon and not for nothing.
 const UNMEASURED_LEAD: u64 = 4;
 
-/// Where the `seen`-th candidate goes in a sample of two, if anywhere.
+/// The place of the `seen`-th candidate in a sample of two, if any.
 fn reservoir(seen: usize, rng: &mut Rng) -> Option<usize> {
     match seen {
         0 | 1 => Some(seen),

@@ -33,7 +33,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// The time for which others keep away while one request probes; then the next one may.
 const PROBING: Duration = Duration::from_secs(1);
 
-/// Where an endpoint stands.
+/// An endpoint's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Gets requests.

@@ -1,4 +1,4 @@
-//! Where a request can be answered: by a replica of this process, or by one on another node.
+//! Targets of a request: by a replica of this process, or by one on another node.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use berth_spec::RevisionId;
 
 use crate::endpoint::{Endpoint, Endpoints, fleet::Known};
 
-/// Where it goes next.
+/// Its next destination.
 pub(crate) enum NextTarget {
     /// The own replica; `None`: of whichever revision the route says when it is leased.
     Local(Option<LocalTarget>),

@@ -25,7 +25,7 @@ pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Where ticks count from.
+/// The beginning of ticks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     base: Instant,

@@ -93,7 +93,7 @@ impl Forwarded {
 }
 
 impl Admitted<'_> {
-    /// Where the request goes; waits where nothing is ready. The first time before the body is read.
+    /// Chooses the target of the request; waits where nothing is ready. The first time before the body is read.
     pub(super) async fn next(&mut self, retries: &mut RetryState) -> Result<NextTarget, InferError> {
         if let Some(why) = self.left_here.take() {
             retries.leave_here(why);

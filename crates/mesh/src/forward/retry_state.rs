@@ -55,7 +55,7 @@ pub(crate) struct RetryState {
 }
 
 impl RetryState {
-    /// Where to go now; waits where nothing is ready.
+    /// Chooses the target now; waits where nothing is ready.
     pub(crate) async fn next(&mut self, context: &RequestContext<'_>) -> Result<NextTarget, InferError> {
         let (parking, tried, full) = (&context.stack.parking, &mut self.tried, &mut self.full);
         let look = |look: Look| {

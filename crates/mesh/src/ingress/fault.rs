@@ -34,7 +34,7 @@ pub(crate) struct Fault {
     class: Class,
     reason: &'static str,
     message: String,
-    /// Where in the request's document something is wrong.
+    /// The places at which something is wrong in the request's document.
     violations: Option<Box<Violations>>,
     /// A header that says what would have been taken.
     advice: Option<Box<(HeaderName, &'static str)>>,

@@ -63,7 +63,7 @@ impl Operation {
     }
 }
 
-/// Where KServe's first protocol is.
+/// The path of KServe's first protocol.
 const FIRST: &str = "/v1/models";
 
 /// Splits `/namespaces/NAMESPACE` off a path of the protocols. What stands there need not be a namespace.

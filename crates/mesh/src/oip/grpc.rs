@@ -108,9 +108,8 @@ fn read_output(output: InferRequestedOutputTensor) -> Result<OutputForm, InferEr
     let shared = read_range(&output.parameters)?;
     let mut form = OutputForm { name: output.name, shared, ..OutputForm::default() };
     for (name, value) in output.parameters {
-        match (name.as_str(), from_message(value)) {
-            ("classification", Some(value)) => form.classification = Some(classes(&value)?),
-            _ => {}
+        if let ("classification", Some(value)) = (name.as_str(), from_message(value)) {
+            form.classification = Some(classes(&value)?);
         }
     }
     Ok(form)

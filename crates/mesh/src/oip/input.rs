@@ -61,7 +61,7 @@ struct Input<'a> {
     name: Option<Cow<'a, str>>,
     datatype: Option<Datatype>,
     shape: Vec<i64>,
-    /// Where `data` is, if it came before datatype and shape.
+    /// The place of `data`, if it came before datatype and shape.
     data_at: Option<Scanner<'a>>,
     data: Option<Vec<u8>>,
     binary_size: Option<u64>,

@@ -11,7 +11,7 @@ use memchr::memchr2;
 /// more than 8 dimensions.
 const MAX_DEPTH: u32 = 100;
 
-/// Where and why bytes are not JSON.
+/// The place and the reason that bytes are not JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the request is not valid JSON: {expected} at byte {at}")]
 pub(super) struct Syntax {

@@ -12,7 +12,7 @@ pub struct Region {
     pub name: String,
     /// The name of the shared memory object, `shm_open`'s.
     pub key: String,
-    /// Where it begins there, in bytes.
+    /// Its beginning there, in bytes.
     pub offset: u64,
     /// Its size in bytes.
     #[serde(rename = "byte_size")]
@@ -42,7 +42,7 @@ impl Region {
 pub struct Range {
     /// The region's name.
     pub region: String,
-    /// Where it begins in the region, in bytes.
+    /// Its beginning in the region, in bytes.
     pub offset: u64,
     /// Its size in bytes.
     pub size: u64,

@@ -14,7 +14,7 @@ pub struct Processor {
     method: Option<String>,
 }
 
-/// Where payloads go.
+/// A destination of payloads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Destination {
     Log,

@@ -21,10 +21,10 @@ use crate::{
 /// The first bytes of the file; the last of them is the version.
 const MAGIC: [u8; 8] = *b"berthrt\x04";
 
-/// Those of a file without limits.
+/// The first bytes of a file without limits.
 const WITHOUT_LIMITS: [u8; 8] = *b"berthrt\x03";
 
-/// Those of a file without aliases.
+/// The first bytes of a file without aliases.
 const WITHOUT_ALIASES: [u8; 8] = *b"berthrt\x02";
 
 /// Why a file is not read.

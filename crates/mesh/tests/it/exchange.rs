@@ -22,7 +22,7 @@ async fn town() -> (Town, Talk) {
     (town, talk)
 }
 
-/// Where a client may ask: over the hop, and where the model is.
+/// The nodes that a client may ask: over the hop, and where the model is.
 const NODES: [&str; 2] = ["a", "b"];
 
 const NAMED: &[(&str, &str)] = &[("berth-model", "talk")];

@@ -319,7 +319,7 @@ impl House {
         }
     }
 
-    /// Where clients reach it.
+    /// Its address for clients.
     pub(crate) fn address(&self) -> std::net::SocketAddr {
         self.handle.local_addr().expect("it listens")
     }

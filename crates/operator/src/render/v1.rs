@@ -12,7 +12,7 @@ use crate::api::{
 /// The volume with fetched parameters.
 const VOLUME: &str = "berth-parameters";
 
-/// Where init containers see it.
+/// The folder in which init containers see it.
 const FETCHED: &str = "/parameters";
 
 /// The user of init containers: nobody's on any node.

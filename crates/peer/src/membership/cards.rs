@@ -86,7 +86,7 @@ impl Cards {
         .collect()
     }
 
-    /// Those of these names that are here.
+    /// Cards of these names that are here.
     pub(super) fn of<'a>(&'a self, names: &'a [WorkerId]) -> impl Iterator<Item = &'a Card> {
         names.iter().filter_map(|name| self.known.get(name))
     }

@@ -43,7 +43,7 @@ struct MemberEntry {
 #[derive(Debug, Default)]
 pub(super) struct View {
     nodes: BTreeMap<WorkerId, MemberEntry>,
-    /// Those that say that they will go, this node among them.
+    /// Members that say that they will go, this node among them.
     leaving: BTreeSet<WorkerId>,
     changed: bool,
 }

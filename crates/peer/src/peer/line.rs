@@ -47,7 +47,7 @@ pub(super) enum Unsent {
     Unknown(BoxError),
 }
 
-/// Where requests go into a line, for as long as it takes any.
+/// The entrance of a line for requests, for as long as it takes any.
 ///
 /// hyper takes them through a channel of tokio's. A value that is being put in while the other end goes may come after the
 /// last look into it: then it lies there until the last sender is gone, and that is who waits for its answer. Hence a lock,

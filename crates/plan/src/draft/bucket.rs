@@ -25,9 +25,9 @@ pub(crate) struct WorkerBucket<'w> {
     pub(crate) load_level: LoadLevel,
     /// Has GPUs.
     pub(crate) gpus: bool,
-    /// Where it is.
+    /// Its place.
     pub(crate) region: Option<&'w str>,
-    /// Where in the region.
+    /// Its zone in the region.
     pub(crate) zone: Option<&'w str>,
 }
 
@@ -95,7 +95,7 @@ impl<'w> WorkerBucket<'w> {
         Queue::of(coming.max(tracked.load.queue))
     }
 
-    /// Where a worker belongs to which `coming` replicas are on their way.
+    /// The bucket of a worker to which `coming` replicas are on their way.
     pub(super) fn of(tracked: &'w TrackedWorker, coming: u32, newest: Option<&Version<'_>>) -> Self {
         let info = tracked.info.as_ref();
         let version = || info.and_then(|info| Version::read(&info.version));
@@ -122,7 +122,7 @@ type ByRoom = BTreeSet<(Reverse<ByteSize>, Ordinal)>;
 #[derive(Debug, Default)]
 pub(crate) struct WorkerBuckets<'w> {
     buckets: BTreeMap<WorkerBucket<'w>, ByRoom>,
-    /// Where each worker is, by its number; `None`: it cannot be reached.
+    /// The place of each worker, by its number; `None`: it cannot be reached.
     places: Vec<Option<Place<'w>>>,
     /// The workers in the order of names.
     by_name: Vec<WorkerIndex>,

@@ -72,7 +72,7 @@ impl<'w> Works<'w> {
         self.slots.get(slot.0)?.as_deref()
     }
 
-    /// Those that nobody works on, by name.
+    /// Deployments that nobody works on, by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'w DeploymentName, &Work<'w>)> {
         self.by_name.iter().filter_map(|(name, slot)| Some((*name, self.at(*slot)?)))
     }

@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlacementRequest<'a> {
     pub(crate) revision: &'a Revision,
-    /// Where it may be.
+    /// The places that it may be in.
     pub(crate) home: &'a HomeRegion,
     /// The memory that it takes where nothing else is known.
     pub(crate) memory: ByteSize,
@@ -28,7 +28,7 @@ pub(crate) struct PlacementRequest<'a> {
     pub(crate) eviction_scope: EvictionScope,
 }
 
-/// Where a replica goes, and who leaves for it.
+/// The place for a replica, and who leaves for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Choice {
     pub(crate) worker: WorkerId,

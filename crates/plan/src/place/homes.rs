@@ -19,7 +19,7 @@ use crate::{
     world::TrackedWorker,
 };
 
-/// Where a replica may be.
+/// A place that a replica may have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HomeRegion {
     /// In this region.
@@ -148,7 +148,7 @@ fn take(from: Option<&mut u32>) -> bool {
     }
 }
 
-/// Where a worker is.
+/// The region of a worker.
 enum Region<'w> {
     Known(&'w str),
     None,

@@ -77,9 +77,9 @@ pub enum Rejection {
         need: GpuNeed,
         /// Devices that will do and that nobody claims.
         free: u32,
-        /// Those that may be evicted for it, in addition.
+        /// Replicas that may be evicted for it, in addition.
         evictable: u32,
-        /// Those that may be evicted for it later.
+        /// Replicas that may be evicted for it later.
         busy: u32,
         /// When the first of those may leave, as far as that is a matter of time.
         again: Time,
@@ -119,9 +119,9 @@ pub enum Rejection {
     },
     /// In another region than the one that the replica belongs in.
     Region {
-        /// Where it belongs.
+        /// The place that it belongs to.
         wanted: String,
-        /// Where the worker is, if it says so.
+        /// The worker's own place, if it says so.
         has: Option<String>,
     },
     /// Its region has as many replicas as it should have at most.

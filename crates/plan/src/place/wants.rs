@@ -60,7 +60,7 @@ pub(super) fn wants_of(draft: &Draft<'_>, work: &Work<'_>) -> Vec<Want> {
     wants
 }
 
-/// Where the next replica of a deployment belongs, were there one more.
+/// The region of the next replica of a deployment, were there one more.
 pub(crate) fn next_home(draft: &Draft<'_>, work: &Work<'_>) -> HomeRegion {
     match wants_of(draft, work).into_iter().next() {
         Some(want) => want.home,

@@ -27,7 +27,7 @@ pub struct Explanation {
     pub desired: u32,
     /// The memory that one replica takes.
     pub need: ByteSize,
-    /// Where `need` comes from.
+    /// The origin of `need`.
     pub basis: Basis,
     /// The cores that one replica takes.
     pub cores: Cores,

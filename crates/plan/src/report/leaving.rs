@@ -50,7 +50,7 @@ impl World {
         Some(leaving)
     }
 
-    /// Where a replica is loaded that is to take the place of one on a worker.
+    /// The worker on which a replica is loaded to take the place of one on `worker`.
     fn successor(&self, worker: &WorkerId, revision: &RevisionId) -> Option<WorkerId> {
         let record = self.record(revision.deployment())?;
         let elsewhere = record.of(revision).map(|replica| &replica.worker).filter(|other| *other != worker);

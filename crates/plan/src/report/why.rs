@@ -48,7 +48,7 @@ fn beside(score: &Score, sorted: &[Score]) -> Option<String> {
     })
 }
 
-/// Where a replica would go if it were placed now. Nothing moves for it.
+/// The place that a replica would get now. Nothing moves for it.
 fn again(
     draft: &mut Draft<'_>,
     work: &mut Work<'_>,

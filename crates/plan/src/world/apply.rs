@@ -268,7 +268,7 @@ impl World {
     }
 }
 
-/// Where a deployment's replicas are in the order of eviction.
+/// The ranks of a deployment's replicas in the order of eviction.
 fn ranks(entry: &TrackedDeployment) -> Vec<(WorkerId, Rank)> {
     let replicas = entry.record().into_iter().flat_map(|record| &record.replicas);
     replicas.map(|replica| (replica.worker.clone(), entry.rank(&replica.revision))).collect()

@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Those known from records that nobody has seen since the start: as if they had been lost with it.
+    /// Holds workers known from records that nobody has seen since the start: as if they had been lost with it.
     pub(super) fn hold_if_many_are_unseen(&mut self, now: Time) {
         let silent = |tracked: &TrackedWorker| tracked.liveness == Liveness::Unseen && !tracked.is_assumed();
         let unseen: Vec<WorkerId> = self.with(|tracked| silent(tracked) && !tracked.assigned.is_empty());

@@ -28,9 +28,9 @@ pub(crate) struct Rate {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Level {
     at: Time,
-    /// Where it is at `at`.
+    /// Its value at `at`.
     value: f32,
-    /// Where it goes.
+    /// The value that it goes to.
     last: f32,
 }
 
@@ -87,7 +87,7 @@ impl Level {
         *self = Self { at: now.max(self.at), value: self.get(now), last: value as f32 };
     }
 
-    /// Where it is.
+    /// Its place.
     pub(crate) fn get(&self, now: Time) -> f32 {
         self.last + (self.value - self.last) * fade(now.since(self.at), BUSY)
     }

@@ -60,7 +60,7 @@ pub struct TrackedWorker {
     pub(crate) hardware: BTreeMap<RevisionId, Hardware>,
     /// When its inventory was first whole since it started.
     pub joined: Time,
-    /// Those of `assigned` that are on their way: neither ready nor failed.
+    /// Revisions of `assigned` that are on their way: neither ready nor failed.
     pub(crate) coming: BTreeSet<RevisionId>,
     /// When it came back after it had been lost.
     pub(crate) back: Option<Time>,

@@ -175,7 +175,7 @@ fn a_program_that_fails_hangs_or_babbles_is_told() {
 
 const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
 
-/// Where SoftHSM is not installed this says so and passes, unless `BERTH_REQUIRE_TOOLS` is set, as `cargo xtask test` does.
+/// Says where SoftHSM is not installed, and passes, unless `BERTH_REQUIRE_TOOLS` is set, as `cargo xtask test` does.
 fn installed() -> bool {
     let found = Path::new(MODULE).exists() && Command::new("softhsm2-util").arg("--version").output().is_ok();
     if !found {

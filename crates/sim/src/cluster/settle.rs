@@ -74,7 +74,7 @@ impl Cluster {
         wrong
     }
 
-    /// Where everything is: each deployment's replicas.
+    /// The places of all replicas, by deployment.
     #[must_use]
     pub fn placement(&self) -> BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>> {
         self.audit.seats().clone()

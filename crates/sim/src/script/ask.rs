@@ -41,7 +41,7 @@ pub(super) fn explain(cluster: &Cluster, called: &str) -> Result<Vec<String>, St
     Ok(lines)
 }
 
-/// Where the replicas of one deployment, or of all, are by the store's word; `+` after those that answer.
+/// The places of the replicas of one deployment, or of all, by the store's word; `+` after those that answer.
 pub(super) fn placement(cluster: &Cluster, called: &str) -> Vec<String> {
     let callable = cluster.callable();
     let all = cluster.placement();

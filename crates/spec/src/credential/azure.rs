@@ -69,7 +69,7 @@ impl Azure {
         self.part("SharedAccessSignature").map(|text| text.trim_start_matches('?'))
     }
 
-    /// Where the service is, if that is not the usual place: `BlobEndpoint`, or what `EndpointSuffix` makes of the account.
+    /// The service's address, if that is not the usual one: `BlobEndpoint`, or what `EndpointSuffix` makes of the account.
     #[must_use]
     pub fn endpoint(&self) -> Option<String> {
         if let Some(endpoint) = self.part("BlobEndpoint") {

@@ -249,7 +249,7 @@ impl Taken {
         }
     }
 
-    /// Where it is missing that has been said.
+    /// The missing value; that has been said.
     fn secret(&mut self, name: &str) -> Secret {
         self.optional(name).unwrap_or_default()
     }

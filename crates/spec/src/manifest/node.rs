@@ -41,7 +41,7 @@ impl From<Location> for Place {
 /// A value and its place.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Where it begins.
+    /// Its beginning.
     pub at: Place,
     /// The content.
     pub value: Value,
@@ -67,7 +67,7 @@ pub enum Value {
 /// A key of a map and its place.
 #[derive(Debug, Clone)]
 pub struct Key {
-    /// Where it begins.
+    /// Its beginning.
     pub at: Place,
     /// The key.
     pub name: String,

@@ -202,7 +202,7 @@ fn card(raw: &RawModel, format: &ModelFormat, problems: &mut Problems) -> Option
     }
 }
 
-/// Where the artifact is: a card says it too, and they must agree.
+/// The artifact's location: a card says it too, and they must agree.
 fn location<'r>(
     raw: &'r RawModel,
     format: &ModelFormat,

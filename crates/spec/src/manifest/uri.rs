@@ -1,4 +1,4 @@
-//! Where artifacts may be: which schemes, in which form, and never with a credential inside.
+//! Locations of artifacts: which schemes, in which form, and never with a credential inside.
 
 use url::Url;
 

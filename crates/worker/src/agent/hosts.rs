@@ -75,12 +75,12 @@ fn needs(replica: &Replica, dependency: &Dependency) -> bool {
     }
 }
 
-/// Where its artifact is kept; `None`: on this machine.
+/// The store of its artifact; `None`: on this machine.
 pub(super) fn store(replica: &Replica) -> Option<Dependency> {
     origin(&replica.placed.revision.uri).as_deref().map(Dependency::storage)
 }
 
-/// Where its code is kept; `None`: on this machine, or it has none.
+/// The store of its code; `None`: on this machine, or it has none.
 pub(super) fn git(replica: &Replica) -> Option<Dependency> {
     git_host(replica.placed.revision.card.as_ref()?)
 }

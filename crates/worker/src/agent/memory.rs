@@ -77,7 +77,7 @@ impl Agent {
         self.replicas.values().map(|replica| replica.held().saturating_sub(replica.taken())).sum()
     }
 
-    /// Where people say how much memory there is for models.
+    /// The setting by which people say how much memory there is for models.
     pub(super) fn memory_is_said_by(&self) -> &'static str {
         if self.limits().memory < self.limits.memory { "max_memory in the registry" } else { "--memory" }
     }

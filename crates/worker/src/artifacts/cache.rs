@@ -201,7 +201,7 @@ impl Cache {
             .and_then(|()| fs_err::rename(&new, &path))
     }
 
-    /// Where a folder is put together.
+    /// The place at which a folder is put together.
     pub(super) fn folder(&self, number: u64) -> PathBuf {
         self.root.join("folders").join(number.to_string())
     }
@@ -216,7 +216,7 @@ impl Cache {
         Err(Fault::new(FailureCategory::Disk, message))
     }
 
-    /// Where the download of the location with this key is put together.
+    /// The file in which the download of the location with this key is put together.
     pub(super) fn partial(&self, key: &str) -> PathBuf {
         self.root.join("partial").join(format!("{key}.part"))
     }

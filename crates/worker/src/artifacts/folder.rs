@@ -40,7 +40,7 @@ const LONGEST_PATH: usize = 1024;
 /// A file of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Where it is in the folder: names with `/` between.
+    /// Its place in the folder: names with `/` between.
     pub(super) path: String,
     /// Its size in bytes.
     pub(super) size: u64,

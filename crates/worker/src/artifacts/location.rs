@@ -1,4 +1,4 @@
-//! Where an artifact is: a URI, taken apart.
+//! The location of an artifact: a URI, taken apart.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Volume,
 }
 
-/// Where Azure has its blobs: `https://ACCOUNT.DOMAIN/CONTAINER/PATH`.
+/// Domains of Azure's blobs: `https://ACCOUNT.DOMAIN/CONTAINER/PATH`.
 const AZURE: [&str; 2] = ["blob.core.windows.net", "dfs.core.windows.net"];
 
 /// A parsed location.

@@ -10,7 +10,7 @@ use crate::fault::Fault;
 /// Something that is to be fetched.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// Where it is.
+    /// Its place.
     pub uri: String,
     /// The expected digest of its bytes, if that is known.
     pub digest: Option<Digest>,

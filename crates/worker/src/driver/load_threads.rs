@@ -45,7 +45,7 @@ pub(super) struct Job {
 #[derive(Debug, Clone, Default)]
 pub(super) struct LoadThreads(Arc<Mutex<BTreeMap<String, usize>>>);
 
-/// Where one thread stands.
+/// One thread's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Running,

@@ -139,7 +139,7 @@ impl Uv {
         reach: Reach<'_>,
     ) -> Result<(), Fault> {
         let run = self.run(settings, &self.home);
-        let run = run.args(["pip", "install", "--quiet", "--strict", "--compile-bytecode", "--python"]).arg(python);
+        let run = run.args(["pip", "install", "--quiet", "--strict", "--python"]).arg(python);
         let run = match reach {
             Reach::Fetched => run.arg("--offline"),
             Reach::Index => run,

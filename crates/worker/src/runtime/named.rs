@@ -20,7 +20,7 @@ struct Named {
 }
 
 impl NamedDimensions {
-    /// Those that are shared among the names of each input's dimensions; a dimension without a name has an empty one.
+    /// Names that are shared among the names of each input's dimensions; a dimension without a name has an empty one.
     pub(super) fn of<'a>(inputs: impl Iterator<Item = Vec<&'a str>>) -> Self {
         let mut by_name: BTreeMap<&str, Vec<(usize, usize)>> = BTreeMap::new();
         for (input, names) in inputs.enumerate() {

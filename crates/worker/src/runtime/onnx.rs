@@ -69,7 +69,7 @@ pub struct OnnxEngine {
     account: Arc<Account>,
     /// The library's file.
     library: PathBuf,
-    /// Where graphs run that are isolated; `None`: nowhere.
+    /// Processes for graphs that are isolated; `None`: there are none.
     processes: Option<Arc<Processes>>,
 }
 

@@ -428,6 +428,8 @@ async fn one_long_run_keeps_a_model_off_the_threads_of_connections() {
     let last = || engine.threads.lock().expect("not poisoned").last().cloned();
     batcher.infer(work(&[[1, 1]]), soon()).await.expect("it runs");
     assert_eq!(last(), Some(here.clone()));
+    // On a busy machine even that run may have seemed long; the average forgets it.
+    (0..64).for_each(|_| batcher.tally().seed(1, Duration::from_nanos(100)));
     *engine.lasts.lock().expect("not poisoned") = Duration::from_millis(1_300);
     batcher.infer(work(&[[1, 1]]), soon()).await.expect("it is stopped here and run again there");
     assert_eq!(engine.threads.lock().expect("not poisoned").len(), 3);

@@ -186,7 +186,7 @@ fn it_waits_for_members_that_live_and_for_workers_that_records_name() {
     assert_eq!(routes(&asked).len(), 1, "from then on at once");
 }
 
-/// Where requests go by the last whole routes and what came after, replicas of one worker.
+/// The replicas of one worker that requests go to, by the last whole routes and what came after.
 fn leading_to(effects: &[Effect], worker: &WorkerInfo) -> usize {
     let mut known: BTreeMap<DeploymentName, usize> = BTreeMap::new();
     for (_, change) in routes(effects) {

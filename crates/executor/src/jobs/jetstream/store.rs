@@ -52,7 +52,7 @@ pub(super) struct Store {
     pub(super) name: String,
     /// The same for streams, whose names have no dots.
     stream: String,
-    /// Where tasks come, by kind.
+    /// The inboxes of tasks, by kind.
     inboxes: Arc<[Mutex<Inbox>; 2]>,
 }
 

@@ -108,7 +108,7 @@ pub(super) struct Metadata {
     pub(super) error: i16,
     /// Addresses by number.
     pub(super) brokers: HashMap<i32, String>,
-    /// Those that have a leader.
+    /// Partitions that have a leader.
     pub(super) partitions: Vec<Partition>,
 }
 

@@ -19,7 +19,7 @@ impl Brain {
         self.applied.as_ref()
     }
 
-    /// Where the branch was last seen.
+    /// The tip of the branch when it was last seen.
     pub(crate) const fn tip(&self) -> Option<&Oid> {
         self.tip.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Where requests go: by routes, hints, regions, and what was kept of them.
+//! Destinations of requests: by routes, hints, regions, and what was kept of them.
 
 use std::{
     sync::atomic::Ordering::SeqCst,

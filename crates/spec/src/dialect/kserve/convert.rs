@@ -96,7 +96,7 @@ pub fn convert(object: &Object) -> Result<RawDeployment, Vec<ConversionError>> {
     }
 }
 
-/// Where a model is, and its format.
+/// The place of a model, and its format.
 struct Source<'a> {
     format: (&'static str, &'a ModelFormat),
     uri: (&'static str, Option<&'a str>),

@@ -58,7 +58,7 @@ impl BatchSizer {
 mod tests {
     use super::*;
 
-    /// Where the sizer ends up for a model whose run of n rows takes `cost(n)` microseconds, always with a full
+    /// The size at which the sizer ends up for a model whose run of n rows takes `cost(n)` microseconds, always with a full
     /// queue: the size of most of the last 64 runs.
     fn settles(cost: impl Fn(f64) -> f64) -> u32 {
         let mut sizer = BatchSizer::default();

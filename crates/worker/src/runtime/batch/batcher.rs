@@ -49,7 +49,7 @@ const OVERSTAYED: Duration = Duration::from_millis(50);
 /// stand still meanwhile.
 const MOST_HERE: Duration = Duration::from_secs(1);
 
-/// Where a batch is run.
+/// The thread that runs a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// On the thread of a connection.

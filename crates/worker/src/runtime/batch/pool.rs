@@ -56,7 +56,7 @@ impl Pool {
         self.of_each_kind
     }
 
-    /// Where batchers put themselves in line.
+    /// The line in which batchers wait.
     #[must_use]
     pub fn line(&self) -> Arc<Line> {
         Arc::clone(&self.line)

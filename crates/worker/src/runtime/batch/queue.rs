@@ -64,7 +64,7 @@ pub struct Entry {
     pub since: Instant,
     /// Follows the caller, for a run that ends when it has gone.
     pub caller: Option<Waiting>,
-    /// Where the answer goes; closed when nobody waits any more.
+    /// The way back for the answer; closed when nobody waits any more.
     pub reply: oneshot::Sender<Result<Vec<Tensor>, InferError>>,
 }
 

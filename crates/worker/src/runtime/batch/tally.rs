@@ -51,7 +51,7 @@ pub struct Run {
     pub rows: u64,
     /// The calls of the engine for one run: more than one where a batch had to be run one by one.
     pub executions: u64,
-    /// Where the time went.
+    /// The time by what it was spent on.
     pub spent: Spent,
     /// The waiting time of its requests, together.
     pub queued: Duration,

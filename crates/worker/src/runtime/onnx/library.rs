@@ -106,7 +106,7 @@ fn canonical(path: PathBuf) -> PathBuf {
     path.canonicalize().unwrap_or(path)
 }
 
-/// Where it is looked for when nobody says where it is, in this order.
+/// The folders that are searched when nobody says where it is, in this order.
 fn directories() -> Vec<PathBuf> {
     let mut directories = Vec::new();
     if let Some(beside) = env::current_exe().ok().as_deref().and_then(Path::parent) {

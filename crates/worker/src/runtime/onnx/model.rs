@@ -50,7 +50,7 @@ pub(super) struct OnnxModel {
     batcher: Batcher,
     footprint: Footprint,
     metrics: Arc<ModelMetrics>,
-    /// Where it runs in a process of its own.
+    /// The other end, if it runs in a process of its own.
     remote: Option<Remote>,
 }
 

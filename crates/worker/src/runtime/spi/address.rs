@@ -1,4 +1,4 @@
-//! Where a runtime listens: a Unix socket, or a TCP port.
+//! The address of a runtime: a Unix socket, or a TCP port.
 
 use std::{fmt, str::FromStr, time::Duration};
 

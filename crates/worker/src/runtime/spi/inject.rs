@@ -46,7 +46,7 @@ pub(super) struct Injecting {
     ready: VecDeque<Bytes>,
 }
 
-/// Where the next byte of the body belongs.
+/// The part that the next byte of the body belongs to.
 enum At {
     /// In the flag and length of a message, of which these are here.
     Prefix([u8; PREFIX], usize),

@@ -34,7 +34,7 @@ impl Methods {
         Self { paths: paths.collect(), any }
     }
 
-    /// Where the id goes into the requests of a method; empty: nowhere.
+    /// The field of a method's requests that takes the id; empty: none.
     ///
     /// # Errors
     /// The method may not be called: for people.

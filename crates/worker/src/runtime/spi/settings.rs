@@ -11,11 +11,11 @@ use super::{address::Address, layout::Repository, program::Program};
 pub struct Settings {
     /// Its name on this worker.
     pub name: String,
-    /// Where it is told what to hold.
+    /// The address at which it is told what to hold.
     pub address: Address,
-    /// Where inferences go; `None`: to the same address.
+    /// The address for inferences; `None`: the same.
     pub inference: Option<Address>,
-    /// Where a server is told to read its list of models, over HTTP: OpenVINO Model Server.
+    /// The address at which a server is told to read its list of models, over HTTP: OpenVINO Model Server.
     pub rest: Option<Address>,
     /// The formats that it takes.
     pub formats: Vec<FormatSupport>,
