@@ -15,7 +15,10 @@ use crate::controller::{Event, Task, TaskId};
 
 /// Makes a span a part of the trace that a W3C `traceparent` names.
 #[derive(Clone)]
-pub struct TraceHook(pub Arc<dyn Fn(&Span, &str) + Send + Sync>);
+pub struct TraceHook(pub Arc<Join>);
+
+/// See [`TraceHook`]: the span and the `traceparent`.
+pub type Join = dyn Fn(&Span, &str) + Send + Sync;
 
 impl fmt::Debug for TraceHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

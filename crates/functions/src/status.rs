@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error as _};
 use serde_json::Value;
 
 /// The longest message in a status.

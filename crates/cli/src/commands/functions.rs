@@ -129,9 +129,7 @@ fn explained(function: &FunctionView) -> String {
                 "`berth logs function/{name}` has the whole log; `berth rollout undo function/{name}` goes back to what served.\n"
             )
         }
-        ("Pending", _) => {
-            "Builds take turns: `berth get functions` shows which run.\n".to_owned()
-        }
+        ("Pending", _) => "Builds take turns: `berth get functions` shows which run.\n".to_owned(),
         ("Building", _) => format!("`berth logs function/{name} -f` follows the build.\n"),
         _ => String::new(),
     };

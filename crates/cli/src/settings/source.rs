@@ -11,10 +11,7 @@ use std::{
     time::Duration,
 };
 
-use berth_control::{
-    source::{Setup, Source, SourceName, directory::Directory},
-    store::etcd::EtcdConfig,
-};
+use berth_control::source::{Setup, Source, SourceName, directory::Directory};
 use berth_functions::source::{FunctionSource, Host};
 use berth_git::{Git, HostKeys, Identity, Protocols, Remote, SigningKey};
 use berth_gitops::{GitConfig, GitCredentials, GitMetrics, GitSource, WriteBackTo};

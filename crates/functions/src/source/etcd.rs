@@ -58,7 +58,7 @@ pub struct FunctionSource {
 /// The place of objects.
 #[derive(Clone)]
 enum Place {
-    Etcd(EtcdConfig),
+    Etcd(Box<EtcdConfig>),
     /// Berth's own store.
     Own,
 }
@@ -67,7 +67,7 @@ impl FunctionSource {
     /// Follows the objects below the prefix of `config`; `host` builds and runs them.
     #[must_use]
     pub fn etcd(config: EtcdConfig, host: Arc<Host>) -> Self {
-        Self { place: Place::Etcd(config), host }
+        Self { place: Place::Etcd(Box::new(config)), host }
     }
 
     /// Follows the objects in Berth's own store.

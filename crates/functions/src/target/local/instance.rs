@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::AsyncReadExt as _,
     net::UnixStream,
-    process::{Child, ChildStdin, Command},
+    process::{Child, ChildStdin},
 };
 use tokio_util::task::AbortOnDropHandle;
 
