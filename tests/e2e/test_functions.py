@@ -70,9 +70,7 @@ def test_both_lines_of_a_manual_answer(functions, etcd, tmp_path):
     status = etcd.settled("image-classifier-js", "Succeeded", 1)
     left, right = at_endpoint(functions, status, {"pixels": [1, 1, 0, 0]})["scores"]
     assert left > 0.9 and right < 0.1
-    digest = status["artifact"]["digest"].removeprefix("sha256:")
-    artifacts = functions.data / "functions" / "builds" / "artifacts"
-    bill = json.loads((artifacts / f"{digest}.sbom.json").read_text())
+    bill = json.loads(functions.control("/v1/functions/image-classifier-js/sbom")[2])
     bundled = next(one for one in bill["components"] if one["name"] == "@tensorflow/tfjs-core")
     assert bundled["purl"] == "pkg:npm/%40tensorflow/tfjs-core@4.22.0" and bundled["hashes"][0]["alg"] == "SHA-512"
     stored = etcd.object("image-classifier-js")
@@ -464,7 +462,7 @@ def test_javascript_for_azure_brings_the_library_along(berth, etcd, azurite, azu
     digest = status["artifact"]["digest"].removeprefix("sha256:")
     place = f"{azurite}/devstoreaccount1/{account['AZURE_STORAGE_PACKAGES_CONTAINER']}/js/{digest}"
     assert azure.sites["js-prod", None].settings["WEBSITE_RUN_FROM_PACKAGE"].startswith(f"{place}.zip?")
-    bill = json.loads((berth.data / "functions" / "builds" / "artifacts" / f"{digest}.sbom.json").read_text())
+    bill = json.loads(berth.control("/v1/functions/js/sbom")[2])
     purls = {one["purl"]: one["scope"] for one in bill["components"]}
     assert purls["pkg:npm/%40azure/functions@4.16.5"] == "required" and purls["pkg:npm/esbuild@0.25.10"] == "excluded"
 

@@ -52,6 +52,7 @@ OCCASIONAL = {
     # Only with an access file.
     "berth_access_file_usable", "berth_oidc_fetches", "berth_oidc_keys",
     "berth_gossip_dropped", "berth_notifications", "berth_source_webhooks", "berth_worker_circuit_breaker",
+    "berth_function_builds", "berth_function_circuit_breaker", "berth_function_requests",
     "worker_model_answers_broke_schema", "worker_model_process_deaths",
     # Only with payload processors.
     "berth_payloads",

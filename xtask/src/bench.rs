@@ -25,7 +25,8 @@ pub(crate) struct Options {
     seconds: u64,
     /// Only these parts (throughput, memory, miss, plan, overload, auth, executor); all when not given. The page is written only for all.
     /// `cluster` measures a cluster instead, or parts of that (hop, stream, mend, registered, change); `gitops` the way from a
-    /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers.
+    /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers; `functions` from
+    /// `etcdctl put` to an answer.
     parts: Vec<String>,
     /// Options to run a part smaller: `density -- --models 2000 --rate 100`, or those of `bench/paging/measure.py`:
     /// `paging -- --forests 200 --memory 512MiB --requests 1000`.
@@ -36,6 +37,9 @@ pub(crate) struct Options {
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if options.parts.iter().any(|part| part == "gitops") {
         return gitops(workspace);
+    }
+    if options.parts.iter().any(|part| part == "functions") {
+        return functions(workspace);
     }
     if options.parts.iter().any(|part| part == "paging") {
         return paging(workspace, &options.rest);
@@ -120,6 +124,33 @@ fn gitops(workspace: &Workspace) -> Result<()> {
     measure
         .env("BERTH", workspace.target("release-lto").join("berth"))
         .env("BERTH_UV", python::uv(workspace)?)
+        .env("ORT_DYLIB_PATH", &made.engine)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    execute(&mut measure)
+}
+
+/// From `etcdctl put` to an answer: the figures of docs/benchmarks-functions.md.
+fn functions(workspace: &Workspace) -> Result<()> {
+    let made = setup::engine_and_models(workspace)?;
+    debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::NODE, debian::NPM, debian::BUBBLEWRAP])?;
+    let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
+    step("building as it is shipped");
+    execute(cargo(workspace).args(["build", "--profile", "release-lto", "--bin", "berth", "--package", "berth-cli"]))?;
+    let example =
+        ["build", "--profile", "release-lto", "--package", "berth-functions", "--example", "controller_bench"];
+    execute(cargo(workspace).args(example))?;
+    step("measuring the way from etcdctl put to an answer");
+    let mut measure = Command::new(python.program("python"));
+    measure
+        .arg(workspace.path("bench/functions/measure.py"))
+        .arg("--controller")
+        .arg(workspace.target("release-lto").join("examples/controller_bench"))
+        .arg("--out")
+        .arg(workspace.path("docs/benchmarks-functions.md"));
+    measure
+        .env("BERTH", workspace.target("release-lto").join("berth"))
+        .env("BERTH_UV", python::uv(workspace)?)
+        .env("EXAMPLE_MODELS", workspace.path("examples/models"))
         .env("ORT_DYLIB_PATH", &made.engine)
         .env("PYTHONDONTWRITEBYTECODE", "1");
     execute(&mut measure)

@@ -1,8 +1,9 @@
 //! `cargo xtask demo`: the main job on the example models, as a new user would do it by hand; on one machine, or with
-//! `cluster` as three nodes over etcd, with `gitops` from a commit on.
+//! `cluster` as three nodes over etcd, with `gitops` from a commit on, with `functions` from `etcdctl put` on.
 
 mod cluster;
 mod fleet;
+mod functions;
 mod gitops;
 
 use std::{
@@ -39,6 +40,8 @@ enum System {
     Cluster,
     /// From a Git commit to two workers that answer: a model card, a registry, a new version, a bad commit, secrets.
     Gitops,
+    /// From `etcdctl put` to an answer: builds, an update, a mistake, the way back, the same by `berth apply`.
+    Functions,
 }
 
 /// Commands of the demo, each with a line that explains it.
@@ -85,6 +88,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     match options.system {
         Some(System::Cluster) => return cluster::run(workspace, &made.engine, options.exit),
         Some(System::Gitops) => return gitops::run(workspace, &made.engine, options.exit),
+        Some(System::Functions) => return functions::run(workspace, &made.engine, options.exit),
         None => {}
     }
     let demo = Demo::start(workspace, made.engine)?;

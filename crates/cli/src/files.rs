@@ -129,10 +129,8 @@ impl Manifests {
 
     fn add(&mut self, file: &str, text: &str, base: &str) {
         self.files += 1;
-        match manifest::parse_all(
-            text,
-            &ParseContext { file: file.to_owned(), base: Some(base.to_owned()), ..ParseContext::default() },
-        ) {
+        let context = ParseContext { file: file.to_owned(), base: Some(base.to_owned()), ..ParseContext::default() };
+        match manifest::parse_all(text, &context).and_then(|documents| functions_right(documents, file)) {
             Ok(documents) => match self.batches.last_mut() {
                 Some(batch) if batch.base == base => batch.documents.extend(documents),
                 _ => self.batches.push(Batch { base: base.to_owned(), documents }),
@@ -145,7 +143,7 @@ impl Manifests {
     fn find_doubles(&mut self) {
         let mut seen = std::collections::BTreeSet::new();
         for document in self.batches.iter().flat_map(|batch| &batch.documents) {
-            if !seen.insert(document.name()) {
+            if !seen.insert(document.key()) {
                 self.errors.push(ManifestError {
                     file: "the given files".to_owned(),
                     line: 0,
@@ -195,6 +193,25 @@ impl Batch {
         }
         bodies
     }
+}
+
+/// Checks what the form of a function does not say: its entrypoint, its place, its versions.
+fn functions_right(documents: Vec<Manifest>, file: &str) -> Result<Vec<Manifest>, Vec<ManifestError>> {
+    let wrong = |document: &Manifest| {
+        let Manifest::Function(function) = document else { return None };
+        let message = berth_functions::deployment::check(function).err()?;
+        Some(ManifestError {
+            file: file.to_owned(),
+            line: 0,
+            column: 0,
+            path: format!("{}.spec", function.name),
+            message,
+            remedy: "docs/functions.md describes the fields".to_owned(),
+            source_line: String::new(),
+        })
+    };
+    let errors: Vec<ManifestError> = documents.iter().filter_map(wrong).collect();
+    if errors.is_empty() { Ok(documents) } else { Err(errors) }
 }
 
 /// `1 error`, `2 errors`.

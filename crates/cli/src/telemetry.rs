@@ -16,6 +16,7 @@ mod trace;
 
 use std::io::{self, IsTerminal, Write};
 
+use berth_functions::source::TraceHook;
 use berth_mesh::{PropagateHook, SpanHook, controls::LogControl};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing_subscriber::{
@@ -87,6 +88,11 @@ impl Telemetry {
     /// Writes the context of the current span into headers of requests to other nodes; `None` when traces go nowhere.
     pub(crate) fn propagation(&self) -> Option<PropagateHook> {
         self.traces.as_ref().map(|_| trace::propagation())
+    }
+
+    /// Joins spans of functions to the traces of who has put their objects; `None` when traces go nowhere.
+    pub(crate) fn continuation(&self) -> Option<TraceHook> {
+        self.traces.as_ref().map(|_| trace::continuation())
     }
 
     /// Sends what is left.

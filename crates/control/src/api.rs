@@ -47,7 +47,7 @@ mod watched;
 use std::{path::PathBuf, sync::Arc};
 
 use berth_audit::AuditLog;
-use berth_wire::{access::Access, api::FunctionView};
+use berth_wire::access::Access;
 
 use crate::Handle;
 pub use certify::Issuing;
@@ -60,15 +60,6 @@ pub use trail::Notes;
 
 /// Encodes every metric of the process as OpenMetrics text. Called off the runtime: it may take milliseconds.
 pub type MetricsSource = Arc<dyn Fn() -> String + Send + Sync>;
-
-/// Functions of this node, for `/v1/functions`.
-pub trait FunctionBoard: Send + Sync {
-    /// Every function, by name.
-    fn list(&self) -> Vec<FunctionView>;
-
-    /// The log of a function's last build, then the end of its output. Blocks.
-    fn log(&self, name: &str) -> Option<String>;
-}
 
 /// Makes the routes of a service that stands beside the control API and works on the same handle.
 pub type Beside = Arc<dyn Fn(Handle) -> axum::Router + Send + Sync>;
@@ -94,8 +85,6 @@ pub struct Seams {
     pub rules: Option<String>,
     /// Recent logs of the models on this node; `None` without a worker.
     pub logs: Option<log::LogSource>,
-    /// Functions; `None`: none are followed.
-    pub functions: Option<Arc<dyn FunctionBoard>>,
     /// Tokens, and if one is needed at all; shared with the gateway.
     pub access: Arc<Access>,
     /// The audit log, shared with the gateway.

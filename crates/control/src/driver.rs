@@ -39,6 +39,7 @@ pub use crate::controller::Touch;
 use crate::{
     controller::{Controller, Effect, Event},
     events::EventRing,
+    functions::FunctionBoard,
     handle::{Handle, Request},
     metrics::Metrics,
     resolve::Resolver,
@@ -83,11 +84,19 @@ pub struct Config {
     pub members: Option<Members>,
     /// The audit log.
     pub audit: AuditLog,
+    /// Functions; `None`: this controller runs none.
+    pub functions: Option<Arc<dyn FunctionBoard>>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { policy: Policy::default(), clock: system_clock(), members: None, audit: AuditLog::default() }
+        Self {
+            policy: Policy::default(),
+            clock: system_clock(),
+            members: None,
+            audit: AuditLog::default(),
+            functions: None,
+        }
     }
 }
 
@@ -133,6 +142,7 @@ pub fn build_with(config: Config, store: Arc<dyn Store>, metrics: Metrics) -> (C
         clock: Arc::clone(&config.clock),
         sources: crate::source::Sources::default(),
         audit: config.audit.clone(),
+        functions: config.functions.clone(),
     };
     let control = Control {
         config,

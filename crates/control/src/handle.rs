@@ -72,6 +72,7 @@ pub struct Handle {
     pub(crate) clock: crate::driver::Clock,
     pub(crate) sources: crate::source::Sources,
     pub(crate) audit: berth_audit::AuditLog,
+    pub(crate) functions: Option<Arc<dyn crate::functions::FunctionBoard>>,
 }
 
 /// A question to the driver.

@@ -33,6 +33,7 @@ pub mod handle;
 mod resolve;
 
 pub mod fleet;
+pub mod functions;
 pub mod uplink;
 
 pub mod api;

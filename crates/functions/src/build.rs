@@ -32,7 +32,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_worker::prepare::{Settings, Toolchain};
+use berth_worker::{
+    breaker::Dependency,
+    prepare::{Settings, Toolchain},
+};
+
+use tracing::Instrument as _;
 
 pub use self::{
     artifacts::ArtifactStore,
@@ -42,13 +47,22 @@ pub use self::{
     log::BuildLog,
 };
 use self::{documents::Outcome, packages::Package, sandbox::Sandbox, tree::Tree};
-pub(crate) use self::{javascript::find_node, sandbox::Walls, unpack::unpack_zip};
+pub(crate) use self::{
+    javascript::find_node,
+    python::VERSION as PYTHON_VERSION,
+    sandbox::{Bubblewrap, Walls},
+    unpack::unpack_zip,
+};
 use crate::{
-    controller::{Built, Failure, Task, TaskId},
+    controller::{Built, Failure, Retry, Task, TaskId},
+    dependencies::{self, Dependencies, LeftAlone},
     deployment::{FunctionSpec, Language, Platform},
     driver::now,
     status::ArtifactStatus,
 };
+
+/// The longest step of a build: gigabytes of packages over a slow line, the bundle of a large project.
+const LONGEST_STEP: Duration = Duration::from_secs(1_800);
 
 /// Version of the layout: artifacts of another one are built anew.
 const LAYOUT: &str = "2";
@@ -64,6 +78,8 @@ pub struct BuildConfig {
     pub python: Settings,
     /// True if no function goes to Azure, whatever its spec says.
     pub all_local: bool,
+    /// Artifacts that are kept beyond those in use.
+    pub kept: usize,
 }
 
 /// Builds functions. One per controller.
@@ -73,6 +89,7 @@ pub struct Builder {
     toolchain: Arc<Toolchain>,
     artifacts: Arc<ArtifactStore>,
     sandbox: Sandbox,
+    dependencies: Arc<Dependencies>,
 }
 
 /// Reason why a build failed.
@@ -80,24 +97,31 @@ pub struct Builder {
 pub(crate) struct BuildError {
     reason: &'static str,
     message: String,
-    transient: bool,
+    retry: Retry,
+    /// True if a dependency gave no answer, or one with a passing fault.
+    away: bool,
 }
 
 impl BuildError {
     /// Somebody has to change something.
     pub(crate) fn lasting(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), transient: false }
+        Self { reason, message: message.into(), retry: Retry::Never, away: false }
     }
 
     /// The same may succeed later.
     pub(crate) fn passing(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), transient: true }
+        Self { reason, message: message.into(), retry: Retry::Later, away: false }
+    }
+
+    /// A dependency gives no answer.
+    pub(crate) fn away(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { away: true, ..Self::passing(reason, message) }
     }
 
     /// The failure that the controller hears of.
     pub(crate) fn into_failure(self, log_tail: String, took: Duration) -> Failure {
-        let Self { reason, message, transient } = self;
-        Failure { reason, message, transient, log_tail, took }
+        let Self { reason, message, retry, .. } = self;
+        Failure { reason, message, retry, log_tail, took }
     }
 
     /// The message alone.
@@ -108,6 +132,12 @@ impl BuildError {
     /// A disk of ours.
     pub(crate) fn disk(error: &io::Error) -> Self {
         Self::passing("DiskError", format!("{error}: check the disk of --data"))
+    }
+}
+
+impl From<LeftAlone> for BuildError {
+    fn from(LeftAlone { message, until }: LeftAlone) -> Self {
+        Self { retry: Retry::At(until), ..Self::passing("LeftAlone", message) }
     }
 }
 
@@ -130,6 +160,13 @@ struct Workplace<'a> {
 impl Workplace<'_> {
     fn code(&self) -> PathBuf {
         self.folder.join("code")
+    }
+
+    /// Home folder of the programs of this build.
+    fn home(&self) -> io::Result<PathBuf> {
+        let home = self.folder.join("home");
+        fs_err::create_dir_all(&home)?;
+        Ok(home)
     }
 }
 
@@ -155,10 +192,10 @@ impl Builder {
         for folder in ["work", "logs", "packages/uv", "packages/npm"] {
             fs_err::create_dir_all(root.join(folder))?;
         }
-        let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"))?);
+        let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"), config.kept)?);
         let toolchain = Arc::new(Toolchain::new(config.python.clone(), root.join("packages/uv")));
         let sandbox = Sandbox::find(&toolchain.environment());
-        Ok(Self { config: BuildConfig { root, ..config }, toolchain, artifacts, sandbox })
+        Ok(Self { config: BuildConfig { root, ..config }, toolchain, artifacts, sandbox, dependencies: Arc::default() })
     }
 
     /// Store of artifacts.
@@ -173,9 +210,13 @@ impl Builder {
         &self.toolchain
     }
 
-    /// The bubblewrap program, where it works.
-    #[must_use]
-    pub fn bubblewrap(&self) -> Option<&PathBuf> {
+    /// The circuit breakers of what builds and deployments need.
+    pub(crate) fn dependencies(&self) -> &Arc<Dependencies> {
+        &self.dependencies
+    }
+
+    /// The bubblewrap program.
+    pub(crate) fn bubblewrap(&self) -> &Arc<Bubblewrap> {
         self.sandbox.bubblewrap()
     }
 
@@ -239,7 +280,7 @@ impl Builder {
         fs_err::create_dir_all(&place.folder)?;
         let (artifact, cached) = self.built(id, &mut place).await?;
         if self.goes_to_azure(spec) {
-            self.check(&mut place, &artifact).await?;
+            self.check(&mut place, &artifact).instrument(tracing::info_span!("check")).await?;
         }
         Ok((artifact, cached, std::mem::take(&mut place.notes)))
     }
@@ -252,7 +293,8 @@ impl Builder {
     /// The artifact, and if an earlier build gave it.
     async fn built(&self, id: TaskId, place: &mut Workplace<'_>) -> Result<(ArtifactStatus, bool), BuildError> {
         let (spec, log, started) = (place.spec, place.log, now());
-        self.fetch(place).await?;
+        let fetch = self.fetch(place).instrument(tracing::info_span!("fetch"));
+        self.asking(dependencies::of_code(&spec.source), fetch).await?;
         let tree = blocking({
             let code = place.code();
             move || Tree::read(&code)
@@ -260,7 +302,11 @@ impl Builder {
         .await?;
         let tools = match spec.language {
             Language::Python => self.python_tools(place).await?.key(),
-            Language::JavaScript => self.node_tools(place).await?.key(),
+            Language::JavaScript => {
+                let tools = self.node_tools(place).await?;
+                place.notes.extend(tools.note(spec.version.as_deref()));
+                tools.key()
+            }
         };
         // An app of Azure brings the library of its worker along.
         let tools = if self.goes_to_azure(spec) { format!("{tools}, for Azure") } else { tools };
@@ -295,6 +341,24 @@ impl Builder {
             ended: now(),
         };
         Ok((artifacts.keep(&key, &to, |document, artifact| outcome.write(document, artifact))?, false))
+    }
+}
+
+impl Builder {
+    /// Does work that asks a dependency, unless that is left alone.
+    async fn asking(
+        &self,
+        dependency: Option<Dependency>,
+        work: impl Future<Output = Result<(), BuildError>>,
+    ) -> Result<(), BuildError> {
+        let permit = dependency.map(|dependency| self.dependencies.admit(dependency, now())).transpose()?;
+        let done = work.await;
+        match (permit, &done) {
+            (Some(permit), Ok(())) => permit.answered(),
+            (Some(permit), Err(error)) if error.away => permit.failed(now()),
+            _ => {}
+        }
+        done
     }
 }
 

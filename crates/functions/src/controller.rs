@@ -16,16 +16,20 @@
 mod effect;
 mod event;
 mod function;
+mod line;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::Time;
 
-use self::function::{Function, Stage};
 pub use self::{
     effect::{Effect, Task, TaskId},
-    event::{Built, Deployed, Event, Failure},
+    event::{Built, Deployed, Event, Failure, Retry},
     function::View,
+};
+use self::{
+    function::{Function, Stage},
+    line::Line,
 };
 use crate::{
     deployment::{Declared, FunctionName},
@@ -51,8 +55,7 @@ impl Default for Policy {
 pub struct Controller {
     policy: Policy,
     functions: BTreeMap<String, Function>,
-    /// Functions that wait for their turn, first come first served.
-    queue: VecDeque<String>,
+    line: Line,
     /// Tasks that hold a turn.
     running: BTreeMap<TaskId, String>,
     retries: BTreeSet<(Time, String)>,
@@ -71,7 +74,7 @@ impl Controller {
         Self {
             policy,
             functions: BTreeMap::new(),
-            queue: VecDeque::new(),
+            line: Line::default(),
             running: BTreeMap::new(),
             retries: BTreeSet::new(),
             next: first,
@@ -155,7 +158,7 @@ impl Controller {
         };
         if function.declared.identity == declared.identity && !function.gone {
             // A person may have put an object with an old status.
-            function.seen(declared);
+            function.note(declared);
             function.write_if_new(&key, effects);
             return;
         }
@@ -183,7 +186,8 @@ impl Controller {
     fn begin(&mut self, key: &str, effects: &mut Vec<Effect>) {
         let Some(function) = self.functions.get_mut(key) else { return };
         match function.stage {
-            Stage::Queued { .. } => self.queue.push_back(key.to_owned()),
+            Stage::Queued { known: None } => self.line.change(&function.declared.about.origin, key.to_owned()),
+            Stage::Queued { known: Some(_) } => self.line.repetition(key.to_owned()),
             Stage::Removing { done: false } => effects.push(Effect::Remove(key.to_owned())),
             _ => {}
         }
@@ -226,7 +230,7 @@ impl Controller {
 
     /// Cancels what runs for a function and takes it out of the line.
     fn forget_work(&mut self, key: &str, effects: &mut Vec<Effect>) {
-        self.queue.retain(|waiting| waiting != key);
+        self.line.remove(key);
         self.retries.retain(|(_, waiting)| waiting != key);
         let Some(function) = self.functions.get(key) else { return };
         if let Some(task) = function.task() {
@@ -238,7 +242,7 @@ impl Controller {
     /// Gives turns to those who wait.
     fn start(&mut self, now: Time, effects: &mut Vec<Effect>) {
         while self.running.len() < self.policy.parallel {
-            let Some(key) = self.queue.pop_front() else { return };
+            let Some(key) = self.line.next() else { return };
             let Some(function) = self.functions.get_mut(&key) else { continue };
             let task = TaskId(self.next);
             self.next += 1;
@@ -295,7 +299,7 @@ impl Controller {
             if let Some(function) = self.functions.get_mut(&key)
                 && function.again()
             {
-                self.queue.push_back(key.clone());
+                self.line.repetition(key.clone());
                 self.changed.insert(key.clone());
                 function.write_if_new(&key, effects);
             }
@@ -306,7 +310,7 @@ impl Controller {
     fn verify(&mut self) {
         for (key, function) in &mut self.functions {
             if function.verify() {
-                self.queue.push_back(key.clone());
+                self.line.repetition(key.clone());
             }
         }
     }
@@ -319,6 +323,19 @@ impl Controller {
             function.wrote(status, rev);
             function.write_if_new(key, effects);
         }
+    }
+
+    /// The function that a running task is for.
+    #[must_use]
+    pub fn name_of(&self, task: TaskId) -> Option<&str> {
+        self.running.get(&task).map(String::as_str)
+    }
+
+    /// True if a running task only looks at what was deployed before.
+    #[must_use]
+    pub fn is_proved(&self, task: TaskId) -> bool {
+        let function = self.running.get(&task).and_then(|key| self.functions.get(key));
+        function.is_some_and(Function::is_proved)
     }
 
     /// True if the function may be asked for by this name.

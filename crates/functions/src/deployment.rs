@@ -8,10 +8,11 @@ mod field;
 mod source;
 mod spec;
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use berth_control::store::Rev;
-use serde_json::Value;
+use berth_spec::{Origin, manifest::ManifestFunction};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::field::Mistakes;
@@ -71,6 +72,39 @@ pub struct Identity {
     pub deleting: bool,
 }
 
+/// Labels, annotations and owner of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `metadata.annotations`, without the owner.
+    pub annotations: BTreeMap<String, String>,
+    /// The source that declared it; [`Origin::API`] also for what somebody wrote into etcd.
+    pub origin: Origin,
+}
+
+/// The annotation that names the source of an object.
+pub(crate) const ORIGIN: &str = "berth.dev/origin";
+
+impl Default for About {
+    fn default() -> Self {
+        Self { labels: BTreeMap::new(), annotations: BTreeMap::new(), origin: Origin::API }
+    }
+}
+
+impl About {
+    fn of(object: &Map<String, Value>) -> Self {
+        let texts = |field: &str| -> BTreeMap<String, String> {
+            let fields = object.get("metadata").and_then(|metadata| metadata.get(field)?.as_object());
+            let text = |(name, value): (&String, &Value)| Some((name.clone(), value.as_str()?.to_owned()));
+            fields.into_iter().flatten().filter_map(text).collect()
+        };
+        let mut annotations = texts("annotations");
+        let origin = annotations.remove(ORIGIN).map_or(Origin::API, |text| Origin::read(&text));
+        Self { labels: texts("labels"), annotations, origin }
+    }
+}
+
 /// An object as it was found.
 #[derive(Debug, Clone)]
 pub struct Declared {
@@ -80,6 +114,10 @@ pub struct Declared {
     pub spec: Result<Arc<FunctionSpec>, String>,
     /// Fields that are not known, for a warning.
     pub unknown: Vec<String>,
+    /// The spec as JSON text; empty where there is none.
+    pub text: Arc<str>,
+    /// Labels, annotations, owner.
+    pub about: About,
     /// The status in the object; empty where there is none, or another program's.
     pub status: Status,
     /// True if the value is a JSON object, which a status can be written into.
@@ -113,7 +151,18 @@ impl Declared {
             Some(spec) if wrong.is_empty() => Ok(Arc::new(spec)),
             _ => Err(wrong.join("; ")),
         };
-        Self { identity, spec, unknown, status: status.unwrap_or_default(), writable: true, rev: Rev::NONE }
+        let text = object.get("spec").map(Value::to_string).unwrap_or_default().into();
+        let about = About::of(&object);
+        Self {
+            identity,
+            spec,
+            unknown,
+            text,
+            about,
+            status: status.unwrap_or_default(),
+            writable: true,
+            rev: Rev::NONE,
+        }
     }
 
     fn unreadable(value: &[u8], message: String) -> Self {
@@ -122,11 +171,25 @@ impl Declared {
             identity,
             spec: Err(message),
             unknown: Vec::new(),
+            text: "".into(),
+            about: About::default(),
             status: Status::default(),
             writable: false,
             rev: Rev::NONE,
         }
     }
+}
+
+/// Checks a manifest as its object will be read.
+///
+/// # Errors
+/// Every mistake, by its path.
+pub fn check(function: &ManifestFunction) -> Result<(), String> {
+    let name = function.name.as_str();
+    let object = json!({
+        "apiVersion": "berth.dev/v1", "kind": "Function", "metadata": {"name": name}, "spec": function.spec,
+    });
+    Declared::of(name, object.to_string().as_bytes()).spec.map(drop)
 }
 
 /// Identity of the desired state of an object; `None` where it is none.
@@ -138,7 +201,7 @@ pub fn identity_of(value: &[u8]) -> Option<Identity> {
     }
 }
 
-fn identity(object: &serde_json::Map<String, Value>) -> Identity {
+fn identity(object: &Map<String, Value>) -> Identity {
     let metadata = object.get("metadata");
     let generation = metadata.and_then(|metadata| metadata.get("generation")?.as_i64()).filter(|number| *number > 0);
     let deleting = metadata.and_then(|metadata| metadata.get("deletionTimestamp")).is_some_and(|at| !at.is_null());

@@ -8,24 +8,27 @@
 //! ```
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use berth_control::store::{Rev, Store};
-use berth_spec::Time;
+use berth_control::store::Rev;
+use berth_spec::{Time, event::Severity};
 use tokio::{
     sync::mpsc,
     task::{AbortHandle, JoinSet},
     time::MissedTickBehavior,
 };
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::{
     controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Task, TaskId},
     follow::{News, follow},
-    source::{Host, Report, Summary},
+    objects::Objects,
+    source::{Happened, Host, Report, Summary},
+    spans::Spans,
     target::Target,
     writer,
 };
@@ -50,29 +53,48 @@ const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 /// The driver of one term.
 pub(crate) struct Driver {
-    store: Arc<dyn Store>,
+    objects: Objects,
     host: Arc<Host>,
     controller: Controller,
     reports: mpsc::Sender<Report>,
+    happened: Vec<Happened>,
     work: JoinSet<Option<Event>>,
     tasks: BTreeMap<TaskId, AbortHandle>,
+    spans: Spans,
     rev: Rev,
 }
 
 impl Driver {
-    pub(crate) fn new(store: Arc<dyn Store>, host: Arc<Host>, reports: mpsc::Sender<Report>) -> Self {
+    /// A driver of objects; `replicas` are functions that have a deployment since before.
+    pub(crate) fn new(
+        objects: Objects,
+        host: Arc<Host>,
+        reports: mpsc::Sender<Report>,
+        replicas: BTreeSet<String>,
+    ) -> Self {
         let policy = Policy { parallel: host.parallel() };
         // Numbers of builds are times, so that those of two terms differ.
-        let controller = Controller::new(policy, now().as_millis(), host.serving());
-        let (work, tasks) = (JoinSet::new(), BTreeMap::new());
-        Self { store, host, controller, reports, work, tasks, rev: Rev::NONE }
+        let mut serving = host.serving();
+        serving.extend(replicas);
+        let controller = Controller::new(policy, now().as_millis(), serving);
+        Self {
+            objects,
+            host,
+            controller,
+            reports,
+            happened: Vec::new(),
+            work: JoinSet::new(),
+            tasks: BTreeMap::new(),
+            spans: Spans::default(),
+            rev: Rev::NONE,
+        }
     }
 
     /// Runs until the end of the term. What is deployed goes on serving.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let (news, mut heard) = mpsc::channel(QUEUE);
         let mut following = JoinSet::new();
-        following.spawn(follow(Arc::clone(&self.store), news));
+        following.spawn(follow(self.objects.clone(), news));
         let (mut sweep, mut sweeps, mut looks) = (tokio::time::interval(SWEEP), 0_u32, 0_u32);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -82,8 +104,13 @@ impl Driver {
                 Some(told) = heard.recv() => match told {
                     News::Event(event, rev) => {
                         self.rev = rev;
+                        let is_whole = matches!(event, Event::Listed(_));
                         self.on(event);
                         self.report(None).await;
+                        if is_whole {
+                            // From now on it is known what there is, and whose it is.
+                            self.host.attach(Some(self.objects.clone()));
+                        }
                     }
                     News::Trouble(problem) => self.report(Some(problem)).await,
                 },
@@ -110,11 +137,14 @@ impl Driver {
                 }
             }
         }
+        self.host.attach(None);
         self.work.shutdown().await;
         following.shutdown().await;
     }
 
     fn on(&mut self, event: Event) {
+        self.happened.extend(happened(&event, &self.controller));
+        self.spans.ended(&event);
         let effects = self.controller.on(event, now());
         for effect in effects {
             self.perform(effect);
@@ -125,29 +155,35 @@ impl Driver {
         match effect {
             Effect::Build(id, task) => {
                 let host = Arc::clone(&self.host);
-                let handle = self.work.spawn(async move {
+                let turn = self.spans.begin(id, &task, host.traces());
+                let span = tracing::info_span!(parent: &turn, "build", source = %task.spec.source);
+                let work = async move {
                     let built = match host.refusal(&task.spec) {
                         None => host.builder().build(id, &task).await,
                         Some(refusal) => Err(refusal),
                     };
                     tell_built(&task, &built);
+                    host.count(&built);
                     Some(Event::Built(id, Box::new(built)))
-                });
-                self.tasks.insert(id, handle);
+                };
+                self.tasks.insert(id, self.work.spawn(work.instrument(span)));
             }
             Effect::Deploy(id, task, artifact) => {
                 let host = Arc::clone(&self.host);
-                let handle = self.work.spawn(async move {
+                let span =
+                    tracing::info_span!(parent: &self.spans.of(id), "deploy", artifact = artifact.digest.as_str());
+                let work = async move {
                     let deployed = host.target(&task.spec.platform).deploy(&task, &artifact).await;
                     tell_deployed(&task, &deployed);
                     if deployed.is_ok() {
                         leave(host.others(&task.spec.platform).into_iter(), task.spec.name.as_str()).await;
                     }
                     Some(Event::Deployed(id, deployed))
-                });
-                self.tasks.insert(id, handle);
+                };
+                self.tasks.insert(id, self.work.spawn(work.instrument(span)));
             }
             Effect::Cancel(id) => {
+                self.spans.cancelled(id);
                 if let Some(task) = self.tasks.remove(&id) {
                     task.abort();
                 }
@@ -164,9 +200,9 @@ impl Driver {
                 });
             }
             Effect::Delete(key, identity) => {
-                let store = Arc::clone(&self.store);
+                let objects = self.objects.clone();
                 self.work.spawn(async move {
-                    while let Err(error) = writer::remove(&*store, &full(&key), &identity).await {
+                    while let Err(error) = writer::remove(&*objects.store, &objects.key(&key), &identity).await {
                         tracing::debug!(event = "function_not_deleted", function = %key, %error);
                         tokio::time::sleep(WRITE_AGAIN).await;
                     }
@@ -174,10 +210,10 @@ impl Driver {
                 });
             }
             Effect::Write(key, identity, status) => {
-                let store = Arc::clone(&self.store);
+                let objects = self.objects.clone();
                 self.work.spawn(async move {
                     loop {
-                        match writer::write(&*store, &full(&key), &identity, &status).await {
+                        match writer::write(&*objects.store, &objects.key(&key), &identity, &status).await {
                             Ok(written) => return Some(Event::Written(key, status, written)),
                             Err(error) => tracing::debug!(event = "function_status_unwritten", function = %key, %error),
                         }
@@ -194,7 +230,8 @@ impl Driver {
         let counts = self.controller.counts();
         let changed = self.controller.changed().into_iter();
         self.host.show(changed.map(|(name, view)| (name, view.map(|view| Summary::of(&view)))), &counts);
-        let report = Report { rev: self.rev, problem, functions: counts };
+        let happened = std::mem::take(&mut self.happened);
+        let report = Report { rev: self.rev, problem, functions: counts, happened };
         // Nobody listens at the end of a term.
         let _ = self.reports.send(report).await;
     }
@@ -225,15 +262,37 @@ async fn leave(targets: impl Iterator<Item = &dyn Target>, name: &str) -> bool {
     left
 }
 
-/// Key of an object in the store.
-fn full(key: &str) -> String {
-    format!("/{key}")
-}
-
 /// The time.
 pub(crate) fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// What an event tells people.
+fn happened(event: &Event, controller: &Controller) -> Option<Happened> {
+    let (severity, reason, task, message) = match event {
+        Event::Deployed(task, Ok(deployed)) if !controller.is_proved(*task) => {
+            (Severity::Normal, "FunctionDeployed", task, format!("answers at {}", deployed.endpoint))
+        }
+        Event::Deployed(task, Err(failure)) => {
+            (Severity::Warning, "FunctionNotDeployed", task, failure.message.clone())
+        }
+        Event::Built(task, built) => match &**built {
+            Err(failure) => (Severity::Warning, "FunctionNotBuilt", task, failure.message.clone()),
+            Ok(built) if built.restored || built.cached => return None,
+            Ok(built) => {
+                let text = format!("{} was built in {:.1} s", built.artifact.digest, built.took.as_secs_f64());
+                (Severity::Normal, "FunctionBuilt", task, text)
+            }
+        },
+        Event::Removed(name) => {
+            let message = format!("function {name}: is removed");
+            return Some(Happened { severity: Severity::Normal, reason: "FunctionRemoved", message });
+        }
+        _ => return None,
+    };
+    let name = controller.name_of(*task)?;
+    Some(Happened { severity, reason, message: format!("function {name}: {message}") })
 }
 
 fn tell_built(task: &Task, built: &Result<Built, Failure>) {

@@ -6,13 +6,13 @@
 //!   └───────────────────────────────────┘  the controller compares: nothing is lost, and nothing is done twice
 //! ```
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use berth_control::store::{Change, MAX_PAGE, Page, Rev, Store, StoreError};
+use berth_control::store::{Change, MAX_PAGE, Page, Rev, StoreError};
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 
-use crate::{controller::Event, deployment::Declared};
+use crate::{controller::Event, deployment::Declared, objects::Objects};
 
 /// Pause after an error: long enough for a store that is away.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -27,9 +27,9 @@ pub(crate) enum News {
 }
 
 /// Follows until nobody takes the news any more.
-pub(crate) async fn follow(store: Arc<dyn Store>, news: mpsc::Sender<News>) {
+pub(crate) async fn follow(objects: Objects, news: mpsc::Sender<News>) {
     loop {
-        match round(&*store, &news).await {
+        match round(&objects, &news).await {
             Ok(()) => return,
             Err(StoreError::Compacted { oldest }) => {
                 tracing::info!(
@@ -50,34 +50,34 @@ pub(crate) async fn follow(store: Arc<dyn Store>, news: mpsc::Sender<News>) {
 }
 
 /// One listing and the watch after it. Ends well when nobody listens.
-async fn round(store: &dyn Store, news: &mpsc::Sender<News>) -> Result<(), StoreError> {
-    let (mut objects, mut page) = (Vec::new(), Page { limit: MAX_PAGE, ..Page::default() });
+async fn round(objects: &Objects, news: &mpsc::Sender<News>) -> Result<(), StoreError> {
+    let (mut found, mut page) = (Vec::new(), Page { limit: MAX_PAGE, ..Page::default() });
     let at = loop {
-        let listing = store.list("/", page.clone()).await?;
+        let listing = objects.store.list(objects.prefix(), page.clone()).await?;
         let at = if page.at == Rev::NONE { listing.at } else { page.at };
         page.after = listing.entries.last().map(|entry| entry.key.clone());
         page.at = at;
         for entry in listing.entries {
-            let key = name_of(&entry.key);
-            objects.push((key.to_owned(), Declared::read(key, &entry.value, entry.modified)));
+            let key = objects.name_of(&entry.key);
+            found.push((key.to_owned(), Declared::read(key, &entry.value, entry.modified)));
         }
         if !listing.more {
             break at;
         }
     };
-    if news.send(News::Event(Event::Listed(objects), at)).await.is_err() {
+    if news.send(News::Event(Event::Listed(found), at)).await.is_err() {
         return Ok(());
     }
-    let mut watch = store.watch("/", at.next()).await?;
+    let mut watch = objects.store.watch(objects.prefix(), at.next()).await?;
     while let Some(commit) = watch.next().await {
         let commit = commit?;
         for change in commit.changes {
             let event = match change {
                 Change::Put(entry) => {
-                    let key = name_of(&entry.key);
+                    let key = objects.name_of(&entry.key);
                     Event::Put(key.to_owned(), Box::new(Declared::read(key, &entry.value, entry.modified)))
                 }
-                Change::Deleted { key } => Event::Deleted(name_of(&key).to_owned()),
+                Change::Deleted { key } => Event::Deleted(objects.name_of(&key).to_owned()),
             };
             if news.send(News::Event(event, commit.rev)).await.is_err() {
                 return Ok(());
@@ -85,9 +85,4 @@ async fn round(store: &dyn Store, news: &mpsc::Sender<News>) -> Result<(), Store
         }
     }
     Err(StoreError::Closed)
-}
-
-/// The name of a function from its key, which begins with a slash.
-fn name_of(key: &str) -> &str {
-    key.strip_prefix('/').unwrap_or(key)
 }

@@ -1,4 +1,4 @@
-//! The way in: a source that follows etcd on the leader, and the host that runs functions on this machine.
+//! The way in: a source that follows etcd, or Berth's own store, on the leader, and the host that runs functions on this machine.
 //!
 //! The host outlives terms: what is deployed goes on serving while nobody leads. It has threads of its own, so that no build
 //! delays a plan or an inference.
@@ -8,9 +8,10 @@ mod host;
 mod metrics;
 mod summary;
 
-pub(crate) use self::summary::Report;
+pub(crate) use self::summary::{Happened, Report};
 pub use self::{
-    etcd::{DEFAULT_PREFIX, EtcdFunctions, address},
+    etcd::{DEFAULT_PREFIX, FunctionSource, address},
     host::{Host, HostConfig},
     summary::Summary,
 };
+pub use crate::spans::TraceHook;

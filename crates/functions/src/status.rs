@@ -1,9 +1,18 @@
 //! The status of a function, as it stands in its object.
 
-use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error as _};
+use serde_json::Value;
 
 /// The longest message in a status.
 const LONGEST_MESSAGE: usize = 2_000;
+
+/// Deployed specs in a status: the one that serves, and some for a way back.
+const MOST_REVISIONS: usize = 6;
+
+/// Bytes of those specs: objects stay far below the limit of etcd.
+const LARGEST_HISTORY: usize = 64 << 10;
 
 /// Status of a function. Berth alone writes it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +39,9 @@ pub struct Status {
     /// URL that answers a POST of JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
+    /// Specs that were deployed, the newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<Revision>,
 }
 
 /// State of a function in one word.
@@ -116,7 +128,49 @@ pub struct ArtifactStatus {
     pub size: u64,
 }
 
+/// A spec that was deployed: the way back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revision {
+    /// Its generation.
+    pub generation: i64,
+    /// When it began to serve.
+    pub deployed: String,
+    /// `sha256:…` of its artifact.
+    pub artifact: String,
+    /// The spec.
+    pub spec: SpecText,
+}
+
+/// A spec as JSON text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecText(pub Arc<str>);
+
+impl Serialize for SpecText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serde_json::from_str::<Value>(&self.0).map_err(S::Error::custom)?.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SpecText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(Value::deserialize(deserializer)?.to_string().into()))
+    }
+}
+
 impl Status {
+    /// Notes a spec that was deployed, unless it is the one that was.
+    pub fn remember(&mut self, revision: Revision) {
+        if self.history.first().is_some_and(|last| last.spec == revision.spec) {
+            return;
+        }
+        self.history.insert(0, revision);
+        self.history.truncate(MOST_REVISIONS);
+        let bytes = |history: &[Revision]| history.iter().map(|one| one.spec.0.len()).sum::<usize>();
+        while self.history.len() > 1 && bytes(&self.history) > LARGEST_HISTORY {
+            self.history.pop();
+        }
+    }
+
     /// Sets a condition. Its time changes with its status only.
     pub fn set(&mut self, name: &str, holds: bool, reason: &str, (message, now): (&str, &str)) {
         let status = if holds { "True" } else { "False" };

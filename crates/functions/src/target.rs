@@ -2,8 +2,10 @@
 
 mod azure;
 pub mod local;
+mod replica;
 
 pub(crate) use azure::AzureTarget;
+pub(crate) use replica::ReplicaTarget;
 
 use futures::future::BoxFuture;
 

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_git::{Oid, Signer};
-use berth_spec::{ModelCard, manifest::ManifestAlias};
+use berth_spec::{
+    ModelCard,
+    manifest::{ManifestAlias, ManifestFunction},
+};
 
 use crate::{DeploymentManifest, Environment, Settings, WorkerConfig};
 
@@ -24,6 +27,8 @@ pub struct Desired {
     pub deployments: Vec<DesiredDeployment>,
     /// In order of their names. Their targets are deployments of the commit.
     pub aliases: Vec<ManifestAlias>,
+    /// In order of their names.
+    pub functions: Vec<ManifestFunction>,
     /// In order of their ids.
     pub workers: Vec<WorkerConfig>,
     /// The files of `workers/secrets`, as they are: encrypted.

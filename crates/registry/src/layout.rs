@@ -13,7 +13,7 @@ use crate::{
 pub const FOLDERS: [&str; 5] = ["models/production", "models/staging", "transactions", "workers", "errors"];
 
 /// Folders that a registry is in. Others may hold anything.
-pub(crate) const ROOMS: [&str; 5] = ["models", "aliases", "workers", "transactions", "errors"];
+pub(crate) const ROOMS: [&str; 6] = ["models", "aliases", "functions", "workers", "transactions", "errors"];
 
 /// Files at the root that are looked for, and what they are called by mistake.
 const AT_ROOT: [(&str, &[&str]); 2] = [
@@ -47,6 +47,7 @@ impl Environment {
 pub(crate) struct Layout<'a> {
     pub(crate) manifests: Vec<(Environment, &'a File)>,
     pub(crate) aliases: Vec<&'a File>,
+    pub(crate) functions: Vec<&'a File>,
     pub(crate) workers: Vec<&'a File>,
     pub(crate) secrets: Vec<&'a File>,
 }
@@ -110,6 +111,12 @@ fn place<'a>(layout: &mut Layout<'a>, file: &'a File, room: &str, rest: &str) ->
             layout.aliases.push(file);
             None
         }
+        "functions" if is_yaml => {
+            layout.functions.push(file);
+            None
+        }
+        // The code of a function may lie beside its manifest.
+        "functions" => None,
         "aliases" if !name.starts_with('.') && !name.ends_with(".md") && !name.ends_with(".txt") => {
             problem("ignored-file", "this file is not read", "aliases end with .yaml").map(Problem::warning)
         }

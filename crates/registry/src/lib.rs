@@ -28,6 +28,7 @@ mod aliases;
 mod card;
 mod cards;
 mod compatibility;
+mod functions;
 mod ledger;
 mod parse;
 mod remotes;

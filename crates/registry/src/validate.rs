@@ -174,7 +174,9 @@ impl ValidationRun<'_> {
         if report.is_accepted() && !offline {
             let deployments = deployments.into_iter().map(|(deployment, _)| deployment).collect();
             let desired = desired(commit, (deployments, local.aliases), workers, local.secrets, settings);
-            report.desired = Some(Desired { signer: report.signer.clone(), ..desired });
+            let mut functions = local.functions;
+            functions.sort_by(|a, b| a.name.cmp(&b.name));
+            report.desired = Some(Desired { signer: report.signer.clone(), functions, ..desired });
         }
         Ok(report)
     }
@@ -261,6 +263,7 @@ fn desired(
         subject: commit.map_or_else(String::new, |commit| commit.subject.clone()),
         deployments,
         aliases,
+        functions: Vec::new(),
         workers,
         secret_files,
         settings,

@@ -7,6 +7,7 @@
 //! Here are the typed fields only; the published schema and its messages with line and path are the registry's.
 
 pub mod estimator;
+mod function;
 pub mod lock;
 pub mod package;
 pub mod signature;

@@ -15,6 +15,7 @@ mod claim;
 mod copies;
 mod endpoint;
 mod error;
+mod function;
 mod kinds;
 pub mod node;
 pub mod raw;
@@ -30,9 +31,10 @@ use std::collections::BTreeMap;
 pub use changes::{FieldChange, changes};
 pub use endpoint::endpoint_path;
 pub use error::ManifestError;
-pub use kinds::{Manifest, ManifestAlias, parse_all};
+pub use function::ManifestFunction;
+pub use kinds::{Manifest, ManifestAlias, NameScope, parse_all};
 pub use reference::reference_markdown;
-pub use schema::{alias_json_schema, json_schema};
+pub use schema::{alias_json_schema, function_json_schema, json_schema};
 pub use suggest::closest;
 
 pub use scalar::Problem;
@@ -85,7 +87,7 @@ pub struct ManifestDeployment {
 /// # Errors
 /// Every error in any of the documents, in reading order. A syntax error ends the reading.
 pub fn parse(text: &str, context: &ParseContext) -> Result<Vec<ManifestDeployment>, Vec<ManifestError>> {
-    Reader { text, context }.documents(Reader::document, |deployment| &deployment.name)
+    Reader { text, context }.documents(Reader::document, |deployment| (NameScope::Model, &deployment.name))
 }
 
 /// True for a text that can be read as YAML or JSON, whatever its content.

@@ -44,7 +44,10 @@ pub use event::{EventView, SeverityView};
 pub use explain::{ExplainView, Rejection, Victim, WorkerVerdict, WorkerVerdictKind};
 pub use failure::{AttemptView, BreakerView, EvictionView, FailureView, TermsView};
 pub use fleet::{Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WorkerSpec, WorkerStatus, WorkerView};
-pub use function::{FunctionArtifact, FunctionBuild, FunctionCondition, FunctionSpec, FunctionStatus, FunctionView};
+pub use function::{
+    FunctionArtifact, FunctionBuild, FunctionCondition, FunctionMetadata, FunctionRevision, FunctionStatus,
+    FunctionView,
+};
 pub use join_token::{CreatedJoinToken, JoinTokenSpec, JoinTokenStatus, JoinTokenView, NewJoinToken};
 pub use log::{LogLine, LogView, NodeLog};
 pub use node::{

@@ -15,6 +15,7 @@ use crate::{client::ApiArgs, failure::Failure, terminal};
   berth delete iris                          requests in flight are answered first
   berth delete iris digits
   berth delete alias/iris-live               the deployments that it leads to stay
+  berth delete function/words                it is removed from its platform
   berth wait deployment/iris --for=delete    until it is gone")]
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
@@ -30,7 +31,7 @@ pub(crate) struct DeleteArgs {
 
 pub(crate) async fn run(args: &DeleteArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
-    let kinds = [Resource::Deployments, Resource::Aliases];
+    let kinds = [Resource::Deployments, Resource::Aliases, Resource::Functions];
     for (resource, name) in args.target.find(&client, &args.namespace, &kinds).await? {
         let name = DeploymentName::new(&name).map_err(|error| Failure::Usage(error.to_string()))?;
         let query: &[_] = if args.force { &[("force", "true".to_owned())] } else { &[] };

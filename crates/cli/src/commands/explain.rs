@@ -6,9 +6,10 @@ use berth_wire::api::{ExplainView, WorkerVerdict, WorkerVerdictKind};
 use clap::Args;
 
 use super::{
+    functions,
     namespace::{NamespaceArgs, path_of},
     output::{Form, print_value},
-    resource::{Resource, model, not_found},
+    resource::{Resource, model, not_found, split},
 };
 use crate::{
     client::ApiArgs,
@@ -20,9 +21,10 @@ use crate::{
 #[command(after_help = "Examples:
   berth explain iris                         verdict per worker, with numbers
   berth explain iris --all                   every worker of a large cluster, not groups
-  berth explain iris -o json                 the same for programs")]
+  berth explain iris -o json                 the same for programs
+  berth explain function/words               what a function is doing, and what would help")]
 pub(crate) struct ExplainArgs {
-    /// Name of the deployment
+    /// Name of the deployment, or function/NAME
     #[arg(value_name = "NAME", add = super::completing::deployments())]
     name: String,
     /// List every worker, however many there are
@@ -51,8 +53,11 @@ const LISTED: usize = 12;
 const NAMED: usize = 6;
 
 pub(crate) async fn run(args: &ExplainArgs) -> Result<(), Failure> {
-    let name = args.namespace.name(model(&args.name)?)?;
     let client = args.api.client()?;
+    if let (Some(Resource::Functions), name) = split(&args.name) {
+        return functions::explain(&client, name, args.output).await;
+    }
+    let name = args.namespace.name(model(&args.name)?)?;
     let view: ExplainView = match client.get(&[path_of(&name), vec!["explain"]].concat()).await {
         Err(Failure::NotFound(_)) => return Err(not_found(&client, Resource::Deployments, name.as_str()).await),
         other => other?,

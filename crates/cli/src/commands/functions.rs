@@ -1,13 +1,18 @@
-//! Functions: their rows, what `berth describe function` tells, and their logs.
+//! Functions: their rows, what `berth describe function` tells, their logs, and the ways back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use berth_wire::api::FunctionView;
-use reqwest::Method;
+use berth_spec::manifest::{FieldChange, changes};
+use berth_wire::api::{ApplyResult, FunctionRevision, FunctionView};
+use reqwest::{
+    Method,
+    header::{CONTENT_TYPE, IF_MATCH},
+};
+use serde_json::{Value, json};
 
 use super::{
     describe::{facts, section},
-    output::{Row, or_dash},
+    output::{Form, Row, or_dash, print_value},
     resource::{Resource, not_found},
 };
 use crate::{
@@ -15,6 +20,12 @@ use crate::{
     failure::Failure,
     terminal::{self, Rows, size},
 };
+
+/// Attempts of a change that lost to another writer: statuses are written while a function is built.
+const ATTEMPTS: usize = 8;
+
+/// Interval at which a rollout is looked at.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Interval at which a followed log is read again.
 const FOLLOW: Duration = Duration::from_millis(500);
@@ -44,14 +55,15 @@ pub(super) async fn print_log(client: &Client, name: &str, follow: bool) -> Resu
 /// All that is known about a function.
 pub(super) async fn described(client: &Client, name: &str) -> Result<String, Failure> {
     let function: FunctionView = client.get(&[Resource::Functions.plural(), name]).await?;
-    let (spec, status) = (&function.spec, &function.status);
+    let (metadata, status) = (&function.metadata, &function.status);
     let artifact = status.artifact.as_ref().map(|artifact| format!("{} ({})", artifact.digest, size(artifact.size)));
     let mut text = facts(&[
         ("Name", function.metadata.name.clone()),
-        ("Type", or_dash(&spec.r#type)),
-        ("Source", or_dash(&spec.source_uri)),
-        ("Platform", or_dash(&spec.platform)),
-        ("Generation", format!("{} (status speaks of {})", spec.generation, status.observed_generation)),
+        ("Type", or_dash(function.text("/type"))),
+        ("Source", or_dash(function.text("/sourceUri"))),
+        ("Platform", or_dash(function.text("/target/platform"))),
+        ("Declared by", metadata.origin.clone()),
+        ("Generation", format!("{} (status speaks of {})", metadata.generation, status.observed_generation)),
         ("Phase", status.phase.clone()),
         ("Message", status.message.clone()),
         ("Endpoint", or_dash(status.endpoint.as_deref().unwrap_or_default())),
@@ -73,6 +85,176 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
     Ok(text)
 }
 
+async fn read(client: &Client, name: &str) -> Result<FunctionView, Failure> {
+    match client.get(&[Resource::Functions.plural(), name]).await {
+        Err(Failure::NotFound(_)) => Err(not_found(client, Resource::Functions, name).await),
+        other => other,
+    }
+}
+
+/// Prints what a function is doing, why, and what would help.
+pub(super) async fn explain(client: &Client, name: &str, form: Form) -> Result<(), Failure> {
+    let function = read(client, name).await?;
+    match form {
+        Form::Json | Form::Yaml => print_value(&function.status, form),
+        _ => Ok(terminal::print(&explained(&function))?),
+    }
+}
+
+fn explained(function: &FunctionView) -> String {
+    let (name, status) = (&function.metadata.name, &function.status);
+    let mut text = format!("{name}: {}: {}\n", status.phase, status.message);
+    let wanted = i64::try_from(function.metadata.generation).unwrap_or(i64::MAX);
+    if wanted != status.observed_generation {
+        text.push_str(&format!(
+            "Generation {wanted} is under way; the status speaks of {}.\n",
+            status.observed_generation
+        ));
+    }
+    match (status.history.first(), &status.endpoint) {
+        (Some(served), Some(endpoint)) => {
+            let since = format!("Generation {} serves at {endpoint} since {}", served.generation, served.deployed);
+            let fields = changes(&served.spec, &function.spec);
+            let differs = if fields.is_empty() { String::new() } else { format!("; wanted is {}", told(&fields)) };
+            text.push_str(&format!("{since}{differs}.\n"));
+        }
+        _ => text.push_str("Nothing of it serves.\n"),
+    }
+    for fact in status.conditions.iter().filter(|fact| fact.status != "True") {
+        text.push_str(&format!("{} is {}: {} ({})\n", fact.r#type, fact.status, fact.message, fact.reason));
+    }
+    let help = match (status.phase.as_str(), &status.build) {
+        ("Failed", Some(_)) => {
+            format!(
+                "`berth logs function/{name}` has the whole log; `berth rollout undo function/{name}` goes back to what served.\n"
+            )
+        }
+        ("Pending", _) => "Builds take turns: `berth get functions` shows which run.\n".to_owned(),
+        ("Building", _) => format!("`berth logs function/{name} -f` follows the build.\n"),
+        _ => String::new(),
+    };
+    text + &help
+}
+
+/// Changed fields in a line.
+fn told(fields: &[FieldChange]) -> String {
+    /// Fields that are told; more are counted.
+    const TOLD: usize = 3;
+    let mut words: Vec<String> = fields.iter().take(TOLD).map(FieldChange::to_string).collect();
+    if fields.len() > TOLD {
+        words.push(format!("{} more", fields.len() - TOLD));
+    }
+    words.join(", ")
+}
+
+/// Waits until the newest generation of a function serves or has failed.
+pub(super) async fn rolled_out(client: &Client, name: &str, timeout: Duration) -> Result<(), Failure> {
+    let end = Instant::now() + timeout;
+    loop {
+        let function = read(client, name).await?;
+        let status = &function.status;
+        let observed = u64::try_from(status.observed_generation).unwrap_or_default();
+        if observed >= function.metadata.generation {
+            match status.phase.as_str() {
+                "Succeeded" => {
+                    let endpoint = or_dash(status.endpoint.as_deref().unwrap_or_default());
+                    return Ok(terminal::print(&format!("function/{name} answers at {endpoint}"))?);
+                }
+                "Failed" => return Err(Failure::Failed(format!("function/{name}: {}", status.message))),
+                _ => {}
+            }
+        }
+        if Instant::now() >= end {
+            let message =
+                format!("function/{name} is {} after {} s: {}", status.phase, timeout.as_secs(), status.message);
+            return Err(Failure::Failed(message));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Prints the specs that were deployed, or one of them as a manifest.
+pub(super) async fn history(
+    client: &Client,
+    name: &str,
+    (generation, form): (Option<u64>, Form),
+) -> Result<(), Failure> {
+    let function = read(client, name).await?;
+    let past = &function.status.history;
+    if let Some(number) = generation {
+        let found = past.iter().find(|one| u64::try_from(one.generation) == Ok(number));
+        let found = found.ok_or_else(|| unknown(name, number, past))?;
+        let form = if form == Form::Json { Form::Json } else { Form::Yaml };
+        return print_value(&manifest(&function, &found.spec), form);
+    }
+    if let form @ (Form::Json | Form::Yaml) = form {
+        return print_value(past, form);
+    }
+    let mut rows = Rows::new(&["GENERATION", "ARTIFACT", "DEPLOYED", "CHANGES"]);
+    for (at, one) in past.iter().enumerate() {
+        let before = past.get(at + 1).map(|before| told(&changes(&before.spec, &one.spec)));
+        rows.add([
+            one.generation.to_string(),
+            or_dash(one.artifact.get(..19).unwrap_or(&one.artifact)),
+            one.deployed.clone(),
+            or_dash(&before.unwrap_or_default()),
+        ]);
+    }
+    Ok(terminal::print(&rows.render())?)
+}
+
+/// Declares a spec again that was deployed before.
+pub(super) async fn undo(client: &Client, name: &str, (to, force): (Option<u64>, bool)) -> Result<(), Failure> {
+    for _ in 1..ATTEMPTS {
+        let function = read(client, name).await?;
+        let past = &function.status.history;
+        let wanted = match to {
+            Some(number) => {
+                let found = past.iter().find(|one| u64::try_from(one.generation) == Ok(number));
+                found.ok_or_else(|| unknown(name, number, past))?
+            }
+            None => past.iter().find(|one| one.spec != function.spec).ok_or_else(|| {
+                Failure::NotFound(format!("function/{name} has no earlier generation that was deployed"))
+            })?,
+        };
+        let query: &[_] = if force { &[("force", "true".to_owned())] } else { &[] };
+        let request = client
+            .request(Method::PUT, &[Resource::Functions.plural(), name], query)
+            .header(CONTENT_TYPE, "application/json")
+            .header(IF_MATCH, format!("\"{}\"", function.metadata.resource_version))
+            .body(manifest(&function, &wanted.spec).to_string());
+        match client.json::<ApplyResult>(request).await {
+            // A status was written meanwhile.
+            Err(Failure::Conflict(_)) => {}
+            Err(other) => return Err(other),
+            Ok(result) => {
+                let (from, now) = (wanted.generation, result.generation);
+                return Ok(terminal::print(&format!("function/{name}: generation {now} is what {from} was"))?);
+            }
+        }
+    }
+    Err(Failure::Failed(format!("function/{name} changes all the time: nothing was changed; try again")))
+}
+
+/// A manifest of the function with this spec.
+fn manifest(function: &FunctionView, spec: &Value) -> Value {
+    let metadata = &function.metadata;
+    let mut own = json!({"name": metadata.name});
+    if !metadata.labels.is_empty() {
+        own["labels"] = json!(metadata.labels);
+    }
+    if !metadata.annotations.is_empty() {
+        own["annotations"] = json!(metadata.annotations);
+    }
+    json!({"apiVersion": function.api_version, "kind": function.kind, "metadata": own, "spec": spec})
+}
+
+fn unknown(name: &str, number: u64, past: &[FunctionRevision]) -> Failure {
+    let known: Vec<String> = past.iter().map(|one| one.generation.to_string()).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    Failure::NotFound(format!("generation {number} of function/{name} is not kept: there are {known}"))
+}
+
 impl Row for FunctionView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) =
         (&["NAME", "TYPE", "PHASE", "GENERATION", "ENDPOINT", "MESSAGE"], &["PLATFORM", "SOURCE", "ARTIFACT"]);
@@ -82,17 +264,17 @@ impl Row for FunctionView {
     }
 
     fn cells(&self) -> Vec<String> {
-        let (spec, status) = (&self.spec, &self.status);
+        let status = &self.status;
         let artifact = status.artifact.as_ref().map(|artifact| artifact.digest.clone()).unwrap_or_default();
         vec![
             self.metadata.name.clone(),
-            or_dash(&spec.r#type),
+            or_dash(self.text("/type")),
             status.phase.clone(),
-            spec.generation.to_string(),
+            self.metadata.generation.to_string(),
             or_dash(status.endpoint.as_deref().unwrap_or_default()),
             status.message.lines().next().unwrap_or_default().chars().take(80).collect(),
-            or_dash(&spec.platform),
-            or_dash(&spec.source_uri),
+            or_dash(self.text("/target/platform")),
+            or_dash(self.text("/sourceUri")),
             or_dash(artifact.get(..19).unwrap_or(&artifact)),
         ]
     }

@@ -13,9 +13,10 @@ use serde_json::Value;
 
 use super::{
     change::{change, manifest_of, read, write},
+    functions,
     namespace::{NamespaceArgs, path_of},
     output::{Form, print_value},
-    resource::{Resource, Target, not_found},
+    resource::{Resource, Target, Written, not_found},
     wait::{Until, until_all},
 };
 use crate::{
@@ -31,6 +32,7 @@ use crate::{
   berth rollout undo iris                    back to the generation before
   berth rollout undo iris --to-generation 3
   berth rollout restart iris                 fresh replicas of the same model, each before the old one goes
+  berth rollout undo function/words          status, history and undo take functions, too
 
 undo and restart change the declaration on the server. What a folder or a Git repository declares is changed there:
 revert its commit, or write another text into spec.restart.")]
@@ -111,6 +113,17 @@ impl OneArgs {
         named.iter().map(name).collect::<Result<_, _>>().map_err(|error| Failure::Usage(error.to_string()))
     }
 
+    /// The function, where the words name one.
+    fn function(&self) -> Option<String> {
+        match self.target.read() {
+            Written::Some(names) => match names.as_slice() {
+                [(Some(Resource::Functions), name)] => Some(name.clone()),
+                _ => None,
+            },
+            Written::All(_) => None,
+        }
+    }
+
     async fn only(&self, client: &Client) -> Result<DeploymentName, Failure> {
         let mut names = self.names(client).await?;
         match (names.pop(), names.is_empty()) {
@@ -131,7 +144,16 @@ pub(crate) async fn run(args: &RolloutArgs) -> Result<(), Failure> {
 
 async fn status(args: &StatusArgs) -> Result<(), Failure> {
     let client = args.one.api.client()?;
-    let named = args.one.target.find(&client, &args.one.namespace, &[Resource::Deployments]).await?;
+    let kinds = [Resource::Deployments, Resource::Functions];
+    let mut named = args.one.target.find(&client, &args.one.namespace, &kinds).await?;
+    let is_function = |(kind, _): &(Resource, String)| *kind == Resource::Functions;
+    for (_, name) in named.iter().filter(|named| is_function(named)) {
+        functions::rolled_out(&client, name, args.timeout).await?;
+    }
+    named.retain(|named| !is_function(named));
+    if named.is_empty() {
+        return Ok(());
+    }
     for (_, name) in &named {
         let name = DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
         // One that does not exist is a mistake here, not something to wait for.
@@ -150,6 +172,9 @@ async fn past(client: &Client, name: &DeploymentName) -> Result<RolloutHistory, 
 
 async fn history(args: &HistoryArgs) -> Result<(), Failure> {
     let client = args.one.api.client()?;
+    if let Some(name) = args.one.function() {
+        return functions::history(&client, &name, (args.generation, args.output)).await;
+    }
     let name = args.one.only(&client).await?;
     let past = past(&client, &name).await?;
     let view = read(&client, &name).await?;
@@ -202,6 +227,9 @@ fn told(before: Option<&Value>, after: &Value) -> String {
 
 async fn undo(args: &UndoArgs) -> Result<(), Failure> {
     let client = args.one.api.client()?;
+    if let Some(name) = args.one.function() {
+        return functions::undo(&client, &name, (args.to_generation, args.force)).await;
+    }
     let name = args.one.only(&client).await?;
     let view = read(&client, &name).await?;
     let past = past(&client, &name).await?.items;

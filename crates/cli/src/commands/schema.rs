@@ -12,6 +12,7 @@ use crate::{failure::Failure, terminal};
   # then, first line of a manifest, for editors with the YAML language server:
   # yaml-language-server: $schema=berth.schema.json
   berth schema alias                         schema of aliases
+  berth schema function                      schema of functions
   berth schema model-card --version 3.0.0 -o yaml
   berth schema deployment                    a file in models/ of a registry
   berth schema matrix                        the compatibility matrix of model card versions")]
@@ -44,6 +45,8 @@ enum Kind {
     Manifest,
     /// A manifest of an alias (kind: Alias)
     Alias,
+    /// A manifest of a function (kind: Function)
+    Function,
     /// model-card.yaml of a model repository
     ModelCard,
     /// A deployment of a registry: a file below models/
@@ -70,9 +73,13 @@ pub(crate) fn run(args: &SchemaArgs) -> Result<(), Failure> {
             let form = if args.output == Some(SchemaForm::Yaml) { Form::Yaml } else { Form::Json };
             print_value(berth_spec::manifest::json_schema(), form)
         }
-        Kind::Alias => {
+        Kind::Alias | Kind::Function => {
             let form = if args.output == Some(SchemaForm::Yaml) { Form::Yaml } else { Form::Json };
-            print_value(berth_spec::manifest::alias_json_schema(), form)
+            let schema = match args.kind {
+                Kind::Function => berth_spec::manifest::function_json_schema(),
+                _ => berth_spec::manifest::alias_json_schema(),
+            };
+            print_value(schema, form)
         }
         Kind::ModelCard => published(SchemaKind::ModelCard),
         Kind::Deployment => published(SchemaKind::Deployment),

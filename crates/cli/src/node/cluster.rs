@@ -7,6 +7,7 @@ use berth_control::{
     Config, Metrics,
     api::{ApiRouter, Relay},
     fleet::FleetService,
+    functions::FunctionBoard,
     leadership::{CandidateInfo, LeadershipView},
     uplink::{ConnectContext, GatewayUplink, WorkerUplink},
 };
@@ -117,6 +118,7 @@ impl Membership {
             policy: settings.server.policy(),
             members: Some(self.members.clone()),
             audit,
+            functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
             ..Config::default()
         };
         let sources = settings.sources.build(&settings.server.data, functions, registry)?;

@@ -13,6 +13,7 @@ use berth_control::{
         ApiRouter, Leader, Seams,
         log::{LogQuery, LogSource},
     },
+    functions::FunctionBoard,
     leadership::LeadershipView,
     store::embedded::EmbeddedStore,
 };
@@ -131,7 +132,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
             |e| Failure::Failed(format!("{e}: is another server running? --http and --also-http take other addresses")),
         )?;
     let api = listen(settings.server.api)?;
-    let functions = functions(settings, look.local_addr(), &later.functions, &mut registry)?;
+    let functions = functions((settings, telemetry), look.local_addr(), &later.functions, &mut registry)?;
     let (role, links, relay) = match (&membership, cluster) {
         (Some(membership), Some(cluster)) => {
             let role = membership.stand((settings, cluster), (functions.as_ref(), audit.clone()), &mut registry)?;
@@ -144,7 +145,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         }
     };
     let ControllerRole { view, deciding, election } = role;
-    let parts = (functions.as_ref(), telemetry, (&access, &audit));
+    let parts = (telemetry, (&access, &audit));
     let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, parts)?;
     if let Some(metrics) = &settings.server.modelmesh_metrics {
         metrics.serve(&settings.server, (Arc::clone(&seams.metrics), Arc::clone(&access)))?;
@@ -260,18 +261,24 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 
 /// Functions of a controller. Any of them may lead.
 fn functions(
-    settings: &NodeSettings,
+    (settings, telemetry): (&NodeSettings, &Telemetry),
     gateway: Option<SocketAddr>,
     hook: &Arc<OnceLock<FunctionHook>>,
     registry: &mut Registry,
 ) -> Result<Option<Arc<Host>>, Failure> {
-    if !settings.roles.controller || !settings.sources.has_functions() {
+    // A controller that is no gateway has nothing that functions could be asked through.
+    if !settings.roles.controller || (gateway.is_none() && !settings.sources.has_functions()) {
         return Ok(None);
     }
     let gateway = gateway.map(|gateway| settings.reached_at(gateway)).transpose()?;
-    let host = functions::host(&settings.server, gateway, settings.sources.functions_are_local(), registry)?;
+    let host = functions::host(
+        &settings.server,
+        gateway,
+        (settings.sources.functions_are_local(), settings.sources.function_artifacts(), telemetry.continuation()),
+        registry,
+    )?;
     // Nobody else sets it.
-    let _ = hook.set(functions::hook(&host));
+    let _ = hook.set(functions::hook(&host, telemetry.propagation()));
     Ok(Some(host))
 }
 
@@ -282,7 +289,8 @@ fn alone(
     registry: &mut Registry,
 ) -> Result<(ControllerRole, Handle), Failure> {
     let store = EmbeddedStore::open(&settings.server.data).map_err(|e| Failure::Failed(e.to_string()))?;
-    let config = Config { policy: settings.server.policy(), audit, ..Config::default() };
+    let board = functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>);
+    let config = Config { policy: settings.server.policy(), audit, functions: board, ..Config::default() };
     let (control, handle) = berth_control::build(config, Arc::new(store), registry);
     let sources = settings.sources.build(&settings.server.data, functions, registry)?;
     let view = LeadershipView::alone(handle.clone());
@@ -329,7 +337,7 @@ fn seams(
     leadership: &watch::Receiver<LeadershipView>,
     gateway: berth_mesh::Handle,
     registry: Registry,
-    (functions, telemetry, (access, audit)): (Option<&Arc<Host>>, &Telemetry, (&Arc<Access>, &AuditLog)),
+    (telemetry, (access, audit)): (&Telemetry, (&Arc<Access>, &AuditLog)),
 ) -> Result<Seams, Failure> {
     let (node, lines) = (settings.server.name.clone(), telemetry.model_logs.clone());
     let logs: Option<LogSource> =
@@ -349,7 +357,7 @@ fn seams(
     let registry = Arc::new(Mutex::new(registry));
     let scheme = scheme(settings.server.tls.is_some());
     let admitting = (Arc::clone(access), settings.server.admin_token(), audit.clone());
-    let beside = (rules, functions, beside, logs);
+    let beside = (rules, beside, logs);
     let issuing = settings.cluster.as_ref().and_then(|cluster| cluster.authority.as_ref());
     let issuing = issuing.map(issuing::open).transpose()?;
     seams::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), (beside, admitting), issuing)

@@ -7,18 +7,15 @@ use std::{
 };
 
 use berth_audit::AuditLog;
-use berth_control::api::{
-    Beside, FunctionBoard, Issuing, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters,
-};
-use berth_functions::source::Host;
+use berth_control::api::{Beside, Issuing, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters};
 use berth_wire::access::Access;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use super::trial;
 use crate::failure::Failure;
 
-/// Parts of the process that the API shows: settings that controllers share, functions, a service beside it, logs of models.
-pub(super) type Parts<'a> = (Option<String>, Option<&'a Arc<Host>>, Beside, Option<LogSource>);
+/// Parts of the process that the API shows: settings that controllers share, a service beside it, logs of models.
+pub(super) type Parts = (Option<String>, Beside, Option<LogSource>);
 
 /// Tokens, the file of the first one, and the audit log.
 pub(super) type Admitting = (Arc<Access>, Option<PathBuf>, AuditLog);
@@ -29,7 +26,7 @@ pub(super) fn of(
     (gateway, scheme): (berth_mesh::Handle, &str),
     members: MembersSource,
     leader: LeaderSource,
-    ((rules, functions, beside, logs), (access, admin_token, audit)): (Parts<'_>, Admitting),
+    ((rules, beside, logs), (access, admin_token, audit)): (Parts, Admitting),
     issuing: Option<Arc<Issuing>>,
 ) -> Result<Seams, Failure> {
     let trial = trial::source(gateway.local_addr(), scheme, &access)?;
@@ -41,7 +38,6 @@ pub(super) fn of(
         leader,
         beside: Some(beside),
         rules,
-        functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
         trial,
         logs,
         access,

@@ -1,22 +1,23 @@
-//! Functions from etcd: the host that builds and runs them, where a source asks for it.
+//! Functions: the host that builds and runs them.
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
-use berth_functions::source::{Host, HostConfig};
-use berth_mesh::config::FunctionHook;
+use berth_functions::source::{Host, HostConfig, TraceHook};
+use berth_mesh::{PropagateHook, config::FunctionHook};
 use prometheus_client::registry::Registry;
 
 use super::{ServerSettings, tls::scheme};
 use crate::failure::Failure;
 
-/// Opens the host. `gateway`: where clients reach the functions; `all_local`: all run here, whatever their specs say.
+/// Opens the host. `gateway`: where clients reach the functions; `all_local`: all run here, whatever their specs say;
+/// `artifacts`: so many are kept beyond those in use; `traces`: where spans belong.
 ///
 /// # Errors
 /// A node that is no gateway, or a folder that cannot be used.
 pub(crate) fn host(
     server: &ServerSettings,
     gateway: Option<SocketAddr>,
-    all_local: bool,
+    (all_local, artifacts, traces): (bool, usize, Option<TraceHook>),
     registry: &mut Registry,
 ) -> Result<Arc<Host>, Failure> {
     let gateway = gateway.ok_or_else(|| {
@@ -32,6 +33,8 @@ pub(crate) fn host(
         all_local,
         // Bundlers and resolvers take a core each.
         parallel: cores.clamp(1, 4),
+        artifacts,
+        traces,
     };
     Host::open(config, registry).map_err(|error| Failure::doing("functions cannot start", error))
 }
@@ -52,8 +55,13 @@ fn shown(address: SocketAddr) -> String {
     }
 }
 
-/// The gateway's way to functions.
-pub(crate) fn hook(host: &Arc<Host>) -> FunctionHook {
+/// The gateway's way to functions; `propagate` has them continue the traces of requests.
+pub(crate) fn hook(host: &Arc<Host>, propagate: Option<PropagateHook>) -> FunctionHook {
     let host = Arc::clone(host);
-    Arc::new(move |request| Box::pin(Arc::clone(&host).call(request)))
+    Arc::new(move |mut request| {
+        if let Some(propagate) = &propagate {
+            propagate(request.headers_mut());
+        }
+        Box::pin(Arc::clone(&host).call(request))
+    })
 }

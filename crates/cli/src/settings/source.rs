@@ -12,7 +12,7 @@ use std::{
 };
 
 use berth_control::source::{Setup, Source, SourceName, directory::Directory};
-use berth_functions::source::{EtcdFunctions, Host};
+use berth_functions::source::{FunctionSource, Host};
 use berth_git::{Git, HostKeys, Identity, Protocols, Remote, SigningKey};
 use berth_gitops::{GitConfig, GitCredentials, GitMetrics, GitSource, WriteBackTo};
 use berth_kubernetes::{KubernetesMetrics, KubernetesSource};
@@ -42,6 +42,9 @@ pub(crate) struct SourceArgs {
     function_target: FunctionTarget,
     #[command(flatten)]
     kubernetes: KubernetesArgs,
+    /// Artifacts of functions that are kept beyond those in use, for a way back without a build
+    #[arg(long, value_name = "COUNT", env = "BERTH_FUNCTION_ARTIFACTS", default_value_t = 20)]
+    function_artifacts: usize,
     /// Poll interval of a registry's branch; webhooks trigger a poll at once
     #[arg(long, value_name = "TIME", env = "BERTH_SOURCE_INTERVAL", default_value = "30s", value_parser = values::duration)]
     source_interval: Duration,
@@ -259,6 +262,11 @@ impl SourceSettings {
         self.remotes().any(|remote| remote.scheme() == "file")
     }
 
+    /// Artifacts of functions that are kept beyond those in use.
+    pub(crate) fn function_artifacts(&self) -> usize {
+        self.args.function_artifacts
+    }
+
     /// The places in one line, for people; `None`: there are no sources.
     pub(crate) fn shown(&self) -> Option<String> {
         let shown = |source: &Named| match &source.place {
@@ -294,7 +302,7 @@ impl SourceSettings {
                     Arc::new(GitSource::new(self.git(name, (remote, branch), data, metrics)?))
                 }
                 (Place::Etcd(config), _) => match host {
-                    Some(host) => Arc::new(EtcdFunctions::new(config.clone(), Arc::clone(host))),
+                    Some(host) => Arc::new(FunctionSource::etcd(config.clone(), Arc::clone(host))),
                     None => continue,
                 },
                 (Place::Kubernetes(namespace), _) => {
@@ -305,7 +313,12 @@ impl SourceSettings {
             };
             sources.push((name.clone(), source));
         }
-        Setup::new(sources).map_err(|error| Failure::Usage(error.to_string()))
+        let setup = Setup::new(sources).map_err(|error| Failure::Usage(error.to_string()))?;
+        // Objects are in one place: people's etcd, or else Berth's own store.
+        Ok(match host.filter(|_| !self.has_functions()) {
+            Some(host) => setup.with_own(Arc::new(FunctionSource::own(Arc::clone(host)))),
+            None => setup,
+        })
     }
 
     fn git(

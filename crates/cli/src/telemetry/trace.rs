@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_functions::source::TraceHook;
 use berth_mesh::{PropagateHook, SpanHook};
 use berth_spec::WorkerId;
 use berth_wire::request_id::RequestId;
@@ -42,7 +43,8 @@ pub(super) fn layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
 {
-    let ours = ["berth", "berth_mesh", "berth_worker", "berth_control", "berth_gitops", "berth_plan"];
+    let ours =
+        ["berth", "berth_mesh", "berth_worker", "berth_control", "berth_gitops", "berth_plan", "berth_functions"];
     let filter = Targets::new().with_targets(ours.map(|target| (target, Level::INFO)));
     tracing_opentelemetry::layer().with_tracer(provider.tracer("berth")).with_filter(filter)
 }
@@ -58,6 +60,17 @@ pub(super) fn request_spans() -> SpanHook {
         let _ = span.set_parent(propagator.extract(&Headers(headers)));
         Some(span)
     })
+}
+
+/// Makes a span a part of the trace that a `traceparent` names.
+pub(super) fn continuation() -> TraceHook {
+    let propagator = TraceContextPropagator::new();
+    TraceHook(Arc::new(move |span, traceparent| {
+        let headers = HeaderValue::try_from(traceparent).map(|value| (HeaderName::from_static("traceparent"), value));
+        let headers = HeaderMap::from_iter(headers);
+        // Without a layer that sends spans there is no parent to set.
+        let _ = span.set_parent(propagator.extract(&Headers(&headers)));
+    }))
 }
 
 /// Writes the current span's place in its trace into headers. Where there is no span that is traced, the caller's own

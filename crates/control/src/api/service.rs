@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use dashboard::{Selection, Sort};
-pub(crate) use declare::{ALIAS, DEPLOYMENT, Declared, Delete, Expect, Write};
+pub(crate) use declare::{ALIAS, DEPLOYMENT, Declared, Delete, Expect, FUNCTION, Write};
 pub(crate) use tell::Page;
 
 use super::{Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, recorder::Recorder, top::Sampler};
@@ -45,7 +45,6 @@ pub(crate) struct Service {
     recorder: Arc<Recorder>,
     peer_queries: PeerQueries,
     rules: Option<String>,
-    functions: Option<Arc<dyn super::FunctionBoard>>,
     metrics: super::MetricsSource,
     trial: Option<super::trial::TrialSource>,
     logs: Option<super::log::LogSource>,
@@ -74,7 +73,6 @@ impl Service {
             recorder,
             peer_queries,
             rules: seams.rules,
-            functions: seams.functions,
             metrics: seams.metrics,
             trial: seams.trial,
             logs: seams.logs,

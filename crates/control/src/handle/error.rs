@@ -25,6 +25,20 @@ pub enum Error {
         /// The one that has it: `a deployment` or `an alias`.
         by: &'static str,
     },
+    /// There is no such function.
+    #[error("there is no function {0:?}: `berth get functions` lists them")]
+    NoFunction(DeploymentName),
+    /// A function's spec is wrong.
+    #[error("the function {name} is wrong: {message}")]
+    WrongFunction {
+        /// Name of the function.
+        name: DeploymentName,
+        /// Every mistake by its path.
+        message: String,
+    },
+    /// This controller runs no functions.
+    #[error("this controller runs no functions: give the nodes with the role controller the role gateway, too")]
+    NoFunctions,
     /// There is no such worker.
     #[error("there is no worker {0:?}: `berth get workers` lists them")]
     NoWorker(WorkerId),
@@ -91,12 +105,14 @@ impl Error {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            Self::NotFound(_) | Self::NoAlias(_) | Self::NoWorker(_) => Class::NotFound,
+            Self::NotFound(_) | Self::NoAlias(_) | Self::NoFunction(_) | Self::NoWorker(_) => Class::NotFound,
+            Self::WrongFunction { .. } => Class::Invalid,
             Self::NameInUse { .. }
             | Self::NameTaken(_)
             | Self::Unlisted(_)
             | Self::Owned { .. }
             | Self::Stale { .. }
+            | Self::NoFunctions
             | Self::Lagged => Class::Conflict,
             Self::Contended(_) => Class::Waiting { retry_in: Duration::from_millis(100) },
             Self::Store(error) => error.class(),
@@ -109,7 +125,9 @@ impl Error {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::NotFound(_) | Self::NoAlias(_) | Self::NoWorker(_) => "NotFound",
+            Self::NotFound(_) | Self::NoAlias(_) | Self::NoFunction(_) | Self::NoWorker(_) => "NotFound",
+            Self::WrongFunction { .. } => "Invalid",
+            Self::NoFunctions => "NoFunctions",
             Self::NameInUse { .. } => "NameInUse",
             Self::NameTaken(_) => "NameTaken",
             Self::Unlisted(_) => "WorkerUnlisted",

@@ -15,7 +15,7 @@ use super::{
     Checkpoint, Reconciled, Requests, Snapshot, SourceName, SourceStatus, Webhook, WorkerSecret, reconcile::Reconciler,
     sources::Credentials,
 };
-use crate::{Handle, handle::Error};
+use crate::{Handle, handle::Error, store::Store};
 
 /// A source of deployments.
 pub trait Source: Send + Sync {
@@ -50,6 +50,12 @@ impl Context {
     #[must_use]
     pub const fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// The store of the term: it refuses writes once the term is over.
+    #[must_use]
+    pub fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.handle.store)
     }
 
     /// The term of the leader; 0: this process is alone.
@@ -103,17 +109,27 @@ impl Context {
         let audit = &self.handle.audit;
         let at = if revision.is_empty() { String::new() } else { format!("@{revision}") };
         let principal = format!("source:{}{at}", self.name);
-        for (operation, names) in [("apply", &reconciled.changed), ("delete", &reconciled.deleted)] {
-            if names.is_empty() {
+        let models = |name: &DeploymentName| AuditResource {
+            kind: "ModelDeployment".to_owned(),
+            namespace: Some(name.namespace().to_owned()),
+            name: name.name().to_owned(),
+        };
+        let functions = |name: &DeploymentName| AuditResource {
+            kind: "Function".to_owned(),
+            namespace: None,
+            name: name.name().to_owned(),
+        };
+        let all: [(&str, Vec<AuditResource>); 3] = [
+            ("apply", reconciled.changed.iter().map(models).collect()),
+            ("delete", reconciled.deleted.iter().map(models).collect()),
+            ("apply", reconciled.functions.iter().map(functions).collect()),
+        ];
+        for (operation, resources) in all {
+            if resources.is_empty() {
                 continue;
             }
-            let resources = names.iter().map(|name| AuditResource {
-                kind: "ModelDeployment".to_owned(),
-                namespace: Some(name.namespace().to_owned()),
-                name: name.name().to_owned(),
-            });
             let record = audit.begin(AuditPort::Source, &principal, Action::Declare.as_str(), operation);
-            audit.record(record.about(resources.collect())).await;
+            audit.record(record.about(resources)).await;
         }
     }
 

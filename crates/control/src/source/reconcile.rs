@@ -11,6 +11,7 @@
 //! names that are owned, and nothing else.
 
 mod aliases;
+mod functions;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,6 +46,8 @@ pub struct Reconciled {
     pub changed: Vec<DeploymentName>,
     /// Deployments whose deletion began.
     pub deleted: Vec<DeploymentName>,
+    /// Functions that were created, changed, or deleted.
+    pub functions: Vec<DeploymentName>,
     /// Changes that were not made. They are tried again with the next round.
     pub problems: Vec<Problem>,
     /// Warnings about declared deployments, for example about a missing local artifact.
@@ -75,6 +78,8 @@ struct Memory {
     applied: BTreeMap<DeploymentName, Basis>,
     /// A hash of the manifest of each alias, without its revision.
     aliases: BTreeMap<DeploymentName, u64>,
+    /// The same of each function.
+    functions: BTreeMap<DeploymentName, u64>,
     /// The origin whose deployments are taken over.
     formerly: Option<Origin>,
 }
@@ -114,6 +119,7 @@ impl Reconciler {
         for (name, origin) in gone {
             self.delete(name, origin, &mut done).await?;
         }
+        self.functions(snapshot, formerly.as_ref(), &mut done).await;
         if self.memory().formerly == formerly {
             self.memory().formerly = None;
         }

@@ -15,6 +15,7 @@ use super::{
     Context, Source, SourceName, SourceState, SourceStatus,
     migrate::{forget, migrate},
     reconcile::Reconciler,
+    requests::requests,
 };
 use crate::{
     Handle,
@@ -26,9 +27,16 @@ use crate::{
 /// unnoticed.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// The name in logs of the part of Berth itself that runs like a source.
+const OWN: &str = "berth-functions";
+
 /// The sources of a process, in the order of its configuration.
 #[derive(Clone, Default)]
-pub struct Setup(Vec<(SourceName, Arc<dyn Source>)>);
+pub struct Setup {
+    sources: Vec<(SourceName, Arc<dyn Source>)>,
+    /// Part of Berth itself: it runs like a source, and is not listed.
+    own: Option<Arc<dyn Source>>,
+}
 
 /// Why sources cannot run beside each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,18 +64,24 @@ impl Setup {
                 return Err(SetupError::Place(other.clone(), name.clone(), source.origin()));
             }
         }
-        Ok(Self(sources))
+        Ok(Self { sources, own: None })
+    }
+
+    /// The same with a part of Berth itself, which runs like a source and is not listed.
+    #[must_use]
+    pub fn with_own(self, own: Arc<dyn Source>) -> Self {
+        Self { own: Some(own), ..self }
     }
 
     /// The sources, in their order.
     pub fn iter(&self) -> impl Iterator<Item = &(SourceName, Arc<dyn Source>)> {
-        self.0.iter()
+        self.sources.iter()
     }
 }
 
 impl fmt::Debug for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.0.iter().map(|(name, source)| (name, source.origin()))).finish()
+        f.debug_map().entries(self.sources.iter().map(|(name, source)| (name, source.origin()))).finish()
     }
 }
 
@@ -81,7 +95,17 @@ pub async fn run(setup: Setup, handle: Handle, epoch: Epoch, shutdown: Cancellat
     migrate(&handle, &setup).await?;
     forget(&handle, &setup).await?;
     let mut running = JoinSet::new();
-    for (place, (name, source)) in setup.0.into_iter().enumerate() {
+    if let (Some(own), Ok(name)) = (setup.own, OWN.parse()) {
+        let reconciler = Arc::new(Reconciler::new(handle.clone(), own.origin()));
+        let context = Context { name, handle: handle.clone(), epoch, shutdown: shutdown.clone(), reconciler };
+        let (sender, asked) = requests(false);
+        running.spawn(async move {
+            let ended = own.run(context, asked).await;
+            drop(sender);
+            ended
+        });
+    }
+    for (place, (name, source)) in setup.sources.into_iter().enumerate() {
         let reconciler = Arc::new(Reconciler::new(handle.clone(), source.origin()));
         let (handle, shutdown) = (handle.clone(), shutdown.clone());
         let context = Context { name, handle, epoch, shutdown, reconciler };

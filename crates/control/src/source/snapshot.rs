@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{
     DeploymentName, UnknownWorkers, WorkerId, WorkerTerms,
-    manifest::{ManifestAlias, ManifestDeployment},
+    manifest::{ManifestAlias, ManifestDeployment, ManifestFunction},
 };
 use serde_json::Value;
 
@@ -20,7 +20,9 @@ pub struct Snapshot {
     pub deployments: Vec<ManifestDeployment>,
     /// Its aliases. Of two with one name, the first counts.
     pub aliases: Vec<ManifestAlias>,
-    /// The deletion of deployments and aliases that the source owns and this snapshot lacks.
+    /// Its functions. Of two with one name, the first counts.
+    pub functions: Vec<ManifestFunction>,
+    /// The deletion of deployments, aliases and functions that the source owns and this snapshot lacks.
     pub prune: Prune,
     /// The settings of workers; `None`: the source has none to give, and those in the store stay.
     pub workers: Option<WorkerSettings>,

@@ -19,6 +19,7 @@
 //! | `/meta/terms` | the same: the treatment of workers that no source names, by source | sources |
 //! | `/sources/NAME/paused` | [`StoredPause`]: a person has paused the source | a person |
 //! | `/sources/NAME/SLOT` | the checkpoint of a source: bytes of its own, in its own slots (`checkpoint`, `notified`) | that source |
+//! | `/functions/NAME` | a function's object, JSON without a form's number: its manifest, and its status (`berth_functions`) | a person, through a source: all but the status; the controller of functions: the status |
 //! | `/tokens/ID` | [`StoredToken`](super::tokens::StoredToken): the hash of a token, and the rights of its holder | an admin |
 //! | `/join-tokens/ID` | [`StoredJoinToken`](super::join_tokens::StoredJoinToken): the hash of a join token, its nodes, and who joined with it | an admin; the leader counts who joins, and removes those that have expired |
 //! | `/revocations/ID` | [`StoredRevocation`](super::revocations::StoredRevocation): certificates of nodes that no node takes any more | an admin; the leader removes those whose certificates have ended |
@@ -61,6 +62,8 @@ pub const PAUSED: &str = "paused";
 pub const OLD_GIT_SOURCE: &str = "/sources/git";
 /// The messages that it had sent, as earlier versions wrote them.
 pub const OLD_GIT_TOLD: &str = "/sources/git-told";
+/// Prefix of the objects of functions.
+pub const FUNCTIONS: &str = "/functions/";
 /// The key that shows who leads.
 pub const LEADER: &str = "/leader";
 /// The key of the last plan's number.

@@ -17,9 +17,6 @@ use std::{
 use super::{BuildError, documents::Document, tree::digest_of};
 use crate::status::ArtifactStatus;
 
-/// Artifacts that are kept beyond those in use, for a way back.
-const KEPT: usize = 20;
-
 /// The largest artifact.
 const LARGEST: u64 = 1 << 30;
 
@@ -32,13 +29,18 @@ pub struct ArtifactStore {
 }
 
 impl ArtifactStore {
-    /// Opens a folder. Blocks.
+    /// Opens a folder, of which clean-ups keep `kept` artifacts beyond those in use. Blocks.
     ///
     /// # Errors
     /// If it cannot be used.
-    pub fn open(root: &Path) -> io::Result<Self> {
+    pub fn open(root: &Path, kept: usize) -> io::Result<Self> {
         fs_err::create_dir_all(root.join("built"))?;
-        Ok(Self { root: root.to_owned(), kept: KEPT })
+        Ok(Self { root: root.to_owned(), kept })
+    }
+
+    /// The error of an artifact that is not there any more.
+    pub(crate) fn gone() -> BuildError {
+        BuildError::passing("ArtifactGone", "the artifact is gone from the disk: it is built again")
     }
 
     /// Path of a document beside an artifact; `None` where the digest is none.
@@ -148,7 +150,7 @@ mod tests {
     #[test]
     fn as_many_artifacts_are_kept_as_are_wanted() {
         let home = tempfile::tempdir().expect("a folder");
-        let store = ArtifactStore { kept: 1, ..ArtifactStore::open(home.path()).expect("a store") };
+        let store = ArtifactStore::open(home.path(), 1).expect("a store");
         let mut kept = Vec::new();
         for content in ["one", "two", "three"] {
             let made = home.path().join("made");

@@ -68,10 +68,7 @@ impl Builder {
         if let Some(chunks) = chunks {
             let saved = tokio::time::timeout(LONGEST, save(chunks, &archive)).await;
             let late = || {
-                BuildError::passing(
-                    "FetchFailed",
-                    format!("{} did not come within {} s", spec.source, LONGEST.as_secs()),
-                )
+                BuildError::away("FetchFailed", format!("{} did not come within {} s", spec.source, LONGEST.as_secs()))
             };
             saved.map_err(|_| late())??;
         }
@@ -128,33 +125,39 @@ async fn from_store(store: &dyn ObjectStore, key: &str, spec: &FunctionSpec) -> 
             "SourceNotFound",
             format!("there is no {}: upload it, or change spec.sourceUri", spec.source),
         ),
-        error => BuildError::passing("FetchFailed", format!("cannot fetch {}: {error}", spec.source)),
+        error @ (object_store::Error::Unauthenticated { .. } | object_store::Error::PermissionDenied { .. }) => {
+            BuildError::passing("FetchFailed", format!("cannot fetch {}: {error}", spec.source))
+        }
+        error => BuildError::away("FetchFailed", format!("cannot fetch {}: {error}", spec.source)),
     };
     let key =
         Key::parse(key).map_err(|error| BuildError::lasting("FetchFailed", format!("spec.sourceUri: {error}")))?;
     let found = tokio::time::timeout(LONGEST, store.get(&key)).await;
-    let late = || BuildError::passing("FetchFailed", format!("{} did not answer", spec.source));
+    let late = || BuildError::away("FetchFailed", format!("{} did not answer", spec.source));
     let found = found.map_err(|_| late())?.map_err(wrong)?;
     let shown = spec.source.to_string();
-    let broken = move |error| BuildError::passing("FetchFailed", format!("{shown} broke off: {error}"));
+    let broken = move |error| BuildError::away("FetchFailed", format!("{shown} broke off: {error}"));
     Ok(found.into_stream().map(move |chunk| chunk.map_err(&broken)).boxed())
 }
 
 async fn from_web(url: &Url) -> Result<Chunks, BuildError> {
     let shown = CodeUri::Http(url.clone()).to_string();
     let failed = |error: reqwest::Error| {
-        BuildError::passing("FetchFailed", format!("cannot fetch {shown}: {}", causes(&error.without_url())))
+        BuildError::away("FetchFailed", format!("cannot fetch {shown}: {}", causes(&error.without_url())))
     };
     let client = reqwest::Client::builder().connect_timeout(Duration::from_secs(10)).read_timeout(SILENCE).build();
     let answer = client.map_err(failed)?.get(url.clone()).send().await.map_err(failed)?;
     let status = answer.status();
     if !status.is_success() {
-        let reason = if status.as_u16() == 404 { "SourceNotFound" } else { "FetchFailed" };
-        let remedy = "upload the archive, or change spec.sourceUri";
-        return Err(BuildError::passing(reason, format!("{shown} answered {status}: {remedy}")));
+        let message = format!("{shown} answered {status}: upload the archive, or change spec.sourceUri");
+        return Err(match status.as_u16() {
+            404 => BuildError::passing("SourceNotFound", message),
+            429 | 500.. => BuildError::away("FetchFailed", message),
+            _ => BuildError::passing("FetchFailed", message),
+        });
     }
     let broken = move |error: reqwest::Error| {
-        BuildError::passing("FetchFailed", format!("{shown} broke off: {}", causes(&error.without_url())))
+        BuildError::away("FetchFailed", format!("{shown} broke off: {}", causes(&error.without_url())))
     };
     Ok(answer.bytes_stream().map(move |chunk| chunk.map_err(&broken)).boxed())
 }
@@ -176,7 +179,7 @@ async fn save(mut chunks: Chunks, to: &Path) -> Result<(), BuildError> {
     loop {
         let next = tokio::time::timeout(SILENCE, chunks.next()).await;
         let silent =
-            || BuildError::passing("FetchFailed", format!("nothing of the code came for {} s", SILENCE.as_secs()));
+            || BuildError::away("FetchFailed", format!("nothing of the code came for {} s", SILENCE.as_secs()));
         let Some(chunk) = next.map_err(|_| silent())? else { break };
         let chunk = chunk?;
         size += chunk.len() as u64;

@@ -45,6 +45,7 @@ impl Job {
         let failed = |error: berth_git::GitError| match error.category {
             Category::Invalid | Category::TooLarge => BuildError::lasting("InvalidSource", error.to_string()),
             Category::RefNotFound | Category::NotFound => BuildError::passing("SourceNotFound", error.to_string()),
+            Category::Network | Category::TimedOut => BuildError::away("FetchFailed", error.to_string()),
             _ => BuildError::passing("FetchFailed", error.to_string()),
         };
         let remote = Remote::parse(&self.url, Protocols::default().with_local()).map_err(failed)?;

@@ -13,11 +13,16 @@ use std::{
 
 use serde_json::Value;
 
-use super::{BuildError, Builder, Workplace, blocking, packages, python::contents, sandbox::Step, worker_check};
-use crate::deployment::Bundler;
+use super::{
+    BuildError, Builder, LONGEST_STEP, Workplace, blocking, packages, python::contents, sandbox::Step, worker_check,
+};
+use crate::{
+    dependencies::of_packages,
+    deployment::{Bundler, Language},
+};
 
-/// The longest step: large projects install for minutes.
-const LONGEST: Duration = Duration::from_secs(1_800);
+/// Options of every call of npm.
+const QUIET: [&str; 3] = ["--no-audit", "--no-fund", "--no-progress"];
 
 /// Endings of a module.
 pub(crate) const ENDINGS: [&str; 4] = ["js", "cjs", "mjs", "json"];
@@ -37,24 +42,24 @@ impl NodeTools {
     pub(super) fn key(&self) -> String {
         format!("node {}", self.version)
     }
+
+    /// A note where this is not the version that was wanted.
+    pub(super) fn note(&self, wanted: Option<&str>) -> Option<String> {
+        let version = &self.version;
+        let wanted = wanted.filter(|wanted| major(wanted) != major(version))?;
+        Some(format!("This machine has Node.js {version}, not {wanted}: that is used."))
+    }
 }
 
 impl Builder {
-    pub(super) async fn node_tools(&self, place: &mut Workplace<'_>) -> Result<NodeTools, BuildError> {
+    pub(super) async fn node_tools(&self, place: &Workplace<'_>) -> Result<NodeTools, BuildError> {
         let (node, version) = find_node(&self.toolchain.environment(), place.spec.version.as_deref()).await?;
-        if let Some(wanted) = &place.spec.version
-            && major(wanted) != major(&version)
-        {
-            place.notes.push(format!("This machine has Node.js {version}, not {wanted}: that is used."));
-        }
         let npm = node.with_file_name("npm");
         Ok(NodeTools { node, npm, version })
     }
 
     pub(super) async fn javascript(&self, place: &mut Workplace<'_>) -> Result<(), BuildError> {
-        let mut unsaid = std::mem::take(&mut place.notes);
         let tools = self.node_tools(place).await?;
-        place.notes = std::mem::take(&mut unsaid);
         let code = place.code();
         let package = package(&code)?;
         if package.is_some() {
@@ -81,8 +86,7 @@ impl Builder {
             None => false,
         };
         if keeps {
-            let prune = ["prune", "--omit=dev", "--offline", "--no-audit", "--no-fund"];
-            self.npm(place, &tools, ("npm prune", &prune), false).await?;
+            self.npm(place, &tools, ("npm prune", &["prune", "--omit=dev", "--offline"]), false).await?;
         }
         blocking(move || {
             if !keeps && code.join("node_modules").exists() {
@@ -104,15 +108,7 @@ impl Builder {
         let aside = place.folder.join("library");
         fs_err::create_dir_all(&aside)?;
         let prefix = aside.to_string_lossy().into_owned();
-        let mut words = vec![
-            "install",
-            "--ignore-scripts",
-            "--no-audit",
-            "--no-fund",
-            "--no-progress",
-            "--prefix",
-            prefix.as_str(),
-        ];
+        let mut words = vec!["install", "--ignore-scripts", "--prefix", prefix.as_str()];
         words.extend(worker_check::library(place.spec.version.as_deref()));
         self.npm(place, tools, ("npm install @azure/functions", &words), true).await?;
         let lock = fs_err::read_to_string(aside.join("node_modules/.package-lock.json")).unwrap_or_default();
@@ -131,7 +127,7 @@ impl Builder {
         if !locked {
             place.notes.push("There is no package-lock.json: another build may get newer packages.".to_owned());
         }
-        let install = [how, "--ignore-scripts", "--include=dev", "--no-audit", "--no-fund", "--no-progress"];
+        let install = [how, "--ignore-scripts", "--include=dev"];
         self.npm(place, tools, (&format!("npm {how}"), &install), true).await?;
         let lock = fs_err::read_to_string(code.join("node_modules/.package-lock.json")).unwrap_or_default();
         place.packages = packages::of_node(&lock);
@@ -210,7 +206,7 @@ impl Builder {
         (name, words): (&str, &[&str]),
         network: bool,
     ) -> Result<(), BuildError> {
-        let arguments = words.iter().map(Into::into).collect();
+        let arguments = words.iter().chain(&QUIET).map(Into::into).collect();
         self.step(place, (name, &tools.npm, arguments), network).await
     }
 
@@ -220,8 +216,7 @@ impl Builder {
         (name, program, arguments): (&str, &Path, Vec<OsString>),
         network: bool,
     ) -> Result<(), BuildError> {
-        let home = place.folder.join("home");
-        fs_err::create_dir_all(&home)?;
+        let home = place.home()?;
         let cache = self.config.root.join("packages/npm");
         let mut environment = self.toolchain.environment();
         environment.extend([
@@ -242,11 +237,12 @@ impl Builder {
             at: &code,
             // A step that runs code of packages does not touch what other builds install from.
             writable: if network { vec![cache] } else { Vec::new() },
-            readable: program.parent().and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
+            readable: Vec::new(),
             network,
-            limit: LONGEST,
+            limit: LONGEST_STEP,
         };
-        self.sandbox.run(step, place.log).await
+        let registry = network.then(|| of_packages(Language::JavaScript));
+        self.asking(registry, self.sandbox.run(step, place.log)).await
     }
 }
 

@@ -4,19 +4,19 @@
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use super::{BuildError, Builder, Workplace, blocking, packages, sandbox::Step};
+use super::{
+    BuildError, Builder, LONGEST_STEP, Workplace, blocking, packages,
+    sandbox::{Step, prefix_of},
+};
+use crate::{dependencies::of_packages, deployment::Language};
 
 /// Folder of packages in an artifact.
 pub(super) const PACKAGES: &str = ".python_packages/lib/site-packages";
 
 /// Files that list packages, the first that exists counts: a lock, then wishes.
 const LISTS: [&str; 2] = ["requirements.lock", "requirements.txt"];
-
-/// The longest installation: gigabytes of packages over a slow line.
-const LONGEST: Duration = Duration::from_secs(1_800);
 
 /// Version of Python where the spec names none.
 pub(crate) const VERSION: &str = "3.11";
@@ -37,7 +37,7 @@ impl PythonTools {
 }
 
 impl Builder {
-    pub(super) async fn python_tools(&self, place: &mut Workplace<'_>) -> Result<PythonTools, BuildError> {
+    pub(super) async fn python_tools(&self, place: &Workplace<'_>) -> Result<PythonTools, BuildError> {
         let version = place.spec.version.clone().unwrap_or_else(|| VERSION.to_owned());
         let python = self.toolchain.python(&version).await;
         let wrong = |message: String| message.replace("runtime.python_version", "spec.runtime.pythonVersion");
@@ -87,13 +87,11 @@ impl Builder {
         wishes: Vec<OsString>,
         target: &Path,
     ) -> Result<(), BuildError> {
-        let (code, home) = (place.code(), place.folder.join("home"));
-        fs_err::create_dir_all(&home)?;
+        let code = place.code();
         let cache = self.config.root.join("packages/uv");
         let mut environment = self.toolchain.environment();
-        environment.push(("HOME".into(), home.clone().into()));
-        let prefix = tools.python.parent().and_then(Path::parent).unwrap_or(Path::new("/usr"));
-        let mut readable = vec![prefix.to_owned()];
+        environment.push(("HOME".into(), place.home()?.into()));
+        let mut readable: Vec<PathBuf> = prefix_of(&tools.python).into_iter().collect();
         let (name, program, mut arguments): (_, &Path, Vec<OsString>) = match &tools.uv {
             Some(uv) => {
                 environment.extend(self.toolchain.package_settings());
@@ -123,9 +121,9 @@ impl Builder {
             writable: vec![cache],
             readable,
             network: true,
-            limit: LONGEST,
+            limit: LONGEST_STEP,
         };
-        self.sandbox.run(step, place.log).await
+        self.asking(Some(of_packages(Language::Python)), self.sandbox.run(step, place.log)).await
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -17,6 +18,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::Command,
 };
+use tracing::Instrument as _;
 
 use super::{
     BuildError, BuildLog,
@@ -48,8 +50,58 @@ exec "$@""#;
 /// Place where programs of strangers run.
 #[derive(Debug)]
 pub(super) struct Sandbox {
-    bubblewrap: Option<PathBuf>,
+    bubblewrap: Arc<Bubblewrap>,
     parents: Parents,
+}
+
+/// The bubblewrap program, tried when it is first needed.
+#[derive(Debug)]
+pub(crate) struct Bubblewrap {
+    found: Option<PathBuf>,
+    works: OnceLock<bool>,
+}
+
+impl Bubblewrap {
+    /// The program, where it works.
+    pub(crate) fn program(&self) -> Option<&PathBuf> {
+        let found = self.found.as_ref();
+        let works = *self.works.get_or_init(|| {
+            let works = found.is_some_and(|program| works(program));
+            let isolation = if works { "bubblewrap" } else { "processes" };
+            tracing::info!(event = "function_isolation", isolation, "isolation of builds and functions");
+            works
+        });
+        found.filter(|_| works)
+    }
+
+    /// A program with no environment, in a process group and in control groups of its own, within walls where bubblewrap works.
+    pub(crate) fn command(&self, program: &Path, group: &Group, mut walls: Walls<'_>) -> Command {
+        let doors: Vec<PathBuf> = group.doors().collect();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
+        if let Some(bubblewrap) = self.program() {
+            walls.readable.extend(prefix_of(program));
+            command.arg(bubblewrap).args(walls.arguments());
+        }
+        command.arg(program).env_clear().current_dir(walls.at);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        command
+    }
+}
+
+/// Folder of the installation that a program belongs to: the parent of its `bin`.
+pub(super) fn prefix_of(program: &Path) -> Option<PathBuf> {
+    program.parent().and_then(Path::parent).map(Path::to_owned)
+}
+
+fn works(program: &Path) -> bool {
+    let try_it = std::process::Command::new(program)
+        .args(["--unshare-all", "--ro-bind", "/", "/", "--", "/bin/true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    try_it.is_ok_and(|status| status.success())
 }
 
 /// One program.
@@ -85,48 +137,37 @@ impl Drop for EndsGroup {
 }
 
 impl Sandbox {
-    /// Looks for bubblewrap on the path, and for control groups. Blocks.
+    /// Looks for bubblewrap on the path, and for control groups.
     pub(super) fn find(environment: &[(OsString, OsString)]) -> Self {
         let path =
             environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap_or_default();
-        let bubblewrap = std::env::split_paths(&path).map(|folder| folder.join("bwrap")).find(|file| file.is_file());
-        let works = |program: &PathBuf| {
-            let try_it = std::process::Command::new(program)
-                .args(["--unshare-all", "--ro-bind", "/", "/", "--", "/bin/true"])
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status();
-            try_it.is_ok_and(|status| status.success())
-        };
-        Self { bubblewrap: bubblewrap.filter(works), parents: Parents::find() }
+        let found = std::env::split_paths(&path).map(|folder| folder.join("bwrap")).find(|file| file.is_file());
+        Self { bubblewrap: Arc::new(Bubblewrap { found, works: OnceLock::new() }), parents: Parents::find() }
     }
 
-    /// The bubblewrap program, where it works.
-    pub(super) fn bubblewrap(&self) -> Option<&PathBuf> {
-        self.bubblewrap.as_ref()
+    pub(super) fn bubblewrap(&self) -> &Arc<Bubblewrap> {
+        &self.bubblewrap
     }
 
     pub(super) fn isolation(&self) -> &'static str {
-        if self.bubblewrap.is_some() { "bubblewrap" } else { "processes" }
+        if self.bubblewrap.program().is_some() { "bubblewrap" } else { "processes" }
     }
 
     /// Runs a step to its end; its output goes to the log.
     pub(super) async fn run(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
+        let span = tracing::info_span!("step", program = step.name);
+        self.run_it(step, log).instrument(span).await
+    }
+
+    async fn run_it(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
         log.line(&format!("$ {}", step.name));
         let group = Group::make(&self.parents, MEMORY_MIB, PROCESSES);
-        let doors: Vec<PathBuf> = group.doors().collect();
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
-        if let Some(bubblewrap) = &self.bubblewrap {
-            let mut writable = step.writable.clone();
-            writable.push(step.folder.to_owned());
-            let walls = Walls { readable: step.readable.clone(), writable, network: step.network, at: step.at };
-            command.arg(bubblewrap).args(walls.arguments());
-        }
-        command.arg(step.program).args(&step.arguments);
-        command.env_clear().envs(step.environment.iter().map(|(name, value)| (name, value))).current_dir(step.at);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let mut writable = step.writable.clone();
+        writable.push(step.folder.to_owned());
+        let walls = Walls { readable: step.readable.clone(), writable, network: step.network, at: step.at };
+        let mut command = self.bubblewrap.command(step.program, &group, walls);
+        command.args(&step.arguments).envs(step.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null());
         let start = |error| BuildError::passing("BuildFailed", format!("cannot start {}: {error}", step.name));
         let mut child = command.spawn().map_err(start)?;
         let (out, errors) = (child.stdout.take(), child.stderr.take());
@@ -187,7 +228,7 @@ fn refusal(step: &Step<'_>, status: &std::process::ExitStatus, tail: &str) -> Bu
     let said: String = words[from..].iter().take(6).copied().collect::<Vec<_>>().join(" ").chars().take(700).collect();
     let message = format!("{} failed ({status}): {said}", step.name);
     if step.network && NETWORK.iter().any(|word| tail[begin..].contains(word)) {
-        return BuildError::passing("RegistryUnreachable", message);
+        return BuildError::away("RegistryUnreachable", message);
     }
     BuildError::lasting("BuildFailed", message)
 }
@@ -226,7 +267,7 @@ pub(crate) struct Walls<'a> {
 
 impl Walls<'_> {
     /// Arguments of bubblewrap.
-    pub(crate) fn arguments(&self) -> Vec<OsString> {
+    fn arguments(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = ["--unshare-all", "--die-with-parent", "--new-session"].map(Into::into).to_vec();
         if self.network {
             words.push("--share-net".into());

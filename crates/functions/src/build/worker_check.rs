@@ -21,7 +21,7 @@ use crate::{build::unpack_zip, deployment::Language, status::ArtifactStatus};
 const PYTHON: &str = include_str!("../host/check.py");
 
 /// Program of the check of JavaScript.
-const NODE: &str = include_str!("../host/check.cjs");
+const NODE: &str = concat!(include_str!("../host/core.cjs"), include_str!("../host/check.cjs"));
 
 /// The longest check: a large framework is imported from a cold disk.
 const LONGEST: Duration = Duration::from_secs(180);
@@ -54,7 +54,6 @@ impl Builder {
             unpack_zip(&zip, &to)
         })
         .await?;
-        let mut unsaid = std::mem::take(&mut place.notes);
         let checked = match place.spec.language {
             Language::Python => {
                 let tools = self.python_tools(place).await?;
@@ -65,7 +64,6 @@ impl Builder {
                 self.check_node(place, &tools, &app).await
             }
         };
-        place.notes = std::mem::take(&mut unsaid);
         let said = place.log.tail();
         let last = |word: &str| said.lines().rev().find_map(|line| line.strip_prefix(word).map(str::to_owned));
         match checked {
@@ -105,12 +103,11 @@ impl Builder {
         at: &Path,
         library: PathBuf,
     ) -> Result<(), BuildError> {
-        let home = place.folder.join("home");
-        fs_err::create_dir_all(&home)?;
         // The environment that the function will have, and nothing of ours.
         let mut environment: Vec<(OsString, OsString)> =
             place.spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        environment.extend([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), home.into())]);
+        environment
+            .extend([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), place.home()?.into())]);
         let step = Step {
             name,
             program,
@@ -119,13 +116,7 @@ impl Builder {
             folder: &place.folder,
             at,
             writable: Vec::new(),
-            readable: program
-                .parent()
-                .and_then(Path::parent)
-                .map(Path::to_owned)
-                .into_iter()
-                .chain([library])
-                .collect(),
+            readable: vec![library],
             // As on Azure: code may load its model from elsewhere.
             network: true,
             limit: LONGEST,

@@ -6,6 +6,7 @@ use crate::{
     deployment::{FunctionSpec, Identity},
     status::{ArtifactStatus, Status},
 };
+use berth_spec::Time;
 
 /// Number of a build and the deployment that follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +27,12 @@ pub struct Task {
     pub known: Option<ArtifactStatus>,
     /// True if the artifact was proved before: its processes start with the first request.
     pub proved: bool,
+    /// Number of the desired state.
+    pub generation: i64,
+    /// Time at which the object was seen.
+    pub seen: Time,
+    /// The trace that it belongs to: its annotation `traceparent`.
+    pub traceparent: Option<String>,
 }
 
 /// Something to do.

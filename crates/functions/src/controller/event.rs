@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use berth_spec::Time;
+
 use super::effect::TaskId;
 use crate::{
     deployment::Declared,
@@ -56,6 +58,17 @@ pub struct Deployed {
     pub endpoint: String,
 }
 
+/// Another attempt after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// None: somebody has to change something.
+    Never,
+    /// After a pause that grows with each failure.
+    Later,
+    /// At a time: what it needs is left alone until then.
+    At(Time),
+}
+
 /// A failed build or deployment.
 #[derive(Debug, Clone)]
 pub struct Failure {
@@ -63,8 +76,8 @@ pub struct Failure {
     pub reason: &'static str,
     /// A sentence with the remedy.
     pub message: String,
-    /// True if it may succeed later without a change of the spec.
-    pub transient: bool,
+    /// The next attempt.
+    pub retry: Retry,
     /// Last lines of the log.
     pub log_tail: String,
     /// Time that it took.

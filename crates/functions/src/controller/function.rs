@@ -7,11 +7,11 @@ use berth_spec::Time;
 
 use super::{
     effect::{Effect, Task, TaskId},
-    event::{Built, Deployed, Failure},
+    event::{Built, Deployed, Failure, Retry},
 };
 use crate::{
     deployment::{Declared, FunctionSpec, Platform},
-    status::{ArtifactStatus, BuildStatus, Phase, Status},
+    status::{ArtifactStatus, BuildStatus, Phase, Revision, SpecText, Status},
 };
 
 /// First pause after a failure that may pass by itself.
@@ -19,6 +19,9 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Longest pause: a store that is away for an hour is asked a dozen times.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// The annotation with the W3C trace context of who has put an object.
+const TRACEPARENT: &str = "traceparent";
 
 /// A function that is known.
 #[derive(Debug)]
@@ -39,6 +42,8 @@ pub(super) struct Function {
     serves: bool,
     /// Failures in a row.
     failures: u32,
+    /// Time at which the desired state was seen.
+    seen: Time,
 }
 
 /// State of a function.
@@ -52,7 +57,7 @@ pub(super) enum Stage {
     /// Being built.
     Building { task: TaskId, proved: bool },
     /// Being deployed.
-    Deploying { task: TaskId, artifact: ArtifactStatus },
+    Deploying { task: TaskId, artifact: ArtifactStatus, proved: bool },
     /// Answers.
     Serving,
     /// The desired state could not be reached.
@@ -75,6 +80,8 @@ pub struct View<'a> {
     pub status: &'a Status,
     /// Number of the desired state.
     pub generation: i64,
+    /// The object as it was found.
+    pub declared: &'a Declared,
 }
 
 impl Function {
@@ -90,6 +97,7 @@ impl Function {
             gone: false,
             next: None,
             failures: 0,
+            seen: now,
         };
         function.arrive(now);
         function
@@ -98,7 +106,7 @@ impl Function {
     /// Takes another desired state.
     pub(super) fn replace(&mut self, declared: Declared, now: Time) {
         self.declared = declared;
-        self.failures = 0;
+        (self.failures, self.seen) = (0, now);
         self.arrive(now);
     }
 
@@ -143,7 +151,7 @@ impl Function {
     }
 
     /// Notes the same desired state at another revision, with the status that stands there.
-    pub(super) fn seen(&mut self, declared: Declared) {
+    pub(super) fn note(&mut self, declared: Declared) {
         self.declared = declared;
     }
 
@@ -152,6 +160,11 @@ impl Function {
         if rev >= self.declared.rev {
             (self.declared.status, self.declared.rev) = (status, rev);
         }
+    }
+
+    /// True while it is only looked at: it was deployed before.
+    pub(super) const fn is_proved(&self) -> bool {
+        matches!(self.stage, Stage::Deploying { proved: true, .. })
     }
 
     pub(super) fn task(&self) -> Option<TaskId> {
@@ -163,7 +176,8 @@ impl Function {
 
     fn work(&self, known: Option<ArtifactStatus>, proved: bool) -> Option<Task> {
         let spec = Arc::clone(self.declared.spec.as_ref().ok()?);
-        Some(Task { spec, known, proved })
+        let traceparent = self.declared.about.annotations.get(TRACEPARENT).cloned();
+        Some(Task { spec, known, proved, generation: self.number, seen: self.seen, traceparent })
     }
 
     /// Its turn has come.
@@ -198,7 +212,7 @@ impl Function {
             self.status.set("Built", true, reason, (&built.notes.join(" "), &now.to_string()));
             self.status.say(Phase::Deploying, &format!("Starts the new version.{}", self.remainder()));
         }
-        self.stage = Stage::Deploying { task, artifact: built.artifact.clone() };
+        self.stage = Stage::Deploying { task, artifact: built.artifact.clone(), proved };
         self.work(None, proved)
     }
 
@@ -209,6 +223,9 @@ impl Function {
         (self.serves, self.failures) = (true, 0);
         self.status.endpoint = Some(deployed.endpoint.clone());
         let now = now.to_string();
+        let artifact = self.status.artifact.as_ref().map(|artifact| artifact.digest.clone()).unwrap_or_default();
+        let spec = SpecText(Arc::clone(&self.declared.text));
+        self.status.remember(Revision { generation: self.number, deployed: now.clone(), artifact, spec });
         self.status.set("Deployed", true, "Deployed", ("", &now));
         self.status.set("Ready", true, "Serving", ("", &now));
         self.conclude(Phase::Succeeded, "Deployment is active and healthy.");
@@ -218,7 +235,9 @@ impl Function {
     pub(super) fn failed(&mut self, failure: Failure, now: Time) -> Option<Time> {
         let built = matches!(self.stage, Stage::Deploying { .. });
         self.stage = Stage::Failed;
-        self.failures += 1;
+        if failure.retry == Retry::Later {
+            self.failures += 1;
+        }
         if !built {
             self.note_build(&failure.log_tail, failure.took);
         }
@@ -230,8 +249,12 @@ impl Function {
             self.status.set("Ready", false, failure.reason, ("", &at));
         }
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(10).saturating_sub(1)).min(LONGEST_PAUSE);
-        let again = failure.transient.then(|| now + pause);
-        let hint = again.map(|_| format!(" Tried again in {} s.", pause.as_secs())).unwrap_or_default();
+        let again = match failure.retry {
+            Retry::Never => None,
+            Retry::Later => Some(now + pause),
+            Retry::At(at) => Some(at),
+        };
+        let hint = again.map(|at| format!(" Tried again in {} s.", at.since(now).as_secs())).unwrap_or_default();
         self.conclude(Phase::Failed, &format!("{}{hint}{}", failure.message, self.remainder()));
         again
     }
@@ -247,7 +270,7 @@ impl Function {
 
     /// Goes through its target once more, if that is elsewhere and somebody else may have changed it.
     pub(super) fn verify(&mut self) -> bool {
-        let elsewhere = self.declared.spec.as_ref().is_ok_and(|spec| matches!(spec.platform, Platform::Azure(_)));
+        let elsewhere = self.declared.spec.as_ref().is_ok_and(|spec| !matches!(spec.platform, Platform::Local));
         if !matches!(self.stage, Stage::Serving) || !elsewhere {
             return false;
         }
@@ -291,6 +314,7 @@ impl Function {
     }
 
     pub(super) fn view<'a>(&'a self, name: &'a str) -> View<'a> {
-        View { name, spec: self.declared.spec.as_ref().ok(), status: &self.status, generation: self.number }
+        let spec = self.declared.spec.as_ref().ok();
+        View { name, spec, status: &self.status, generation: self.number, declared: &self.declared }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use berth_spec::DeploymentName;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -81,6 +82,11 @@ pub enum Platform {
     Local,
     /// Azure Functions.
     Azure(AzureApp),
+    /// Replicas on workers.
+    Replica {
+        /// So many.
+        count: u32,
+    },
 }
 
 /// A function app.
@@ -116,6 +122,9 @@ impl Default for Limits {
 const FIELDS: [&str; 10] =
     ["type", "sourceUri", "sourceSha256", "entrypoint", "runtime", "build", "target", "env", "limits", "probe"];
 
+/// The most replicas of a function.
+const MOST_REPLICAS: u64 = 1_000;
+
 /// The most variables of the environment.
 const MOST_VARIABLES: usize = 100;
 
@@ -146,6 +155,9 @@ pub(super) fn read(key: &str, object: &Map<String, Value>, mistakes: &mut Mistak
     let platform = platform(&spec, mistakes);
     let env = environment(&spec, mistakes);
     let limits = limits(&spec, mistakes);
+    if matches!(platform, Some(Platform::Replica { .. })) {
+        replica(key, language, &env, mistakes);
+    }
     let probe = spec.value("probe").cloned();
     Some(FunctionSpec {
         name: name?,
@@ -165,7 +177,7 @@ pub(super) fn read(key: &str, object: &Map<String, Value>, mistakes: &mut Mistak
 
 fn head(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) {
     match object.get("apiVersion").and_then(Value::as_str) {
-        Some("v1alpha1") => {}
+        Some("v1alpha1" | "berth.dev/v1") => {}
         Some(other) => mistakes.add(format!("apiVersion {other:?} is unknown: write \"v1alpha1\"")),
         None => mistakes.add("apiVersion is missing: write \"v1alpha1\""),
     }
@@ -278,8 +290,12 @@ fn bundler(spec: &Object<'_>, language: Language, mistakes: &mut Mistakes) -> Op
 
 fn platform(spec: &Object<'_>, mistakes: &mut Mistakes) -> Option<Platform> {
     let target = spec.below("target", "spec.target", mistakes);
-    target.only(&["platform", "resourceGroup", "appName"], mistakes);
+    target.only(&["platform", "resourceGroup", "appName", "replicas"], mistakes);
     match target.required("platform", "\"azure-function\" or \"local\"", mistakes)? {
+        "replica" => {
+            let count = target.whole("replicas", (1, MOST_REPLICAS), mistakes);
+            Some(Platform::Replica { count: count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1) })
+        }
         "local" => Some(Platform::Local),
         "azure-function" => {
             let group = target.required("resourceGroup", "\"ml-prod-rg\"", mistakes);
@@ -299,9 +315,22 @@ fn platform(spec: &Object<'_>, mistakes: &mut Mistakes) -> Option<Platform> {
             Some(Platform::Azure(AzureApp { group: group.to_owned(), app: app.to_owned() }))
         }
         other => {
-            mistakes.add(format!("spec.target.platform {other:?} is unknown: use azure-function or local"));
+            mistakes.add(format!("spec.target.platform {other:?} is unknown: use azure-function, local or replica"));
             None
         }
+    }
+}
+
+/// What workers do not do for functions.
+fn replica(name: &str, language: Language, env: &BTreeMap<String, String>, mistakes: &mut Mistakes) {
+    if language != Language::Python {
+        mistakes.add("spec.target.platform replica takes Python: workers run no JavaScript; use local");
+    }
+    if !env.is_empty() {
+        mistakes.add("spec.env does not reach replicas: remove it, or use spec.target.platform local");
+    }
+    if let Err(error) = DeploymentName::new(name) {
+        mistakes.add(format!("{name:?} is no name of a deployment, which a replica needs: {error}"));
     }
 }
 

@@ -2,47 +2,13 @@
 // and ends with 1 where Azure would refuse it.
 //
 // Arguments: the folder of the code, and the probe as JSON (empty: any answer will do).
-// Source: the calls between azure-functions-nodejs-worker and @azure/functions 4 (types of @azure/functions-core).
-'use strict';
-
-const fs = require('node:fs');
-const Module = require('node:module');
-const path = require('node:path');
-const { pathToFileURL } = require('node:url');
 
 const [folder, probe] = process.argv.slice(2);
-const registered = [];
-let model;
 
 function refuse(message) {
   console.error(`error: ${message}`);
   process.exit(1);
 }
-
-class Disposable {
-  dispose() {}
-}
-
-// The module that the worker brings along.
-const core = {
-  version: '4.0.0',
-  hostVersion: '4.0.0',
-  workerConfig: { customerPackageJson: {} },
-  registerFunction(metadata, callback) {
-    registered.push({ metadata, callback });
-    return new Disposable();
-  },
-  registerHook: () => new Disposable(),
-  setProgrammingModel(given) {
-    model = given;
-  },
-  getProgrammingModel: () => model,
-  Disposable,
-};
-const load = Module._load;
-Module._load = function (request, ...rest) {
-  return request === '@azure/functions-core' ? core : load.call(this, request, ...rest);
-};
 
 async function ask({ metadata, callback }, trigger) {
   const log = (level, ...words) => console.log(level, ...words);

@@ -1,45 +1,16 @@
 // Runs one JavaScript function: HTTP over a Unix socket in, the function, HTTP out.
 //
 // Arguments: the folder of the code, FILE, EXPORT, the path of the socket. The process ends when its standard input does.
-'use strict';
 
-const fs = require('node:fs');
 const http = require('node:http');
-const Module = require('node:module');
-const path = require('node:path');
-const { pathToFileURL } = require('node:url');
 
 const [folder, file, name, socket] = process.argv.slice(2);
 const LARGEST = 64 << 20;
-const registered = [];
 
 process.stdin.resume();
 process.stdin.on('end', () => process.exit(0));
 process.stdin.on('error', () => process.exit(0));
 process.chdir(folder);
-
-// `app.http` of @azure/functions registers with a module that Azure's host brings along.
-const core = {
-  version: '4.0.0',
-  hostVersion: '4.0.0',
-  workerConfig: { customerPackageJson: {} },
-  registerFunction(metadata, callback) {
-    registered.push({ metadata, callback });
-    return { dispose() {} };
-  },
-  setProgrammingModel() {},
-  getProgrammingModel() {
-    return { name: '@azure/functions', version: '4.0.0' };
-  },
-  registerHook() {
-    return { dispose() {} };
-  },
-  Disposable: class { dispose() {} },
-};
-const load = Module._load;
-Module._load = function (request, ...rest) {
-  return request === '@azure/functions-core' ? core : load.call(this, request, ...rest);
-};
 
 function resolved() {
   for (const ending of ['', '.js', '.cjs', '.mjs', '.json']) {

@@ -1,4 +1,4 @@
-//! The source: follows the objects of an etcd while this node leads.
+//! The source: follows the objects of an etcd, or of Berth's own store, while this node leads.
 //!
 //! ```text
 //! Connecting ──etcd answers──▶ Following ──pause──▶ Paused: what is deployed serves on
@@ -11,15 +11,18 @@ use std::{sync::Arc, time::Duration};
 use berth_control::{
     handle::Error,
     source::{Context, Request, Requests, Source, SourceState},
-    store::etcd::{ConfigError, EtcdConfig, EtcdStore},
+    store::{
+        Store,
+        etcd::{ConfigError, EtcdConfig, EtcdStore},
+    },
 };
 use berth_spec::Origin;
 use futures::{FutureExt as _, future::BoxFuture};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Host, Report};
-use crate::driver::Driver;
+use super::{Happened, Host, Report};
+use crate::{driver::Driver, objects::Objects};
 
 /// Prefix of the objects.
 pub const DEFAULT_PREFIX: &str = "/models/deployments";
@@ -46,31 +49,48 @@ pub fn address(text: &str) -> Result<EtcdConfig, ConfigError> {
     EtcdConfig::parse(&format!("{scheme}://{}/{}", hosts.join(","), prefix.trim_matches('/')))
 }
 
-/// A source of functions in etcd.
-pub struct EtcdFunctions {
-    config: EtcdConfig,
+/// A source of functions: objects that it builds and runs.
+pub struct FunctionSource {
+    place: Place,
     host: Arc<Host>,
 }
 
-impl EtcdFunctions {
+/// The place of objects.
+#[derive(Clone)]
+enum Place {
+    Etcd(Box<EtcdConfig>),
+    /// Berth's own store.
+    Own,
+}
+
+impl FunctionSource {
     /// Follows the objects below the prefix of `config`; `host` builds and runs them.
     #[must_use]
-    pub fn new(config: EtcdConfig, host: Arc<Host>) -> Self {
-        Self { config, host }
+    pub fn etcd(config: EtcdConfig, host: Arc<Host>) -> Self {
+        Self { place: Place::Etcd(Box::new(config)), host }
     }
 
-    fn place(&self) -> String {
-        format!("{}{}/", self.config.endpoints.join(","), self.config.prefix)
+    /// Follows the objects in Berth's own store.
+    #[must_use]
+    pub fn own(host: Arc<Host>) -> Self {
+        Self { place: Place::Own, host }
     }
 }
 
-impl Source for EtcdFunctions {
+impl Source for FunctionSource {
     fn kind(&self) -> &'static str {
-        "etcd"
+        match self.place {
+            Place::Etcd(_) => "etcd",
+            Place::Own => "functions",
+        }
     }
 
     fn origin(&self) -> Origin {
-        Origin::new("etcd", &self.place())
+        let id = match &self.place {
+            Place::Etcd(config) => format!("{}{}/", config.endpoints.join(","), config.prefix),
+            Place::Own => String::new(),
+        };
+        Origin::new(self.kind(), &id)
     }
 
     fn run(self: Arc<Self>, context: Context, requests: Requests) -> BoxFuture<'static, Result<(), Error>> {
@@ -82,7 +102,7 @@ impl Source for EtcdFunctions {
     }
 }
 
-impl EtcdFunctions {
+impl FunctionSource {
     async fn attend(&self, context: Context, mut requests: Requests) {
         loop {
             if requests.is_paused() {
@@ -94,17 +114,25 @@ impl EtcdFunctions {
             }
             let (reports, mut told) = mpsc::channel(16);
             let over = CancellationToken::new();
-            let follow = follow(self.config.clone(), Arc::clone(&self.host), reports, over.clone());
+            let objects = objects(self.place.clone(), context.store(), reports.clone());
+            self.host.replicas().attach(context.handle().clone());
+            let follow = follow(objects, Arc::clone(&self.host), reports, over.clone());
             let Some(mut following) = self.host.start(follow) else { return };
             loop {
                 tokio::select! {
                     () = context.shutdown().cancelled() => {
                         over.cancel();
+                        told.close();
                         // It ends its builds, and leaves what is deployed.
                         let _ = (&mut following).await;
                         return;
                     }
-                    Some(report) = told.recv() => show(&context, &report),
+                    Some(report) = told.recv() => {
+                        show(&context, &report);
+                        for Happened { severity, reason, message } in report.happened {
+                            context.event(severity, reason, message, (None, None)).await;
+                        }
+                    }
                     request = requests.next() => match request {
                         Request::Webhook => {}
                         Request::Sync | Request::Pause | Request::Resume => break,
@@ -112,16 +140,39 @@ impl EtcdFunctions {
                 }
             }
             over.cancel();
+            told.close();
             let _ = following.await;
         }
     }
 }
 
-/// Connects, and follows until `over`.
-async fn follow(config: EtcdConfig, host: Arc<Host>, reports: mpsc::Sender<Report>, over: CancellationToken) {
-    let connected = connect(config, &reports);
-    let Some(store) = over.run_until_cancelled(connected).await else { return };
-    Driver::new(Arc::new(store), host, reports).run(over).await;
+/// The objects of a place, once it answers.
+async fn objects(place: Place, own: Arc<dyn Store>, reports: mpsc::Sender<Report>) -> Objects {
+    match place {
+        Place::Etcd(config) => Objects::all_of(Arc::new(connect(config, &reports).await)),
+        Place::Own => Objects::of_berth(own),
+    }
+}
+
+/// Follows until `over`.
+async fn follow(
+    objects: impl Future<Output = Objects>,
+    host: Arc<Host>,
+    reports: mpsc::Sender<Report>,
+    over: CancellationToken,
+) {
+    let Some(objects) = over.run_until_cancelled(objects).await else { return };
+    let replicas = loop {
+        match host.replicas().serving().await {
+            Ok(replicas) => break replicas,
+            Err(error) => tracing::debug!(event = "function_replicas_unknown", %error),
+        }
+        tokio::select! {
+            () = over.cancelled() => return,
+            () = tokio::time::sleep(AGAIN) => {}
+        }
+    };
+    Driver::new(objects, host, reports, replicas).run(over).await;
 }
 
 async fn connect(config: EtcdConfig, reports: &mpsc::Sender<Report>) -> EtcdStore {
@@ -137,7 +188,7 @@ async fn connect(config: EtcdConfig, reports: &mpsc::Sender<Report>) -> EtcdStor
             tracing::warn!(event = "functions_store_away", error, "functions go on serving; retrying");
             told = Some(error.clone());
         }
-        let report = Report { rev: berth_control::store::Rev::NONE, problem: Some(error), functions: [].into() };
+        let report = Report { problem: Some(error), ..Report::default() };
         // Nobody listens at the end of a term.
         let _ = reports.send(report).await;
         tokio::time::sleep(AGAIN).await;

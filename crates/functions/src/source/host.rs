@@ -5,27 +5,38 @@ use std::{
     io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use berth_control::api::FunctionBoard;
+use berth_control::{
+    functions::{ApplyFunction, DeleteFunction, FunctionBoard, FunctionText},
+    handle::{Applied, Error},
+};
+use berth_spec::{DeploymentName, Origin};
 use berth_wire::api::FunctionView;
 use berth_worker::prepare::Settings;
 use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture};
 use prometheus_client::registry::Registry;
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Summary, metrics::Metrics};
 use crate::{
-    build::{BuildConfig, Builder},
-    controller::Failure,
+    build::{BuildConfig, Builder, Document},
+    controller::{Built, Failure},
     deployment::{FunctionSpec, Platform},
+    objects::Objects,
+    spans::TraceHook,
+    status::Phase,
     target::{
-        AzureTarget, Target,
+        AzureTarget, ReplicaTarget, Target,
         local::{LocalConfig, LocalTarget},
     },
 };
+
+/// Limit for the first listing: a store that is away answers no sooner.
+const ATTACH: Duration = Duration::from_secs(10);
 
 /// Settings of the host.
 #[derive(Debug, Clone)]
@@ -42,6 +53,10 @@ pub struct HostConfig {
     pub all_local: bool,
     /// Builds at once.
     pub parallel: usize,
+    /// Artifacts that are kept beyond those in use.
+    pub artifacts: usize,
+    /// Joins spans to the traces of who has put an object; `None` where traces go nowhere.
+    pub traces: Option<TraceHook>,
 }
 
 /// Functions of this machine.
@@ -49,9 +64,13 @@ pub struct Host {
     builder: Builder,
     local: LocalTarget,
     azure: AzureTarget,
+    replicas: ReplicaTarget,
     all_local: bool,
     parallel: usize,
+    traces: Option<TraceHook>,
     board: Mutex<BTreeMap<String, Summary>>,
+    /// Objects that are followed, once it is known what there is.
+    objects: watch::Sender<Option<Objects>>,
     metrics: Metrics,
     runtime: Threads,
 }
@@ -73,25 +92,30 @@ impl Host {
     /// # Errors
     /// If a folder cannot be used.
     pub fn open(config: HostConfig, registry: &mut Registry) -> io::Result<Arc<Self>> {
-        let HostConfig { root, gateway, credentials, python, all_local, parallel } = config;
+        let HostConfig { root, gateway, credentials, python, all_local, parallel, artifacts, traces } = config;
         let variables = credentials.clone();
-        let builder = Builder::open(BuildConfig { root: root.join("builds"), credentials, python, all_local })?;
+        let build = BuildConfig { root: root.join("builds"), credentials, python, all_local, kept: artifacts };
+        let builder = Builder::open(build)?;
+        let replicas = ReplicaTarget::new(builder.artifacts(), &gateway);
         let local = LocalConfig { root: root.join("run"), gateway };
         let local = LocalTarget::open(local, &builder)?;
-        let azure = AzureTarget::open(&root.join("azure"), &variables, builder.artifacts())?;
+        let azure = AzureTarget::open(&root.join("azure"), &variables, &builder)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("berth-functions")
             .enable_all()
             .build()?;
-        tracing::info!(event = "functions_ready", isolation = builder.isolation(), restored = local.serving().len());
+        tracing::debug!(event = "functions_ready", restored = local.serving().len());
         Ok(Arc::new(Self {
             builder,
             local,
             azure,
+            replicas,
             all_local,
             parallel: parallel.max(1),
+            traces,
             board: Mutex::default(),
+            objects: watch::Sender::new(None),
             metrics: Metrics::register(registry),
             runtime: Threads(Some(runtime)),
         }))
@@ -114,12 +138,24 @@ impl Host {
 
     /// The reason why a function cannot be deployed from here.
     pub(crate) fn refusal(&self, spec: &FunctionSpec) -> Option<Failure> {
-        if self.runs_here(&spec.platform) { None } else { self.azure.refusal(spec) }
+        match self.effective(&spec.platform) {
+            Platform::Azure(_) => self.azure.refusal(spec),
+            Platform::Local | Platform::Replica { .. } => None,
+        }
+    }
+
+    /// The platform that runs a function whose spec names `platform`.
+    const fn effective<'a>(&self, platform: &'a Platform) -> &'a Platform {
+        if self.all_local { &Platform::Local } else { platform }
     }
 
     /// Targets other than that of a platform: a function may have been there before.
-    pub(crate) fn others(&self, platform: &Platform) -> [&dyn Target; 1] {
-        if self.runs_here(platform) { [&self.azure] } else { [&self.local] }
+    pub(crate) fn others(&self, platform: &Platform) -> [&dyn Target; 2] {
+        match self.effective(platform) {
+            Platform::Local => [&self.azure, &self.replicas],
+            Platform::Azure(_) => [&self.local, &self.replicas],
+            Platform::Replica { .. } => [&self.local, &self.azure],
+        }
     }
 
     pub(crate) fn parallel(&self) -> usize {
@@ -128,16 +164,21 @@ impl Host {
 
     /// The target of a platform.
     pub(crate) fn target(&self, platform: &Platform) -> &dyn Target {
-        if self.runs_here(platform) { &self.local } else { &self.azure }
+        match self.effective(platform) {
+            Platform::Local => &self.local,
+            Platform::Azure(_) => &self.azure,
+            Platform::Replica { .. } => &self.replicas,
+        }
     }
 
-    pub(crate) fn runs_here(&self, platform: &Platform) -> bool {
-        self.all_local || matches!(platform, Platform::Local)
+    /// The target that needs the control plane of the term.
+    pub(crate) const fn replicas(&self) -> &ReplicaTarget {
+        &self.replicas
     }
 
     /// All targets: a removed function may have been on any of them.
-    pub(crate) fn targets(&self) -> [&dyn Target; 2] {
-        [&self.local, &self.azure]
+    pub(crate) fn targets(&self) -> [&dyn Target; 3] {
+        [&self.local, &self.azure, &self.replicas]
     }
 
     /// Starts work on the threads of functions. Dropping the handle ends it.
@@ -165,6 +206,37 @@ impl Host {
         answer
     }
 
+    /// Joins spans to traces.
+    pub(crate) const fn traces(&self) -> Option<&TraceHook> {
+        self.traces.as_ref()
+    }
+
+    /// Takes declarations for these objects, or for none.
+    pub(crate) fn attach(&self, objects: Option<Objects>) {
+        if objects.is_none() {
+            // Another node counts them from now on.
+            self.metrics.functions(&Phase::ALL.iter().map(|phase| (phase.as_str(), 0)).collect());
+        }
+        self.objects.send_replace(objects);
+    }
+
+    /// Counts a build.
+    pub(crate) fn count(&self, built: &Result<Built, Failure>) {
+        match built {
+            Ok(built) if built.restored => {}
+            Ok(built) => self.metrics.built(if built.cached { "cached" } else { "built" }),
+            Err(_) => self.metrics.built("failed"),
+        }
+    }
+
+    /// The objects that are followed; waits for them, not for long.
+    async fn objects(&self) -> Result<Objects, Error> {
+        let mut followed = self.objects.subscribe();
+        let found = tokio::time::timeout(ATTACH, followed.wait_for(Option::is_some)).await;
+        let found = found.ok().and_then(|found| found.ok()?.clone());
+        found.ok_or(Error::Busy { retry_in: ATTACH })
+    }
+
     /// Changes what people see.
     pub(crate) fn show(
         &self,
@@ -180,6 +252,7 @@ impl Host {
         }
         drop(board);
         self.metrics.functions(counts);
+        self.metrics.breakers(&self.builder.dependencies().told());
     }
 
     /// Ends processes that nobody needs.
@@ -206,11 +279,48 @@ impl FunctionBoard for Host {
         self.functions().iter().map(Summary::view).collect()
     }
 
-    fn log(&self, name: &str) -> Option<String> {
-        self.function(name)?;
+    fn get(&self, name: &str) -> Option<FunctionView> {
+        self.function(name).map(|function| function.view())
+    }
+
+    fn text(&self, name: &str, text: FunctionText) -> Option<String> {
+        let function = self.function(name)?;
+        let document = match text {
+            FunctionText::Log => return Some(self.log(name)),
+            FunctionText::Sbom => Document::Sbom,
+            FunctionText::Provenance => Document::Provenance,
+        };
+        let path = self.builder.artifacts().document(&function.status.artifact?.digest, document)?;
+        std::fs::File::open(path).and_then(std::io::read_to_string).ok()
+    }
+
+    fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.objects().map(|found| found.map(drop)).boxed()
+    }
+
+    fn owned_by(&self, origins: &[&Origin]) -> BTreeMap<DeploymentName, Origin> {
+        let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        let owned = board.values().filter(|function| origins.contains(&function.origin()));
+        owned
+            .filter_map(|function| Some((DeploymentName::new(&function.name).ok()?, function.origin().clone())))
+            .collect()
+    }
+
+    fn apply(&self, request: ApplyFunction) -> BoxFuture<'_, Result<Applied, Error>> {
+        async move { self.objects().await?.apply(&request).await }.boxed()
+    }
+
+    fn delete(&self, request: DeleteFunction) -> BoxFuture<'_, Result<Applied, Error>> {
+        async move { self.objects().await?.delete(&request).await }.boxed()
+    }
+}
+
+impl Host {
+    /// The log of a function's last build, then the end of its output. Blocks.
+    fn log(&self, name: &str) -> String {
         let built = std::fs::File::open(self.builder.log_path(name)).and_then(std::io::read_to_string);
         let said = self.local.said(name).filter(|said| !said.is_empty());
         let said = said.map(|said| format!("--- output of the function ---\n{said}")).unwrap_or_default();
-        Some(format!("{}{said}", built.unwrap_or_default()))
+        format!("{}{said}", built.unwrap_or_default())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use berth_spec::worker::{Breaker, BreakerState};
 use prometheus_client::{
     encoding::{EncodeLabelSet, LabelSetEncoder},
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -19,10 +20,19 @@ impl EncodeLabelSet for Label {
     }
 }
 
+/// A dependency of builds and deployments.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Towards {
+    kind: &'static str,
+    dependency: String,
+}
+
 /// Metrics of functions.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     functions: Family<Label, Gauge>,
+    builds: Family<Label, Counter>,
+    breakers: Family<Towards, Gauge>,
     processes: Gauge,
     pub(super) requests: Family<Label, Counter>,
 }
@@ -31,6 +41,12 @@ impl Metrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register("berth_functions", "Functions by phase", metrics.functions.clone());
+        registry.register("berth_function_builds", "Builds of functions by result", metrics.builds.clone());
+        registry.register(
+            "berth_function_circuit_breaker",
+            "Circuit breakers that are not simply closed: 0 closed and counting, 1 half-open, 2 open",
+            metrics.breakers.clone(),
+        );
         registry.register(
             "berth_function_processes",
             "Processes of functions on this machine",
@@ -47,6 +63,22 @@ impl Metrics {
     pub(super) fn functions(&self, counts: &BTreeMap<&'static str, usize>) {
         for (phase, count) in counts {
             self.functions.get_or_create(&Label("phase", phase)).set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+    }
+
+    pub(super) fn built(&self, result: &'static str) {
+        self.builds.get_or_create(&Label("result", result)).inc();
+    }
+
+    pub(super) fn breakers(&self, breakers: &[Breaker]) {
+        self.breakers.clear();
+        for Breaker { kind, dependency, state, .. } in breakers {
+            let towards = Towards { kind: kind.as_str(), dependency: dependency.to_string() };
+            self.breakers.get_or_create(&towards).set(match state {
+                BreakerState::Closed => 0,
+                BreakerState::HalfOpen => 1,
+                BreakerState::Open => 2,
+            });
         }
     }
 

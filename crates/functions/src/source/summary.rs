@@ -1,27 +1,24 @@
 //! A function, for people, and the state of the source.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use berth_control::store::Rev;
-use berth_wire::api::{API_VERSION, FunctionSpec, FunctionView, Kind, Metadata};
-use serde::Serialize;
+use berth_spec::{Origin, event::Severity};
+use berth_wire::api::{API_VERSION, FunctionMetadata, FunctionView, Kind};
 
-use crate::{controller::View, deployment::Platform, status::Status};
+use crate::{controller::View, deployment::About, status::Status};
 
 /// A function, for people.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     /// Its name.
     pub name: String,
-    /// `spec.type`; empty where the spec is invalid.
-    pub r#type: String,
-    /// The place of its code.
-    pub source: String,
-    /// The platform of its spec.
-    pub platform: String,
+    /// Its spec as JSON text.
+    spec: Arc<str>,
+    about: About,
     /// Number of the desired state.
     pub generation: i64,
+    rev: Rev,
     /// Its status.
     pub status: Status,
 }
@@ -29,18 +26,19 @@ pub struct Summary {
 impl Summary {
     /// The summary of a function.
     pub(crate) fn of(view: &View<'_>) -> Self {
-        let platform = |platform: &Platform| match platform {
-            Platform::Local => "local",
-            Platform::Azure(_) => "azure-function",
-        };
         Self {
             name: view.name.to_owned(),
-            r#type: view.spec.map(|spec| spec.kind.clone()).unwrap_or_default(),
-            source: view.spec.map(|spec| spec.source.to_string()).unwrap_or_default(),
-            platform: view.spec.map(|spec| platform(&spec.platform).to_owned()).unwrap_or_default(),
+            spec: Arc::clone(&view.declared.text),
+            about: view.declared.about.clone(),
             generation: view.generation,
+            rev: view.declared.rev,
             status: view.status.clone(),
         }
+    }
+
+    /// The source that declared it.
+    pub(crate) const fn origin(&self) -> &Origin {
+        &self.about.origin
     }
 
     /// The same in the shape of the API.
@@ -49,21 +47,34 @@ impl Summary {
         FunctionView {
             api_version: API_VERSION.to_owned(),
             kind: FunctionView::KIND.to_owned(),
-            metadata: Metadata::named(self.name.clone()),
-            spec: FunctionSpec {
-                r#type: self.r#type.clone(),
-                source_uri: self.source.clone(),
-                platform: self.platform.clone(),
-                generation: self.generation,
+            metadata: FunctionMetadata {
+                name: self.name.clone(),
+                labels: self.about.labels.clone(),
+                annotations: self.about.annotations.clone(),
+                generation: u64::try_from(self.generation).unwrap_or_default(),
+                resource_version: self.rev.to_string(),
+                origin: self.about.origin.to_string(),
             },
+            // What is no spec was told in the status.
+            spec: serde_json::from_str(&self.spec).unwrap_or_default(),
             // Both are the status of an object.
             status: status.unwrap_or_default(),
         }
     }
 }
 
-/// State of the source.
+/// Something that happened to a function.
 #[derive(Debug)]
+pub(crate) struct Happened {
+    pub(crate) severity: Severity,
+    /// One word.
+    pub(crate) reason: &'static str,
+    /// A sentence that names the function.
+    pub(crate) message: String,
+}
+
+/// State of the source.
+#[derive(Debug, Default)]
 pub(crate) struct Report {
     /// Revision of the store up to which everything was taken in.
     pub(crate) rev: Rev,
@@ -71,4 +82,6 @@ pub(crate) struct Report {
     pub(crate) problem: Option<String>,
     /// Functions by phase.
     pub(crate) functions: BTreeMap<&'static str, usize>,
+    /// Events since the last report.
+    pub(crate) happened: Vec<Happened>,
 }

@@ -38,9 +38,11 @@ use self::{
 };
 use super::Target;
 use crate::{
-    build::ArtifactStore,
-    controller::{Deployed, Failure, Task},
+    build::{ArtifactStore, Builder},
+    controller::{Deployed, Failure, Retry, Task},
+    dependencies::{self, Dependencies, LeftAlone},
     deployment::{AzureApp, FunctionSpec, Platform},
+    driver::now,
     status::ArtifactStatus,
 };
 
@@ -58,6 +60,7 @@ pub(crate) struct AzureTarget {
     /// The account, or the reason why there is none.
     account: Result<Account, Trouble>,
     artifacts: Arc<ArtifactStore>,
+    dependencies: Arc<Dependencies>,
     records: Records,
 }
 
@@ -84,17 +87,14 @@ impl AzureTarget {
     ///
     /// # Errors
     /// If the folder of the records cannot be used.
-    pub(crate) fn open(
-        root: &Path,
-        variables: &BTreeMap<String, String>,
-        artifacts: &Arc<ArtifactStore>,
-    ) -> io::Result<Self> {
+    pub(crate) fn open(root: &Path, variables: &BTreeMap<String, String>, builder: &Builder) -> io::Result<Self> {
         let account = AzureConfig::read(variables).map_err(|why| Trouble::lasting("PlatformUnavailable", why));
         let account = account.and_then(|config| {
             let (manager, packages) = (Manager::new(&config)?, Packages::open(&config)?);
             Ok(Account { config, manager, packages })
         });
-        Ok(Self { account, artifacts: Arc::clone(artifacts), records: Records::open(root)? })
+        let (artifacts, dependencies) = (Arc::clone(builder.artifacts()), Arc::clone(builder.dependencies()));
+        Ok(Self { account, artifacts, dependencies, records: Records::open(root)? })
     }
 
     /// Functions that were deployed from here.
@@ -381,15 +381,28 @@ fn disk(error: &io::Error) -> Trouble {
 }
 
 fn failure(trouble: Trouble, took: Duration) -> Failure {
-    let Trouble { reason, message, transient } = trouble;
-    Failure { reason, message, transient, log_tail: String::new(), took }
+    let Trouble { reason, message, retry, .. } = trouble;
+    Failure { reason, message, retry, log_tail: String::new(), took }
 }
 
 impl Target for AzureTarget {
     fn deploy<'a>(&'a self, task: &'a Task, artifact: &'a ArtifactStatus) -> BoxFuture<'a, Result<Deployed, Failure>> {
         async move {
             let started = Instant::now();
-            let done = self.bring_up(task, artifact).await;
+            let done = match self.dependencies.admit(dependencies::of_azure(), now()) {
+                Ok(permit) => {
+                    let done = self.bring_up(task, artifact).await;
+                    match &done {
+                        Ok(_) => permit.answered(),
+                        Err(trouble) if trouble.away => permit.failed(now()),
+                        Err(_) => {}
+                    }
+                    done
+                }
+                Err(LeftAlone { message, until }) => {
+                    Err(Trouble { retry: Retry::At(until), ..Trouble::passing("LeftAlone", message) })
+                }
+            };
             done.map_err(|trouble| failure(trouble, started.elapsed()))
         }
         .boxed()

@@ -73,7 +73,7 @@ impl LocalTarget {
             launcher: version::Launcher {
                 toolchain: Arc::clone(builder.toolchain()),
                 parents: Parents::find(),
-                bubblewrap: builder.bubblewrap().cloned(),
+                bubblewrap: Arc::clone(builder.bubblewrap()),
             },
             routes: ArcSwap::default(),
             changing: Mutex::default(),
@@ -177,9 +177,7 @@ impl LocalTarget {
         let folder = self.config.root.join(format!("{}-{}-{number}", record.manifest.name, std::process::id()));
         let half = Half(Some(folder.clone()));
         let zip = self.artifacts.path(&artifact.digest).filter(|path| path.is_file());
-        let zip = zip.ok_or_else(|| {
-            crate::build::BuildError::passing("ArtifactGone", "the artifact is gone from the disk: it is built again")
-        })?;
+        let zip = zip.ok_or_else(ArtifactStore::gone)?;
         let to = folder.join("app");
         blocking(move || {
             fs_err::create_dir_all(&to)?;

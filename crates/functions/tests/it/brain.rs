@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use berth_control::store::Rev;
 use berth_functions::{
-    controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, TaskId},
+    controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Retry, TaskId},
     deployment::Declared,
     status::{ArtifactStatus, Phase, Status},
     writer::Written,
@@ -97,10 +97,10 @@ impl Play {
         self.on(Event::Deployed(TaskId(task), Ok(Deployed { endpoint: "http://h/functions/f".to_owned() })));
     }
 
-    fn failed(&mut self, task: u64, transient: bool) {
+    fn failed(&mut self, task: u64, retry: Retry) {
         let message = "npm ci failed".to_owned();
         let failure =
-            Failure { reason: "BuildFailed", message, transient, log_tail: "words".to_owned(), took: Duration::ZERO };
+            Failure { reason: "BuildFailed", message, retry, log_tail: "words".to_owned(), took: Duration::ZERO };
         self.on(Event::Built(TaskId(task), Box::new(Err(failure))));
     }
 
@@ -168,7 +168,7 @@ fn a_broken_build_leaves_the_old_version_serving() {
     play.built(1);
     play.deployed(1);
     play.put(&object("f", "b.zip", None));
-    play.failed(2, false);
+    play.failed(2, Retry::Never);
     let status = play.status("f");
     assert_eq!((status.phase, status.observed_generation), (Phase::Failed, 2));
     assert_eq!(status.message, "npm ci failed The previous version keeps serving.");
@@ -182,7 +182,7 @@ fn failures_that_pass_are_tried_again_with_pauses() {
     play.put(&object("f", "a.zip", None));
     let mut pauses = vec![];
     for task in 1..=9 {
-        play.failed(task, true);
+        play.failed(task, Retry::Later);
         let at = play.brain.wake_at().expect("another attempt");
         pauses.push(at.since(play.now).as_secs());
         play.now = at;
@@ -284,9 +284,9 @@ fn a_listing_removes_what_is_gone_and_turns_are_few() {
     play.on(Event::Listed(objects.into()));
     assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Remove(key) if key == "old")));
     assert_eq!(play.builds(), [1, 2], "two turns");
-    play.failed(1, false);
+    play.failed(1, Retry::Never);
     assert_eq!(play.builds(), [1, 2, 3]);
-    play.failed(3, false);
+    play.failed(3, Retry::Never);
     assert!(play.status("c").message.ends_with("The previous version keeps serving."), "{}", play.status("c").message);
     play.on(Event::Listed(vec![]));
     assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Cancel(TaskId(2)))));
@@ -336,4 +336,15 @@ fn what_runs_elsewhere_is_looked_at_again_and_nothing_is_written() {
     play.deployed(3);
     assert_eq!(play.settle(), None, "nothing differed");
     assert_eq!(play.status("cloud").phase, Phase::Succeeded);
+}
+
+#[test]
+fn what_needs_something_that_is_left_alone_waits_until_then() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    let until = play.now + Duration::from_secs(42);
+    play.failed(1, Retry::At(until));
+    let status = play.settle().expect("a status");
+    assert_eq!((status.phase, status.message.as_str()), (Phase::Failed, "npm ci failed Tried again in 42 s."));
+    assert_eq!(play.brain.wake_at(), Some(until));
 }

@@ -25,8 +25,8 @@ pub(crate) fn snapshot(desired: &Desired, stopped: &BTreeSet<String>) -> (Snapsh
     }
     let revision = commit.unwrap_or_default().to_owned();
     let prune = if unread.is_empty() { Prune::All } else { Prune::Except(unread) };
-    let aliases = desired.aliases.clone();
-    let snapshot = Snapshot { revision, deployments, aliases, prune, workers: Some(workers(desired)) };
+    let (aliases, functions) = (desired.aliases.clone(), desired.functions.clone());
+    let snapshot = Snapshot { revision, deployments, aliases, functions, prune, workers: Some(workers(desired)) };
     (snapshot, problems)
 }
 

@@ -6,11 +6,12 @@ use std::{
 };
 
 use berth_git::{GitError, Protocols, Stop};
-use berth_spec::manifest::{ManifestAlias, endpoint_path};
+use berth_spec::manifest::{ManifestAlias, ManifestFunction, endpoint_path};
 
 use crate::{
     Counts, DeploymentManifest, SecretFile,
     aliases::{self, AliasFile},
+    functions::{self, FunctionFile},
     layout::{Environment, Layout},
     parse::{self, Parsed, SecretsFile, WorkerFile},
     problem::{Problem, Step},
@@ -22,6 +23,7 @@ use crate::{
 pub(super) struct FileCache {
     manifests: ParsedByContent<DeploymentManifest>,
     aliases: ParsedByContent<AliasFile>,
+    functions: ParsedByContent<FunctionFile>,
     workers: ParsedByContent<WorkerFile>,
     secrets: ParsedByContent<SecretsFile>,
 }
@@ -33,6 +35,7 @@ type ParsedByContent<T> = HashMap<(String, String), Arc<Parsed<T>>>;
 pub(super) struct Local {
     pub(super) manifests: Vec<(Environment, String, Arc<Parsed<DeploymentManifest>>)>,
     pub(super) aliases: Vec<ManifestAlias>,
+    pub(super) functions: Vec<ManifestFunction>,
     pub(super) workers: Vec<Arc<Parsed<WorkerFile>>>,
     pub(super) secrets: Vec<SecretFile>,
     pub(super) problems: Vec<Problem>,
@@ -69,6 +72,8 @@ impl Reader<'_> {
             })?;
         let of_aliases = (aliases::STEP, &mut parsed);
         let aliases = self.look(&layout.aliases, &mut memory.aliases, of_aliases, aliases::read)?;
+        let of_functions = (functions::STEP, &mut parsed);
+        let functions = self.look(&layout.functions, &mut memory.functions, of_functions, functions::read)?;
         let of_workers = Step::Workers;
         let workers = self.look(&layout.workers, &mut memory.workers, (of_workers, &mut parsed), parse::worker)?;
         let secrets = self.look(&layout.secrets, &mut memory.secrets, (of_workers, &mut parsed), parse::secrets)?;
@@ -77,6 +82,8 @@ impl Reader<'_> {
         problems.extend(manifests.iter().flat_map(|one| one.problems.iter().cloned()));
         problems.extend(aliases.iter().flat_map(|one| one.problems.iter().cloned()));
         problems.extend(aliases::check(&aliases, &manifests));
+        problems.extend(functions.iter().flat_map(|one| one.problems.iter().cloned()));
+        problems.extend(functions::check(&functions));
         problems.extend(workers.iter().flat_map(|one| one.problems.iter().cloned()));
         problems.extend(secrets.iter().flat_map(|one| one.problems.iter().cloned()));
         problems.extend(doubles(&manifests, Step::Manifests, "/id", |manifest| &manifest.id));
@@ -89,7 +96,8 @@ impl Reader<'_> {
         let manifests = places.zip(manifests).map(|((environment, path), one)| (environment, path, one)).collect();
         let secrets = secret_files(&secrets, &workers);
         let aliases = aliases.iter().filter_map(|one| Some(one.value.as_deref()?.alias.clone())).collect();
-        Ok(Local { manifests, aliases, workers, secrets, problems, counts })
+        let functions = functions.iter().filter_map(|one| Some(one.value.as_deref()?.function.clone())).collect();
+        Ok(Local { manifests, aliases, functions, workers, secrets, problems, counts })
     }
 
     fn look<T>(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ManifestDeployment, ManifestError, ParseContext, Reader, as_written, check,
+    ManifestDeployment, ManifestError, ManifestFunction, ParseContext, Reader, as_written, check,
     node::{Node, Place},
     raw::RawAlias,
     resolve,
@@ -13,7 +13,16 @@ use super::{
 use crate::{DeploymentName, routes::Stickiness};
 
 /// The kinds that a manifest may have, the usual one first.
-pub(super) const KINDS: [&str; 2] = ["ModelDeployment", "Alias"];
+pub(super) const KINDS: [&str; 3] = ["ModelDeployment", "Alias", "Function"];
+
+/// Things whose names are unique among each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NameScope {
+    /// Deployments and aliases: clients ask for both by name.
+    Model,
+    /// Functions.
+    Function,
+}
 
 /// A manifest of any kind that passed every check.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +31,8 @@ pub enum Manifest {
     Deployment(Box<ManifestDeployment>),
     /// A name for other deployments.
     Alias(Box<ManifestAlias>),
+    /// Code that is built and run beside models.
+    Function(Box<ManifestFunction>),
 }
 
 /// A manifest of an alias that passed every check.
@@ -44,13 +55,24 @@ pub struct ManifestAlias {
 }
 
 impl Manifest {
-    /// The name; unique among all kinds.
+    /// The name; unique within its [`Manifest::key`].
     #[must_use]
     pub fn name(&self) -> &DeploymentName {
         match self {
             Self::Deployment(deployment) => &deployment.name,
             Self::Alias(alias) => &alias.name,
+            Self::Function(function) => &function.name,
         }
+    }
+
+    /// The name, and what it is unique among.
+    #[must_use]
+    pub fn key(&self) -> (NameScope, &DeploymentName) {
+        let space = match self {
+            Self::Deployment(_) | Self::Alias(_) => NameScope::Model,
+            Self::Function(_) => NameScope::Function,
+        };
+        (space, self.name())
     }
 
     /// The word in `kind`.
@@ -59,6 +81,7 @@ impl Manifest {
         match self {
             Self::Deployment(_) => "ModelDeployment",
             Self::Alias(_) => "Alias",
+            Self::Function(_) => "Function",
         }
     }
 
@@ -68,6 +91,7 @@ impl Manifest {
         match self {
             Self::Deployment(deployment) => &deployment.raw,
             Self::Alias(alias) => &alias.raw,
+            Self::Function(function) => &function.raw,
         }
     }
 
@@ -77,6 +101,7 @@ impl Manifest {
         match self {
             Self::Deployment(deployment) => deployment.base.as_deref(),
             Self::Alias(_) => None,
+            Self::Function(function) => function.base.as_deref(),
         }
     }
 
@@ -86,6 +111,7 @@ impl Manifest {
         match self {
             Self::Deployment(deployment) => deployment.resource_version.as_deref(),
             Self::Alias(alias) => alias.resource_version.as_deref(),
+            Self::Function(function) => function.resource_version.as_deref(),
         }
     }
 }
@@ -95,7 +121,7 @@ impl Manifest {
 /// # Errors
 /// Every error in any of the documents, in reading order. A syntax error ends the reading.
 pub fn parse_all(text: &str, context: &ParseContext) -> Result<Vec<Manifest>, Vec<ManifestError>> {
-    Reader { text, context }.documents(Reader::manifest, Manifest::name)
+    Reader { text, context }.documents(Reader::manifest, Manifest::key)
 }
 
 impl ManifestAlias {
@@ -113,16 +139,16 @@ impl Reader<'_> {
     pub(super) fn documents<T>(
         &self,
         read: impl Fn(&Self, &Node) -> Result<T, Vec<ManifestError>>,
-        name: impl Fn(&T) -> &DeploymentName,
+        key: impl Fn(&T) -> (NameScope, &DeploymentName),
     ) -> Result<Vec<T>, Vec<ManifestError>> {
         let documents = Node::documents(self.text).map_err(|e| vec![self.syntax_error(&e)])?;
         let (mut found, mut errors) = (Vec::with_capacity(documents.len()), Vec::new());
-        let mut places: BTreeMap<DeploymentName, Place> = BTreeMap::new();
+        let mut places: BTreeMap<(NameScope, DeploymentName), Place> = BTreeMap::new();
         for document in &documents {
             match read(self, document) {
                 Ok(manifest) => {
-                    let name = name(&manifest);
-                    if let Some(first) = places.insert(name.clone(), document.at) {
+                    let (space, name) = key(&manifest);
+                    if let Some(first) = places.insert((space, name.clone()), document.at) {
                         let message = format!("{name} is declared twice, first in line {}", first.line);
                         let problem = Problem::new(message, "give one of them another name");
                         errors.push(self.error(document.place_of("metadata.name"), "metadata.name", problem));
@@ -137,10 +163,11 @@ impl Reader<'_> {
 
     /// A document of any kind.
     fn manifest(&self, node: &Node) -> Result<Manifest, Vec<ManifestError>> {
-        if node.get("kind").and_then(Node::text) == Some("Alias") {
-            return self.alias(node).map(|alias| Manifest::Alias(Box::new(alias)));
+        match node.get("kind").and_then(Node::text) {
+            Some("Alias") => self.alias(node).map(|alias| Manifest::Alias(Box::new(alias))),
+            Some("Function") => self.function(node).map(|function| Manifest::Function(Box::new(function))),
+            _ => self.document(node).map(|deployment| Manifest::Deployment(Box::new(deployment))),
         }
-        self.document(node).map(|deployment| Manifest::Deployment(Box::new(deployment)))
     }
 
     fn alias(&self, node: &Node) -> Result<ManifestAlias, Vec<ManifestError>> {
@@ -184,7 +211,7 @@ mod tests {
         let mut found = read(&format!("{ALIAS}{more}"))?;
         match found.remove(0) {
             Manifest::Alias(alias) => Ok(*alias),
-            Manifest::Deployment(_) => panic!("it is an alias"),
+            other => panic!("{other:?} is an alias"),
         }
     }
 
@@ -243,7 +270,7 @@ mod tests {
         assert_eq!(both.iter().map(Manifest::kind).collect::<Vec<_>>(), ["Alias", "ModelDeployment"]);
         let same = read(&format!("{ALIAS}{}", model.replace("NAME", "iris"))).expect_err("one name");
         assert!(same[0].contains("team/iris is declared twice, first in line 1"), "{same:#?}");
-        let unknown = read(&ALIAS.replace("kind: Alias", "kind: Function")).expect_err("no such kind");
-        assert!(unknown[0].contains("write kind: ModelDeployment or kind: Alias"), "{unknown:#?}");
+        let unknown = read(&ALIAS.replace("kind: Alias", "kind: Gadget")).expect_err("no such kind");
+        assert!(unknown[0].contains("write kind: ModelDeployment or kind: Alias or kind: Function"), "{unknown:#?}");
     }
 }

@@ -4,6 +4,7 @@
 mod alias;
 mod card;
 mod copies;
+mod function;
 mod limits;
 mod place;
 mod runtime;
@@ -18,6 +19,10 @@ pub use self::{
     alias::{AliasKind, RawAlias, RawAliasSpec, RawSticky, RawTarget, StickyBy, StickyWord},
     card::RawCard,
     copies::{RawRegion, RawReplicas, RawScaling, RawSecondCopy, RegionRange, ReplicaRange},
+    function::{
+        FunctionBundler, FunctionKind, FunctionPlatform, FunctionType, RawFunction, RawFunctionBuild,
+        RawFunctionLimits, RawFunctionRuntime, RawFunctionSpec, RawFunctionTarget,
+    },
     limits::RawLimits,
     place::{RawGpu, RawPlacement, RawResources, RawSelector, RawSpread},
     runtime::{RawIsolation, RawNetwork, RawRuntime},

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::schema::{Kinds, alias_json_schema, branches, json_schema};
+use super::schema::{Kinds, alias_json_schema, branches, function_json_schema, json_schema};
 
 const INTRODUCTION: &str = "# Manifest reference
 
 <!-- Generated from crates/spec/src/manifest/raw: `UPDATE=1 cargo test -p berth-spec reference` rewrites it. -->
 
-A manifest declares a model (`kind: ModelDeployment`) or another name for models (`kind: Alias`). It is YAML or JSON, with any number of documents in one file. Unknown fields are errors.
+A manifest declares a model (`kind: ModelDeployment`), another name for models (`kind: Alias`) or code beside them (`kind: Function`). It is YAML or JSON, with any number of documents in one file. Unknown fields are errors.
 
 ```yaml
 apiVersion: berth.dev/v1
@@ -22,8 +22,8 @@ spec:
 ```
 
 Durations are written `500ms`, `30s`, `10m`, `1h30m`, `2d`; sizes `512MiB`, `1.5GiB`, `200MB`, `64B`; from 1 MiB without a unit.
-`berth validate -f FILE` checks a manifest without a server; `berth schema manifest` and `berth schema alias` print
-the JSON schemas that editors understand. Your text is kept and returned as you wrote it; `berth describe` shows the spec with all defaults.
+`berth validate -f FILE` checks a manifest without a server; `berth schema manifest`, `berth schema alias` and `berth schema
+function` print the JSON schemas that editors understand. Your text is kept and returned as you wrote it; `berth describe` shows the spec with all defaults.
 
 ## ModelDeployment
 
@@ -52,6 +52,27 @@ spec:
 |---|---|---|---|
 ";
 
+const FUNCTION: &str = "
+## Function
+
+Code that Berth builds and runs beside models ([functions.md](functions.md)). A function may have the name of a model.
+
+```yaml
+apiVersion: berth.dev/v1
+kind: Function
+metadata:
+  name: words
+spec:
+  type: python
+  sourceUri: file:words
+  entrypoint: handler.predict
+  target: {platform: local}
+```
+
+| field | type | default | meaning |
+|---|---|---|---|
+";
+
 /// The manifest reference in Markdown.
 #[must_use]
 pub fn reference_markdown() -> String {
@@ -59,6 +80,8 @@ pub fn reference_markdown() -> String {
     fields(json_schema(), "", &mut out);
     out.push_str(ALIAS);
     fields(alias_json_schema(), "", &mut out);
+    out.push_str(FUNCTION);
+    fields(function_json_schema(), "", &mut out);
     out
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::{
     node::Value,
-    raw::{RawAlias, RawDeployment},
+    raw::{RawAlias, RawDeployment, RawFunction},
     scalar::{Location, Size, Span},
 };
 
@@ -21,6 +21,12 @@ pub fn json_schema() -> &'static Json {
 pub fn alias_json_schema() -> &'static Json {
     static SCHEMA: OnceLock<Json> = OnceLock::new();
     SCHEMA.get_or_init(|| schema_of::<RawAlias>("Alias"))
+}
+
+/// The JSON schema of a `Function`.
+pub fn function_json_schema() -> &'static Json {
+    static SCHEMA: OnceLock<Json> = OnceLock::new();
+    SCHEMA.get_or_init(|| schema_of::<RawFunction>("Function"))
 }
 
 fn schema_of<T: JsonSchema>(title: &str) -> Json {

@@ -185,8 +185,8 @@ impl Action {
             }
             Self::LoadModels => "load and unload declared models",
             Self::ReadDeployments => "deployments, aliases, replicas, explanations",
-            Self::Declare => "declare, preview, validate and delete deployments and aliases",
-            Self::DeclareCode => "declare model cards by the API: their code is of the declarer's choice",
+            Self::Declare => "declare, preview, validate and delete deployments, aliases and functions",
+            Self::DeclareCode => "declare model cards and functions by the API: their code is of the declarer's choice",
             Self::ReadFleet => "nodes, workers, functions, sources, events, activity of the whole system",
             Self::OperateFleet => "cordon and drain nodes; settings of the log and of traces; regions of shared memory",
             Self::OperateSources => "synchronize, pause and resume sources",

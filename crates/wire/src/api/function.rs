@@ -1,9 +1,12 @@
 //! Functions: code that is built and run beside models.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{Kind, Metadata};
+use super::Kind;
 
 /// A function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -13,10 +16,11 @@ pub struct FunctionView {
     pub api_version: String,
     /// Always `Function`.
     pub kind: String,
-    /// Its name.
-    pub metadata: Metadata,
-    /// Its settings, in short.
-    pub spec: FunctionSpec,
+    /// Name and versions.
+    pub metadata: FunctionMetadata,
+    /// Its spec, as it was written.
+    #[schema(value_type = Object)]
+    pub spec: Value,
     /// Its status, as it stands in its object.
     pub status: FunctionStatus,
 }
@@ -25,22 +29,36 @@ impl Kind for FunctionView {
     const KIND: &'static str = "Function";
 }
 
-/// The settings of a function, in short.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+impl FunctionView {
+    /// A text of the spec; empty where there is none.
+    #[must_use]
+    pub fn text(&self, pointer: &str) -> &str {
+        self.spec.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+/// Name and versions of a function.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct FunctionSpec {
-    /// `keras`, `python`, `tfjs` or `javascript`; empty where the spec is invalid.
-    pub r#type: String,
-    /// The place of its code.
-    pub source_uri: String,
-    /// `local` or `azure-function`.
-    pub platform: String,
+pub struct FunctionMetadata {
+    /// Its name. Functions have no namespace.
+    pub name: String,
+    /// Labels set by users.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Free texts for people and tools.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// Number of the desired state.
-    pub generation: i64,
+    pub generation: u64,
+    /// Changes with every change of its object.
+    pub resource_version: String,
+    /// Source that declared it: `api`, also for what somebody wrote into etcd.
+    pub origin: String,
 }
 
 /// The status of a function.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FunctionStatus {
     /// `Pending`, `Building`, `Deploying`, `Succeeded`, `Failed` or `Terminating`.
@@ -60,6 +78,24 @@ pub struct FunctionStatus {
     /// URL that answers a POST of JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
+    /// Specs that were deployed, the newest first: the one that serves, and those before it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<FunctionRevision>,
+}
+
+/// A spec that was deployed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FunctionRevision {
+    /// Its generation.
+    pub generation: i64,
+    /// When it began to serve.
+    pub deployed: String,
+    /// `sha256:…` of its artifact.
+    pub artifact: String,
+    /// The spec.
+    #[schema(value_type = Object)]
+    pub spec: Value,
 }
 
 /// A fact about a function.

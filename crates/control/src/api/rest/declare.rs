@@ -152,7 +152,7 @@ pub(super) async fn put(
     Ok(written(result))
 }
 
-fn written(result: ApplyResult) -> Response {
+pub(super) fn written(result: ApplyResult) -> Response {
     let status = if result.outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK };
     (status, Json(result)).into_response()
 }

@@ -1,17 +1,29 @@
-//! Functions: see them, and read their logs.
+//! Functions: see them, declare them, read their logs and the documents of their artifacts.
 
 use std::sync::Arc;
 
 use axum::{
     Json,
     extract::{Path, State},
-    http::{HeaderValue, header},
+    http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use berth_wire::api::{ErrorBody, FunctionView, List};
+use berth_spec::DeploymentName;
+use berth_wire::api::{ApplyResult, ErrorBody, FunctionView, List};
 
-use super::ask::{Answer, RawParameters};
-use crate::api::{error::ApiError, service::Service};
+use super::{
+    ask::{Answer, RawParameters, Sender, expect, write},
+    declare::written,
+};
+use crate::{
+    api::{
+        body::Manifests,
+        error::ApiError,
+        service::{Declared, Delete, FUNCTION, Service},
+        trail::Notes,
+    },
+    functions::FunctionText,
+};
 
 /// The functions, by name.
 #[utoipa::path(
@@ -56,7 +68,117 @@ pub(super) async fn log(
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
-    let mut response = service.function_log(name).await?.into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    Ok(response)
+    let text = service.function_text(name, FunctionText::Log).await?;
+    Ok(typed(text, "text/plain; charset=utf-8"))
+}
+
+/// The bill of materials of a function's artifact: its packages, as CycloneDX.
+#[utoipa::path(
+    get, path = "/v1/functions/{name}/sbom", tag = "tell", operation_id = "function_sbom",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 200, description = "CycloneDX 1.6", body = String, content_type = "application/vnd.cyclonedx+json"),
+        (status = 404, description = "There is no such function, or no artifact of it", body = ErrorBody),
+    )
+)]
+pub(super) async fn sbom(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    asked: RawParameters,
+) -> Result<Response, ApiError> {
+    asked.nothing()?;
+    let text = service.function_text(name, FunctionText::Sbom).await?;
+    Ok(typed(text, "application/vnd.cyclonedx+json"))
+}
+
+/// The provenance of a function's artifact: its inputs and its build, as an in-toto statement of SLSA.
+#[utoipa::path(
+    get, path = "/v1/functions/{name}/provenance", tag = "tell", operation_id = "function_provenance",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 200, description = "SLSA Provenance v1", body = String, content_type = "application/vnd.in-toto+json"),
+        (status = 404, description = "There is no such function, or no artifact of it", body = ErrorBody),
+    )
+)]
+pub(super) async fn provenance(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    asked: RawParameters,
+) -> Result<Response, ApiError> {
+    asked.nothing()?;
+    let text = service.function_text(name, FunctionText::Provenance).await?;
+    Ok(typed(text, "application/vnd.in-toto+json"))
+}
+
+/// Declare one function. `If-Match` (or `metadata.resourceVersion` in the body) detects other writers; `If-None-Match: *`
+/// requires that it is new.
+#[utoipa::path(
+    put, path = "/v1/functions/{name}", tag = "declare", operation_id = "put_function",
+    params(
+        ("name" = String, Path, description = "The function"),
+        ("dryRun" = Option<bool>, Query, description = "Say what would become of it and change nothing"),
+        ("force" = Option<bool>, Query, description = "Take over what another source declared"),
+        ("if-match" = Option<String>, Header, description = "The resource version that the change is for"),
+        ("x-berth-base-uri" = Option<String>, Header, description = "As with apply"),
+    ),
+    request_body(content = FunctionView, description = "The manifest; status and what the server adds to metadata are ignored"),
+    responses(
+        (status = 200, description = "Changed, or unchanged", body = ApplyResult),
+        (status = 201, description = "Created", body = ApplyResult),
+        (status = 409, description = "Changed meanwhile, or declared by another source", body = ErrorBody),
+        (status = 412, description = "If-Match names another version", body = ErrorBody),
+        (status = 422, description = "The manifest is wrong", body = ErrorBody),
+    )
+)]
+pub(super) async fn put(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    (Sender(asker), notes): (Sender, Notes),
+    asked: RawParameters,
+    headers: HeaderMap,
+    Manifests { text, context, permit: _permit }: Manifests,
+) -> Result<Response, ApiError> {
+    let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
+    let documents = Declared::parse(text, context).await?;
+    documents.allowed(&asker, service.access())?;
+    service.put((FUNCTION, &named(&name)?), documents, write, expect(&headers)?).await.map(written)
+}
+
+/// Asks for a function to go: it is removed from its platform, then forgotten.
+#[utoipa::path(
+    delete, path = "/v1/functions/{name}", tag = "declare", operation_id = "delete_function",
+    params(
+        ("name" = String, Path, description = "The function"),
+        ("dryRun" = Option<bool>, Query, description = "Say what would become of it and change nothing"),
+        ("force" = Option<bool>, Query, description = "Delete it even if another source declared it"),
+        ("if-match" = Option<String>, Header, description = "The resource version that the deletion is for"),
+    ),
+    responses(
+        (status = 200, description = "It is going", body = ApplyResult),
+        (status = 404, description = "There is none of that name", body = ErrorBody),
+        (status = 409, description = "Declared by another source", body = ErrorBody),
+        (status = 412, description = "If-Match names another version", body = ErrorBody),
+    )
+)]
+pub(super) async fn delete(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    asked: RawParameters,
+    notes: Notes,
+    headers: HeaderMap,
+) -> Answer<ApplyResult> {
+    let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
+    let delete = Delete { write, expect: expect(&headers)? };
+    service.delete_function(named(&name)?, delete).await.map(Json)
+}
+
+fn named(text: &str) -> Result<DeploymentName, ApiError> {
+    DeploymentName::new(text)
+        .map_err(|error| ApiError::invalid("name", error.to_string(), "write the name of a function"))
+}
+
+fn typed(text: String, kind: &'static str) -> Response {
+    let mut response = text.into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use berth_spec::{
     Class, DeploymentName, Namespace, Origin,
-    manifest::{self, Manifest, ManifestAlias, ManifestDeployment, ManifestError, ParseContext},
+    manifest::{
+        self, Manifest, ManifestAlias, ManifestDeployment, ManifestError, ManifestFunction, NameScope, ParseContext,
+    },
 };
 use berth_wire::{
     access::{Access, Action, Asker, Denied, Resource},
@@ -16,6 +18,7 @@ use futures::future::BoxFuture;
 use super::Service;
 use crate::{
     api::{error::ApiError, trail::Notes, view},
+    functions::ApplyFunction,
     handle::{ApplyAlias, ApplyMode, ApplyRequest, DeleteAlias, DeleteRequest, Error, Ownership, PreviewRequest},
     store::{Rev, StoreError},
 };
@@ -24,6 +27,8 @@ use crate::{
 pub(crate) const DEPLOYMENT: &str = "ModelDeployment";
 /// The kind of aliases.
 pub(crate) const ALIAS: &str = "Alias";
+/// The kind of functions.
+pub(crate) const FUNCTION: &str = "Function";
 
 /// Documents that passed the manifest's checks.
 #[derive(Debug)]
@@ -63,7 +68,7 @@ impl Write {
 }
 
 impl Expect {
-    fn rev(self) -> Option<Rev> {
+    pub(super) fn rev(self) -> Option<Rev> {
         match self {
             Self::Anything => None,
             Self::Version(rev) => Some(rev),
@@ -71,7 +76,7 @@ impl Expect {
     }
 
     /// A version that came in a header is a precondition, and its failure has a status of its own.
-    fn refused(self, error: Error) -> ApiError {
+    pub(super) fn refused(self, error: Error) -> ApiError {
         match (&error, self) {
             (Error::Stale { .. }, Self::Version(_)) => ApiError::precondition_failed(error.to_string()),
             _ => error.into(),
@@ -94,7 +99,10 @@ impl Declared {
     ) -> Result<Self, ApiError> {
         let Some(namespace) = namespace else { return Self::parse(text, context).await };
         let read = Self::parse(text, ParseContext { namespace: namespace.clone(), ..context }).await?;
-        match read.0.iter().find(|document| document.name().namespace() != namespace.as_str()) {
+        let elsewhere = |document: &&Manifest| {
+            document.key().0 == NameScope::Model && document.name().namespace() != namespace.as_str()
+        };
+        match read.0.iter().find(elsewhere) {
             None => Ok(read),
             Some(other) => {
                 let message = format!("{} is in another namespace than {namespace}", other.name());
@@ -121,7 +129,7 @@ impl Declared {
 
     fn some(documents: Vec<Manifest>) -> Result<Self, ApiError> {
         if documents.is_empty() {
-            let remedy = "send at least one document with kind: ModelDeployment or kind: Alias";
+            let remedy = "send at least one document with kind: ModelDeployment, kind: Alias or kind: Function";
             return Err(ApiError::invalid("body", "there is no document in the request", remedy));
         }
         Ok(Self(documents))
@@ -139,6 +147,14 @@ impl Declared {
         let refused = |denied: Denied| ApiError::forbidden(denied.to_string());
         for document in &self.0 {
             let name = document.name().key();
+            if let Manifest::Function(_) = document {
+                // Code of strangers on the machine of the controller: a right in one namespace is none to that.
+                asker.may(Action::Declare, Resource::Server).map_err(refused)?;
+                if !access.allows_inline_cards() {
+                    asker.may(Action::DeclareCode, Resource::Server).map_err(refused)?;
+                }
+                continue;
+            }
             asker.may(Action::Declare, Resource::Model(name)).map_err(refused)?;
             match document {
                 Manifest::Deployment(manifest)
@@ -146,7 +162,7 @@ impl Declared {
                 {
                     asker.may(Action::DeclareCode, Resource::Model(name)).map_err(refused)?;
                 }
-                Manifest::Deployment(_) => {}
+                Manifest::Deployment(_) | Manifest::Function(_) => {}
                 // Whoever may ask the alias reaches its targets.
                 Manifest::Alias(manifest) => {
                     for (target, _) in &manifest.targets {
@@ -159,14 +175,17 @@ impl Declared {
     }
 
     fn requests(self, write: &Write) -> Requests {
-        let order = self.0.iter().enumerate().map(|(at, document)| (document.name().to_string(), at)).collect();
-        let mut requests = Requests { order, deployments: Vec::new(), aliases: Vec::new() };
+        let place =
+            |(at, document): (usize, &Manifest)| ((is_function(document.kind()), document.name().to_string()), at);
+        let order = self.0.iter().enumerate().map(place).collect();
+        let mut requests = Requests { order, deployments: Vec::new(), aliases: Vec::new(), functions: Vec::new() };
         for document in self.0 {
             match document {
                 Manifest::Deployment(manifest) => {
                     requests.deployments.push(write.deployment(*manifest, Expect::Anything));
                 }
                 Manifest::Alias(manifest) => requests.aliases.push(write.alias(*manifest, Expect::Anything)),
+                Manifest::Function(manifest) => requests.functions.push(write.function(*manifest, Expect::Anything)),
             }
         }
         requests
@@ -176,21 +195,27 @@ impl Declared {
 /// Documents to apply. Deployments come first, so that aliases find their targets.
 #[derive(Clone)]
 struct Requests {
-    /// The places of the documents in the request.
-    order: BTreeMap<String, usize>,
+    /// The places of the documents in the request, by name; functions have names of their own.
+    order: BTreeMap<(bool, String), usize>,
     deployments: Vec<ApplyRequest>,
     aliases: Vec<ApplyAlias>,
+    functions: Vec<ApplyFunction>,
+}
+
+fn is_function(kind: &str) -> bool {
+    kind == FUNCTION
 }
 
 impl Requests {
     fn len(&self) -> usize {
-        self.deployments.len() + self.aliases.len()
+        self.deployments.len() + self.aliases.len() + self.functions.len()
     }
 
     fn rehearsal(&self) -> Self {
         let mut rehearsal = self.clone();
         rehearsal.deployments.iter_mut().for_each(|request| request.mode = ApplyMode::DryRun);
         rehearsal.aliases.iter_mut().for_each(|request| request.mode = ApplyMode::DryRun);
+        rehearsal.functions.iter_mut().for_each(|request| request.mode = ApplyMode::DryRun);
         rehearsal
     }
 }
@@ -204,6 +229,11 @@ impl Write {
     fn alias(&self, manifest: ManifestAlias, expect: Expect) -> ApplyAlias {
         let (mode, ownership) = (self.mode, self.ownership);
         ApplyAlias { expect: expect.rev(), mode, ownership, ..ApplyAlias::new(manifest, Origin::API) }
+    }
+
+    fn function(&self, manifest: ManifestFunction, expect: Expect) -> ApplyFunction {
+        let (mode, ownership) = (self.mode, self.ownership);
+        ApplyFunction { manifest, origin: Origin::API, expect: expect.rev(), mode, ownership }
     }
 }
 
@@ -250,6 +280,7 @@ impl Service {
         let applied = match document {
             Manifest::Deployment(manifest) => self.handle.apply(write.deployment(*manifest, expect)).await,
             Manifest::Alias(manifest) => self.handle.apply_alias(&write.alias(*manifest, expect)).await,
+            Manifest::Function(manifest) => self.apply_function(write.function(*manifest, expect)).await,
         };
         Ok(view::applied(kind, applied.map_err(|error| expect.refused(error))?))
     }
@@ -316,9 +347,10 @@ impl Service {
 
     /// Applies each; one answer for all of them.
     async fn apply_each(&self, requests: Requests) -> Result<Vec<ApplyResult>, ApiError> {
-        let Requests { order, deployments, aliases } = requests;
+        let Requests { order, deployments, aliases, functions } = requests;
         let names: Vec<DeploymentName> = deployments.iter().map(|request| request.manifest.name.clone()).collect();
         let modes = deployments.iter().map(|request| request.mode).chain(aliases.iter().map(|request| request.mode));
+        let modes = modes.chain(functions.iter().map(|request| request.mode));
         let mode = modes.min_by_key(|mode| *mode == ApplyMode::DryRun).unwrap_or(ApplyMode::DryRun);
         let (mut applied, mut refused) = (Vec::with_capacity(names.len() + aliases.len()), Vec::new());
         let applying: BoxFuture<'_, _> = Box::pin(self.handle.apply_all(deployments));
@@ -334,8 +366,19 @@ impl Service {
                 Err(error) => refused.push((request.manifest.name.clone(), error)),
             }
         }
-        applied.sort_by_key(|result| order.get(&result.name));
+        for request in functions {
+            let name = request.manifest.name.clone();
+            match self.apply_function(request).await {
+                Ok(result) => applied.push(view::applied(FUNCTION, result)),
+                Err(error) => refused.push((name, error)),
+            }
+        }
+        applied.sort_by_key(|result| order.get(&(is_function(&result.kind), result.name.clone())));
         one_answer(applied, &refused, mode)
+    }
+
+    async fn apply_function(&self, request: ApplyFunction) -> Result<crate::handle::Applied, Error> {
+        self.function_board()?.apply(request).await
     }
 }
 

@@ -1,37 +1,64 @@
-//! Functions, as their host on this node shows them.
+//! Functions, as the controller of functions shows them.
 
 use std::sync::Arc;
 
-use berth_spec::Class;
-use berth_wire::api::{FunctionView, List};
+use berth_spec::{Class, DeploymentName, Origin};
+use berth_wire::api::{ApplyResult, FunctionView, List};
 
-use super::Service;
-use crate::api::{error::ApiError, query::nearest};
+use super::{Delete, FUNCTION, Service};
+use crate::{
+    api::{error::ApiError, query::nearest, view},
+    functions::{DeleteFunction, FunctionBoard, FunctionText},
+    handle::Error,
+};
 
 impl Service {
     pub(crate) fn functions(&self) -> List<FunctionView> {
-        List::of(self.functions.as_ref().map(|board| board.list()).unwrap_or_default())
+        List::of(self.handle.functions.as_ref().map(|board| board.list()).unwrap_or_default())
     }
 
     pub(crate) fn function(&self, name: &str) -> Result<FunctionView, ApiError> {
-        let all = self.functions().items;
-        let found = all.iter().find(|function| function.metadata.name == name).cloned();
-        found.ok_or_else(|| no_function(name, all.iter().map(|function| function.metadata.name.as_str())))
+        let found = self.handle.functions.as_ref().and_then(|board| board.get(name));
+        found.ok_or_else(|| self.no_function(name))
     }
 
-    /// Reads the log beside the runtime: it may have megabytes.
-    pub(crate) async fn function_log(&self, name: String) -> Result<String, ApiError> {
-        let unknown = no_function(&name, std::iter::empty());
-        let Some(board) = self.functions.as_ref().map(Arc::clone) else { return Err(unknown) };
-        let read = tokio::task::spawn_blocking(move || board.log(&name)).await;
-        let read = read.map_err(|error| ApiError::new(Class::Internal, format!("reading the log failed: {error}")))?;
+    /// Reads beside the runtime: a log may have megabytes.
+    pub(crate) async fn function_text(&self, name: String, text: FunctionText) -> Result<String, ApiError> {
+        self.function(&name)?;
+        let unknown = match text {
+            FunctionText::Log => self.no_function(&name),
+            FunctionText::Sbom | FunctionText::Provenance => ApiError::not_found(format!(
+                "the function {name:?} has no artifact with documents: nothing of it is deployed, or an earlier version of Berth built it"
+            )),
+        };
+        let Some(board) = self.handle.functions.as_ref().map(Arc::clone) else { return Err(unknown) };
+        let read = tokio::task::spawn_blocking(move || board.text(&name, text)).await;
+        let read = read.map_err(|error| ApiError::new(Class::Internal, format!("reading failed: {error}")))?;
         read.ok_or(unknown)
     }
-}
 
-fn no_function<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ApiError {
-    match nearest(name, known) {
-        Some(near) => ApiError::not_found(format!("there is no function {name:?}: did you mean {near:?}?")),
-        None => ApiError::not_found(format!("there is no function {name:?}: GET /v1/functions lists them")),
+    /// Asks for a function to go.
+    pub(crate) async fn delete_function(&self, name: DeploymentName, delete: Delete) -> Result<ApplyResult, ApiError> {
+        let board = self.function_board().map_err(ApiError::from)?;
+        let (mode, ownership) = (delete.write.mode, delete.write.ownership);
+        let request =
+            DeleteFunction { name: name.clone(), origin: Origin::API, expect: delete.expect.rev(), mode, ownership };
+        match board.delete(request).await {
+            Ok(deleted) => Ok(view::deleted(FUNCTION, name.as_str(), deleted.generation.0, deleted.rev.to_string())),
+            Err(Error::NoFunction(_)) => Err(self.no_function(name.as_str())),
+            Err(error) => Err(delete.expect.refused(error)),
+        }
+    }
+
+    pub(super) fn function_board(&self) -> Result<Arc<dyn FunctionBoard>, Error> {
+        self.handle.functions.clone().ok_or(Error::NoFunctions)
+    }
+
+    fn no_function(&self, name: &str) -> ApiError {
+        let all = self.functions().items;
+        match nearest(name, all.iter().map(|function| function.metadata.name.as_str())) {
+            Some(near) => ApiError::not_found(format!("there is no function {name:?}: did you mean {near:?}?")),
+            None => ApiError::not_found(format!("there is no function {name:?}: GET /v1/functions lists them")),
+        }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use aws_lc_rs::digest::{Context as Hasher, SHA256};
 use berth_spec::{
     DeploymentName,
-    manifest::{self, Manifest, ParseContext},
+    manifest::{self, Manifest, NameScope, ParseContext},
 };
 use url::Url;
 
@@ -71,6 +71,7 @@ impl Manifests {
             match manifest {
                 Manifest::Deployment(manifest) => snapshot.deployments.push(*manifest),
                 Manifest::Alias(manifest) => snapshot.aliases.push(*manifest),
+                Manifest::Function(manifest) => snapshot.functions.push(*manifest),
             }
         }
         (snapshot, problems)
@@ -104,18 +105,18 @@ impl Manifests {
         }
     }
 
-    /// The deployments and aliases of all files; where two declare the same, the first by path counts.
+    /// The deployments, aliases and functions of all files; where two declare the same, the first by path counts.
     fn wanted(&self, problems: &mut Vec<Problem>) -> Vec<Manifest> {
-        let mut wanted: BTreeMap<&DeploymentName, (&Path, &Manifest)> = BTreeMap::new();
+        let mut wanted: BTreeMap<(NameScope, &DeploymentName), (&Path, &Manifest)> = BTreeMap::new();
         for (path, file) in &self.files {
             for manifest in file.good.iter().flatten() {
-                if let Some((first, _)) = wanted.get(manifest.name()) {
+                if let Some((first, _)) = wanted.get(&manifest.key()) {
                     let (name, first, second) = (manifest.name(), first.display(), path.display());
                     let message = format!("{name} is declared in {first} and again in {second}: the first one counts");
                     let deployment = Some(name.clone());
                     problems.push(Problem { deployment, reason: "DeclaredTwice", message });
                 } else {
-                    wanted.insert(manifest.name(), (path, manifest));
+                    wanted.insert(manifest.key(), (path, manifest));
                 }
             }
         }

@@ -90,7 +90,6 @@ impl World {
             members: Arc::new(move || members.clone()),
             leader: Arc::new(move || leader.clone()),
             rules: None,
-            functions: None,
             access: Arc::default(),
             admin_token: None,
             issuing: None,

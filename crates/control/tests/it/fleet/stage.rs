@@ -294,7 +294,6 @@ fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, leadership: watch
         logs: None,
         beside: None,
         rules: Some(if name.as_str() == "c" { "onnx:required:pool=c".to_owned() } else { String::new() }),
-        functions: None,
         access: Arc::default(),
         admin_token: None,
         issuing: None,

@@ -16,6 +16,7 @@ use reqwest::Client;
 use serde_json::Value;
 
 use super::{config::AzureConfig, identity::Tokens};
+use crate::controller::Retry;
 
 /// Attempts of one call.
 const ATTEMPTS: u32 = 6;
@@ -34,16 +35,22 @@ const LONGEST_OPERATION: Duration = Duration::from_secs(900);
 pub(super) struct Trouble {
     pub(super) reason: &'static str,
     pub(super) message: String,
-    pub(super) transient: bool,
+    pub(super) retry: Retry,
+    /// True if Azure gave no answer, or one with a passing fault.
+    pub(super) away: bool,
 }
 
 impl Trouble {
     pub(super) fn passing(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), transient: true }
+        Self { reason, message: message.into(), retry: Retry::Later, away: false }
+    }
+
+    pub(super) fn away(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { away: true, ..Self::passing(reason, message) }
     }
 
     pub(super) fn lasting(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), transient: false }
+        Self { reason, message: message.into(), retry: Retry::Never, away: false }
     }
 }
 
@@ -169,7 +176,7 @@ impl Manager {
                 }
                 Err(_) if !last => Duration::from_secs(1 << attempt.min(6)),
                 _ => {
-                    return asked.map_err(|why| Trouble::passing("AzureAway", format!("Azure does not answer: {why}")));
+                    return asked.map_err(|why| Trouble::away("AzureAway", format!("Azure does not answer: {why}")));
                 }
             };
             tokio::time::sleep(pause).await;
@@ -210,7 +217,7 @@ fn pause_of(headers: &HeaderMap) -> Option<Duration> {
 async fn wait(path: &str, pause: Option<Duration>, deadline: Instant) -> Result<(), Trouble> {
     if Instant::now() >= deadline {
         let message = format!("Azure did not finish {path} within {} s", LONGEST_OPERATION.as_secs());
-        return Err(Trouble::passing("OperationLate", message));
+        return Err(Trouble::away("OperationLate", message));
     }
     tokio::time::sleep(pause.unwrap_or(LOOK)).await;
     Ok(())
@@ -240,7 +247,8 @@ fn done(method: Method, path: &str, answer: Answer) -> Result<Value, Trouble> {
         StatusCode::NOT_FOUND => {
             Trouble::passing("NotFound", format!("{message}; check spec.target and AZURE_SUBSCRIPTION_ID"))
         }
-        status if status == StatusCode::CONFLICT || may_pass(status) => Trouble::passing("AzureRefused", message),
+        StatusCode::CONFLICT => Trouble::passing("AzureRefused", message),
+        status if may_pass(status) => Trouble::away("AzureRefused", message),
         _ => Trouble::lasting("AzureRefused", message),
     })
 }

@@ -20,13 +20,13 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::AsyncReadExt as _,
     net::UnixStream,
-    process::{Child, ChildStdin, Command},
+    process::{Child, ChildStdin},
 };
 use tokio_util::task::AbortOnDropHandle;
 
 use super::version::Launcher;
 use crate::{
-    build::{BuildLog, Group, Manifest, Walls, find_node},
+    build::{BuildLog, Group, Manifest, PYTHON_VERSION, Walls, find_node},
     deployment::Language,
 };
 
@@ -34,7 +34,7 @@ use crate::{
 const PYTHON_HOST: &str = include_str!("../../host/host.py");
 
 /// Program of JavaScript functions.
-const NODE_HOST: &str = include_str!("../../host/host.cjs");
+const NODE_HOST: &str = concat!(include_str!("../../host/core.cjs"), include_str!("../../host/host.cjs"));
 
 /// The largest answer.
 const LARGEST_ANSWER: usize = 64 << 20;
@@ -42,20 +42,11 @@ const LARGEST_ANSWER: usize = 64 << 20;
 /// Processes and threads of a function.
 const PROCESSES: u32 = 256;
 
-/// Version of Python where none was wished.
-const PYTHON: &str = "3.11";
-
 /// Beginning of the names of folders with a socket; the number of the process that made it follows.
 const FOLDER: &str = "berth-function-";
 
 /// Interval at which a start is looked at.
 const LOOK: Duration = Duration::from_millis(10);
-
-/// Joins the groups, and becomes the program.
-const SCRIPT: &str = r#"n=$1; shift
-while [ "$n" -gt 0 ]; do echo $$ > "$1" || exit 125; shift; n=$((n-1)); done
-ulimit -c 0
-exec "$@""#;
 
 /// A start.
 pub(super) struct Start<'a> {
@@ -96,7 +87,7 @@ impl Instance {
         let socket = folder.join("s");
         let (program, host, text) = match start.manifest.language {
             Language::Python => {
-                let version = start.manifest.version.as_deref().unwrap_or(PYTHON);
+                let version = start.manifest.version.as_deref().unwrap_or(PYTHON_VERSION);
                 let python = launcher.toolchain.python(version).await.map_err(|fault| fault.message)?;
                 (python, "host.py", PYTHON_HOST)
             }
@@ -110,22 +101,14 @@ impl Instance {
         let host = folder.join(host);
         fs_err::write(&host, text).map_err(|error| error.to_string())?;
         let limits = Group::make(&launcher.parents, start.memory_mib, PROCESSES);
-        let doors: Vec<PathBuf> = limits.doors().collect();
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
-        if let Some(bubblewrap) = &launcher.bubblewrap {
-            let prefix = program.parent().and_then(Path::parent).map(Path::to_owned);
-            let readable = prefix.into_iter().chain([start.app.to_owned()]).collect();
-            let walls = Walls { readable, writable: vec![folder.clone()], network: true, at: start.app };
-            command.arg(bubblewrap).args(walls.arguments());
-        }
-        command.arg(&program);
+        let readable = vec![start.app.to_owned()];
+        let walls = Walls { readable, writable: vec![folder.clone()], network: true, at: start.app };
+        let mut command = launcher.bubblewrap.command(&program, &limits, walls);
         if start.manifest.language == Language::Python {
             command.args(["-s", "-B", "-u"]);
         }
         command.arg(&host).arg(start.app).args([&start.manifest.module, &start.manifest.function]).arg(&socket);
-        command.env_clear().envs(environment(launcher, &start, &folder)).current_dir(start.app);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        command.envs(environment(launcher, &start, &folder)).stdin(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
         let readers = [follow(child.stdout.take(), &log), follow(child.stderr.take(), &log)];
         let instance = Self {

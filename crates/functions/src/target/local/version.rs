@@ -19,7 +19,7 @@ use super::{
     instance::{CallError, Instance, Start},
     record::Record,
 };
-use crate::build::{BuildError, BuildLog, Parents};
+use crate::build::{Bubblewrap, BuildError, BuildLog, Parents};
 
 /// Requests that may wait for each that may run: a burst is taken, an overload is shed.
 const WAITING: usize = 32;
@@ -35,8 +35,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(2);
 pub(super) struct Launcher {
     pub(super) toolchain: Arc<Toolchain>,
     pub(super) parents: Parents,
-    /// `None`: processes see what this one sees.
-    pub(super) bubblewrap: Option<PathBuf>,
+    /// Without it, processes see what this one sees.
+    pub(super) bubblewrap: Arc<Bubblewrap>,
 }
 
 /// A deployed version.

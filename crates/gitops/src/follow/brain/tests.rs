@@ -41,6 +41,7 @@ fn candidate() -> Candidate {
         subject: String::new(),
         deployments: Vec::new(),
         aliases: Vec::new(),
+        functions: Vec::new(),
         workers: Vec::new(),
         secret_files: Vec::new(),
         settings: berth_registry::Settings::default(),

@@ -8,13 +8,14 @@ use std::{
 use aws_lc_rs::digest::{Context, SHA256};
 
 /// Its files, from `python/berth` of the repository.
-const FILES: [(&str, &str); 13] = [
+const FILES: [(&str, &str); 14] = [
     ("__init__.py", include_str!("../../../../../python/berth/src/berth/__init__.py")),
     ("adapt.py", include_str!("../../../../../python/berth/src/berth/adapt.py")),
     ("documents.py", include_str!("../../../../../python/berth/src/berth/documents.py")),
     ("errors.py", include_str!("../../../../../python/berth/src/berth/errors.py")),
     ("estimators.py", include_str!("../../../../../python/berth/src/berth/estimators.py")),
     ("frames.py", include_str!("../../../../../python/berth/src/berth/frames.py")),
+    ("functions.py", include_str!("../../../../../python/berth/src/berth/functions.py")),
     ("host.py", include_str!("../../../../../python/berth/src/berth/host.py")),
     ("isolation.py", include_str!("../../../../../python/berth/src/berth/isolation.py")),
     ("loaders.py", include_str!("../../../../../python/berth/src/berth/loaders.py")),

@@ -1,0 +1,100 @@
+//! The controller of functions with 10,000 of them: time of one change, and memory of each. Prints JSON.
+//!
+//! `cargo run --release -p berth-functions --example controller_bench`
+#![expect(clippy::print_stdout, reason = "the line is the result")]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    collections::BTreeSet,
+    hint::black_box,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
+
+use berth_control::store::Rev;
+use berth_functions::{
+    controller::{Controller, Effect, Event, Policy},
+    deployment::Declared,
+    writer::Written,
+};
+use berth_spec::Time;
+
+/// Functions.
+const MANY: usize = 10_000;
+
+/// Changes that are measured.
+const CHANGES: usize = 1_000;
+
+/// The system's allocator, which counts what is in use.
+struct Counting;
+
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all is passed on to the system's allocator; counting allocates nothing.
+#[expect(unsafe_code, reason = "an allocator is unsafe by its trait")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn object(number: usize, version: usize) -> String {
+    format!(
+        r#"{{"apiVersion":"v1alpha1","kind":"ModelDeployment","metadata":{{"name":"f{number}","generation":{version}}},"spec":{{"type":"keras","sourceUri":"azure-blob://artifacts/models/f{number}/v{version}/src.zip","entrypoint":"handler.predict","runtime":{{"pythonVersion":"3.11"}},"target":{{"platform":"local"}}}}}}"#
+    )
+}
+
+/// Carries out effects as a store would that answers at once.
+fn settle(controller: &mut Controller, effects: Vec<Effect>, rev: &mut u64) {
+    for effect in effects {
+        if let Effect::Write(key, _, status) = effect {
+            *rev += 1;
+            black_box(controller.on(Event::Written(key, status, Written::Done(Rev(*rev))), Time(1)));
+        }
+    }
+}
+
+fn main() {
+    let before = IN_USE.load(Ordering::Relaxed);
+    let mut rev = MANY as u64;
+    let mut controller = Controller::new(Policy::default(), 1, BTreeSet::new());
+    let read = |number: usize, version: usize| {
+        let name = format!("f{number}");
+        let declared = Declared::read(&name, object(number, version).as_bytes(), Rev(number as u64 + 1));
+        (name, declared)
+    };
+    let began = Instant::now();
+    let effects = controller.on(Event::Listed((0..MANY).map(|number| read(number, 1)).collect()), Time(1));
+    settle(&mut controller, effects, &mut rev);
+    let listed = began.elapsed();
+    controller.changed();
+    let each = (IN_USE.load(Ordering::Relaxed) - before) / MANY;
+    let mut times = Vec::with_capacity(CHANGES);
+    for change in 0..CHANGES {
+        let number = change * 7 % MANY;
+        let began = Instant::now();
+        let (name, declared) = read(number, change + 2);
+        let effects = controller.on(Event::Put(name, Box::new(declared)), Time(2));
+        settle(&mut controller, effects, &mut rev);
+        black_box((controller.changed().len(), controller.counts().len()));
+        times.push(began.elapsed());
+    }
+    times.sort_unstable();
+    println!(
+        r#"{{"functions": {MANY}, "listed_ms": {:.1}, "change_ms_p50": {:.3}, "change_ms_p99": {:.3}, "bytes_each": {each}}}"#,
+        listed.as_secs_f64() * 1e3,
+        times[CHANGES / 2].as_secs_f64() * 1e3,
+        times[CHANGES * 99 / 100].as_secs_f64() * 1e3,
+    );
+}

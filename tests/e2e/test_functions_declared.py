@@ -1,0 +1,233 @@
+"""`kind: Function` by `berth apply` and from a folder, with the same controller as objects in etcd; and several controllers."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+
+import pytest
+
+from harness.functions import BUILD, WORDS, Etcd, archive, ask, function
+from harness.http_server import Answer, HttpServer, Request
+from harness.ports import free_port
+from harness.processes import BERTH, Process
+from harness.server import Berth
+from harness.waiting import PATIENCE, until
+
+MANIFEST = """
+apiVersion: berth.dev/v1
+kind: Function
+metadata:
+  name: words
+  labels: {team: text}
+spec:
+  type: python
+  sourceUri: file:code
+  entrypoint: handler.predict
+  target: {platform: local}
+  probe: {text: a b}
+"""
+
+
+@pytest.mark.timeout(900)
+def test_functions_by_apply(berth, tmp_path):
+    """Apply, see, change, go back, delete; a name may be that of a model, too."""
+    (tmp_path / "code").mkdir()
+    code, manifest = tmp_path / "code" / "handler.py", tmp_path / "words.yaml"
+    code.write_text(WORDS % 1)
+    manifest.write_text(MANIFEST)
+    berth.start()
+    assert "function/words is new" in berth.run("diff", "-f", str(manifest))
+    assert berth.run("apply", "-f", str(manifest)) == "function/words created\n"
+    berth.run("rollout", "status", "function/words")
+    assert ask(berth, "words", {"text": "a b c"}) == (200, {"version": 1, "words": 3})
+    assert berth.run("apply", "-f", str(manifest)) == "function/words unchanged\n"
+    shown = json.loads(berth.run("get", "function", "words", "-o", "json"))
+    assert shown["metadata"]["generation"] == 1 and shown["metadata"]["origin"] == "api"
+    assert shown["metadata"]["labels"] == {"team": "text"} and shown["spec"]["sourceUri"] == f"file:{tmp_path}/code"
+    again = berth.run("get", "function", "words", "-o", "yaml")
+    assert berth.run("apply", "-f", "-", stdin=again) == "function/words unchanged\n", "what was printed can be applied"
+
+    # A change of the code is none of the manifest: a new place is.
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "handler.py").write_text(WORDS % 2)
+    second = MANIFEST.replace("file:code", "file:two")
+    manifest.write_text(second)
+    assert f"spec.sourceUri: file:{tmp_path}/code → file:{tmp_path}/two" in berth.run("plan", "-f", str(manifest))
+    berth.run("apply", "-f", str(manifest))
+    berth.run("rollout", "status", "function/words")
+    assert ask(berth, "words", {"text": "a"})[1]["version"] == 2
+    assert "sha256:" in berth.run("logs", "function/words")
+
+    # One that cannot start: the earlier one serves, and its spec is the way back.
+    manifest.write_text(second.replace("handler.predict", "handler.nothing"))
+    berth.run("apply", "-f", str(manifest))
+    assert "handler has no nothing" in berth.run("rollout", "status", "function/words", code=1) + berth.stderr
+    explained = berth.run("explain", "function/words")
+    assert "Generation 2 serves at" in explained and "entrypoint: handler.predict → handler.nothing" in explained
+    assert "generation 4 is what 2 was" in berth.run("rollout", "undo", "function/words")
+    berth.run("rollout", "status", "function/words")
+    assert "generation 5 is what 1 was" in berth.run("rollout", "undo", "function/words", "--to-generation", "1")
+    berth.run("rollout", "status", "function/words")
+    assert ask(berth, "words", {"text": "a"})[1]["version"] == 1
+    history = berth.run("rollout", "history", "function/words")
+    assert re.findall(r"^(\d+) ", history, re.MULTILINE) == ["5", "2", "1"], "what failed is no way back"
+    assert "handler.predict" in berth.run("rollout", "history", "function/words", "--generation", "1")
+
+    wrong = MANIFEST.replace("handler.predict", "predict")
+    assert "write MODULE.FUNCTION" in berth.run("validate", "-f", "-", stdin=wrong, code=4) + berth.stderr
+    status, _, body = berth.control("/v1/apply", "POST", wrong.replace("file:code", "file:/code"), {"content-type": "application/yaml"})
+    assert status == 422 and "write MODULE.FUNCTION" in body.decode()
+    assert berth.control("/v1/functions/words/sbom")[1]["content-type"] == "application/vnd.cyclonedx+json"
+    provenance = json.loads(berth.control("/v1/functions/words/provenance")[2])
+    digest = json.loads(berth.run("get", "function", "words", "-o", "json"))["status"]["artifact"]["digest"]
+    assert provenance["subject"] == [{"name": "words.zip", "digest": {"sha256": digest.removeprefix("sha256:")}}]
+    reasons = [event["reason"] for event in json.loads(berth.run("get", "events", "-o", "json"))["items"]]
+    assert {"FunctionBuilt", "FunctionDeployed", "FunctionNotDeployed"} <= set(reasons)
+
+    # What was declared is in Berth's own store, and what was deployed serves from the start.
+    berth.kill()
+    berth.start()
+    assert ask(berth, "words", {"text": "a"})[1]["version"] == 1
+    until("the function to be known", lambda: berth.run("get", "functions", "-o", "name", code=None) == "function/words\n")
+    assert berth.run("delete", "function/words") == "function/words deleted\n"
+    until("the function to go", lambda: ask(berth, "words", {"text": "a"})[0] == 404)
+    assert "there is no function" in berth.run("describe", "function", "words", code=3) + berth.stderr
+
+
+@pytest.mark.timeout(600)
+def test_a_folder_declares_functions(berth, tmp_path):
+    folder = tmp_path / "declared"
+    (folder / "code").mkdir(parents=True)
+    (folder / "code" / "handler.py").write_text(WORDS % 1)
+    (folder / "words.yaml").write_text(MANIFEST)
+    berth.start(models=folder)
+    until("the function to answer", lambda: ask(berth, "words", {"text": "a b"}) == (200, {"version": 1, "words": 2}), BUILD)
+    (tmp_path / "mine.yaml").write_text(MANIFEST.replace("file:code", f"file:{folder}/code").replace("a b", "b"))
+    refused = berth.run("apply", "-f", str(tmp_path / "mine.yaml"), code=1) + berth.stderr
+    assert f"belongs to the folder {folder}" in refused
+    (folder / "words.yaml").unlink()
+    until("the function to go", lambda: ask(berth, "words", {"text": "a"})[0] == 404)
+
+
+@pytest.mark.timeout(600)
+def test_workers_serve_a_function(berth, tmp_path):
+    """`platform: replica`: a deployment of the same name, with revisions; it goes with the function."""
+    for number in (1, 2):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "handler.py").write_text(WORDS % number)
+    manifest = tmp_path / "words.yaml"
+    first = MANIFEST.replace("platform: local", "platform: replica").replace("file:code", "file:1")
+
+    def applied(text: str, code: int = 0) -> str:
+        manifest.write_text(text)
+        berth.run("apply", "-f", str(manifest))
+        return berth.run("rollout", "status", "function/words", code=code) + berth.stderr
+
+    def answer() -> tuple[int, object]:
+        status, _, body = berth.post("/replicas/words", {"text": "a b c"})
+        return status, json.loads(body)
+
+    berth.start()
+    applied(first)
+    assert answer() == (200, {"version": 1, "words": 3})
+    assert json.loads(berth.run("get", "function", "words", "-o", "json"))["status"]["endpoint"] == f"http://{berth.http}/replicas/words"
+    assert json.loads(berth.run("get", "deployment", "words", "-o", "json"))["metadata"]["origin"] == "functions"
+    berth.run("delete", "deployment/words", code=1)
+    assert "functions" in berth.stderr, "it is the function's"
+    applied(first.replace("file:1", "file:2"))
+    assert answer() == (200, {"version": 2, "words": 3})
+
+    # One that does not answer the probe, then a mistake that is told at once: the earlier one serves.
+    assert "text" in applied(first.replace("{text: a b}", "{other: a b}"), code=1)
+    assert answer()[0] == 200
+    wrong = first.replace("  probe:", "  env: {A: b}\n  probe:")
+    assert "spec.env does not reach replicas" in berth.run("validate", "-f", "-", stdin=wrong, code=4) + berth.stderr
+    assert answer() == (200, {"version": 2, "words": 3})
+
+    # Back on this machine: the deployment goes.
+    applied(MANIFEST.replace("file:code", "file:2"))
+    assert ask(berth, "words", {"text": "a"}) == (200, {"version": 2, "words": 1})
+    until("the deployment to go", lambda: "words" not in berth.run("get", "deployments", "-o", "name", code=None))
+    assert answer()[0] == 404
+
+
+class Gate(HttpServer):
+    """Serves one archive; whoever asks waits until it is opened."""
+
+    def __init__(self, content: bytes):
+        self.content, self.open, self.asked = content, threading.Event(), 0
+        super().__init__()
+
+    def answer(self, request: Request) -> Answer:
+        self.asked += 1
+        assert self.open.wait(PATIENCE)
+        return Answer(200, {"content-type": "application/zip"}, self.content)
+
+
+class Node(Berth):
+    """A `berth node` that follows functions."""
+
+    def __init__(self, folder, name: str, pki, etcd: Etcd, joins: str):
+        super().__init__(folder / name)
+        self.name, self.gossip, peer = name, f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        store = "etcd://" + etcd.client.replace("http://", "").replace(";", ",") + "/berth"
+        self.command_line = (
+            BERTH, "node", "--name", name, "--store", store, "--pki", str(pki / name), "--data", str(self.data),
+            "--http", self.http, "--api", self.api, "--gossip", self.gossip, "--peer", peer, *(["--join", joins] if joins else []),
+            "--source", f"etcd={etcd.client}", "--function-target", "local",
+        )  # fmt: skip
+
+    def launch(self) -> Node:
+        self.spawn(*self.command_line)
+        until("the control API", self.alive)
+        return self
+
+
+@pytest.mark.timeout(900)
+def test_two_controllers_and_three_members_of_etcd(tmp_path):
+    """The controller that leads is killed amid a build, then a member of etcd; history is compacted under the watch."""
+    etcd, nodes = Etcd(tmp_path, members=3), []
+    content = (tmp_path / archive(tmp_path, "a.zip", {"handler.py": WORDS % 1}).rsplit("/", 1)[1]).read_bytes()
+    gate = Gate(content)
+    try:
+        pki = tmp_path / "pki"
+        for arguments in (["init", str(pki)], ["issue", str(pki), "a"], ["issue", str(pki), "b"]):
+            made = Process("pki", tmp_path)
+            made.spawn(BERTH, "pki", *arguments)
+            assert made.process.wait(PATIENCE) == 0, made.logged()
+        first = Node(tmp_path, "a", pki, etcd, "")
+        nodes = [first, Node(tmp_path, "b", pki, etcd, first.gossip)]
+        for node in nodes:
+            node.launch()
+        etcd.put(function("words", f"{gate.url}/a.zip"))
+        until("the build to begin", lambda: etcd.status("words").get("phase") == "Building" and gate.asked == 1)
+        leader = until("a leader", lambda: next((node for node in nodes if node.metric("berth_leader") == 1), None))
+        follower = next(node for node in nodes if node is not leader)
+        leader.kill()
+        until("the other controller to build", lambda: gate.asked == 2)
+        gate.open.set()
+        status = etcd.settled("words", "Succeeded", 1)
+        assert status["endpoint"].startswith(f"http://{follower.http}/") and len(status["history"]) == 1
+        assert ask(follower, "words", {"text": "a b"}) == (200, {"version": 1, "words": 2})
+
+        # The deposed one comes back, and changes nothing.
+        leader.launch()
+        assert etcd.status("words") == status
+
+        # One of three members dies, and what is put is followed; then the history is compacted under the watch.
+        etcd.members[0].kill()
+        etcd.put(function("words", archive(tmp_path, "2.zip", {"handler.py": WORDS % 2}), 2))
+        etcd.settled("words", "Succeeded", 2)
+        etcd.ctl("compact", str(etcd.revision()))
+        etcd.put(function("words", archive(tmp_path, "3.zip", {"handler.py": WORDS % 3}), 3))
+        etcd.settled("words", "Succeeded", 3)
+        assert ask(follower, "words", {"text": "a"})[1]["version"] == 3
+        etcd.start()
+        etcd.ctl("del", "/models/deployments/words")
+        until("the function to go", lambda: ask(follower, "words", {"text": "a"})[0] == 404)
+    finally:
+        gate.open.set()
+        for process in (*nodes, etcd, gate):
+            process.close()
