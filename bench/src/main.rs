@@ -30,7 +30,7 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What to run.
+/// Benchmarks to run.
 #[derive(Parser)]
 pub(crate) struct Arguments {
     /// The release binary of `berth`.

@@ -56,7 +56,11 @@ class Spy(Berth):
         (self.code / "src" / "model.py").write_text(CODE)
         self.weights = folder / "weights.bin"
         self.weights.write_bytes(b"weights")
-        self.as_user: str | None = None
+        # A program that starts the server, and its arguments.
+        self.through: list[str] = []
+
+    def command(self, *command: str) -> list[str]:
+        return [*self.through, *command]
 
     def serve(self, *arguments: str, env: dict | None = None) -> Spy:
         addresses = ["--http", self.http, "--api", self.api]

@@ -79,6 +79,21 @@ def test_what_ends_a_process_costs_it_alone(spy, code):
     assert deaths(spy) == 1
 
 
+def test_workers_of_one_machine_leave_each_other_alone(spy, tmp_path):
+    """Each has users of its own, and none takes the other's models for left behind, also where it cannot see the other's process."""
+    other = Spy(tmp_path / "other")
+    try:
+        other.through = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
+        other.serve()
+        spy.stop()
+        spy.serve()
+        users = {server.answer("import os; answer = os.getuid()") for server in (spy, other)}
+        assert len(users) == 2 and not users & {0, os.geteuid()}
+        assert deaths(other) == 0
+    finally:
+        other.close()
+
+
 def test_dying_at_each_request_is_damped(spy):
     for _ in range(3):
         until("a request to reach it", lambda: attack(spy, "import os; os._exit(3)") == 500)

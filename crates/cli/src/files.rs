@@ -31,7 +31,7 @@ pub(crate) struct FileArgs {
 pub(crate) struct Batch {
     /// The URI of their folder.
     pub(crate) base: String,
-    /// Those that are right.
+    /// Valid documents.
     pub(crate) documents: Vec<Manifest>,
 }
 

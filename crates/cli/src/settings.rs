@@ -26,6 +26,7 @@ pub(crate) mod runtime;
 pub(crate) mod source;
 pub(crate) mod storages;
 pub(crate) mod store;
+mod tips;
 pub(crate) mod tls;
 pub(crate) mod values;
 

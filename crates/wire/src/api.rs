@@ -113,7 +113,7 @@ pub struct ReadinessView {
     pub planned: bool,
     /// Deployments with `replicas.min` of 1 or more.
     pub expected: u32,
-    /// Those of them that have a ready replica.
+    /// The number of them that have a ready replica.
     pub available: u32,
     /// The first few that have none.
     pub missing: Vec<String>,

@@ -16,7 +16,7 @@ pub(super) fn make(workspace: &Workspace, release: &Release, stage: &Stage) -> R
     let installer = Item { path: "install.sh".to_owned(), bytes: script.clone(), executable: true };
     let items: Vec<&Item> = stage.items.iter().chain([&installer]).collect();
     let file = release.out.join(format!("{name}.tar.gz"));
-    fs_err::write(&file, gzip(Stage::tar(&format!("{name}/"), &items)?)?)?;
+    fs_err::write(&file, gzip(release.packing, Stage::tar(&format!("{name}/"), &items)?)?)?;
     // Beside the archive as well: it fetches and checks the archive before anything of it is run.
     let beside = release.out.join("install.sh");
     fs_err::write(&beside, script)?;

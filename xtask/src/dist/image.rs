@@ -22,7 +22,7 @@ const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 pub(super) fn make(workspace: &Workspace, release: &Release, stage: &Stage) -> Result<PathBuf> {
     let layer = layer(workspace, stage)?;
-    let (diff, packed) = (sha256(&layer), gzip(layer)?);
+    let (diff, packed) = (sha256(&layer), gzip(release.packing, layer)?);
     let architecture = if release.machine == "aarch64" { "arm64" } else { "amd64" };
     let config = serde_json::to_vec(&json!({
         "architecture": architecture,

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Release, sbom};
+use super::{Packing, Release, sbom};
 use crate::{run::run_quiet, workspace::Workspace};
 
 /// One file of the tree.
@@ -92,8 +92,12 @@ fn said_by(binary: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
 }
 
 /// The same bytes in gzip, without a time in them.
-pub(super) fn gzip(bytes: Vec<u8>) -> Result<Vec<u8>> {
-    let mut child = Command::new("gzip").arg("-n").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+pub(super) fn gzip(packing: Packing, bytes: Vec<u8>) -> Result<Vec<u8>> {
+    let mut child = Command::new("gzip")
+        .arg(format!("-n{}", packing.level()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
     let mut input = child.stdin.take().context("gzip reads")?;
     let feed = std::thread::spawn(move || std::io::Write::write_all(&mut input, &bytes));
     let mut packed = Vec::new();

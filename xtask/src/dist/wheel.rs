@@ -10,15 +10,16 @@ use std::{
 use anyhow::Result;
 use zip::{CompressionMethod, DateTime, ZipWriter, write::SimpleFileOptions};
 
-use super::{Release, elf, stage::Stage};
+use super::{Packing, Release, elf, stage::Stage};
 use crate::workspace::Workspace;
 
 pub(super) fn make(workspace: &Workspace, release: &Release, stage: &Stage) -> Result<PathBuf> {
-    let Release { version, machine, out } = release;
+    let Release { version, machine, out, .. } = release;
     let glibc = elf::glibc(&[&stage.binary, &stage.engine])?;
     let tag = format!("py3-none-manylinux_2_{glibc}_{machine}");
     let (info, data) = (format!("berth-{version}.dist-info"), format!("berth-{version}.data"));
-    let mut wheel = Wheel { zip: ZipWriter::new(Cursor::new(Vec::new())), record: String::new() };
+    let mut wheel =
+        Wheel { zip: ZipWriter::new(Cursor::new(Vec::new())), record: String::new(), packing: release.packing };
     for item in &stage.items {
         let path = match item.path.strip_prefix("bin/") {
             Some(program) => format!("{data}/scripts/{program}"),
@@ -47,6 +48,7 @@ struct Wheel {
     zip: ZipWriter<Cursor<Vec<u8>>>,
     /// The list of files with their digests.
     record: String,
+    packing: Packing,
 }
 
 impl Wheel {
@@ -59,6 +61,7 @@ impl Wheel {
     fn put(&mut self, path: &str, bytes: &[u8], executable: bool) -> Result<()> {
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Deflated)
+            .compression_level(Some(self.packing.level().into()))
             .last_modified_time(DateTime::default())
             .unix_permissions(if executable { 0o755 } else { 0o644 });
         self.zip.start_file(path, options)?;

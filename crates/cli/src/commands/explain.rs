@@ -123,7 +123,7 @@ fn listed(workers: &[&WorkerVerdict]) -> String {
     rows.render()
 }
 
-/// Those that hold a replica each in a line, the others by what they are to the deployment and why.
+/// Workers that hold a replica each in a line, the others by what they are to the deployment and why.
 fn grouped(workers: &[&WorkerVerdict]) -> String {
     let mut groups: Vec<(String, Vec<&WorkerVerdict>)> = Vec::new();
     for &worker in workers {

@@ -152,6 +152,11 @@ fn read(path: &Path, wanted: RequestKind) -> Result<Value, Failure> {
     let (shown, text) = if path.as_os_str() == "-" {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map_err(|e| Failure::doing("cannot read standard input", e))?;
+        if text.trim().is_empty() {
+            let message = "standard input is empty: name a file with the request (-f), or pipe one; `berth describe NAME` shows \
+                           a request for the model";
+            return Err(Failure::Usage(message.to_owned()));
+        }
         ("standard input".to_owned(), text)
     } else {
         (path.display().to_string(), fs_err::read_to_string(path)?)

@@ -9,7 +9,7 @@
 //! ```
 //! On a terminal a line on standard error says meanwhile how far it is ([`progress`]).
 
-mod progress;
+pub(crate) mod progress;
 
 use std::{str::FromStr, time::Duration};
 

@@ -19,7 +19,7 @@ use crate::{contexts, failure::Failure};
 /// A token is renewed so many seconds before it ends: clocks differ, and commands take a while.
 const BEFORE: u64 = 60;
 
-/// Where to log in.
+/// The place to log in to.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct OidcArgs {
     /// Log in at this OpenID issuer with a code for a browser on any machine (device authorization grant). The token is kept with

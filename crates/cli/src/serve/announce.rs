@@ -2,11 +2,18 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use berth_wire::api::{DeploymentStatus, DeploymentView};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use super::declare::{Declared, Model};
-use crate::{client, failure::Failure, node::Started, terminal};
+use crate::{
+    client,
+    commands::wait::{StatusLine, progress},
+    failure::Failure,
+    node::Started,
+    terminal,
+};
 
 /// Interval of looks for the model. People do not see less.
 const EVERY: Duration = Duration::from_millis(100);
@@ -31,16 +38,23 @@ async fn tell(started: &Started, declared: &Declared) -> Result<(), Failure> {
     let client = client::to_itself()?;
     let (Some(first), Some(gateway)) = (declared.models.first(), started.http) else { return Ok(()) };
     let asks = Asks { http: client, scheme: started.scheme, gateway, api: started.api, model: first };
-    let (path, body) = asks.until_it_answers().await?;
+    let (path, outcome) = asks.until_it_answers().await?;
     let count = declared.models.len();
     let others =
         if count > 1 { format!(", one of {count} models, each loaded by its first request") } else { String::new() };
     let url = format!("{}://{gateway}{path}", started.scheme);
-    Ok(terminal::print(&format!(
-        "{} answers at {url}{others}\n\n  curl -s '{url}' -H 'content-type: application/json' -d '{body}'\n\n",
-        first.name.as_str()
-    ))?)
+    let example = match outcome {
+        Ok(body) => format!("  curl -s '{url}' -H 'content-type: application/json' -d '{body}'"),
+        Err(refusal) => format!(
+            "It refuses a row of zeros: {refusal}\nRequests here are rows of numbers: {{\"features\": [1.0, 2.0]}}. For a model \
+             that takes anything else, such as named columns or text, write a card: `berth card new`"
+        ),
+    };
+    Ok(terminal::print(&format!("{} answers at {url}{others}\n\n{example}\n\n", first.name.as_str()))?)
 }
+
+/// Outcome of the requests that were tried: one that works, or what the model says about a row of zeros.
+type Outcome = Result<Value, String>;
 
 /// Asks this process, as clients do.
 struct Asks<'a> {
@@ -52,30 +66,37 @@ struct Asks<'a> {
 }
 
 impl Asks<'_> {
-    /// The path and body of a request that was answered.
-    async fn until_it_answers(&self) -> Result<(String, Value), Failure> {
+    /// The path at which the model answers, once it is ready, and the outcome.
+    async fn until_it_answers(&self) -> Result<(String, Outcome), Failure> {
         let mut told = None;
+        let line = StatusLine::new(self.model.name.as_str());
         loop {
+            let status = self.status().await.unwrap_or_default();
+            // A request for a model that is still loading would be one in flight, which whoever stops the server waits for.
+            let replicas = &status.replicas;
             let tried = match &self.model.rows_at {
+                _ if replicas.desired > 0 && replicas.ready == 0 => None,
                 Some(endpoint) => self.rows(endpoint).await,
                 None => self.tensors().await,
             };
             if let Some(answered) = tried {
                 return Ok(answered);
             }
-            let trouble = self.trouble().await;
-            if trouble.is_some() && trouble != told {
-                terminal::print(&format!("{}\n", trouble.as_deref().unwrap_or_default()))?;
+            let trouble = trouble(&status).map(|text| format!("{}: {text}\n", self.model.name.as_str()));
+            if let Some(text) = trouble.as_ref().filter(|_| trouble != told) {
+                line.clear();
+                terminal::print(text)?;
             }
+            line.show(&progress::text(&status));
             told = trouble.or(told);
             tokio::time::sleep(EVERY).await;
         }
     }
 
     /// One row of zeros, of the length that the model's own error names.
-    async fn rows(&self, endpoint: &str) -> Option<(String, Value)> {
+    async fn rows(&self, endpoint: &str) -> Option<(String, Outcome)> {
         let mut lengths = vec![4];
-        let mut tried = Vec::new();
+        let (mut tried, mut refusal) = (Vec::new(), None);
         while let Some(length) = lengths.pop() {
             if tried.len() >= TRIES || tried.contains(&length) {
                 continue;
@@ -84,24 +105,27 @@ impl Asks<'_> {
             let body = json!({"features": vec![0; length]});
             let (status, text) = self.post(endpoint, &body).await?;
             match status {
-                StatusCode::OK => return Some((endpoint.to_owned(), body)),
+                StatusCode::OK => return Some((endpoint.to_owned(), Ok(body))),
                 // Not there yet.
                 StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => return None,
-                _ => lengths.extend(numbers(&text)),
+                _ => {
+                    lengths.extend(numbers(&text));
+                    refusal = Some(message(text));
+                }
             }
         }
-        None
+        refusal.map(|text| (endpoint.to_owned(), Err(text)))
     }
 
     /// Zeros for every input that the model names.
-    async fn tensors(&self) -> Option<(String, Value)> {
+    async fn tensors(&self) -> Option<(String, Outcome)> {
         let name = self.model.name.as_str();
         let metadata = self.get(self.gateway, &["v2", "models", name]).await?;
         let inputs: Vec<Value> = metadata.get("inputs")?.as_array()?.iter().filter_map(zeros).collect();
         let body = json!({"inputs": inputs});
         let path = self.path(&["v2", "models", name, "infer"])?;
         let (status, _) = self.post(&path, &body).await?;
-        (status == StatusCode::OK).then_some((path, body))
+        (status == StatusCode::OK).then_some((path, Ok(body)))
     }
 
     fn path(&self, segments: &[&str]) -> Option<String> {
@@ -122,15 +146,23 @@ impl Asks<'_> {
         if answer.status() == StatusCode::OK { answer.json().await.ok() } else { None }
     }
 
-    /// Why it does not answer, where that is no matter of waiting.
-    async fn trouble(&self) -> Option<String> {
+    async fn status(&self) -> Option<DeploymentStatus> {
         let view = self.get(self.api, &["v1", "deployments", self.model.name.as_str()]).await?;
-        let status = view.get("status")?;
-        let failed = matches!(status.get("phase")?.as_str()?, "Failed" | "ScheduleFailed");
-        let conditions = status.get("conditions")?.as_array()?;
-        let message = conditions.iter().find_map(|condition| condition.get("message")?.as_str());
-        failed.then(|| format!("{}: {}", self.model.name.as_str(), message.unwrap_or("it cannot be served")))
+        serde_json::from_value::<DeploymentView>(view).ok().map(|view| view.status)
     }
+}
+
+/// The reason why it does not answer, where that is no matter of waiting.
+fn trouble(status: &DeploymentStatus) -> Option<&str> {
+    let failed = matches!(status.phase.as_str(), "Failed" | "ScheduleFailed");
+    let message = status.conditions.iter().map(|condition| condition.message.as_str()).find(|text| !text.is_empty());
+    failed.then(|| message.unwrap_or("it cannot be served"))
+}
+
+/// The message of an answer that is an error.
+fn message(text: String) -> String {
+    let document: Option<Value> = serde_json::from_str(&text).ok();
+    document.and_then(|answer| answer.get("error")?.as_str().map(str::to_owned)).unwrap_or(text)
 }
 
 /// The numbers in a text, the last one last: errors name the length that was expected before or after the one that came.

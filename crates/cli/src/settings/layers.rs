@@ -13,7 +13,7 @@ use super::{
     effective::Effective,
     environment,
     file::{File, FileSetting, SettingValue},
-    from_context,
+    from_context, tips,
 };
 use crate::{
     args::{self, Arguments},
@@ -66,7 +66,7 @@ fn read(command: Command, words: &[OsString]) -> Result<ArgMatches, Failure> {
     };
     match environment::explained(&error, (&args::command(), words), |name| std::env::var_os(name)) {
         Some(failure) => Err(failure),
-        None => error.exit(),
+        None => tips::add(error, &args::command(), words).exit(),
     }
 }
 

@@ -18,7 +18,7 @@ const BUILT_IN: &str = "built in";
 /// The formats that Berth runs by itself, each with the packages that it needs where nothing is said.
 const FORMATS: [(&str, &[&str]); 6] = [
     ("sklearn", &["scikit-learn==1.7.2", "joblib==1.5.2", "numpy==2.3.4"]),
-    ("xgboost", &["xgboost==3.1.1", "numpy==2.3.4"]),
+    ("xgboost", &["xgboost-cpu==3.1.1", "numpy==2.3.4"]),
     ("lightgbm", &["lightgbm==4.6.0", "numpy==2.3.4"]),
     ("mlflow", &[]),
     ("pytorch", &[]),

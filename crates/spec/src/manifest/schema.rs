@@ -73,7 +73,7 @@ impl<'s> Kinds<'s> {
         })
     }
 
-    /// Those of several alternatives, for people.
+    /// The names of several alternatives, for people.
     pub(super) fn names(branches: &[&Json]) -> String {
         let mut names: Vec<&str> = Vec::new();
         for (format, kind) in branches.iter().flat_map(|&branch| {

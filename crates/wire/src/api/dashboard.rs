@@ -26,7 +26,7 @@ pub struct ModelPage {
     pub missing: Vec<String>,
     /// All deployments.
     pub total: u64,
-    /// Those that match.
+    /// The number that match.
     pub matching: u64,
     /// Number of the first row, from 0.
     pub offset: u64,

@@ -51,7 +51,7 @@ pub struct WorkerStatus {
     pub memory: Memory,
     /// Replicas that it holds or should hold.
     pub replicas: u32,
-    /// Those of them that are ready.
+    /// Replicas of these that are ready.
     pub ready: u32,
     /// Their revisions, by name.
     pub models: Vec<String>,

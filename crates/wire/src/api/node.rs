@@ -206,7 +206,7 @@ pub struct GpuView {
 pub struct Models {
     /// Replicas that it holds or should hold.
     pub held: u32,
-    /// Those of them that are ready.
+    /// Replicas of these that are ready.
     pub ready: u32,
     /// The most that it takes; absent: as many as fit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -219,11 +219,11 @@ pub struct Models {
 pub struct DrainView {
     /// Replicas that are still there.
     pub left: u32,
-    /// Those of them that wait for something that is under way, the first few: a copy that loads elsewhere, requests
+    /// The first few that wait for something that is under way, the first few: a copy that loads elsewhere, requests
     /// in flight.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting_for: Vec<DrainStep>,
-    /// Those of them that have nowhere to go, the first few.
+    /// The first few that have nowhere to go.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blocked: Vec<DrainStep>,
 }

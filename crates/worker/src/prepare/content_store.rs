@@ -133,7 +133,7 @@ impl ContentStore {
         Ok(Making { path, name: name.to_owned(), store: self.clone() })
     }
 
-    /// Where it is.
+    /// Its place.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }

@@ -15,7 +15,7 @@ use crate::fault::Fault;
 /// The time limit for an interpreter to print its version: enough for a cold disk.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Where the operating system keeps its own.
+/// The folder in which the operating system keeps its own.
 const SYSTEM: &str = "/usr/bin";
 
 /// Finds interpreters, and remembers them while they are where they were.
@@ -73,7 +73,7 @@ fn is_version(text: &str) -> bool {
     text.split_once('.').is_some_and(|(major, minor)| digits(major) && digits(minor))
 }
 
-/// Where it may be, in this order.
+/// Its candidates, in this order.
 fn candidates(version: &str, settings: &Settings, managed: Option<PathBuf>) -> Vec<PathBuf> {
     let name = format!("python{version}");
     let mut found: Vec<PathBuf> = managed.into_iter().collect();

@@ -30,7 +30,7 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(60 * 60);
 /// The most time for what needs no network.
 const LOCAL_LIMIT: Duration = Duration::from_secs(120);
 
-/// Where packages come from where nobody says.
+/// The index of packages where nobody says another.
 const PYPI: &str = "https://pypi.org/simple";
 
 /// The program, and the folder where it keeps what it fetched.

@@ -6,8 +6,8 @@
 //! ```
 //! Reading order: [`plan`] says what is run and is all that a [`Program`](plan::Program) differs in; [`frame`] is the language of
 //! the line and `message` what is said in it; `queue` decides who runs with whom; `supervise` keeps the process running, `reader`
-//! reads its frames, `shared` is what both know; `child` is one process, `isolation` confines it, `cgroup` limits it, `log_reader`
-//! reads what it prints, `ended` says how it ended; `egress` lets it reach the hosts that are declared for it.
+//! reads its frames, `shared` is what both know; `child` is one process, `isolation` confines it as a user of `users`, `cgroup`
+//! limits it, `log_reader` reads what it prints, `ended` says how it ended; `egress` lets it reach the hosts that are declared for it.
 //! Two programs use it: [`python`](super::python) for model cards, [`onnx`](super::onnx) for graphs outside of the worker.
 
 pub(super) mod backoff;
@@ -28,6 +28,7 @@ pub(super) mod queue;
 mod reader;
 pub(super) mod shared;
 pub(super) mod supervise;
+mod users;
 pub(super) mod wait;
 
 use std::{
@@ -43,7 +44,7 @@ use crate::config::IsolationSettings;
 /// All that processes of one worker's models share.
 #[derive(Debug)]
 pub struct Processes {
-    /// Where each replica has its folder.
+    /// The folder with the folders of replicas.
     runs: PathBuf,
     parents: CgroupParents,
     pub(super) isolator: Isolator,

@@ -29,13 +29,18 @@ impl StatusLine {
         let text: String = format!("{name}: {what}").chars().take(width - 1).collect();
         write(&format!("\r\x1b[2K{text}"));
     }
+
+    /// Leaves the line empty, for other output.
+    pub(crate) fn clear(&self) {
+        if self.name.is_some() {
+            write("\r\x1b[2K");
+        }
+    }
 }
 
 impl Drop for StatusLine {
     fn drop(&mut self) {
-        if self.name.is_some() {
-            write("\r\x1b[2K");
-        }
+        self.clear();
     }
 }
 
@@ -46,7 +51,7 @@ fn write(text: &str) {
 }
 
 /// Progress of a deployment: its phase, and the activity of its replicas or the obstacle.
-pub(super) fn text(status: &DeploymentStatus) -> String {
+pub(crate) fn text(status: &DeploymentStatus) -> String {
     let busy: Vec<String> = status.replica_details.iter().filter(|one| one.state != "Ready").map(replica).collect();
     let hindered = || status.conditions.iter().find(|condition| condition.status == "False");
     let more = match (busy.is_empty(), hindered()) {

@@ -5,6 +5,8 @@
 //! this process is alone in its group: it moves into a leaf of its own, as the kernel wants, and hands the controllers
 //! down. Where neither can be had, the process limits its own data (`RLIMIT_DATA`), and its processor time is not limited.
 
+mod maker;
+
 use std::{
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
@@ -12,6 +14,8 @@ use std::{
 
 use berth_spec::ByteSize;
 use rustix::process::{Pid, Signal, kill_process};
+
+use self::maker::{Maker, clear};
 
 /// The period of a processor quota, in microseconds: the kernel's own default.
 const PERIOD: u64 = 100_000;
@@ -30,7 +34,7 @@ const HANDED_DOWN: [&str; 3] = ["memory", "cpu", "pids"];
 /// The leaf that this process moves into (version 2).
 const LEAF: &str = "berth";
 
-/// Where groups can be made. Found once.
+/// The groups below which others can be made. Found once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::runtime) struct CgroupParents {
     /// Version 2: a folder whose children have the controllers.
@@ -47,7 +51,7 @@ impl CgroupParents {
         [&parents.unified, &parents.memory, &parents.cpu, &parents.pids]
             .into_iter()
             .flatten()
-            .for_each(|parent| clear(parent));
+            .for_each(|parent| clear(parent, Maker::this(), |process| Path::new(&format!("/proc/{process}")).exists()));
         parents
     }
 
@@ -108,24 +112,6 @@ fn can_write(parent: &Path) -> bool {
     rustix::fs::access(parent, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// The name of a group: whose it is, and which.
-fn name(process: u32, number: u64) -> String {
-    format!("berth-model-{process}-{number}")
-}
-
-/// Ends and removes the groups of processes that are gone.
-fn clear(parent: &Path) {
-    let Ok(entries) = fs_err::read_dir(parent) else { return };
-    for entry in entries.flatten() {
-        let owner = entry.file_name().to_string_lossy().strip_prefix("berth-model-").map(str::to_owned);
-        let owner = owner.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-        if owner.is_some_and(|owner| owner != std::process::id() && !Path::new(&format!("/proc/{owner}")).exists()) {
-            kill(&entry.path());
-            let _ = std::fs::remove_dir(entry.path());
-        }
-    }
-}
-
 fn kill(group: &Path) {
     for process in fs_err::read_to_string(group.join("cgroup.procs")).unwrap_or_default().split_whitespace() {
         if let Some(process) = process.parse().ok().and_then(Pid::from_raw) {
@@ -151,7 +137,7 @@ impl Cgroup {
         cpus: Option<f32>,
     ) -> (Self, Option<String>) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = name(std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = Maker::this().name(NEXT.fetch_add(1, Ordering::Relaxed));
         let mut cgroup = Self { memory: None, groups: Vec::new(), limit: memory };
         let quota = cpus.map(|cpus| (f64::from(cpus) * PERIOD as f64) as u64).map(|quota| quota.max(1_000));
         let mut made = |parent: &Path, limits: &[(&str, Option<String>)]| -> Result<PathBuf, String> {

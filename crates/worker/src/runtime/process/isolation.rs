@@ -13,7 +13,7 @@ use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::Arc,
 };
 
 use berth_sandbox::{self as sandbox, Launcher, Limits, Network, Sandbox};
@@ -23,14 +23,12 @@ use super::{
     cgroup::Cgroup,
     egress,
     plan::{Executable, Plan},
+    users::{User, Users},
 };
 use crate::{
     config::{IsolationSettings, SandboxNetwork},
     runtime::LoadError,
 };
-
-/// Users for models of a worker that is root: numbers that no account has, as systemd's list of numbers says.
-const USERS: std::ops::Range<u32> = 60_578..61_184;
 
 /// The isolation of one replica's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +77,7 @@ pub(in crate::runtime) struct Isolator {
     missing: Vec<&'static str>,
     /// The worker's own folder.
     hidden: PathBuf,
-    next_user: AtomicU32,
+    users: Arc<Users>,
 }
 
 impl Isolator {
@@ -101,7 +99,7 @@ impl Isolator {
                 tracing::warn!(event = "models_isolated_in_part", isolation = %level, missing = missing.join(", "));
             }
         }
-        Ok(Self { settings: settings.clone(), launcher, missing, hidden: data, next_user: AtomicU32::new(0) })
+        Ok(Self { settings: settings.clone(), launcher, missing, hidden: data, users: Arc::default() })
     }
 
     /// The isolation of a model in Python. The deployment may ask for more than the worker's own.
@@ -221,9 +219,9 @@ impl Isolator {
         self.launcher.is_some() && confinement.level != Isolation::None
     }
 
-    /// A user for one replica.
-    pub(in crate::runtime) fn user(&self) -> u32 {
-        USERS.start + self.next_user.fetch_add(1, Ordering::Relaxed) % (USERS.end - USERS.start)
+    /// A user for one replica. Blocks for some milliseconds.
+    pub(in crate::runtime) fn user(&self) -> User {
+        self.users.take()
     }
 
     /// The command that starts a process of a model in a folder of its own.
@@ -249,7 +247,7 @@ impl Isolator {
                 None
             }
             Some(_) => None,
-            None => Some(plan.user),
+            None => Some(plan.user.number()),
         };
         let sandbox = Sandbox {
             isolation: strength(plan.confinement.level),

@@ -12,7 +12,7 @@ use std::{
 use berth_spec::{ByteSize, DeploymentName, FailureCategory};
 use tokio_util::sync::CancellationToken;
 
-use super::{Processes, isolation::Confinement, message::Limits};
+use super::{Processes, isolation::Confinement, message::Limits, users::User};
 use crate::runtime::{LoadError, LoadRequest};
 
 /// The file that a process runs.
@@ -87,7 +87,7 @@ pub(in crate::runtime) struct Plan {
     pub(in crate::runtime) processes: Arc<Processes>,
     pub(in crate::runtime) confinement: Confinement,
     /// The user that its processes have, where they have one of their own.
-    pub(in crate::runtime) user: u32,
+    pub(in crate::runtime) user: User,
     /// The folder of this replica, removed with it.
     home: PathBuf,
     cancel: CancellationToken,

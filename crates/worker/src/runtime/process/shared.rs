@@ -40,7 +40,7 @@ pub(in crate::runtime) struct Shared {
     told: watch::Sender<Health>,
 }
 
-/// Where the replica stands.
+/// The replica's state.
 pub(in crate::runtime) struct State {
     pub(in crate::runtime) queue: Queue,
     pub(in crate::runtime) phase: Phase,
@@ -57,7 +57,7 @@ pub(in crate::runtime) struct State {
     deaths: Option<Arc<Deaths>>,
 }
 
-/// Where the process stands.
+/// The process's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::runtime) enum Phase {
     /// Loading, for the first time or again; it is expected to be up then.

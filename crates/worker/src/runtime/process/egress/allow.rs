@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use berth_spec::network::{Destination, Host};
 
-/// Where clouds tell machines their credentials, beside the link-local address.
+/// Addresses at which clouds tell machines their credentials, beside the link-local address.
 const METADATA: [IpAddr; 3] = [
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),

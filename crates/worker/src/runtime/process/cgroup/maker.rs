@@ -1,0 +1,89 @@
+//! The process that made a control group, by the group's name, and the end of groups whose maker is gone.
+
+use std::{os::unix::fs::MetadataExt as _, path::Path, time::Duration};
+
+use super::kill;
+
+/// The beginning of the names of groups.
+const NAMED: &str = "berth-model-";
+
+/// The age at which a group of a maker in another process namespace is taken for forgotten if no process is in it: whoever makes
+/// a group starts a process in it at once.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// The maker of a group. A process number means something in its process namespace alone: the same groups are seen from several,
+/// where containers share them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Maker {
+    namespace: u64,
+    process: u32,
+}
+
+impl Maker {
+    pub(super) fn this() -> Self {
+        let process = std::process::id();
+        let namespace = fs_err::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
+        Self { namespace, process }
+    }
+
+    /// The name of its nth group.
+    pub(super) fn name(self, number: u64) -> String {
+        format!("{NAMED}{}-{}-{number}", self.namespace, self.process)
+    }
+
+    /// The maker of the group with this name.
+    fn of(name: &str) -> Option<Self> {
+        let mut parts = name.strip_prefix(NAMED)?.splitn(3, '-').map(str::parse::<u64>);
+        let (namespace, process) = (parts.next()?.ok()?, parts.next()?.ok()?);
+        parts.next()?.ok().and_then(|_| Some(Self { namespace, process: process.try_into().ok()? }))
+    }
+}
+
+/// Ends and removes the groups of processes that are gone. Of makers in other process namespaces, empty and old groups are removed.
+pub(super) fn clear(parent: &Path, this: Maker, is_there: impl Fn(u32) -> bool) {
+    let Ok(entries) = fs_err::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        match Maker::of(&entry.file_name().to_string_lossy()) {
+            Some(maker) if maker.namespace == this.namespace => {
+                if maker.process != this.process && !is_there(maker.process) {
+                    kill(&path);
+                    let _ = std::fs::remove_dir(path);
+                }
+            }
+            Some(_) if age(&path).is_some_and(|age| age > FORGOTTEN) => {
+                // The kernel refuses it while a process is in it.
+                let _ = std::fs::remove_dir(path);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn age(group: &Path) -> Option<Duration> {
+    fs_err::metadata(group).ok()?.modified().ok()?.elapsed().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_groups_of_processes_that_are_gone_are_removed() {
+        let root = tempfile::tempdir().expect("a folder");
+        let this = Maker { namespace: 7, process: 100 };
+        // Another namespace has its own process 300.
+        let stays =
+            [this.name(0), Maker { process: 200, ..this }.name(0), Maker { namespace: 8, process: 300 }.name(0)];
+        let goes = Maker { process: 300, ..this }.name(5);
+        for name in stays.iter().chain([&goes, &"berth-model-300-0".to_owned(), &"other".to_owned()]) {
+            fs_err::create_dir(root.path().join(name)).expect("made");
+        }
+        clear(root.path(), this, |process| process == 200);
+        assert!(stays.iter().all(|name| root.path().join(name).exists()));
+        assert!(!root.path().join(&goes).exists());
+        assert!(root.path().join("other").exists());
+        assert_eq!(Maker::of(&goes), Some(Maker { namespace: 7, process: 300 }));
+        assert_eq!([Maker::of("berth-model-300-0"), Maker::of("berth-model-a-1-2")], [None, None]);
+    }
+}
