@@ -149,7 +149,7 @@ impl FunctionSource {
 /// The objects of a place, once it answers.
 async fn objects(place: Place, own: Arc<dyn Store>, reports: mpsc::Sender<Report>) -> Objects {
     match place {
-        Place::Etcd(config) => Objects::all_of(Arc::new(connect(config, &reports).await)),
+        Place::Etcd(config) => Objects::all_of(Arc::new(connect(*config, &reports).await)),
         Place::Own => Objects::of_berth(own),
     }
 }

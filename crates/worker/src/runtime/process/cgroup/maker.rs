@@ -44,18 +44,18 @@ pub(super) fn clear(parent: &Path, this: Maker, is_there: impl Fn(u32) -> bool) 
     let Ok(entries) = fs_err::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        match Maker::of(&entry.file_name().to_string_lossy()) {
-            Some(maker) if maker.namespace == this.namespace => {
-                if maker.process != this.process && !is_there(maker.process) {
-                    kill(&path);
-                    let _ = std::fs::remove_dir(path);
-                }
-            }
-            Some(_) if age(&path).is_some_and(|age| age > FORGOTTEN) => {
-                // The kernel refuses it while a process is in it.
-                let _ = std::fs::remove_dir(path);
-            }
-            _ => {}
+        let Some(maker) = Maker::of(&entry.file_name().to_string_lossy()) else { continue };
+        let is_left = if maker.namespace != this.namespace {
+            age(&path).is_some_and(|age| age > FORGOTTEN)
+        } else if maker.process == this.process || is_there(maker.process) {
+            false
+        } else {
+            kill(&path);
+            true
+        };
+        if is_left {
+            // The kernel refuses it while a process is in it.
+            let _ = std::fs::remove_dir(path);
         }
     }
 }
