@@ -197,7 +197,7 @@ fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<b
 mod tests {
     use std::sync::Arc;
 
-    use berth_control::store::{Store as _, memory::MemoryStore};
+    use berth_control::store::memory::MemoryStore;
     use berth_spec::manifest::{Manifest, ParseContext, parse_all};
 
     use super::*;

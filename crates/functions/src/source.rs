@@ -14,4 +14,4 @@ pub use self::{
     host::{Host, HostConfig},
     summary::Summary,
 };
-pub use crate::spans::TraceHook;
+pub use crate::spans::{Join, TraceHook};

@@ -141,44 +141,10 @@ fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
             );
         }
     };
-    let protocol = match spec.protocol {
-        RawProtocol::Spi if spec.layout.is_some() || spec.repository.is_some() => {
-            return Err("spec.layout and spec.repository belong to protocols v2 and tensorflow".to_owned());
-        }
-        RawProtocol::Spi => Protocol::Spi,
-        RawProtocol::V2 => {
-            let layout = spec.layout.as_deref().unwrap_or("mlserver");
-            let layout = layout.parse::<Layout>().map_err(|error| format!("spec.layout is {layout:?}: {error}"))?;
-            Protocol::V2(Repository { folder: places.repository(), layout, owned: spec.repository.is_none() })
-        }
-        RawProtocol::TensorFlow if spec.layout.is_some() => {
-            return Err("spec.layout belongs to protocol v2: TensorFlow Serving has one of its own".to_owned());
-        }
-        RawProtocol::TensorFlow => Protocol::TensorFlow(Repository {
-            folder: places.repository(),
-            layout: Layout::TensorFlow,
-            owned: spec.repository.is_none(),
-        }),
-    };
-    let is_open_vino = matches!(&protocol, Protocol::V2(repository) if repository.layout == Layout::OpenVino);
-    let rest = match (&spec.rest_address, is_open_vino) {
-        (Some(_), false) => return Err("spec.restAddress belongs to layout openvino".to_owned()),
-        (Some(text), true) => Some(places.filled(text)?),
-        (None, true) if started => Some(places.filled("{port.http}")?),
-        (None, true) => {
-            return Err(
-                "spec.restAddress is missing: OpenVINO Model Server is told over REST to read its list".to_owned()
-            );
-        }
-        (None, false) => None,
-    };
+    let protocol = protocol(&spec, &places)?;
+    let rest = rest_address(&spec, &protocol, &mut places)?;
     if protocol != Protocol::Spi && spec.memory.is_none() {
         return Err("spec.memory is missing: servers of this protocol do not say how much they hold".to_owned());
-    }
-    let address = |field: &str, text: &str| text.parse::<Address>().map_err(|error| format!("spec.{field}: {error}"));
-    let rest = rest.map(|text| address("restAddress", &text)).transpose()?;
-    if rest.as_ref().is_some_and(|rest| rest.to_string().starts_with("unix:")) {
-        return Err("spec.restAddress is a socket: write HOST:PORT, or a PORT of this machine".to_owned());
     }
     let size = |field: &str, text: Option<&String>| -> Result<Option<ByteSize>, String> {
         text.map(|text| values::size(text).map_err(|error| format!("spec.{field} is {text:?}: {error}"))).transpose()
@@ -207,6 +173,53 @@ fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
         }),
         ..spi::Settings::new(name, address("address", &own)?)
     })
+}
+
+/// The protocol of the runtime, and where its model repository is.
+fn protocol(spec: &RawSpec, places: &Places) -> Result<Protocol, String> {
+    let owned = spec.repository.is_none();
+    Ok(match spec.protocol {
+        RawProtocol::Spi if spec.layout.is_some() || !owned => {
+            return Err("spec.layout and spec.repository belong to protocols v2 and tensorflow".to_owned());
+        }
+        RawProtocol::Spi => Protocol::Spi,
+        RawProtocol::V2 => {
+            let layout = spec.layout.as_deref().unwrap_or("mlserver");
+            let layout = layout.parse::<Layout>().map_err(|error| format!("spec.layout is {layout:?}: {error}"))?;
+            Protocol::V2(Repository { folder: places.repository(), layout, owned })
+        }
+        RawProtocol::TensorFlow if spec.layout.is_some() => {
+            return Err("spec.layout belongs to protocol v2: TensorFlow Serving has one of its own".to_owned());
+        }
+        RawProtocol::TensorFlow => {
+            Protocol::TensorFlow(Repository { folder: places.repository(), layout: Layout::TensorFlow, owned })
+        }
+    })
+}
+
+/// Where a server that is told over REST to read its list of models is told so.
+fn rest_address(spec: &RawSpec, protocol: &Protocol, places: &mut Places) -> Result<Option<Address>, String> {
+    let is_open_vino = matches!(protocol, Protocol::V2(repository) if repository.layout == Layout::OpenVino);
+    let text = match (&spec.rest_address, is_open_vino) {
+        (Some(_), false) => return Err("spec.restAddress belongs to layout openvino".to_owned()),
+        (Some(text), true) => places.filled(text)?,
+        (None, true) if !spec.command.is_empty() => places.filled("{port.http}")?,
+        (None, true) => {
+            return Err(
+                "spec.restAddress is missing: OpenVINO Model Server is told over REST to read its list".to_owned()
+            );
+        }
+        (None, false) => return Ok(None),
+    };
+    let rest = address("restAddress", &text)?;
+    if rest.to_string().starts_with("unix:") {
+        return Err("spec.restAddress is a socket: write HOST:PORT, or a PORT of this machine".to_owned());
+    }
+    Ok(Some(rest))
+}
+
+fn address(field: &str, text: &str) -> Result<Address, String> {
+    text.parse::<Address>().map_err(|error| format!("spec.{field}: {error}"))
 }
 
 /// The words in braces that a file may use: free ports of this machine, and the folder of the model repository.

@@ -27,7 +27,7 @@ fn alias(called: &str, targets: &str) -> ManifestAlias {
     );
     match manifest::parse_all(&text, &ParseContext::default()).expect("a manifest").remove(0) {
         Manifest::Alias(alias) => *alias,
-        Manifest::Deployment(_) => panic!("an alias"),
+        Manifest::Deployment(_) | Manifest::Function(_) => panic!("an alias"),
     }
 }
 

@@ -10,6 +10,7 @@ use http::Method;
 use crate::fixture::{Echo, House, REQUEST, cold, delta, name, revision, warm};
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 async fn every_path_has_its_status() {
     let mut house = House::new();
     house.replicas.insert(revision("iris", "1"), Echo::open());
