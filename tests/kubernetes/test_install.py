@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import yaml
-from conftest import IMAGE, Operator
+from conftest import DEFINITIONS, IMAGE, Operator
 from control_plane import OPERATOR
 from harness.processes import BERTH
 from harness.waiting import until
@@ -34,14 +34,20 @@ def manifests(*words: str) -> list[dict]:
     return list(yaml.safe_load_all(done.stdout))
 
 
+def converter(plane, definition: str) -> dict:
+    return plane.get("crd", name=definition)["spec"]["conversion"]["webhook"]["clientConfig"]
+
+
 def granted(objects: list[dict]) -> set[tuple[str, str]]:
     roles = [one for one in objects if one["kind"] in ("Role", "ClusterRole")]
     return {(resource, verb) for role in roles for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
 
 
-def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_path, namespace, webhook):
+def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_path, namespace, webhook, converts):
     operator = Operator(tmp_path, plane).start()
     webhook(operator)
+    converts(operator)
+    until("its certificate in the definitions", lambda: all(converter(plane, name).get("caBundle") for name in DEFINITIONS))
     plane.apply(clops(namespace))
     until("the Deployment", lambda: exists(plane, namespace, "service"))
     pods_are_ready(plane, namespace)
