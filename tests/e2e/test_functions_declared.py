@@ -78,7 +78,7 @@ def test_functions_by_apply(berth, tmp_path):
     wrong = MANIFEST.replace("handler.predict", "predict")
     assert "write MODULE.FUNCTION" in berth.run("validate", "-f", "-", stdin=wrong, code=4) + berth.stderr
     status, _, body = berth.control("/v1/apply", "POST", wrong.replace("file:code", "file:/code"), {"content-type": "application/yaml"})
-    assert status == 422 and "write MODULE.FUNCTION" in body.decode()
+    assert status == 400 and "write MODULE.FUNCTION" in body.decode()
     assert berth.control("/v1/functions/words/sbom")[1]["content-type"] == "application/vnd.cyclonedx+json"
     provenance = json.loads(berth.control("/v1/functions/words/provenance")[2])
     digest = json.loads(berth.run("get", "function", "words", "-o", "json"))["status"]["artifact"]["digest"]
@@ -133,7 +133,7 @@ def test_workers_serve_a_function(berth, tmp_path):
     applied(first)
     assert answer() == (200, {"version": 1, "words": 3})
     assert json.loads(berth.run("get", "function", "words", "-o", "json"))["status"]["endpoint"] == f"http://{berth.http}/replicas/words"
-    assert json.loads(berth.run("get", "deployment", "words", "-o", "json"))["metadata"]["origin"] == "functions"
+    assert json.loads(berth.run("get", "deployment", "words", "-o", "json"))["metadata"]["origin"] == "functions:own"
     berth.run("delete", "deployment/words", code=1)
     assert "functions" in berth.stderr, "it is the function's"
     applied(first.replace("file:1", "file:2"))

@@ -268,7 +268,7 @@ pub(crate) fn now() -> Time {
     Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What an event tells people.
+/// Tells people of an event.
 fn happened(event: &Event, controller: &Controller) -> Option<Happened> {
     let (severity, reason, task, message) = match event {
         Event::Deployed(task, Ok(deployed)) if !controller.is_proved(*task) => {

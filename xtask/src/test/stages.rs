@@ -21,7 +21,7 @@ use crate::{
 
 /// Time that a stage may take before it is taken to hang: several times the longest stage on an idle machine, since a busy one
 /// that compiles from nothing is slow too.
-pub(crate) const LIMIT: Duration = Duration::from_secs(40 * 60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(70 * 60);
 
 /// All stages of one run.
 pub(crate) struct Stages {

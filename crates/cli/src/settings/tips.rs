@@ -9,7 +9,7 @@ use clap::{
 };
 
 /// Commands of other tools, and those of Berth.
-const MEANT: [(&str, &str); 28] = [
+const MEANT: [(&str, &str); 27] = [
     ("check", "berth doctor"),
     ("create", "berth apply -f FILE"),
     ("deploy", "berth apply -f FILE"),
@@ -37,7 +37,6 @@ const MEANT: [(&str, &str); 28] = [
     ("status", "berth get models"),
     ("sync", "berth source sync NAME"),
     ("undo", "berth rollout undo NAME"),
-    ("version", "berth --version"),
 ];
 
 /// Adds what helps to an error. `words` is the command line.

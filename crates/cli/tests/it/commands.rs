@@ -132,7 +132,7 @@ const CASES: &[Case] = &[
         &["onnx engine", "missing", "ORT_DYLIB_PATH", "data folder", "127.0.0.1:0 is free"],
         &["models cannot be served yet: onnx engine"],
     ),
-    (&[], &["delete", "worker", "a"], 2, &[], &["takes deployments, aliases, not workers"]),
+    (&[], &["delete", "worker", "a"], 2, &[], &["takes deployments, aliases, functions, not workers"]),
     (&[], &["up", "--memory", "much"], 2, &[], &["512MiB"]),
     (&[], &["up", "--http", "0.0.0.0:8080"], 2, &[], &["--insecure"]),
     (&[], &["up", "--http", ":9", "--api", ":9"], 2, &[], &["two ports"]),

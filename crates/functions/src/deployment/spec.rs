@@ -321,7 +321,7 @@ fn platform(spec: &Object<'_>, mistakes: &mut Mistakes) -> Option<Platform> {
     }
 }
 
-/// What workers do not do for functions.
+/// Limits of workers that serve functions.
 fn replica(name: &str, language: Language, env: &BTreeMap<String, String>, mistakes: &mut Mistakes) {
     if language != Language::Python {
         mistakes.add("spec.target.platform replica takes Python: workers run no JavaScript; use local");

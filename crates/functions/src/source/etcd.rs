@@ -88,7 +88,7 @@ impl Source for FunctionSource {
     fn origin(&self) -> Origin {
         let id = match &self.place {
             Place::Etcd(config) => format!("{}{}/", config.endpoints.join(","), config.prefix),
-            Place::Own => String::new(),
+            Place::Own => "own".to_owned(),
         };
         Origin::new(self.kind(), &id)
     }

@@ -325,7 +325,7 @@ const WRONG: &[(&str, &str, &[&str])] = &[
         "ModelDeployment",
         "Deployment",
         &[
-            "iris.yaml:3:7: kind: \"Deployment\" is not a kind that Berth knows; write kind: ModelDeployment or kind: Alias",
+            "iris.yaml:3:7: kind: \"Deployment\" is not a kind that Berth knows; write kind: ModelDeployment or kind: Alias or kind: Function",
         ],
     ),
     (
