@@ -130,7 +130,7 @@ impl Target for ReplicaTarget {
 
 /// The owner of the deployments of functions.
 fn origin() -> Origin {
-    Origin::new("functions", "")
+    Origin::new("functions", "own")
 }
 
 /// The deployment of a function.
