@@ -50,6 +50,9 @@ class Operator(Process):
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()
 
+    def is_idle(self) -> bool:
+        return "\nberth_operator_waiting_objects 0\n" in self.ask("/metrics")[1]
+
     def is_ready(self) -> bool:
         assert self.runs(), f"it ended: {self.logged()}"
         return '"ready"' in self.logged()
@@ -61,7 +64,8 @@ def plane(tmp_path_factory):
     plane = ControlPlane(tmp_path_factory.mktemp("plane"))
     try:
         plane.start()
-        manifests = subprocess.run([BERTH, "operator", "manifests", "--image", IMAGE], check=True, capture_output=True, text=True)
+        words = [BERTH, "operator", "manifests", "--image", IMAGE]
+        manifests = subprocess.run(words, check=True, capture_output=True, text=True)
         plane.kubectl("apply", "-f", "-", text=manifests.stdout)
         plane.kubectl("wait", "--for=condition=Established", "crd/clopsdeployments.berth.dev", "crd/modeldeployments.berth.dev")
         # Services lead nowhere here: tests of the webhook register it by its address.
@@ -101,14 +105,13 @@ def converts(plane):
 
 
 def convert_by(plane: ControlPlane, client: dict) -> None:
-    patch = json.dumps({"spec": {"conversion": {"webhook": {"clientConfig": client}}}})
     for name in DEFINITIONS:
-        plane.kubectl("patch", "crd", name, "--type=merge", "-p", patch)
+        plane.patch("crd", "", name, {"spec": {"conversion": {"webhook": {"clientConfig": client}}}})
 
 
 def trusted(plane: ControlPlane) -> int:
     """How many certificates the API server trusts as the webhook's."""
-    client = plane.get("validatingwebhookconfiguration", "berth-operator")["webhooks"][0]["clientConfig"]
+    client = plane.get("validatingwebhook", name="berth-operator")["webhooks"][0]["clientConfig"]
     return base64.b64decode(client.get("caBundle", "")).count(b"BEGIN CERTIFICATE")
 
 
@@ -135,6 +138,6 @@ def operator(plane, tmp_path):
 def namespace(plane, request):
     """A namespace of the test's own."""
     name = request.node.name.replace("_", "-")[:60].rstrip("-")
-    plane.kubectl("create", "namespace", name)
+    plane.create("api/v1/namespaces", {"metadata": {"name": name}})
     yield name
-    plane.kubectl("delete", "namespace", name, "--wait=false")
+    plane.ask("DELETE", f"api/v1/namespaces/{name}")

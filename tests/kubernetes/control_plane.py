@@ -1,7 +1,7 @@
 """A control plane of Kubernetes: etcd, the API server, the garbage collector. Nothing schedules or runs pods: tests write the
 status of Deployments themselves, in place of their controller.
 
-The programs are in the folder KUBERNETES (`cargo xtask test --kubernetes` builds and names it).
+The programs are in the folders KUBERNETES and, of a Kubernetes of today, KUBERNETES_NEWER (`cargo xtask test --kubernetes` builds and names them).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import ssl
 import subprocess
-import urllib.request
 from pathlib import Path
 
 from harness.ports import free_port
@@ -19,14 +18,27 @@ from harness.waiting import until
 
 OPERATOR = "system:serviceaccount:berth:berth-operator"
 FLEET = "system:serviceaccount:berth:berth-fleet"
+APPS, BERTH, RBAC, REGISTRATION = "apis/apps/v1", "apis/berth.dev/v1", "apis/rbac.authorization.k8s.io/v1", "apis/admissionregistration.k8s.io/v1"
+KSERVE = "apis/serving.kserve.io"
+# Collections of the API server by the names that tests and kubectl use.
+COLLECTIONS = {
+    "clops": f"{BERTH}/clopsdeployments", "mdep": f"{BERTH}/modeldeployments", "deployment": f"{APPS}/deployments",
+    "statefulset": f"{APPS}/statefulsets", "hpa": "apis/autoscaling/v1/horizontalpodautoscalers", "lease": "apis/coordination.k8s.io/v1/leases",
+    "crd": "apis/apiextensions.k8s.io/v1/customresourcedefinitions", "isvc": f"{KSERVE}/v1beta1/inferenceservices",
+    "predictor": f"{KSERVE}/v1alpha1/predictors", "trainedmodel": f"{KSERVE}/v1alpha1/trainedmodels",
+    "httproute": "apis/gateway.networking.k8s.io/v1/httproutes", "networkpolicy": "apis/networking.k8s.io/v1/networkpolicies",
+    "role": f"{RBAC}/roles", "rolebinding": f"{RBAC}/rolebindings", "clusterrole": f"{RBAC}/clusterroles",
+    "clusterrolebinding": f"{RBAC}/clusterrolebindings", "validatingwebhook": f"{REGISTRATION}/validatingwebhookconfigurations",
+    "mutatingwebhook": f"{REGISTRATION}/mutatingwebhookconfigurations",
+} | {name: f"api/v1/{name}s" for name in ("namespace", "service", "configmap", "event", "secret", "serviceaccount")}
 PROGRAMS = Path(os.environ.get("KUBERNETES", ""))
 
 
 class ControlPlane:
     """Runs until it is stopped. Its admin is in `kubeconfig`."""
 
-    def __init__(self, root: Path):
-        self.root, self.processes = root, {}
+    def __init__(self, root: Path, programs: Path = PROGRAMS):
+        self.root, self.programs, self.processes, self.connection = root, programs, {}, None
         self.etcd, self.peer, self.port = free_port(), free_port(), free_port()
         self.kubeconfig = self.config("admin", "admin-token")
         (root / "tokens.csv").write_text("admin-token,admin,1,system:masters\n"
@@ -55,13 +67,15 @@ class ControlPlane:
                  f"--advertise-client-urls={store}", f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
                  f"--initial-cluster=k={peer}")
         self.start_api()
-        self.run("collector", PROGRAMS / "kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--controllers=garbagecollector,namespace",
+        # Only an old one also listens in the clear.
+        clear = ["--port=0"] if self.programs == PROGRAMS else []
+        self.run("collector", self.programs / "kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--controllers=garbagecollector,namespace",
                  f"--service-account-private-key-file={self.root}/sa.key", f"--cert-dir={self.root}/collector", "--bind-address=127.0.0.1",
-                 f"--secure-port={free_port()}", "--port=0", "--leader-elect=false")
+                 f"--secure-port={free_port()}", "--leader-elect=false", *clear)
         return self
 
     def start_api(self) -> None:
-        self.run("api", PROGRAMS / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.etcd}", "--bind-address=127.0.0.1",
+        self.run("api", self.programs / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.etcd}", "--bind-address=127.0.0.1",
                  "--endpoint-reconciler-type=none", f"--secure-port={self.port}", f"--cert-dir={self.root}/api",
                  f"--token-auth-file={self.root}/tokens.csv", "--authorization-mode=RBAC",
                  "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={self.root}/sa.pub",
@@ -89,13 +103,27 @@ class ControlPlane:
         return [json.loads(line) for line in (self.root / "audit.log").read_text().splitlines()]
 
     def is_ready(self) -> bool:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        request = urllib.request.Request(f"https://127.0.0.1:{self.port}/readyz", headers={"authorization": "Bearer admin-token"})
         try:
-            return urllib.request.urlopen(request, context=context, timeout=5).status == 200
-        except OSError:
+            return self.ask("GET", "readyz")[0] == 200
+        except (OSError, http.client.HTTPException):
+            self.hang_up()
             return False
+
+    def ask(self, method: str, path: str, body: dict | None = None, content: str = "application/json") -> tuple[int, bytes]:
+        """An answer of the API server, as its admin. Each kubectl costs more than the request."""
+        if self.connection is None:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            self.connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=context, timeout=60)
+        headers = {"authorization": "Bearer admin-token", "content-type": content}
+        self.connection.request(method, f"/{path}", json.dumps(body) if body else None, headers)
+        answer = self.connection.getresponse()
+        return answer.status, answer.read()
+
+    def hang_up(self) -> None:
+        if self.connection:
+            self.connection.close()
+        self.connection = None
 
     def run(self, name: str, *command: object) -> subprocess.Popen:
         log = (self.root / f"{name}.log").open("ab")
@@ -107,6 +135,7 @@ class ControlPlane:
             process = self.processes.pop(name)
             process.kill()
             process.wait()
+        self.hang_up()
 
     def kubectl(self, *words: str, text: str | None = None, fails: bool | None = False) -> str:
         """What it says, on standard error where it should fail. It may do either where `fails` is None: then all that it says."""
@@ -114,21 +143,41 @@ class ControlPlane:
         assert fails is None or (done.returncode != 0) == fails, f"kubectl {words}: {done.stdout}{done.stderr}"
         return {None: done.stdout + done.stderr, True: done.stderr, False: done.stdout}[fails]
 
-    def get(self, *words: str) -> dict:
-        return json.loads(self.kubectl("get", *words, "-o", "json"))
+    def find(self, kind: str, namespace: str = "", name: str = "", labels: str = "") -> dict:
+        """An object, or the list of all; nothing where it is not there. `kind`: of COLLECTIONS, or PLURAL.VERSION.GROUP."""
+        if kind not in COLLECTIONS:
+            plural, version, group = kind.split(".", 2)
+            kind, path = plural, f"apis/{group}/{version}/{plural}"
+        else:
+            path = COLLECTIONS[kind]
+        base, _, plural = path.rpartition("/")
+        path = "/".join(filter(None, [base, namespace and f"namespaces/{namespace}", plural, name]))
+        status, said = self.ask("GET", f"{path}?labelSelector={labels}" if labels else path)
+        assert status in (200, 404), said
+        return json.loads(said) if status == 200 else {}
+
+    def get(self, kind: str, namespace: str = "", name: str = "", labels: str = "") -> dict:
+        """What `find` finds, and it must be there."""
+        found = self.find(kind, namespace, name, labels)
+        assert found, f"there is no {kind} {namespace}/{name}"
+        return found
+
+    def all(self, namespace: str, *kinds: str) -> list[dict]:
+        """The objects of several kinds, as they are."""
+        return [one for kind in kinds for one in self.get(kind, namespace)["items"]]
+
+    def patch(self, kind: str, namespace: str, name: str, body: dict, part: str = "") -> None:
+        """Merges `body` into an object, or into a part of it: `/status`."""
+        base, _, plural = COLLECTIONS[kind].rpartition("/")
+        place = f"{base}/namespaces/{namespace}" if namespace else base
+        status, said = self.ask("PATCH", f"{place}/{plural}/{name}{part}", body, "application/merge-patch+json")
+        assert status == 200, said
 
     def apply(self, *objects: dict) -> None:
         self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
-    def create(self, collection: str, objects: list[dict]) -> None:
-        """Many objects of one collection, without kubectl: it allows itself a few requests per second."""
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=context, timeout=60)
-        headers = {"authorization": "Bearer admin-token", "content-type": "application/json"}
+    def create(self, collection: str, *objects: dict) -> None:
+        """Objects of one collection, without kubectl: it allows itself a few requests per second."""
         for one in objects:
-            connection.request("POST", collection, json.dumps(one), headers)
-            answer = connection.getresponse()
-            said = answer.read()
-            assert answer.status == 201, said
-        connection.close()
+            status, said = self.ask("POST", collection, one)
+            assert status == 201, said

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 # The state of a Deployment whose controller has not looked at it; here there is none.
 NO_CONTROLLER = "the Deployment was changed"
 
@@ -18,19 +16,18 @@ def clops(namespace: str, name: str = "iris", **model) -> dict:
 
 
 def condition(plane, namespace: str, kind: str, name: str = "iris", topic: str = "Ready") -> dict:
-    text = plane.kubectl("get", kind, "-n", namespace, name, "--ignore-not-found", "-o", "json")
-    conditions = json.loads(text or "{}").get("status", {}).get("conditions", [])
+    conditions = plane.find(kind, namespace, name).get("status", {}).get("conditions", [])
     return next((one for one in conditions if one["type"] == topic), {})
 
 
 def pods_are_ready(plane, namespace: str, name: str = "iris") -> None:
     """Says so in the place of the Deployment's controller."""
-    deployment = plane.get("deployment", "-n", namespace, name)
+    deployment = plane.get("deployment", namespace, name)
     count = deployment["spec"]["replicas"]
     status = {"observedGeneration": deployment["metadata"]["generation"], "replicas": count, "updatedReplicas": count,
               "readyReplicas": count, "availableReplicas": count}
-    plane.kubectl("patch", "deployment", "-n", namespace, name, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+    plane.patch("deployment", namespace, name, {"status": status}, "/status")
 
 
 def exists(plane, namespace: str, kind: str, name: str = "iris") -> bool:
-    return bool(plane.kubectl("get", kind, "-n", namespace, name, "--ignore-not-found"))
+    return bool(plane.find(kind, namespace, name))

@@ -15,12 +15,19 @@ from harness.waiting import until
 
 @pytest.fixture(scope="module")
 def kserve(plane):
-    """The custom resources of KServe and ModelMesh, and what runs a fleet: its rights count here, its pod runs nowhere."""
-    printed = subprocess.run([BERTH, "operator", "crds", "--kserve"], check=True, capture_output=True, text=True).stdout
-    plane.kubectl("apply", "-f", "-", text=printed)
-    fleet = subprocess.run([BERTH, "operator", "fleet", "--image", "x"], check=True, capture_output=True, text=True).stdout
+    """The custom resources of KServe and ModelMesh, and what runs a fleet: its rights count here, its pod runs nowhere. All of it goes."""
+    definitions = printed("crds", "--kserve")
+    fleet = printed("fleet", "--image", "x")
+    plane.kubectl("apply", "-f", "-", text=definitions)
     plane.kubectl("apply", "-f", "-", text=fleet)
     plane.kubectl("wait", "--for=condition=Established", "crd/inferenceservices.serving.kserve.io", "crd/predictors.serving.kserve.io")
+    yield
+    for one in (fleet, definitions):
+        plane.kubectl("delete", "-f", "-", text=one)
+
+
+def printed(*words: str) -> str:
+    return subprocess.run([BERTH, "operator", *words], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -34,7 +41,7 @@ def fleet(plane, kserve, namespace, tmp_path):
 
 
 def status(plane, namespace: str, kind: str, name: str = "iris") -> dict:
-    return plane.get(kind, "-n", namespace, name).get("status", {})
+    return plane.get(kind, namespace, name).get("status", {})
 
 
 def ready(plane, namespace: str, kind: str = "isvc", name: str = "iris") -> None:
@@ -81,7 +88,7 @@ def test_an_inference_service_is_served_and_its_status_says_so(plane, fleet, nam
     said = status(plane, namespace, "isvc")
     assert said["observedGeneration"] == 4 and said["components"]["predictor"]["latestReadyRevision"] != first
     assert "lastFailureInfo" not in said["modelStatus"]
-    assert plane.get("isvc", "-n", namespace, "iris")["metadata"].get("finalizers") is None
+    assert plane.get("isvc", namespace, "iris")["metadata"].get("finalizers") is None
     plane.kubectl("delete", "isvc", "-n", namespace, "iris", "--timeout=10s")
     until("the model to go", lambda: fleet.get(f"/namespaces/{namespace}/v2/models/iris")[0] == 404)
 
@@ -165,8 +172,8 @@ def test_the_operator_hands_a_model_to_the_fleet(plane, operator, webhook, fleet
     said = status(plane, namespace, "clops")
     assert (said["readyReplicas"], said["observedGeneration"]) == (1, 1)
     assert said["address"] == f"http://{fleet.http}/namespaces/{namespace}/v2/models/iris"
-    assert plane.get("clops", "-n", namespace, "iris")["spec"] == written["spec"]
-    assert plane.get("deployments", "-n", namespace)["items"] == [], "it has no pods of its own"
+    assert plane.get("clops", namespace, "iris")["spec"] == written["spec"]
+    assert plane.get("deployment", namespace)["items"] == [], "it has no pods of its own"
 
     def refused(object: dict) -> str:
         done = plane.kubectl("apply", "--dry-run=server", "-f", "-", text=json.dumps(object), fails=None)
@@ -185,8 +192,7 @@ def test_the_operator_hands_a_model_to_the_fleet(plane, operator, webhook, fleet
 
 
 def route(plane, namespace: str, name: str) -> dict:
-    found = plane.kubectl("get", "httproutes", "-n", namespace, f"{name}-berth", "--ignore-not-found", "-o", "json")
-    return json.loads(found or "{}")
+    return plane.find("httproute", namespace, f"{name}-berth")
 
 
 def test_a_gateway_gives_each_object_a_host(plane, kserve, namespace, tmp_path):
@@ -201,9 +207,7 @@ def test_a_gateway_gives_each_object_a_host(plane, kserve, namespace, tmp_path):
     })
     plane.kubectl("wait", "--for=condition=Established", "crd/httproutes.gateway.networking.k8s.io")
     url = "http://{name}-{namespace}.example.com"
-    rights = subprocess.run([BERTH, "operator", "fleet", "--image", "x", "--gateway", "infra/public", "--url", url],
-                            check=True, capture_output=True, text=True).stdout
-    plane.kubectl("apply", "-f", "-", text=rights)
+    plane.kubectl("apply", "-f", "-", text=printed("fleet", "--image", "x", "--gateway", "infra/public", "--url", url))
     fleet = Fleet(tmp_path, plane)
     try:
         fleet.start("--source", f"kubernetes={namespace}", "--kubernetes-url", url, "--kubernetes-gateway", "infra/public",
@@ -217,16 +221,16 @@ def test_a_gateway_gives_each_object_a_host(plane, kserve, namespace, tmp_path):
         conditions = {one["type"]: one for one in status(plane, namespace, "isvc")["conditions"]}
         assert conditions["Ready"]["status"] == "False" and conditions["Ready"]["reason"] == "RoutePending"
         accepted = {"parents": [{"conditions": [{"type": "Accepted", "status": "True"}]}]}
-        plane.kubectl("patch", "httproute", "-n", namespace, "iris-berth", "--subresource=status", "--type=merge",
-                      "-p", json.dumps({"status": accepted}))
+        plane.patch("httproute", namespace, "iris-berth", {"status": accepted}, "/status")
         ready(plane, namespace)
         assert status(plane, namespace, "isvc")["url"] == f"http://{host}"
         # As a Gateway would ask, by the route.
         header = made["spec"]["rules"][0]["filters"][0]["requestHeaderModifier"]["set"][0]
         assert fleet.infer("iris", headers={header["name"]: header["value"], "host": host})[0] == 200
-        plane.kubectl("patch", "httproute", "-n", namespace, "iris-berth", "--type=merge", "-p", '{"spec": {"hostnames": ["other"]}}')
+        plane.patch("httproute", namespace, "iris-berth", {"spec": {"hostnames": ["other"]}})
         until("the host to be set back", lambda: route(plane, namespace, "iris")["spec"]["hostnames"] == [host])
         plane.kubectl("delete", "isvc", "-n", namespace, "iris", "--timeout=10s")
         until("its route to go with it", lambda: not route(plane, namespace, "iris"))
     finally:
         fleet.close()
+        plane.kubectl("delete", "crd", "httproutes.gateway.networking.k8s.io")

@@ -112,24 +112,21 @@ def test_uninstalling_leaves_nothing_and_keeps_the_models_that_should_stay(plane
     plane.apply(clops(namespace))
     until("the Service", lambda: exists(plane, namespace, "service"))
     until("the status", lambda: condition(plane, namespace, "clops").get("message") == NO_CONTROLLER)
-    owner = plane.get("lease", "-n", "berth", "berth-operator")["metadata"]["ownerReferences"][0]
+    owner = plane.get("lease", "berth", "berth-operator")["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"]) == ("Deployment", "berth-operator")
     assert operator.stop() == 0
     installed = manifests("--image", IMAGE)
     rest = [one for one in installed if one["kind"] not in ("CustomResourceDefinition", "Namespace")]
-    before = plane.get("clops,mdep,deployment,service,configmap", "-n", namespace)["items"]
+    before = plane.all(namespace, "clops", "mdep", "deployment", "service", "configmap")
     try:
         plane.kubectl("delete", "--ignore-not-found", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": rest}))
         until("the Lease to go", lambda: not exists(plane, "berth", "lease", "berth-operator"))
-        kinds = "serviceaccounts,roles,rolebindings,leases,configmaps,secrets,deployments,services,networkpolicies,poddisruptionbudgets"
-        left = plane.kubectl("get", kinds, "-n", "berth", "-o", "name").split()
-        # A fleet is installed by itself, and stays.
-        mine = [name for name in left if "berth" in name and "berth-fleet" not in name]
-        assert not mine, mine
-        cluster = plane.kubectl("get", "clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations", "-o", "name")
-        mine = [name for name in cluster.split() if "berth" in name and "berth-fleet" not in name]
-        assert not mine, mine
-        assert plane.get("clops,mdep,deployment,service,configmap", "-n", namespace)["items"] == before, "the models stay as they are"
+        inside = plane.all("berth", "serviceaccount", "role", "rolebinding", "lease", "configmap", "secret", "deployment", "statefulset",
+                           "service", "networkpolicy")
+        cluster = plane.all("", "clusterrole", "clusterrolebinding", "validatingwebhook", "mutatingwebhook")
+        names = [one["metadata"]["name"] for one in inside + cluster]
+        assert not [name for name in names if "berth" in name], names
+        assert plane.all(namespace, "clops", "mdep", "deployment", "service", "configmap") == before, "the models stay as they are"
     finally:
         plane.apply(*(one for one in rest if one["kind"] != "ValidatingWebhookConfiguration"))
     # Installed again, it finds all as it should be.

@@ -18,7 +18,7 @@ def test_what_is_written_becomes_what_runs(plane, operator, namespace):
     plane.apply(written)
     until("the Deployment", lambda: exists(plane, namespace, "deployment"))
     until("the Service", lambda: exists(plane, namespace, "service"))
-    pod = plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]
+    pod = plane.get("deployment", namespace, "iris")["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "registry.example/iris:1"
     fetch = pod["initContainers"][0]
     assert (fetch["image"], fetch["args"][:2]) == (IMAGE, ["fetch", "s3://models/iris/1/"])
@@ -27,27 +27,27 @@ def test_what_is_written_becomes_what_runs(plane, operator, namespace):
     assert (executor["name"], executor["image"]) == ("executor", IMAGE), "an API server of 1.20 has no native sidecars"
     named = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
     assert named == {"direct-8080": 8080, "http": 29001}
-    assert plane.get("service", "-n", namespace, "iris")["spec"]["ports"][0]["targetPort"] == "http"
+    assert plane.get("service", namespace, "iris")["spec"]["ports"][0]["targetPort"] == "http"
     until("the status", lambda: condition(plane, namespace, "clops").get("message") == NO_CONTROLLER)
-    assert plane.get("clops", "-n", namespace, "iris")["status"]["executor"] == "Container"
+    assert plane.get("clops", namespace, "iris")["status"]["executor"] == "Container"
     pods_are_ready(plane, namespace)
     plane.kubectl("wait", "-n", namespace, "clops/iris", "--for=condition=Ready", "--timeout=60s")
-    status = plane.get("clops", "-n", namespace, "iris")["status"]
+    status = plane.get("clops", namespace, "iris")["status"]
     assert (status["readyReplicas"], status["address"]) == (2, f"iris.{namespace}.svc:8080")
     assert status["observedGeneration"] == 1
-    spec = plane.get("clops", "-n", namespace, "iris")["spec"]
+    spec = plane.get("clops", namespace, "iris")["spec"]
     assert spec == written["spec"], "what people wrote is not changed"
-    events = [event["reason"] for event in plane.get("events", "-n", namespace)["items"]]
+    events = [event["reason"] for event in plane.get("event", namespace)["items"]]
     assert "Available" in events, events
     plane.kubectl("delete", "clops", "-n", namespace, "iris")
-    for kind in ["modeldeployment", "deployment", "service"]:
+    for kind in ["mdep", "deployment", "service"]:
         until(f"the {kind} to go with its owner", lambda kind=kind: not exists(plane, namespace, kind))
     until("its ConfigMap to go too", lambda: not configurations(plane, namespace))
 
 
 def configurations(plane, namespace: str) -> list[str]:
     """The configurations of executors, as they are in their ConfigMaps."""
-    found = plane.get("configmaps", "-n", namespace, "-l", "berth.dev/model")["items"]
+    found = plane.get("configmap", namespace, labels="berth.dev/model")["items"]
     return [one["data"]["executor.yaml"] for one in found]
 
 
@@ -58,11 +58,11 @@ def executor(**settings) -> dict:
 def test_a_changed_executor_restarts_no_pod(plane, operator, namespace, tmp_path):
     plane.apply(clops(namespace, **executor(maxInFlight=8)))
     until("the Deployment", lambda: exists(plane, namespace, "deployment"))
-    before = plane.get("deployment", "-n", namespace, "iris")["spec"]
+    before = plane.get("deployment", namespace, "iris")["spec"]
     plane.apply(clops(namespace, **executor(maxInFlight=9, timeout="10s")))
     until("the ConfigMap to follow", lambda: '"maxInFlight": 9' in "".join(configurations(plane, namespace)))
-    until("the status", lambda: plane.get("mdep", "-n", namespace, "iris")["status"]["observedGeneration"] == 2)
-    assert plane.get("deployment", "-n", namespace, "iris")["spec"] == before
+    until("the status", lambda: plane.get("mdep", namespace, "iris")["status"]["observedGeneration"] == 2)
+    assert plane.get("deployment", namespace, "iris")["spec"] == before
     (text,) = configurations(plane, namespace)
     (tmp_path / "executor.yaml").write_text(text)
     subprocess.run([BERTH, "executor", "--config", tmp_path / "executor.yaml", "--check"], check=True)
@@ -74,8 +74,8 @@ def test_a_changed_executor_restarts_no_pod(plane, operator, namespace, tmp_path
     until("the refusal of the shell", lambda: "preStop" in condition(plane, namespace, "mdep").get("message", ""))
     remove = json.dumps([{"op": "remove", "path": "/spec/template/spec/containers/0/lifecycle"}])
     plane.kubectl("patch", "deployment", "-n", namespace, "iris", "--type=json", "-p", remove)
-    until("the executor to go", lambda: "executor" not in json.dumps(plane.get("deployment", "-n", namespace, "iris")["spec"]))
-    until("the status", lambda: plane.get("clops", "-n", namespace, "iris")["status"].get("executor") == "Off")
+    until("the executor to go", lambda: "executor" not in json.dumps(plane.get("deployment", namespace, "iris")["spec"]))
+    until("the status", lambda: plane.get("clops", namespace, "iris")["status"].get("executor") == "Off")
     until("all to be as it should be", lambda: condition(plane, namespace, "clops").get("message") == NO_CONTROLLER)
 
 
@@ -119,7 +119,7 @@ def test_objects_of_others_are_left_alone(plane, operator, namespace):
     plane.kubectl("create", "deployment", "iris", "-n", namespace, "--image=theirs")
     plane.apply(clops(namespace))
     until("the clash", lambda: condition(plane, namespace, "mdep").get("reason") == "NameTaken")
-    assert plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs"
+    assert plane.get("deployment", namespace, "iris")["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs"
 
 
 def test_drift_is_corrected_and_other_fields_are_kept(plane, operator, namespace):
@@ -129,11 +129,11 @@ def test_drift_is_corrected_and_other_fields_are_kept(plane, operator, namespace
     plane.kubectl("annotate", "-n", namespace, "deployment/iris", "theirs=kept")
 
     def restored():
-        deployment = plane.get("deployment", "-n", namespace, "iris")
+        deployment = plane.get("deployment", namespace, "iris")
         return deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/iris:1"
 
     until("the image to be set back", restored)
-    assert plane.get("deployment", "-n", namespace, "iris")["metadata"]["annotations"]["theirs"] == "kept"
+    assert plane.get("deployment", namespace, "iris")["metadata"]["annotations"]["theirs"] == "kept"
 
 
 def test_an_autoscaler_keeps_its_replicas(plane, operator, namespace):
@@ -142,13 +142,13 @@ def test_an_autoscaler_keeps_its_replicas(plane, operator, namespace):
     plane.apply(written)
     until("the Deployment", lambda: exists(plane, namespace, "deployment"))
     plane.kubectl("scale", "-n", namespace, "deployment/iris", "--replicas=5")
-    until("the status to follow", lambda: plane.get("clops", "-n", namespace, "iris")["status"].get("replicas") == 5)
-    assert plane.get("deployment", "-n", namespace, "iris")["spec"]["replicas"] == 5
+    until("the status to follow", lambda: plane.get("clops", namespace, "iris")["status"].get("replicas") == 5)
+    assert plane.get("deployment", namespace, "iris")["spec"]["replicas"] == 5
 
 
 def test_the_number_of_pods_changes_hands(plane, operator, namespace):
     def count() -> int:
-        return plane.get("deployment", "-n", namespace, "iris")["spec"]["replicas"]
+        return plane.get("deployment", namespace, "iris")["spec"]["replicas"]
 
     plane.apply(clops(namespace, replicas=4))
     until("the Deployment", lambda: exists(plane, namespace, "deployment"))
@@ -157,19 +157,19 @@ def test_the_number_of_pods_changes_hands(plane, operator, namespace):
            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}
     plane.apply(clops(namespace, replicas=None, autoscaling=scaled, pod=pod))
     until("the autoscaler", lambda: exists(plane, namespace, "hpa"))
-    until("the settings of pods", lambda: "serving" in json.dumps(plane.get("deployment", "-n", namespace, "iris")["spec"]))
+    until("the settings of pods", lambda: "serving" in json.dumps(plane.get("deployment", namespace, "iris")["spec"]))
     assert count() == 4, "as many as there were"
-    wanted = plane.get("horizontalpodautoscalers.v2beta2.autoscaling", "-n", namespace, "iris")["spec"]
+    wanted = plane.get("horizontalpodautoscalers.v2beta2.autoscaling", namespace, "iris")["spec"]
     assert (wanted["scaleTargetRef"]["name"], wanted["minReplicas"], wanted["maxReplicas"]) == ("iris", 2, 9)
     assert wanted["metrics"][0]["resource"]["target"] == {"type": "Utilization", "averageUtilization": 60}
-    spread = plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    spread = plane.get("deployment", namespace, "iris")["spec"]["template"]["spec"]["topologySpreadConstraints"]
     assert [(one["topologyKey"], one["labelSelector"]) for one in spread] == [("zone", {"matchLabels": {"berth.dev/model": "iris"}})]
 
     # In the place of the autoscaler's controller; a new image afterwards does not change the number.
     plane.kubectl("scale", "-n", namespace, "deployment/iris", "--replicas=6")
     image = {"image": "registry.example/iris:2", "ports": [{"name": "http", "port": 8080}]}
     plane.apply(clops(namespace, replicas=None, autoscaling=scaled, pod=pod, container=image))
-    until("the new image", lambda: "iris:2" in json.dumps(plane.get("deployment", "-n", namespace, "iris")["spec"]))
+    until("the new image", lambda: "iris:2" in json.dumps(plane.get("deployment", namespace, "iris")["spec"]))
     assert count() == 6
     plane.apply(clops(namespace, replicas=3, container=image))
     until("the autoscaler to go", lambda: not exists(plane, namespace, "hpa"))
@@ -180,22 +180,22 @@ def test_another_operator_with_another_image_restarts_no_pod(plane, tmp_path, na
     first = Operator(tmp_path, plane, "first").start()
     plane.apply(clops(namespace, parameters=[{"name": "weights", "uri": "s3://models/iris/1/", "mountPath": "/models"}]))
     until("the Deployment", lambda: exists(plane, namespace, "deployment"))
-    until("the record", lambda: plane.get("mdep", "-n", namespace, "iris").get("status", {}).get("render"))
-    before = plane.get("deployment", "-n", namespace, "iris")["spec"]
+    until("the record", lambda: plane.get("mdep", namespace, "iris").get("status", {}).get("render"))
+    before = plane.get("deployment", namespace, "iris")["spec"]
     assert first.stop() == 0
     second = Operator(tmp_path, plane, "second").start(image="registry.example/berth:2")
     try:
-        assert plane.get("deployment", "-n", namespace, "iris")["spec"] == before
+        assert plane.get("deployment", namespace, "iris")["spec"] == before
         # A status that was lost, as from a backup, changes nothing either.
         plane.kubectl("patch", "mdep", "-n", namespace, "iris", "--subresource=status", "--type=json", "-p", '[{"op":"remove","path":"/status"}]')
-        until("the status to be written again", lambda: plane.get("mdep", "-n", namespace, "iris").get("status", {}).get("render"))
-        assert plane.get("deployment", "-n", namespace, "iris")["spec"] == before
+        until("the status to be written again", lambda: plane.get("mdep", namespace, "iris").get("status", {}).get("render"))
+        assert plane.get("deployment", namespace, "iris")["spec"] == before
         # A change of the spec takes the new image along.
         changed = clops(namespace, parameters=[{"name": "weights", "uri": "s3://models/iris/2/", "mountPath": "/models"}])
         plane.apply(changed)
 
         def fetch():
-            return plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]["initContainers"][0]
+            return plane.get("deployment", namespace, "iris")["spec"]["template"]["spec"]["initContainers"][0]
 
         until("the new parameters", lambda: fetch()["args"][1] == "s3://models/iris/2/")
         assert fetch()["image"] == "registry.example/berth:2"

@@ -38,7 +38,7 @@ def shape(namespace: str, number: int) -> dict:
 
 def specs(plane, namespace: str) -> dict[str, tuple[str, int]]:
     """Pod templates byte for byte, and how often anything in the spec was changed."""
-    objects = plane.get("deployments", "-n", namespace)["items"]
+    objects = plane.get("deployment", namespace)["items"]
     return {one["metadata"]["name"]: (json.dumps(one["spec"]["template"]), one["metadata"]["generation"]) for one in objects}
 
 
@@ -57,11 +57,11 @@ def next_operator(plane, tmp_path):
     def replace(*models: dict) -> Operator:
         first = Operator(tmp_path, plane, "old").start(image=OLD)
         operators.append(first)
-        plane.apply(*models)
         namespace = models[0]["metadata"]["namespace"]
+        plane.create(f"apis/berth.dev/v1/namespaces/{namespace}/clopsdeployments", *models)
 
         def settled():
-            objects = plane.get("clops", "-n", namespace)["items"]
+            objects = plane.get("clops", namespace)["items"]
             return all(one.get("status", {}).get("conditions", [{}])[0].get("message") == NO_CONTROLLER for one in objects)
 
         until("the models", settled, patience=120)
@@ -111,7 +111,7 @@ def test_models_adopt_newer_rules_in_waves(plane, next_operator, namespace):
     assert "it has the new rules, and is not ready" in failed.stderr
 
     def image(name: str) -> str:
-        pod = plane.get("deployment", "-n", namespace, name)["spec"]["template"]["spec"]
+        pod = plane.get("deployment", namespace, name)["spec"]["template"]["spec"]
         return pod["initContainers"][0]["image"]
 
     assert [image(name) for name in ("a", "b", "c", "waits")] == [NEW, OLD, OLD, OLD]
@@ -131,7 +131,7 @@ def test_without_an_operator_a_request_is_withdrawn(plane, next_operator, namesp
     next_operator(clops(namespace))
     failed = plan(plane, "iris", "-n", namespace, "--adopt", "--timeout", "1s", fails=True)
     assert "no operator took it up, and the request was withdrawn" in failed.stderr
-    assert "berth.dev/adopt" not in plane.get("mdep", "-n", namespace, "iris")["metadata"].get("annotations", {})
+    assert "berth.dev/adopt" not in plane.get("mdep", namespace, "iris")["metadata"].get("annotations", {})
     missing = plan(plane, "nobody", "-n", namespace, fails=True)
     assert "there is no ModelDeployment nobody" in missing.stderr
 
@@ -154,13 +154,13 @@ def test_models_of_the_first_rules_stay_until_somebody_asks(plane, tmp_path, nam
 
 def adopts_when_asked(plane, namespace: str) -> None:
     def names() -> list[str]:
-        return [one["name"] for one in plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]["containers"]]
+        return [one["name"] for one in plane.get("deployment", namespace, "iris")["spec"]["template"]["spec"]["containers"]]
 
     until("the Deployment", lambda: exists(plane, namespace, "deployment"))
     until("the old state", lambda: condition(plane, namespace, "mdep").get("message") == NO_CONTROLLER)
-    pod = plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["spec"]
+    pod = plane.get("deployment", namespace, "iris")["spec"]["template"]["spec"]
     assert names() == ["model"] and pod["containers"][0]["ports"] == [{"name": "http", "containerPort": 8080, "protocol": "TCP"}]
-    service = plane.get("service", "-n", namespace, "iris")["spec"]
+    service = plane.get("service", namespace, "iris")["spec"]
     pods_are_ready(plane, namespace)
     until("ready pods", lambda: condition(plane, namespace, "mdep").get("status") == "True")
 
@@ -172,4 +172,4 @@ def adopts_when_asked(plane, namespace: str) -> None:
     pods_are_ready(plane, namespace)
     said, _ = adoption.communicate(timeout=120)
     assert adoption.returncode == 0, said
-    assert plane.get("service", "-n", namespace, "iris")["spec"] == service, "it leads to old pods and new ones"
+    assert plane.get("service", namespace, "iris")["spec"] == service, "it leads to old pods and new ones"

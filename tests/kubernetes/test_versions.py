@@ -23,12 +23,12 @@ def as_alpha(namespace: str, name: str = "iris", **fields) -> dict:
 
 
 def model(plane, kind: str, namespace: str, name: str = "iris") -> dict:
-    return plane.get(kind, "-n", namespace, name)["spec"]["model"]
+    return plane.get(kind, namespace, name)["spec"]["model"]
 
 
 def converting(plane, namespace: str) -> bool:
     """The API server uses a changed definition some moments later."""
-    return "iris" in plane.kubectl("get", ALPHA, "-n", namespace, fails=None)
+    return plane.ask("GET", f"apis/berth.dev/v1alpha1/namespaces/{namespace}/clopsdeployments")[0] == 200
 
 
 @pytest.fixture
@@ -52,20 +52,20 @@ def test_each_version_says_the_same(plane, converting_operator, namespace):
     assert (stable["replicas"], stable["pod"]["labels"]) == (5, {"team": "trees"})
     assert stable["pod"]["imagePullSecrets"] == [{"name": "pull"}, {"name": "other"}]
     until("the pods to follow", lambda: exists(plane, namespace, "deployment")
-          and plane.get("deployment", "-n", namespace, "iris")["spec"]["replicas"] == 5)
-    labels = plane.get("deployment", "-n", namespace, "iris")["spec"]["template"]["metadata"]["labels"]
+          and plane.get("deployment", namespace, "iris")["spec"]["replicas"] == 5)
+    labels = plane.get("deployment", namespace, "iris")["spec"]["template"]["metadata"]["labels"]
     assert labels["team"] == "trees"
 
     # What the oldest version cannot say comes back from there, whatever is edited in it.
     scaled = {"maxReplicas": 9, "cpuUtilization": 60}
     plane.apply(clops(namespace, replicas=None, autoscaling=scaled, pod=POD | {"priorityClassName": "serving"}))
-    read = plane.get(ALPHA, "-n", namespace, "iris")
+    read = plane.get(ALPHA, namespace, "iris")
     assert "autoscaling" not in read["spec"]["model"] and "serving" in read["metadata"]["annotations"]["berth.dev/newer-fields"]
     patch = {"spec": {"model": {"podLabels": {"team": "leaves"}}}}
     plane.kubectl("patch", ALPHA, "-n", namespace, "iris", "--type=merge", "-p", json.dumps(patch))
     stable = model(plane, STABLE, namespace)
     assert stable["autoscaling"] == scaled and stable["pod"] == POD | {"priorityClassName": "serving", "labels": {"team": "leaves"}}
-    assert "berth.dev/newer-fields" not in plane.get(STABLE, "-n", namespace, "iris")["metadata"].get("annotations", {})
+    assert "berth.dev/newer-fields" not in plane.get(STABLE, namespace, "iris")["metadata"].get("annotations", {})
 
     # A field of another version is told, or dropped, as with any object; the oldest version is said to be old.
     said = plane.kubectl("apply", "-f", "-", text=json.dumps(as_alpha(namespace, podLabels=3)), fails=True)
@@ -81,10 +81,10 @@ def test_each_version_says_the_same(plane, converting_operator, namespace):
 def stores(plane, version: str) -> None:
     """Has the API server store this version."""
     for name in DEFINITIONS:
-        versions = plane.get("crd", name)["spec"]["versions"]
+        versions = plane.get("crd", name=name)["spec"]["versions"]
         for one in versions:
             one["storage"] = one["name"] == version
-        plane.kubectl("patch", "crd", name, "--type=merge", "-p", json.dumps({"spec": {"versions": versions}}))
+        plane.patch("crd", "", name, {"spec": {"versions": versions}})
 
 
 def stored(plane, namespace: str, name: str) -> dict:
@@ -96,7 +96,7 @@ def stored(plane, namespace: str, name: str) -> dict:
 
 
 def stored_versions(plane) -> list[list[str]]:
-    return [plane.get("crd", name)["status"]["storedVersions"] for name in DEFINITIONS]
+    return [plane.get("crd", name=name)["status"]["storedVersions"] for name in DEFINITIONS]
 
 
 def migrate(plane, fails: bool = False) -> str:
@@ -122,7 +122,7 @@ def test_objects_of_an_older_operator_move_and_nothing_restarts(plane, tmp_path,
         until("all of them", lambda: settled(plane, namespace, names))
         stores(plane, "v1")
         before = state(plane, namespace)
-        assert all(one["metadata"]["generation"] == 1 for one in plane.get(STABLE, "-n", namespace)["items"])
+        assert all(one["metadata"]["generation"] == 1 for one in plane.get(STABLE, namespace)["items"])
         assert stored(plane, namespace, names[7])["apiVersion"] == "berth.dev/v1alpha1"
         said = migrate(plane)
         assert "clopsdeployments.berth.dev: 31 objects written, all are stored as v1" in said, said
@@ -133,7 +133,7 @@ def test_objects_of_an_older_operator_move_and_nothing_restarts(plane, tmp_path,
         assert "all objects are stored as v1" in migrate(plane)
         # Without an operator, the stored version is there for everybody.
         operator.signal(signal.SIGKILL)
-        assert len(plane.get(STABLE, "-n", namespace)["items"]) == 31
+        assert len(plane.get(STABLE, namespace)["items"]) == 31
         plane.apply(clops(namespace, "late", pod=POD))
         said = plane.kubectl("get", ALPHA, "-n", namespace, "late", fails=True)
         assert "conversion webhook for berth.dev/v1, Kind=CLOpsDeployment failed" in said, said
@@ -144,8 +144,9 @@ def test_objects_of_an_older_operator_move_and_nothing_restarts(plane, tmp_path,
 
 
 def is_stored_old(plane, namespace: str) -> bool:
-    plane.kubectl("delete", ALPHA, "-n", namespace, "first", "--ignore-not-found", fails=None)
-    plane.kubectl("apply", "-f", "-", text=json.dumps(as_alpha(namespace, "first")), fails=None)
+    collection = f"apis/berth.dev/v1alpha1/namespaces/{namespace}/clopsdeployments"
+    plane.ask("DELETE", f"{collection}/first")
+    plane.ask("POST", collection, as_alpha(namespace, "first"))
     try:
         return stored(plane, namespace, "first")["apiVersion"] == "berth.dev/v1alpha1"
     except KeyError:
@@ -158,7 +159,7 @@ def settled(plane, namespace: str, names: list[str]) -> bool:
 
 def state(plane, namespace: str) -> dict[str, tuple]:
     """All that somebody could notice: specs, generations, pod templates."""
-    objects = plane.get("clops,mdep,deployments", "-n", namespace)["items"]
+    objects = plane.all(namespace, "clops", "mdep", "deployment")
     return {(one["kind"], one["metadata"]["name"]): (one["metadata"]["generation"], json.dumps(one["spec"])) for one in objects}
 
 
