@@ -1,10 +1,14 @@
-"""`berth executor` before real servers, with clients that nobody changed: MLServer, a Flask app, a gRPC stream, a WebSocket echo."""
+"""`berth executor` before real servers, with clients that nobody changed: MLServer, a Flask app, a gRPC stream, a WebSocket echo.
+
+Its log goes to the brokers of librdkafka's mock cluster: an implementation of Kafka's protocol that knows nothing of Berth, with no disk.
+"""
 
 import asyncio
 import json
 import os
 import sys
 import threading
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +19,9 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from aiohttp import web
+from confluent_kafka import Consumer
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from harness.http_server import Answer, HttpServer
 from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.waiting import until
@@ -53,14 +59,14 @@ def stream():
 
 
 class Executor(Process):
-    """One port before each server."""
+    """One port before each server, all with the same settings."""
 
-    def __init__(self, folder, servers):
+    def __init__(self, folder, servers, **settings):
         super().__init__("executor", folder)
         self.ports = {name: free_port() for name in servers}
         self.admin = free_port()
         ports = [
-            {"name": name, "listen": f"127.0.0.1:{self.ports[name]}", "upstream": upstream, "connectTimeout": "60s"}
+            {"name": name, "listen": f"127.0.0.1:{self.ports[name]}", "upstream": upstream, "connectTimeout": "60s"} | settings
             for name, upstream in servers.items()
         ]
         config = {"ports": ports, "admin": {"listen": f"127.0.0.1:{self.admin}"}, "drain": {"delay": "0s"}}
@@ -183,3 +189,48 @@ class Echo:
         self.thread.join()
         self.loop.run_until_complete(self.runner.cleanup())
         self.loop.close()
+
+
+class Answers(HttpServer):
+    def answer(self, request):
+        return Answer(200, {"content-type": "application/json"}, request.body)
+
+
+def test_a_log_goes_to_brokers_of_kafka(tmp_path):
+    consumer = Consumer({"group.id": "test", "auto.offset.reset": "earliest", "test.mock.num.brokers": 3})
+    brokers = [f"{one.host}:{one.port}" for one in consumer.list_topics(timeout=60).brokers.values()]
+    server = Answers()
+    # The first server that is named is none.
+    log = {"bodies": "1KiB", "to": {"kafka": ",".join([f"127.0.0.1:{free_port()}", *brokers]), "topic": "requests"}}
+    executor = Executor(tmp_path, {"app": server.port}, log=log)
+    try:
+        for number in range(40):
+            body = json.dumps({"number": number}).encode()
+            with urllib.request.urlopen(f"http://{executor.address('app')}/predict", body) as answer:
+                assert answer.read() == body
+        consumer.subscribe(["requests"])
+        lines = []
+
+        def all_came():
+            message = consumer.poll(1)
+            if message is not None and message.error() is None:
+                lines.append((message.partition(), json.loads(message.value())))
+            return len(lines) >= 40
+
+        until(lambda: f"all lines: {lines}", all_came)
+        assert sorted(line["request"]["body"]["number"] for _, line in lines) == list(range(40))
+        assert {(line["path"], line["status"]) for _, line in lines} == {("/predict", 200)}
+        # Each batch goes to the next partition, and so to another broker.
+        assert len({partition for partition, _ in lines}) > 1
+
+        def counted():
+            with urllib.request.urlopen(f"http://127.0.0.1:{executor.admin}/metrics") as answer:
+                return 'berth_executor_log_lines_total{port="app",result="written"} 40' in answer.read().decode()
+
+        until("all lines to be counted", counted)
+        assert executor.stop() == 0
+    finally:
+        if executor.runs():
+            executor.kill()
+        consumer.close()
+        server.close()

@@ -1,20 +1,11 @@
 //! Brokers that the executor connects to: their addresses, credentials in files, and TLS.
 
-mod stream;
-
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
-use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::aws_lc_rs,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-};
-
-pub(crate) use self::stream::BrokerStream;
+use crate::tls::TlsFiles;
 
 /// Longest wait for a connection, and for what does not wait by itself.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,15 +27,6 @@ pub(crate) struct Login {
     pub(crate) token_file: Option<PathBuf>,
     /// A `.creds` file of NATS: a signed token and the key that proves it.
     pub(crate) credentials_file: Option<PathBuf>,
-}
-
-/// Certificates towards a broker.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct TlsFiles {
-    /// CAs of its certificate (PEM). `None`: those of the machine.
-    pub(crate) ca: Option<PathBuf>,
-    /// The executor's own certificate and its key (PEM).
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// A file with one secret in it.
@@ -74,48 +56,6 @@ impl Login {
     /// The credentials, as their file has them now.
     pub(crate) fn credentials(&self) -> Result<Option<String>, String> {
         self.credentials_file.as_deref().map(secret).transpose()
-    }
-}
-
-impl TlsFiles {
-    /// Settings of connections, from the files as they are now.
-    ///
-    /// # Errors
-    /// A file that cannot be used.
-    pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, String> {
-        let mut roots = RootCertStore::empty();
-        match &self.ca {
-            Some(file) => {
-                for certificate in certificates(file)? {
-                    roots.add(certificate).map_err(|error| format!("{}: {error}", file.display()))?;
-                }
-            }
-            // Those that cannot be read are missed when they would have been needed.
-            None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
-        }
-        let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots);
-        let config = match &self.identity {
-            None => config.with_no_client_auth(),
-            Some((chain, key)) => {
-                let named = |error: &dyn std::fmt::Display| format!("{}: {error}", key.display());
-                let parsed = PrivateKeyDer::from_pem_file(key).map_err(|error| named(&error))?;
-                config.with_client_auth_cert(certificates(chain)?, parsed).map_err(|error| named(&error))?
-            }
-        };
-        Ok(Arc::new(config))
-    }
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match read {
-        Ok(certificates) if certificates.is_empty() => Err(named(&"there is no certificate in it")),
-        Ok(certificates) => Ok(certificates),
-        Err(error) => Err(named(&error)),
     }
 }
 

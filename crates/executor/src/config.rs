@@ -20,7 +20,9 @@ use berth_spec::{ByteSize, circuit, manifest::parse_duration};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_saphyr::{Location, Spanned};
 
-use crate::{access::AccessSettings, jobs::JobSettings, log::LogSettings, template::PathTemplate};
+use crate::{
+    access::AccessSettings, jobs::JobSettings, log::LogSettings, template::PathTemplate, upstream::UpstreamTls,
+};
 
 /// Largest file. More is none of a person's.
 const LARGEST: u64 = 1 << 20;
@@ -44,6 +46,8 @@ pub(crate) struct PortConfig {
     pub(crate) name: String,
     pub(crate) listen: SocketAddr,
     pub(crate) upstream: String,
+    /// TLS towards the model server.
+    pub(crate) upstream_tls: Option<UpstreamTls>,
     pub(crate) tls: Option<TlsSettings>,
     pub(crate) protocol: Protocol,
     pub(crate) paths: Vec<PathTemplate>,
@@ -167,6 +171,7 @@ struct RawPort {
     name: String,
     listen: Address,
     upstream: Upstream,
+    upstream_tls: Option<broker::RawUpstreamTls>,
     tls: Option<access::RawPortTls>,
     protocol: Option<Protocol>,
     #[serde(default)]
@@ -385,6 +390,7 @@ impl RawPort {
             name: self.name,
             listen: self.listen.0,
             upstream: self.upstream.0,
+            upstream_tls: self.upstream_tls.map(broker::RawUpstreamTls::checked).transpose()?,
             tls: self.tls.map(access::RawPortTls::checked).transpose()?,
             protocol: self.protocol.unwrap_or(Protocol::Auto),
             paths: self.paths.into_iter().map(|path| path.0).collect(),
@@ -462,6 +468,14 @@ mod tests {
                 "executor.yaml:3:5: port 8081 is taken",
             ),
             ("ports: [{name: a, listen: 9901, upstream: 8080}]", "or by admin.listen"),
+            (
+                "ports: [{name: a, listen: 8081, upstream: 8080, upstreamTls: {key: /k}}]",
+                "upstreamTls: certificate and key belong together",
+            ),
+            (
+                "ports: [{name: a, listen: 8081, upstream: 8080, upstreamTls: {serverName: 'a b'}}]",
+                "upstreamTls.serverName is \"a b\"",
+            ),
         ] {
             let error = read(text).expect_err(text);
             assert!(error.contains(expected), "{text}: {error}");

@@ -34,6 +34,7 @@ use crate::{
     metrics::Metrics,
     port::{self, Ends},
     proxy::Proxy,
+    upstream::Upstream,
 };
 
 /// Interval between looks at the file. The kubelet brings a changed ConfigMap within a minute or so.
@@ -203,6 +204,14 @@ impl Drop for Leaving {
     }
 }
 
+/// The model servers of the ports that stay, by name.
+fn upstreams(ports: &BTreeMap<String, Running>, wanted: &[PortConfig]) -> io::Result<BTreeMap<String, Arc<Upstream>>> {
+    let stays = |port: &PortConfig| ports.get(&port.name).filter(|running| running.listen == port.listen);
+    let both = wanted.iter().filter_map(|port| Some((port, stays(port)?)));
+    let upstream = |port: &PortConfig, running: &Running| running.proxy.upstream(port).map_err(io::Error::other);
+    both.map(|(port, running)| Ok((port.name.clone(), upstream(port, running)?))).collect()
+}
+
 /// True while jobs wait or run that end with this process.
 async fn has_jobs(proxy: &Proxy) -> bool {
     match proxy.jobs.get() {
@@ -307,8 +316,10 @@ impl Fleet {
             }
             let jobs = port.jobs.clone().map(JobQueue::open).transpose().map_err(io::Error::other)?;
             let tls = port.tls.clone().map(PortTls::load).transpose().map_err(io::Error::other)?;
-            new.push((port::bind(port.listen)?, port.clone(), jobs, tls));
+            let upstream = Upstream::open(&port.upstream, port.upstream_tls.as_ref()).map_err(io::Error::other)?;
+            new.push((port::bind(port.listen)?, port.clone(), upstream, jobs, tls));
         }
+        let mut upstreams = upstreams(&ports, wanted)?;
         let mut loggers = self.loggers(&ports, wanted)?;
         ports.retain(|name, running| {
             let stays = wanted.iter().any(|port| port.name == *name && port.listen == running.listen);
@@ -319,19 +330,19 @@ impl Fleet {
             stays
         });
         for port in wanted {
-            if let Some(running) = ports.get(&port.name) {
+            if let (Some(running), Some(upstream)) = (ports.get(&port.name), upstreams.remove(&port.name)) {
                 let logger = loggers.remove(&port.name).flatten();
                 if running.proxy.settings().config.log != port.log {
                     close(running);
                 }
-                running.proxy.change(port.clone(), logger);
+                running.proxy.change(port.clone(), upstream, logger);
             }
         }
-        for (listener, config, jobs, tls) in new {
+        for (listener, config, upstream, jobs, tls) in new {
             let (bound, listen, ends) = (listener.local_addr()?, config.listen, Ends::default());
             let name = config.name.clone();
             let logger = loggers.remove(&name).flatten();
-            let proxy = Proxy::new(config, Arc::clone(&self.metrics), logger, self.guard.clone());
+            let proxy = Proxy::new(config, upstream, Arc::clone(&self.metrics), logger, self.guard.clone());
             if let Some(tls) = tls.clone() {
                 let over = ends.stopping.clone();
                 self.tasks.spawn(async move { over.run_until_cancelled_owned(tls.follow()).await });

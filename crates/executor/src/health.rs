@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, StatusCode, header};
+use http::{Request, StatusCode, Version, header};
 use http_body_util::{BodyExt as _, Limited};
 use tokio::time::{sleep, timeout};
 
@@ -57,7 +57,10 @@ pub(crate) async fn follow(proxy: Arc<Proxy>) {
 async fn ask(settings: &Settings) -> Result<(), String> {
     let Settings { config, upstream, .. } = settings;
     let path = match &config.health.check {
-        HealthCheck::Connect => return upstream.connect_once().await.map(drop).map_err(|error| error.to_string()),
+        HealthCheck::Connect => {
+            let connected = upstream.connect_once(Version::HTTP_11).await;
+            return connected.map(drop).map_err(|error| error.to_string());
+        }
         HealthCheck::Grpc(service) => return ask_grpc(upstream, service).await,
         HealthCheck::Path(path) => path,
     };
@@ -81,7 +84,7 @@ async fn ask_grpc(upstream: &Upstream, service: &str) -> Result<(), String> {
         Trouble::Unreachable(error) => error.to_string(),
         Trouble::Broken(error) => error.to_string(),
     })?;
-    let uri = format!("http://{}/grpc.health.v1.Health/Check", upstream.address());
+    let uri = format!("{}://{}/grpc.health.v1.Health/Check", upstream.scheme(), upstream.address());
     let request = Request::post(uri).header(header::CONTENT_TYPE, "application/grpc").header(header::TE, "trailers");
     let request = request.body(full(question(service))).map_err(|error| error.to_string())?;
     let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;

@@ -25,6 +25,7 @@ mod port;
 mod proxy;
 mod refusal;
 mod template;
+mod tls;
 mod upgrade;
 mod upstream;
 

@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use berth_peer::port::ServerStream;
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::{
@@ -30,7 +31,10 @@ use url::Url;
 
 pub(crate) use self::wire::Message;
 use self::wire::{Said, Say};
-use crate::broker::{Broker, BrokerStream, TIMEOUT};
+use crate::{
+    broker::{Broker, TIMEOUT},
+    tls,
+};
 
 /// Commands that wait for the connection.
 const WAITING: usize = 1_024;
@@ -244,7 +248,7 @@ struct Driver {
     commands: mpsc::Receiver<Command>,
 }
 
-type Connected = (BufReader<tokio::io::ReadHalf<BrokerStream>>, tokio::io::WriteHalf<BrokerStream>);
+type Connected = (BufReader<tokio::io::ReadHalf<ServerStream>>, tokio::io::WriteHalf<ServerStream>);
 
 impl Driver {
     async fn run(mut self) {
@@ -282,7 +286,7 @@ impl Driver {
         let url = Url::parse(server).map_err(|error| text(&error))?;
         let host = url.host_str().unwrap_or_default();
         let address = format!("{host}:{}", url.port().unwrap_or(4_222));
-        let stream = BrokerStream::connect(&address).await.map_err(|error| text(&error))?;
+        let stream = tls::connect(&address).await.map_err(|error| text(&error))?;
         let mut reader = BufReader::with_capacity(1, stream);
         // The server speaks first, in the clear. What came after that line would be TLS.
         let Said::Info(info) = wire::read(&mut reader).await.map_err(|error| text(&error))? else {
@@ -291,9 +295,9 @@ impl Driver {
         let info: Value = serde_json::from_str(&info).map_err(|error| text(&error))?;
         let stream = reader.into_inner();
         let stream = match (&self.broker.tls, info["tls_required"].as_bool()) {
-            (Some(tls), _) => BrokerStream::secured(stream, host, tls.config()?).await.map_err(|error| text(&error))?,
+            (Some(tls), _) => tls::secured(stream, host, tls.config()?).await.map_err(|error| text(&error))?,
             (None, Some(true)) => return Err("the server wants TLS: write tls:// in its address".to_owned()),
-            (None, _) => BrokerStream::Plain(stream),
+            (None, _) => ServerStream::Plain(stream),
         };
         if let Some(most) = info["max_payload"].as_u64().and_then(|most| usize::try_from(most).ok()) {
             self.shared.payload.store(most, Relaxed);

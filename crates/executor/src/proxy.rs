@@ -115,6 +115,7 @@ fn any(templates: &[PathTemplate], path: &str) -> bool {
 impl Proxy {
     pub(crate) fn new(
         config: PortConfig,
+        upstream: Arc<Upstream>,
         metrics: Arc<Metrics>,
         logger: Option<Arc<Logger>>,
         guard: Option<Arc<Guard>>,
@@ -125,7 +126,7 @@ impl Proxy {
         Arc::new(Self {
             name,
             breaker: Mutex::new(config.breaker.map(CircuitBreaker::new)),
-            settings: ArcSwap::from_pointee(Settings::new(config.clone(), Upstream::new(&config.upstream), logger)),
+            settings: ArcSwap::from_pointee(Settings::new(config.clone(), upstream, logger)),
             in_flight: AtomicUsize::new(0),
             is_healthy: AtomicBool::new(false),
             leaving: AtomicUsize::new(0),
@@ -138,12 +139,24 @@ impl Proxy {
         })
     }
 
-    /// Follows a change of the configuration. Requests in flight go on as they began.
-    pub(crate) fn change(&self, config: PortConfig, logger: Option<Arc<Logger>>) {
+    /// The model server of a changed configuration: the one of before, if it is reached in the same way.
+    ///
+    /// # Errors
+    /// A file of TLS that cannot be used.
+    pub(crate) fn upstream(&self, config: &PortConfig) -> Result<Arc<Upstream>, String> {
         let before = self.settings.load();
-        let same = before.upstream.address() == config.upstream;
-        let upstream = if same { Arc::clone(&before.upstream) } else { Upstream::new(&config.upstream) };
-        if before.config.breaker != config.breaker || !same {
+        let same = before.config.upstream == config.upstream && before.config.upstream_tls == config.upstream_tls;
+        if same {
+            Ok(Arc::clone(&before.upstream))
+        } else {
+            Upstream::open(&config.upstream, config.upstream_tls.as_ref())
+        }
+    }
+
+    /// Follows a change of the configuration. Requests in flight go on as they began.
+    pub(crate) fn change(&self, config: PortConfig, upstream: Arc<Upstream>, logger: Option<Arc<Logger>>) {
+        let before = self.settings.load();
+        if before.config.breaker != config.breaker || !Arc::ptr_eq(&before.upstream, &upstream) {
             *self.breaker.lock().unwrap_or_else(PoisonError::into_inner) = config.breaker.map(CircuitBreaker::new);
         }
         self.settings.store(Arc::new(Settings::new(config, upstream, logger)));
@@ -295,8 +308,8 @@ impl Proxy {
         let (mut head, body) = request.into_parts();
         let version = version(settings, &head);
         let (from, secure) = (Some(client.from), client.secure);
-        let authority = settings.upstream.address();
-        head::rewrite(&mut head, &Origin { from, authority, upgrades, version, secure });
+        let (authority, scheme) = (settings.upstream.address(), settings.upstream.scheme());
+        head::rewrite(&mut head, &Origin { from, authority, scheme, upgrades, version, secure });
         let sent = Arc::clone(&exchange.sent);
         let most = settings.config.max_body;
         let known = body.size_hint().upper();

@@ -7,6 +7,8 @@
 //! A request that a connection has not taken (it had just been closed) goes to the next one: nothing of it was sent. While the
 //! server restarts nobody listens, and a request waits for that, up to a limit.
 
+mod secure;
+
 use std::{
     io,
     sync::{
@@ -16,19 +18,19 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response, Version};
+use berth_peer::port::ServerStream;
+use http::{Request, Response, Version, uri::Scheme};
 use hyper::{
     body::Incoming,
     client::conn::{http1, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::{
-    net::TcpStream,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use crate::body::Body;
+use self::secure::Secure;
+pub(crate) use self::secure::UpstreamTls;
+use crate::{body::Body, tls};
 
 /// Idle connections that are kept: as many as busy clients of one pod use at once.
 const MOST_IDLE: usize = 512;
@@ -46,6 +48,7 @@ pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
 /// A model server.
 pub(crate) struct Upstream {
     address: String,
+    secure: Option<Secure>,
     idle: Mutex<Vec<http1::SendRequest<Body>>>,
     shared: [tokio::sync::Mutex<Option<http2::SendRequest<Body>>>; LINES],
     turn: AtomicUsize,
@@ -80,18 +83,28 @@ impl Lease {
 }
 
 impl Upstream {
-    pub(crate) fn new(address: &str) -> Arc<Self> {
-        Arc::new(Self {
+    /// A server at an address. Reads the files of TLS; blocking then.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub(crate) fn open(address: &str, tls: Option<&UpstreamTls>) -> Result<Arc<Self>, String> {
+        Ok(Arc::new(Self {
             address: address.to_owned(),
+            secure: tls.map(|tls| Secure::open(tls, address)).transpose()?,
             idle: Mutex::default(),
             shared: Default::default(),
             turn: AtomicUsize::new(0),
             connections: TaskTracker::new(),
-        })
+        }))
     }
 
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The scheme of what is sent to it.
+    pub(crate) fn scheme(&self) -> Scheme {
+        if self.secure.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
     }
 
     /// Sends a request of HTTP/1.1 or HTTP/2, by its version. A lease is given for connections that carry one request at a time.
@@ -136,7 +149,7 @@ impl Upstream {
                 return Ok(sender);
             }
         }
-        let stream = self.connect(until).await?;
+        let stream = self.connect(until, Version::HTTP_11).await?;
         self.begin(stream).await
     }
 
@@ -146,12 +159,12 @@ impl Upstream {
         if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
-        let sender = self.begin_http2(self.connect(until).await?).await?;
+        let sender = self.begin_http2(self.connect(until, Version::HTTP_2).await?).await?;
         *shared = Some(sender.clone());
         Ok(sender)
     }
 
-    async fn begin_http2(&self, stream: TcpStream) -> Result<http2::SendRequest<Body>, Trouble> {
+    async fn begin_http2(&self, stream: ServerStream) -> Result<http2::SendRequest<Body>, Trouble> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new());
         builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
@@ -162,36 +175,37 @@ impl Upstream {
 
     /// A connection of HTTP/2 for one question.
     pub(crate) async fn aside_http2(&self) -> Result<http2::SendRequest<Body>, Trouble> {
-        let stream = self.connect_once().await.map_err(Trouble::Unreachable)?;
+        let stream = self.connect_once(Version::HTTP_2).await.map_err(Trouble::Unreachable)?;
         self.begin_http2(stream).await
     }
 
     /// A connection of HTTP/1.1 for one question.
     pub(crate) async fn aside(&self) -> Result<http1::SendRequest<Body>, Trouble> {
-        let stream = self.connect_once().await.map_err(Trouble::Unreachable)?;
+        let stream = self.connect_once(Version::HTTP_11).await.map_err(Trouble::Unreachable)?;
         self.begin(stream).await
     }
 
-    async fn begin(&self, stream: TcpStream) -> Result<http1::SendRequest<Body>, Trouble> {
+    async fn begin(&self, stream: ServerStream) -> Result<http1::SendRequest<Body>, Trouble> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Trouble::Broken)?;
         // Its errors reach whoever waits for an answer on it.
         self.connections.spawn(async move { connection.with_upgrades().await.ok() });
         Ok(sender)
     }
 
-    /// Connects, once.
-    pub(crate) async fn connect_once(&self) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect(&self.address).await?;
-        // Requests are written whole; waiting for more only delays them. One that refuses still works.
-        let _ = stream.set_nodelay(true);
-        Ok(stream)
+    /// Connects, once, for a version of HTTP.
+    pub(crate) async fn connect_once(&self, version: Version) -> io::Result<ServerStream> {
+        let stream = tls::connect(&self.address).await?;
+        match &self.secure {
+            Some(secure) => secure.handshake(stream, version).await,
+            None => Ok(ServerStream::Plain(stream)),
+        }
     }
 
     /// Connects, again and again while nobody listens.
-    async fn connect(&self, until: Instant) -> Result<TcpStream, Trouble> {
+    async fn connect(&self, until: Instant, version: Version) -> Result<ServerStream, Trouble> {
         loop {
             let late = || io::Error::new(io::ErrorKind::TimedOut, "no connection in time");
-            let error = match timeout_at(until, self.connect_once()).await {
+            let error = match timeout_at(until, self.connect_once(version)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => error,
                 Err(_) => late(),

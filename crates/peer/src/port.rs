@@ -35,7 +35,7 @@ pub use self::{
     activity::{Activity, Counting, Inactivity, OpenStream, Patience},
     discard::{RequestBody, answer_whole, discard},
     greeting::{Greeted, Greeter},
-    stream::ClientStream,
+    stream::{ClientStream, MaybeTls, ServerStream},
     tls::{ClientAuth, PortTls, SelfMade, TlsError, TlsSettings, TlsVersion},
 };
 

@@ -1,19 +1,33 @@
-//! Addresses of brokers, their credentials and TLS, as they are written in a configuration.
+//! Addresses of brokers and their credentials, and TLS towards servers, as they are written in a configuration.
 
 use std::path::PathBuf;
 
 use serde::Deserialize;
 use url::Url;
 
-use crate::broker::{Broker, Login, TlsFiles};
+use crate::{
+    broker::{Broker, Login},
+    tls::{TlsFiles, server_name},
+    upstream::UpstreamTls,
+};
 
-/// The section `tls` of a broker.
+/// The section `tls` of a broker or a receiver.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTls {
     ca: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
+}
+
+/// The section `upstreamTls` of a port.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct RawUpstreamTls {
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    server_name: Option<String>,
 }
 
 /// Fields that name files with credentials.
@@ -33,6 +47,17 @@ impl RawTls {
             _ => return Err(format!("{place}: certificate and key belong together: give both, or none")),
         };
         Ok(TlsFiles { ca: self.ca, identity })
+    }
+}
+
+impl RawUpstreamTls {
+    pub(super) fn checked(self) -> Result<UpstreamTls, String> {
+        const PLACE: &str = "upstreamTls";
+        let Self { ca, certificate, key, server_name: name } = self;
+        if let Some(wrong) = name.as_ref().filter(|name| server_name(name).is_err()) {
+            return Err(format!("{PLACE}.serverName is {wrong:?}: it is the host name in the server's certificate"));
+        }
+        Ok(UpstreamTls { files: RawTls { ca, certificate, key }.checked(PLACE)?, name })
     }
 }
 

@@ -12,7 +12,10 @@ use super::{
     queue::{Bounds, Cancelled, End, Kind, MOST_TAKEN, NewJob, Queue, Submitted, Task},
     redis::RedisQueue,
 };
-use crate::broker::{Broker, Login, TlsFiles};
+use crate::{
+    broker::{Broker, Login},
+    tls::TlsFiles,
+};
 
 const KEEP: Duration = Duration::from_secs(600);
 const BOUNDS: Bounds = Bounds { most: 4, memory: 1 << 20, keep: KEEP, lease: Duration::from_secs(600) };

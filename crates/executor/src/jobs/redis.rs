@@ -26,7 +26,10 @@ use super::{
         Asked, Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, Submitted, Task,
     },
 };
-use crate::broker::{Broker, TIMEOUT, TlsFiles};
+use crate::{
+    broker::{Broker, TIMEOUT},
+    tls::TlsFiles,
+};
 
 /// Longest wait of one [`Queue::take`].
 const WAIT: usize = 1_000;

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use url::Url;
 
-use crate::broker::{TlsFiles, secret};
+use crate::{broker::secret, tls::TlsFiles};
 
 /// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -17,6 +17,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use berth_peer::port::ServerStream;
 use rustls::ClientConfig;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -28,7 +29,7 @@ use self::{
     wire::{Partition, Reader, Writer},
 };
 use super::settings::{KafkaSettings, Mechanism};
-use crate::broker::{BrokerStream, TIMEOUT};
+use crate::{broker::TIMEOUT, tls};
 
 /// Largest answer that is read: metadata of one topic, acknowledgements.
 const LARGEST: usize = 1 << 20;
@@ -69,7 +70,7 @@ struct Topic {
 }
 
 struct Connection {
-    stream: BrokerStream,
+    stream: ServerStream,
     number: i32,
 }
 
@@ -148,12 +149,12 @@ impl Producer {
     }
 
     async fn connected(&self, address: &str) -> Result<Connection, String> {
-        let stream = BrokerStream::connect(address).await.map_err(|error| error.to_string())?;
+        let stream = tls::connect(address).await.map_err(|error| error.to_string())?;
         let stream = match &self.config {
-            None => BrokerStream::Plain(stream),
+            None => ServerStream::Plain(stream),
             Some(config) => {
                 let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-                BrokerStream::secured(stream, host, Arc::clone(config)).await.map_err(|error| error.to_string())?
+                tls::secured(stream, host, Arc::clone(config)).await.map_err(|error| error.to_string())?
             }
         };
         let mut connection = Connection { stream, number: 0 };

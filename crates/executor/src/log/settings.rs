@@ -5,8 +5,9 @@ use std::{collections::BTreeSet, path::PathBuf};
 use url::Url;
 
 use crate::{
-    broker::{Broker, Login, TlsFiles},
+    broker::{Broker, Login},
     template::PathTemplate,
+    tls::TlsFiles,
 };
 
 /// The log of one port.

@@ -24,7 +24,9 @@ const OF_A_CONNECTION: [HeaderName; 7] =
 /// Where a request comes from and goes to.
 pub(super) struct Origin<'a> {
     pub(super) from: Option<IpAddr>,
+    /// The server's address, and the scheme that it is reached by.
     pub(super) authority: &'a str,
+    pub(super) scheme: Scheme,
     /// The protocol that the client asks for.
     pub(super) upgrades: Option<HeaderValue>,
     pub(super) version: Version,
@@ -86,7 +88,7 @@ pub(super) fn rewrite(head: &mut request::Parts, origin: &Origin<'_>) {
     let mut parts = http::uri::Parts::default();
     parts.path_and_query = Some(path);
     if origin.version == Version::HTTP_2 {
-        parts.scheme = Some(Scheme::HTTP);
+        parts.scheme = Some(origin.scheme.clone());
         let name = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or(origin.authority);
         parts.authority = name.parse().ok().or_else(|| origin.authority.parse().ok());
         head.headers.remove(HOST);
@@ -132,7 +134,10 @@ mod tests {
         let upgrades = upgrade(&request);
         let (mut head, ()) = request.into_parts();
         let from = Some("10.0.0.7".parse().expect("an address"));
-        rewrite(&mut head, &Origin { from, authority: "127.0.0.1:8080", upgrades, version, secure: false });
+        rewrite(
+            &mut head,
+            &Origin { from, authority: "127.0.0.1:8080", scheme: Scheme::HTTP, upgrades, version, secure: false },
+        );
         head
     }
 

@@ -27,8 +27,9 @@ impl Proxy {
         let sent = Arc::clone(&exchange.sent);
         sent.data(&body);
         let (from, authority) = (None::<IpAddr>, settings.upstream.address());
+        let scheme = settings.upstream.scheme();
         let version = version(&settings, &head);
-        head::rewrite(&mut head, &Origin { from, authority, upgrades: None, version, secure: false });
+        head::rewrite(&mut head, &Origin { from, authority, scheme, upgrades: None, version, secure: false });
         let (response, lease) = self.repeat(&settings, &head, &body, &sent).await.map_err(|refusal| {
             self.metrics.refused(&self.name, refusal.reason());
             refusal.message()

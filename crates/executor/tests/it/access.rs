@@ -1,12 +1,12 @@
 //! Access: tokens, certificates, limits, and TLS on the port itself.
 
-use std::path::Path;
-
 use berth_wire::access::{Grant, Role, Secret, TokenRecord};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 
-use crate::fixture::{anywhere, config, echo, executor, said, server};
+use crate::{
+    authority::Authority,
+    fixture::{anywhere, config, echo, executor, said, server},
+};
 
 /// A token for the models of a pattern, among the records of a file.
 fn token(folder: &TempDir, role: Role, pattern: &str) -> Secret {
@@ -89,34 +89,12 @@ async fn files_that_cannot_be_used_are_told_at_the_start() {
     }
 }
 
-/// A CA, and what it issues as files of a folder.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new(folder: &Path) -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a CA");
-        fs_err::write(folder.join("ca.pem"), ca.pem()).expect("written");
-        Self(ca)
-    }
-
-    /// Certificate and key for a name.
-    fn issue(&self, name: &str) -> (String, String) {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
-        (params.signed_by(&key, &self.0).expect("signed").pem(), key.serialize_pem())
-    }
-}
-
 #[tokio::test]
 async fn a_certificate_lets_its_holder_in_over_tls() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     let ca = Authority::new(folder.path());
-    let (certificate, key) = ca.issue("localhost");
-    fs_err::write(path("server.pem"), certificate).expect("written");
-    fs_err::write(path("server.key"), key).expect("written");
+    ca.files("localhost", &path("server"));
     fs_err::write(path("access.yaml"), "certificates:\n  - {dns: 'billing.*', role: caller, models: [iris]}\n")
         .expect("written");
     let server = server(anywhere(), |request: http::Request<hyper::body::Incoming>| async move {
@@ -134,7 +112,7 @@ async fn a_certificate_lets_its_holder_in_over_tls() {
     let executor = executor(&(config(server.address, &tls) + &access));
     let url = format!("https://localhost:{}/a", executor.address.port());
     let asks = async |name: Option<&str>| {
-        let root = reqwest::Certificate::from_pem(ca.0.pem().as_bytes()).expect("a certificate");
+        let root = reqwest::Certificate::from_pem(ca.pem().as_bytes()).expect("a certificate");
         let mut client = reqwest::Client::builder().tls_certs_only([root]).no_proxy();
         if let Some(name) = name {
             let (certificate, key) = ca.issue(name);

@@ -13,7 +13,7 @@ use hyper_util::{
 };
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     task::JoinHandle,
 };
@@ -94,7 +94,7 @@ pub(crate) fn full(text: &str) -> Body {
 /// A server of HTTP/1.1 and HTTP/2 on an address, until the guard is dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    task: JoinHandle<()>,
+    pub(crate) task: JoinHandle<()>,
 }
 
 impl Drop for Server {
@@ -113,18 +113,25 @@ where
     let task = tokio::spawn(async move {
         let mut connections = tokio::task::JoinSet::new();
         while let Ok((stream, _)) = listener.accept().await {
-            let answer = answer.clone();
-            connections.spawn(async move {
-                let service = service_fn(move |request| {
-                    let answered = answer(request);
-                    async move { Ok::<_, Infallible>(answered.await) }
-                });
-                let builder = auto::Builder::new(TokioExecutor::new());
-                builder.serve_connection(TokioIo::new(stream), service).await.ok();
-            });
+            connections.spawn(serve_connection(stream, answer.clone()));
         }
     });
     Server { address, task }
+}
+
+/// Answers what comes on a connection.
+pub(crate) async fn serve_connection<S, F, R>(stream: S, answer: F)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
+    R: Future<Output = Response<Body>> + Send + 'static,
+{
+    let service = service_fn(move |request| {
+        let answered = answer(request);
+        async move { Ok::<_, Infallible>(answered.await) }
+    });
+    let builder = auto::Builder::new(TokioExecutor::new());
+    builder.serve_connection(TokioIo::new(stream), service).await.ok();
 }
 
 /// Any free port of this machine.

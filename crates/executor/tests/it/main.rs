@@ -3,9 +3,11 @@
 #![expect(clippy::disallowed_methods, reason = "a test's runtime ends with the test, and its tasks with it")]
 
 mod access;
+mod authority;
 mod fixture;
 mod jobs;
 mod log;
 mod lost;
 mod requests;
 mod serving;
+mod upstream_tls;

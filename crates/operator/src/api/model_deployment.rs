@@ -183,7 +183,7 @@ pub struct Executor {
 pub struct ExecutorPort {
     /// The name of the container's port.
     pub name: String,
-    /// True leaves the executor out: for what is not HTTP, or speaks TLS.
+    /// True leaves the executor out: for what is not HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direct: Option<bool>,
     /// Fields of `ports[]` in docs/executor.md: `paths`, `timeout`, `maxInFlight`, `async` and so on.

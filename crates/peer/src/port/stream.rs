@@ -1,4 +1,4 @@
-//! A client's connection, with TLS or without.
+//! A connection with TLS or without: one that a client opened, or one to a server.
 
 use std::{
     io::{self, IoSlice},
@@ -10,18 +10,24 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::{client, server};
 
 /// The stream of a client's connection, once it may speak HTTP.
+pub type ClientStream = MaybeTls<server::TlsStream<TcpStream>>;
+
+/// The stream of a connection to a server.
+pub type ServerStream = MaybeTls<client::TlsStream<TcpStream>>;
+
+/// A stream with TLS or without.
 #[derive(Debug)]
-pub enum ClientStream {
+pub enum MaybeTls<T> {
     /// As it came.
     Plain(TcpStream),
     /// After a TLS handshake.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<T>),
 }
 
-impl AsyncRead for ClientStream {
+impl<T: AsyncRead + Unpin> AsyncRead for MaybeTls<T> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
@@ -30,7 +36,7 @@ impl AsyncRead for ClientStream {
     }
 }
 
-impl AsyncWrite for ClientStream {
+impl<T: AsyncWrite + Unpin> AsyncWrite for MaybeTls<T> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),

@@ -137,10 +137,10 @@ impl<'a> Executor<'a> {
             return Some(json!({ "grpc": probe["grpc"]["service"].as_str().unwrap_or_default() }));
         }
         let get = &probe["httpGet"];
+        let scheme = if self.settings_of(port).contains_key("upstreamTls") { "HTTPS" } else { "HTTP" };
         let is_same = get["port"] == json!(port.name) || get["port"] == json!(port.port);
-        let is_plain = get["httpHeaders"].is_null()
-            && get["host"].is_null()
-            && get["scheme"].as_str().is_none_or(|scheme| scheme == "HTTP");
+        let is_plain =
+            get["httpHeaders"].is_null() && get["host"].is_null() && get["scheme"].as_str().unwrap_or("HTTP") == scheme;
         let path = get["path"].as_str().filter(|path| path.starts_with('/') && !path.contains(['{', '}', '?']))?;
         (is_same && is_plain).then(|| json!({ "path": path }))
     }

@@ -1,0 +1,87 @@
+//! Connections to servers: brokers, and the model server where it speaks TLS.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use berth_peer::port::ServerStream;
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Certificates towards a server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct TlsFiles {
+    /// CAs of its certificate (PEM). `None`: those of the machine.
+    pub(crate) ca: Option<PathBuf>,
+    /// The executor's own certificate and its key (PEM).
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// Connects. `address`: `HOST:PORT`.
+pub(crate) async fn connect(address: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    // Requests are written whole; waiting for more only delays them. One that refuses still works.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+/// Shakes hands with the server of this name.
+pub(crate) async fn secured(stream: TcpStream, host: &str, config: Arc<ClientConfig>) -> io::Result<ServerStream> {
+    let name = server_name(host).map_err(io::Error::other)?;
+    Ok(ServerStream::Tls(Box::new(TlsConnector::from(config).connect(name, stream).await?)))
+}
+
+/// The name that a certificate must have: a host name, or an address with or without brackets.
+pub(crate) fn server_name(host: &str) -> Result<ServerName<'static>, String> {
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    ServerName::try_from(host).map_err(|error| error.to_string())
+}
+
+impl TlsFiles {
+    /// Settings of connections, from the files as they are now.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, String> {
+        let mut roots = RootCertStore::empty();
+        match &self.ca {
+            Some(file) => {
+                for certificate in certificates(file)? {
+                    roots.add(certificate).map_err(|error| format!("{}: {error}", file.display()))?;
+                }
+            }
+            // Those that cannot be read are missed when they would have been needed.
+            None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots);
+        let config = match &self.identity {
+            None => config.with_no_client_auth(),
+            Some((chain, key)) => {
+                let named = |error: &dyn std::fmt::Display| format!("{}: {error}", key.display());
+                let parsed = PrivateKeyDer::from_pem_file(key).map_err(|error| named(&error))?;
+                config.with_client_auth_cert(certificates(chain)?, parsed).map_err(|error| named(&error))?
+            }
+        };
+        Ok(Arc::new(config))
+    }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match read {
+        Ok(certificates) if certificates.is_empty() => Err(named(&"there is no certificate in it")),
+        Ok(certificates) => Ok(certificates),
+        Err(error) => Err(named(&error)),
+    }
+}
