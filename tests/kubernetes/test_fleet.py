@@ -17,7 +17,7 @@ from harness.waiting import until
 def kserve(plane):
     """The custom resources of KServe and ModelMesh, and what runs a fleet: its rights count here, its pod runs nowhere. All of it goes."""
     definitions = printed("crds", "--kserve")
-    fleet = printed("fleet", "--image", "x")
+    fleet = printed("fleet", "--image", "x", "--storage-config", "storage-config", "--volume", "models")
     plane.kubectl("apply", "-f", "-", text=definitions)
     plane.kubectl("apply", "-f", "-", text=fleet)
     plane.kubectl("wait", "--for=condition=Established", "crd/inferenceservices.serving.kserve.io", "crd/predictors.serving.kserve.io")
@@ -75,6 +75,10 @@ def test_an_inference_service_is_served_and_its_status_says_so(plane, fleet, nam
     failure = status(plane, namespace, "isvc")["modelStatus"]["lastFailureInfo"]
     assert failure["reason"] == "InvalidPredictorSpec" and "an Alias with weights" in failure["message"], failure
     assert label(fleet, namespace) == [0] and "canaryTrafficPercent" in fleet.run("get", "sources", "-o", "json")
+    assert fleet.metric("berth_kubernetes_refused_objects", source="kubernetes") == 1
+    assert fleet.metric("berth_kubernetes_objects", kind="InferenceService") == 1
+    assert fleet.metric("berth_kubernetes_readable", kind="InferenceService") == 1
+    assert fleet.metric("berth_kubernetes_writes_total", result="written") >= 1
 
     # A model that cannot be loaded beside one that serves: blocked, and clients notice nothing.
     plane.apply(service(namespace, artifact="no-such-model"))
@@ -91,6 +95,15 @@ def test_an_inference_service_is_served_and_its_status_says_so(plane, fleet, nam
     assert plane.get("isvc", namespace, "iris")["metadata"].get("finalizers") is None
     plane.kubectl("delete", "isvc", "-n", namespace, "iris", "--timeout=10s")
     until("the model to go", lambda: fleet.get(f"/namespaces/{namespace}/v2/models/iris")[0] == 404)
+
+
+def test_a_fleet_sees_the_storages_that_it_is_given(plane, kserve):
+    pod = plane.get("statefulset", "berth", "berth-fleet")["spec"]["template"]["spec"]
+    mounted = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"]}
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    told = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    assert volumes[mounted[told["BERTH_STORAGE_CONFIG"]]]["secret"]["secretName"] == "storage-config"
+    assert volumes[mounted["/pvc_mounts/models"]]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
 
 
 def test_objects_of_modelmesh_load_by_their_first_request(plane, fleet, namespace):

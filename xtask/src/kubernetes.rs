@@ -1,7 +1,9 @@
 //! A control plane of Kubernetes for tests: built once from Debian's source package, and kept outside the checkout.
 //!
 //! No ready program is to be had from Debian. 1.20.2 is out of support, and good enough to be an API server: its absences (CEL rules,
-//! native sidecars, `policy/v1`) are what the operator must do without.
+//! native sidecars, `policy/v1`) are what the operator must do without. What it can do elsewhere is tested on [`newer`].
+
+pub(crate) mod newer;
 
 use std::{
     path::{Path, PathBuf},
@@ -24,6 +26,7 @@ const PROGRAMS: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
 /// Builds the programs where they are missing (7 minutes, 3 GB while it lasts). Returns their folder.
 pub(crate) fn ensure() -> Result<PathBuf> {
     debian::ensure(&[debian::ETCD, debian::KUBECTL, debian::OPENSSL])?;
+    newer::ensure()?;
     let folder = folder()?;
     if is_built(&folder) {
         return Ok(folder);
@@ -57,11 +60,15 @@ fn is_built(folder: &Path) -> bool {
 }
 
 fn folder() -> Result<PathBuf> {
+    folder_of(VERSION)
+}
+
+fn folder_of(name: &str) -> Result<PathBuf> {
     let cache = match std::env::var_os("XDG_CACHE_HOME") {
         Some(cache) => PathBuf::from(cache),
         None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cache"),
     };
-    Ok(cache.join("berth/kubernetes").join(VERSION))
+    Ok(cache.join("berth/kubernetes").join(name))
 }
 
 /// The vendored `reflect2` crashes with Go 1.18 and later: Debian's own takes its place. Sources are read from a list of this

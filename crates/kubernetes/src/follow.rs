@@ -31,6 +31,7 @@ use crate::{
     KubernetesConfig,
     cluster::{PATIENCE, broke, connect},
     kind::Kind,
+    metrics::SourceMetrics,
     objects::{Effect, Key, Known, News, Objects},
     plan::{Plan, Reason, Refusal, digest, plan},
     routes::{self, Gateway, Ingress},
@@ -56,11 +57,16 @@ const WRITES: usize = 8;
 type Watches = BoxStream<'static, (Kind, News)>;
 
 /// Follows until the term ends.
-pub(crate) async fn run(config: &KubernetesConfig, context: Context, requests: Requests) -> Result<(), Error> {
+pub(crate) async fn run(
+    config: &KubernetesConfig,
+    metrics: &SourceMetrics,
+    context: Context,
+    requests: Requests,
+) -> Result<(), Error> {
     let mut requests = requests;
     loop {
         match connect(config).await {
-            Ok(client) => return Following::new(config, context, client).run(requests).await,
+            Ok(client) => return Following::new(config, metrics, context, client).run(requests).await,
             Err(problem) => {
                 tracing::warn!(event = "cluster_away", source = %context.name(), problem, "tried again in 5 s");
                 context.update_status(|status| {
@@ -78,6 +84,7 @@ pub(crate) async fn run(config: &KubernetesConfig, context: Context, requests: R
 
 /// A cluster that is followed.
 struct Following {
+    metrics: SourceMetrics,
     context: Context,
     client: Client,
     namespace: Option<String>,
@@ -98,8 +105,9 @@ struct Following {
 }
 
 impl Following {
-    fn new(config: &KubernetesConfig, context: Context, client: Client) -> Self {
+    fn new(config: &KubernetesConfig, metrics: &SourceMetrics, context: Context, client: Client) -> Self {
         Self {
+            metrics: metrics.clone(),
             context,
             client,
             namespace: config.namespace.clone(),
@@ -127,6 +135,7 @@ impl Following {
                 self.declare().await?;
             }
             self.start_writes();
+            self.metrics.waiting(self.queue.len());
             let declares = self.due.map(|(due, _)| due).filter(|_| !requests.is_paused());
             let writes = self.queue.wake_at().filter(|_| self.writes.len() < WRITES);
             let wake = declares.into_iter().chain(writes).min();
@@ -201,6 +210,7 @@ impl Following {
         if was == *is || !self.objects.is_answered() {
             return;
         }
+        self.metrics.followed(&self.objects);
         if let Known::Failing(problem) = is {
             tracing::warn!(event = "kind_unread", source = %self.context.name(), problem);
         }
@@ -264,6 +274,8 @@ impl Following {
         });
         let problems: Vec<(Option<DeploymentName>, String)> = kinds.chain(refused).collect();
         let lines: Vec<String> = problems.iter().map(|(_, line)| line.clone()).collect();
+        self.metrics.followed(&self.objects);
+        self.metrics.refused(self.plan.objects.values().filter(|declared| declared.refused.is_some()).count());
         let complete = self.objects.is_complete();
         let state = if complete { SourceState::Synced } else { SourceState::Retrying };
         self.show(state, &lines, conflicts);
@@ -369,6 +381,7 @@ impl Following {
         let now = Instant::now();
         match result {
             Ok(written) => {
+                self.metrics.wrote("written");
                 if let Some((patch, status)) = written {
                     self.objects.wrote(key, status.clone());
                     self.written.insert(key.clone(), (patch, status));
@@ -378,6 +391,7 @@ impl Following {
             // It was deleted meanwhile.
             Err(kube::Error::Api(refusal)) if refusal.code == 404 => self.queue.done(key, now),
             Err(error) => {
+                self.metrics.wrote("failed");
                 let wait = self.queue.failed(key, now);
                 tracing::warn!(event = "object_not_written", object = %key, %error, retry_in = ?wait);
             }

@@ -1,7 +1,10 @@
 //! The objects that run a fleet in a cluster: a StatefulSet of one node, its address, and the rights that its source uses.
 
+mod pod;
+
 use serde_json::{Value, json};
 
+use self::pod::pod;
 use crate::kind::rules;
 
 /// The port of inference.
@@ -32,6 +35,12 @@ pub struct FleetSettings {
     pub storage: String,
     /// A Secret whose entries are its environment: credentials of buckets.
     pub credentials: Option<String>,
+    /// A Secret that describes storages by name, as ModelMesh and KServe have it.
+    pub storage_config: Option<String>,
+    /// PersistentVolumeClaims whose files models may be: `pvc://NAME/PATH`.
+    pub volumes: Vec<String>,
+    /// True for a ServiceMonitor of the Prometheus operator, and metrics at the port of inference.
+    pub service_monitor: bool,
     /// The address of models; `None`: that of the Service.
     pub url: Option<String>,
     /// `NAMESPACE/NAME` of a Gateway that gets a route for each `InferenceService`.
@@ -55,6 +64,9 @@ pub fn fleet_objects(settings: &FleetSettings) -> Vec<Value> {
     objects.extend(rights(settings));
     objects.push(service(settings));
     objects.push(stateful_set(settings));
+    if settings.service_monitor {
+        objects.push(monitor(settings));
+    }
     let routed = settings.follow.as_deref().filter(|_| settings.gateway.is_some());
     objects.extend(routed.map(|namespace| grant(settings, namespace)));
     objects
@@ -88,6 +100,15 @@ fn service(settings: &FleetSettings) -> Value {
     })
 }
 
+fn monitor(settings: &FleetSettings) -> Value {
+    json!({
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": settings.metadata(),
+        "spec": { "selector": { "matchLabels": settings.labels() }, "endpoints": [{ "port": "http", "path": "/metrics" }] },
+    })
+}
+
 /// Lets routes of a namespace lead to the fleet. It cannot say "of all namespaces".
 fn grant(settings: &FleetSettings, namespace: &str) -> Value {
     let from = json!([{ "group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": namespace }]);
@@ -115,59 +136,5 @@ fn stateful_set(settings: &FleetSettings) -> Value {
                 "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": settings.storage } } },
             }],
         },
-    })
-}
-
-fn pod(settings: &FleetSettings) -> Value {
-    let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "http" } });
-    let place = settings.follow.as_ref().map_or("kubernetes".to_owned(), |name| format!("kubernetes={name}"));
-    let (name, namespace) = (&settings.name, &settings.namespace);
-    let url = settings.url.clone().unwrap_or_else(|| format!("http://{name}.{namespace}.svc:{PORT}"));
-    let mut environment = vec![
-        json!({ "name": "BERTH_SOURCE", "value": place }),
-        json!({ "name": "BERTH_KUBERNETES_URL", "value": url }),
-        json!({ "name": "BERTH_DATA", "value": "/data" }),
-        json!({ "name": "BERTH_HTTP_ADDR", "value": format!("0.0.0.0:{PORT}") }),
-        json!({ "name": "BERTH_INSECURE", "value": "true" }),
-        json!({ "name": "BERTH_DRAIN_TIMEOUT", "value": format!("{DRAIN}s") }),
-    ];
-    if let Some(selector) = &settings.selector {
-        environment.push(json!({ "name": "BERTH_KUBERNETES_SELECTOR", "value": selector }));
-    }
-    if let Some(gateway) = &settings.gateway {
-        environment.push(json!({ "name": "BERTH_KUBERNETES_GATEWAY", "value": gateway }));
-        environment.push(json!({ "name": "BERTH_KUBERNETES_SERVICE", "value": format!("{namespace}/{name}:{PORT}") }));
-    }
-    let mut container = json!({
-        "name": "berth",
-        "image": settings.image,
-        "command": ["berth"],
-        "args": ["up"],
-        "env": environment,
-        "ports": [{ "name": "http", "containerPort": PORT, "protocol": "TCP" }],
-        "livenessProbe": probe("/v2/health/live"),
-        "readinessProbe": probe("/v2/health/ready"),
-        "resources": { "requests": { "memory": settings.memory }, "limits": { "memory": settings.memory } },
-        "volumeMounts": [{ "name": "data", "mountPath": "/data" }, { "name": "tmp", "mountPath": "/tmp" }],
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "capabilities": { "drop": ["ALL"] },
-            "readOnlyRootFilesystem": true,
-        },
-    });
-    if let Some(secret) = &settings.credentials {
-        container["envFrom"] = json!([{ "secretRef": { "name": secret } }]);
-    }
-    json!({
-        "serviceAccountName": settings.name,
-        "terminationGracePeriodSeconds": 2 * DRAIN,
-        "securityContext": {
-            "runAsNonRoot": true,
-            "runAsUser": USER,
-            "fsGroup": USER,
-            "seccompProfile": { "type": "RuntimeDefault" },
-        },
-        "containers": [container],
-        "volumes": [{ "name": "tmp", "emptyDir": {} }],
     })
 }

@@ -21,6 +21,7 @@ mod definitions;
 mod follow;
 mod install;
 mod kind;
+mod metrics;
 mod objects;
 mod plan;
 mod routes;
@@ -41,6 +42,7 @@ use futures::{FutureExt, future::BoxFuture};
 
 pub use definitions::kserve_definitions;
 pub use install::{FleetSettings, fleet_objects};
+pub use metrics::{KubernetesMetrics, SourceMetrics};
 pub use routes::Gateway;
 
 /// The settings of a Kubernetes source.
@@ -62,13 +64,14 @@ pub struct KubernetesConfig {
 #[derive(Debug)]
 pub struct KubernetesSource {
     config: KubernetesConfig,
+    metrics: SourceMetrics,
 }
 
 impl KubernetesSource {
     /// Follows what `config` names. Nothing is connected yet.
     #[must_use]
-    pub const fn new(config: KubernetesConfig) -> Self {
-        Self { config }
+    pub const fn new(config: KubernetesConfig, metrics: SourceMetrics) -> Self {
+        Self { config, metrics }
     }
 }
 
@@ -88,6 +91,12 @@ impl Source for KubernetesSource {
     }
 
     fn run(self: Arc<Self>, context: Context, requests: Requests) -> BoxFuture<'static, Result<(), Error>> {
-        async move { follow::run(&self.config, context, requests).await }.boxed()
+        async move {
+            let ended = follow::run(&self.config, &self.metrics, context, requests).await;
+            // Another node may follow now.
+            self.metrics.ended();
+            ended
+        }
+        .boxed()
     }
 }

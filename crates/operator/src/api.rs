@@ -4,6 +4,7 @@
 pub mod clops_deployment;
 pub mod model_deployment;
 mod open;
+mod rules;
 pub mod spokes;
 pub mod status;
 
@@ -17,6 +18,7 @@ use self::spokes::{SPOKES, Spoke};
 pub use self::{
     clops_deployment::{CLOpsDeployment, CLOpsDeploymentSpec},
     model_deployment::{ModelDeployment, ModelDeploymentSpec},
+    rules::SchemaRules,
     status::{Condition, Status},
 };
 
@@ -28,7 +30,7 @@ pub const VERSION: &str = "v1";
 
 /// The definitions, as a cluster is given them whose operator is in `namespace`: there the API server asks for conversions.
 #[must_use]
-pub fn definitions(namespace: &str) -> Vec<CustomResourceDefinition> {
+pub fn definitions(namespace: &str, rules: SchemaRules) -> Vec<CustomResourceDefinition> {
     let mut definitions = vec![CLOpsDeployment::crd(), ModelDeployment::crd()];
     for definition in &mut definitions {
         let spec = &mut definition.spec;
@@ -40,6 +42,15 @@ pub fn definitions(namespace: &str) -> Vec<CustomResourceDefinition> {
             }
         }
         let older: Vec<_> = spec.versions.iter().flat_map(|stored| older_versions(stored, &spec.names.kind)).collect();
+        if rules == SchemaRules::Written
+            && let Some(place) = spokes::model_place(&spec.names.kind)
+        {
+            // Older versions lack fields that rules name; the webhook checks objects in all of them.
+            let schemas = spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
+            schemas
+                .filter_map(|schema| schema.open_api_v3_schema.as_mut())
+                .for_each(|schema| rules::write(schema, place));
+        }
         if !older.is_empty() {
             spec.versions.extend(older);
             spec.conversion = Some(conversion(namespace));
@@ -122,7 +133,7 @@ mod tests {
 
     #[test]
     fn schemas_are_structural_and_set_no_defaults() {
-        for definition in definitions("berth") {
+        for definition in definitions("berth", SchemaRules::Written) {
             let text = serde_json::to_value(&definition).expect("JSON");
             for version in text["spec"]["versions"].as_array().expect("versions") {
                 let schema = &version["schema"]["openAPIV3Schema"];
@@ -148,7 +159,7 @@ mod tests {
             }
         }
         let mut found = Vec::new();
-        for definition in definitions("berth") {
+        for definition in definitions("berth", SchemaRules::Written) {
             let text = serde_json::to_value(&definition).expect("JSON");
             silent(&text["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], "spec", &mut found);
         }

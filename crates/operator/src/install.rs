@@ -7,6 +7,7 @@ mod workload;
 use serde_json::{Value, json};
 
 pub use self::rights::rules;
+pub use crate::api::SchemaRules;
 use crate::api::definitions;
 
 /// The port of the operator's metrics and health.
@@ -32,6 +33,8 @@ pub struct Settings {
     pub service_monitor: bool,
     /// Handling of objects that the webhook cannot be asked about.
     pub webhook_failure: FailurePolicy,
+    /// Rules that API servers check by themselves.
+    pub schema_rules: SchemaRules,
 }
 
 /// Handling of objects that a webhook cannot be asked about.
@@ -91,7 +94,7 @@ impl Part {
     pub fn objects(self, settings: &Settings) -> Vec<Value> {
         let namespace = settings.namespace.as_str();
         match self {
-            Self::CustomResources => custom_resources(namespace),
+            Self::CustomResources => custom_resources(namespace, settings.schema_rules),
             Self::Namespace => {
                 vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })]
             }
@@ -115,8 +118,8 @@ impl Part {
 
 /// The custom resources, as documents, for an operator in `namespace`.
 #[must_use]
-pub fn custom_resources(namespace: &str) -> Vec<Value> {
-    definitions(namespace).into_iter().filter_map(|definition| serde_json::to_value(definition).ok()).collect()
+pub fn custom_resources(namespace: &str, rules: SchemaRules) -> Vec<Value> {
+    definitions(namespace, rules).into_iter().filter_map(|definition| serde_json::to_value(definition).ok()).collect()
 }
 
 /// Everything for an operator.

@@ -116,6 +116,8 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
         .env("TRITON", tools.triton.bin())
         .env("S3_SERVER", debug.join("examples/s3_server"))
         .env("KUBERNETES", kubernetes::built().unwrap_or_default())
+        .env("KUBERNETES_NEWER", kubernetes::newer::built().unwrap_or_default())
+        .env("HELM", kubernetes::newer::helm().unwrap_or_default())
         .env("SITE", workspace.target("docs").join("site"))
         .env("PACKAGES", packages(workspace))
         .env("PYTHONDONTWRITEBYTECODE", "1");

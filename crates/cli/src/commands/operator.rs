@@ -14,7 +14,7 @@ use berth_operator::{
         gatekeeper::Gatekeeper,
         migration::{self, Migrated},
     },
-    install::{self, FailurePolicy},
+    install::{self, FailurePolicy, SchemaRules},
     render::{Installation, Sidecars},
     vitals::Vitals,
 };
@@ -66,6 +66,9 @@ struct CrdsArgs {
     /// Print those of KServe and ModelMesh instead, for clusters that have none: --source kubernetes follows their objects
     #[arg(long)]
     kserve: bool,
+    /// Leave out the rules that API servers check by themselves: for Kubernetes before 1.25, whose kubectl refuses them
+    #[arg(long)]
+    no_cel: bool,
 }
 
 #[derive(Debug, Args)]
@@ -138,6 +141,9 @@ struct ManifestsArgs {
     /// Handling of objects that the webhook cannot be asked about: ignore lets them through, fail refuses them
     #[arg(long, value_name = "POLICY", default_value = "ignore", value_parser = failure_policy)]
     webhook_failure: FailurePolicy,
+    /// Leave out the rules that API servers check by themselves: for Kubernetes before 1.25, whose kubectl refuses them
+    #[arg(long)]
+    no_cel: bool,
 }
 
 #[derive(Debug, Args)]
@@ -166,6 +172,15 @@ struct FleetArgs {
     /// Secret whose entries are its environment: AWS_ACCESS_KEY_ID and so on
     #[arg(long, value_name = "NAME")]
     credentials_secret: Option<String>,
+    /// Secret with storages that models name, as storage-config of ModelMesh and KServe
+    #[arg(long, value_name = "NAME")]
+    storage_config: Option<String>,
+    /// PersistentVolumeClaim of its namespace whose files models name by pvc://NAME/PATH; may be repeated
+    #[arg(long = "volume", value_name = "NAME")]
+    volumes: Vec<String>,
+    /// Print a ServiceMonitor, for clusters with the Prometheus operator, and serve metrics at /metrics of the inference port
+    #[arg(long)]
+    service_monitor: bool,
     /// Address of the models for clients: http://HOST, or http://{name}-{namespace}.HOST [default: that of its Service]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -185,10 +200,17 @@ impl FleetArgs {
             memory: self.memory,
             storage: self.storage,
             credentials: self.credentials_secret,
+            storage_config: self.storage_config,
+            volumes: self.volumes,
+            service_monitor: self.service_monitor,
             url: self.url,
             gateway: self.gateway,
         }
     }
+}
+
+const fn rules(no_cel: bool) -> SchemaRules {
+    if no_cel { SchemaRules::LeftOut } else { SchemaRules::Written }
 }
 
 fn sidecars(text: &str) -> Result<Sidecars, String> {
@@ -223,10 +245,12 @@ fn failure_policy(text: &str) -> Result<FailurePolicy, String> {
 pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
     match args.command {
         OperatorCommand::Crds(CrdsArgs { kserve: true, .. }) => print(&kserve_definitions()),
-        OperatorCommand::Crds(CrdsArgs { namespace, .. }) => print(&install::custom_resources(&namespace)),
+        OperatorCommand::Crds(CrdsArgs { namespace, no_cel, .. }) => {
+            print(&install::custom_resources(&namespace, rules(no_cel)))
+        }
         OperatorCommand::Manifests(args) => {
             let ManifestsArgs { namespace, image, executor_image, sidecars, .. } = args;
-            let ManifestsArgs { replicas, service_monitor, webhook_failure, .. } = args;
+            let ManifestsArgs { replicas, service_monitor, webhook_failure, no_cel, .. } = args;
             let settings = install::Settings {
                 namespace,
                 image,
@@ -235,6 +259,7 @@ pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
                 replicas,
                 service_monitor,
                 webhook_failure,
+                schema_rules: rules(no_cel),
             };
             print(&install::everything(&settings))
         }

@@ -15,7 +15,7 @@ use berth_control::source::{Setup, Source, SourceName, directory::Directory};
 use berth_functions::source::{EtcdFunctions, Host};
 use berth_git::{Git, HostKeys, Identity, Protocols, Remote, SigningKey};
 use berth_gitops::{GitConfig, GitCredentials, GitMetrics, GitSource, WriteBackTo};
-use berth_kubernetes::KubernetesSource;
+use berth_kubernetes::{KubernetesMetrics, KubernetesSource};
 use berth_secrets::{
     Keyring, keys,
     vault::{SecretId, Settings as VaultSettings},
@@ -282,6 +282,8 @@ impl SourceSettings {
         registry: &mut Registry,
     ) -> Result<Setup, Failure> {
         let metrics = self.remotes().next().map(|_| GitMetrics::register(registry));
+        let follows = self.sources.iter().any(|named| matches!(named.place, Place::Kubernetes(_)));
+        let of_clusters = follows.then(|| KubernetesMetrics::register(registry)).unwrap_or_default();
         let mut sources: Vec<(SourceName, Arc<dyn Source>)> = Vec::new();
         for Named { name, place } in &self.sources {
             let source: Arc<dyn Source> = match (place, &metrics) {
@@ -296,7 +298,8 @@ impl SourceSettings {
                     None => continue,
                 },
                 (Place::Kubernetes(namespace), _) => {
-                    Arc::new(KubernetesSource::new(self.args.kubernetes.config(namespace.clone())))
+                    let config = self.args.kubernetes.config(namespace.clone());
+                    Arc::new(KubernetesSource::new(config, of_clusters.of(name.as_str())))
                 }
                 (Place::Git { .. }, None) => continue,
             };

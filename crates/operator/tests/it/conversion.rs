@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_operator::{
     api::spokes::versions,
     conversion::{REMAINDER, Review, convert},
-    install::custom_resources,
+    install::{SchemaRules, custom_resources},
 };
 use serde_json::{Map, Value, json};
 
@@ -95,7 +95,7 @@ impl Maker {
 
 /// Kinds with their versions' schemas.
 fn kinds() -> Vec<(String, Vec<(String, Value)>)> {
-    let kinds = custom_resources("berth").into_iter().map(|definition| {
+    let kinds = custom_resources("berth", SchemaRules::Written).into_iter().map(|definition| {
         let versions = definition["spec"]["versions"].as_array().expect("versions").iter().map(|version| {
             let name = version["name"].as_str().expect("a name").to_owned();
             (name, version["schema"]["openAPIV3Schema"].clone())

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use berth_operator::install::{FailurePolicy, Part, Settings, everything};
+use berth_operator::install::{FailurePolicy, Part, SchemaRules, Settings, everything};
 use serde_json::{Value, json};
 
 /// Words in the objects, and what a chart has in their places.
@@ -63,6 +63,7 @@ fn settings(namespace: &str, image: &str, replicas: u16) -> Settings {
         replicas,
         service_monitor: replicas > 1,
         webhook_failure: FailurePolicy::Ignore,
+        schema_rules: SchemaRules::Written,
     }
 }
 
