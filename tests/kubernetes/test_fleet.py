@@ -44,6 +44,11 @@ def status(plane, namespace: str, kind: str, name: str = "iris") -> dict:
     return plane.get(kind, namespace, name).get("status", {})
 
 
+def transition(plane, namespace: str) -> str | None:
+    """What the status of the InferenceService says of its newest spec, once it says anything."""
+    return status(plane, namespace, "isvc").get("modelStatus", {}).get("transitionStatus")
+
+
 def ready(plane, namespace: str, kind: str = "isvc", name: str = "iris") -> None:
     plane.kubectl("wait", "-n", namespace, f"{kind}/{name}", "--for=condition=Ready", "--timeout=60s")
 
@@ -71,7 +76,7 @@ def test_an_inference_service_is_served_and_its_status_says_so(plane, fleet, nam
 
     # What cannot be carried over is refused with the field, and the model serves on.
     plane.apply(service(namespace, canaryTrafficPercent=10))
-    until("the refusal", lambda: status(plane, namespace, "isvc")["modelStatus"]["transitionStatus"] == "InvalidSpec")
+    until("the refusal", lambda: transition(plane, namespace) == "InvalidSpec")
     failure = status(plane, namespace, "isvc")["modelStatus"]["lastFailureInfo"]
     assert failure["reason"] == "InvalidPredictorSpec" and "an Alias with weights" in failure["message"], failure
     assert label(fleet, namespace) == [0] and "canaryTrafficPercent" in fleet.run("get", "sources", "-o", "json")
@@ -82,13 +87,13 @@ def test_an_inference_service_is_served_and_its_status_says_so(plane, fleet, nam
 
     # A model that cannot be loaded beside one that serves: blocked, and clients notice nothing.
     plane.apply(service(namespace, artifact="no-such-model"))
-    until("the failure", lambda: status(plane, namespace, "isvc")["modelStatus"]["transitionStatus"] == "BlockedByFailedLoad")
+    until("the failure", lambda: transition(plane, namespace) == "BlockedByFailedLoad")
     said = status(plane, namespace, "isvc")
     assert said["modelStatus"]["states"] == {"activeModelState": "Loaded", "targetModelState": "FailedToLoad"}, said
     assert said["modelStatus"]["lastFailureInfo"]["reason"] == "ModelLoadFailed" and label(fleet, namespace) == [0]
 
     plane.apply(service(namespace, artifact="iris-v2"))
-    until("the change", lambda: status(plane, namespace, "isvc")["modelStatus"]["transitionStatus"] == "UpToDate")
+    until("the change", lambda: transition(plane, namespace) == "UpToDate")
     said = status(plane, namespace, "isvc")
     assert said["observedGeneration"] == 4 and said["components"]["predictor"]["latestReadyRevision"] != first
     assert "lastFailureInfo" not in said["modelStatus"]
@@ -149,7 +154,7 @@ def test_a_dead_fleet_holds_nothing_up_and_comes_back_without_a_write(plane, fle
     fleet.follow(f"kubernetes={namespace}")
     until("the model to be there", lambda: fleet.get(f"/namespaces/{namespace}/v2/models/iris/ready")[0] == 200)
     until("the other to go", lambda: fleet.get(f"/namespaces/{namespace}/v2/models/gone")[0] == 404)
-    until("the state", lambda: status(plane, namespace, "isvc")["modelStatus"]["transitionStatus"] == "UpToDate")
+    until("the state", lambda: transition(plane, namespace) == "UpToDate")
     # It tells that the model was loaded anew, of one object.
     after = plane.writes("berth-fleet", namespace)[len(before):]
     assert {name for _, _, name in after} <= {"iris"} and len(after) <= 4, after
@@ -230,7 +235,7 @@ def test_a_gateway_gives_each_object_a_host(plane, kserve, namespace, tmp_path):
         made = route(plane, namespace, "iris")
         host = f"iris-{namespace}.example.com"
         assert made["spec"]["hostnames"] == [host] and made["metadata"]["ownerReferences"][0]["name"] == "iris"
-        until("the model", lambda: status(plane, namespace, "isvc")["modelStatus"]["transitionStatus"] == "UpToDate")
+        until("the model", lambda: transition(plane, namespace) == "UpToDate")
         conditions = {one["type"]: one for one in status(plane, namespace, "isvc")["conditions"]}
         assert conditions["Ready"]["status"] == "False" and conditions["Ready"]["reason"] == "RoutePending"
         accepted = {"parents": [{"conditions": [{"type": "Accepted", "status": "True"}]}]}

@@ -142,7 +142,7 @@ def test_an_autoscaler_keeps_its_replicas(plane, operator, namespace):
     plane.apply(written)
     until("the Deployment", lambda: exists(plane, namespace, "deployment"))
     plane.kubectl("scale", "-n", namespace, "deployment/iris", "--replicas=5")
-    until("the status to follow", lambda: plane.get("clops", namespace, "iris")["status"].get("replicas") == 5)
+    until("the status to follow", lambda: plane.get("clops", namespace, "iris").get("status", {}).get("replicas") == 5)
     assert plane.get("deployment", namespace, "iris")["spec"]["replicas"] == 5
 
 
