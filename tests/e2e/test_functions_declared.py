@@ -78,7 +78,7 @@ def test_functions_by_apply(berth, tmp_path):
     wrong = MANIFEST.replace("handler.predict", "predict")
     assert "write MODULE.FUNCTION" in berth.run("validate", "-f", "-", stdin=wrong, code=4) + berth.stderr
     status, _, body = berth.control("/v1/apply", "POST", wrong.replace("file:code", "file:/code"), {"content-type": "application/yaml"})
-    assert status == 400 and "write MODULE.FUNCTION" in body.decode()
+    assert status == 422 and "write MODULE.FUNCTION" in body.decode()
     assert berth.control("/v1/functions/words/sbom")[1]["content-type"] == "application/vnd.cyclonedx+json"
     provenance = json.loads(berth.control("/v1/functions/words/provenance")[2])
     digest = json.loads(berth.run("get", "function", "words", "-o", "json"))["status"]["artifact"]["digest"]
@@ -218,6 +218,7 @@ def test_two_controllers_and_three_members_of_etcd(tmp_path):
 
         # One of three members dies, and what is put is followed; then the history is compacted under the watch.
         etcd.members[0].kill()
+        until("the two others to agree", lambda: etcd.ctl("get", "/", check=False).returncode == 0)
         etcd.put(function("words", archive(tmp_path, "2.zip", {"handler.py": WORDS % 2}), 2))
         etcd.settled("words", "Succeeded", 2)
         etcd.ctl("compact", str(etcd.revision()))

@@ -47,8 +47,8 @@ class Groups:
 
 def _removed(folder: Path) -> bool:
     with contextlib.suppress(OSError):
-        # Groups of models whose worker was killed.
-        for inside in folder.glob("berth-model-*"):
+        # Groups of models and functions whose server was killed.
+        for inside in folder.glob("berth-process-*"):
             inside.rmdir()
         folder.rmdir()
     return not folder.exists()

@@ -14,7 +14,6 @@ mod fetch;
 mod git;
 mod javascript;
 mod layout;
-mod limits;
 mod log;
 mod packages;
 mod python;
@@ -43,14 +42,13 @@ pub use self::{
     artifacts::ArtifactStore,
     documents::Document,
     layout::{MANIFEST, Manifest},
-    limits::{Group, Parents},
     log::BuildLog,
 };
 use self::{documents::Outcome, packages::Package, sandbox::Sandbox, tree::Tree};
 pub(crate) use self::{
     javascript::find_node,
     python::VERSION as PYTHON_VERSION,
-    sandbox::{Bubblewrap, Walls},
+    sandbox::{Bubblewrap, Walls, fenced},
     unpack::unpack_zip,
 };
 use crate::{

@@ -18,6 +18,7 @@
 
 pub mod agent;
 pub mod breaker;
+pub mod cgroup;
 pub mod fault;
 pub mod gpu;
 mod load_times;

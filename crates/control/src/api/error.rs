@@ -176,7 +176,10 @@ impl RefusalKind {
 
 impl From<handle::Error> for ApiError {
     fn from(error: handle::Error) -> Self {
-        Self { reason: error.reason(), ..Self::new(error.class(), error.to_string()) }
+        match error {
+            handle::Error::WrongFunction { .. } => Self::of(RefusalKind::InvalidManifest, error.to_string()),
+            _ => Self { reason: error.reason(), ..Self::new(error.class(), error.to_string()) },
+        }
     }
 }
 

@@ -20,11 +20,10 @@ use tokio::{
 };
 use tracing::Instrument as _;
 
-use super::{
-    BuildError, BuildLog,
-    limits::{Group, Parents},
-    size_of,
-};
+use berth_spec::ByteSize;
+use berth_worker::cgroup::{Cgroup, CgroupParents, Limits};
+
+use super::{BuildError, BuildLog, size_of};
 
 /// Memory of one step of a build, in MiB: a bundler of a large project takes one to two GiB.
 const MEMORY_MIB: u64 = 4_096;
@@ -51,7 +50,17 @@ exec "$@""#;
 #[derive(Debug)]
 pub(super) struct Sandbox {
     bubblewrap: Arc<Bubblewrap>,
-    parents: Parents,
+    parents: CgroupParents,
+}
+
+/// Control groups of a program of strangers. Bounds that this machine cannot give are left out, and the log says so.
+pub(crate) fn fenced(parents: &CgroupParents, memory_mib: u64, processes: u32) -> Cgroup {
+    let limits = Limits { memory: Some(ByteSize::mib(memory_mib)), cpus: None, processes };
+    let (group, undone) = Cgroup::raise(parents, limits);
+    if let Some(why) = undone {
+        tracing::warn!(event = "function_not_fenced", why);
+    }
+    group
 }
 
 /// The bubblewrap program, tried when it is first needed.
@@ -75,8 +84,8 @@ impl Bubblewrap {
     }
 
     /// A program with no environment, in a process group and in control groups of its own, within walls where bubblewrap works.
-    pub(crate) fn command(&self, program: &Path, group: &Group, mut walls: Walls<'_>) -> Command {
-        let doors: Vec<PathBuf> = group.doors().collect();
+    pub(crate) fn command(&self, program: &Path, group: &Cgroup, mut walls: Walls<'_>) -> Command {
+        let doors: Vec<PathBuf> = group.groups().iter().map(|folder| folder.join("cgroup.procs")).collect();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
         if let Some(bubblewrap) = self.program() {
@@ -142,7 +151,7 @@ impl Sandbox {
         let path =
             environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap_or_default();
         let found = std::env::split_paths(&path).map(|folder| folder.join("bwrap")).find(|file| file.is_file());
-        Self { bubblewrap: Arc::new(Bubblewrap { found, works: OnceLock::new() }), parents: Parents::find() }
+        Self { bubblewrap: Arc::new(Bubblewrap { found, works: OnceLock::new() }), parents: CgroupParents::find() }
     }
 
     pub(super) fn bubblewrap(&self) -> &Arc<Bubblewrap> {
@@ -161,7 +170,7 @@ impl Sandbox {
 
     async fn run_it(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
         log.line(&format!("$ {}", step.name));
-        let group = Group::make(&self.parents, MEMORY_MIB, PROCESSES);
+        let group = fenced(&self.parents, MEMORY_MIB, PROCESSES);
         let mut writable = step.writable.clone();
         writable.push(step.folder.to_owned());
         let walls = Walls { readable: step.readable.clone(), writable, network: step.network, at: step.at };

@@ -20,13 +20,14 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use berth_worker::cgroup::CgroupParents;
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 
 use self::{record::Record, version::Version};
 use super::Target;
 use crate::{
-    build::{ArtifactStore, Builder, Manifest, Parents, blocking, unpack_zip},
+    build::{ArtifactStore, Builder, Manifest, blocking, unpack_zip},
     controller::{Deployed, Failure, Task},
     status::ArtifactStatus,
 };
@@ -72,7 +73,7 @@ impl LocalTarget {
             artifacts: Arc::clone(builder.artifacts()),
             launcher: version::Launcher {
                 toolchain: Arc::clone(builder.toolchain()),
-                parents: Parents::find(),
+                parents: CgroupParents::find(),
                 bubblewrap: Arc::clone(builder.bubblewrap()),
             },
             routes: ArcSwap::default(),

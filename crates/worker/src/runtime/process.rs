@@ -11,7 +11,6 @@
 //! Two programs use it: [`python`](super::python) for model cards, [`onnx`](super::onnx) for graphs outside of the worker.
 
 pub(super) mod backoff;
-mod cgroup;
 mod child;
 pub(super) mod document;
 mod egress;
@@ -38,8 +37,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use self::{cgroup::CgroupParents, egress::Egress, isolation::Isolator};
-use crate::config::IsolationSettings;
+use self::{egress::Egress, isolation::Isolator};
+use crate::{cgroup::CgroupParents, config::IsolationSettings};
 
 /// All that processes of one worker's models share.
 #[derive(Debug)]

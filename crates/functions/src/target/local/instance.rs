@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use berth_worker::cgroup::Cgroup;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
@@ -26,7 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::version::Launcher;
 use crate::{
-    build::{BuildLog, Group, Manifest, PYTHON_VERSION, Walls, find_node},
+    build::{BuildLog, Manifest, PYTHON_VERSION, Walls, fenced, find_node},
     deployment::Language,
 };
 
@@ -42,8 +43,14 @@ const LARGEST_ANSWER: usize = 64 << 20;
 /// Processes and threads of a function.
 const PROCESSES: u32 = 256;
 
-/// Beginning of the names of folders with a socket; the number of the process that made it follows.
+/// Beginning of the names of folders with a socket.
 const FOLDER: &str = "berth-function-";
+
+/// Socket of a function, in its folder.
+const SOCKET: &str = "s";
+
+/// The age at which a folder without a socket is nobody's: a start takes less.
+const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// Interval at which a start is looked at.
 const LOOK: Duration = Duration::from_millis(10);
@@ -71,7 +78,7 @@ pub(super) enum CallError {
 pub(super) struct Instance {
     child: Mutex<Child>,
     group: Option<Pid>,
-    limits: Group,
+    limits: Cgroup,
     socket: PathBuf,
     /// Folder of the socket and the host program.
     folder: PathBuf,
@@ -84,7 +91,7 @@ impl Instance {
     pub(super) async fn start(start: Start<'_>, launcher: &Launcher, log: Arc<BuildLog>) -> Result<Self, String> {
         let folder = private_folder().map_err(|error| error.to_string())?;
         let guard = Folder(folder.clone());
-        let socket = folder.join("s");
+        let socket = folder.join(SOCKET);
         let (program, host, text) = match start.manifest.language {
             Language::Python => {
                 let version = start.manifest.version.as_deref().unwrap_or(PYTHON_VERSION);
@@ -100,7 +107,7 @@ impl Instance {
         };
         let host = folder.join(host);
         fs_err::write(&host, text).map_err(|error| error.to_string())?;
-        let limits = Group::make(&launcher.parents, start.memory_mib, PROCESSES);
+        let limits = fenced(&launcher.parents, start.memory_mib, PROCESSES);
         let readable = vec![start.app.to_owned()];
         let walls = Walls { readable, writable: vec![folder.clone()], network: true, at: start.app };
         let mut command = launcher.bubblewrap.command(&program, &limits, walls);
@@ -247,7 +254,7 @@ fn follow(
 /// A folder that only we can look into, with a path short enough for a socket.
 fn private_folder() -> io::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt as _;
-    let name = format!("{FOLDER}{}-{:08x}", std::process::id(), rand::random::<u32>());
+    let name = format!("{FOLDER}{:016x}", rand::random::<u64>());
     let folder = std::env::temp_dir().join(name);
     std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     Ok(folder)
@@ -255,14 +262,32 @@ fn private_folder() -> io::Result<PathBuf> {
 
 /// Removes the folders of processes that were killed. Blocks.
 pub(super) fn clear_left_behind() {
-    for entry in fs_err::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(FOLDER).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
+    clear(&std::env::temp_dir());
+}
+
+/// The folder of temporary files may be shared with other containers, where numbers of processes mean nothing: a folder is in
+/// use while something listens on its socket.
+fn clear(parent: &Path) {
+    for entry in fs_err::read_dir(parent).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_string_lossy().starts_with(FOLDER);
+        if !ours || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let folder = entry.path();
+        let is_left = match std::os::unix::net::UnixStream::connect(folder.join(SOCKET)) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => age(&folder).is_some_and(|age| age > FORGOTTEN),
             // Another user's stays.
-            let _ = std::fs::remove_dir_all(entry.path());
+            _ => false,
+        };
+        if is_left {
+            let _ = std::fs::remove_dir_all(folder);
         }
     }
+}
+
+fn age(folder: &Path) -> Option<Duration> {
+    fs_err::metadata(folder).ok()?.modified().ok()?.elapsed().ok()
 }
 
 /// Removes a folder unless it is taken.
@@ -279,5 +304,28 @@ impl Drop for Folder {
         if !self.0.as_os_str().is_empty() {
             let _ = std::fs::remove_dir_all(&self.0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn folders_are_cleared_where_nothing_listens() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let make = |name: &str| {
+            let folder = parent.path().join(name);
+            fs_err::create_dir(&folder).expect("made");
+            folder
+        };
+        let (used, left, starts, other) =
+            (make("berth-function-1"), make("berth-function-2"), make("berth-function-3"), make("x"));
+        let _listener = UnixListener::bind(used.join(SOCKET)).expect("bound");
+        drop(UnixListener::bind(left.join(SOCKET)).expect("bound"));
+        clear(parent.path());
+        assert_eq!([used, left, starts, other].map(|folder| folder.exists()), [true, false, true, true]);
     }
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_worker::prepare::Toolchain;
+use berth_worker::{cgroup::CgroupParents, prepare::Toolchain};
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -19,7 +19,7 @@ use super::{
     instance::{CallError, Instance, Start},
     record::Record,
 };
-use crate::build::{Bubblewrap, BuildError, BuildLog, Parents};
+use crate::build::{Bubblewrap, BuildError, BuildLog};
 
 /// Requests that may wait for each that may run: a burst is taken, an overload is shed.
 const WAITING: usize = 32;
@@ -34,7 +34,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub(super) struct Launcher {
     pub(super) toolchain: Arc<Toolchain>,
-    pub(super) parents: Parents,
+    pub(super) parents: CgroupParents,
     /// Without it, processes see what this one sees.
     pub(super) bubblewrap: Arc<Bubblewrap>,
 }

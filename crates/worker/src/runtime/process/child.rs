@@ -22,7 +22,6 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio_util::sync::DropGuard;
 
 use super::{
-    cgroup::Cgroup,
     egress,
     ended::Ended,
     footprint,
@@ -31,7 +30,10 @@ use super::{
     message,
     plan::Plan,
 };
-use crate::runtime::metrics::ModelMetrics;
+use crate::{
+    cgroup::{Cgroup, Limits},
+    runtime::metrics::ModelMetrics,
+};
 
 /// The wait of a write before it checks that the reader is still there: a stop takes effect soon during a large
 /// request.
@@ -43,6 +45,10 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// The longest time in which a sandbox is made: milliseconds, and seconds on a machine that does a hundred other things.
 const LISTENER_WITHIN: Duration = Duration::from_secs(30);
+
+/// Processes and threads of one model: with all its pools it has fewer than a hundred on most machines, and a fork bomb any
+/// number.
+const PROCESSES: u32 = 1024;
 
 /// A running process.
 pub(in crate::runtime) struct Process {
@@ -66,7 +72,8 @@ impl Process {
         metrics: &Arc<ModelMetrics>,
         on_frame: impl FnMut(Option<Frame>) + Send + 'static,
     ) -> io::Result<Self> {
-        let (cgroup, undone) = Cgroup::raise(&plan.processes.parents, plan.bounds.memory, plan.bounds.cpus);
+        let limits = Limits { memory: plan.bounds.memory, cpus: plan.bounds.cpus, processes: PROCESSES };
+        let (cgroup, undone) = Cgroup::raise(&plan.processes.parents, limits);
         if let Some(why) = undone {
             tracing::warn!(event = "model_not_fenced", deployment_id = %plan.deployment, why);
         }

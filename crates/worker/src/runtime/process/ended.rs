@@ -4,7 +4,7 @@ use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
 use berth_spec::{ByteSize, FailureCategory};
 
-use super::cgroup::Cgroup;
+use crate::cgroup::Cgroup;
 use crate::runtime::LoadError;
 
 /// The end of a process.

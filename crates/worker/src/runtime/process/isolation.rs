@@ -20,12 +20,12 @@ use berth_sandbox::{self as sandbox, Launcher, Limits, Network, Sandbox};
 use berth_spec::{FailureCategory, Isolation, IsolationOffer, network::Destination};
 
 use super::{
-    cgroup::Cgroup,
     egress,
     plan::{Executable, Plan},
     users::{User, Users},
 };
 use crate::{
+    cgroup::Cgroup,
     config::{IsolationSettings, SandboxNetwork},
     runtime::LoadError,
 };

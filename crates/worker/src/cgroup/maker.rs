@@ -5,7 +5,7 @@ use std::{os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 use super::kill;
 
 /// The beginning of the names of groups.
-const NAMED: &str = "berth-model-";
+const NAMED: &str = "berth-process-";
 
 /// The age at which a group of a maker in another process namespace is taken for forgotten if no process is in it: whoever makes
 /// a group starts a process in it at once.
@@ -76,7 +76,7 @@ mod tests {
         let stays =
             [this.name(0), Maker { process: 200, ..this }.name(0), Maker { namespace: 8, process: 300 }.name(0)];
         let goes = Maker { process: 300, ..this }.name(5);
-        for name in stays.iter().chain([&goes, &"berth-model-300-0".to_owned(), &"other".to_owned()]) {
+        for name in stays.iter().chain([&goes, &"berth-process-300-0".to_owned(), &"other".to_owned()]) {
             fs_err::create_dir(root.path().join(name)).expect("made");
         }
         clear(root.path(), this, |process| process == 200);
@@ -84,6 +84,6 @@ mod tests {
         assert!(!root.path().join(&goes).exists());
         assert!(root.path().join("other").exists());
         assert_eq!(Maker::of(&goes), Some(Maker { namespace: 7, process: 300 }));
-        assert_eq!([Maker::of("berth-model-300-0"), Maker::of("berth-model-a-1-2")], [None, None]);
+        assert_eq!([Maker::of("berth-process-300-0"), Maker::of("berth-process-a-1-2")], [None, None]);
     }
 }

@@ -1,5 +1,5 @@
-//! The control groups of a model's process: how much memory and processor time and how many processes it may take, whether
-//! the kernel killed it for memory, and whatever it left behind.
+//! The control groups of a process that runs other people's code (a model, a function, a build): how much memory and processor
+//! time and how many processes it may take, whether the kernel killed it for memory, and whatever it left behind.
 //!
 //! Version 1 (`memory`, `cpu`, `pids`) below this process's own groups, wherever their folders can be written. Version 2 where
 //! this process is alone in its group: it moves into a leaf of its own, as the kernel wants, and hands the controllers
@@ -21,12 +21,8 @@ use self::maker::{Maker, clear};
 const PERIOD: u64 = 100_000;
 
 /// Settings of a group of version 2 where its kernel has them: what exceeds its memory is not swapped for minutes, and
-/// ends whole, since a model of which one process is missing would wait for it.
+/// ends whole, since code of which one process is missing would wait for it.
 const WHERE_THERE_IS: [(&str, &str); 2] = [("memory.swap.max", "0"), ("memory.oom.group", "1")];
-
-/// Processes and threads of one model: with all its pools it has fewer than a hundred on most machines, and a fork bomb any
-/// number.
-const PROCESSES: &str = "1024";
 
 /// The controllers that groups of version 2 need.
 const HANDED_DOWN: [&str; 3] = ["memory", "cpu", "pids"];
@@ -34,9 +30,20 @@ const HANDED_DOWN: [&str; 3] = ["memory", "cpu", "pids"];
 /// The leaf that this process moves into (version 2).
 const LEAF: &str = "berth";
 
+/// Bounds of one group.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// All that it may have in memory.
+    pub memory: Option<ByteSize>,
+    /// Processors, in parts.
+    pub cpus: Option<f32>,
+    /// Processes and threads.
+    pub processes: u32,
+}
+
 /// The groups below which others can be made. Found once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::runtime) struct CgroupParents {
+pub struct CgroupParents {
     /// Version 2: a folder whose children have the controllers.
     unified: Option<PathBuf>,
     memory: Option<PathBuf>,
@@ -45,8 +52,9 @@ pub(in crate::runtime) struct CgroupParents {
 }
 
 impl CgroupParents {
-    /// Looks for them, and ends what models of a process left behind that is gone.
-    pub(in crate::runtime) fn find() -> Self {
+    /// Looks for them, and ends what was left behind by processes of Berth that are gone. Blocks.
+    #[must_use]
+    pub fn find() -> Self {
         let parents = Self::below(Path::new("/"));
         [&parents.unified, &parents.memory, &parents.cpu, &parents.pids]
             .into_iter()
@@ -56,7 +64,8 @@ impl CgroupParents {
     }
 
     /// The resources that no group can bound, for people.
-    pub(in crate::runtime) fn lacking() -> Vec<&'static str> {
+    #[must_use]
+    pub fn lacking() -> Vec<&'static str> {
         let found = Self::below(Path::new("/"));
         let each = [(&found.memory, "memory"), (&found.cpu, "CPU time"), (&found.pids, "number of processes")];
         let lacking = each.into_iter().filter(|(parent, _)| parent.is_none() && found.unified.is_none());
@@ -94,6 +103,13 @@ impl CgroupParents {
 fn handed_down(own: &Path) -> Option<PathBuf> {
     let words = |file: &str| fs_err::read_to_string(own.join(file)).unwrap_or_default();
     let offers = |text: &str| HANDED_DOWN.iter().all(|wanted| text.split_whitespace().any(|word| word == *wanted));
+    if own.ends_with(LEAF)
+        && let Some(parent) = own.parent()
+        && offers(&fs_err::read_to_string(parent.join("cgroup.subtree_control")).unwrap_or_default())
+    {
+        // This process has moved before.
+        return Some(parent.to_owned()).filter(|parent| can_write(parent));
+    }
     if !offers(&words("cgroup.controllers")) || !can_write(own) {
         return None;
     }
@@ -121,9 +137,9 @@ fn kill(group: &Path) {
     }
 }
 
-/// The groups of one model's process. Dropping it ends whatever is in them, and removes them.
+/// The groups of one process and its children. Dropping it ends whatever is in them, and removes them.
 #[derive(Debug, Default)]
-pub(in crate::runtime) struct Cgroup {
+pub struct Cgroup {
     memory: Option<PathBuf>,
     groups: Vec<PathBuf>,
     limit: Option<ByteSize>,
@@ -131,11 +147,9 @@ pub(in crate::runtime) struct Cgroup {
 
 impl Cgroup {
     /// Makes groups with these limits. What cannot be made is left out: the second value says what.
-    pub(in crate::runtime) fn raise(
-        parents: &CgroupParents,
-        memory: Option<ByteSize>,
-        cpus: Option<f32>,
-    ) -> (Self, Option<String>) {
+    #[must_use]
+    pub fn raise(parents: &CgroupParents, limits: Limits) -> (Self, Option<String>) {
+        let Limits { memory, cpus, processes } = limits;
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = Maker::this().name(NEXT.fetch_add(1, Ordering::Relaxed));
         let mut cgroup = Self { memory: None, groups: Vec::new(), limit: memory };
@@ -158,11 +172,11 @@ impl Cgroup {
             Ok(group)
         };
         let bytes = memory.map(|memory| memory.0.to_string());
+        let processes = Some(processes.to_string());
         let outcome = match parents {
             CgroupParents { unified: Some(parent), .. } => {
                 let quota = quota.map(|quota| format!("{quota} {PERIOD}"));
-                made(parent, &[("memory.max", bytes), ("cpu.max", quota), ("pids.max", Some(PROCESSES.to_owned()))])
-                    .map(Some)
+                made(parent, &[("memory.max", bytes), ("cpu.max", quota), ("pids.max", processes)]).map(Some)
             }
             CgroupParents { memory, cpu, pids, .. } => {
                 let memory = memory.as_deref().map(|parent| made(parent, &[("memory.limit_in_bytes", bytes)]));
@@ -170,7 +184,7 @@ impl Cgroup {
                 let period = Some(PERIOD.to_string());
                 let limits = [("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", quota)];
                 let cpu = cpu.as_deref().map(|parent| made(parent, &limits)).transpose();
-                let processes = [("pids.max", Some(PROCESSES.to_owned()))];
+                let processes = [("pids.max", processes)];
                 let pids = pids.as_deref().map(|parent| made(parent, &processes)).transpose();
                 memory.transpose().and_then(|memory| cpu.and(pids).map(|_| memory))
             }
@@ -185,23 +199,27 @@ impl Cgroup {
     }
 
     /// The folders that the process is to join.
-    pub(in crate::runtime) fn groups(&self) -> &[PathBuf] {
+    #[must_use]
+    pub fn groups(&self) -> &[PathBuf] {
         &self.groups
     }
 
     /// The limit that the process must set itself, where no group does.
-    pub(in crate::runtime) fn own_limit(&self) -> Option<ByteSize> {
+    #[must_use]
+    pub fn own_limit(&self) -> Option<ByteSize> {
         self.limit.filter(|_| self.memory.is_none())
     }
 
     /// True if the kernel killed something in it for memory.
-    pub(in crate::runtime) fn ran_out_of_memory(&self) -> bool {
+    #[must_use]
+    pub fn ran_out_of_memory(&self) -> bool {
         let Some(group) = &self.memory else { return false };
         ["memory.oom_control", "memory.events"].iter().any(|file| count(&group.join(file), "oom_kill") > 0)
     }
 
     /// The memory that its processes take, without what the kernel would give back at once.
-    pub(in crate::runtime) fn memory(&self) -> Option<ByteSize> {
+    #[must_use]
+    pub fn memory(&self) -> Option<ByteSize> {
         let group = self.memory.as_ref()?;
         let used = |file: &str| fs_err::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
         let used = used("memory.current").or_else(|| used("memory.usage_in_bytes"))?;
@@ -210,7 +228,7 @@ impl Cgroup {
     }
 
     /// Ends every process in it.
-    pub(in crate::runtime) fn kill(&self) {
+    pub fn kill(&self) {
         self.groups.iter().for_each(|group| kill(group));
     }
 }
@@ -241,6 +259,10 @@ fn count(file: &Path, word: &str) -> u64 {
 mod tests {
     use super::*;
 
+    fn bounds(memory: ByteSize, cpus: f32) -> Limits {
+        Limits { memory: Some(memory), cpus: Some(cpus), processes: 1024 }
+    }
+
     fn write(root: &Path, files: &[(&str, &str)]) {
         for (path, text) in files {
             let path = root.join(path);
@@ -266,12 +288,12 @@ mod tests {
             pids: Some(mount.join("pids/p")),
         };
         assert_eq!(parents, expected);
-        let (cgroup, undone) = Cgroup::raise(&parents, Some(ByteSize::mib(64)), Some(1.5));
+        let (cgroup, undone) = Cgroup::raise(&parents, bounds(ByteSize::mib(64), 1.5));
         assert_eq!((undone, cgroup.own_limit(), cgroup.groups().len()), (None, None, 3));
         let read = |group: &Path, file: &str| fs_err::read_to_string(group.join(file)).expect(file);
         assert_eq!(read(&cgroup.groups()[0], "memory.limit_in_bytes"), "67108864");
         assert_eq!(read(&cgroup.groups()[1], "cpu.cfs_quota_us"), "150000");
-        assert_eq!(read(&cgroup.groups()[2], "pids.max"), PROCESSES);
+        assert_eq!(read(&cgroup.groups()[2], "pids.max"), "1024");
         write(&cgroup.groups()[0], &[("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")]);
         write(&cgroup.groups()[0], &[("memory.usage_in_bytes", "5000\n"), ("memory.stat", "inactive_file 1000\n")]);
         assert!(cgroup.ran_out_of_memory());
@@ -291,14 +313,19 @@ mod tests {
         write(root.path(), &[("sys/fs/cgroup/u/cgroup.procs", &me)]);
         let parents = CgroupParents::below(root.path());
         assert_eq!(parents.unified, Some(root.path().join("sys/fs/cgroup/u")));
-        let (cgroup, _) = Cgroup::raise(&parents, Some(ByteSize::mib(1)), Some(0.5));
+        let (cgroup, _) = Cgroup::raise(&parents, bounds(ByteSize::mib(1), 0.5));
         let read = |file: &str| fs_err::read_to_string(cgroup.groups()[0].join(file)).expect(file);
+        write(
+            root.path(),
+            &[("proc/self/cgroup", "0::/u/berth\n"), ("sys/fs/cgroup/u/cgroup.subtree_control", "cpu memory pids\n")],
+        );
+        assert_eq!(CgroupParents::below(root.path()), parents, "it moves once");
         assert_eq!((read("memory.max"), read("cpu.max")), ("1048576".to_owned(), "50000 100000".to_owned()));
     }
 
     #[test]
     fn without_groups_the_process_limits_itself() {
-        let (cgroup, undone) = Cgroup::raise(&CgroupParents::default(), Some(ByteSize::gib(1)), Some(1.0));
+        let (cgroup, undone) = Cgroup::raise(&CgroupParents::default(), bounds(ByteSize::gib(1), 1.0));
         assert_eq!((cgroup.own_limit(), undone), (Some(ByteSize::gib(1)), None));
     }
 }
