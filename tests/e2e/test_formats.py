@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 SKLEARN = ["scikit-learn==1.7.2", "joblib==1.5.2", "numpy==2.3.4"]
+COLUMNS = [*SKLEARN, "pandas==2.3.3"]
 MLFLOW = ["mlflow-skinny==3.6.0", "scikit-learn==1.7.2", "numpy==2.3.4", "pandas==2.3.3", "cloudpickle==3.1.2"]
 
 # Makes the models in the environment that serves them: 3 features, the class is whether the first is above 0.5.
@@ -19,8 +20,16 @@ import sys, numpy
 from sklearn.linear_model import LogisticRegression
 rng = numpy.random.default_rng(0)
 X = rng.random((200, 3)); y = (X[:, 0] > 0.5).astype(int)
-model = LogisticRegression(C=1000).fit(X, y)
-if sys.argv[1] == "joblib":
+model = LogisticRegression(C=1000)
+if sys.argv[1] == "columns":
+    # Fitted on a data frame, of which it picks columns by name.
+    import pandas
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import make_pipeline
+    X = pandas.DataFrame(X, columns=["age", "height", "weight"])
+    model = make_pipeline(ColumnTransformer([("kept", "passthrough", ["age", "weight"])]), model)
+model = model.fit(X, y)
+if sys.argv[1] != "mlflow":
     import joblib; joblib.dump(model, sys.argv[2])
 else:
     import mlflow.sklearn
@@ -43,9 +52,9 @@ def declared(name: str, format: str, place: Path, packages: list[str]) -> dict:
     return {"apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": name}, "spec": spec}
 
 
-@pytest.mark.parametrize(("format", "kind", "packages"), [("sklearn", "joblib", SKLEARN), ("mlflow", "mlflow", MLFLOW)])
+@pytest.mark.parametrize(("format", "kind", "packages"), [("sklearn", "joblib", SKLEARN), ("sklearn", "columns", COLUMNS), ("mlflow", "mlflow", MLFLOW)])
 def test_a_model_needs_no_card(berth, tmp_path, format, kind, packages):
-    place = trained(kind, packages, tmp_path / ("model.joblib" if kind == "joblib" else "model"))
+    place = trained(kind, packages, tmp_path / ("model" if kind == "mlflow" else "model.joblib"))
     berth.start()
     berth.apply(declared("above", format, place, packages))
     berth.run("wait", "above", "--timeout", "170s")
@@ -63,6 +72,9 @@ def test_a_model_needs_no_card(berth, tmp_path, format, kind, packages):
     for caller in callers:
         caller.join()
     assert not wrong, "rows of one call belong to their requests"
+    if kind == "columns":
+        status, _, body = berth.post("/v1/above", {"features": [0.1, 0.1]})
+        assert (status, "a row has 3 columns: age, height, weight" in body.decode()) == (422, True), body
 
 
 def test_an_environment_is_checked_before_anything_is_fetched(berth):

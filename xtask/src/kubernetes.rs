@@ -8,11 +8,12 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::{
     debian,
     run::{run, run_quiet, step},
+    workspace::outside,
 };
 
 /// The version of the source package.
@@ -57,11 +58,7 @@ fn is_built(folder: &Path) -> bool {
 }
 
 fn folder() -> Result<PathBuf> {
-    let cache = match std::env::var_os("XDG_CACHE_HOME") {
-        Some(cache) => PathBuf::from(cache),
-        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cache"),
-    };
-    Ok(cache.join("berth/kubernetes").join(VERSION))
+    Ok(outside("kubernetes")?.join(VERSION))
 }
 
 /// The vendored `reflect2` crashes with Go 1.18 and later: Debian's own takes its place. Sources are read from a list of this

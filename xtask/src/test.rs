@@ -7,6 +7,7 @@
 //!                                                     └─ programs of tests in Rust
 //! ```
 
+mod dependencies;
 mod rust;
 mod slowest;
 mod stages;
@@ -22,6 +23,7 @@ use anyhow::Result;
 use clap::Args;
 
 use self::{
+    dependencies::Dependencies,
     slowest::Timed,
     stages::Stages,
     suites::{Suite, Tools},
@@ -99,9 +101,20 @@ impl Options {
 
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let stages = Stages::new(workspace.cache("test"))?;
+    // Without them the run takes longer, nothing else.
+    let dependencies = Dependencies::bring(workspace);
     let run = Run { workspace, options, stages, times: Mutex::default() };
     thread::scope(|scope| run.everything(scope));
     let Run { stages, times, .. } = run;
+    match dependencies {
+        Ok(dependencies) if options.all() => {
+            if let Err(error) = dependencies.keep() {
+                stages.note(&format!("compiled dependencies are not kept for the next clone: {error:#}"));
+            }
+        }
+        Ok(_) => {}
+        Err(error) => stages.note(&format!("dependencies that were compiled before cannot be brought: {error:#}")),
+    }
     slowest::print(times.into_inner().unwrap_or_else(PoisonError::into_inner));
     stages.finish()
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context as _, Result};
+
 /// The repository's folders.
 pub(crate) struct Workspace {
     root: PathBuf,
@@ -34,4 +36,13 @@ impl Workspace {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from);
         self.root.join(target).join(profile)
     }
+}
+
+/// Folder for what all checkouts of this user share; deleting it costs only time.
+pub(crate) fn outside(below: &str) -> Result<PathBuf> {
+    let cache = match std::env::var_os("XDG_CACHE_HOME") {
+        Some(cache) => PathBuf::from(cache),
+        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cache"),
+    };
+    Ok(cache.join("berth").join(below))
 }

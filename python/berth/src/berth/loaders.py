@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, List
 
-from .errors import InvalidModel
+from .errors import InvalidModel, RequestError
 from .marks import batched
 
 
@@ -123,7 +123,29 @@ def _sklearn(path: str) -> Any:
     if not callable(getattr(model, "predict", None)):
         kind = type(model).__name__
         raise InvalidModel("the artifact holds a {}, which has no `predict`: write a `load` function".format(kind))
-    return Rows(model, model.predict)
+    return Rows(model, _by_column(model))
+
+
+def _by_column(model: Any) -> Callable[[Any], Any]:
+    """The estimator's ``predict``. One that was fitted on a data frame may pick columns by name: it gets a data frame with
+    the same columns, in their order of training, where pandas is installed."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None:
+        return model.predict
+    try:
+        import pandas
+    except ImportError:
+        return model.predict
+
+    def predict(rows: Any) -> Any:
+        if hasattr(rows, "iloc"):
+            return model.predict(rows)
+        if rows.shape[1:] != (len(names),):
+            told = ", ".join(map(str, names[:10])) + (", …" if len(names) > 10 else "")
+            raise RequestError("a row has {} columns: {}".format(len(names), told))
+        return model.predict(pandas.DataFrame(rows, columns=names))
+
+    return predict
 
 
 def _xgboost(path: str) -> Any:
