@@ -26,6 +26,7 @@ class Cluster:
         self.etcd, self.first = Process("etcd", folder), Process("a", folder)
         self.store, self.peer, self.api, self.http, self.gossip = (f"127.0.0.1:{free_port()}" for _ in range(5))
         self.joined: list[Process] = []
+        self.ports: dict[str, dict[str, str]] = {}
 
     def start(self) -> Cluster:
         other = f"http://127.0.0.1:{free_port()}"
@@ -62,17 +63,17 @@ class Cluster:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         return file
 
-    def words(self, name: str, token: Path) -> list[str]:
+    def words(self, name: str, token: Path, *more: str) -> list[str]:
         """The command of a worker that joins. It says nothing of certificates or of other nodes."""
+        ports = self.ports[name] = {port: f"127.0.0.1:{free_port()}" for port in ("api", "peer", "gossip")}
         return [
             "node", "--name", name, "--roles", "worker", "--join-token", str(token), "--data", str(self.folder / f"{name}-data"),
-            "--api", f"127.0.0.1:{free_port()}", "--peer", f"127.0.0.1:{free_port()}", "--gossip", f"127.0.0.1:{free_port()}",
-            "--memory", "1GiB", "--log-format", "json",
+            *(word for port, address in ports.items() for word in (f"--{port}", address)), "--memory", "1GiB", "--log-format", "json", *more,
         ]  # fmt: skip
 
-    def join(self, name: str, token: Path) -> Process:
+    def join(self, name: str, token: Path, *more: str) -> Process:
         node = Process(name, self.folder)
-        node.spawn(BERTH, *self.words(name, token))
+        node.spawn(BERTH, *self.words(name, token, *more))
         self.joined.append(node)
         until(f"{name} to be ready", lambda: self.state(name) == "Ready")
         return node
@@ -84,11 +85,11 @@ class Cluster:
     def certificate(self, name: str) -> dict:
         return json.loads(self.berth("pki", "show", self.folder / f"{name}-data" / "pki" / "node.pem", "-o", "json"))[0]
 
-    def ask(self, folder: Path) -> int:
+    def ask(self, folder: Path, peer: str = "") -> int:
         """A request at the port for other nodes with this certificate. 0: it did not come to one."""
         done = subprocess.run(
             ["curl", "-sk", "--http2", "--max-time", "10", "--cert", folder / "node.pem", "--key", folder / "node.key", "-o", "/dev/null",
-             "-w", "%{http_code}", f"https://{self.peer}/own/figures"],
+             "-w", "%{http_code}", f"https://{peer or self.peer}/own/figures"],
             capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
         return int(done.stdout or 0)
@@ -140,6 +141,7 @@ def test_a_node_joins_renews_its_certificate_and_is_revoked(cluster):
     assert cluster.ask(renewed) == 0
     until("the worker to be cut off", lambda: cluster.state("gpu-1") != "Ready")
     assert "revoked_connection_cut" in cluster.first.logged()
+    assert worker.process.wait(PATIENCE) == 1 and "a refuses it" in worker.logged(), "it ends, and says why"
     listed = json.loads(cluster.berth("pki", "revocations", "-o", "json", *cluster.admin))["items"]
     assert [(item["spec"]["node"], item["spec"]["reason"]) for item in listed] == [("gpu-1", "stolen")]
 
@@ -151,6 +153,24 @@ def test_a_node_joins_renews_its_certificate_and_is_revoked(cluster):
     audit = cluster.berth("audit", "-o", "json", *cluster.admin)
     assert "join-token:" in audit and "POST /certify/join" in audit and "POST /v1/revocations" in audit
     assert secret not in audit
+
+
+def test_a_node_that_only_works_knows_revocations_and_tokens(cluster):
+    cluster.join("gpu-1", cluster.token(), "--auth", "tokens")
+    cluster.berth("pki", "issue", cluster.pki, "edge", "--roles", "gateway")
+    stolen, worker = cluster.pki / "edge", cluster.ports["gpu-1"]
+    assert cluster.ask(stolen, worker["peer"]) != 0, "a gateway may ask a worker"
+    cluster.berth("pki", "revoke", "edge", "--reason", "stolen", *cluster.admin)
+    until("the worker to refuse it", lambda: cluster.ask(stolen, worker["peer"]) == 0)
+    admin = (cluster.folder / "a-data" / "admin.token").read_text().strip()
+
+    def metrics(token: str) -> int:
+        ask = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", f"authorization: Bearer {token}", f"http://{worker['api']}/metrics"]
+        return int(subprocess.run(ask, capture_output=True, text=True, timeout=PATIENCE).stdout)
+
+    until("the worker to know tokens", lambda: metrics(admin) == 200)
+    assert metrics("berth_0000000000_none") == 401
+    assert '"event":"node_role_refused"' not in cluster.first.logged()
 
 
 def test_a_join_token_is_good_for_what_it_says(cluster, tmp_path):

@@ -36,7 +36,7 @@ use berth_spec::{
     routes::{OnMiss, Stickiness},
 };
 use berth_wire::access::{Access, Action, Asker, Resource};
-use http::HeaderMap;
+use http::{Extensions, HeaderMap};
 use tokio::time::Instant;
 
 use crate::{
@@ -101,9 +101,15 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// Refuses a model that the sender of a request may not do this with, just as one that nobody declared.
-    pub(crate) fn may(&self, asker: &Asker, action: Action, model: NameKey<'_>) -> Result<(), InferError> {
+    pub(crate) fn may(
+        &self,
+        (headers, extensions): (&HeaderMap, &Extensions),
+        action: Action,
+        model: NameKey<'_>,
+    ) -> Result<(), InferError> {
+        let asker = extensions.get().cloned().unwrap_or_else(|| self.access.stranger());
         asker.may(action, Resource::Model(model)).map_err(|_| {
-            trail::out_of_reach(&self.audit, (asker, None), action, model);
+            trail::out_of_reach(&self.audit, (&asker, Some(headers), Some(extensions)), action, model);
             self.unknown(model)
         })
     }

@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr};
 use berth_audit::AuditLog;
 use berth_spec::{NameKey, routes::Stickiness};
 use berth_wire::access::{Access, Action, Asker, Resource};
-use http::HeaderMap;
+use http::{Extensions, HeaderMap};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::{rendezvous::hash, trail};
@@ -18,6 +18,7 @@ pub(crate) struct Client(pub(crate) IpAddr);
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Caller<'a> {
     pub(crate) headers: Option<&'a HeaderMap>,
+    pub(crate) extensions: Option<&'a Extensions>,
     pub(crate) client: Option<Client>,
     /// The hash of the field that the alias names, where the body has it.
     pub(crate) field: Option<u64>,
@@ -29,7 +30,8 @@ impl<'a> Caller<'a> {
     /// Of a request's head.
     pub(crate) fn of(head: &'a http::request::Parts) -> Self {
         let client = head.extensions.get().copied();
-        Self { headers: Some(&head.headers), client, field: None, asker: head.extensions.get() }
+        let (headers, extensions) = (Some(&head.headers), Some(&head.extensions));
+        Self { headers, extensions, client, field: None, asker: head.extensions.get() }
     }
 
     /// True if the sender may ask this model; that it may not is recorded.
@@ -37,7 +39,7 @@ impl<'a> Caller<'a> {
         let Some(asker) = self.asker else { return !access.is_required() };
         let allowed = asker.may(Action::Infer, Resource::Model(model)).is_ok();
         if !allowed {
-            trail::out_of_reach(log, (asker, self.headers), Action::Infer, model);
+            trail::out_of_reach(log, (asker, self.headers, self.extensions), Action::Infer, model);
         }
         allowed
     }

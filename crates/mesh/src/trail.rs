@@ -3,23 +3,25 @@
 use berth_audit::AuditLog;
 use berth_spec::NameKey;
 use berth_wire::{
-    access::{Action, Asker},
+    access::{Action, Arrival, Asker},
     api::{AuditOutcome, AuditPort, AuditRecord, AuditResource},
     request_id::RequestId,
 };
-use http::{HeaderMap, StatusCode};
+use http::{Extensions, HeaderMap, StatusCode};
 
 /// Records that somebody may not do something with a model, whom the answer tells that there is no such model.
 pub(crate) fn out_of_reach(
     log: &AuditLog,
-    (asker, headers): (&Asker, Option<&HeaderMap>),
+    (asker, headers, extensions): (&Asker, Option<&HeaderMap>, Option<&Extensions>),
     action: Action,
     model: NameKey<'_>,
 ) {
-    let record = log.begin(AuditPort::Inference, asker.name(), action.as_str(), "models");
+    let record = log.begin(AuditPort::Inference, asker.name(), action.as_str(), action.as_str());
     let outcome = AuditOutcome { status: StatusCode::FORBIDDEN.as_u16(), reason: "forbidden".to_owned() };
     let request_id = headers.and_then(RequestId::of).map(|id| id.to_string());
-    log.refuse(AuditRecord { request_id, outcome, ..record }.about(vec![resource(model)]));
+    let arrival = extensions.and_then(Extensions::get::<Arrival>);
+    let address = arrival.and_then(|arrival| arrival.address);
+    log.refuse(AuditRecord { request_id, address, outcome, ..record }.about(vec![resource(model)]));
 }
 
 /// A model, as the log names it.

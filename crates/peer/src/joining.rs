@@ -7,7 +7,7 @@
 //! ```
 //! One request is answered on such a connection, and a few connections at a time; all else on the port needs a certificate.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use berth_spec::WorkerId;
 use bytes::Bytes;
@@ -37,6 +37,10 @@ use crate::{
 
 /// Server name by which a node that has no certificate says so.
 pub(crate) const SERVER_NAME: &str = "join.berth";
+
+/// Address that a node without a certificate dials from, among the extensions of its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DialledFrom(pub IpAddr);
 
 /// Path of a request for a first certificate.
 pub const JOIN: &str = "/certify/join";

@@ -35,7 +35,7 @@ pub use self::{
     identity::Identity,
     join_token::{InvalidJoinToken, JoinToken, fingerprint},
     keyring::Keyring,
-    revocations::{Revocation, Revocations, Revoked},
+    revocations::{OwnRevocation, Revocation, Revocations, Revoked},
 };
 
 pub(crate) use self::{

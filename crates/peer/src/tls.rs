@@ -61,6 +61,12 @@ pub(crate) fn explain(error: &io::Error) -> String {
     }
 }
 
+/// True if the other end said that this node's certificate is revoked.
+pub(crate) fn is_revoked(error: &io::Error) -> bool {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    matches!(tls, Some(Error::AlertReceived(AlertDescription::CertificateRevoked)))
+}
+
 /// aws-lc, with TLS 1.3 alone. AES-128 comes first: it is as good for this, and tensors take a third less time to seal.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {

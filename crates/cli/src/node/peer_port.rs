@@ -8,21 +8,30 @@
 //! /certify/join             the first one, by a join token     ──▶ the same; the only thing that needs no certificate
 //! everything else           inference that was forwarded here  ──▶ the replicas of this node
 //! ```
-//! What a node may ask is decided by the roles in its certificate: a worker relays no calls and forwards no requests.
+//! What a node may ask is decided by the roles in its certificate: a worker relays no calls and forwards no requests. It learns which
+//! certificates and tokens it must refuse itself.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use berth_control::{api::ApiRouter, fleet::FleetService};
 use berth_mesh::PeerService;
 use berth_peer::{
     Caller, PeerBody, PeerHandler,
     joining::{JOIN, RENEW},
-    port::answer_whole,
+    port::{Damped, answer_whole},
 };
 use berth_wire::api::{ErrorBody, ErrorInfo};
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
+use tokio::time::Instant;
+
+/// What every node asks the leader for: it refuses revoked certificates on its peer port, and tokens that have ended on its control
+/// API. Tokens are told as hashes.
+const FOR_ALL: [&str; 2] = ["/own/revocations", "/own/tokens"];
+
+/// A node that asks for more than its certificate is for may ask again and again.
+static ROLES_REFUSED: LazyLock<Damped> = LazyLock::new(Damped::default);
 
 /// Handler of requests from other nodes.
 pub(super) struct PeerPort {
@@ -34,8 +43,11 @@ pub(super) struct PeerPort {
 impl PeerHandler for PeerPort {
     fn serve(self: Arc<Self>, caller: &Caller, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
         let path = request.uri().path();
-        if path != RENEW && !path.starts_with(berth_control::fleet::PATH) && !may_ask(caller) {
-            tracing::warn!(event = "node_role_refused", node = %caller, role = "gateway", certified = %caller.roles);
+        let is_of_all = path == RENEW || FOR_ALL.contains(&path) || path.starts_with(berth_control::fleet::PATH);
+        if !is_of_all && !may_ask(caller) {
+            if let Some(times) = ROLES_REFUSED.tell(Instant::now()) {
+                tracing::warn!(event = "node_role_refused", node = %caller, role = "gateway", certified = %caller.roles, times);
+            }
             return unread(request, refused(caller));
         }
         if path == RENEW {

@@ -2,7 +2,7 @@
 
 use berth_control::uplink::{GatewayUplink, WorkerUplink};
 use berth_mesh::{Drained, Gateway, GatewayLink};
-use berth_peer::pki::Revocation;
+use berth_peer::pki::{OwnRevocation, Revocation};
 use berth_worker::{Stopped, Worker, WorkerLink};
 use futures::future::BoxFuture;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
@@ -146,12 +146,15 @@ impl Running {
 
 /// Why a node ends whose certificate is revoked: no other node talks to it, and one that leads would keep the others from
 /// choosing another.
-fn revoked(revocation: &Revocation) -> Failure {
-    let Revocation { id, by, reason, .. } = revocation;
-    let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-    Failure::Failed(format!(
-        "the certificate of this node was revoked by {by} (revocation {id}){why}. Give it a new one to start it again"
-    ))
+fn revoked(revocation: &OwnRevocation) -> Failure {
+    let by = match revocation {
+        OwnRevocation::Known(Revocation { id, by, reason, .. }) if reason.is_empty() => format!("{by} (revocation {id})"),
+        OwnRevocation::Known(Revocation { id, by, reason, .. }) => format!("{by} (revocation {id}): {reason}"),
+        OwnRevocation::Told(controller) => {
+            format!("somebody: {controller} refuses it, and `berth pki revocations` there says by whom and why")
+        }
+    };
+    Failure::Failed(format!("the certificate of this node was revoked by {by}. Give it a new one to start it again"))
 }
 
 /// Starts a task of the process itself, which is awaited under its own name.

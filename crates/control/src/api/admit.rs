@@ -41,7 +41,8 @@ pub(super) async fn check((access, audit): (Arc<Access>, AuditLog), mut request:
         Ok(asker) => asker,
         Err(why) => {
             let error = unauthenticated(why);
-            if why != Unauthenticated::Untold {
+            // Who may come back in a second is not refused.
+            if why.retry_in().is_none() {
                 trail::refused(&audit, &request, StatusCode::UNAUTHORIZED, error.reason());
             }
             return error.into_response();

@@ -7,12 +7,12 @@
 //! A use of a token is counted before its certificate is signed. The same request again, from a node that lost the answer,
 //! counts once.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use berth_audit::AuditLog;
 use berth_peer::{
     Caller, PeerBody,
-    joining::{Issued, JoinRequest, NotIssued, RenewRequest},
+    joining::{DialledFrom, Issued, JoinRequest, NotIssued, RenewRequest},
     pki::{Authority, NodeCertificate, PkiError, Revocations, certifies},
     port::RequestBody,
 };
@@ -120,6 +120,7 @@ pub(super) struct Certifier {
 impl Certifier {
     /// Answers a node that has no certificate.
     pub(super) async fn join(self, request: Request<RequestBody>) -> Response<PeerBody> {
+        let from = request.extensions().get().map(|DialledFrom(address)| *address);
         let asked: JoinRequest = match read(request).await {
             Ok(asked) => asked,
             Err(refusal) => return answer(Err(refusal)),
@@ -128,7 +129,7 @@ impl Certifier {
         let node = asked.node.clone();
         let issued = self.first(asked).await;
         let principal = format!("join-token:{token}");
-        self.record(&principal, &node, "POST /certify/join", &issued).await;
+        self.record((&principal, from), &node, "POST /certify/join", &issued).await;
         answer(issued)
     }
 
@@ -138,7 +139,8 @@ impl Certifier {
             Ok(asked) => self.next(&caller.certificate, asked).await,
             Err(refusal) => Err(refusal),
         };
-        self.record(&format!("node:{}", caller.name), &caller.name, "POST /certify/renew", &issued).await;
+        let principal = format!("node:{}", caller.name);
+        self.record((&principal, None), &caller.name, "POST /certify/renew", &issued).await;
         answer(issued)
     }
 
@@ -218,8 +220,15 @@ impl Certifier {
         Err(Refusal::later("others join with the same token at this moment"))
     }
 
-    async fn record(&self, principal: &str, node: &WorkerId, operation: &str, issued: &Result<Issued, Refusal>) {
+    async fn record(
+        &self,
+        (principal, from): (&str, Option<IpAddr>),
+        node: &WorkerId,
+        operation: &str,
+        issued: &Result<Issued, Refusal>,
+    ) {
         let mut record = self.audit.begin(AuditPort::Peer, principal, Action::CertifyNodes.as_str(), operation);
+        record.address = from;
         record.resources = vec![AuditResource { kind: "Node".to_owned(), namespace: None, name: node.to_string() }];
         let (status, reason) = match issued {
             Ok(_) => (StatusCode::OK, "OK"),

@@ -1,14 +1,14 @@
 //! First message of a stream: identifies the sender, and checks that this node may accept it.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
-use berth_peer::{Caller, PROTOCOL, Peers, common_protocol, pki::certifies};
+use berth_peer::{Caller, PROTOCOL, Peers, common_protocol, pki::certifies, port::Damped};
 use berth_spec::{Epoch, Roles, WorkerId};
 use berth_wire::fleet::{
     EPOCH, LEADER, LEADER_PEER,
     v1::{Hello, Welcome},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tonic::{
     Request, Status, Streaming,
     metadata::{Ascii, MetadataMap, MetadataValue},
@@ -19,6 +19,9 @@ use crate::{
     handle::Error,
     leadership::{self, LeadershipView},
 };
+
+/// A node that wants to speak for more than its certificate is for tries again and again.
+static ROLES_REFUSED: LazyLock<Damped> = LazyLock::new(Damped::default);
 
 /// Limit for the first message. Allows for one lost packet on a long link.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
@@ -32,7 +35,9 @@ pub(super) fn caller<T>(request: &Request<T>, role: &str, has: fn(Roles) -> bool
         return Ok(caller.name.clone());
     }
     let (name, roles) = (&caller.name, caller.roles);
-    tracing::warn!(event = "node_role_refused", node = %name, role, certified = %roles);
+    if let Some(times) = ROLES_REFUSED.tell(Instant::now()) {
+        tracing::warn!(event = "node_role_refused", node = %name, role, certified = %roles, times);
+    }
     Err(Status::permission_denied(format!(
         "the certificate of {name} is for {roles}, not for {role}: `berth pki issue DIR {name} --roles …` makes another"
     )))

@@ -138,7 +138,7 @@ impl GrpcInferenceService for GrpcFace {
     ) -> Result<Response<wire::ModelReadyResponse>, Status> {
         let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.name };
-        if self.stack.may(&asker(&self.stack.access, &extensions), Action::ReadModels, model).is_err() {
+        if self.stack.may((metadata.as_ref(), &extensions), Action::ReadModels, model).is_err() {
             return Ok(Response::new(wire::ModelReadyResponse { ready: false }));
         }
         // As Triton answers: what is not there is not ready, and asking is no error.
@@ -159,12 +159,12 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelMetadataRequest>,
     ) -> Result<Response<wire::ModelMetadataResponse>, Status> {
-        let (headers, asker) = (request.metadata().as_ref().clone(), asker(&self.stack.access, request.extensions()));
-        let wait = timeout(&headers).map_err(status)?;
-        let asked = request.into_inner();
-        let name = NameKey { namespace: namespace(&headers), name: &asked.name };
-        self.stack.may(&asker, Action::ReadModels, name).map_err(status)?;
-        let ask = || (Head::grpc(METADATA, &headers, self.stack.propagate()), framed(&asked));
+        let (metadata, extensions, asked) = request.into_parts();
+        let headers = metadata.as_ref();
+        let wait = timeout(headers).map_err(status)?;
+        let name = NameKey { namespace: namespace(headers), name: &asked.name };
+        self.stack.may((headers, &extensions), Action::ReadModels, name).map_err(status)?;
+        let ask = || (Head::grpc(METADATA, headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
         let model = match found.map_err(status)? {
             Described::Local { model } => model,
@@ -198,12 +198,12 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelConfigRequest>,
     ) -> Result<Response<wire::ModelConfigResponse>, Status> {
-        let (headers, asker) = (request.metadata().as_ref().clone(), asker(&self.stack.access, request.extensions()));
-        let wait = timeout(&headers).map_err(status)?;
-        let asked = request.into_inner();
-        let name = NameKey { namespace: namespace(&headers), name: &asked.name };
-        self.stack.may(&asker, Action::ReadModels, name).map_err(status)?;
-        let ask = || (Head::grpc(CONFIG, &headers, self.stack.propagate()), framed(&asked));
+        let (metadata, extensions, asked) = request.into_parts();
+        let headers = metadata.as_ref();
+        let wait = timeout(headers).map_err(status)?;
+        let name = NameKey { namespace: namespace(headers), name: &asked.name };
+        self.stack.may((headers, &extensions), Action::ReadModels, name).map_err(status)?;
+        let ask = || (Head::grpc(CONFIG, headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
         let model = match found.map_err(status)? {
             Described::Local { model } => model,
@@ -217,15 +217,15 @@ impl GrpcInferenceService for GrpcFace {
         &self,
         request: Request<wire::ModelStatisticsRequest>,
     ) -> Result<Response<wire::ModelStatisticsResponse>, Status> {
-        let (headers, asker) = (request.metadata().as_ref().clone(), asker(&self.stack.access, request.extensions()));
-        let asked = request.into_inner();
+        let (metadata, extensions, asked) = request.into_parts();
+        let headers = metadata.as_ref();
         let wanted = version(&asked.version);
         let loaded = if asked.name.is_empty() {
-            statistics::here(&self.stack, namespace(&headers), &asker)
+            statistics::here(&self.stack, namespace(headers), &asker(&self.stack.access, &extensions))
         } else {
-            let model = NameKey { namespace: namespace(&headers), name: &asked.name };
-            self.stack.may(&asker, Action::ReadModels, model).map_err(status)?;
-            statistics::of(&self.stack, model, wanted, &headers).await.map_err(status)?
+            let model = NameKey { namespace: namespace(headers), name: &asked.name };
+            self.stack.may((headers, &extensions), Action::ReadModels, model).map_err(status)?;
+            statistics::of(&self.stack, model, wanted, headers).await.map_err(status)?
         };
         let stats = loaded.iter().map(|one| ModelStats::new(one.name.name(), &one.version, &one.statistics));
         Ok(Response::new(ModelStatistics { model_stats: stats.collect() }.to_proto()))
@@ -258,7 +258,7 @@ impl GrpcInferenceService for GrpcFace {
         let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
-        self.stack.may(&asker(&self.stack.access, &extensions), Action::LoadModels, model).map_err(status)?;
+        self.stack.may((metadata.as_ref(), &extensions), Action::LoadModels, model).map_err(status)?;
         let parameters = RepositoryParameters::from_proto(&asked.parameters);
         let change = Change::begin(&self.stack, (metadata.as_ref(), &extensions), "load", model).map_err(status)?;
         let done = repository::load(&self.stack, model, parameters, wait).await.map_err(Fault::from);
@@ -274,7 +274,7 @@ impl GrpcInferenceService for GrpcFace {
         let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
-        self.stack.may(&asker(&self.stack.access, &extensions), Action::LoadModels, model).map_err(status)?;
+        self.stack.may((metadata.as_ref(), &extensions), Action::LoadModels, model).map_err(status)?;
         let change = Change::begin(&self.stack, (metadata.as_ref(), &extensions), "unload", model).map_err(status)?;
         let done = repository::unload(&self.stack, model, wait).await.map_err(Fault::from);
         change.end(&done).await;

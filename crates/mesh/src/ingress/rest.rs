@@ -260,7 +260,7 @@ impl Rest {
             }
             Resource::Load(model) => {
                 let model = NameKey { namespace, name: model };
-                self.stack.may(&asker(&self.stack.access, &head.extensions), Action::LoadModels, model)?;
+                self.stack.may((&head.headers, &head.extensions), Action::LoadModels, model)?;
                 let change = Change::begin(&self.stack, (headers, &head.extensions), "load", model)?;
                 let done = self.load(headers, body, model).await;
                 change.end(&done).await;
@@ -268,7 +268,7 @@ impl Rest {
             }
             Resource::Unload(model) => {
                 let model = NameKey { namespace, name: model };
-                self.stack.may(&asker(&self.stack.access, &head.extensions), Action::LoadModels, model)?;
+                self.stack.may((&head.headers, &head.extensions), Action::LoadModels, model)?;
                 let change = Change::begin(&self.stack, (headers, &head.extensions), "unload", model)?;
                 let done = self.unload(headers, body, model).await;
                 change.end(&done).await;
@@ -365,7 +365,7 @@ impl Rest {
     }
 
     async fn model(&self, head: &Parts, model: NameKey<'_>, version: Option<&str>, operation: Operation) -> Reply {
-        self.stack.may(&asker(&self.stack.access, &head.extensions), Action::ReadModels, model)?;
+        self.stack.may((&head.headers, &head.extensions), Action::ReadModels, model)?;
         match operation {
             Operation::Ready => {
                 let ready = self.stack.is_ready(model, version)?;

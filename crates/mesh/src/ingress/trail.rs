@@ -1,6 +1,6 @@
 //! Records in the audit log: refused requests of the inference port, and loads and unloads by its clients.
 
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr};
 
 use berth_audit::AuditLog;
 use berth_spec::{Class, NameKey};
@@ -14,7 +14,7 @@ use http::{Extensions, HeaderMap, Request, StatusCode};
 use super::{access::asker, fault::Fault};
 use crate::{stack::Stack, trail::resource};
 
-/// Longest path that is recorded, in bytes. A stranger chooses it.
+/// Longest path that is recorded, in characters. A stranger chooses it.
 const LONGEST: usize = 128;
 
 /// Records that a request was refused, if it was for want of a role or a token.
@@ -24,8 +24,7 @@ pub(super) fn refused<B>(log: &AuditLog, request: &Request<B>, action: Action, f
         return;
     }
     let principal = request.extensions().get::<Asker>().map_or("nobody", Asker::name);
-    let path = request.uri().path();
-    let operation = format!("{} {}", request.method(), path.get(..LONGEST).unwrap_or("(a long path)"));
+    let operation = format!("{} {}", request.method(), shown(request.uri().path()));
     let record = log.begin(AuditPort::Inference, principal, action.as_str(), operation);
     log.refuse(AuditRecord {
         request_id: RequestId::of(request.headers()).map(|id| id.to_string()),
@@ -71,6 +70,26 @@ impl<'a> Change<'a> {
     }
 }
 
+/// The beginning of a path, and a sign where there is more.
+fn shown(path: &str) -> Cow<'_, str> {
+    match path.char_indices().nth(LONGEST) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &path[..end])),
+        None => Cow::Borrowed(path),
+    }
+}
+
 fn outcome_of(fault: &Fault) -> AuditOutcome {
     AuditOutcome { status: fault.status().as_u16(), reason: fault.reason().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_is_cut() {
+        assert_eq!(shown("/v2/models/iris/infer"), "/v2/models/iris/infer");
+        let long = format!("/{}", "é".repeat(LONGEST));
+        assert_eq!(shown(&long), format!("/{}…", "é".repeat(LONGEST - 1)));
+    }
 }

@@ -33,7 +33,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{PeerHandler, refusals::Refusals};
 use crate::{
-    PeerBody, joining,
+    PeerBody,
+    joining::{self, DialledFrom},
     peer::window,
     pki::Identity,
     streams::{StreamSpawner, Streams},
@@ -92,7 +93,7 @@ impl Connection {
             Some(Ok(Ok(Greeted::Node(stream, caller)))) => (*stream, caller),
             Some(Ok(Ok(Greeted::Joining(stream)))) => {
                 return match joins.try_acquire() {
-                    Ok(_place) => join(*stream, handler).await,
+                    Ok(_place) => join(*stream, DialledFrom(from.ip()), handler).await,
                     Err(_) => refusals.tell(from, "too many nodes join at once: it tries again"),
                 };
             }
@@ -134,8 +135,9 @@ async fn greet(stream: TcpStream, identity: &Identity, may_join: bool) -> Result
 }
 
 /// Answers one request of a node that has no certificate yet.
-async fn join(stream: TlsStream<BufReader<TcpStream>>, handler: Arc<dyn PeerHandler>) {
-    let service = service_fn(move |request: Request<Incoming>| {
+async fn join(stream: TlsStream<BufReader<TcpStream>>, from: DialledFrom, handler: Arc<dyn PeerHandler>) {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(from);
         let answer = Arc::clone(&handler).join(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });

@@ -61,6 +61,7 @@ impl Dialer {
         let stream = TcpStream::connect(member.peer).await.map_err(shown)?;
         let connected_in = begun.elapsed();
         self.tune(&stream).map_err(shown)?;
+        let shown_certificate = self.identity.certificate();
         let connector = TlsConnector::from(tls::client_config(&self.identity));
         let stream = BufReader::with_capacity(window::READ, stream);
         let mut stream = connector.connect(name, stream).await.map_err(|error| tls::explain(&error))?;
@@ -74,7 +75,12 @@ impl Dialer {
         match stream.read_buf(&mut first).await {
             Ok(0) => return Err("it closed the connection: its log says why".to_owned()),
             Ok(_) => {}
-            Err(error) => return Err(format!("it refused this node's certificate, or broke off ({error})")),
+            Err(error) => {
+                if tls::is_revoked(&error) && other.roles.controller {
+                    self.identity.told_revoked(&shown_certificate, &other.name);
+                }
+                return Err(format!("it refused this node's certificate, or broke off ({error})"));
+            }
         }
         // A child: the line alone ends when the peer's certificate is revoked.
         let cut = cut.child_token();

@@ -4,7 +4,7 @@ use std::{
     fs::OpenOptions,
     io::{self, Write as _},
     net::IpAddr,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -60,7 +60,7 @@ impl Authority {
     /// As [`Authority::create`], or the token does not sign.
     pub fn create_with(folder: impl Into<PathBuf>, key: CaKey) -> Result<Self, PkiError> {
         let folder = folder.into();
-        fs::create_dir_all(&folder)?;
+        private(&folder)?;
         for file in [CA, CA_KEY] {
             if folder.join(file).exists() {
                 return Err(PkiError::Exists(folder.join(file)));
@@ -224,7 +224,7 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer)?;
 
         let folder = self.folder.join(name.as_str());
-        fs::create_dir_all(&folder)?;
+        private(&folder)?;
         for file in [CA, GOSSIP_KEY] {
             let mode = if file == CA { PUBLIC } else { SECRET };
             write(&folder.join(file), &fs::read(self.folder.join(file))?, mode)?;
@@ -234,6 +234,11 @@ impl Authority {
         Identity::check_chain(&folder)?;
         Ok(folder)
     }
+}
+
+/// Makes a folder, and those that it lies in, for its owner alone.
+fn private(folder: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 /// Parameters of a CA's certificate.

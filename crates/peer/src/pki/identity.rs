@@ -29,7 +29,7 @@ use rustls::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CA, DOMAIN, GOSSIP_KEY, Keyring, NODE, NODE_KEY, NodeCertificate, OpenConnection, PUBLIC, PkiError, Revocation,
+    CA, DOMAIN, GOSSIP_KEY, Keyring, NODE, NODE_KEY, NodeCertificate, OpenConnection, OwnRevocation, PUBLIC, PkiError,
     RevocationList, Revocations, Seal, certificate, write,
 };
 use crate::{
@@ -143,15 +143,25 @@ impl Identity {
     }
 
     /// Waits until this node's own certificate is revoked. Other nodes talk to it no more.
-    pub async fn revoked(&self) -> Revocation {
+    pub async fn revoked(&self) -> OwnRevocation {
         let mut changed = self.0.revocations.changed();
         loop {
-            if let Some(revocation) = self.0.revocations.known().of(&self.certificate()) {
-                return revocation.clone();
+            let certificate = self.certificate();
+            if let Some(revocation) = self.0.revocations.known().of(&certificate) {
+                return OwnRevocation::Known(revocation.clone());
+            }
+            if let Some(by) = self.0.revocations.told(&certificate) {
+                return OwnRevocation::Told(by);
             }
             // The list lives as long as this.
             let _ = changed.changed().await;
         }
+    }
+
+    /// Notes that a controller has refused this node's certificate as a revoked one. Controllers cut a revoked node off before it
+    /// can ask them for the list.
+    pub(crate) fn told_revoked(&self, certificate: &NodeCertificate, by: &WorkerId) {
+        self.0.revocations.tell(certificate, by);
     }
 
     /// A request (PKCS#10, PEM) for the next certificate of this node's key.

@@ -84,10 +84,21 @@ impl Revocations {
     }
 }
 
+/// The end of a node's own certificate before its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnRevocation {
+    /// By a revocation that this node knows.
+    Known(Revocation),
+    /// This controller refuses the certificate as a revoked one.
+    Told(WorkerId),
+}
+
 /// The revocations that this process knows, and the connections that they can end.
 #[derive(Debug)]
 pub(crate) struct RevocationList {
     known: ArcSwap<Revocations>,
+    /// Serial number of this node's certificate that a controller has refused as revoked, and that controller.
+    told: Mutex<Option<(String, WorkerId)>>,
     open: Mutex<Open>,
     changed: watch::Sender<()>,
 }
@@ -101,7 +112,7 @@ struct Open {
 
 impl Default for RevocationList {
     fn default() -> Self {
-        Self { known: ArcSwap::default(), open: Mutex::default(), changed: watch::Sender::new(()) }
+        Self { known: ArcSwap::default(), told: Mutex::default(), open: Mutex::default(), changed: watch::Sender::new(()) }
     }
 }
 
@@ -130,6 +141,19 @@ impl RevocationList {
             }
         }
         self.changed.send_replace(());
+    }
+
+    /// Notes that a controller has refused this certificate of this node as a revoked one.
+    pub(crate) fn tell(&self, certificate: &NodeCertificate, by: &WorkerId) {
+        let told = Some((certificate.serial.clone(), by.clone()));
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
+        self.changed.send_replace(());
+    }
+
+    /// The controller that has refused this certificate of this node as a revoked one.
+    pub(crate) fn told(&self, certificate: &NodeCertificate) -> Option<WorkerId> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.as_ref().filter(|(serial, _)| *serial == certificate.serial).map(|(_, by)| by.clone())
     }
 
     /// Hears of every change.
@@ -209,6 +233,15 @@ mod tests {
         let all = Revocations { revision: 1, items: vec![revocation(node("a"), 7), revocation(node("a"), 9)] };
         assert_eq!(all.earliest(&WorkerId::new("a").expect("a name")), 9);
         assert_eq!(all.earliest(&WorkerId::new("b").expect("a name")), 0);
+    }
+
+    #[test]
+    fn what_a_controller_says_is_about_one_certificate() {
+        let list = RevocationList::default();
+        let by = WorkerId::new("leader").expect("a name");
+        list.tell(&certificate("a", "1", 5), &by);
+        assert_eq!(list.told(&certificate("a", "1", 5)), Some(by));
+        assert_eq!(list.told(&certificate("a", "2", 5)), None, "it has been renewed since");
     }
 
     #[test]
