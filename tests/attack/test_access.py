@@ -10,7 +10,7 @@ import grpc
 import pytest
 from conftest import deployment
 
-from harness.waiting import until
+from harness.waiting import PATIENCE, until
 
 SERVICE = "/inference.GRPCInferenceService/"
 
@@ -108,6 +108,62 @@ def test_a_token_holds_where_it_was_given(berth, admin):
     assert berth.control("/v1/deployments", headers=deployer)[0] == 403
     assert berth.control("/v1/deployments/shop%2Ffraud-1", "DELETE", headers=deployer)[0] == 403
     assert berth.control("/v1/tokens", headers=deployer)[0] == 403
+
+
+def test_a_limited_token_sees_its_own_things_with_the_commands(berth, admin, monkeypatch):
+    declare(berth, admin, "fraud-1", "fraud-2", namespace="shop")
+    declare(berth, admin, "other")
+    targets = [{"deployment": "fraud-1", "weight": 1}]
+    alias = {"apiVersion": "berth.dev/v1", "kind": "Alias", "metadata": {"name": "live", "namespace": "shop"}, "spec": {"targets": targets}}
+    assert berth.control("/v1/apply", "POST", json.dumps(alias), bearer(admin))[0] == 200
+
+    def asked(*words: str, code: int = 0) -> str:
+        return berth.run(*words, code=code) + berth.stderr
+
+    monkeypatch.setenv("BERTH_TOKEN", made(berth, admin, "viewer", namespaces=["shop"]))
+    for words in (["-n", "shop"], ["-n", "shop", "-o", "json"], ["shop/fraud-1", "shop/fraud-2"], ["fraud-1", "fraud-2", "-n", "shop"]):
+        listed = asked("get", "deployments", *words)
+        assert "fraud-1" in listed and "fraud-2" in listed and '"other"' not in listed and "\nother" not in listed
+    assert "live" in asked("get", "aliases", "-n", "shop")
+    for name in ("fraud-1", "deployment/fraud-1"):
+        assert "fraud-1" in asked("get", name, "-n", "shop")
+        assert "events need a role on the whole server" in asked("describe", name, "-n", "shop")
+        asked("logs", name, "-n", "shop")
+    assert "events need a role on the whole server" in asked("describe", "alias/live", "-n", "shop")
+    assert 'did you mean "shop/fraud-' in asked("get", "deployment", "shop/fraud-3", code=3)
+    asked("wait", "fraud-1", "-n", "shop", "--for=Available", f"--timeout={PATIENCE:.0f}s")
+
+    # What stays out of reach says so, and where refusals are.
+    refused = asked("describe", "never", "-n", "shop", code=1)
+    assert 'nothing of the name "never" among what you may see' in refused and "berth audit" in refused
+    assert "berth describe NAME" in asked("get", "replicas", "-n", "shop", code=1)
+    for words in (["get", "deployments"], ["get", "deployments", "-A"], ["get", "events", "-n", "shop"], ["get", "other"]):
+        refused = asked(*words, code=1)
+        assert "this needs the role" in refused and "the logs of the server" not in refused, words
+
+    # A role that is limited to models knows them by their names.
+    monkeypatch.setenv("BERTH_TOKEN", made(berth, admin, "viewer", namespaces=["shop"], models=["fraud-1"]))
+    assert "fraud-1" in asked("get", "fraud-1", "-n", "shop") and "fraud-1" in asked("describe", "fraud-1", "-n", "shop")
+    asked("logs", "fraud-1", "-n", "shop")
+    asked("get", "fraud-2", "-n", "shop", code=1)
+
+    # An empty variable is none.
+    monkeypatch.setenv("BERTH_TOKEN", "")
+    monkeypatch.setenv("BERTH_CONTEXT", "")
+    assert "a token is needed" in asked("get", "fraud-1", "-n", "shop", code=1)
+
+
+def test_a_token_is_kept_in_a_file_that_nobody_else_reads(berth, admin, monkeypatch, tmp_path):
+    monkeypatch.setenv("BERTH_TOKEN", admin)
+    file = tmp_path / "service.token"
+    said = berth.run("token", "create", "--role", "viewer", "--out", str(file))
+    secret = file.read_text().strip()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and secret not in said and str(file) in said
+    assert berth.control("/v1/deployments", headers=bearer(secret))[0] == 200
+    tokens = berth.run("token", "list", "-o", "name")
+    berth.run("token", "create", "--role", "viewer", "--out", str(file), code=1)
+    assert "is there already" in berth.stderr and file.read_text().strip() == secret
+    assert berth.run("token", "list", "-o", "name") == tokens, "no token was made that nobody has"
 
 
 CARD = {

@@ -23,7 +23,7 @@ from harness.azure import Azure, Site
 from harness.examples import EXAMPLES
 from harness.functions import BUILD, WORDS, Etcd, archive, archive_of, ask, at_endpoint, function
 from harness.ports import free_port
-from harness.processes import Process
+from harness.processes import BERTH, Process
 from harness.waiting import PATIENCE, until
 
 KERAS = '{"apiVersion":"v1alpha1","kind":"ModelDeployment","metadata":{"name":"sentiment-analyzer","uid":"a1b2c3d4-e5f6-7890-1234-567890abcdef"},"spec":{"type":"keras","sourceUri":"azure-blob://artifacts/models/sentiment-analyzer/v1.2.0/src.zip","entrypoint":"handler.predict","runtime":{"pythonVersion":"3.9"},"target":{"platform":"azure-function","resourceGroup":"ml-prod-rg","appName":"sentiment-analyzer-prod"}},"status":{"phase":"Pending","observedGeneration":0}}'  # fmt: skip
@@ -225,6 +225,62 @@ def test_bad_code_is_bounded(functions, etcd, tmp_path):
     assert "Tried again in" in etcd.settled("gone", "Failed", 1)["message"]
     archive(tmp_path, "none.zip", {"handler.py": WORDS % 1})
     etcd.settled("gone", "Succeeded", 1)
+
+
+@pytest.mark.timeout(600)
+def test_a_followed_log_repeats_and_loses_nothing(functions, etcd, tmp_path):
+    code = (
+        "def predict(body):\n"
+        "    for number in body:\n"
+        "        print(f'\\x1b[31mline {number}\\x1b[0m of the output, long enough to leave the end of it soon', flush=True)\n"
+        "    return {}\n"
+    )
+    etcd.put(function("says", archive(tmp_path, "says.zip", {"handler.py": code})))
+    etcd.settled("says", "Succeeded", 1)
+    follower = Process("follower", tmp_path)
+    follower.spawn(BERTH, "logs", "function/says", "-f", env={"BERTH_API": f"http://{functions.api}"})
+    try:
+        until("the build", lambda: "sha256:" in follower.logged())
+        for first in range(0, 2_000, 200):
+            assert ask(functions, "says", list(range(first, first + 200)))[0] == 200
+            until("the lines", lambda last=first + 199: f"line {last} of" in follower.logged())
+        numbers = [line.split()[1] for line in follower.logged_lines() if line.startswith("line ")]
+        assert numbers == [str(number) for number in range(2_000)]
+        assert "\x1b" not in follower.logged()
+    finally:
+        follower.close()
+    shown = functions.run("logs", "function/says", "--tail", "2").splitlines()
+    assert "... earlier lines left out: 1998" in shown and [line[:9] for line in shown[-2:]] == ["line 1998", "line 1999"]
+    objects = [json.loads(line) for line in functions.run("logs", "function/says", "--tail", "1", "-o", "json").splitlines()]
+    assert [one["part"] for one in objects] == ["build", "output"] and objects[1]["number"] == 1_999
+
+    # Where a version does not start, its output stays, and Python's mistakes have a place.
+    broken = archive(tmp_path, "broken.zip", {"handler.py": "print('before')\nimport other\n", "other.py": "def predict(body)\n"})
+    etcd.put(function("says", broken, 2))
+    failed = etcd.settled("says", "Failed", 2)
+    assert "(other.py, line 1). The previous version keeps serving." in failed["message"]
+    assert "before" in functions.run("logs", "function/says")
+    explained = functions.run("explain", "function/says")
+    assert "rollout undo" in explained and "Deployed is False: " in explained
+    etcd.put(function("says", archive(tmp_path, "azure.zip", {"handler.py": "def predict(body, context): return {}\n"}), 3))
+    assert "add azure-functions to requirements.txt" in etcd.settled("says", "Failed", 3)["message"]
+
+    # The way back leaves a person's object as it is.
+    before = etcd.object("says") | {"note": 1}
+    before["metadata"]["uid"] = "a1"
+    etcd.put(before | {"metadata": before["metadata"] | {"generation": 4}})
+    etcd.settled("says", "Failed", 4)
+    functions.run("rollout", "undo", "function/says")
+    etcd.settled("says", "Succeeded", 5)
+    after = etcd.object("says")
+    assert (after["apiVersion"], after["kind"], after["note"], after["metadata"]["uid"]) == ("v1alpha1", "ModelDeployment", 1, "a1")
+    assert "etcd" in functions.run("describe", "function", "says").split("Declared by:")[1].split("\n")[0]
+
+    # A store that is gone is told.
+    etcd.kill()
+    until("the trouble to be told", lambda: "Retrying" in functions.run("get", "sources"), 15)
+    etcd.start()
+    until("its return to be told", lambda: "Retrying" not in functions.run("get", "sources"))
 
 
 @pytest.fixture(scope="module")

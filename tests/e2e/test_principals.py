@@ -349,8 +349,10 @@ def test_logins_are_kept(asking, tmp_path):
     api, http = f"http://{asking.api}", f"http://{asking.http}"
     ada.run("login", api, "--http", http, "--token-file", "-", "--context", "wrong", stdin="berth_nonsense", code=1)
     assert not ada.config.exists(), "what does not work is not kept"
+    said = ada.run("login", api, "--token-file", "-", "--context", "prod", stdin=admin)
+    assert "gateway http://127.0.0.1:8080 (assumed; --http URL names another)" in said
     said = ada.run("login", api, "--http", http, "--token-file", "-", "--context", "prod", stdin=admin)
-    assert "admin" in said and admin not in said
+    assert "admin" in said and admin not in said and f"gateway {http}\n" in said
     assert {path.stat().st_mode & 0o777 for path in (ada.config, ada.config.parent / "tokens/prod")} == {0o600}
     assert ada.config.parent.stat().st_mode & 0o777 == 0o700
     assert admin not in ada.config.read_text()

@@ -14,8 +14,9 @@ use std::{
 use berth_wire::api::{ErrorBody, ErrorInfo, List};
 use clap::Args;
 use futures::{Stream, StreamExt};
-use reqwest::{Method, Request, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, Request, RequestBuilder, Response, StatusCode, header::RETRY_AFTER};
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep};
 use url::Url;
 
 pub(crate) use self::{
@@ -44,6 +45,22 @@ pub(crate) struct ApiArgs {
 /// Limit for an answer when several addresses are given. Passes over a node that hangs without giving up on a busy
 /// one.
 const HEAD_WITHIN: Duration = Duration::from_secs(3);
+
+/// Limit for a server to know what it needs for an answer. Enough to fetch the keys of an issuer.
+const KNOWS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A request that came to nothing.
+struct Unanswered {
+    failure: Failure,
+    /// Time after which the server wants to be asked again; `None`: it named none.
+    retry_in: Option<Duration>,
+}
+
+impl From<Failure> for Unanswered {
+    fn from(failure: Failure) -> Self {
+        Self { failure, retry_in: None }
+    }
+}
 
 /// Talks to the control API, at the first of its addresses that answers.
 #[derive(Debug, Clone)]
@@ -83,6 +100,10 @@ impl Client {
     /// Sends it; anything but a success is a failure. Where nothing listens, nothing answers, or no leader is known, the
     /// next address is asked: nothing has been done yet.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        self.attempt(request).await.map_err(|unanswered| unanswered.failure)
+    }
+
+    async fn attempt(&self, request: RequestBuilder) -> Result<Response, Unanswered> {
         let mut request = request.build().map_err(|e| Failure::doing("cannot make a request", root(&e)))?;
         let first = self.at.load(Ordering::Relaxed);
         // What a node said that is there: it says more than that others are not.
@@ -92,7 +113,7 @@ impl Client {
             let last = offset + 1 >= self.bases.len();
             if let Err(error) = self.answers(at).await {
                 if last {
-                    return Err(said.unwrap_or_else(|| self.unreachable(&error)));
+                    return Err(said.unwrap_or_else(|| self.unreachable(&error).into()));
                 }
                 request = self.moved(request, at);
                 continue;
@@ -102,9 +123,9 @@ impl Client {
             match self.http.execute(request).await {
                 Err(error) if error.is_connect() => match again {
                     Some(again) => request = self.moved(again, at),
-                    None => return Err(said.unwrap_or_else(|| self.unreachable(&error))),
+                    None => return Err(said.unwrap_or_else(|| self.unreachable(&error).into())),
                 },
-                Err(error) => return Err(self.unreachable(&error)),
+                Err(error) => return Err(self.unreachable(&error).into()),
                 Ok(response) if response.status().is_success() => {
                     self.at.store(at, Ordering::Relaxed);
                     return Ok(response);
@@ -118,7 +139,7 @@ impl Client {
                 },
             }
         }
-        Err(Failure::Failed("there is no address of a control API".to_owned()))
+        Err(Failure::Failed("there is no address of a control API".to_owned()).into())
     }
 
     /// True if a node answers. With several addresses, a change goes only to a node that does, because it cannot be
@@ -152,6 +173,10 @@ impl Client {
     /// Sends it and reads the JSON that comes back.
     pub(crate) async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Failure> {
         let response = self.send(request).await?;
+        self.read(response).await
+    }
+
+    async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {
         response.json().await.map_err(|e| {
             Failure::doing(
                 format!("{} answered something that this version of berth does not understand", self.base()),
@@ -163,6 +188,18 @@ impl Client {
     /// Reads one object.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Failure> {
         self.json(self.request(Method::GET, path, &[])).await
+    }
+
+    /// The same, from a server that may not know yet what it needs for an answer: asks again when it says so, for some seconds.
+    pub(crate) async fn get_when_known<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Failure> {
+        let end = Instant::now() + KNOWS_WITHIN;
+        loop {
+            match self.attempt(self.request(Method::GET, path, &[])).await {
+                Ok(response) => return self.read(response).await,
+                Err(Unanswered { retry_in: Some(pause), .. }) if Instant::now() + pause <= end => sleep(pause).await,
+                Err(unanswered) => return Err(unanswered.failure),
+            }
+        }
     }
 
     /// Gets a list, all pages of it.
@@ -252,9 +289,10 @@ fn lines(response: Response) -> impl Stream<Item = Result<String, Failure>> {
     })
 }
 
-/// Converts an error response.
-async fn refused(response: Response) -> Failure {
+/// Reads an error response.
+async fn refused(response: Response) -> Unanswered {
     let status = response.status();
+    let retry_in = retry_in(&response);
     let body = response.bytes().await.unwrap_or_default();
     let message = match serde_json::from_slice::<ErrorBody>(&body) {
         Ok(ErrorBody { error }) => match error.request_id.as_ref().filter(|_| is_logged(status)) {
@@ -263,13 +301,17 @@ async fn refused(response: Response) -> Failure {
         },
         Err(_) => format!("the server answered {status}: {}", String::from_utf8_lossy(&body).trim()),
     };
+    Unanswered { failure: failure(status, message), retry_in }
+}
+
+fn failure(status: StatusCode, message: String) -> Failure {
     match status {
         StatusCode::NOT_FOUND => Failure::NotFound(message),
         StatusCode::UNAUTHORIZED => Failure::Failed(format!(
-            "{message}\n  say who you are with `berth login`, BERTH_TOKEN, --token-file or --client-cert"
+            "{message}\n  say who you are with `berth login`, BERTH_TOKEN, --token-file or --client-cert\n  {AUDITED}"
         )),
         StatusCode::FORBIDDEN => {
-            Failure::Failed(format!("{message}\n  ask an administrator for a role that may do this"))
+            Failure::Forbidden(format!("{message}\n  ask an administrator for a role that may do this\n  {AUDITED}"))
         }
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
             Failure::Invalid(message)
@@ -280,9 +322,20 @@ async fn refused(response: Response) -> Failure {
     }
 }
 
+/// Where refusals are found. They are in no line of the log at its default level.
+const AUDITED: &str = "refusals are in the audit log, which `berth audit` shows to admins";
+
+/// Time after which a server that cannot answer now wants to be asked again, at least a second.
+fn retry_in(response: &Response) -> Option<Duration> {
+    let waits = response.status() == StatusCode::SERVICE_UNAVAILABLE;
+    let header = response.headers().get(RETRY_AFTER).filter(|_| waits)?;
+    let seconds: u64 = header.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds.max(1)))
+}
+
 /// True if somebody may want to look for the request in the server's logs.
 fn is_logged(status: StatusCode) -> bool {
-    matches!(status, StatusCode::FORBIDDEN | StatusCode::INTERNAL_SERVER_ERROR)
+    status == StatusCode::INTERNAL_SERVER_ERROR
 }
 
 /// An error of the API, with its details each in a line.
@@ -310,15 +363,18 @@ mod tests {
         net::TcpListener,
     };
 
+    use serde_json::Value;
+
     use super::*;
 
-    /// Answers twice: that it is there, and that nobody leads.
-    fn leaderless() -> (String, std::thread::JoinHandle<()>) {
+    const NO_LEADER: &str = r#"{"error":{"code":503,"reason":"NoLeader","message":"no controller leads"}}"#;
+
+    /// Gives these answers, each a status with further headers and a body, to one request after the other.
+    fn answering<const N: usize>(answers: [(&str, &str); N]) -> (String, std::thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
-        let body = r#"{"error":{"code":503,"reason":"NoLeader","message":"no controller leads"}}"#;
-        let answers = ["200 OK", "503 Service Unavailable"].map(|status| {
-            format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        let answers = answers.map(|(head, body)| {
+            format!("HTTP/1.1 {head}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
         });
         let thread = std::thread::spawn(move || {
             for answer in answers {
@@ -338,12 +394,47 @@ mod tests {
     #[test]
     fn what_a_node_says_is_told_where_others_are_gone() {
         let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-        let (here, thread) = leaderless();
-        let client =
-            ApiArgs { api: format!("{here},{gone}"), connect: ConnectArgs::default() }.client().expect("addresses");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let failure = runtime.block_on(client.get::<serde_json::Value>(&["nodes"])).expect_err("nobody leads");
-        assert_eq!(failure.to_string(), "no controller leads");
+        let (here, thread) = answering([("200 OK", ""), ("503 Service Unavailable", NO_LEADER)]);
+        let failure = runtime().block_on(client(format!("{here},{gone}")).get::<Value>(&["nodes"]));
+        assert_eq!(failure.expect_err("nobody leads").to_string(), "no controller leads");
         thread.join().expect("both were asked for");
+    }
+
+    #[test]
+    fn a_server_that_knows_nobody_yet_is_asked_again_when_it_says_so() {
+        let later = "503 Service Unavailable\r\nretry-after: 1";
+        let (here, thread) = answering([(later, NO_LEADER), ("200 OK", r#"{"name": "ada"}"#)]);
+        let found = runtime().block_on(client(here).get_when_known::<Value>(&["whoami"]));
+        assert_eq!(found.expect("the second answer")["name"], "ada");
+        thread.join().expect("it was asked twice");
+        let (here, thread) = answering([("503 Service Unavailable\r\nretry-after: 60", NO_LEADER)]);
+        let failure = runtime().block_on(client(here).get_when_known::<Value>(&["whoami"]));
+        assert_eq!(failure.expect_err("a minute is too long").to_string(), "no controller leads");
+        thread.join().expect("it was asked once");
+    }
+
+    #[test]
+    fn a_refusal_names_the_audit_log_and_a_fault_the_log() {
+        let body = r#"{"error":{"code":403,"reason":"Forbidden","message":"no","requestId":"5f0c1b9ae2d34476"}}"#;
+        let told = |status: &str| {
+            let (here, thread) = answering([(status, body)]);
+            let failure = runtime().block_on(client(here).get::<Value>(&["nodes"])).expect_err(status);
+            thread.join().expect("it was asked");
+            failure
+        };
+        let forbidden = told("403 Forbidden");
+        assert!(matches!(forbidden, Failure::Forbidden(_)), "{forbidden:?}");
+        let words = forbidden.to_string();
+        assert!(words.contains("berth audit") && !words.contains("5f0c"), "{words}");
+        let fault = told("500 Internal Server Error").to_string();
+        assert!(fault.contains("the logs of the server have it as request 5f0c1b9ae2d34476"), "{fault}");
+    }
+
+    fn client(api: String) -> Client {
+        ApiArgs { api, connect: ConnectArgs::default() }.client().expect("addresses")
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
     }
 }

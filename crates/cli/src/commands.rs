@@ -37,6 +37,7 @@ pub(crate) mod resource;
 pub(crate) mod rollout;
 pub(crate) mod scale;
 pub(crate) mod schema;
+mod secret_file;
 pub(crate) mod secrets;
 mod signal;
 mod signature;

@@ -17,6 +17,9 @@ pub(crate) enum Failure {
     /// Something went wrong that is not the caller's fault, or the server refused.
     #[error("{0}")]
     Failed(String),
+    /// The server refuses for want of a role: something else may be allowed.
+    #[error("{0}")]
+    Forbidden(String),
     /// The command line makes no sense.
     #[error("{0}")]
     Usage(String),
@@ -45,7 +48,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::ReaderGone => 0,
-            Self::Failed(_) | Self::Conflict(_) => 1,
+            Self::Failed(_) | Self::Forbidden(_) | Self::Conflict(_) => 1,
             Self::Usage(_) | Self::Changes => 2,
             Self::NotFound(_) => 3,
             Self::Invalid(_) => 4,
@@ -57,6 +60,7 @@ impl Failure {
     pub(crate) fn with(self, words: impl FnOnce(&str) -> String) -> Self {
         match self {
             Self::Failed(text) => Self::Failed(words(&text)),
+            Self::Forbidden(text) => Self::Forbidden(words(&text)),
             Self::Usage(text) => Self::Usage(words(&text)),
             Self::NotFound(text) => Self::NotFound(words(&text)),
             Self::Invalid(text) => Self::Invalid(words(&text)),

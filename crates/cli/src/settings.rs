@@ -22,6 +22,7 @@ mod payload;
 pub(crate) mod planning;
 pub(crate) mod principals;
 mod protocol;
+mod request_memory;
 pub(crate) mod runtime;
 pub(crate) mod source;
 pub(crate) mod storages;
@@ -163,7 +164,8 @@ pub(crate) struct ServerArgs {
     /// Largest request body
     #[arg(long, value_name = "SIZE", env = "BERTH_MAX_BODY", default_value = "64MiB", value_parser = values::size)]
     pub(crate) max_body: ByteSize,
-    /// Memory for all requests together: bodies, decompressed and decoded [default: a tenth of the machine's]
+    /// Memory for all requests together: bodies, decompressed and decoded; at least four times --max-body
+    /// [default: a tenth of the machine's]
     #[arg(long, value_name = "SIZE", env = "BERTH_REQUEST_MEMORY", value_parser = values::size)]
     pub(crate) request_memory: Option<ByteSize>,
     /// Connections to the inference port at once; never more than half of the files that the system lets this process open
@@ -412,7 +414,7 @@ impl ServerSettings {
             parallel_loads: args.parallel_loads.map(NonZeroUsize::get),
             threads: args.threads.map(NonZeroUsize::get),
             max_body: usize::try_from(args.max_body.0).unwrap_or(usize::MAX),
-            request_memory: request_memory(args.request_memory, args.max_body),
+            request_memory: request_memory::bytes(args.request_memory, args.max_body)?,
             max_connections: args.max_connections.get() as usize,
             max_requests: args.max_requests.get(),
             max_parked: args.max_parked.get(),
@@ -453,13 +455,6 @@ pub(crate) fn isolation() -> IsolationSettings {
 
 /// This program, also where its file was replaced meanwhile.
 pub(crate) const LAUNCHER: &str = "/proc/self/exe";
-
-/// The memory of all requests: a tenth of the machine's unless told, and always room for a few of the largest bodies.
-fn request_memory(told: Option<ByteSize>, body: ByteSize) -> usize {
-    let share = || ByteSize(berth_worker::capacity::Capacity::probe().memory.0 / 10);
-    let memory = told.unwrap_or_else(share).0.max(body.0.saturating_mul(4));
-    usize::try_from(memory).unwrap_or(usize::MAX)
-}
 
 /// Checks that no two of these addresses are equal.
 pub(crate) fn apart(addresses: &[(&str, SocketAddr)]) -> Result<(), Failure> {

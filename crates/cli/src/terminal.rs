@@ -59,7 +59,15 @@ impl Rows {
 
     /// The text, every line ended.
     pub(crate) fn render(&self) -> String {
+        self.render_inside(0)
+    }
+
+    /// The same for a block that is moved in by `indent` columns.
+    pub(crate) fn render_inside(&self, indent: u16) -> String {
         let mut table = self.table.clone();
+        if let Some(width) = table.width().filter(|_| indent > 0) {
+            table.set_width(width.saturating_sub(indent));
+        }
         fit(&mut table);
         table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
     }
@@ -148,6 +156,8 @@ mod tests {
             rows.table.set_width(width);
             rows.add(["iris".to_owned(), message.to_owned()]);
             assert_eq!(rows.render(), shown, "{width}");
+            rows.table.set_width(width + 2);
+            assert_eq!(rows.render_inside(2), shown, "{width} and 2");
         }
     }
 

@@ -47,6 +47,7 @@ pub use self::{
 use self::{documents::Outcome, packages::Package, sandbox::Sandbox, tree::Tree};
 pub(crate) use self::{
     javascript::find_node,
+    log::{append_to_log, end_of_file},
     python::VERSION as PYTHON_VERSION,
     sandbox::{Bubblewrap, Walls, fenced},
     unpack::unpack_zip,

@@ -57,8 +57,8 @@ impl Wanted<'_> {
 }
 
 impl Objects {
-    /// Declares a function.
-    pub(crate) async fn apply(&self, request: &ApplyFunction) -> Result<Applied, Error> {
+    /// Declares a function. `known` is its generation for the controller: an object that cannot be read does not tell one.
+    pub(crate) async fn apply(&self, request: &ApplyFunction, known: u64) -> Result<Applied, Error> {
         let manifest = &request.manifest;
         let given = manifest.resource_version.as_deref().map(|text| Rev(text.parse().unwrap_or(u64::MAX)));
         let wanted = Wanted {
@@ -72,7 +72,8 @@ impl Objects {
             let found = self.store.get(&key).await?;
             let warnings = wanted.may_write(found.as_ref())?;
             let before = found.as_ref().and_then(|entry| object_of(&entry.value));
-            let object = merged(before.as_ref(), manifest, &request.origin);
+            let known = if found.is_some() && before.is_none() { known } else { 0 };
+            let object = merged(before.as_ref(), manifest, (&request.origin, known));
             let text = Bytes::from(Value::Object(object.clone()).to_string());
             let rev = found.as_ref().map_or(Rev::NONE, |entry| entry.modified);
             let checked = Declared::read(manifest.name.as_str(), &text, rev);
@@ -147,36 +148,51 @@ fn generation_of(object: &Map<String, Value>) -> u64 {
     object.get("metadata").and_then(|metadata| metadata.get("generation")?.as_u64()).unwrap_or_default()
 }
 
-/// The object that a manifest wants, with the next generation and the status that is there.
-fn merged(before: Option<&Map<String, Value>>, manifest: &ManifestFunction, origin: &Origin) -> Map<String, Value> {
+/// Versions and kinds of objects that people write.
+const FORMS: [(&str, &[&str], &str); 2] = [
+    ("apiVersion", &["v1alpha1", "berth.dev/v1"], "berth.dev/v1"),
+    ("kind", &["ModelDeployment", "Function"], "Function"),
+];
+
+/// The object that a manifest wants, with a generation after `known`. The rest stays as somebody put it: the form of the object, its
+/// status, and what Berth does not know.
+fn merged(
+    before: Option<&Map<String, Value>>,
+    manifest: &ManifestFunction,
+    (origin, known): (&Origin, u64),
+) -> Map<String, Value> {
+    let mut object = before.cloned().unwrap_or_default();
+    let mut metadata = match object.remove("metadata") {
+        Some(Value::Object(metadata)) => metadata,
+        _ => Map::new(),
+    };
     let mut annotations = manifest.annotations.clone();
     annotations.remove(ORIGIN);
-    if *origin != Origin::API {
+    // What somebody put into etcd stays nobody's.
+    let is_named = metadata.get("annotations").is_some_and(|annotations| annotations.get(ORIGIN).is_some());
+    if *origin != Origin::API || is_named || before.is_none() {
         annotations.insert(ORIGIN.to_owned(), origin.to_string());
     }
-    let status = before.and_then(|object| object.get("status"));
     // A person may have numbered it, or left that to the controller.
-    let observed = status.and_then(|status| status.get("observedGeneration")?.as_u64()).unwrap_or_default();
-    let generation = before.map(generation_of).unwrap_or_default().max(observed) + 1;
-    let mut metadata = Map::from_iter([
-        ("name".to_owned(), json!(manifest.name.as_str())),
-        ("generation".to_owned(), json!(generation)),
-    ]);
-    if !manifest.labels.is_empty() {
-        metadata.insert("labels".to_owned(), json!(manifest.labels));
+    let observed = object.get("status").and_then(|status| status.get("observedGeneration")?.as_u64());
+    let generation = before.map(generation_of).unwrap_or_default().max(observed.unwrap_or_default()).max(known);
+    metadata.insert("name".to_owned(), json!(manifest.name.as_str()));
+    metadata.insert("generation".to_owned(), json!(generation.saturating_add(1)));
+    // Who declares it wants it.
+    metadata.remove("deletionTimestamp");
+    for (field, texts) in [("labels", &manifest.labels), ("annotations", &annotations)] {
+        metadata.remove(field);
+        if !texts.is_empty() {
+            metadata.insert(field.to_owned(), json!(texts));
+        }
     }
-    if !annotations.is_empty() {
-        metadata.insert("annotations".to_owned(), json!(annotations));
+    object.insert("metadata".to_owned(), Value::Object(metadata));
+    for (field, forms, ours) in FORMS {
+        if !object.get(field).and_then(Value::as_str).is_some_and(|form| forms.contains(&form)) {
+            object.insert(field.to_owned(), json!(ours));
+        }
     }
-    let mut object = Map::from_iter([
-        ("apiVersion".to_owned(), json!("berth.dev/v1")),
-        ("kind".to_owned(), json!("Function")),
-        ("metadata".to_owned(), Value::Object(metadata)),
-        ("spec".to_owned(), manifest.spec.clone()),
-    ]);
-    if let Some(status) = status {
-        object.insert("status".to_owned(), status.clone());
-    }
+    object.insert("spec".to_owned(), manifest.spec.clone());
     object
 }
 
@@ -221,36 +237,90 @@ mod tests {
     #[tokio::test]
     async fn a_manifest_becomes_an_object_that_people_could_have_put() {
         let objects = Objects::all_of(Arc::new(MemoryStore::default()));
-        let first = objects.apply(&apply("1", &Origin::API)).await.expect("applied");
+        let first = objects.apply(&apply("1", &Origin::API), 0).await.expect("applied");
         assert_eq!((first.outcome, first.generation), (ApplyOutcome::Created, Generation(1)));
-        let same = objects.apply(&apply("1", &Origin::API)).await.expect("applied");
+        let same = objects.apply(&apply("1", &Origin::API), 0).await.expect("applied");
         assert_eq!((same.outcome, same.rev), (ApplyOutcome::Unchanged, first.rev));
         let dry = ApplyFunction { mode: ApplyMode::DryRun, ..apply("2", &Origin::API) };
-        let dry = objects.apply(&dry).await.expect("a preview");
+        let dry = objects.apply(&dry, 0).await.expect("a preview");
         assert_eq!(dry.changes.iter().map(|change| change.path.as_str()).collect::<Vec<_>>(), ["spec.env.A"]);
-        let second = objects.apply(&apply("2", &Origin::API)).await.expect("applied");
+        let second = objects.apply(&apply("2", &Origin::API), 0).await.expect("applied");
         assert_eq!((second.outcome, second.generation), (ApplyOutcome::Configured, Generation(2)));
         let stored = objects.store.get("/words").await.expect("it answers").expect("it is there");
         let read = Declared::read("words", &stored.value, stored.modified);
         assert_eq!(read.spec.expect("right").env["A"], "2");
         let stale = ApplyFunction { expect: Some(first.rev), ..apply("3", &Origin::API) };
-        assert!(matches!(objects.apply(&stale).await, Err(Error::Stale { .. })));
+        assert!(matches!(objects.apply(&stale, 0).await, Err(Error::Stale { .. })));
     }
 
     #[tokio::test]
     async fn a_function_belongs_to_the_source_that_declared_it() {
         let objects = Objects::all_of(Arc::new(MemoryStore::default()));
         let folder = Origin::directory("/f");
-        objects.apply(&apply("1", &folder)).await.expect("applied");
-        assert!(matches!(objects.apply(&apply("2", &Origin::API)).await, Err(Error::Owned { .. })));
+        objects.apply(&apply("1", &folder), 0).await.expect("applied");
+        assert!(matches!(objects.apply(&apply("2", &Origin::API), 0).await, Err(Error::Owned { .. })));
         let (name, origin) = (function("1").name, Origin::API);
         let mut request =
             DeleteFunction { name, origin, expect: None, mode: ApplyMode::Commit, ownership: Ownership::Respect };
         assert!(matches!(objects.delete(&request).await, Err(Error::Owned { .. })));
         let takes = ApplyFunction { ownership: Ownership::TakeOver, ..apply("2", &Origin::API) };
-        objects.apply(&takes).await.expect("taken over");
+        objects.apply(&takes, 0).await.expect("taken over");
         objects.delete(&request).await.expect("deleted");
         request.mode = ApplyMode::DryRun;
         assert!(matches!(objects.delete(&request).await, Err(Error::NoFunction(_))));
+    }
+
+    async fn put(objects: &Objects, text: &str) {
+        let ops = vec![Op::Put { key: objects.key("words"), value: Bytes::from(text.to_owned()) }];
+        objects.store.commit(Txn { compare: vec![], ops }).await.expect("put");
+    }
+
+    async fn stored(objects: &Objects) -> Value {
+        let entry = objects.store.get("/words").await.expect("it answers").expect("it is there");
+        serde_json::from_slice(&entry.value).expect("JSON")
+    }
+
+    #[tokio::test]
+    async fn what_a_person_put_keeps_its_form_and_its_own_fields() {
+        let objects = Objects::all_of(Arc::new(MemoryStore::default()));
+        let mut object = json!({
+            "apiVersion": "v1alpha1", "kind": "ModelDeployment", "note": [1],
+            "metadata": {"name": "words", "uid": "a1", "team": {"lead": "b"}, "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"type": "python"}, "status": {"observedGeneration": 4},
+        });
+        put(&objects, &object.to_string()).await;
+        objects.apply(&apply("1", &Origin::API), 0).await.expect("applied");
+        object["metadata"] = json!({"name": "words", "uid": "a1", "team": {"lead": "b"}, "generation": 5});
+        object["spec"] = function("1").spec;
+        assert_eq!(stored(&objects).await, object);
+        // Another form is no object of a function: it becomes one of ours.
+        object["apiVersion"] = "v9".into();
+        put(&objects, &object.to_string()).await;
+        objects.apply(&apply("2", &Origin::API), 0).await.expect("applied");
+        assert_eq!(stored(&objects).await["apiVersion"], "berth.dev/v1");
+    }
+
+    #[tokio::test]
+    async fn an_object_that_cannot_be_read_gets_the_generation_after_the_known_one() {
+        let objects = Objects::all_of(Arc::new(MemoryStore::default()));
+        put(&objects, "{").await;
+        let applied = objects.apply(&apply("1", &Origin::API), 7).await.expect("applied");
+        assert_eq!(applied.generation, Generation(8));
+        let next = objects.apply(&apply("2", &Origin::API), 70).await.expect("applied");
+        assert_eq!(next.generation, Generation(9), "an object that can be read says its own");
+    }
+
+    #[tokio::test]
+    async fn the_api_is_told_from_etcd() {
+        let objects = Objects::all_of(Arc::new(MemoryStore::default()));
+        objects.apply(&apply("1", &Origin::API), 0).await.expect("applied");
+        let read = |object: Value| Declared::read("words", object.to_string().as_bytes(), Rev(1)).about;
+        let about = read(stored(&objects).await);
+        assert_eq!((about.owner(), about.annotations.len()), ("api".to_owned(), 0));
+        let mut object = stored(&objects).await;
+        object["metadata"] = json!({"name": "words"});
+        put(&objects, &object.to_string()).await;
+        objects.apply(&apply("2", &Origin::API), 0).await.expect("applied");
+        assert_eq!(read(stored(&objects).await).owner(), "etcd", "nobody declared it first");
     }
 }

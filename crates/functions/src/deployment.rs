@@ -81,6 +81,8 @@ pub struct About {
     pub annotations: BTreeMap<String, String>,
     /// The source that declared it; [`Origin::API`] also for what somebody wrote into etcd.
     pub origin: Origin,
+    /// True if the object names that source.
+    pub is_declared: bool,
 }
 
 /// The annotation that names the source of an object.
@@ -88,7 +90,7 @@ pub(crate) const ORIGIN: &str = "berth.dev/origin";
 
 impl Default for About {
     fn default() -> Self {
-        Self { labels: BTreeMap::new(), annotations: BTreeMap::new(), origin: Origin::API }
+        Self { labels: BTreeMap::new(), annotations: BTreeMap::new(), origin: Origin::API, is_declared: false }
     }
 }
 
@@ -100,8 +102,16 @@ impl About {
             fields.into_iter().flatten().filter_map(text).collect()
         };
         let mut annotations = texts("annotations");
-        let origin = annotations.remove(ORIGIN).map_or(Origin::API, |text| Origin::read(&text));
-        Self { labels: texts("labels"), annotations, origin }
+        let named = annotations.remove(ORIGIN);
+        let is_declared = named.is_some();
+        let origin = named.map_or(Origin::API, |text| Origin::read(&text));
+        Self { labels: texts("labels"), annotations, origin, is_declared }
+    }
+
+    /// The source that declared it, for people; `etcd` where somebody put it there.
+    #[must_use]
+    pub fn owner(&self) -> String {
+        if self.is_declared { self.origin.to_string() } else { "etcd".to_owned() }
     }
 }
 

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::{
+    build::append_to_log,
     controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Task, TaskId},
     follow::{News, follow},
     objects::Objects,
@@ -62,6 +63,8 @@ pub(crate) struct Driver {
     tasks: BTreeMap<TaskId, AbortHandle>,
     spans: Spans,
     rev: Rev,
+    /// The reason why nothing new is heard.
+    problem: Option<String>,
 }
 
 impl Driver {
@@ -87,6 +90,7 @@ impl Driver {
             tasks: BTreeMap::new(),
             spans: Spans::default(),
             rev: Rev::NONE,
+            problem: None,
         }
     }
 
@@ -103,21 +107,29 @@ impl Driver {
                 () = stop.cancelled() => break,
                 Some(told) = heard.recv() => match told {
                     News::Event(event, rev) => {
-                        self.rev = rev;
+                        (self.rev, self.problem) = (rev, None);
                         let is_whole = matches!(event, Event::Listed(_));
                         self.on(event);
-                        self.report(None).await;
+                        self.report().await;
                         if is_whole {
                             // From now on it is known what there is, and whose it is.
                             self.host.attach(Some(self.objects.clone()));
                         }
                     }
-                    News::Trouble(problem) => self.report(Some(problem)).await,
+                    News::Trouble(problem) => {
+                        self.problem = Some(problem);
+                        self.report().await;
+                    }
+                    News::Answers => {
+                        if self.problem.take().is_some() {
+                            self.report().await;
+                        }
+                    }
                 },
                 Some(done) = self.work.join_next(), if !self.work.is_empty() => match done {
                     Ok(Some(event)) => {
                         self.on(event);
-                        self.report(None).await;
+                        self.report().await;
                     }
                     Ok(None) => {}
                     Err(error) if error.is_cancelled() => {}
@@ -175,8 +187,11 @@ impl Driver {
                 let work = async move {
                     let deployed = host.target(&task.spec.platform).deploy(&task, &artifact).await;
                     tell_deployed(&task, &deployed);
-                    if deployed.is_ok() {
-                        leave(host.others(&task.spec.platform).into_iter(), task.spec.name.as_str()).await;
+                    match &deployed {
+                        Ok(_) => {
+                            leave(host.others(&task.spec.platform).into_iter(), task.spec.name.as_str()).await;
+                        }
+                        Err(failure) => keep_output(&host, task.spec.name.as_str(), &failure.log_tail).await,
                     }
                     Some(Event::Deployed(id, deployed))
                 };
@@ -226,12 +241,12 @@ impl Driver {
     }
 
     /// Tells people how things stand.
-    async fn report(&mut self, problem: Option<String>) {
+    async fn report(&mut self) {
         let counts = self.controller.counts();
         let changed = self.controller.changed().into_iter();
         self.host.show(changed.map(|(name, view)| (name, view.map(|view| Summary::of(&view)))), &counts);
         let happened = std::mem::take(&mut self.happened);
-        let report = Report { rev: self.rev, problem, functions: counts, happened };
+        let report = Report { rev: self.rev, problem: self.problem.clone(), functions: counts, happened };
         // Nobody listens at the end of a term.
         let _ = self.reports.send(report).await;
     }
@@ -260,6 +275,19 @@ async fn leave(targets: impl Iterator<Item = &dyn Target>, name: &str) -> bool {
         }
     }
     left
+}
+
+/// Adds the output of a version that did not start to the log of its build: its own files are gone.
+async fn keep_output(host: &Host, name: &str, output: &str) {
+    if output.is_empty() {
+        return;
+    }
+    let path = host.builder().log_path(name);
+    let text = format!("--- output of the version that failed ---\n{}\n", output.trim_end());
+    let kept = tokio::task::spawn_blocking(move || append_to_log(&path, &text)).await;
+    if let Ok(Err(error)) = kept {
+        tracing::debug!(event = "function_output_not_kept", function = name, %error);
+    }
 }
 
 /// The time.

@@ -17,6 +17,12 @@ use crate::{controller::Event, deployment::Declared, objects::Objects};
 /// Pause after an error: long enough for a store that is away.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// Pause between two looks whether the store answers.
+const LOOK: Duration = Duration::from_secs(4);
+
+/// The longest that a store takes to answer a look. Together with the pause, people hear of its end within ten seconds.
+const PATIENCE: Duration = Duration::from_secs(4);
+
 /// News of the store.
 #[derive(Debug)]
 pub(crate) enum News {
@@ -24,12 +30,44 @@ pub(crate) enum News {
     Event(Event, Rev),
     /// The store does not answer.
     Trouble(String),
+    /// The store answers.
+    Answers,
 }
 
 /// Follows until nobody takes the news any more.
 pub(crate) async fn follow(objects: Objects, news: mpsc::Sender<News>) {
+    tokio::select! {
+        () = rounds(&objects, &news) => {}
+        () = look(&objects, &news) => {}
+    }
+}
+
+/// Asks the store now and then: a watch that breaks is opened again in silence, however long that takes.
+async fn look(objects: &Objects, news: &mpsc::Sender<News>) {
+    let mut away = false;
     loop {
-        match round(&objects, &news).await {
+        tokio::time::sleep(LOOK).await;
+        let one = Page { limit: 1, ..Page::default() };
+        let told = match tokio::time::timeout(PATIENCE, objects.store.list(objects.prefix(), one)).await {
+            Ok(Ok(_)) => News::Answers,
+            Ok(Err(error)) => News::Trouble(error.to_string()),
+            Err(_) => News::Trouble(format!("the store has not answered for {} s", PATIENCE.as_secs())),
+        };
+        if let News::Trouble(error) = &told
+            && !away
+        {
+            tracing::warn!(event = "functions_store_away", error, "functions go on serving; retrying");
+        }
+        away = matches!(told, News::Trouble(_));
+        if news.send(told).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn rounds(objects: &Objects, news: &mpsc::Sender<News>) {
+    loop {
+        match round(objects, news).await {
             Ok(()) => return,
             Err(StoreError::Compacted { oldest }) => {
                 tracing::info!(

@@ -4,6 +4,7 @@
 //! Loading ──as many ready as the active model has──▶ switched
 //!    └ failed: told, and tried again as the planner does ┘
 //! ```
+//! The active model answers until then, also if it had to leave for its own successor: its next request loads it again.
 //! One task per change, for as long as it lasts. What is to change is in the store, so a new leader goes on.
 
 use std::{
@@ -28,6 +29,7 @@ use tonic::Status;
 use crate::{
     code::status,
     load, models,
+    status::ModelState,
     vmodels::{self, VModel},
 };
 
@@ -177,10 +179,8 @@ async fn lower_unless_awaited(handle: &Handle, model: &DeploymentName) -> Result
 /// Switches if the target is ready for it, else has it loaded. True: switched.
 async fn step(handle: &Handle, found: &VModel) -> Result<bool, Status> {
     let (active, target) = (load::state(handle, &found.active).await, load::state(handle, &found.target).await);
-    let copies = active.ready.max(1);
-    // Fewer copies are enough where there is no room for more.
-    let all_there_is = target.ready > 0 && target.coming == 0 && is_raised(handle, found, copies).await;
-    if target.ready >= copies || active.ready == 0 || all_there_is {
+    let copies = wanted_of(&active);
+    if takes_over(&target, copies, planned_for(handle, &found.target).await) {
         let (vmodel, owner, target) = (&found.name, found.owner.as_str(), &found.target);
         if vmodels::write(handle, (vmodel, owner), (target, target), found.rev).await? {
             vmodels::settle(handle, found, &(target.clone(), target.clone())).await?;
@@ -195,11 +195,24 @@ async fn step(handle: &Handle, found: &VModel) -> Result<bool, Status> {
     Ok(false)
 }
 
-/// The target wants so many copies already, and its plan has been made.
-async fn is_raised(handle: &Handle, found: &VModel, copies: u32) -> bool {
-    let Ok(view) = handle.get(&found.target).await else { return false };
+/// The copies that a target should have before requests switch. At least one, also where the active model has none any
+/// more: it may have left for this very target, which may fail.
+fn wanted_of(active: &ModelState) -> u32 {
+    active.ready.max(1)
+}
+
+/// Returns true if requests switch to a target that should have so many copies. Once its plan was made for as many, fewer
+/// are enough: there is no room for more.
+fn takes_over(target: &ModelState, copies: u32, planned_for: u32) -> bool {
+    let all_there_is = target.coming == 0 && planned_for >= copies;
+    target.ready > 0 && (target.ready >= copies || all_there_is)
+}
+
+/// The least number of copies that a model's last plan was made for; 0: no plan since it was changed.
+async fn planned_for(handle: &Handle, model: &DeploymentName) -> u32 {
+    let Ok(view) = handle.get(model).await else { return 0 };
     let seen = view.status.as_ref().is_some_and(|status| status.observed_generation == view.deployment.generation);
-    seen && view.deployment.spec.replicas.min >= copies
+    if seen { view.deployment.spec.replicas.min } else { 0 }
 }
 
 /// Waits until something may have changed.
@@ -225,4 +238,38 @@ async fn wait(handle: &Handle, found: &VModel, progress: &mut watch::Receiver<u6
     };
     // Over either way: it looks again.
     let _looks_again = timeout(LOOK_AGAIN, change).await.is_err();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A model with copies that answer, and others on their way.
+    fn copies(ready: u32, coming: u32) -> ModelState {
+        ModelState { ready, coming, ..ModelState::not_found() }
+    }
+
+    #[test]
+    fn a_target_takes_over_with_as_many_copies_as_there_should_be_or_can_be_and_never_without_any() {
+        for (active, target, planned_for, switches) in [
+            (1, (1, 0), 0, true),
+            (1, (0, 1), 0, false),
+            (2, (2, 0), 2, true),
+            (2, (1, 1), 2, false),
+            (2, (1, 0), 0, false),
+            (2, (1, 0), 2, true),
+            // The target failed.
+            (1, (0, 0), 0, false),
+            (2, (0, 0), 2, false),
+            // And the active model had left to make room for it.
+            (0, (0, 0), 0, false),
+            (0, (0, 0), 1, false),
+            (0, (0, 1), 0, false),
+            (0, (1, 0), 0, true),
+        ] {
+            let (active, target) = (copies(active, 0), copies(target.0, target.1));
+            let told = takes_over(&target, wanted_of(&active), planned_for);
+            assert_eq!(told, switches, "{active:?} {target:?} {planned_for}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! Settled(active) ──another target──▶ Changing(active, target) ──target as often loaded as active──▶ Settled(target)
 //!                                       └─ at once, where active has no copy, target has as many, or `force` ─┘
 //! ```
+//! That the active model has no copy counts only where a change begins. Later it may have left to make room for the target.
 
 use std::{sync::Arc, time::Duration};
 
@@ -126,6 +127,10 @@ pub(crate) async fn set(
             if !write(handle, (&change.vmodel, owner), (&after.0, &after.1), rev).await? {
                 continue;
             }
+            if after.0 != after.1 {
+                // Counts as used just now, so that it is the last one to leave for its successor.
+                load::start(handle, &after.0, None).await?;
+            }
         }
         if let Some(before) = before {
             settle(handle, &before, &after).await?;
@@ -185,6 +190,9 @@ async fn wanted(handle: &Handle, change: &Change, before: Option<&VModel>) -> (D
     let Some(before) = before.filter(|before| before.active != target && !change.force) else {
         return (target.clone(), target);
     };
+    if before.target == target {
+        return (before.active.clone(), target); // it is under way
+    }
     let (active, new) = (load::state(handle, &before.active).await, load::state(handle, &target).await);
     if active.ready == 0 || new.ready >= active.ready {
         return (target.clone(), target);

@@ -147,11 +147,15 @@ impl Mechanisms {
     /// Names of those that this machine lacks, for people.
     #[must_use]
     pub fn missing(&self, is_root: bool) -> Vec<&'static str> {
+        let own_user = match self.files {
+            true => "a user of its own (needs CAP_SETUID and CAP_SETGID)",
+            false => "a user of its own (needs the file tree)",
+        };
         let all = [
             (self.files, "a file tree of its own (mount namespace)"),
             (self.processes, "process numbers of its own (pid namespace)"),
             (self.network, "a network of its own (network namespace)"),
-            (self.own_user || !is_root, "a user of its own (needs the file tree)"),
+            (self.own_user || !is_root, own_user),
             (self.landlock > 0, "Landlock"),
             (self.system_calls, "a filter of system calls (seccomp)"),
         ];

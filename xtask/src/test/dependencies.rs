@@ -149,4 +149,41 @@ mod tests {
         assert!(is_own("berth-cli-0123456789abcdef") && is_own("xtask-0123456789abcdef"));
         assert!(!is_own("tokio-0123456789abcdef"));
     }
+
+    #[test]
+    fn what_was_kept_is_brought_as_it_was() {
+        let root = std::env::temp_dir().join(format!("xtask-dependencies-{}", std::process::id()));
+        let place = |target: &str| Dependencies {
+            kept: root.join("kept"),
+            target: root.join(target),
+            key: "a compiler".to_owned(),
+            from_nothing: true,
+        };
+        let files = [
+            ("debug/.fingerprint/tokio-0123456789abcdef/lib-tokio", true),
+            ("debug/build/libc-00000000000000aa/out/a.txt", true),
+            ("debug/.fingerprint/libc-00000000000000aa/run", true),
+            ("debug/deps/libtokio-0123456789abcdef.rlib", true),
+            ("debug/deps/tokio-0123456789abcdef.d", true),
+            ("debug/deps/libberth_cli-00000000000000bb.rlib", false),
+            ("debug/.fingerprint/berth-cli-00000000000000bb/lib", false),
+            ("debug/deps/it-00000000000000cc", false),
+            ("debug/berth", false),
+        ];
+        for (file, _) in files {
+            fs_err::create_dir_all(root.join(file).parent().expect("a parent")).expect("made");
+            fs_err::write(root.join(file), file).expect("written");
+        }
+        let (made, next) = (place("debug"), place("next"));
+        made.keep().expect("kept");
+        assert!(made.fit() && !Dependencies { key: "another".to_owned(), ..place("next") }.fit());
+        next.copy(&next.kept, &next.target).expect("brought");
+        let modified = |path: &Path| fs_err::metadata(path).and_then(|file| file.modified()).ok();
+        for (file, is_kept) in files {
+            let brought = root.join(file.replacen("debug", "next", 1));
+            assert_eq!(brought.exists(), is_kept, "{file}");
+            assert!(!is_kept || modified(&brought) == modified(&root.join(file)), "{file}");
+        }
+        fs_err::remove_dir_all(root).expect("removed");
+    }
 }

@@ -67,7 +67,7 @@ pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
 
 async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
     let view: DeploymentView = client.get(&path_of(name)).await?;
-    let events = client.list::<EventView>(&["events"], &[("deployment", name.to_string())]).await?.items;
+    let events = events(client, name).await?;
     let (metadata, status) = (&view.metadata, &view.status);
     let mut text = facts(&[
         ("Name", metadata.name.clone()),
@@ -113,17 +113,23 @@ async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Fa
             section(&mut text, &format!("Failure of {} on {}", replica.revision, replica.worker), &failed(failure));
         }
     }
-    section(
-        &mut text,
-        "Events",
-        &if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) },
-    );
+    section(&mut text, "Events", &events);
     Ok(text)
+}
+
+/// Recent events about a deployment or an alias. A role that is limited to some reads none: the page is shown without them.
+async fn events(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
+    match client.list::<EventView>(&["events"], &[("deployment", name.to_string())]).await {
+        Ok(events) if events.items.is_empty() => Ok("none lately\n".to_owned()),
+        Ok(events) => Ok(table(&events.items, Form::Table)),
+        Err(Failure::Forbidden(_)) => Ok("not shown: events need a role on the whole server\n".to_owned()),
+        Err(other) => Err(other),
+    }
 }
 
 async fn alias(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
     let view: AliasView = client.get(&path_in(Resource::Aliases, name)).await?;
-    let events = client.list::<EventView>(&["events"], &[("deployment", name.to_string())]).await?.items;
+    let events = events(client, name).await?;
     let metadata = &view.metadata;
     let mut text = facts(&[
         ("Name", metadata.name.clone()),
@@ -139,7 +145,6 @@ async fn alias(client: &Client, name: &DeploymentName) -> Result<String, Failure
         rows.add([target.deployment.clone(), target.weight.to_string(), share, target.phase.clone()]);
     }
     section(&mut text, "Targets", &rows.render());
-    let events = if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) };
     section(&mut text, "Events", &events);
     Ok(text)
 }

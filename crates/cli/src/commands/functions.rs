@@ -1,15 +1,18 @@
 //! Functions: their rows, what `berth describe function` tells, their logs, and the ways back.
 
+mod log;
+
 use std::time::{Duration, Instant};
 
 use berth_spec::manifest::{FieldChange, changes};
-use berth_wire::api::{ApplyResult, FunctionRevision, FunctionView};
+use berth_wire::api::{ApplyResult, FunctionRevision, FunctionView, Timestamp};
 use reqwest::{
     Method,
     header::{CONTENT_TYPE, IF_MATCH},
 };
 use serde_json::{Value, json};
 
+pub(super) use self::log::{LogWanted, print_log};
 use super::{
     describe::{facts, section},
     output::{Form, Row, or_dash, print_value},
@@ -18,7 +21,7 @@ use super::{
 use crate::{
     client::Client,
     failure::Failure,
-    terminal::{self, Rows, size},
+    terminal::{self, Rows, age, size},
 };
 
 /// Attempts of a change that lost to another writer: statuses are written while a function is built.
@@ -26,31 +29,6 @@ const ATTEMPTS: usize = 8;
 
 /// Interval at which a rollout is looked at.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// Interval at which a followed log is read again.
-const FOLLOW: Duration = Duration::from_millis(500);
-
-/// Prints the log of a function: its last build, then the end of its output.
-pub(super) async fn print_log(client: &Client, name: &str, follow: bool) -> Result<(), Failure> {
-    let mut printed = String::new();
-    loop {
-        let asked = client.send(client.request(Method::GET, &[Resource::Functions.plural(), name, "log"], &[])).await;
-        let text = match asked {
-            Err(Failure::NotFound(_)) => return Err(not_found(client, Resource::Functions, name).await),
-            answer => answer?.text().await.map_err(|e| Failure::doing("the log broke off", e))?,
-        };
-        // Another build has begun, or only the end of a long output is kept: all of it is new.
-        let new = text.strip_prefix(printed.as_str()).unwrap_or(&text);
-        if !new.is_empty() {
-            terminal::print(new.trim_end_matches('\n'))?;
-        }
-        if !follow {
-            return Ok(());
-        }
-        printed = text;
-        tokio::time::sleep(FOLLOW).await;
-    }
-}
 
 /// All that is known about a function.
 pub(super) async fn described(client: &Client, name: &str) -> Result<String, Failure> {
@@ -69,13 +47,13 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
         ("Endpoint", or_dash(status.endpoint.as_deref().unwrap_or_default())),
         ("Artifact", or_dash(artifact.as_deref().unwrap_or_default())),
     ]);
-    let mut rows = Rows::new(&["CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"]);
+    let mut rows = Rows::new(&["CONDITION", "STATUS", "REASON", "FOR", "MESSAGE"]);
     for fact in &status.conditions {
-        rows.add(
-            [&fact.r#type, &fact.status, &fact.reason, &fact.last_transition_time, &fact.message].map(Clone::clone),
-        );
+        let since = age(fact.last_transition_time.parse::<Timestamp>().ok());
+        let (name, holds, reason) = (fact.r#type.clone(), fact.status.clone(), fact.reason.clone());
+        rows.add([name, holds, reason, since, fact.message.clone()]);
     }
-    section(&mut text, "Conditions", &rows.render());
+    section(&mut text, "Conditions", &rows.render_inside(2));
     if let Some(build) = &status.build {
         let how = if build.cached { ", the same inputs were built before" } else { "" };
         let took = if build.took.is_empty() { String::new() } else { format!(", took {}{how}", build.took) };
@@ -114,26 +92,52 @@ fn explained(function: &FunctionView) -> String {
     match (status.history.first(), &status.endpoint) {
         (Some(served), Some(endpoint)) => {
             let since = format!("Generation {} serves at {endpoint} since {}", served.generation, served.deployed);
-            let fields = changes(&served.spec, &function.spec);
-            let differs = if fields.is_empty() { String::new() } else { format!("; wanted is {}", told(&fields)) };
+            let differs = match changes(&served.spec, &function.spec) {
+                _ if !function.spec.is_object() => "; what is wanted now has no spec that can be read".to_owned(),
+                fields if fields.is_empty() => String::new(),
+                fields => format!("; wanted is {}", told(&fields)),
+            };
             text.push_str(&format!("{since}{differs}.\n"));
         }
         _ => text.push_str("Nothing of it serves.\n"),
     }
     for fact in status.conditions.iter().filter(|fact| fact.status != "True") {
-        text.push_str(&format!("{} is {}: {} ({})\n", fact.r#type, fact.status, fact.message, fact.reason));
+        let says = if fact.message.is_empty() { String::new() } else { format!(": {}", fact.message) };
+        text.push_str(&format!("{} is {}{says} ({})\n", fact.r#type, fact.status, fact.reason));
     }
-    let help = match (status.phase.as_str(), &status.build) {
-        ("Failed", Some(_)) => {
-            format!(
-                "`berth logs function/{name}` has the whole log; `berth rollout undo function/{name}` goes back to what served.\n"
-            )
+    text + &help(function)
+}
+
+/// Commands that help in a state; empty where there are none.
+fn help(function: &FunctionView) -> String {
+    let (name, status) = (&function.metadata.name, &function.status);
+    let mut help = Vec::new();
+    match status.phase.as_str() {
+        "Failed" => {
+            if status.build.is_some() {
+                help.push(format!("`berth logs function/{name}` has the whole log"));
+            }
+            if status.history.iter().any(|past| past.spec != function.spec) {
+                help.push(format!("`berth rollout undo function/{name}` goes back to what served"));
+            }
         }
-        ("Pending", _) => "Builds take turns: `berth get functions` shows which run.\n".to_owned(),
-        ("Building", _) => format!("`berth logs function/{name} -f` follows the build.\n"),
-        _ => String::new(),
-    };
-    text + &help
+        "Pending" => help.push("Builds take turns: `berth get functions` shows which run".to_owned()),
+        "Building" => help.push(format!("`berth logs function/{name} -f` follows the build")),
+        _ => {}
+    }
+    if help.is_empty() { String::new() } else { format!("{}.\n", help.join("; ")) }
+}
+
+/// A message in a cell of a table; `…` marks what is left out.
+fn shortened(message: &str) -> String {
+    /// Characters of a cell: three lines of a narrow terminal.
+    const MOST: usize = 120;
+    let line = message.lines().next().unwrap_or_default();
+    let mut text: String = line.chars().take(MOST).collect();
+    if text.len() < message.trim_end().len() {
+        text.push('…');
+    }
+    text
 }
 
 /// Changed fields in a line.
@@ -257,7 +261,7 @@ fn unknown(name: &str, number: u64, past: &[FunctionRevision]) -> Failure {
 
 impl Row for FunctionView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) =
-        (&["NAME", "TYPE", "PHASE", "GENERATION", "ENDPOINT", "MESSAGE"], &["PLATFORM", "SOURCE", "ARTIFACT"]);
+        (&["NAME", "PHASE", "GENERATION", "MESSAGE"], &["ENDPOINT", "TYPE", "PLATFORM", "SOURCE", "ARTIFACT"]);
 
     fn name(&self) -> String {
         self.metadata.name.clone()
@@ -268,14 +272,76 @@ impl Row for FunctionView {
         let artifact = status.artifact.as_ref().map(|artifact| artifact.digest.clone()).unwrap_or_default();
         vec![
             self.metadata.name.clone(),
-            or_dash(self.text("/type")),
             status.phase.clone(),
             self.metadata.generation.to_string(),
+            shortened(&status.message),
             or_dash(status.endpoint.as_deref().unwrap_or_default()),
-            status.message.lines().next().unwrap_or_default().chars().take(80).collect(),
+            or_dash(self.text("/type")),
             or_dash(self.text("/target/platform")),
             or_dash(self.text("/sourceUri")),
             or_dash(artifact.get(..19).unwrap_or(&artifact)),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_wire::api::{FunctionCondition, FunctionMetadata, FunctionStatus};
+
+    use super::*;
+
+    fn failed(spec: Value, history: Vec<FunctionRevision>) -> FunctionView {
+        let conditions = ["", "its process ended"].map(|message| FunctionCondition {
+            r#type: "Ready".to_owned(),
+            status: "False".to_owned(),
+            reason: "StartFailed".to_owned(),
+            message: message.to_owned(),
+            ..FunctionCondition::default()
+        });
+        FunctionView {
+            api_version: "berth.dev/v1".to_owned(),
+            kind: "Function".to_owned(),
+            metadata: FunctionMetadata { name: "f".to_owned(), generation: 2, ..FunctionMetadata::default() },
+            spec,
+            status: FunctionStatus {
+                phase: "Failed".to_owned(),
+                message: "no".to_owned(),
+                observed_generation: 2,
+                conditions: conditions.into(),
+                endpoint: history.first().map(|_| "http://h/functions/f".to_owned()),
+                history,
+                ..FunctionStatus::default()
+            },
+        }
+    }
+
+    #[test]
+    fn an_explanation_offers_what_there_is() {
+        let text = explained(&failed(json!({"type": "python"}), Vec::new()));
+        assert_eq!(
+            text,
+            "f: Failed: no\nNothing of it serves.\nReady is False (StartFailed)\nReady is False: its process ended (StartFailed)\n"
+        );
+        let served = FunctionRevision {
+            generation: 1,
+            deployed: "2026-01-01T00:00:00.000Z".to_owned(),
+            spec: json!({"type": "keras"}),
+            ..FunctionRevision::default()
+        };
+        let text = explained(&failed(json!({"type": "python"}), vec![served.clone()]));
+        assert!(text.contains("wanted is spec") || text.contains("wanted is type"), "{text}");
+        assert!(text.ends_with("`berth rollout undo function/f` goes back to what served.\n"), "{text}");
+        let text = explained(&failed(Value::Null, vec![served]));
+        assert!(
+            text.contains("; what is wanted now has no spec that can be read.") && !text.contains("null"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_message_in_a_table_is_marked_where_it_is_cut() {
+        assert_eq!(shortened("short.\n"), "short.");
+        assert_eq!(shortened("first\nsecond"), "first…");
+        assert_eq!(shortened(&"é".repeat(200)), format!("{}…", "é".repeat(120)));
     }
 }

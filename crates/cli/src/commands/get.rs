@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    namespace::{NamespaceArgs, path_in},
+    namespace::{NamespaceArgs, list_in, path_in},
     output::{Form, Row, print_value, table, table_of_namespaces},
     resource::{Resource, Target, Written, not_found},
 };
@@ -34,7 +34,7 @@ use crate::{
   berth get deployments --watch              changes as they happen
   berth get events                           recent events and their reasons
   berth get sources                          sources: the applied commit, and problems
-  berth get functions                        functions from etcd: phase, endpoint, message
+  berth get functions                        functions: phase, generation, message; -o wide adds the endpoint
   berth get secrets                          credentials by worker, without values")]
 pub(crate) struct GetArgs {
     #[command(flatten)]
@@ -130,9 +130,10 @@ where
             _ => print_items(&[one], resource, args),
         };
     }
-    let mut query = labels(args);
-    query.extend(inside(args, resource, names));
-    let mut list = client.list::<T>(&[resource.plural()], &query).await?;
+    let inside = inside(args, resource, names);
+    let query = [labels(args), selected(resource, inside.as_ref())].concat();
+    let listed = client.list::<T>(&list_in(resource, inside.as_ref()), &query).await;
+    let mut list = listed.map_err(|failure| of_whole_server(failure, resource))?;
     if !names.is_empty() {
         list.items.retain(|item| names.contains(&item.name()));
         for name in names {
@@ -148,15 +149,43 @@ where
     }
 }
 
-/// The query that selects a namespace, where things of this kind are in one. Things that are named are looked for in all.
-fn inside(args: &GetArgs, resource: Resource, names: &[String]) -> Option<(&'static str, String)> {
-    let namespace = match &args.namespace.namespace {
-        _ if args.all_namespaces || !resource.has_namespace() => return None,
-        Some(namespace) => namespace.clone(),
-        None if names.is_empty() => Namespace::DEFAULT,
-        None => return None,
-    };
-    Some(("namespace", namespace.to_string()))
+/// The namespace whose things are listed, where things of this kind are in one. Things that are named are looked for in all, unless
+/// their names say that they are in the same one.
+fn inside(args: &GetArgs, resource: Resource, names: &[String]) -> Option<Namespace> {
+    match &args.namespace.namespace {
+        _ if args.all_namespaces || !resource.has_namespace() => None,
+        Some(namespace) => Some(namespace.clone()),
+        None if names.is_empty() => Some(Namespace::DEFAULT),
+        None if resource.is_listed_by_namespace() => shared(names),
+        None => None,
+    }
+}
+
+/// The namespace that all of these names are in.
+fn shared(names: &[String]) -> Option<Namespace> {
+    let mut all = names.iter().map(|name| DeploymentName::new(name).map(|name| name.to_namespace()).ok());
+    let first = all.next()??;
+    all.all(|other| other.as_ref() == Some(&first)).then_some(first)
+}
+
+/// The query that selects a namespace, where the address of the list does not name it.
+fn selected(resource: Resource, namespace: Option<&Namespace>) -> Vec<(&'static str, String)> {
+    let namespace = namespace.filter(|_| !resource.is_listed_by_namespace());
+    namespace.map(|namespace| ("namespace", namespace.to_string())).into_iter().collect()
+}
+
+/// A refusal of a list that only the whole server has, with what a limited role can do.
+fn of_whole_server(failure: Failure, resource: Resource) -> Failure {
+    let is_described = matches!(resource, Resource::Replicas | Resource::Revisions);
+    match failure {
+        Failure::Forbidden(why) if is_described => {
+            let kind = resource.plural();
+            Failure::Forbidden(format!(
+                "{why}\n  {kind} are listed for the whole server alone; `berth describe NAME` shows those of one deployment"
+            ))
+        }
+        other => other,
+    }
 }
 
 /// The query that selects by labels.
@@ -215,13 +244,13 @@ fn shown<T: Row>(items: &[T], resource: Resource, args: &GetArgs) -> String {
 }
 
 async fn watch(client: &Client, args: &GetArgs, resource: Resource, names: &[String]) -> Result<(), Failure> {
-    let mut query = vec![("watch", "true".to_owned())];
-    query.extend(args.selector.iter().map(|labels| ("labelSelector", labels.clone())));
-    query.extend(inside(args, resource, names));
+    let inside = inside(args, resource, names);
+    let path = list_in(resource, inside.as_ref());
+    let query = [vec![("watch", "true".to_owned())], labels(args), selected(resource, inside.as_ref())].concat();
     let mut printer = Printer { args, resource, begun: false };
     match resource {
         Resource::Deployments => {
-            let changes = client.watch::<WatchEvent>(&[resource.plural()], &query).await?;
+            let changes = client.watch::<WatchEvent>(&path, &query).await?;
             pin_mut!(changes);
             while let Some(change) = changes.next().await {
                 match change? {
@@ -236,7 +265,7 @@ async fn watch(client: &Client, args: &GetArgs, resource: Resource, names: &[Str
             }
         }
         Resource::Events => {
-            let events = client.watch::<EventWatch>(&[resource.plural()], &query).await?;
+            let events = client.watch::<EventWatch>(&path, &query).await?;
             pin_mut!(events);
             while let Some(event) = events.next().await {
                 match event? {

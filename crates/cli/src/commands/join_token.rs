@@ -7,10 +7,12 @@ use berth_wire::api::{CreatedJoinToken, JoinTokenSpec, JoinTokenView, NewJoinTok
 use clap::{Args, Subcommand};
 use reqwest::Method;
 
-use super::output::{Form, Row, or_dash, print_value, table};
+use super::{
+    output::{Form, Row, or_dash, print_value, table},
+    secret_file::SecretFile,
+};
 use crate::{
     client::ApiArgs,
-    contexts,
     failure::Failure,
     settings::duration,
     terminal::{self, age},
@@ -58,7 +60,7 @@ struct CreateArgs {
     /// Purpose, for the list
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     description: String,
-    /// File for the text, which only its owner may read [default: print it]
+    /// New file for the text, which only its owner may read [default: print it]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Output format; `name` prints the text alone
@@ -126,12 +128,13 @@ impl CreateArgs {
             expires_in_seconds: Some(self.expires.as_secs()),
         };
         let client = self.api.client()?;
+        let out = self.out.as_deref().map(SecretFile::create).transpose()?;
         let created: CreatedJoinToken =
             client.json(client.request(Method::POST, &["join-tokens"], &[]).json(&new)).await?;
         let name = &created.token.metadata.name;
-        if let Some(file) = &self.out {
-            contexts::write(file, &created.secret)?;
-            return Ok(terminal::print(&format!("join-token/{name} made; its text is in {}", file.display()))?);
+        if let Some((file, path)) = out.zip(self.out.as_deref()) {
+            file.keep(&created.secret)?;
+            return Ok(terminal::print(&format!("join-token/{name} made; its text is in {}", path.display()))?);
         }
         match self.output {
             form @ (Form::Json | Form::Yaml) => print_value(&created, form),

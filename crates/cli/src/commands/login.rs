@@ -68,12 +68,20 @@ pub(crate) async fn run(args: LoginArgs) -> Result<(), Failure> {
     };
     let connect = args.connect.clone().with_token(token.clone());
     let api = addresses.iter().map(|url| url.as_str().trim_end_matches('/')).collect::<Vec<_>>().join(",");
-    let me: PrincipalView = ApiArgs { api: api.clone(), connect: connect.clone() }.client()?.get(&["whoami"]).await?;
+    let client = ApiArgs { api: api.clone(), connect: connect.clone() }.client()?;
+    // A login at an issuer takes a person: it is not thrown away because the server has yet to fetch the issuer's keys.
+    let me: PrincipalView = client.get_when_known(&["whoami"]).await?;
     let [ca, client_cert, client_key] = connect.files().map(|file| file.map(absolute));
+    let gateway = http.as_str().trim_end_matches('/').to_owned();
+    let assumed = if args.http.is_some() { "" } else { " (assumed; --http URL names another)" };
+    let said = format!(
+        "{}\ncontext {name} is kept, and is the current one\n  control API {api}\n  gateway {gateway}{assumed}",
+        described(&me)
+    );
     let context = Context {
         name: name.clone(),
         api,
-        http: Some(http.as_str().trim_end_matches('/').to_owned()),
+        http: Some(gateway),
         ca: ca.transpose()?,
         client_cert: client_cert.transpose()?,
         client_key: client_key.transpose()?,
@@ -82,9 +90,9 @@ pub(crate) async fn run(args: LoginArgs) -> Result<(), Failure> {
     };
     let mut all = Contexts::read()?;
     all.keep(context, token.as_ref(), login.as_ref())?;
-    all.current = Some(name.clone());
+    all.current = Some(name);
     all.write()?;
-    Ok(terminal::print(&format!("{}\ncontext {name} is kept, and is the current one", described(&me)))?)
+    Ok(terminal::print(&said)?)
 }
 
 /// The gateway beside a control API.

@@ -62,7 +62,11 @@ pub(crate) async fn run(args: &LogsArgs) -> Result<(), Failure> {
         return Err(Failure::Usage("name one model: `berth logs NAME`".to_owned()));
     };
     if *resource == Resource::Functions {
-        return functions::print_log(&client, name, args.follow).await;
+        if args.node.is_some() {
+            return Err(Failure::Usage("--node is for models: a function has one log; leave it out".to_owned()));
+        }
+        let wanted = functions::LogWanted { follow: args.follow, tail: args.tail.into(), form: args.output };
+        return functions::print_log(&client, name, &wanted).await;
     }
     let name = DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
     let mut reader = Reader { client: &client, args, name, cursor: String::new(), missing: Vec::new() };

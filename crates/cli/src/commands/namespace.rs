@@ -51,6 +51,14 @@ pub(crate) fn path_in(resource: Resource, name: &DeploymentName) -> Vec<&str> {
     }
 }
 
+/// The segments of the address of a list: that of a namespace, where the API has one for this kind.
+pub(crate) fn list_in(resource: Resource, namespace: Option<&Namespace>) -> Vec<&str> {
+    match namespace.filter(|_| resource.is_listed_by_namespace()) {
+        Some(namespace) => vec!["namespaces", namespace.as_str(), resource.plural()],
+        None => vec![resource.plural()],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +78,11 @@ mod tests {
         let name = team.name("a/b").expect("a name");
         assert_eq!(path_of(&name), ["namespaces", "team", "deployments", "a/b"]);
         assert_eq!(path_of(&none.name("iris").expect("a name")), ["deployments", "iris"]);
+        let inside = team.namespace.as_ref();
+        assert_eq!(list_in(Resource::Deployments, inside), ["namespaces", "team", "deployments"]);
+        assert_eq!(list_in(Resource::Aliases, Some(&Namespace::DEFAULT)), ["namespaces", "default", "aliases"]);
+        assert_eq!(list_in(Resource::Deployments, None), ["deployments"]);
+        assert_eq!(list_in(Resource::Replicas, inside), ["replicas"], "these have no list by namespace");
         let error = none.name("Team/iris").expect_err("no namespace").to_string();
         assert!(error.contains("lower-case"), "{error}");
     }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use berth_spec::{DeploymentName, Namespace, manifest::closest};
 use clap::Args;
 
-use super::namespace::{NamespaceArgs, path_in};
+use super::namespace::{NamespaceArgs, list_in, path_in};
 use crate::{client::Client, failure::Failure};
 
 /// A kind of thing that the API lists.
@@ -63,6 +63,11 @@ impl Resource {
     /// Things of this kind are in a namespace.
     pub(crate) fn has_namespace(self) -> bool {
         matches!(self, Self::Deployments | Self::Replicas | Self::Revisions | Self::Aliases | Self::Events)
+    }
+
+    /// The API lists things of this kind by namespace, at an address of its own, which a role limited to that namespace opens.
+    pub(crate) fn is_listed_by_namespace(self) -> bool {
+        matches!(self, Self::Deployments | Self::Aliases)
     }
 
     /// The kind of a document as commands write it: `deployment` for `ModelDeployment`.
@@ -197,7 +202,7 @@ async fn look_for(
     if let [only] = kinds {
         return Ok((*only, namespace.written(*only, name)?));
     }
-    let mut found = Vec::new();
+    let (mut found, mut forbidden) = (Vec::new(), None);
     for &resource in kinds {
         // A name that cannot be one of this kind is none.
         let Ok(written) = namespace.written(resource, name) else { continue };
@@ -205,12 +210,17 @@ async fn look_for(
         match client.get::<serde_json::Value>(&path.iter().map(String::as_str).collect::<Vec<_>>()).await {
             Ok(_) => found.push((resource, written)),
             Err(Failure::NotFound(_) | Failure::Invalid(_)) => {}
+            // Functions, nodes and sources are out of reach of limited roles; the thing may be of another kind.
+            Err(failure @ Failure::Forbidden(_)) => forbidden = forbidden.or(Some(failure)),
             Err(other) => return Err(other),
         }
     }
-    match found.len() {
-        0 => Err(nothing(client, kinds, name).await),
-        1 => Ok(found.remove(0)),
+    match (found.len(), forbidden) {
+        (0, Some(forbidden)) => {
+            Err(forbidden.with(|why| format!("there is nothing of the name {name:?} among what you may see: {why}")))
+        }
+        (0, None) => Err(nothing(client, kinds, name).await),
+        (1, _) => Ok(found.remove(0)),
         _ => {
             let each: Vec<String> = found.iter().map(|(kind, name)| format!("{}/{name}", kind.singular())).collect();
             Err(Failure::Usage(format!("{name:?} is the name of several things: write {}", each.join(" or "))))
@@ -247,18 +257,34 @@ async fn nothing(client: &Client, kinds: &[Resource], name: &str) -> Failure {
 
 /// The failure for a name that does not exist, with the name that was most likely meant.
 pub(crate) async fn not_found(client: &Client, resource: Resource, name: &str) -> Failure {
-    let known = names(client, resource).await.unwrap_or_default();
+    let listed = names_near(client, resource, name).await;
+    let is_none_yet = listed.as_ref().is_ok_and(Vec::is_empty);
+    let known = listed.unwrap_or_default();
     let hint = match closest(name, known.iter().map(String::as_str)) {
         Some(near) => format!("did you mean {near:?}?"),
-        None if known.is_empty() => format!("there are no {} yet", resource.plural()),
+        None if is_none_yet => format!("there are no {} yet", resource.plural()),
         None => format!("`berth get {}` lists them", resource.plural()),
     };
     Failure::NotFound(format!("there is no {} {name:?}: {hint}", resource.singular()))
 }
 
+/// The names of all things of a kind; where a role is limited, of those in the namespace of `name`.
+async fn names_near(client: &Client, resource: Resource, name: &str) -> Result<Vec<String>, Failure> {
+    match (names(client, resource).await, DeploymentName::new(name)) {
+        (Err(Failure::Forbidden(_)), Ok(name)) if resource.is_listed_by_namespace() => {
+            names_at(client, &list_in(resource, Some(&name.to_namespace()))).await
+        }
+        (listed, _) => listed,
+    }
+}
+
 /// The names of all things of a kind: for suggestions, so the first page is enough.
 pub(super) async fn names(client: &Client, resource: Resource) -> Result<Vec<String>, Failure> {
-    let list: serde_json::Value = client.get(&[resource.plural()]).await?;
+    names_at(client, &list_in(resource, None)).await
+}
+
+async fn names_at(client: &Client, path: &[&str]) -> Result<Vec<String>, Failure> {
+    let list: serde_json::Value = client.get(path).await?;
     let items = list.get("items").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
     let text = |item: &serde_json::Value, field: &str| item.pointer(field).and_then(|n| n.as_str().map(str::to_owned));
     let name = |item: &serde_json::Value| {

@@ -14,7 +14,10 @@ use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::json;
 
-use super::output::{Form, Row, or_dash, print_value, table};
+use super::{
+    output::{Form, Row, or_dash, print_value, table},
+    secret_file::SecretFile,
+};
 use crate::{
     client::ApiArgs,
     failure::Failure,
@@ -27,6 +30,7 @@ use crate::{
   berth token create --role caller --models 'fraud-*' --expires 30d   may ask models of these names, for a month
   berth token create --role deployer --namespace team                 may declare and ask models in one namespace
   berth token create --role caller --rate 100 --in-flight 16          100 requests a second, 16 at once, at each gateway
+  berth token create --role viewer --out viewer.token                 the secret in a file that only you can read
   berth token create --role viewer -o name                            the secret alone, for scripts
   berth token create --role caller --models iris --file tokens.json   for executors, which read such a file; no server is asked
   berth token list                                                    rights and last use; never the secrets
@@ -81,6 +85,9 @@ struct CreateArgs {
     /// Add the token to this file, which executors read (`access.tokens`), in place of asking a server. The file holds no secret
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     file: Option<PathBuf>,
+    /// New file for the secret, which only its owner may read [default: print it]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    out: Option<PathBuf>,
     /// Output format; `name` prints the secret alone
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
@@ -155,8 +162,14 @@ impl CreateArgs {
             },
             expires_in_seconds: self.expires.map(|expires| expires.as_secs()),
         };
+        let out = self.out.as_deref().map(SecretFile::create).transpose()?;
         if let Some(file) = &self.file {
             let (name, secret) = add_to(file, new)?;
+            if let Some((out, path)) = out.zip(self.out.as_deref()) {
+                out.keep(&secret)?;
+                let (file, path) = (file.display(), path.display());
+                return Ok(terminal::print(&format!("token/{name} added to {file}; its secret is in {path}"))?);
+            }
             return match self.output {
                 form @ (Form::Json | Form::Yaml) => print_value(&json!({ "name": name, "secret": secret }), form),
                 Form::Name => Ok(terminal::print(&secret)?),
@@ -168,6 +181,11 @@ impl CreateArgs {
         }
         let client = self.api.client()?;
         let created: CreatedToken = client.json(client.request(Method::POST, &["tokens"], &[]).json(&new)).await?;
+        if let Some((out, path)) = out.zip(self.out.as_deref()) {
+            out.keep(&created.secret)?;
+            let (name, path) = (created.token.name(), path.display());
+            return Ok(terminal::print(&format!("token/{name} made; its secret is in {path}"))?);
+        }
         match self.output {
             form @ (Form::Json | Form::Yaml) => print_value(&created, form),
             Form::Name => Ok(terminal::print(&created.secret)?),

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 pub(crate) use self::progress::StatusLine;
 use super::{
-    namespace::{NamespaceArgs, path_of},
+    namespace::{NamespaceArgs, list_in, path_of},
     resource::{Resource, Target},
 };
 use crate::{
@@ -273,8 +273,9 @@ async fn follow(
     until: &Until,
     seen: &mut WaitProgress,
 ) -> Result<Option<Failure>, Failure> {
-    let query = [("watch", "true".to_owned()), ("namespace", name.namespace().to_owned())];
-    let changes = client.watch::<WatchEvent>(&["deployments"], &query).await?;
+    let namespace = name.to_namespace();
+    let path = list_in(Resource::Deployments, Some(&namespace));
+    let changes = client.watch::<WatchEvent>(&path, &[("watch", "true".to_owned())]).await?;
     pin_mut!(changes);
     while let Some(change) = changes.next().await {
         match change? {

@@ -148,7 +148,9 @@ impl Running {
 /// choosing another.
 fn revoked(revocation: &OwnRevocation) -> Failure {
     let by = match revocation {
-        OwnRevocation::Known(Revocation { id, by, reason, .. }) if reason.is_empty() => format!("{by} (revocation {id})"),
+        OwnRevocation::Known(Revocation { id, by, reason, .. }) if reason.is_empty() => {
+            format!("{by} (revocation {id})")
+        }
         OwnRevocation::Known(Revocation { id, by, reason, .. }) => format!("{by} (revocation {id}): {reason}"),
         OwnRevocation::Told(controller) => {
             format!("somebody: {controller} refuses it, and `berth pki revocations` there says by whom and why")

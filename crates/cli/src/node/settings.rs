@@ -8,7 +8,7 @@ use std::{
 };
 
 use berth_control::store::etcd::EtcdConfig;
-use berth_peer::pki::certifies;
+use berth_peer::pki::{CA, GOSSIP_KEY, NODE, NODE_KEY, certifies};
 use berth_secrets::keys::Pkcs11Uri;
 use berth_spec::{Gpu, Roles, WorkerId};
 use clap::Args;
@@ -167,10 +167,19 @@ struct Words {
 }
 
 impl NodeArgs {
-    /// The join token's file, and where the certificate is kept that it gives; `None`: the node has its certificate from elsewhere.
-    pub(super) fn joins(&self) -> Option<(&Path, PathBuf)> {
-        let file = self.cluster.join_token.as_deref()?;
-        Some((file, self.server.data.join("pki")))
+    /// The folder for a certificate that the cluster gives; `None`: the certificate is from elsewhere.
+    pub(super) fn joins(&self) -> Option<PathBuf> {
+        self.cluster.pki.is_none().then(|| self.server.data.join("pki"))
+    }
+
+    /// The file with the join token.
+    pub(super) fn join_token(&self) -> Option<&Path> {
+        self.cluster.join_token.as_deref()
+    }
+
+    /// The roles that the node is to have.
+    pub(super) fn roles(&self) -> Roles {
+        self.cluster.roles
     }
 
     /// The name that the node is to have.
@@ -300,6 +309,11 @@ impl NodeSettings {
     }
 }
 
+/// True if a folder has all that a node needs, left by an earlier start that joined.
+pub(super) fn has_joined(folder: &Path) -> bool {
+    [NODE, NODE_KEY, CA, GOSSIP_KEY].iter().all(|file| folder.join(file).exists())
+}
+
 /// The name and the roles in the certificate in a folder.
 pub(super) fn certified(folder: &Path) -> Result<(WorkerId, Roles), Failure> {
     let identity = berth_peer::Identity::load(folder).map_err(|error| Failure::Usage(error.to_string()))?;
@@ -322,7 +336,8 @@ fn check_certificate(
     if !certified.contain(roles) {
         return Err(Failure::Usage(format!(
             "--roles says {roles}, the certificate in {folder} is for {certified}: say --roles {certified}, or issue one with \
-             `berth pki issue DIR {name} --roles {roles}`"
+             `berth pki issue DIR {name} --roles {roles}`; if a join token gave it, remove {folder} and join with another, of \
+             `berth join-token create --roles {roles}`"
         )));
     }
     Ok(name)

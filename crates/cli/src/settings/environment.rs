@@ -7,11 +7,36 @@ use std::{
 
 use clap::{
     Arg, Command,
+    builder::Resettable,
     error::{ContextKind, ContextValue},
 };
 
 use super::effective::redacted;
 use crate::failure::Failure;
+
+/// Variables of commands that ask a server.
+const OF_CLIENTS: [&str; 9] = [
+    "BERTH_API",
+    "BERTH_HTTP",
+    "BERTH_CA",
+    "BERTH_CLIENT_CERT",
+    "BERTH_CLIENT_KEY",
+    "BERTH_TOKEN",
+    "BERTH_TOKEN_FILE",
+    "BERTH_CONTEXT",
+    "BERTH_NAMESPACE",
+];
+
+/// The definitions without those of [`OF_CLIENTS`] that are empty: `BERTH_CONTEXT= berth …` is how a shell says none.
+pub(super) fn without_empty(command: Command, env: &dyn Fn(&OsStr) -> Option<OsString>) -> Command {
+    let is_empty = |arg: &Arg| {
+        let variable = arg.get_env().filter(|name| name.to_str().is_some_and(|name| OF_CLIENTS.contains(&name)));
+        variable.and_then(env).is_some_and(|value| value.is_empty())
+    };
+    command
+        .mut_args(|arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg })
+        .mut_subcommands(|command| without_empty(command, env))
+}
 
 /// The error in the words of the environment, where that is where the value came from; `None`: it is the command line's.
 pub(super) fn explained(
@@ -67,6 +92,17 @@ mod tests {
         let error = args::command().try_get_matches_from(line(flags)).expect_err("it is wrong");
         let env = |name: &OsStr| (name == variable).then(|| flags.last().map(OsString::from))?;
         explained(&error, (&args::command(), &line(words)), env).map(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn an_empty_variable_of_a_client_is_none() {
+        let env = |name: &OsStr| (name != "BERTH_TOKEN").then(OsString::new);
+        let command = without_empty(args::command(), &env);
+        let whoami = command.find_subcommand("whoami").expect("a command");
+        let variables: Vec<_> = whoami.get_arguments().filter_map(|arg| arg.get_env()).collect();
+        assert_eq!(variables, ["BERTH_TOKEN"]);
+        let up = command.find_subcommand("up").expect("a command");
+        assert!(up.get_arguments().any(|arg| arg.get_env() == Some(OsStr::new("BERTH_MEMORY"))), "servers are strict");
     }
 
     #[test]

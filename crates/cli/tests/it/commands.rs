@@ -134,6 +134,13 @@ const CASES: &[Case] = &[
     ),
     (&[], &["delete", "worker", "a"], 2, &[], &["takes deployments, aliases, functions, not workers"]),
     (&[], &["up", "--memory", "much"], 2, &[], &["512MiB"]),
+    (
+        &[],
+        &["up", "--request-memory", "2MiB"],
+        2,
+        &[],
+        &["--request-memory 2MiB", "--max-body 64MiB", "--request-memory 256MiB or more"],
+    ),
     (&[], &["up", "--http", "0.0.0.0:8080"], 2, &[], &["--insecure"]),
     (&[], &["up", "--http", ":9", "--api", ":9"], 2, &[], &["two ports"]),
     (&[], &["version"], 0, &["berth "], &[]),

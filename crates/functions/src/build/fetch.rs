@@ -31,6 +31,12 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Folders that are no code: they are made anew, or belong to tools.
 const LEFT_OUT: [&str; 4] = [".git", "node_modules", "__pycache__", ".venv"];
 
+/// Variables of the environment with an account of S3.
+const S3_VARIABLES: &str = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION";
+
+/// Variables of the environment with an account of Azure Blob Storage.
+const AZURE_VARIABLES: &str = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY";
+
 type Chunks = futures::stream::BoxStream<'static, Result<bytes::Bytes, BuildError>>;
 
 impl Builder {
@@ -86,14 +92,14 @@ impl Builder {
         let builder = AmazonS3Builder::new().with_bucket_name(bucket);
         let builder =
             self.known::<AmazonS3ConfigKey>().fold(builder, |builder, (key, value)| builder.with_config(key, value));
-        Ok(Box::new(builder.build().map_err(|error| unusable("S3", &error))?))
+        Ok(Box::new(builder.build().map_err(|error| unusable("S3", S3_VARIABLES, &error))?))
     }
 
     fn azure_blob(&self, container: &str) -> Result<Box<dyn ObjectStore>, BuildError> {
         let builder = MicrosoftAzureBuilder::new().with_container_name(container);
         let builder =
             self.known::<AzureConfigKey>().fold(builder, |builder, (key, value)| builder.with_config(key, value));
-        Ok(Box::new(builder.build().map_err(|error| unusable("Azure Blob Storage", &error))?))
+        Ok(Box::new(builder.build().map_err(|error| unusable("Azure Blob Storage", AZURE_VARIABLES, &error))?))
     }
 
     /// Settings of the environment that a kind of store understands; it ignores the others.
@@ -111,11 +117,9 @@ fn first_part(spec: &FunctionSpec) -> String {
     spec.entrypoint.module.split(separator).next().unwrap_or_default().to_owned()
 }
 
-fn unusable(what: &str, error: &object_store::Error) -> BuildError {
-    let message = format!(
-        "cannot use {what}: {error}; give the controller the account in its environment (AZURE_STORAGE_ACCOUNT_NAME and \
-         AZURE_STORAGE_ACCOUNT_KEY, or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION)"
-    );
+fn unusable(what: &str, variables: &str, error: &object_store::Error) -> BuildError {
+    let message =
+        format!("cannot use {what}: {error}; give the controller the account in its environment ({variables})");
     BuildError::lasting("FetchFailed", message)
 }
 
@@ -197,7 +201,11 @@ fn too_large(size: u64) -> Result<(), BuildError> {
 
 fn copy_file(from: &Path, to: &Path) -> Result<(), BuildError> {
     let found = fs_err::metadata(from).map_err(|error| {
-        BuildError::passing("SourceNotFound", format!("{error}: put the archive there, or change spec.sourceUri"))
+        let what = match error.kind() {
+            std::io::ErrorKind::NotFound => format!("there is no {}", from.display()),
+            _ => error.to_string(),
+        };
+        BuildError::passing("SourceNotFound", format!("{what}: put the code there, or change spec.sourceUri"))
     })?;
     if !found.is_file() {
         return Err(BuildError::lasting("InvalidSource", format!("{} is neither a file nor a folder", from.display())));

@@ -147,9 +147,7 @@ impl Builder {
         let code = place.code();
         let script = code.join("node_modules/rollup/dist/bin/rollup");
         if !script.is_file() {
-            let message =
-                "spec.build.bundler is rollup, and package.json does not list it: `npm install --save-dev rollup`";
-            return Err(BuildError::lasting("NoBundler", message));
+            return Err(no_bundler("rollup", &code));
         }
         let text = fs_err::read_to_string(code.join(config)).map_err(|_| {
             let message = format!("the code has no {config}, which spec.build.configFile names: {}", contents(&code));
@@ -168,9 +166,7 @@ impl Builder {
     async fn esbuild(&self, place: &Workplace<'_>, tools: &NodeTools, config: Option<&str>) -> Result<(), BuildError> {
         let code = place.code();
         if !code.join("node_modules/esbuild/lib/main.js").is_file() {
-            let message =
-                "spec.build.bundler is esbuild, and package.json does not list it: `npm install --save-dev esbuild`";
-            return Err(BuildError::lasting("NoBundler", message));
+            return Err(no_bundler("esbuild", &code));
         }
         let arguments: Vec<OsString> = match config {
             Some(script) if code.join(script).is_file() => vec![script.into()],
@@ -281,6 +277,19 @@ async fn says(node: &Path) -> Option<String> {
     let said = tokio::time::timeout(Duration::from_secs(10), run).await.ok()?.ok()?;
     let text = String::from_utf8(said.stdout).ok()?;
     Some(text.trim().trim_start_matches('v').to_owned()).filter(|version| !version.is_empty())
+}
+
+fn no_bundler(name: &str, code: &Path) -> BuildError {
+    let message = if code.join("package.json").is_file() {
+        format!("spec.build.bundler is {name}, and package.json does not list it: `npm install --save-dev {name}`")
+    } else {
+        format!(
+            "spec.build.bundler is {name}, and the code has no package.json that lists it: `npm init -y && npm install \
+             --save-dev {name}`: {}",
+            contents(code)
+        )
+    };
+    BuildError::lasting("NoBundler", message)
 }
 
 fn major(version: &str) -> &str {

@@ -42,11 +42,20 @@ impl Budget {
         use std::os::unix::fs::OpenOptionsExt as _;
         self.entry()?;
         if let Some(parent) = to.parent() {
-            fs_err::create_dir_all(parent)?;
+            make_folder(parent)?;
         }
         let mode = if runs { 0o755 } else { 0o644 };
         let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(to);
-        let mut file = file.map_err(|error| invalid(format!("cannot write {}: {error}", to.display())))?;
+        let mut file = file.map_err(|error| {
+            let name = to.file_name().unwrap_or_default().to_string_lossy();
+            match error.kind() {
+                io::ErrorKind::AlreadyExists if to.is_dir() => {
+                    invalid(format!("the archive holds {name:?} both as a file and as a folder"))
+                }
+                io::ErrorKind::AlreadyExists => invalid(format!("the archive holds {name:?} twice")),
+                _ => invalid(format!("cannot write {}: {error}", to.display())),
+            }
+        })?;
         let written = io::copy(&mut (&mut from).take(self.bytes + 1), &mut file);
         let written = written.map_err(|error| invalid(format!("the archive is damaged: {error}")))?;
         if written > self.bytes {
@@ -68,6 +77,17 @@ impl Budget {
             None => Err(BuildError::lasting("TooLarge", format!("the archive holds more than {MOST_FILES} files"))),
         }
     }
+}
+
+/// Makes a folder of an archive.
+fn make_folder(folder: &Path) -> Result<(), BuildError> {
+    fs_err::create_dir_all(folder).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy();
+            invalid(format!("the archive holds {name:?} both as a file and as a folder"))
+        }
+        _ => error.into(),
+    })
 }
 
 fn invalid(message: impl Into<String>) -> BuildError {
@@ -116,9 +136,9 @@ pub(crate) fn unpack_zip(archive: &Path, folder: &Path) -> Result<(), BuildError
         let mode = entry.unix_mode().unwrap_or(0o644);
         if entry.is_dir() {
             budget.entry()?;
-            fs_err::create_dir_all(folder.join(path))?;
+            make_folder(&folder.join(path))?;
         } else if entry.is_symlink() || mode & 0o170_000 == 0o120_000 {
-            return Err(invalid(format!("{name:?} in the archive is a link: the code must hold no links")));
+            return Err(link(&name));
         } else {
             budget.file(&mut entry, &folder.join(path), mode & 0o111 != 0)?;
         }
@@ -142,15 +162,20 @@ fn tar(reader: impl Read, archive: &Path, folder: &Path) -> Result<(), BuildErro
         match kind {
             tar::EntryType::Directory => {
                 budget.entry()?;
-                fs_err::create_dir_all(folder.join(path))?;
+                make_folder(&folder.join(path))?;
             }
             tar::EntryType::Regular | tar::EntryType::Continuous => {
                 budget.file(&mut entry, &folder.join(path), runs)?
             }
+            tar::EntryType::Symlink | tar::EntryType::Link => return Err(link(&name)),
             _ => return Err(invalid(format!("{name:?} in the archive is neither a file nor a folder"))),
         }
     }
     Ok(())
+}
+
+fn link(name: &str) -> BuildError {
+    invalid(format!("{name:?} in the archive is a link: the code must hold no links"))
 }
 
 /// A path that stays inside; `None` for the root itself.
@@ -191,6 +216,7 @@ mod tests {
     use zip::{ZipWriter, write::SimpleFileOptions};
 
     use super::*;
+    use crate::controller::Retry;
 
     fn zip_of(path: &Path, files: &[(&str, &[u8])]) {
         let mut zip = ZipWriter::new(File::create(path).expect("a file"));
@@ -216,6 +242,13 @@ mod tests {
             assert!(error.message.contains(says), "{name}: {}", error.message);
         }
         assert!(!home.path().join("x").exists());
+        for (at, names) in [["a", "a/b"], ["a/b", "a"]].into_iter().enumerate() {
+            zip_of(&archive, &names.map(|name| (name, b"x".as_slice())));
+            let error =
+                unpack(&archive, &home.path().join(format!("both-{at}")), "x").expect_err("a file and a folder");
+            assert_eq!((error.reason, error.retry), ("InvalidSource", Retry::Never), "{}", error.message);
+            assert!(error.message.contains("both as a file and as a folder"), "{}", error.message);
+        }
         zip_of(&archive, &[("bomb", &vec![0; 40 << 20])]);
         let error = unpack(&archive, &home.path().join("bomb"), "x").expect_err("a bomb");
         assert_eq!(error.reason, "TooLarge");
@@ -238,6 +271,6 @@ mod tests {
         tar.finish().expect("a tar file");
         drop(tar);
         let error = unpack(&archive, &home.path().join("out"), "x").expect_err("a link");
-        assert!(error.message.contains("neither a file nor a folder"), "{}", error.message);
+        assert!(error.message.contains("\"x\" in the archive is a link"), "{}", error.message);
     }
 }

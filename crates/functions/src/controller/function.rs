@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     deployment::{Declared, FunctionSpec, Platform},
-    status::{ArtifactStatus, BuildStatus, Phase, Revision, SpecText, Status},
+    status::{ArtifactStatus, BuildStatus, Condition, Phase, Revision, SpecText, Status},
 };
 
 /// First pause after a failure that may pass by itself.
@@ -116,6 +116,11 @@ impl Function {
         self.number = identity.generation.unwrap_or(if same { self.number.max(1) } else { self.number + 1 });
         if identity.deleting {
             return self.leave(now);
+        }
+        if !same || self.number != self.status.observed_generation {
+            // Failures of an earlier desired state say nothing about this one.
+            let is_step = |fact: &Condition| matches!(fact.r#type.as_str(), "Built" | "Deployed");
+            self.status.conditions.retain(|fact| fact.status != "False" || !is_step(fact));
         }
         let (now, unknown) = (now.to_string(), self.declared.unknown.join(", "));
         match &self.declared.spec {
@@ -255,7 +260,7 @@ impl Function {
             Retry::At(at) => Some(at),
         };
         let hint = again.map(|at| format!(" Tried again in {} s.", at.since(now).as_secs())).unwrap_or_default();
-        self.conclude(Phase::Failed, &format!("{}{hint}{}", failure.message, self.remainder()));
+        self.conclude(Phase::Failed, &sentences(&failure.message, &format!("{hint}{}", self.remainder())));
         again
     }
 
@@ -317,4 +322,11 @@ impl Function {
         let spec = self.declared.spec.as_ref().ok();
         View { name, spec, status: &self.status, generation: self.number, declared: &self.declared }
     }
+}
+
+/// A message and the sentences after it.
+fn sentences(message: &str, after: &str) -> String {
+    let message = message.trim_end();
+    let stop = if after.is_empty() || message.ends_with(['.', '!', '?', '…']) { "" } else { "." };
+    format!("{message}{stop}{after}")
 }

@@ -9,13 +9,19 @@ const MOST: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Mistakes {
     wrong: Vec<String>,
+    /// Mistakes that are not told.
+    more: usize,
     unknown: Vec<String>,
+    /// Unknown fields that are not told.
+    more_unknown: usize,
 }
 
 impl Mistakes {
     pub(super) fn add(&mut self, message: impl Into<String>) {
         if self.wrong.len() < MOST {
             self.wrong.push(message.into());
+        } else {
+            self.more += 1;
         }
     }
 
@@ -24,9 +30,9 @@ impl Mistakes {
         result.map_err(|message| self.add(message)).ok()
     }
 
-    /// Mistakes, then unknown fields.
+    /// Mistakes, then unknown fields; more than are told are counted.
     pub(super) fn done(self) -> (Vec<String>, Vec<String>) {
-        (self.wrong, self.unknown)
+        (counted(self.wrong, self.more), counted(self.unknown, self.more_unknown))
     }
 }
 
@@ -113,10 +119,21 @@ impl<'a> Object<'a> {
 
     /// Notes fields that are not among `known`.
     pub(super) fn only(&self, known: &[&str], mistakes: &mut Mistakes) {
-        for (field, _) in self.fields().filter(|(field, _)| !known.contains(&field.as_str())).take(MOST) {
-            mistakes.unknown.push(format!("{}.{field}", self.path));
+        for (field, _) in self.fields().filter(|(field, _)| !known.contains(&field.as_str())) {
+            if mistakes.unknown.len() < MOST {
+                mistakes.unknown.push(format!("{}.{field}", self.path));
+            } else {
+                mistakes.more_unknown += 1;
+            }
         }
     }
+}
+
+fn counted(mut told: Vec<String>, more: usize) -> Vec<String> {
+    if more > 0 {
+        told.push(format!("and {more} more"));
+    }
+    told
 }
 
 /// A value in a message: short, and not a secret of an object.

@@ -138,7 +138,8 @@ pub(super) fn read(key: &str, object: &Map<String, Value>, mistakes: &mut Mistak
         return None;
     }
     spec.only(&FIELDS, mistakes);
-    let (kind, language) = language(&spec, mistakes)?;
+    let typed = language(&spec, mistakes);
+    let language = typed.as_ref().map(|(_, language)| *language);
     let source = spec.required("sourceUri", "\"azure-blob://CONTAINER/src.zip\"", mistakes);
     let source =
         source.and_then(|text| mistakes.keep(CodeUri::parse(text).map_err(|why| format!("spec.sourceUri: {why}"))));
@@ -147,18 +148,21 @@ pub(super) fn read(key: &str, object: &Map<String, Value>, mistakes: &mut Mistak
     if sha256.as_ref().is_some_and(|text| text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit())) {
         mistakes.add("spec.sourceSha256 must be 64 hexadecimal digits");
     }
-    let example = if language == Language::Python { "\"handler.predict\"" } else { "\"dist/bundle.handler\"" };
+    let example =
+        if language == Some(Language::JavaScript) { "\"dist/bundle.handler\"" } else { "\"handler.predict\"" };
     let entrypoint = spec.required("entrypoint", example, mistakes);
-    let entrypoint = entrypoint.and_then(|text| mistakes.keep(entrypoint_of(text, language)));
-    let version = version(&spec, language, mistakes);
-    let bundler = bundler(&spec, language, mistakes);
+    // Without a language, it is not known what these may say.
+    let entrypoint = entrypoint.zip(language).and_then(|(text, language)| mistakes.keep(entrypoint_of(text, language)));
+    let version = language.and_then(|language| version(&spec, language, mistakes));
+    let bundler = language.and_then(|language| bundler(&spec, language, mistakes));
     let platform = platform(&spec, mistakes);
     let env = environment(&spec, mistakes);
     let limits = limits(&spec, mistakes);
-    if matches!(platform, Some(Platform::Replica { .. })) {
+    if let (Some(Platform::Replica { .. }), Some(language)) = (&platform, language) {
         replica(key, language, &env, mistakes);
     }
     let probe = spec.value("probe").cloned();
+    let (kind, language) = typed?;
     Some(FunctionSpec {
         name: name?,
         kind,

@@ -51,6 +51,29 @@ fn mistakes_are_named() {
 }
 
 #[test]
+fn all_mistakes_are_told_at_once_and_those_beyond_are_counted() {
+    let spec = |spec: &str| {
+        let text =
+            format!(r#"{{"apiVersion":"v1alpha1","kind":"ModelDeployment","metadata":{{"name":"f"}},"spec":{spec}}}"#);
+        read("f", &text)
+    };
+    for bare in ["{}", r#"{"type":"pytorch","runtime":{"pythonVersion":"3.9"},"build":{}}"#] {
+        let message = spec(bare).spec.expect_err(bare);
+        for field in
+            ["spec.type", "spec.sourceUri is missing", "spec.entrypoint is missing", "spec.target.platform is missing"]
+        {
+            assert!(message.contains(field), "{field}: {message}");
+        }
+        assert_eq!(message.matches("; ").count(), 3, "{message}");
+    }
+    let names: Vec<String> = (0..11).map(|number| format!("\"{number}\":1")).collect();
+    let many = spec(&format!(r#"{{"type":"keras","env":{{{}}},{}}}"#, names.join(","), names.join(",")));
+    assert_eq!(many.unknown.last().map(String::as_str), Some("and 3 more"));
+    let message = many.spec.expect_err("env and more is wrong");
+    assert!(message.ends_with("; and 6 more"), "{message}");
+}
+
+#[test]
 fn the_status_is_no_part_of_the_identity() {
     let one = read("sentiment-analyzer", KERAS).identity;
     assert_eq!(one, read("sentiment-analyzer", &KERAS.replace("Pending", "Succeeded")).identity);

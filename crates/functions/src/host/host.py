@@ -62,6 +62,19 @@ def find(module, name):
     return function
 
 
+def need_azure(module, name):
+    """Ends the start where every request would fail."""
+    try:
+        importlib.import_module("azure.functions")
+    except ModuleNotFoundError as error:
+        if error.name not in ("azure", "azure.functions"):
+            raise
+        raise SystemExit(
+            f"{module}.{name} is written for Azure (it takes an HttpRequest, or its second parameter is named context), "
+            "and azure.functions is not among its packages: add azure-functions to requirements.txt"
+        ) from None
+
+
 class Context:
     """Of an invocation, as Azure's workers give it."""
 
@@ -116,6 +129,8 @@ class Function:
         self.name = os.environ.get("BERTH_FUNCTION", name)
         self.function = find(module, name)
         self.style = style_of(self.function, module)
+        if self.style.startswith("azure"):
+            need_azure(module_name, name)
 
     def call(self, *arguments):
         value = self.function(*arguments)

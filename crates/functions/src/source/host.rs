@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Summary, metrics::Metrics};
 use crate::{
-    build::{BuildConfig, Builder, Document},
+    build::{BuildConfig, Builder, Document, end_of_file},
     controller::{Built, Failure},
     deployment::{FunctionSpec, Platform},
     objects::Objects,
@@ -307,7 +307,9 @@ impl FunctionBoard for Host {
     }
 
     fn apply(&self, request: ApplyFunction) -> BoxFuture<'_, Result<Applied, Error>> {
-        async move { self.objects().await?.apply(&request).await }.boxed()
+        let known = self.function(request.manifest.name.as_str()).map(|known| known.generation);
+        let known = known.and_then(|number| u64::try_from(number).ok()).unwrap_or_default();
+        async move { self.objects().await?.apply(&request, known).await }.boxed()
     }
 
     fn delete(&self, request: DeleteFunction) -> BoxFuture<'_, Result<Applied, Error>> {
@@ -318,9 +320,9 @@ impl FunctionBoard for Host {
 impl Host {
     /// The log of a function's last build, then the end of its output. Blocks.
     fn log(&self, name: &str) -> String {
-        let built = std::fs::File::open(self.builder.log_path(name)).and_then(std::io::read_to_string);
+        let built = end_of_file(&self.builder.log_path(name));
         let said = self.local.said(name).filter(|said| !said.is_empty());
         let said = said.map(|said| format!("--- output of the function ---\n{said}")).unwrap_or_default();
-        format!("{}{said}", built.unwrap_or_default())
+        built + &said
     }
 }

@@ -53,7 +53,7 @@ impl Summary {
                 annotations: self.about.annotations.clone(),
                 generation: u64::try_from(self.generation).unwrap_or_default(),
                 resource_version: self.rev.to_string(),
-                origin: self.about.origin.to_string(),
+                origin: self.about.owner(),
             },
             // What is no spec was told in the status.
             spec: serde_json::from_str(&self.spec).unwrap_or_default(),

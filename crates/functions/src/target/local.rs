@@ -190,7 +190,13 @@ impl LocalTarget {
         Ok(version)
     }
 
-    async fn bring_up(&self, task: &Task, artifact: &ArtifactStatus) -> Result<Deployed, crate::build::BuildError> {
+    /// Deploys a version; `said` takes the output of one that fails.
+    async fn bring_up(
+        &self,
+        task: &Task,
+        artifact: &ArtifactStatus,
+        said: &mut String,
+    ) -> Result<Deployed, crate::build::BuildError> {
         let name = task.spec.name.as_str();
         let endpoint = format!("{}{PREFIX}{name}", self.config.gateway);
         let deployed = Deployed { endpoint };
@@ -204,8 +210,11 @@ impl LocalTarget {
             return Ok(deployed);
         }
         let version = self.place(task, artifact).await?;
-        if !task.proved {
-            version.prove(task.spec.probe.as_ref()).await?;
+        if !task.proved
+            && let Err(error) = version.prove(task.spec.probe.as_ref()).await
+        {
+            *said = version.said();
+            return Err(error);
         }
         version.keep()?;
         if let Some(before) = self.replace(name, Some(Arc::new(version))) {
@@ -237,8 +246,9 @@ impl Target for LocalTarget {
     fn deploy<'a>(&'a self, task: &'a Task, artifact: &'a ArtifactStatus) -> BoxFuture<'a, Result<Deployed, Failure>> {
         async move {
             let started = Instant::now();
-            let done = self.bring_up(task, artifact).await;
-            done.map_err(|error| error.into_failure(String::new(), started.elapsed()))
+            let mut said = String::new();
+            let done = self.bring_up(task, artifact, &mut said).await;
+            done.map_err(|error| error.into_failure(said, started.elapsed()))
         }
         .boxed()
     }

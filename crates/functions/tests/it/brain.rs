@@ -171,9 +171,34 @@ fn a_broken_build_leaves_the_old_version_serving() {
     play.failed(2, Retry::Never);
     let status = play.status("f");
     assert_eq!((status.phase, status.observed_generation), (Phase::Failed, 2));
-    assert_eq!(status.message, "npm ci failed The previous version keeps serving.");
+    assert_eq!(status.message, "npm ci failed. The previous version keeps serving.");
     assert_eq!((status.endpoint.is_some(), status.artifact), (true, Some(artifact(1))));
     assert_eq!(play.brain.wake_at(), None, "a broken build waits for a change");
+}
+
+#[test]
+fn the_failure_of_an_earlier_generation_is_not_told_of_a_later_one() {
+    let facts = |play: &Play| -> Vec<(String, String)> {
+        let conditions = play.status("f").conditions;
+        conditions.into_iter().map(|fact| (fact.r#type, fact.status)).filter(|(name, _)| name != "SpecValid").collect()
+    };
+    let fact = |name: &str, status: &str| (name.to_owned(), status.to_owned());
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    play.built(1);
+    let failure = Failure {
+        reason: "StartFailed",
+        message: "its process ended".to_owned(),
+        retry: Retry::Never,
+        log_tail: "words".to_owned(),
+        took: Duration::ZERO,
+    };
+    play.on(Event::Deployed(TaskId(1), Err(failure)));
+    assert_eq!(facts(&play), [fact("Built", "True"), fact("Deployed", "False"), fact("Ready", "False")]);
+    assert_eq!(play.status("f").build.map(|build| build.log_tail), Some("done".to_owned()));
+    play.put(&object("f", "b.zip", None));
+    play.failed(2, Retry::Never);
+    assert_eq!(facts(&play), [fact("Built", "False"), fact("Ready", "False")]);
 }
 
 #[test]
@@ -345,6 +370,6 @@ fn what_needs_something_that_is_left_alone_waits_until_then() {
     let until = play.now + Duration::from_secs(42);
     play.failed(1, Retry::At(until));
     let status = play.settle().expect("a status");
-    assert_eq!((status.phase, status.message.as_str()), (Phase::Failed, "npm ci failed Tried again in 42 s."));
+    assert_eq!((status.phase, status.message.as_str()), (Phase::Failed, "npm ci failed. Tried again in 42 s."));
     assert_eq!(play.brain.wake_at(), Some(until));
 }

@@ -13,8 +13,8 @@ use berth_control::{
     store::{Store, memory::MemoryStore},
 };
 use berth_spec::{
-    ByteSize, DeploymentName, Digest, Failure, FailureCategory, FormatSupport, FromController, Generation,
-    InventoryChange, OpaqueModel, Placed, Residency, RevisionId, RuntimeInfo, Time, WorkerId, WorkerInfo,
+    ByteSize, DeploymentName, Digest, Failure, FailureCategory, FormatSupport, FromController, GatewayEvent,
+    Generation, InventoryChange, OpaqueModel, Placed, Residency, RevisionId, RuntimeInfo, Time, WorkerId, WorkerInfo,
     residency::{Phases, Ready},
 };
 use berth_wire::mmesh::{
@@ -102,6 +102,19 @@ impl Town {
     pub(crate) async fn vmodel(&mut self, id: &str) -> VModelStatusInfo {
         let request = GetVModelStatusRequest { v_model_id: id.to_owned(), owner: String::new() };
         self.client.get_v_model_status(request).await.expect("a status").into_inner()
+    }
+
+    /// Has a loaded model leave, and waits until it has.
+    pub(crate) async fn leaves(&mut self, id: &str) {
+        let gateway = WorkerId::new("g").expect("a name");
+        let (events, _routes) = self.handle.attach_gateway(gateway, None).await.expect("it attaches");
+        events.send(GatewayEvent::PageOut(name(id))).await.expect("it listens");
+        let until = async {
+            while self.status(id).await.status() != ModelStatus::NotLoaded {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, until).await.expect("it leaves");
     }
 
     /// Waits until a virtual model leads to this model, and nothing changes any more.

@@ -70,6 +70,22 @@ async fn a_synchronous_change_returns_when_it_is_done() {
     assert_eq!(town.handle.get(&name("c")).await.expect("it is there").deployment.spec.replicas.min, 0);
 }
 
+/// The active model left to make room for its target, which failed: requests went to the target all the same.
+#[tokio::test]
+async fn the_active_model_stays_the_active_one_though_it_left_for_a_target_that_failed() {
+    let mut town = Town::new(1).await;
+    town.loaded("a", "p").await;
+    town.set(setting("v", "a")).await.expect("set");
+    let bad = SetVModelRequest { sync: true, model_info: Some(attributes("FAIL_boo")), ..setting("v", "b") };
+    let told = town.set(bad.clone()).await.expect("set");
+    assert_eq!((told.status(), told.active_model_id.as_str()), (VModelStatus::TransitionFailed, "a"));
+    town.leaves("a").await;
+    let again = town.set(bad).await.expect("the same again");
+    assert_eq!((again.status(), again.active_model_id.as_str()), (VModelStatus::TransitionFailed, "a"));
+    assert_eq!(town.ensure("a", true).await.expect("told").status(), ModelStatus::Loaded, "with its next request");
+    assert_eq!(town.vmodel("v").await.active_model_id, "a");
+}
+
 #[tokio::test]
 async fn a_target_comes_to_the_scale_of_the_active_model_first() {
     let mut town = Town::new(2).await;

@@ -1,12 +1,13 @@
 //! Join tokens: what a new node is given so that it can ask for a certificate.
 //!
 //! The text is `berth-join-1.` and then base64url of JSON: the secret, the fingerprint of the CA by which the node knows the
-//! cluster, and where controllers can be reached.
+//! cluster, where controllers can be reached, and the roles that it gives.
 
 use std::{fmt, str::FromStr};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use berth_spec::Roles;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,9 @@ pub struct JoinToken {
     pub ca: String,
     /// Addresses of controllers, of their ports for other nodes: `HOST:PORT`.
     pub at: Vec<String>,
+    /// Roles in the certificates that it gives, so that a node asks for no others; `None`: an earlier version made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roles: Option<Roles>,
 }
 
 /// Reason why a text is no join token.
@@ -78,8 +82,12 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_from_its_text_and_a_broken_one_shows_no_secret() {
-        let token =
-            JoinToken { secret: "s3cret".to_owned(), ca: "ab".to_owned(), at: vec!["10.0.0.2:7947".to_owned()] };
+        let token = JoinToken {
+            secret: "s3cret".to_owned(),
+            ca: "ab".to_owned(),
+            at: vec!["10.0.0.2:7947".to_owned()],
+            roles: Some(Roles { worker: true, ..Roles::NONE }),
+        };
         let text = token.text();
         assert_eq!(format!(" {text}\n").parse(), Ok(token.clone()));
         assert!(!format!("{token:?}").contains("s3cret"));

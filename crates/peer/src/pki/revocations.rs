@@ -112,7 +112,12 @@ struct Open {
 
 impl Default for RevocationList {
     fn default() -> Self {
-        Self { known: ArcSwap::default(), told: Mutex::default(), open: Mutex::default(), changed: watch::Sender::new(()) }
+        Self {
+            known: ArcSwap::default(),
+            told: Mutex::default(),
+            open: Mutex::default(),
+            changed: watch::Sender::new(()),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Claims on the runtimes of a worker that have limits of their own: memory, device memory, models.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use berth_spec::{ByteSize, RevisionId, RuntimeInfo, Spec, WorkerId, WorkerInfo, deployment::GpuNeed};
 
@@ -18,6 +18,14 @@ pub(crate) struct RuntimeClaim {
 impl RuntimeClaim {
     pub(crate) fn of(memory: ByteSize, spec: &Spec) -> Self {
         Self { memory, device_memory: device_memory(spec.gpu.as_ref()) }
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self { memory: self.memory + other.memory, device_memory: self.device_memory + other.device_memory }
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self { memory: self.memory - other.memory, device_memory: self.device_memory - other.device_memory }
     }
 }
 
@@ -46,22 +54,29 @@ pub(crate) enum RuntimeLimit {
 #[derive(Debug, Clone)]
 pub(crate) struct RuntimeUse<'a> {
     pub(crate) runtime: &'a RuntimeInfo,
-    held: BTreeMap<&'a RevisionId, RuntimeClaim>,
+    held: HashMap<&'a RevisionId, RuntimeClaim>,
+    /// The claims of all of them.
+    total: RuntimeClaim,
 }
 
-impl RuntimeUse<'_> {
+impl<'a> RuntimeUse<'a> {
+    fn new(runtime: &'a RuntimeInfo, held: HashMap<&'a RevisionId, RuntimeClaim>) -> Self {
+        let total = held.values().fold(RuntimeClaim::default(), |sum, claim| sum.with(*claim));
+        Self { runtime, held, total }
+    }
+
     /// Tests for a replica.
     pub(crate) fn holds(&self, revision: &RevisionId) -> bool {
         self.held.contains_key(revision)
     }
 
-    /// Claims of all replicas once some have left, and their number.
+    /// Claims of all replicas once some have left, and their number. `left` names each once. Thousands may be held, and this is asked
+    /// for each of those that may leave: only these are looked at.
     pub(crate) fn used(&self, left: &[RevisionId]) -> (RuntimeClaim, u32) {
-        let stay = self.held.iter().filter(|(revision, _)| !left.contains(revision));
-        stay.fold((RuntimeClaim::default(), 0), |(sum, count), (_, claim)| {
-            let memory = sum.memory + claim.memory;
-            (RuntimeClaim { memory, device_memory: sum.device_memory + claim.device_memory }, count + 1)
-        })
+        let left = left.iter().filter_map(|revision| self.held.get(revision));
+        let (gone, count) =
+            left.fold((RuntimeClaim::default(), 0), |(sum, count), claim| (sum.with(*claim), count + 1));
+        (self.total.without(gone), u32::try_from(self.held.len()).unwrap_or(u32::MAX).saturating_sub(count))
     }
 
     /// The first limit that is exceeded by `more` replicas with these claims together, once some have left.
@@ -102,8 +117,8 @@ impl<'w> Draft<'w> {
 
     fn runtime_use<'a>(&'a self, worker: &'a WorkerId, info: &'a WorkerInfo, place: usize) -> RuntimeUse<'a> {
         let runtime = &info.runtimes[place];
-        let mut held = BTreeMap::new();
-        let Some(index) = self.world.workers.index(worker) else { return RuntimeUse { runtime, held } };
+        let mut held = HashMap::new();
+        let Some(index) = self.world.workers.index(worker) else { return RuntimeUse::new(runtime, held) };
         let (_, tracked) = self.world.workers.at(index);
         for (revision, placed) in &tracked.assigned {
             let takes = |runtime: &RuntimeInfo| runtime.takes(&placed.revision.format);
@@ -119,7 +134,7 @@ impl<'w> Draft<'w> {
                 _ => held.remove(revision),
             };
         }
-        RuntimeUse { runtime, held }
+        RuntimeUse::new(runtime, held)
     }
 
     /// Notes a replica that comes, leaves (`None`), or whose claim changes, where a runtime of its worker has limits.

@@ -247,13 +247,15 @@ impl SpiRuntime {
         let predicted = process.control.predicted(&asked).await;
         let expected = revision.memory.map(|memory| memory.0).or(predicted).unwrap_or(limits.default_size);
         if limits.capacity > 0 && expected > limits.capacity {
+            // Not `Memory`, which is tried again with a larger claim: this runtime cannot hold it, whatever leaves.
             let message = format!(
-                "it takes about {}, which is more than the {} of runtime {}",
+                "it takes about {}, which is more than the {} of runtime {}: give the runtime more memory, or \
+                 the model another worker",
                 ByteSize(expected),
                 ByteSize(limits.capacity),
                 process.name
             );
-            return Err(LoadError::new(FailureCategory::Memory, message));
+            return Err(LoadError::new(FailureCategory::Runtime, message));
         }
         asked.model_id = process.room.enter([&own, &other], expected).await?.to_owned();
         let entered = Entered { process: Arc::clone(process), id: Some(asked.model_id.clone()) };

@@ -133,8 +133,16 @@ fn sizes_come_from_the_runtime() {
     let loaded = bench.runtime.load(&request("myModel", "SIZE_5000000")).expect("it loads");
     assert_eq!((loaded.memory, loaded.measured), (ByteSize(5_000_000), true));
     assert_eq!(bench.counts.loaded(), ["myModel"], "under the deployment's own name");
+}
+
+/// Tried again and again, with a larger claim each time, it would keep a worker's memory from others for minutes.
+#[test]
+fn a_model_that_is_larger_than_the_whole_runtime_is_refused_for_good() {
+    let bench = Bench::start(scripted::Settings::default());
     let refused = bench.runtime.load(&request("huge", "SIZE_2000000000")).err().expect("it is too large");
-    assert_eq!(refused.category, FailureCategory::Memory, "{refused}");
+    assert_eq!(refused.category, FailureCategory::Runtime, "{refused}");
+    assert!(!refused.category.transient());
+    assert!(refused.message.contains("more than the 1GiB of runtime scripted"), "{refused}");
 }
 
 #[test]

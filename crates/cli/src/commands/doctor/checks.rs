@@ -157,7 +157,8 @@ fn isolation() -> Check {
     const NAME: &str = "model isolation";
     const REMEDY: &str = "allow user namespaces (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, \
                           kernel.apparmor_restrict_unprivileged_userns; in a container a seccomp profile that allows unshare and \
-                          mount), and use a kernel with Landlock (5.13 or later, `lsm=landlock`)";
+                          mount), and use a kernel with Landlock (5.13 or later, `lsm=landlock`); root needs \
+                          CAP_SETUID and CAP_SETGID";
     match Launcher::find(LAUNCHER) {
         Ok(launcher) if launcher.missing().is_empty() => Check::ok(NAME, "models in Python run in a sandbox"),
         Ok(launcher) => {

@@ -47,7 +47,10 @@ impl FromStr for Named {
             _ if let Some(rest) = kubernetes => Place::kubernetes(rest.strip_prefix('+'))?,
             _ if is("kubernetes") && !place.contains(['/', '.']) => Place::kubernetes(Some(place))?,
             _ if is("git") => Place::git(place)?,
-            _ if is("etcd") && place.contains("://") => Place::etcd(place)?,
+            // A folder of this name begins with a path.
+            _ if is("etcd") && !place.starts_with(['.', '/']) && !place.starts_with("directory+") => {
+                Place::etcd(place)?
+            }
             _ => Place::folder(place.strip_prefix("directory+").unwrap_or(place))?,
         };
         let name = match (name, &place) {
@@ -72,6 +75,12 @@ impl Place {
     }
 
     fn etcd(place: &str) -> Result<Self, String> {
+        if !place.contains("://") {
+            return Err(format!(
+                "{place:?} is no address of etcd: write etcd=http://HOST:PORT, with ; between several addresses and the prefix of the keys \
+                 behind them; a folder begins with ./ or /"
+            ));
+        }
         let config = berth_functions::source::address(place).map_err(|error| {
             format!("{error}: write etcd=http://HOST:PORT, with ; between several addresses and the prefix of the keys behind them")
         })?;
@@ -132,6 +141,9 @@ mod tests {
                 named("f", Place::Etcd(berth_functions::source::address("https://h/p").expect("an address"))),
             ),
             ("etcd=./models", folder("etcd", "./models")),
+            ("etcd=directory+models", folder("etcd", "models")),
+            ("etcd=", None),
+            ("etcd=models", None),
             ("kubernetes", named("kubernetes", Place::Kubernetes(None))),
             ("kubernetes=team-a", named("kubernetes", Place::Kubernetes(Some("team-a".to_owned())))),
             ("k=kubernetes+team-a", named("k", Place::Kubernetes(Some("team-a".to_owned())))),

@@ -221,8 +221,24 @@ fn sent(request: http::Request<Bytes>) -> http::Request<Full<Bytes>> {
 fn last_words(tail: &str) -> String {
     let lines: Vec<&str> = tail.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let error = lines.iter().rposition(|line| line.contains("Error") || line.contains("error:"));
-    let from = error.unwrap_or(lines.len().saturating_sub(1));
-    lines[from.min(lines.len())..].iter().take(2).copied().collect::<Vec<_>>().join(" ").chars().take(500).collect()
+    let from = error.unwrap_or(lines.len().saturating_sub(1)).min(lines.len());
+    let words: String = lines[from..].iter().take(2).copied().collect::<Vec<_>>().join(" ").chars().take(500).collect();
+    match place_of_mistake(&lines[..from], &words) {
+        Some(place) => format!("{words} ({place})"),
+        None => words,
+    }
+}
+
+/// `handler.py, line 3` of code that Python cannot read: its message alone does not say where.
+fn place_of_mistake(before: &[&str], words: &str) -> Option<String> {
+    if !["SyntaxError", "IndentationError", "TabError"].iter().any(|kind| words.starts_with(kind)) {
+        return None;
+    }
+    let line = before.iter().rev().find_map(|line| line.strip_prefix("File \""))?;
+    let (path, rest) = line.split_once("\", line ")?;
+    let number = rest.split(',').next()?;
+    let file = path.rsplit_once("/app/").map_or(path, |(_, file)| file);
+    Some(format!("{file}, line {number}"))
 }
 
 fn environment(launcher: &Launcher, start: &Start<'_>, home: &Path) -> Vec<(OsString, OsString)> {
@@ -312,6 +328,17 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn the_last_words_say_where_python_stumbled() {
+        let trace = "Traceback (most recent call last):\n  File \"/tmp/berth-function-1/host.py\", line 9, in <module>\n    main()\n  \
+                     File \"/d/run/words-7-0/app/handler.py\", line 3\n    def predict(body)\n                     ^\n\
+                     SyntaxError: expected ':'\n";
+        assert_eq!(last_words(trace), "SyntaxError: expected ':' (handler.py, line 3)");
+        assert_eq!(last_words("a\nValueError: no\n"), "ValueError: no");
+        assert_eq!(last_words("one\ntwo\n"), "two");
+        assert_eq!(last_words(""), "");
+    }
 
     #[test]
     fn folders_are_cleared_where_nothing_listens() {

@@ -95,7 +95,7 @@ impl Version {
 
     pub(super) fn said(&self) -> String {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        log.map(|log| log.tail()).unwrap_or_default()
+        log.map(|log| log.end()).unwrap_or_default()
     }
 
     fn look(&self) -> std::sync::MutexGuard<'_, Seen> {
