@@ -53,7 +53,7 @@ pub struct FunctionMetadata {
     pub generation: u64,
     /// Changes with every change of its object.
     pub resource_version: String,
-    /// Source that declared it: `api`, also for what somebody wrote into etcd.
+    /// Source that declared it: `api`, or `etcd` for what somebody put there.
     pub origin: String,
 }
 
