@@ -26,7 +26,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-/// What every node asks the leader for: it refuses revoked certificates on its peer port, and tokens that have ended on its control
+/// Paths that every node asks the leader for: it refuses revoked certificates on its peer port, and tokens that have ended on its control
 /// API. Tokens are told as hashes.
 const FOR_ALL: [&str; 2] = ["/own/revocations", "/own/tokens"];
 
