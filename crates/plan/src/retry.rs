@@ -70,17 +70,6 @@ pub(crate) fn all(world: &World, record: &Record) -> Option<Away> {
     each.filter(|retrying| retrying.at.is_some()).min_by_key(|retrying| retrying.at).map(Away::Retrying)
 }
 
-/// Returns true if every replica of a record failed to load and waits for its next attempt: none answers, and none is on
-/// its way.
-pub(crate) fn all_failed(world: &World, record: &Record) -> bool {
-    let waits = |replica: &Replica| {
-        let tracked = world.workers.get(&replica.worker).filter(|tracked| tracked.alive());
-        let residency = tracked.and_then(|tracked| tracked.inventory.get(&replica.revision));
-        matches!(residency, Some(Residency::Failed(failure)) if failure.retry_at.is_some())
-    };
-    !record.replicas.is_empty() && record.replicas.iter().all(waits)
-}
-
 fn down(world: &World, replica: &Replica) -> Option<Restarting> {
     let tracked = world.workers.get(&replica.worker).filter(|tracked| tracked.answers())?;
     let Residency::Ready(ready) = tracked.inventory.get(&replica.revision)? else { return None };

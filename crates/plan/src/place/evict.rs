@@ -1,9 +1,8 @@
 //! Chooses the replicas to evict for another one.
 //!
 //! May leave: what matters strictly less, and what matters the same if it is on demand or one copy of several, ready, and
-//! nobody waits for it. An on-demand model that nobody waits for may also leave when all its loads failed and are tried again
-//! later. Never: what is pinned; what is being loaded while requests wait for it; a resident of the same priority or more.
-//! Where a worker's registry entry says so, nothing leaves for others, or nothing that matters the same.
+//! nobody waits for it. Never: what is pinned; what is being loaded while requests wait for it; a resident of the same
+//! priority or more. Where a worker's registry entry says so, nothing leaves for others, or nothing that matters the same.
 //! What may not leave only because somebody waits for it, or because it has just come, is busy: it may
 //! leave later. `leaving` says in which order they are looked at.
 
@@ -22,7 +21,6 @@ use crate::{
     draft::Draft,
     drain, open,
     planned::Evicted,
-    retry,
     scale::{self, EvictionScope},
     world::{Hold, Rank, TrackedDeployment, TrackedWorker},
 };
@@ -123,18 +121,9 @@ fn stays(draft: &Draft<'_>, tracked: &TrackedWorker, rank: &Rank, priority: u8) 
     if rank.hold == Hold::Surplus && since.is_some() && !is_stood_in_for(draft, rank, tracked) {
         return Some(NEVER);
     }
-    if rank.hold == Hold::OnDemand && !waited_for && has_failed(draft, entry) {
-        return None; // its room is of no use to anybody before the next attempt
-    }
     // Among equals nobody leaves who has only just come: each load serves for a while.
     let until = since.map_or(NEVER, |since| since + leaving::residence(&draft.world.policy, tracked, &rank.revision));
     if waited_for { Some(NEVER) } else { (draft.now < until).then_some(until) }
-}
-
-/// Returns true if all that a deployment has are loads that failed and are tried again later. One that serves does not
-/// leave whole because its next revision fails.
-fn has_failed(draft: &Draft<'_>, entry: &TrackedDeployment) -> bool {
-    entry.record().is_some_and(|record| retry::all_failed(draft.world, record))
 }
 
 /// Returns true if enough other copies answer without the one on a worker.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use berth_plan::{
-    Policy, Scope,
+    Policy,
     fixture::{Fixture, digest_of, gib, loaded_in, world, world_with},
 };
-use berth_spec::{FailureCategory, routes::OnMiss, status::Phase};
+use berth_spec::{routes::OnMiss, status::Phase};
 
 /// A worker of 4 GiB with two on-demand models of 2 GiB that were used a second apart, `old` first.
 fn full() -> Fixture {
@@ -78,22 +78,6 @@ fn what_is_waited_for_or_loading_stays_until_its_waiters_are_in() {
     w.demand("old", 0);
     w.settle();
     assert_eq!((w.placed("old").len(), w.placed("third").len()), (0, 1));
-}
-
-/// Minutes may pass until then, and its claim serves nobody.
-#[test]
-fn what_waits_for_its_next_attempt_leaves_for_its_equal_once_nobody_waits_for_it() {
-    let mut w = world().worker("a", gib(4)).on_demand("failing", gib(3)).on_demand("next", gib(2));
-    w.demand("failing", 1);
-    w.advance();
-    w.fail("failing", "a", FailureCategory::Memory, Some(Duration::from_secs(30)));
-    w.demand("next", 1);
-    w.advance();
-    assert_eq!((w.placed("failing").len(), w.placed("next").len()), (1, 0), "somebody waits for it");
-    w.demand("failing", 0);
-    w.advance();
-    assert_eq!((w.placed("failing").len(), w.placed("next").len()), (0, 1));
-    assert!(!w.plan_for(&Scope::All).decided(), "and does not come back by itself");
 }
 
 #[test]
