@@ -6,9 +6,11 @@
 
 mod cores;
 pub(crate) mod gpus;
+mod runtime;
 
 pub use cores::Cores;
 pub(crate) use cores::{Hardware, cores};
+pub(crate) use runtime::{RuntimeClaim, RuntimeSeat, RuntimeTotal};
 
 use berth_spec::{ByteSize, Residency, Revision};
 

@@ -19,7 +19,7 @@ pub use self::bucket::{LoadLevel, Queue};
 pub(crate) use self::{
     bucket::WorkerBucket,
     room::WorkerDraft,
-    runtimes::{RuntimeClaim, RuntimeLimit, RuntimeUse},
+    runtimes::{RuntimeLimit, RuntimeUse},
     works::{Slot, Works},
 };
 use self::{bucket::WorkerBuckets, room::WorkerChanges, version::Version};

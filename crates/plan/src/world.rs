@@ -22,6 +22,7 @@ mod observe;
 mod pack;
 mod preload;
 mod rate;
+mod seats;
 mod set;
 mod terms;
 mod wake;

@@ -7,12 +7,11 @@ use berth_spec::{ByteSize, Gpu, RevisionId, WorkerId, deployment::GpuNeed};
 use super::{
     Draft,
     bucket::{WorkerBucket, WorkerBuckets},
-    runtimes::RuntimeChange,
     version::newest_joined,
 };
 use crate::{
     Replica,
-    claim::{self, Cores},
+    claim::{self, Cores, RuntimeSeat, RuntimeTotal},
     world::{Liveness, Rank, TrackedDeployment, TrackedWorker, WorkerIndex},
 };
 
@@ -38,7 +37,7 @@ impl Usage {
 }
 
 /// Changes of a plan on one worker.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct WorkerChanges {
     /// Claims, where they differ from the world's.
     usage: Option<Usage>,
@@ -49,8 +48,10 @@ pub(super) struct WorkerChanges {
     /// Replicas with GPUs that leave, and what those have that come.
     gpus_left: BTreeSet<RevisionId>,
     gpus_came: BTreeMap<RevisionId, GpuNeed>,
-    /// Replicas whose claims on a runtime with limits change; `None`: it leaves.
-    pub(super) in_runtimes: BTreeMap<RevisionId, Option<RuntimeChange>>,
+    /// Replicas whose claims on a runtime change, where one has limits; `None`: it leaves.
+    pub(super) seats: BTreeMap<RevisionId, Option<RuntimeSeat>>,
+    /// Claims on each runtime, where they differ from the world's.
+    pub(super) runtime_totals: Option<Vec<RuntimeTotal>>,
 }
 
 /// A worker as the plan has it, found once for all that is asked of it.

@@ -1,46 +1,13 @@
-//! Claims on the runtimes of a worker that have limits of their own: memory, device memory, models.
+//! Claims on the runtimes of a worker that have limits of their own, as the plan has them.
 
-use std::collections::HashMap;
+use berth_spec::{ByteSize, RevisionId, RuntimeInfo, Spec, WorkerId};
 
-use berth_spec::{ByteSize, RevisionId, RuntimeInfo, Spec, WorkerId, WorkerInfo, deployment::GpuNeed};
-
-use super::Draft;
-use crate::{Replica, world::TrackedDeployment};
-
-/// The claim of one replica on its runtime.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct RuntimeClaim {
-    pub(crate) memory: ByteSize,
-    /// By the author's word: nobody else knows it before the model runs.
-    pub(crate) device_memory: ByteSize,
-}
-
-impl RuntimeClaim {
-    pub(crate) fn of(memory: ByteSize, spec: &Spec) -> Self {
-        Self { memory, device_memory: device_memory(spec.gpu.as_ref()) }
-    }
-
-    fn with(self, other: Self) -> Self {
-        Self { memory: self.memory + other.memory, device_memory: self.device_memory + other.device_memory }
-    }
-
-    fn without(self, other: Self) -> Self {
-        Self { memory: self.memory - other.memory, device_memory: self.device_memory - other.device_memory }
-    }
-}
-
-fn device_memory(need: Option<&GpuNeed>) -> ByteSize {
-    let of = |need: &GpuNeed| ByteSize(need.memory.unwrap_or_default().0.saturating_mul(need.count.into()));
-    need.map(of).unwrap_or_default()
-}
-
-/// A replica that comes, or whose claim changes.
-#[derive(Debug, Clone)]
-pub(super) struct RuntimeChange {
-    /// Its runtime, by its place among the worker's.
-    runtime: Option<usize>,
-    claim: RuntimeClaim,
-}
+use super::{Draft, room::WorkerChanges};
+use crate::{
+    Replica,
+    claim::{RuntimeClaim, RuntimeSeat, RuntimeTotal},
+    world::{TrackedDeployment, TrackedWorker},
+};
 
 /// A limit of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,41 +18,43 @@ pub(crate) enum RuntimeLimit {
 }
 
 /// A runtime with limits, and the replicas in it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct RuntimeUse<'a> {
     pub(crate) runtime: &'a RuntimeInfo,
-    held: HashMap<&'a RevisionId, RuntimeClaim>,
-    /// The claims of all of them.
-    total: RuntimeClaim,
+    place: usize,
+    tracked: &'a TrackedWorker,
+    changes: Option<&'a WorkerChanges>,
+    total: RuntimeTotal,
 }
 
 impl<'a> RuntimeUse<'a> {
-    fn new(runtime: &'a RuntimeInfo, held: HashMap<&'a RevisionId, RuntimeClaim>) -> Self {
-        let total = held.values().fold(RuntimeClaim::default(), |sum, claim| sum.with(*claim));
-        Self { runtime, held, total }
+    fn at(
+        tracked: &'a TrackedWorker,
+        changes: Option<&'a WorkerChanges>,
+        (place, runtime): (usize, &'a RuntimeInfo),
+    ) -> Self {
+        let totals = changes.and_then(|changes| changes.runtime_totals.as_ref()).unwrap_or(&tracked.in_runtimes);
+        Self { runtime, place, tracked, changes, total: totals.get(place).copied().unwrap_or_default() }
     }
 
-    /// Tests for a replica.
-    pub(crate) fn holds(&self, revision: &RevisionId) -> bool {
-        self.held.contains_key(revision)
+    /// The claim of a replica that is in it.
+    pub(crate) fn claim(&self, revision: &RevisionId) -> Option<RuntimeClaim> {
+        let seat = seat(self.tracked, self.changes, revision)?;
+        (seat.runtime == self.place).then_some(seat.claim)
     }
 
-    /// Claims of all replicas once some have left, and their number. `left` names each once. Thousands may be held, and this is asked
-    /// for each of those that may leave: only these are looked at.
-    pub(crate) fn used(&self, left: &[RevisionId]) -> (RuntimeClaim, u32) {
-        let left = left.iter().filter_map(|revision| self.held.get(revision));
-        let (gone, count) =
-            left.fold((RuntimeClaim::default(), 0), |(sum, count), claim| (sum.with(*claim), count + 1));
-        (self.total.without(gone), u32::try_from(self.held.len()).unwrap_or(u32::MAX).saturating_sub(count))
+    /// Claims on it once some have left.
+    pub(crate) fn used(&self, left: RuntimeTotal) -> RuntimeTotal {
+        self.total.without(left)
     }
 
     /// The first limit that is exceeded by `more` replicas with these claims together, once some have left.
-    pub(crate) fn exceeded(&self, need: RuntimeClaim, more: u32, left: &[RevisionId]) -> Option<RuntimeLimit> {
-        let (used, models) = self.used(left);
+    pub(crate) fn exceeded(&self, need: RuntimeClaim, more: u32, left: RuntimeTotal) -> Option<RuntimeLimit> {
+        let RuntimeTotal { claims, models } = self.used(left);
         let above = |used: ByteSize, limit: Option<ByteSize>| limit.is_some_and(|limit| used > limit);
-        if above(used.memory + need.memory, self.runtime.memory) {
+        if above(claims.memory + need.memory, self.runtime.memory) {
             Some(RuntimeLimit::Memory)
-        } else if above(used.device_memory + need.device_memory, self.runtime.device_memory) {
+        } else if above(claims.device_memory + need.device_memory, self.runtime.device_memory) {
             Some(RuntimeLimit::DeviceMemory)
         } else {
             self.runtime.max_models.is_some_and(|most| models + more > most).then_some(RuntimeLimit::Models)
@@ -93,60 +62,58 @@ impl<'a> RuntimeUse<'a> {
     }
 }
 
-/// The place of the runtime for a deployment's models.
-fn place_of(info: &WorkerInfo, spec: &Spec) -> Option<usize> {
-    info.runtimes.iter().position(|runtime| runtime.takes(&spec.model.format))
+/// The runtime of a replica as the plan has it.
+fn seat(tracked: &TrackedWorker, changes: Option<&WorkerChanges>, revision: &RevisionId) -> Option<RuntimeSeat> {
+    match changes.and_then(|changes| changes.seats.get(revision)) {
+        Some(changed) => *changed,
+        None => tracked.seat(revision),
+    }
 }
 
 impl<'w> Draft<'w> {
     /// The runtime for a deployment's models, if it has limits of its own.
     pub(crate) fn limited_runtime<'a>(&'a self, worker: &'a WorkerId, spec: &Spec) -> Option<RuntimeUse<'a>> {
-        let info = self.world.workers.get(worker)?.info.as_ref()?;
-        let place = place_of(info, spec)?;
-        info.runtimes[place].is_limited().then(|| self.runtime_use(worker, info, place))
+        let index = self.world.workers.index(worker)?;
+        let (_, tracked) = self.world.workers.at(index);
+        let place = tracked.runtime_for(&spec.model.format)?;
+        let runtime = &tracked.info.as_ref()?.runtimes[place];
+        runtime.is_limited().then(|| RuntimeUse::at(tracked, self.changes.get(&index), (place, runtime)))
     }
 
     /// Every runtime of a worker that has limits of its own.
     pub(crate) fn limited_runtimes<'a>(&'a self, worker: &'a WorkerId) -> impl Iterator<Item = RuntimeUse<'a>> {
-        let info = self.world.workers.get(worker).and_then(|tracked| tracked.info.as_ref());
-        info.into_iter().flat_map(move |info| {
-            let limited = info.runtimes.iter().enumerate().filter(|(_, runtime)| runtime.is_limited());
-            limited.map(move |(place, _)| self.runtime_use(worker, info, place))
+        let index = self.world.workers.index(worker);
+        index.into_iter().flat_map(move |index| {
+            let (_, tracked) = self.world.workers.at(index);
+            let changes = self.changes.get(&index);
+            let runtimes = tracked.info.iter().flat_map(|info| info.runtimes.iter().enumerate());
+            let limited = runtimes.filter(|(_, runtime)| runtime.is_limited());
+            limited.map(move |runtime| RuntimeUse::at(tracked, changes, runtime))
         })
-    }
-
-    fn runtime_use<'a>(&'a self, worker: &'a WorkerId, info: &'a WorkerInfo, place: usize) -> RuntimeUse<'a> {
-        let runtime = &info.runtimes[place];
-        let mut held = HashMap::new();
-        let Some(index) = self.world.workers.index(worker) else { return RuntimeUse::new(runtime, held) };
-        let (_, tracked) = self.world.workers.at(index);
-        for (revision, placed) in &tracked.assigned {
-            let takes = |runtime: &RuntimeInfo| runtime.takes(&placed.revision.format);
-            if info.runtimes.iter().position(takes) == Some(place) {
-                let device_memory = device_memory(placed.gpu.as_ref());
-                held.insert(revision, RuntimeClaim { memory: placed.claim, device_memory });
-            }
-        }
-        let changes = self.changes.get(&index).into_iter().flat_map(|changes| &changes.in_runtimes);
-        for (revision, change) in changes {
-            match change {
-                Some(change) if change.runtime == Some(place) => held.insert(revision, change.claim),
-                _ => held.remove(revision),
-            };
-        }
-        RuntimeUse::new(runtime, held)
     }
 
     /// Notes a replica that comes, leaves (`None`), or whose claim changes, where a runtime of its worker has limits.
     pub(super) fn note_in_runtime(&mut self, entry: &TrackedDeployment, replica: &Replica, claim: Option<ByteSize>) {
         let Some((draft, changes)) = self.change(&replica.worker) else { return };
-        let Some(info) = &draft.tracked.info else { return };
-        if !info.runtimes.iter().any(RuntimeInfo::is_limited) {
+        let tracked = draft.tracked;
+        if !tracked.info.as_ref().is_some_and(|info| info.runtimes.iter().any(RuntimeInfo::is_limited)) {
             return;
         }
         let spec = &entry.deployment.spec;
-        let change =
-            claim.map(|claim| RuntimeChange { runtime: place_of(info, spec), claim: RuntimeClaim::of(claim, spec) });
-        changes.in_runtimes.insert(replica.revision.clone(), change);
+        let before = seat(tracked, Some(changes), &replica.revision);
+        let after = claim.and_then(|memory| {
+            Some(RuntimeSeat {
+                runtime: tracked.runtime_for(&spec.model.format)?,
+                claim: RuntimeClaim::of(memory, spec),
+            })
+        });
+        let totals = changes.runtime_totals.get_or_insert_with(|| tracked.in_runtimes.clone());
+        if let Some(seat) = before {
+            totals[seat.runtime].remove(seat.claim);
+        }
+        if let Some(seat) = after {
+            totals[seat.runtime].add(seat.claim);
+        }
+        changes.seats.insert(replica.revision.clone(), after);
     }
 }

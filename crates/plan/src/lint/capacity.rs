@@ -44,6 +44,34 @@ pub(super) fn capacity(world: &World, records: &BTreeMap<&DeploymentName, &Recor
             on_one(worker, info, sum, broken);
         }
     }
+    kept_sums_are_true(world, broken);
+}
+
+/// The sums that the world keeps of the runtimes' claims are those of its assignments.
+fn kept_sums_are_true(world: &World, broken: &mut Vec<String>) {
+    for (worker, tracked) in world.workers() {
+        let runtimes = tracked.info.iter().flat_map(|info| &info.runtimes);
+        for (place, runtime) in runtimes.enumerate() {
+            let first = |format: &ModelFormat| tracked.info.as_ref().and_then(|info| info.runtime_for(format));
+            let own = tracked.assigned.values().filter(|placed| first(&placed.revision.format) == Some(runtime));
+            let (mut models, mut memory, mut device) = (0, 0, 0);
+            for placed in own {
+                models += 1;
+                memory += placed.claim.0;
+                device += placed.gpu.as_ref().map_or(0, |need| u64::from(need.count) * need.memory.map_or(0, |m| m.0));
+            }
+            let kept = tracked
+                .in_runtimes
+                .get(place)
+                .map(|total| (total.models, total.claims.memory.0, total.claims.device_memory.0));
+            if kept != Some((models, memory, device)) {
+                broken.push(format!(
+                    "{worker}: {kept:?} is kept for {} instead of {models}, {memory}, {device}",
+                    runtime.name
+                ));
+            }
+        }
+    }
 }
 
 fn on_one(worker: &WorkerId, info: &WorkerInfo, sum: &Claimed<'_>, broken: &mut Vec<String>) {

@@ -14,7 +14,7 @@ use berth_spec::{
 
 use super::{
     Evicts, Rejection, leaving,
-    shortfall::{Freed, Shortfall},
+    shortfall::{Freed, Given, Shortfall},
 };
 use crate::{
     claim::{self, Cores},
@@ -24,9 +24,6 @@ use crate::{
     scale::{self, EvictionScope},
     world::{Hold, Rank, TrackedDeployment, TrackedWorker},
 };
-
-/// One that may leave, with what it gives back.
-type Candidate<'a> = (&'a Rank, ByteSize, Cores);
 
 /// The fewest replicas on a worker that give back what is lacking when they leave for a replica of `entry`, the least
 /// important and longest unused first, of equals the cheapest to load back; those that would give back nothing of that are left alone. If all that may leave
@@ -40,8 +37,9 @@ pub(super) fn victims(
 ) -> Result<Vec<RevisionId>, Rejection> {
     let worker = shortfall.worker;
     let Some(tracked) = draft.world.workers.get(worker) else { return Err(Rejection::Lost) };
-    let mut chosen: Vec<Candidate<'_>> = Vec::new();
-    let (mut busy, mut again) = (Freed::default(), NEVER);
+    let mut chosen: Vec<Given<'_>> = Vec::new();
+    // Those that may leave now, and those that may later.
+    let (mut both, mut again) = (freed.clone(), NEVER);
     let (priority, eviction) = (entry.deployment.spec.priority, tracked.eviction);
     let keeps = |rank: &Rank| stays(draft, tracked, rank, priority).is_some();
     for rank in leaving::order(draft, (worker, tracked), keeps) {
@@ -55,32 +53,36 @@ pub(super) fn victims(
             continue;
         }
         let (memory, cores) = (claim_of(draft, tracked, worker, &rank.revision), cores_of(draft, &rank.revision));
-        if !shortfall.is_helped_by(&freed, &rank.revision, memory, cores) {
+        let given = shortfall.given(&rank.revision, memory, cores);
+        if !shortfall.is_helped_by(&freed, &given) {
             continue;
         }
-        // Once one stays because it has only just come, nobody who was used since goes in its place.
+        both.add(&given);
+        // Once one stays because it has only just come, nobody who was used since goes in its place: it says when to look again,
+        // and where it and a few others are enough the thousands after them need no look.
         match stays(draft, tracked, rank, priority) {
             None if again == NEVER => {
-                freed.add(&rank.revision, memory, cores);
-                chosen.push((rank, memory, cores));
+                freed.add(&given);
+                chosen.push(given);
             }
-            stays => {
-                busy.add(&rank.revision, memory, cores);
-                again = again.min(stays.unwrap_or(NEVER));
-            }
+            Some(until) if again == NEVER => again = until,
+            _ => {}
+        }
+        if again != NEVER && shortfall.is_met_by(&both) {
+            break;
         }
     }
     if !shortfall.is_met_by(&freed) {
-        let short = shortfall.rejection(draft, &freed, &busy, again);
+        let short = shortfall.rejection(draft, &freed, &both, again);
         return Err(if eviction.automatic { short } else { Rejection::KeepsAll { short: Box::new(short) } });
     }
     // The last ones taken are the most valuable: let those stay that turn out not to be needed.
     let mut kept = Vec::new();
-    for (rank, memory, cores) in chosen.into_iter().rev() {
-        freed.remove(&rank.revision, memory, cores);
+    for given in chosen.into_iter().rev() {
+        freed.remove(&given);
         if !shortfall.is_met_by(&freed) {
-            freed.add(&rank.revision, memory, cores);
-            kept.push(rank.revision.clone());
+            freed.add(&given);
+            kept.push(given.revision.clone());
         }
     }
     kept.reverse();

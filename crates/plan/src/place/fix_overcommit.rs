@@ -15,8 +15,8 @@ use super::{
     shortfall::{Freed, Shortfall},
 };
 use crate::{
-    claim::{Cores, cores, gpus},
-    draft::{Draft, RuntimeClaim},
+    claim::{Cores, RuntimeClaim, RuntimeTotal, cores, gpus},
+    draft::Draft,
     scale::EvictionScope,
     world::{Hold, Rank, TrackedDeployment},
 };
@@ -67,7 +67,9 @@ fn excess<'w>(draft: &Draft<'w>, worker: &WorkerId) -> Option<Excess<'w>> {
     if !gpus::serves(devices, held.into_values()) {
         return Some(Excess::Gpus);
     }
-    let over = draft.limited_runtimes(worker).find(|held| held.exceeded(RuntimeClaim::default(), 0, &[]).is_some());
+    let over = draft
+        .limited_runtimes(worker)
+        .find(|held| held.exceeded(RuntimeClaim::default(), 0, RuntimeTotal::default()).is_some());
     if let Some(name) = over.map(|held| held.runtime.name.clone()) {
         return info.runtimes.iter().find(|runtime| runtime.name == name).map(Excess::Runtime);
     }

@@ -131,16 +131,16 @@ fn fits_without_old(draft: &Draft<'_>, work: &Work<'_>, want: &Want, refusals: &
         if rejection.short_of().is_none() {
             return false; // room is not what the worker is short of
         }
-        let mut own = Freed::default();
-        for replica in work.replicas.iter().filter(|replica| replica.worker == *worker) {
-            own.add(&replica.revision, replica.claim, claim::cores(&work.entry.deployment.spec));
-        }
         let Some(candidate) = draft.worker(worker) else { return false };
         let need = work.revisions.get(&want.revision).map_or(ByteSize::ZERO, |revision| {
             let (need, _) = claim::need(draft.world, work.entry, revision);
             claim::need_at(candidate.tracked, revision, need)
         });
         let shortfall = Shortfall::of(draft, work.entry, &candidate, need);
+        let mut own = Freed::default();
+        for replica in work.replicas.iter().filter(|replica| replica.worker == *worker) {
+            own.add(&shortfall.given(&replica.revision, replica.claim, claim::cores(&work.entry.deployment.spec)));
+        }
         !own.revisions.is_empty() && evict::victims(draft, work.entry, eviction_scope, &shortfall, own).is_ok()
     })
 }

@@ -6,8 +6,8 @@ use berth_spec::{ByteSize, Gpu, RevisionId, Time, WorkerId, deployment::GpuNeed}
 
 use super::Rejection;
 use crate::{
-    claim::{self, Cores, gpus},
-    draft::{Draft, RuntimeClaim, RuntimeLimit, RuntimeUse, WorkerDraft},
+    claim::{self, Cores, RuntimeClaim, RuntimeTotal, gpus},
+    draft::{Draft, RuntimeLimit, RuntimeUse, WorkerDraft},
     world::TrackedDeployment,
 };
 
@@ -57,23 +57,23 @@ struct InRuntime<'a> {
 
 impl InRuntime<'_> {
     /// The limit that it would exceed once some have left.
-    fn exceeded(&self, left: &[RevisionId]) -> Option<RuntimeLimit> {
+    fn exceeded(&self, left: RuntimeTotal) -> Option<RuntimeLimit> {
         self.held.exceeded(self.need, 1, left)
     }
 
-    /// Why there is no room for it, where `now` may leave, and `later` from `again` on.
+    /// Why there is no room for it, where `now` may leave, and `both` from `again` on.
     fn rejection(&self, now: &Freed, both: &Freed, again: Time) -> Rejection {
         let runtime = self.held.runtime;
-        let limit = self.exceeded(&both.revisions).or_else(|| self.exceeded(&now.revisions));
-        let used = [&[][..], &now.revisions, &both.revisions].map(|left| self.held.used(left));
+        let limit = self.exceeded(both.in_runtime).or_else(|| self.exceeded(now.in_runtime));
+        let used = [RuntimeTotal::default(), now.in_runtime, both.in_runtime].map(|left| self.held.used(left));
         let sizes = |of: fn(&RuntimeClaim) -> ByteSize, total: Option<ByteSize>| {
-            let [all, after, last] = used.map(|(claims, _)| of(&claims));
+            let [all, after, last] = used.map(|total| of(&total.claims));
             let total = total.unwrap_or_default();
             (of(&self.need), total - all, all - after, after - last, total)
         };
         let short = match limit {
             Some(RuntimeLimit::Models) => {
-                let [_, after, last] = used.map(|(_, models)| models);
+                let [_, after, last] = used.map(|total| total.models);
                 Rejection::Models { max: runtime.max_models.unwrap_or_default(), busy: after - last, again }
             }
             Some(RuntimeLimit::DeviceMemory) => {
@@ -89,37 +89,47 @@ impl InRuntime<'_> {
     }
 }
 
+/// Resources that one replica gives back when it leaves.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Given<'a> {
+    pub(super) revision: &'a RevisionId,
+    pub(super) memory: ByteSize,
+    pub(super) cores: Cores,
+    /// Of the runtime that is short, if it is in that.
+    in_runtime: Option<RuntimeClaim>,
+}
+
 /// Resources that replicas give back when they leave.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Freed {
     pub(super) memory: ByteSize,
     cores: Cores,
+    in_runtime: RuntimeTotal,
     pub(super) revisions: Vec<RevisionId>,
 }
 
 impl Freed {
-    pub(super) fn add(&mut self, revision: &RevisionId, memory: ByteSize, cores: Cores) {
-        self.memory += memory;
-        self.cores = self.cores + cores;
-        self.revisions.push(revision.clone());
+    pub(super) fn add(&mut self, given: &Given<'_>) {
+        self.memory += given.memory;
+        self.cores = self.cores + given.cores;
+        if let Some(claim) = given.in_runtime {
+            self.in_runtime.add(claim);
+        }
+        self.revisions.push(given.revision.clone());
     }
 
-    pub(super) fn remove(&mut self, revision: &RevisionId, memory: ByteSize, cores: Cores) {
-        self.memory = self.memory.saturating_sub(memory);
-        self.cores = self.cores - cores;
-        self.revisions.retain(|other| other != revision);
+    pub(super) fn remove(&mut self, given: &Given<'_>) {
+        let Some(place) = self.revisions.iter().rposition(|revision| revision == given.revision) else { return };
+        self.revisions.remove(place);
+        self.memory = self.memory.saturating_sub(given.memory);
+        self.cores = self.cores - given.cores;
+        if let Some(claim) = given.in_runtime {
+            self.in_runtime.remove(claim);
+        }
     }
 
     fn models(&self) -> u32 {
         u32::try_from(self.revisions.len()).unwrap_or(u32::MAX)
-    }
-
-    fn with(&self, other: &Self) -> Self {
-        Self {
-            memory: self.memory + other.memory,
-            cores: self.cores + other.cores,
-            revisions: self.revisions.iter().chain(&other.revisions).cloned().collect(),
-        }
     }
 }
 
@@ -150,7 +160,7 @@ impl<'a> Shortfall<'a> {
         });
         let runtime = draft.limited_runtime(candidate.id, spec);
         let runtime = runtime.map(|held| InRuntime { held, need: RuntimeClaim::of(memory, spec) });
-        let runtime = runtime.filter(|runtime| runtime.exceeded(&[]).is_some());
+        let runtime = runtime.filter(|runtime| runtime.exceeded(RuntimeTotal::default()).is_some());
         Self {
             runtime,
             worker: candidate.id,
@@ -190,7 +200,7 @@ impl<'a> Shortfall<'a> {
             Resource::Gpus => self.gpus.as_ref().is_some_and(|gpus| gpus.spare(&freed.revisions) < gpus.need.count),
             Resource::Models => self.models > freed.models(),
             Resource::Runtime => {
-                self.runtime.as_ref().is_some_and(|runtime| runtime.exceeded(&freed.revisions).is_some())
+                self.runtime.as_ref().is_some_and(|runtime| runtime.exceeded(freed.in_runtime).is_some())
             }
         }
     }
@@ -200,37 +210,42 @@ impl<'a> Shortfall<'a> {
         self.first(freed).is_none()
     }
 
-    /// Returns true if evicting one more would give back anything that is still lacking.
-    pub(super) fn is_helped_by(&self, freed: &Freed, revision: &RevisionId, memory: ByteSize, cores: Cores) -> bool {
-        (self.lacks(Resource::Memory, freed) && memory > ByteSize::ZERO)
-            || (self.lacks(Resource::Cores, freed) && cores > Cores::ZERO)
-            || self.lacks(Resource::Models, freed)
-            || (self.gpus.as_ref().is_some_and(|gpus| gpus.held.contains_key(revision))
-                && self.lacks(Resource::Gpus, freed))
-            || (self.runtime.as_ref().is_some_and(|runtime| runtime.held.holds(revision))
-                && self.lacks(Resource::Runtime, freed))
+    /// Resources that a replica of these claims gives back.
+    pub(super) fn given<'r>(&self, revision: &'r RevisionId, memory: ByteSize, cores: Cores) -> Given<'r> {
+        let in_runtime = self.runtime.as_ref().and_then(|runtime| runtime.held.claim(revision));
+        Given { revision, memory, cores, in_runtime }
     }
 
-    /// Why there is no room, where `now` may leave, and `later` from `again` on: what is short even then, or else now.
-    pub(super) fn rejection(&self, draft: &Draft<'_>, now: &Freed, later: &Freed, again: Time) -> Rejection {
+    /// Returns true if evicting one more would give back anything that is still lacking.
+    pub(super) fn is_helped_by(&self, freed: &Freed, given: &Given<'_>) -> bool {
+        (self.lacks(Resource::Memory, freed) && given.memory > ByteSize::ZERO)
+            || (self.lacks(Resource::Cores, freed) && given.cores > Cores::ZERO)
+            || self.lacks(Resource::Models, freed)
+            || (self.gpus.as_ref().is_some_and(|gpus| gpus.held.contains_key(given.revision))
+                && self.lacks(Resource::Gpus, freed))
+            || (given.in_runtime.is_some() && self.lacks(Resource::Runtime, freed))
+    }
+
+    /// Why there is no room, where `now` may leave, and `both` those and others from `again` on: what is short even then, or
+    /// else now.
+    pub(super) fn rejection(&self, draft: &Draft<'_>, now: &Freed, both: &Freed, again: Time) -> Rejection {
         let candidate = draft.worker(self.worker);
         let info = candidate.and_then(|candidate| candidate.tracked.info.as_ref());
-        let both = now.with(later);
-        match self.first(&both).or_else(|| self.first(now)) {
+        match self.first(both).or_else(|| self.first(now)) {
             Some(Resource::Cores) => Rejection::Cpu {
                 need: self.need.cores,
                 free: candidate.map(|candidate| candidate.free_cores()).unwrap_or_default(),
                 evictable: now.cores,
-                busy: later.cores,
+                busy: both.cores - now.cores,
                 again,
                 total: info.map(Cores::in_all).unwrap_or_default(),
             },
             Some(Resource::Models) => Rejection::Models {
                 max: info.and_then(|info| info.max_models).unwrap_or_default(),
-                busy: later.models(),
+                busy: both.models() - now.models(),
                 again,
             },
-            Some(Resource::Runtime) if let Some(runtime) = &self.runtime => runtime.rejection(now, &both, again),
+            Some(Resource::Runtime) if let Some(runtime) = &self.runtime => runtime.rejection(now, both, again),
             Some(Resource::Gpus) if let Some(gpus) = &self.gpus => {
                 let free = gpus.spare(&[]);
                 let evictable = gpus.spare(&now.revisions) - free;
@@ -247,7 +262,7 @@ impl<'a> Shortfall<'a> {
                 need: self.need.memory,
                 free: candidate.map_or(ByteSize::ZERO, |candidate| candidate.free_for(self.need.memory)),
                 evictable: now.memory,
-                busy: later.memory,
+                busy: both.memory - now.memory,
                 again,
                 total: info.map_or(ByteSize::ZERO, |info| info.memory),
             },

@@ -96,8 +96,8 @@ impl World {
         if change.whole {
             tracked.usage.clear();
         }
-        tracked.usage.extend(change.usage.iter().cloned());
-        tracked.usage.retain(|revision, _| tracked.inventory.contains_key(revision));
+        let held = change.usage.iter().filter(|(revision, _)| tracked.inventory.contains_key(revision));
+        tracked.usage.extend(held.cloned());
     }
 
     fn observe_replica(
@@ -111,7 +111,10 @@ impl World {
         let Some(tracked) = self.workers.get_mut(worker) else { return };
         let before = match residency {
             Some(residency) => tracked.inventory.insert(revision.clone(), residency.clone()),
-            None => tracked.inventory.remove(revision),
+            None => {
+                tracked.usage.remove(revision);
+                tracked.inventory.remove(revision)
+            }
         };
         let memory = tracked.memory();
         let claim = tracked.assigned.get(revision).map(|placed| placed.claim);

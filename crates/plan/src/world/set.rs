@@ -84,6 +84,7 @@ impl World {
         if tracked.info.as_ref().is_none_or(|known| known.incarnation != info.incarnation) {
             let restarted = tracked.info.is_some();
             let held = std::mem::take(&mut tracked.inventory);
+            tracked.usage.clear();
             (tracked.reported, tracked.state) = (false, berth_spec::WorkerState::Serving);
             tracked.overhead = ByteSize::ZERO;
             for revision in held.into_keys() {
@@ -101,6 +102,9 @@ impl World {
                 || known.schema_versions != info.schema_versions
         });
         (tracked.info, tracked.said) = (Some(info), Some(said));
+        if may_more {
+            tracked.recount_seats();
+        }
         (tracked.unlisted, tracked.eviction) = (unlisted, eviction);
         let before = std::mem::replace(&mut tracked.liveness, Liveness::Alive);
         self.recount_coming(&id);

@@ -10,7 +10,7 @@ use berth_spec::{
 use super::AssumedInventory;
 use crate::{
     Policy,
-    claim::{Cores, Hardware},
+    claim::{Cores, Hardware, RuntimeTotal},
 };
 
 /// One worker and the replicas that sit on it.
@@ -56,6 +56,8 @@ pub struct TrackedWorker {
     pub(crate) order: BTreeSet<Rank>,
     /// The sum of the cores in `hardware`.
     pub(crate) cores: Cores,
+    /// Claims in `assigned` on each runtime, by its place in `info`.
+    pub(crate) in_runtimes: Vec<RuntimeTotal>,
     /// Claims of replicas in `assigned` beside memory, where they have any.
     pub(crate) hardware: BTreeMap<RevisionId, Hardware>,
     /// When its inventory was first whole since it started.
