@@ -13,6 +13,7 @@
 mod hosts;
 mod memory;
 mod message;
+mod tally;
 mod work;
 
 use std::{
@@ -26,6 +27,9 @@ use berth_spec::{
 };
 pub use memory::PATIENCE;
 pub use message::{Effect, Event};
+pub use tally::Counts;
+use tally::Tally;
+pub(crate) use tally::of_deployment;
 
 use crate::{
     breaker::Breakers,
@@ -62,6 +66,8 @@ pub struct Agent {
     /// The last that was told.
     load: Option<Load>,
     replicas: BTreeMap<RevisionId, Replica>,
+    /// Sums over `replicas`.
+    tally: Tally,
     /// The last that was told of each replica's use.
     usage: BTreeMap<RevisionId, Usage>,
     breakers: Breakers,
@@ -113,6 +119,7 @@ impl Agent {
             overhead: ByteSize::ZERO,
             load: None,
             replicas: BTreeMap::new(),
+            tally: Tally::default(),
             usage: BTreeMap::new(),
             breakers: Breakers::default(),
             told: Vec::new(),
@@ -159,13 +166,14 @@ impl Agent {
             self.start_work(now, &mut effects);
         }
         effects.extend(self.report());
+        debug_assert_eq!(self.tally, Tally::of(&self.replicas), "a replica changed and was not counted");
         effects
     }
 
     /// When to send [`Event::Tick`].
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
-        self.replicas.values().filter_map(Replica::wake_at).min()
+        self.tally.wake_at()
     }
 
     /// True once [`Event::Stop`] was obeyed: nothing is left.
@@ -177,6 +185,24 @@ impl Agent {
     /// The residency of each replica.
     pub fn residencies(&self) -> impl Iterator<Item = (&RevisionId, Residency)> {
         self.replicas.iter().map(|(id, replica)| (id, replica.residency()))
+    }
+
+    /// The number of its replicas.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// True if it has no replica.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.replicas.is_empty()
+    }
+
+    /// Numbers of its replicas by state.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.tally.counts()
     }
 
     /// Every replica.
@@ -283,15 +309,17 @@ impl Agent {
         let Some(replica) = self.replicas.get_mut(&id) else {
             self.arrivals += 1;
             self.unreported.replicas.insert(id.clone());
-            self.replicas.insert(id, Replica::new(placed, self.arrivals, self.retries, now));
+            self.replicas.insert(id.clone(), Replica::new(placed, self.arrivals, self.retries, now));
+            self.tally.recount(&self.replicas, &id);
             return;
         };
         replica.wanted = true;
         let served = matches!(replica.state(), State::Ready(_));
         if served && *replica.placed.serving != *placed.serving {
-            effects.push(Effect::Reconfigure { revision: id, serving: Arc::clone(&placed.serving) });
+            effects.push(Effect::Reconfigure { revision: id.clone(), serving: Arc::clone(&placed.serving) });
         }
         replica.placed = placed;
+        self.tally.recount(&self.replicas, &id);
     }
 
     fn retire(&mut self, revision: &RevisionId, now: Time, effects: &mut Vec<Effect>) {
@@ -302,9 +330,7 @@ impl Agent {
     }
 
     fn retry_due(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        let due = |replica: &Replica| replica.wake_at().is_some_and(|at| at <= now);
-        let due: Vec<_> = self.replicas.iter().filter(|(_, r)| due(r)).map(|(id, _)| id.clone()).collect();
-        due.iter().for_each(|revision| self.step(revision, Input::Retry, now, effects));
+        self.tally.due(now).iter().for_each(|revision| self.step(revision, Input::Retry, now, effects));
     }
 
     fn answers(&self, revision: &RevisionId, ticket: u64) -> bool {
@@ -331,6 +357,7 @@ impl Agent {
             self.replicas.remove(revision);
             self.usage.remove(revision);
         }
+        self.tally.recount(&self.replicas, revision);
     }
 
     fn effect(&self, id: &RevisionId, action: Action) -> Effect {
@@ -390,8 +417,11 @@ impl Agent {
             replicas.into_iter().map(now).collect()
         };
         // What is gone by now takes its count with it.
-        let known = self.usage.iter().filter(|(id, _)| whole || usage.contains(*id));
-        let usage = known.map(|(id, usage)| (id.clone(), *usage)).collect();
+        let usage = if whole {
+            self.usage.iter().map(|(id, usage)| (id.clone(), *usage)).collect()
+        } else {
+            usage.into_iter().filter_map(|id| self.usage.get(&id).copied().map(|usage| (id, usage))).collect()
+        };
         if let Some(breakers) = &breakers {
             self.told.clone_from(breakers);
         }

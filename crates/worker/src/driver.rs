@@ -339,7 +339,7 @@ impl Worker {
                         }
                     }
                     () = sleep_until(give_up) => {
-                        let left = agent.replicas().count();
+                        let left = agent.len();
                         return effects.finish(left).await;
                     }
                 }

@@ -8,15 +8,15 @@
 //! Where an author declared more than a model takes, the difference stands in for the overhead: it is told, and kept free,
 //! only as far as it goes beyond that.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use berth_spec::{ByteSize, FailureCategory, RevisionId, Time};
 
 use super::Agent;
 use crate::{
     fault::Fault,
-    order::{Limits, ModelKey},
-    replica::{Input, Replica, State},
+    order::Limits,
+    replica::{Input, State},
 };
 
 /// Time that a replica without room waits for the controller to make some: it learns of each measured size, and has
@@ -33,10 +33,7 @@ impl Agent {
     /// The memory that is held: resident, being loaded, draining or being unloaded. Shared weights count once.
     #[must_use]
     pub fn held(&self) -> ByteSize {
-        let holding = self.replicas.iter().filter(|(_, replica)| replica.held() > ByteSize::ZERO);
-        let holding: Vec<_> = holding.collect();
-        // Only replicas of one deployment share, and those lie side by side.
-        holding.chunk_by(|a, b| a.0.deployment() == b.0.deployment()).map(held_by_deployment).sum()
+        self.tally.held()
     }
 
     /// The limits in force: the tighter of its own and the registry's.
@@ -63,18 +60,14 @@ impl Agent {
         }
         let limit = self.limits().memory;
         let step = ByteSize(limit.0 / OVERHEAD_STEPS).max(LEAST_STEP);
-        let beside = self.beside_models.saturating_sub(self.slack());
+        // Memory that is set aside for models and that they do not take stands in for it.
+        let beside = self.beside_models.saturating_sub(self.tally.slack());
         // Half of the memory is for models in any case: beyond that the bound cannot be kept by holding fewer.
         let now = ByteSize(beside.0.div_ceil(step.0).saturating_mul(step.0)).min(ByteSize(limit.0 / 2));
         if now > self.overhead || now + step + step <= self.overhead {
             self.overhead = now;
             self.unreported.overhead = true;
         }
-    }
-
-    /// Memory that is set aside for models and that they were measured not to take.
-    fn slack(&self) -> ByteSize {
-        self.replicas.values().map(|replica| replica.held().saturating_sub(replica.taken())).sum()
     }
 
     /// The setting by which people say how much memory there is for models.
@@ -91,11 +84,13 @@ impl Agent {
         if matches!(replica.state(), State::Refused(..)) {
             return None;
         }
-        let since = *replica.without_room.get_or_insert(now);
-        if need <= limit && now < since + PATIENCE {
+        let since = replica.without_room.unwrap_or(now);
+        let waits = need <= limit && now < since + PATIENCE;
+        replica.without_room = waits.then_some(since);
+        self.tally.recount(&self.replicas, id);
+        if waits {
             return None;
         }
-        replica.without_room = None;
         let message = format!(
             "needs {need} of memory and {free} of {limit} is free: unload others, give the worker more ({}), or declare \
              what it really needs (spec.resources.memory)",
@@ -106,24 +101,12 @@ impl Agent {
 
     /// Ends the waiting of all but these.
     pub(super) fn end_waits(&mut self, lacking: &[RevisionId]) {
-        for (id, replica) in &mut self.replicas {
-            if replica.without_room.is_some() && !lacking.contains(id) {
+        let ended: Vec<_> = self.tally.without_room().filter(|id| !lacking.contains(id)).cloned().collect();
+        for id in ended {
+            if let Some(replica) = self.replicas.get_mut(&id) {
                 replica.without_room = None;
             }
+            self.tally.recount(&self.replicas, &id);
         }
     }
-}
-
-/// The memory of one deployment's replicas, of which those with the same model count once, with the largest word.
-fn held_by_deployment(replicas: &[(&RevisionId, &Replica)]) -> ByteSize {
-    if let [(_, only)] = replicas {
-        return only.held();
-    }
-    let mut by_model: BTreeMap<_, ByteSize> = BTreeMap::new();
-    for (_, replica) in replicas {
-        let key = replica.digest().map(|digest| ModelKey::of(&replica.placed.revision, &digest));
-        let largest = by_model.entry(key).or_default();
-        *largest = replica.held().max(*largest);
-    }
-    by_model.into_values().sum()
 }

@@ -40,9 +40,11 @@ impl Agent {
     }
 
     fn survey(&self) -> (Vec<Waiting>, Busy) {
-        let mut busy = Busy { held: self.held(), overhead: self.overhead, ..Busy::default() };
+        let models = self.counts().ready;
+        let mut busy = Busy { held: self.held(), overhead: self.overhead, models, ..Busy::default() };
         let mut waiting = Vec::new();
-        for (id, replica) in &self.replicas {
+        let moving = self.tally.moving().filter_map(|id| self.replicas.get_key_value(id));
+        for (id, replica) in moving {
             let leaves_with_gpus = !replica.wanted && replica.placed.gpu.is_some();
             let want = match replica.state() {
                 State::Queued if replica.placed.revision.card.is_some() => Want::Prepare,
@@ -74,11 +76,8 @@ impl Agent {
                     busy.freeing_gpus |= leaves_with_gpus;
                     continue;
                 }
-                State::Ready(_) => {
-                    busy.models += 1;
-                    continue;
-                }
-                State::Failed(_) => continue,
+                // Ready, which are counted already, and failed.
+                State::Ready(_) | State::Failed(_) => continue,
             };
             let (urgent, arrival) = (replica.placed.urgent, replica.arrival);
             waiting.push(Waiting { revision: id.clone(), urgent, arrival, want });

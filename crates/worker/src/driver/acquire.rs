@@ -18,7 +18,7 @@ use super::{
     telemetry::millis,
 };
 use crate::{
-    agent::Event,
+    agent::{Event, of_deployment},
     artifacts::{Artifact, Artifacts, Listener, Pin, Source, Wanted},
     fault::Fault,
     prepare::{BlockedDependencies, Outcome, Prepared, PreparedModel},
@@ -110,10 +110,9 @@ impl EffectRunner {
     /// A load begins: a slot for it, and what ends it.
     fn begin(&mut self, revision: &Revision, ticket: u64) -> CancellationToken {
         let id = &revision.id;
-        let serves = |other: &RevisionId, slot: &Slot| {
-            other != id && other.deployment() == id.deployment() && slot.callable.is_some()
-        };
-        let old = self.slots.iter().find(|(other, slot)| serves(other, slot)).map(|(_, slot)| slot.version.clone());
+        let old = of_deployment(&self.slots, id.deployment())
+            .find(|(other, slot)| *other != id && slot.callable.is_some())
+            .map(|(_, slot)| slot.version.clone());
         let cancel = CancellationToken::new();
         let slot = Slot {
             ticket,

@@ -13,7 +13,10 @@ use super::{
     effects::{Completion, EffectRunner, Retained, complete},
     telemetry::millis,
 };
-use crate::agent::Event;
+use crate::{
+    agent::{Event, of_deployment},
+    runtime::LoadedModel,
+};
 
 /// The interval at which a draining replica reports the requests that it still has.
 const DRAIN_WORD: Duration = Duration::from_secs(1);
@@ -51,8 +54,12 @@ impl EffectRunner {
             self.deps.local.remove(&id);
             self.stopped.drained += 1;
         }
-        let models = || self.slots.values().filter_map(|slot| slot.model.as_ref());
-        let ends = slot.model.clone().filter(|model| !models().any(|other| Arc::ptr_eq(model, other)));
+        // Only replicas of one deployment share.
+        let shares = |model: &Arc<dyn LoadedModel>| {
+            let mut others = of_deployment(&self.slots, id.deployment()).filter_map(|(_, slot)| slot.model.as_ref());
+            others.any(|other| Arc::ptr_eq(model, other))
+        };
+        let ends = slot.model.clone().filter(|model| !shares(model));
         let (completions, histogram) = (self.completions.clone(), self.metrics().unload.clone());
         self.tasks.spawn(async move {
             // Freeing gigabytes takes a while. A panic in it leaves nothing to be done.

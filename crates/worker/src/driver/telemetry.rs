@@ -9,21 +9,18 @@ use berth_spec::{
 
 use super::effects::EffectRunner;
 use crate::{
-    agent::{Agent, Event},
+    agent::{Agent, Event, of_deployment},
     artifacts::Artifact,
-    replica::{State, Validated},
+    replica::Validated,
 };
 
 impl EffectRunner {
     /// Sets the gauges of what the agent holds.
     pub(super) fn gauge(&self, agent: &Agent) {
-        let count = |is: fn(&State) -> bool| {
-            i64::try_from(agent.replicas().filter(|(_, replica)| is(replica.state())).count()).unwrap_or(i64::MAX)
-        };
-        self.metrics().loaded.set(count(|state| matches!(state, State::Ready(_) | State::Draining { .. })));
-        let restarting = |state: &State| matches!(state, State::Ready(ready) if !ready.is_up());
-        self.metrics().restarting.set(count(restarting));
-        self.metrics().failed.set(count(|state| matches!(state, State::Failed(_) | State::Refused(..))));
+        let counts = agent.counts();
+        self.metrics().loaded.set(counts.loaded.into());
+        self.metrics().restarting.set(counts.restarting.into());
+        self.metrics().failed.set(counts.failed.into());
         let (held, limits, overhead) = (agent.held(), agent.limits(), agent.overhead());
         self.metrics().memory_overhead.set(i64::try_from(overhead.0).unwrap_or(i64::MAX));
         self.metrics().most_models.set(limits.models.map_or(f64::INFINITY, f64::from));
@@ -38,7 +35,7 @@ impl EffectRunner {
         for placed in &change.set {
             let id = &placed.revision.id;
             if !self.slots.contains_key(id) {
-                let beside = self.slots.keys().any(|other| other.deployment() == id.deployment());
+                let beside = of_deployment(&self.slots, id.deployment()).next().is_some();
                 self.commands.receive(if beside { "RELOAD" } else { "LOAD" }, id, change.generation);
             }
         }
@@ -94,7 +91,7 @@ impl EffectRunner {
     /// A report went out, or nobody took it.
     pub(super) fn log_heartbeat(&self, agent: &Agent, sent: bool) {
         let worker_id = &self.commands.worker;
-        let models_count = agent.replicas().count();
+        let models_count = agent.len();
         if sent {
             self.metrics().heartbeats_sent.inc();
             tracing::debug!(event = "heartbeat_sent", worker_id = %worker_id, models_count);
