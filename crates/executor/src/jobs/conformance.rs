@@ -43,8 +43,14 @@ async fn submit(queue: &dyn Queue, job: NewJob) -> JobId {
     id
 }
 
+/// A queue that others share may be woken too early and find nothing: whoever wants a task asks again, as the runner does.
 async fn take(queue: &dyn Queue, kind: Kind) -> Task {
-    queue.take(kind).await.expect("takes").expect("a task waits")
+    for _ in 0..5 {
+        if let Some(task) = queue.take(kind).await.expect("takes") {
+            return task;
+        }
+    }
+    panic!("a task waits")
 }
 
 async fn state(queue: &dyn Queue, id: &JobId) -> State {
