@@ -45,6 +45,9 @@ const TIMES: u64 = 20;
 /// Models in one request of registration.
 const CHUNK: usize = 1_000;
 
+/// Models that are registered before memory is looked at.
+pub(crate) const WARMING: usize = 5_000;
+
 /// The figures for one number of models.
 pub(crate) struct Row {
     pub(crate) models: usize,
@@ -77,12 +80,17 @@ async fn serve(arguments: &Arguments, models: usize) -> Result<Row> {
     let more = ["--runtime", &even, "--runtime", &odd, "--memory", "1TiB"];
     let server = Server::berth(&arguments.berth, &[], &more).await?;
     let (api, http) = (server.api.context("a control API")?, server.http.context("an HTTP port")?);
-    let empty = server.resident()?;
+    // The first ones have the process grow to what it needs for any number of models: buffers, threads, code.
+    let mut first = 0;
     for from in (0..models).step_by(CHUNK) {
         register(api, from..(from + CHUNK).min(models)).await?;
+        if from < WARMING && from + CHUNK >= WARMING {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            first = server.resident()?;
+        }
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let per_model = server.resident()?.saturating_sub(empty) as f64 / models as f64;
+    let per_model = server.resident()?.saturating_sub(first) as f64 / models.saturating_sub(WARMING).max(1) as f64;
     eprintln!("{models} registered: {per_model:.0} B each");
     let mut popularity = Popularity::new(models, 7);
     let rate = arguments.rate;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::{FILLING, HELD, LOAD, Row, SIZE, cost::Cost};
+use super::{FILLING, HELD, LOAD, Row, SIZE, WARMING, cost::Cost};
 use crate::page::{machine, plain};
 
 /// Figures that others have published, with their set-ups.
@@ -24,7 +24,8 @@ pub(super) fn of(rows: &[Row], costs: &[Cost], rate: f64) -> Result<String> {
          Two model servers (`berth testing runtime` over `mmesh.ModelRuntime`) hold one model of {HELD}, each for every other model. A model has {SIZE} bytes, and takes {} ms to \
          load and {} ms to unload there. Calls of 1 KiB come at {rate:.0}/s, whether earlier ones were answered or not, with popularity after Zipf; the first {} s are not counted. \
          Latencies are in milliseconds at the client, from the moment at which a call should have been sent; the longest, as many as there were misses, are taken for those of misses. \
-         Belady's rule knows the future: nobody has more hits.\n\n\
+         Belady's rule knows the future: nobody has more hits. Memory per model is the growth of Berth's process over the models after the first {WARMING}; the last column is the \
+         whole process at the end.\n\n\
          | models | answered | failed | hits | of Belady's | of the longest unused leaving | hit p50 / p99 | miss p50 / p99 | evictions/s | Berth's memory per model | in all |\n\
          |---|---|---|---|---|---|---|---|---|---|---|\n",
         machine()?,
