@@ -6,6 +6,7 @@ import json
 import subprocess
 
 import pytest
+import yaml
 from control_plane import FLEET
 from fleet import Fleet, alpha, at, service
 from harness.examples import IRIS
@@ -109,6 +110,28 @@ def test_a_fleet_sees_the_storages_that_it_is_given(plane, kserve):
     told = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
     assert volumes[mounted[told["BERTH_STORAGE_CONFIG"]]]["secret"]["secretName"] == "storage-config"
     assert volumes[mounted["/pvc_mounts/models"]]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
+
+
+def test_several_nodes_are_taken_by_the_api_server(plane, kserve):
+    words = ["--name", "cluster", "--image", "x", "--nodes", "3", "--store", "etcds://etcd:2379", "--store-secret", "etcd-client"]
+    said = printed("fleet", *words, "--authority-secret", "fleet-ca")
+    # An API server of 1.20 has no PodDisruptionBudget of policy/v1.
+    documents = [one for one in yaml.safe_load_all(said) if one["kind"] != "PodDisruptionBudget"]
+    plane.apply(*documents)
+    try:
+        written = next(one for one in documents if one["kind"] == "StatefulSet")["spec"]
+        stored = plane.get("statefulset", "berth", "cluster")["spec"]
+        assert (stored["replicas"], stored["serviceName"], stored["podManagementPolicy"]) == (3, "cluster-nodes", "Parallel")
+        # Nothing that was written is unknown there: the API server drops such fields.
+        pod, mine = stored["template"]["spec"], written["template"]["spec"]
+        assert [one["args"] for one in pod["initContainers"] + pod["containers"]] == [one["args"] for one in mine["initContainers"] + mine["containers"]]
+        for container, own in zip(pod["initContainers"] + pod["containers"], mine["initContainers"] + mine["containers"], strict=True):
+            assert container["volumeMounts"] == own["volumeMounts"] and [one["name"] for one in container["env"]] == [one["name"] for one in own["env"]]
+        assert plane.get("service", "berth", "cluster-nodes")["spec"]["clusterIP"] == "None"
+    finally:
+        plane.kubectl("delete", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
+    missing = subprocess.run([BERTH, "operator", "fleet", "--image", "x", "--nodes", "3"], capture_output=True, text=True)
+    assert missing.returncode != 0 and "--store" in missing.stderr, missing.stderr
 
 
 def test_objects_of_modelmesh_load_by_their_first_request(plane, fleet, namespace):

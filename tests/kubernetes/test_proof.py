@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 
 import pytest
 from conftest import Operator
@@ -39,6 +41,35 @@ def test_the_operator_bears_the_death_of_the_api_server(plane, tmp_path, namespa
         until("the change", lambda: image(plane, namespace) == "registry.example/iris:2", patience=120)
     finally:
         operator.close()
+
+
+def test_an_api_server_that_falls_silent_ends_the_leadership(plane, tmp_path, namespace):
+    """It answers nothing and closes nothing, like a machine that is cut off: another operator may lead after 15 s."""
+    api = plane.processes["api"]
+    leader, told = Operator(tmp_path, plane, "leader").start(), Operator(tmp_path, plane, "told")
+    try:
+        api.send_signal(signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            until("the leader to end", lambda: not leader.runs(), patience=60)
+            assert time.monotonic() - begun > 5, "it bears a few seconds"
+            assert "this one ends, to start anew" in leader.logged(), leader.logged()
+        finally:
+            api.send_signal(signal.SIGCONT)
+        until("the API server", plane.is_ready)
+        # Who is told to stop does not wait for an answer without an end either.
+        told.start()
+        api.send_signal(signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            assert told.stop() == 0, told.logged()
+            assert time.monotonic() - begun < 30, "the kubelet would have killed it"
+        finally:
+            api.send_signal(signal.SIGCONT)
+        until("the API server", plane.is_ready)
+    finally:
+        leader.close()
+        told.close()
 
 
 @pytest.mark.timeout(2000)

@@ -21,6 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     proxy::{Client, Proxy},
+    tls,
     upstream::{CONNECTION_WINDOW, STREAM_WINDOW},
 };
 
@@ -83,6 +84,8 @@ pub(crate) async fn run(listener: TcpListener, tls: Option<PortTls>, proxy: Arc<
         // A socket that refuses still works.
         #[cfg(target_os = "linux")]
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD));
+        // A WebSocket may rest for hours; one whose client has gone would count as in flight for ever.
+        tls::keep_alive(&stream);
         let (greeter, proxy, ends) = (port.greeter(), Arc::clone(&proxy), ends.clone());
         connections.spawn(async move {
             let _place = place;

@@ -317,8 +317,12 @@ impl Proxy {
         if !settings.may_repeat(&head) || known.is_none_or(|length| length > REPLAYED) {
             return self.attempt(settings, Request::from_parts(head, bounded.boxed_unsync()), &sent).await;
         }
+        // A client that falls silent would keep its place among those in flight for ever.
+        let limit = settings.config.timeout;
+        let collected = timeout(limit, bounded.collect()).await;
+        let collected = collected.map_err(|_| Refusal::Late { seconds: limit.as_secs() })?;
         // The client has broken off where this fails; nobody reads the answer.
-        let body = bounded.collect().await.map_err(|_| Refusal::Broken)?.to_bytes();
+        let body = collected.map_err(|_| Refusal::Broken)?.to_bytes();
         self.repeat(settings, &head, &body, &sent).await
     }
 

@@ -4,6 +4,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use berth_peer::port::ServerStream;
@@ -12,8 +13,13 @@ use rustls::{
     crypto::aws_lc_rs,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+
+/// Silence after which the kernel asks the other end of a connection for a sign of life, and the interval of further questions.
+const QUIET: Duration = Duration::from_secs(60);
+const ASK_EVERY: Duration = Duration::from_secs(15);
 
 /// Certificates towards a server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -29,7 +35,15 @@ pub(crate) async fn connect(address: &str) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     // Requests are written whole; waiting for more only delays them. One that refuses still works.
     let _ = stream.set_nodelay(true);
+    keep_alive(&stream);
     Ok(stream)
+}
+
+/// Has the kernel notice when the machine at the other end has gone without a word, also on a connection that rests for hours.
+pub(crate) fn keep_alive(stream: &TcpStream) {
+    let asked = TcpKeepalive::new().with_time(QUIET).with_interval(ASK_EVERY);
+    // A socket that refuses still works.
+    let _ = SockRef::from(stream).set_tcp_keepalive(&asked);
 }
 
 /// Shakes hands with the server of this name.
@@ -83,5 +97,24 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         Ok(certificates) if certificates.is_empty() => Err(named(&"there is no certificate in it")),
         Ok(certificates) => Ok(certificates),
         Err(error) => Err(named(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_kernel_asks_for_signs_of_life() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let stream = connect(&address).await.expect("connected");
+        assert!(SockRef::from(&stream).keepalive().expect("a setting"));
+        let (stream, _) = listener.accept().await.expect("a client");
+        assert!(!SockRef::from(&stream).keepalive().expect("a setting"));
+        keep_alive(&stream);
+        assert!(SockRef::from(&stream).keepalive().expect("a setting"));
     }
 }

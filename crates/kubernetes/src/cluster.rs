@@ -14,6 +14,9 @@ use crate::{KubernetesConfig, kind::Kind, objects::News};
 /// Limit for one request that is no watch. An API server that is well answers in milliseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Longest silence of a connection: longer than that of a watch, which the API server ends after 290 s.
+const SILENCE: Duration = Duration::from_mins(6);
+
 /// Connects to what `config` names.
 ///
 /// # Errors
@@ -21,7 +24,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) async fn connect(config: &KubernetesConfig) -> Result<Client, String> {
     let remedy = "set KUBECONFIG or --kubernetes-context, or run in a pod with a service account";
     let failed = |error: &dyn std::fmt::Display| format!("no cluster: {error}; {remedy}");
-    let found = match &config.context {
+    let mut found = match &config.context {
         None => kube::Config::infer().await.map_err(|e| failed(&e))?,
         Some(context) => {
             let file = Kubeconfig::read().map_err(|e| failed(&e))?;
@@ -29,6 +32,8 @@ pub(crate) async fn connect(config: &KubernetesConfig) -> Result<Client, String>
             kube::Config::from_custom_kubeconfig(file, &options).await.map_err(|e| failed(&e))?
         }
     };
+    // A list on a connection that has gone without a word would be waited for without an end.
+    (found.read_timeout, found.reset_reader_on_write) = (Some(SILENCE), true);
     Client::try_from(found).map_err(|e| failed(&e))
 }
 

@@ -8,7 +8,7 @@
 //! A source that is paused declares nothing, and goes on telling the state of what it declared.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -97,11 +97,11 @@ struct Following {
     /// When the objects are declared next, and when the first of the changes came.
     due: Option<(Instant, Instant)>,
     queue: Queue<Key>,
-    writes: JoinSet<(Key, Result<Written, kube::Error>)>,
+    writes: JoinSet<(Key, Value, Result<Written, kube::Error>)>,
     /// The last patch of each object and the status that it led to: an API server drops fields that it does not know.
     written: BTreeMap<Key, (Value, Value)>,
     /// Problems that were told already.
-    told: Vec<String>,
+    told: BTreeSet<String>,
 }
 
 impl Following {
@@ -121,7 +121,7 @@ impl Following {
             queue: Queue::default(),
             writes: JoinSet::new(),
             written: BTreeMap::new(),
-            told: Vec::new(),
+            told: BTreeSet::new(),
         }
     }
 
@@ -148,7 +148,7 @@ impl Following {
                     Some(Err(error)) => return Err(error),
                     None => return Err(Error::Stopped),
                 },
-                Some(Ok((key, result))) = self.writes.join_next() => self.wrote(&key, result),
+                Some(Ok((key, before, result))) = self.writes.join_next() => self.wrote(&key, &before, result),
                 request = requests.next() => match request {
                     Request::Pause => tracing::debug!(event = "cluster_paused", source = %self.context.name()),
                     Request::Sync | Request::Webhook | Request::Resume => self.due = Some((now, now)),
@@ -183,9 +183,13 @@ impl Following {
         stream::select_all(self.objects.kinds().iter().map(|kind| one(*kind).boxed())).boxed()
     }
 
-    /// Watches deployments anew; what is gone meanwhile is forgotten.
+    /// Watches deployments anew; what is gone meanwhile is forgotten, and told, since no event will come of it.
     async fn watch_again(&mut self) -> Result<WatchStream, Error> {
         self.observed.clear();
+        let due = Instant::now() + SETTLE;
+        for key in self.plan.objects.keys() {
+            self.queue.add(key.clone(), due);
+        }
         self.context.handle().watch(WatchRequest::default()).await
     }
 
@@ -285,7 +289,7 @@ impl Following {
                 self.context.event(Severity::Warning, "ObjectRefused", line, (deployment, None)).await;
             }
         }
-        self.told = lines;
+        self.told = lines.into_iter().collect();
     }
 
     fn show(&self, state: SourceState, problems: &[String], conflicts: Vec<String>) {
@@ -344,10 +348,11 @@ impl Following {
                 continue;
             }
             let client = self.client.clone();
+            let before = self.objects.get(&key).map(|object| object.status.clone()).unwrap_or_default();
             self.writes.spawn(async move {
                 let written = time::timeout(PATIENCE, write(&client, &key, route, patch)).await;
                 let written = written.unwrap_or_else(|_| Err(kube::Error::Service("no answer within 10 s".into())));
-                (key, written)
+                (key, before, written)
             });
         }
     }
@@ -377,13 +382,13 @@ impl Following {
         (!self.written.get(key).is_some_and(known)).then_some(patch)
     }
 
-    fn wrote(&mut self, key: &Key, result: Result<Written, kube::Error>) {
+    fn wrote(&mut self, key: &Key, before: &Value, result: Result<Written, kube::Error>) {
         let now = Instant::now();
         match result {
             Ok(written) => {
                 self.metrics.wrote("written");
                 if let Some((patch, status)) = written {
-                    self.objects.wrote(key, status.clone());
+                    self.objects.wrote(key, before, status.clone());
                     self.written.insert(key.clone(), (patch, status));
                 }
                 self.queue.done(key, now + SETTLE);

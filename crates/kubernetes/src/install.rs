@@ -1,9 +1,11 @@
-//! The objects that run a fleet in a cluster: a StatefulSet of one node, its address, and the rights that its source uses.
+//! The objects that run a fleet in a cluster: a StatefulSet of one node or of several, its address, and the rights that its source uses.
 
+mod cluster;
 mod pod;
 
 use serde_json::{Value, json};
 
+pub use self::cluster::ClusterSettings;
 use self::pod::pod;
 use crate::kind::rules;
 
@@ -57,13 +59,26 @@ impl FleetSettings {
     }
 }
 
-/// The objects, in the order in which they are applied.
+/// The objects of a fleet that is one node, in the order in which they are applied.
 #[must_use]
 pub fn fleet_objects(settings: &FleetSettings) -> Vec<Value> {
+    objects(settings, None)
+}
+
+/// The objects of a fleet of several nodes, in the order in which they are applied.
+#[must_use]
+pub fn cluster_objects(settings: &FleetSettings, cluster: &ClusterSettings) -> Vec<Value> {
+    objects(settings, Some(cluster))
+}
+
+fn objects(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -> Vec<Value> {
     let mut objects = vec![json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": settings.metadata() })];
     objects.extend(rights(settings));
     objects.push(service(settings));
-    objects.push(stateful_set(settings));
+    if cluster.is_some() {
+        objects.extend([cluster::service(settings), cluster::disruption_budget(settings)]);
+    }
+    objects.push(stateful_set(settings, cluster));
     if settings.service_monitor {
         objects.push(monitor(settings));
     }
@@ -120,8 +135,8 @@ fn grant(settings: &FleetSettings, namespace: &str) -> Value {
     })
 }
 
-fn stateful_set(settings: &FleetSettings) -> Value {
-    json!({
+fn stateful_set(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -> Value {
+    let mut set = json!({
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": settings.metadata(),
@@ -130,11 +145,18 @@ fn stateful_set(settings: &FleetSettings) -> Value {
             // A node alone keeps its state by itself: two of them would be two fleets.
             "replicas": 1,
             "selector": { "matchLabels": settings.labels() },
-            "template": { "metadata": { "labels": settings.labels() }, "spec": pod(settings) },
+            "template": { "metadata": { "labels": settings.labels() }, "spec": pod(settings, cluster) },
             "volumeClaimTemplates": [{
                 "metadata": { "name": "data" },
                 "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": settings.storage } } },
             }],
         },
-    })
+    });
+    if let Some(ClusterSettings { nodes, .. }) = cluster {
+        let spec = &mut set["spec"];
+        (spec["replicas"], spec["serviceName"]) = (json!(nodes), json!(cluster::service_name(settings)));
+        // After all have ended, none waits for another to be ready.
+        spec["podManagementPolicy"] = json!("Parallel");
+    }
+    set
 }

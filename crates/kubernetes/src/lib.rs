@@ -41,7 +41,7 @@ use berth_spec::Origin;
 use futures::{FutureExt, future::BoxFuture};
 
 pub use definitions::kserve_definitions;
-pub use install::{FleetSettings, fleet_objects};
+pub use install::{ClusterSettings, FleetSettings, cluster_objects, fleet_objects};
 pub use metrics::{KubernetesMetrics, SourceMetrics};
 pub use routes::Gateway;
 

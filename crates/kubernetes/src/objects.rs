@@ -167,9 +167,9 @@ impl Objects {
         self.kinds.iter().all(|kind| *self.known(*kind) != Known::Unknown)
     }
 
-    /// A status that was written.
-    pub(crate) fn wrote(&mut self, key: &Key, status: Value) {
-        if let Some(object) = self.objects.get_mut(key) {
+    /// A status that was written over `before`. Where a watch has told of another one meanwhile, that one is newer.
+    pub(crate) fn wrote(&mut self, key: &Key, before: &Value, status: Value) {
+        if let Some(object) = self.objects.get_mut(key).filter(|object| object.status == *before) {
             object.status = status;
         }
     }

@@ -275,6 +275,20 @@ fn a_status_is_written_once_and_cleans_up_what_was_true() {
 }
 
 #[test]
+fn a_status_that_somebody_wrote_meanwhile_is_not_taken_for_ours() {
+    let (kind, of) = (Kind::InferenceService, key(Kind::InferenceService, "a"));
+    let (first, ours, theirs) = (json!({ "n": 1 }), json!({ "n": 2 }), json!({ "n": 3 }));
+    for (told, expected) in [(&first, &ours), (&ours, &ours), (&theirs, &theirs)] {
+        let mut objects = Objects::of(Kind::followed(false));
+        objects.on(kind, News::Event(Event::Apply(object(kind, "a", &service(None), &first))));
+        // While ours is on its way, the watch tells.
+        objects.on(kind, News::Event(Event::Apply(object(kind, "a", &service(None), told))));
+        objects.wrote(&of, &first, ours.clone());
+        assert_eq!(&objects.get(&of).expect("there").status, expected, "{told}");
+    }
+}
+
+#[test]
 fn a_route_names_the_namespace_and_is_ready_once_a_gateway_takes_it() {
     let gateway = Gateway {
         gateway: ("infra".to_owned(), "public".to_owned()),

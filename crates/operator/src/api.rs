@@ -4,6 +4,7 @@
 pub mod clops_deployment;
 pub mod model_deployment;
 mod open;
+pub(crate) mod rules;
 pub mod spokes;
 pub mod status;
 

@@ -52,6 +52,15 @@ pub const CONCURRENCY: usize = 16;
 /// Time between two looks at objects that cannot be converted yet: an API server takes about as long to trust a new certificate.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// Limit for one request that is no watch. An API server that is well answers in milliseconds; the client itself waits without an end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Limit for an attempt: as long as an API server itself takes for a request at most.
+const ATTEMPT: Duration = Duration::from_mins(1);
+
+/// Longest wait for the attempts under way when the operator ends. It is killed after 30 s.
+const LAST: Duration = Duration::from_secs(15);
+
 /// Settings of an operator.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -114,7 +123,11 @@ async fn first_look(client: &Client, namespace: Option<&str>, shutdown: &Cancell
     let mut told = false;
     let mut kinds = Kind::ALL.into_iter().filter(|kind| kind.is_written()).peekable();
     while let Some(kind) = kinds.peek().copied() {
-        let listed = kind.api(client, namespace).list(&kube::api::ListParams::default().limit(1)).await;
+        let (api, one) = (kind.api(client, namespace), kube::api::ListParams::default().limit(1));
+        let listed = tokio::select! {
+            () = shutdown.cancelled() => return Ok(false),
+            listed = answered(api.list(&one)) => listed,
+        };
         match listed {
             Ok(_) => drop(kinds.next()),
             Err(kube::Error::Api(refusal)) if refusal.code == 404 => return Err(Stopped::NoDefinitions),
@@ -144,9 +157,15 @@ async fn first_look(client: &Client, namespace: Option<&str>, shutdown: &Cancell
 /// # Errors
 /// The API server does not say.
 pub async fn minor_version(client: &Client) -> Result<u32, kube::Error> {
-    let version = client.apiserver_version().await?;
+    let version = answered(client.apiserver_version()).await?;
     // Some clusters say `29+`.
     Ok(version.minor.trim_end_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap_or_default())
+}
+
+/// The answer to a request, or an error where none comes.
+async fn answered<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, kube::Error> {
+    let silent = || Err(kube::Error::Service("no answer within 10 s".into()));
+    time::timeout(PATIENCE, request).await.unwrap_or_else(|_| silent())
 }
 
 /// An attempt that ended: of which object, of which generation of its spec, and how.
@@ -220,9 +239,12 @@ impl Reconciler {
         }
     }
 
-    /// Waits for the attempts under way.
+    /// Waits for the attempts under way. Those that an API server does not answer are left to the next operator.
     async fn finish(&mut self) {
-        while self.attempts.join_next().await.is_some() {}
+        let ended = async { while self.attempts.join_next().await.is_some() {} };
+        if time::timeout(LAST, ended).await.is_err() {
+            tracing::warn!(event = "attempts_cut", left = self.attempts.len(), "the API server did not answer in time");
+        }
     }
 
     fn watched(&mut self, kind: Kind, event: Result<watcher::Event<DynamicObject>, watcher::Error>) {
@@ -249,6 +271,10 @@ impl Reconciler {
             match self.decide(&key) {
                 Some(attempt) => self.start(attempt),
                 None => {
+                    if self.mirror.get(&key).is_none() {
+                        // It says nothing about an object that is made anew under this name.
+                        self.troubles.remove(&key);
+                    }
                     self.queue.done(&key, Instant::now());
                 }
             }

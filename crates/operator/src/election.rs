@@ -71,6 +71,12 @@ impl Election {
         self.led.is_some_and(|last| now.duration_since(last) < DEADLINE)
     }
 
+    /// When that ends unless the Lease is renewed before; `None` while it does not lead.
+    #[must_use]
+    pub fn leads_until(&self) -> Option<Instant> {
+        self.led.map(|last| last + DEADLINE)
+    }
+
     /// The spec that lets others lead at once.
     #[must_use]
     pub fn release(&self, lease: &Value, time: &str) -> Option<Value> {
@@ -110,6 +116,7 @@ mod tests {
         let first = a.step(None, start, "t0").expect("nobody leads");
         a.wrote(start);
         assert!(a.leads(start + Duration::from_secs(9)) && !a.leads(start + DEADLINE));
+        assert_eq!((a.leads_until(), b.leads_until()), (Some(start + DEADLINE), None));
         let held = lease("1", &first);
         assert_eq!(b.step(Some(&held), start, "t0"), None);
         assert_eq!(b.step(Some(&held), start + Duration::from_secs(14), "t14"), None);

@@ -7,7 +7,7 @@ mod workload;
 use serde_json::{Value, json};
 
 pub use self::rights::rules;
-use crate::api::definitions;
+use crate::api::{self, definitions};
 
 /// The port of the operator's metrics and health.
 pub const PORT: u16 = 8080;
@@ -117,6 +117,14 @@ impl Part {
 #[must_use]
 pub fn custom_resources(namespace: &str) -> Vec<Value> {
     definitions(namespace).into_iter().filter_map(|definition| serde_json::to_value(definition).ok()).collect()
+}
+
+/// The same objects, with rules in the custom resources that API servers check by themselves (Kubernetes 1.25). Older ones drop the rules;
+/// their kubectl refuses them, unless it is told not to look (`--validate=false`).
+#[must_use]
+pub fn with_schema_rules(mut objects: Vec<Value>) -> Vec<Value> {
+    objects.iter_mut().for_each(api::rules::write);
+    objects
 }
 
 /// Everything for an operator.

@@ -8,6 +8,7 @@
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
+use berth_peer::port::Damped;
 use bytes::Bytes;
 use futures::stream;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -19,7 +20,7 @@ use tokio::{
         Semaphore,
         broadcast::{Receiver, error::RecvError},
     },
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +41,9 @@ use crate::{
 /// Time between two looks at a job, where no end is told.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Longest wait for the whole body of a request: it holds memory of all jobs meanwhile.
+const BODY: Duration = Duration::from_mins(5);
+
 /// The front of one port's queue.
 pub(crate) struct JobApi {
     settings: JobSettings,
@@ -49,6 +53,8 @@ pub(crate) struct JobApi {
     room: Semaphore,
     /// The port ends: nobody is kept waiting.
     stop: CancellationToken,
+    /// Questions that the queue did not answer. Clients ask as often as they like.
+    unanswered: Damped,
 }
 
 /// A request that is answered here and not by the model server.
@@ -71,7 +77,7 @@ impl JobApi {
         stop: CancellationToken,
     ) -> Self {
         let room = usize::try_from(settings.bounds.memory >> 10).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Self { settings, queue, metrics, room: Semaphore::new(room), stop }
+        Self { settings, queue, metrics, room: Semaphore::new(room), stop, unanswered: Damped::default() }
     }
 
     /// Tells what a request asks for; `None`: it is for the model server, now.
@@ -110,7 +116,9 @@ impl JobApi {
             )),
         };
         answered.unwrap_or_else(|error| {
-            tracing::warn!(%error, "a question about jobs was not answered");
+            if let Some(times) = self.unanswered.tell(Instant::now()) {
+                tracing::warn!(%error, times, "a question about jobs was not answered");
+            }
             let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}: try again later"));
             response.headers_mut().insert(header::RETRY_AFTER, 1.into());
             response
@@ -132,15 +140,9 @@ impl JobApi {
         let Ok(_room) = self.room.try_acquire_many(u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)) else {
             return Ok(busy("the bodies of other jobs take all memory (async.memory)"));
         };
-        let body = match Limited::new(body, most).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-                let reason =
-                    format!("the body has more than {most} bytes, which is the most for a job (async.maxBody)");
-                return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE, &reason));
-            }
-            // The client has gone.
-            Err(_) => return Ok(refusal(StatusCode::BAD_REQUEST, "the body broke off")),
+        let body = match whole(body, most, BODY).await {
+            Ok(body) => body,
+            Err((status, reason)) => return Ok(refusal(status, &reason)),
         };
         let id = JobId::generate();
         asked::settle(&mut head.headers, &id);
@@ -310,6 +312,26 @@ impl Follower {
     }
 }
 
+/// A whole body, or the status and the reason for whoever does not send it.
+async fn whole<B>(body: B, most: usize, limit: Duration) -> Result<Bytes, (StatusCode, String)>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    match timeout(limit, Limited::new(body, most).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+            let reason = format!("the body has more than {most} bytes, which is the most for a job (async.maxBody)");
+            Err((StatusCode::PAYLOAD_TOO_LARGE, reason))
+        }
+        // The client has gone.
+        Ok(Err(_)) => Err((StatusCode::BAD_REQUEST, "the body broke off".to_owned())),
+        Err(_) => {
+            let reason = format!("the body did not arrive within {} s: send it again", limit.as_secs());
+            Err((StatusCode::REQUEST_TIMEOUT, reason))
+        }
+    }
+}
+
 /// Waits until a job may have changed.
 async fn next_look(ended: &mut Receiver<JobId>, id: &JobId, until: Instant) {
     let told = async {
@@ -351,4 +373,20 @@ fn busy(reason: &str) -> Response<Body> {
 
 fn refusal(status: StatusCode, reason: &str) -> Response<Body> {
     answer(status, &json!({ "error": reason }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_that_never_comes_is_not_waited_for_without_an_end() {
+        let soon = Duration::from_millis(20);
+        let silent = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
+        let (status, reason) = whole(silent, 10, soon).await.expect_err("nothing came");
+        assert_eq!(status, StatusCode::REQUEST_TIMEOUT, "{reason}");
+        let (status, _) = whole(full("more than ten bytes"), 10, BODY).await.expect_err("too long");
+        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(whole(full("ten bytes"), 10, BODY).await.expect("whole"), "ten bytes");
+    }
 }

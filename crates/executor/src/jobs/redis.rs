@@ -31,8 +31,11 @@ use crate::{
     tls::TlsFiles,
 };
 
-/// Longest wait of one [`Queue::take`].
+/// Longest wait of one [`Queue::take`], in milliseconds.
 const WAIT: usize = 1_000;
+
+/// Longest wait for an answer to a question that Redis itself lets wait for [`WAIT`]: one that has gone without a word is left then.
+const WAIT_AND_ANSWER: Duration = Duration::from_secs(1).saturating_add(TIMEOUT);
 
 struct Scripts {
     submit: Script,
@@ -113,7 +116,7 @@ impl RedisQueue {
     }
 
     async fn connected(&self) -> Result<MultiplexedConnection, QueueError> {
-        connected(&self.client, &self.connection, Some(TIMEOUT)).await
+        connected(&self.client, &self.connection, TIMEOUT).await
     }
 
     /// Answer of Redis; after an error of the connection the next question makes a new one.
@@ -143,7 +146,7 @@ impl RedisQueue {
             Taken::Nothing { last } => last,
         };
         let slot = if kind == Kind::Run { &self.runs } else { &self.callbacks };
-        let mut connection = connected(&self.client, slot, None).await?;
+        let mut connection = connected(&self.client, slot, WAIT_AND_ANSWER).await?;
         let streams: Vec<_> = lanes(kind).iter().map(|lane| format!("{}{lane}", self.prefix)).collect();
         // Without the group: this only wakes.
         let options = StreamReadOptions::default().block(WAIT).count(1);
@@ -362,7 +365,7 @@ async fn follow(client: Client, stream: String, ended: broadcast::Sender<JobId>)
     let (slot, mut last) = (Mutex::default(), "$".to_owned());
     let options = StreamReadOptions::default().block(WAIT);
     loop {
-        let Ok(mut connection) = connected(&client, &slot, None).await else {
+        let Ok(mut connection) = connected(&client, &slot, WAIT_AND_ANSWER).await else {
             // Whoever asks the queue is told why; this one waits.
             sleep(TIMEOUT).await;
             continue;
@@ -388,13 +391,14 @@ async fn follow(client: Client, stream: String, ended: broadcast::Sender<JobId>)
 async fn connected(
     client: &Client,
     slot: &Mutex<Option<MultiplexedConnection>>,
-    timeout: Option<Duration>,
+    timeout: Duration,
 ) -> Result<MultiplexedConnection, QueueError> {
     let mut slot = slot.lock().await;
     if let Some(connection) = &*slot {
         return Ok(connection.clone());
     }
-    let settings = AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(timeout);
+    let settings =
+        AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(Some(timeout));
     let connection = client.get_multiplexed_async_connection_with_config(&settings).await?;
     Ok(slot.insert(connection).clone())
 }

@@ -66,6 +66,7 @@ impl Runner {
 
     async fn take_all(self: &Arc<Self>, kind: Kind, at_once: usize, stop: &CancellationToken) {
         let (places, begun) = (Arc::new(Semaphore::new(at_once)), TaskTracker::new());
+        let mut told = String::new();
         while let Ok(place) = Arc::clone(&places).acquire_owned().await {
             let stopped = stop.is_cancelled();
             if stopped && !(self.queue.ends_with_process() && self.is_needed(kind).await) {
@@ -85,8 +86,9 @@ impl Runner {
                 }
             };
             match taken {
-                Ok(None) => {}
+                Ok(None) => told.clear(),
                 Ok(Some(task)) => {
+                    told.clear();
                     let runner = Arc::clone(self);
                     begun.spawn(async move {
                         runner.carry_out(task).await;
@@ -94,7 +96,12 @@ impl Runner {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no job was taken: trying again");
+                    // Told once, not every second.
+                    let error = error.to_string();
+                    if told != error {
+                        tracing::warn!(error, "no job was taken: trying again");
+                        told = error;
+                    }
                     sleep(QUEUE_AGAIN).await;
                 }
             }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_peer::port::ServerStream;
+use berth_peer::port::{Damped, ServerStream};
 use http::Version;
 use rustls::ClientConfig;
 use tokio::{net::TcpStream, task};
@@ -29,6 +29,8 @@ pub(super) struct Secure {
     files: TlsFiles,
     name: String,
     current: Mutex<Current>,
+    /// Files that could not be read anew, which is tried every few seconds.
+    unusable: Damped,
 }
 
 #[derive(Clone)]
@@ -47,7 +49,7 @@ impl Secure {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let name = settings.name.clone().unwrap_or_else(|| host.to_owned());
         let current = Mutex::new(Current::read(&settings.files)?);
-        Ok(Self { files: settings.files.clone(), name, current })
+        Ok(Self { files: settings.files.clone(), name, current, unusable: Damped::default() })
     }
 
     /// Shakes hands for a version of HTTP.
@@ -67,7 +69,14 @@ impl Secure {
         let fresh = match read.map_err(|error| error.to_string()).flatten() {
             Ok(fresh) => fresh,
             Err(error) => {
-                tracing::warn!(event = "upstream_tls_unusable", error, "keeping the certificates from before");
+                if let Some(times) = self.unusable.tell(tokio::time::Instant::now()) {
+                    tracing::warn!(
+                        event = "upstream_tls_unusable",
+                        error,
+                        times,
+                        "keeping the certificates from before"
+                    );
+                }
                 Current { read: Instant::now(), ..current }
             }
         };

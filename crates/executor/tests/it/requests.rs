@@ -197,6 +197,19 @@ async fn a_late_server_is_given_up_and_then_left_alone() {
 }
 
 #[tokio::test]
+async fn a_client_that_falls_silent_keeps_no_place() {
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&config(server.address, "timeout: 200ms, retry: {attempts: 2}, maxInFlight: 1"));
+    // Small and idempotent: its body is kept for another attempt, and would come first.
+    let half = "PUT /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 10\r\n\r\nhalf";
+    let answer = said(executor.address, half).await;
+    assert!(answer.starts_with("HTTP/1.1 504 ") && answer.contains("(timeout)"), "{answer}");
+    executor.tells("berth_executor_requests_in_flight{port=\"http\"} 0").await;
+    let answer = said(executor.address, "GET /b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.ends_with("/b "), "{answer}");
+}
+
+#[tokio::test]
 async fn only_what_may_run_twice_is_sent_again() {
     let listener = TcpListener::bind(anywhere()).await.expect("a port");
     let address = listener.local_addr().expect("bound");

@@ -2,38 +2,38 @@
 
 use serde_json::{Value, json};
 
-use super::{DRAIN, FleetSettings, PORT, USER};
+use super::{ClusterSettings, DRAIN, FleetSettings, PORT, USER};
 
 /// The folder where a Secret with storages is mounted.
 const STORAGES: &str = "/var/run/secrets/berth/storages";
 
-pub(super) fn pod(settings: &FleetSettings) -> Value {
+pub(super) fn pod(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -> Value {
     let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "http" } });
     let data = json!({ "name": "data", "mountPath": "/data" });
-    let (contents, mut mounts): (Vec<Value>, Vec<Value>) =
-        volumes(settings).into_iter().map(|volume| (volume.content, volume.mount)).unzip();
+    let all = volumes(settings).into_iter().chain(cluster.into_iter().flat_map(ClusterSettings::volumes));
+    let (contents, mut mounts): (Vec<Value>, Vec<Value>) = all.map(|volume| (volume.content, volume.mount)).unzip();
     mounts.insert(0, data);
+    let mut variables = cluster.map(|cluster| cluster.environment(settings)).unwrap_or_default();
+    variables.extend(environment(settings));
+    let mut ports = vec![json!({ "name": "http", "containerPort": PORT, "protocol": "TCP" })];
+    ports.extend(cluster.into_iter().flat_map(|_| ClusterSettings::ports()));
     let mut container = json!({
         "name": "berth",
         "image": settings.image,
         "command": ["berth"],
-        "args": ["up"],
-        "env": environment(settings),
-        "ports": [{ "name": "http", "containerPort": PORT, "protocol": "TCP" }],
+        "args": [if cluster.is_some() { "node" } else { "up" }],
+        "env": variables,
+        "ports": ports,
         "livenessProbe": probe("/v2/health/live"),
         "readinessProbe": probe("/v2/health/ready"),
         "resources": { "requests": { "memory": settings.memory }, "limits": { "memory": settings.memory } },
         "volumeMounts": mounts,
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "capabilities": { "drop": ["ALL"] },
-            "readOnlyRootFilesystem": true,
-        },
+        "securityContext": restricted(),
     });
     if let Some(secret) = &settings.credentials {
         container["envFrom"] = json!([{ "secretRef": { "name": secret } }]);
     }
-    json!({
+    let mut pod = json!({
         "serviceAccountName": settings.name,
         "terminationGracePeriodSeconds": 2 * DRAIN,
         "securityContext": {
@@ -44,6 +44,27 @@ pub(super) fn pod(settings: &FleetSettings) -> Value {
         },
         "containers": [container],
         "volumes": contents,
+    });
+    if cluster.is_some() {
+        pod["initContainers"] = json!([ClusterSettings::init(settings)]);
+        // Models move before the requests in flight end.
+        pod["terminationGracePeriodSeconds"] = json!(4 * DRAIN);
+        pod["topologySpreadConstraints"] = json!([{
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": { "matchLabels": settings.labels() },
+        }]);
+    }
+    pod
+}
+
+/// The privileges of a container: none.
+pub(super) fn restricted() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false,
+        "capabilities": { "drop": ["ALL"] },
+        "readOnlyRootFilesystem": true,
     })
 }
 
@@ -69,9 +90,10 @@ fn environment(settings: &FleetSettings) -> Vec<Value> {
     all.into_iter().filter_map(|(name, value)| Some(json!({ "name": name, "value": value? }))).collect()
 }
 
-struct Volume {
-    content: Value,
-    mount: Value,
+/// A volume of the pod, and its place in the container.
+pub(super) struct Volume {
+    pub(super) content: Value,
+    pub(super) mount: Value,
 }
 
 /// Volumes beside that of the node's data.

@@ -10,6 +10,7 @@ use kube::{
 use serde_json::json;
 use tokio::time;
 
+use super::answered;
 use crate::{
     api::{ModelDeployment, Status},
     upgrade::{ADOPT, Change},
@@ -59,7 +60,8 @@ pub async fn adopt(client: &Client, change: &Change, patience: Duration) -> Resu
     if let Ok(Err(error)) = time::timeout(patience, settled).await {
         return Err(NotAdopted::Api(error.to_string()));
     }
-    let Some(model) = api.get_opt(&change.name).await.map_err(api_error)? else { return Err(NotAdopted::Changed) };
+    let found = answered(api.get_opt(&change.name)).await.map_err(api_error)?;
+    let Some(model) = found else { return Err(NotAdopted::Changed) };
     if model.metadata.generation != Some(change.to.generation) {
         return Err(NotAdopted::Changed);
     }
@@ -77,7 +79,7 @@ pub async fn adopt(client: &Client, change: &Change, patience: Duration) -> Resu
 async fn ask(api: &Api<ModelDeployment>, name: &str, record: Option<String>) -> Result<(), Error> {
     let patch = json!({ "metadata": { "annotations": { ADOPT: record } } });
     let parameters = PatchParams { field_manager: Some(ASKER.to_owned()), ..PatchParams::default() };
-    api.patch(name, &parameters, &Patch::Merge(patch)).await.map(drop)
+    answered(api.patch(name, &parameters, &Patch::Merge(patch))).await.map(drop)
 }
 
 fn api_error(error: Error) -> NotAdopted {

@@ -8,7 +8,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::kind::{Key, Kind};
+use super::{
+    ATTEMPT,
+    kind::{Key, Kind},
+};
 use crate::{
     FIELD_MANAGER,
     brain::{Decision, Event, Trouble},
@@ -36,8 +39,14 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// Carries it out.
+    /// Carries it out, within [`ATTEMPT`]: an object whose attempt never ended would never be looked at again.
     pub(super) async fn run(self, client: &Client, recorder: &Recorder) -> Result<(), Trouble> {
+        let silent = || Trouble::Unreachable(format!("{}: the API server did not answer within a minute", self.key));
+        let carried_out = tokio::time::timeout(ATTEMPT, self.carry_out(client, recorder)).await;
+        carried_out.unwrap_or_else(|_| Err(silent()))
+    }
+
+    async fn carry_out(&self, client: &Client, recorder: &Recorder) -> Result<(), Trouble> {
         for superfluous in &self.decision.delete {
             self.delete(client, superfluous).await?;
         }

@@ -9,7 +9,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::kind::{Key, Kind};
+use super::{
+    answered,
+    kind::{Key, Kind},
+};
 use crate::{
     FIELD_MANAGER,
     admission::{Malformed, Request, Verdict, bundle},
@@ -126,8 +129,12 @@ impl Gatekeeper {
     /// Puts the certificate of this operator among those that the API server trusts. True if it was not there.
     ///
     /// # Errors
-    /// The API server refuses, or somebody else wrote at the same time.
+    /// The API server refuses or does not answer, or somebody else wrote at the same time.
     pub async fn publish(&self, certificate: &str) -> Result<bool, Error> {
+        answered(self.publish_to_all(certificate)).await
+    }
+
+    async fn publish_to_all(&self, certificate: &str) -> Result<bool, Error> {
         // Whoever may not write one of them may write the others.
         let mut outcome = self.publish_for_admission(certificate).await;
         for name in CONVERTED {

@@ -1,6 +1,6 @@
 //! Reads and writes the Lease of the election.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::OwnerReference, jiff::Timestamp};
 use kube::{
@@ -9,13 +9,17 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
 };
 use serde_json::{Value, json};
+use tokio::time;
 use tokio_util::sync::CancellationToken;
 
-use super::kind::Kind;
+use super::{answered, kind::Kind};
 use crate::election::{Election, INTERVAL};
 
 /// The name of the Lease, and of the Deployment that it belongs to.
 const NAME: &str = "berth-operator";
+
+/// Limit for a look at the Lease with its renewal: an API server that is silent is asked once more before the leadership ends.
+const STEP: Duration = Duration::from_secs(4);
 
 /// The operator's part in the election.
 pub(super) struct Leadership {
@@ -37,7 +41,8 @@ impl Leadership {
 
     /// The Deployment that an installation has.
     async fn find_owner(&self) -> Option<OwnerReference> {
-        let found = Kind::Deployment.api(&self.client, Some(&self.namespace)).get_opt(NAME).await;
+        let api = Kind::Deployment.api(&self.client, Some(&self.namespace));
+        let found = answered(api.get_opt(NAME)).await;
         let metadata = found.ok().flatten()?.metadata;
         Some(OwnerReference {
             api_version: "apps/v1".to_owned(),
@@ -51,9 +56,13 @@ impl Leadership {
     /// Returns when this operator leads; false if it is told to stop first.
     pub(super) async fn acquire(&mut self, shutdown: &CancellationToken) -> bool {
         let mut told = false;
-        self.owner = self.find_owner().await;
+        tokio::select! {
+            () = shutdown.cancelled() => return false,
+            owner = self.find_owner() => self.owner = owner,
+        }
         loop {
-            self.step().await;
+            // Never cut off by the shutdown: a Lease that was taken is released.
+            self.bounded_step().await;
             if self.election.leads(Instant::now()) {
                 tracing::info!(event = "leading", namespace = self.namespace);
                 return true;
@@ -67,27 +76,44 @@ impl Leadership {
             }
             tokio::select! {
                 () = shutdown.cancelled() => return false,
-                () = tokio::time::sleep(INTERVAL) => {}
+                () = time::sleep(INTERVAL) => {}
             }
         }
     }
 
-    /// Renews the lease; returns when it is lost.
+    /// Renews the lease; returns when it is lost, no later than others may take it, also while the API server says nothing at all.
     pub(super) async fn keep(&mut self) {
-        while self.election.leads(Instant::now()) {
-            tokio::time::sleep(INTERVAL).await;
-            self.step().await;
+        while let Some(until) = self.election.leads_until() {
+            let renewal = async {
+                time::sleep(INTERVAL).await;
+                self.bounded_step().await;
+            };
+            if time::timeout_at(until.into(), renewal).await.is_err() {
+                return;
+            }
         }
     }
 
     /// Lets another lead at once.
     pub(super) async fn release(&self) {
+        if time::timeout(STEP, self.give_up()).await.is_err() {
+            tracing::debug!(event = "lease_not_released", error = "no answer");
+        }
+    }
+
+    async fn give_up(&self) {
         let Ok(Some(lease)) = self.api.get_opt(NAME).await else { return };
         let Ok(value) = serde_json::to_value(&lease) else { return };
         if let Some(spec) = self.election.release(&value, &now())
             && let Err(error) = self.write(Some(lease), spec).await
         {
             tracing::debug!(event = "lease_not_released", %error);
+        }
+    }
+
+    async fn bounded_step(&mut self) {
+        if time::timeout(STEP, self.step()).await.is_err() {
+            tracing::warn!(event = "lease_unread", error = "no answer from the API server");
         }
     }
 

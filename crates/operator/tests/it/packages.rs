@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use berth_operator::install::{FailurePolicy, Part, Settings, everything};
+use berth_operator::install::{FailurePolicy, Part, Settings, everything, with_schema_rules};
 use serde_json::{Value, json};
 
 /// Words in the objects, and what a chart has in their places.
@@ -16,6 +16,12 @@ const REPLICAS: (&str, &str) = ("COUNT-OF-OPERATORS", "{{ .Values.replicas }}");
 
 const EXECUTOR: (&str, &str) = ("IMAGE-OF-EXECUTORS", "{{ .Values.executorImage | quote }}");
 const SIDECARS: (&str, &str) = ("FORM-OF-EXECUTORS", "{{ .Values.sidecars }}");
+
+/// The end of what is there under a condition.
+const END: &str = "{{- end }}";
+
+/// The condition of clusters whose API servers check rules in schemas.
+const KNOWS_RULES: &str = r#"semverCompare ">=1.25-0" .Capabilities.KubeVersion.Version"#;
 
 /// A part's file of the chart, and the condition under which it is there.
 const TEMPLATES: [(Part, &str, Option<&str>); 7] = [
@@ -70,8 +76,32 @@ fn documents(objects: &[Value]) -> String {
     objects.iter().map(|object| serde_saphyr::to_string(object).expect("YAML")).collect::<Vec<_>>().join("---\n")
 }
 
+fn begin(condition: &str) -> String {
+    format!("{{{{- if {condition} }}}}")
+}
+
+/// The documents of a chart, with the rules of schemas only for clusters that know them.
+fn guarded(documents: &str) -> String {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let (mut lines, mut within) = (Vec::new(), None);
+    for line in documents.lines() {
+        let goes_on = |depth| indent(line) > depth || indent(line) == depth && line.trim_start().starts_with("- ");
+        if within.is_some_and(|depth| !goes_on(depth)) {
+            lines.push(END.to_owned());
+            within = None;
+        }
+        if line.trim_start().starts_with("x-kubernetes-validations:") {
+            lines.push(begin(KNOWS_RULES));
+            within = Some(indent(line));
+        }
+        lines.push(line.to_owned());
+    }
+    assert!(within.is_none(), "rules are no last part of a document");
+    lines.join("\n") + "\n"
+}
+
 fn template(part: Part, condition: Option<&str>) -> String {
-    let mut objects = part.objects(&settings(NAMESPACE.0, IMAGE.0, 1));
+    let mut objects = with_schema_rules(part.objects(&settings(NAMESPACE.0, IMAGE.0, 1)));
     for object in &mut objects {
         match object["kind"].as_str() {
             Some("Deployment") => object["spec"]["replicas"] = json!(REPLICAS.0),
@@ -81,11 +111,12 @@ fn template(part: Part, condition: Option<&str>) -> String {
     }
     let text = documents(&objects);
     assert!(!text.contains("{{"), "Helm would read it");
+    let text = guarded(&text);
     let text = [NAMESPACE, EXECUTOR, SIDECARS, IMAGE, FAILURE, REPLICAS]
         .into_iter()
         .fold(text, |text, (word, place)| text.replace(word, place));
     match condition {
-        Some(condition) => format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"),
+        Some(condition) => format!("{}\n{text}{END}\n", begin(condition)),
         None => text,
     }
 }
@@ -134,8 +165,22 @@ fn the_chart_and_the_base_are_up_to_date() {
     assert!(old.is_empty(), "UPDATE=1 cargo test -p berth-operator writes {old:?}");
 }
 
+/// The lines that Helm leaves: `knows_rules` is its condition of that name, all others hold.
+fn rendered(text: &str, knows_rules: bool) -> String {
+    let (mut lines, mut leaves_out) = (Vec::new(), false);
+    for line in text.lines() {
+        match line {
+            END => leaves_out = false,
+            _ if line == begin(KNOWS_RULES) => leaves_out = !knows_rules,
+            _ if leaves_out || line.starts_with("{{-") => {}
+            _ => lines.push(line),
+        }
+    }
+    lines.join("\n")
+}
+
 /// Helm's part in it, for the few expressions that the chart has.
-fn helm(replicas: u16) -> Vec<Value> {
+fn helm(replicas: u16, knows_rules: bool) -> Vec<Value> {
     let mut objects = Vec::new();
     for (part, name, _) in TEMPLATES {
         if replicas == 1 && matches!(part, Part::DisruptionBudget | Part::ServiceMonitor) {
@@ -145,9 +190,8 @@ fn helm(replicas: u16) -> Vec<Value> {
         let text = text.replace(NAMESPACE.1, "berth").replace(IMAGE.1, "\"berth:1\"");
         let text = text.replace(EXECUTOR.1, "\"\"").replace(SIDECARS.1, "auto");
         let text = text.replace(FAILURE.1, FAILURE.0).replace(REPLICAS.1, &replicas.to_string());
-        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("{{-")).collect();
-        assert!(!lines.iter().any(|line| line.contains("{{")), "an expression that nobody expects in {name}");
-        let documents = lines.join("\n");
+        let documents = rendered(&text, knows_rules);
+        assert!(!documents.contains("{{"), "an expression that nobody expects in {name}");
         objects.extend(documents.split("\n---\n").map(|one| serde_saphyr::from_str::<Value>(one).expect("YAML")));
     }
     for object in &mut objects {
@@ -165,7 +209,9 @@ fn the_chart_installs_what_the_command_prints() {
             .into_iter()
             .filter(|object| object["kind"] != "Namespace")
             .collect();
-        assert_eq!(helm(replicas), printed);
+        assert_eq!(helm(replicas, false), printed);
+        // What a cluster checks by itself is in the chart alone: Helm asks it for its version.
+        assert_eq!(helm(replicas, true), with_schema_rules(printed));
     }
 }
 
