@@ -133,19 +133,26 @@ def test_update_break_roll_back_delete(functions, etcd, tmp_path):
 @pytest.mark.timeout(600)
 def test_restarts_and_compaction_neither_lose_nor_repeat(functions, etcd, tmp_path):
     uri = archive(tmp_path, "1.zip", {"handler.py": WORDS % 1})
-    for name in ("a", "b", "c"):
+    for name in ("a", "b", "c", "e"):
         etcd.put(function(name, uri))
-    before = {name: etcd.settled(name, "Succeeded", 1) for name in ("a", "b", "c")}
+    before = {name: etcd.settled(name, "Succeeded", 1) for name in ("a", "b", "c", "e")}
     functions.kill()
     # While nobody follows: one changes, one goes, one comes, and the history is compacted.
     etcd.put(function("a", archive(tmp_path, "2.zip", {"handler.py": WORDS % 2}), 2))
     etcd.ctl("del", "/models/deployments/b")
     etcd.put(function("d", uri))
+    etcd.put(function("e", archive(tmp_path, "3.zip", {"handler.py": "import nothing_like_this\n"}), 2))
     etcd.ctl("compact", str(etcd.revision()))
     functions.start(*functions.arguments)
     assert ask(functions, "c", {"text": "x"})[0] == 200, "what was deployed serves from the start"
     etcd.settled("a", "Succeeded", 2)
     etcd.settled("d", "Succeeded", 1)
+    # The object that was put has no status: the version that serves is known from the machine.
+    broken = etcd.settled("e", "Failed", 2)
+    assert "previous version keeps serving" in broken["message"] and broken["endpoint"] == before["e"]["endpoint"]
+    assert [past["generation"] for past in broken["history"]] == [1] and broken["artifact"] == before["e"]["artifact"]
+    functions.run("rollout", "undo", "function/e")
+    etcd.settled("e", "Succeeded", 3)
     until("b to go", lambda: ask(functions, "b", {"text": "x"})[0] == 404)
     assert etcd.status("c") == before["c"], "nothing is built, and nothing is written, where nothing changed"
     assert ask(functions, "a", {"text": "x"}) == (200, {"version": 2, "words": 1})

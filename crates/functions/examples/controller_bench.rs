@@ -5,7 +5,7 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    collections::BTreeSet,
+    collections::BTreeMap,
     hint::black_box,
     sync::atomic::{AtomicUsize, Ordering},
     time::Instant,
@@ -68,7 +68,7 @@ fn settle(controller: &mut Controller, effects: Vec<Effect>, rev: &mut u64) {
 fn main() {
     let before = IN_USE.load(Ordering::Relaxed);
     let mut rev = MANY as u64;
-    let mut controller = Controller::new(Policy::default(), 1, BTreeSet::new());
+    let mut controller = Controller::new(Policy::default(), 1, BTreeMap::new());
     let read = |number: usize, version: usize| {
         let name = format!("f{number}");
         let declared = Declared::read(&name, object(number, version).as_bytes(), Rev(number as u64 + 1));

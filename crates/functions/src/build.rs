@@ -9,6 +9,7 @@
 //! processes, output. Programs of strangers run in `sandbox`.
 
 mod artifacts;
+mod container;
 mod documents;
 mod fetch;
 mod git;
@@ -44,7 +45,7 @@ pub use self::{
     layout::{MANIFEST, Manifest},
     log::BuildLog,
 };
-use self::{documents::Outcome, packages::Package, sandbox::Sandbox, tree::Tree};
+use self::{container::Container, documents::Outcome, packages::Package, sandbox::Sandbox, tree::Tree};
 pub(crate) use self::{
     javascript::find_node,
     log::{append_to_log, end_of_file},
@@ -79,6 +80,8 @@ pub struct BuildConfig {
     pub all_local: bool,
     /// Artifacts that are kept beyond those in use.
     pub kept: usize,
+    /// The image of podman that builds run in; `None`: they run with the tools of this machine.
+    pub image: Option<String>,
 }
 
 /// Builds functions. One per controller.
@@ -184,6 +187,10 @@ impl Builder {
     pub fn open(config: BuildConfig) -> io::Result<Self> {
         fs_err::create_dir_all(&config.root)?;
         let root = fs_err::canonicalize(&config.root)?;
+        let toolchain = Arc::new(Toolchain::new(config.python.clone(), root.join("packages/uv")));
+        let environment = toolchain.environment();
+        let container = config.image.as_deref().map(|image| Container::find(&environment, image, &root)).transpose()?;
+        let sandbox = Sandbox::find(&environment, container);
         let work = root.join("work");
         if work.exists() {
             fs_err::remove_dir_all(&work)?;
@@ -192,8 +199,6 @@ impl Builder {
             fs_err::create_dir_all(root.join(folder))?;
         }
         let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"), config.kept)?);
-        let toolchain = Arc::new(Toolchain::new(config.python.clone(), root.join("packages/uv")));
-        let sandbox = Sandbox::find(&toolchain.environment());
         Ok(Self { config: BuildConfig { root, ..config }, toolchain, artifacts, sandbox, dependencies: Arc::default() })
     }
 
@@ -237,15 +242,20 @@ impl Builder {
     /// The reason, with the last lines of the log.
     pub async fn build(&self, id: TaskId, task: &Task) -> Result<Built, Failure> {
         let started = Instant::now();
+        let restored = |artifact: ArtifactStatus, notes: Vec<String>| Built {
+            artifact,
+            cached: true,
+            restored: true,
+            took: started.elapsed(),
+            log_tail: String::new(),
+            notes,
+        };
         if let Some(known) = task.known.as_ref().filter(|known| self.artifacts.has(known)) {
-            return Ok(Built {
-                artifact: known.clone(),
-                cached: true,
-                restored: true,
-                took: started.elapsed(),
-                log_tail: String::new(),
-                notes: Vec::new(),
-            });
+            return Ok(restored(known.clone(), Vec::new()));
+        }
+        if let Some(kept) = task.kept.clone().and_then(|digest| self.artifacts.find(digest)) {
+            let note = "The artifact of the earlier deployment is used; the code was not read.".to_owned();
+            return Ok(restored(kept, vec![note]));
         }
         let log = match BuildLog::create(&self.log_path(task.spec.name.as_str())) {
             Ok(log) => log,

@@ -24,7 +24,7 @@ use berth_spec::Time;
 
 pub use self::{
     effect::{Effect, Task, TaskId},
-    event::{Built, Deployed, Event, Failure, Retry},
+    event::{Built, Deployed, Event, Failure, Retry, Served},
     function::View,
 };
 use self::{
@@ -61,7 +61,7 @@ pub struct Controller {
     retries: BTreeSet<(Time, String)>,
     next: u64,
     /// Functions that a target serves since before the start, until the first listing.
-    serving: BTreeSet<String>,
+    serving: BTreeMap<String, Served>,
     /// Functions that changed since somebody asked.
     changed: BTreeSet<String>,
 }
@@ -70,7 +70,7 @@ impl Controller {
     /// A controller that knows which functions a target serves, and nothing else. `first` numbers its first task; a number is
     /// never used twice.
     #[must_use]
-    pub fn new(policy: Policy, first: u64, serving: BTreeSet<String>) -> Self {
+    pub fn new(policy: Policy, first: u64, serving: BTreeMap<String, Served>) -> Self {
         Self {
             policy,
             functions: BTreeMap::new(),
@@ -88,7 +88,7 @@ impl Controller {
         let mut effects = Vec::new();
         match event {
             Event::Listed(objects) => self.listed(objects, now, &mut effects),
-            Event::Put(key, declared) => self.put(key, *declared, (false, now), &mut effects),
+            Event::Put(key, declared) => self.put(key, *declared, (None, now), &mut effects),
             Event::Deleted(key) => self.deleted(&key, now, &mut effects),
             Event::Built(task, result) => self.built(task, *result, now, &mut effects),
             Event::Deployed(task, result) => self.deployed(task, result, now, &mut effects),
@@ -140,18 +140,24 @@ impl Controller {
         for key in gone {
             self.deleted(&key, now, effects);
         }
-        let served = std::mem::take(&mut self.serving);
-        effects.extend(served.iter().filter(|name| !there.contains(name)).cloned().map(Effect::Remove));
+        let mut serving = std::mem::take(&mut self.serving);
+        effects.extend(serving.keys().filter(|name| !there.contains(name)).cloned().map(Effect::Remove));
         for (key, declared) in objects {
-            let serves = served.contains(&key);
-            self.put(key, declared, (serves, now), effects);
+            let served = serving.remove(&key);
+            self.put(key, declared, (served, now), effects);
         }
     }
 
-    fn put(&mut self, key: String, declared: Declared, (serves, now): (bool, Time), effects: &mut Vec<Effect>) {
+    fn put(
+        &mut self,
+        key: String,
+        declared: Declared,
+        (served, now): (Option<Served>, Time),
+        effects: &mut Vec<Effect>,
+    ) {
         self.changed.insert(key.clone());
         let Some(function) = self.functions.get_mut(&key) else {
-            let function = Function::new(declared, serves, now);
+            let function = Function::new(declared, served, now);
             self.functions.insert(key.clone(), function);
             self.begin(&key, effects);
             return;
@@ -169,7 +175,7 @@ impl Controller {
                 return;
             }
             Stage::Removing { done: true } => {
-                self.functions.insert(key.clone(), Function::new(declared, false, now));
+                self.functions.insert(key.clone(), Function::new(declared, None, now));
                 self.begin(&key, effects);
                 return;
             }
@@ -218,7 +224,7 @@ impl Controller {
         self.changed.insert(key.to_owned());
         *done = true;
         if let Some(declared) = function.next.take() {
-            self.functions.insert(key.to_owned(), Function::new(declared, false, now));
+            self.functions.insert(key.to_owned(), Function::new(declared, None, now));
             self.begin(key, effects);
         } else if function.gone {
             self.functions.remove(key);

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    deployment::{Declared, ORIGIN, identity_of},
+    deployment::{ARTIFACT, Declared, ORIGIN, identity_of},
     objects::Objects,
 };
 
@@ -177,7 +177,12 @@ fn merged(
     let observed = object.get("status").and_then(|status| status.get("observedGeneration")?.as_u64());
     let generation = before.map(generation_of).unwrap_or_default().max(observed.unwrap_or_default()).max(known);
     metadata.insert("name".to_owned(), json!(manifest.name.as_str()));
-    metadata.insert("generation".to_owned(), json!(generation.saturating_add(1)));
+    let generation = generation.saturating_add(1);
+    if let Some(artifact) = annotations.get_mut(ARTIFACT).filter(|text| !text.contains(' ')) {
+        // For this generation alone: who asks for another one wants a build.
+        *artifact = format!("{artifact} {generation}");
+    }
+    metadata.insert("generation".to_owned(), json!(generation));
     // Who declares it wants it.
     metadata.remove("deletionTimestamp");
     for (field, texts) in [("labels", &manifest.labels), ("annotations", &annotations)] {
@@ -308,6 +313,24 @@ mod tests {
         assert_eq!(applied.generation, Generation(8));
         let next = objects.apply(&apply("2", &Origin::API), 70).await.expect("applied");
         assert_eq!(next.generation, Generation(9), "an object that can be read says its own");
+    }
+
+    #[tokio::test]
+    async fn an_artifact_of_before_is_for_one_generation() {
+        let objects = Objects::all_of(Arc::new(MemoryStore::default()));
+        objects.apply(&apply("1", &Origin::API), 0).await.expect("applied");
+        let mut back = apply("1", &Origin::API);
+        back.manifest.annotations.insert(ARTIFACT.to_owned(), "sha256:1".to_owned());
+        let applied = objects.apply(&back, 0).await.expect("applied");
+        assert_eq!((applied.outcome, applied.generation), (ApplyOutcome::Configured, Generation(2)));
+        let named = stored(&objects).await["metadata"]["annotations"][ARTIFACT].clone();
+        assert_eq!(named, "sha256:1 2");
+        // Who applies what the server tells changes nothing.
+        back.manifest.annotations.insert(ARTIFACT.to_owned(), "sha256:1 2".to_owned());
+        let same = objects.apply(&back, 0).await.expect("applied");
+        assert_eq!(same.outcome, ApplyOutcome::Unchanged);
+        objects.apply(&apply("1", &Origin::API), 0).await.expect("applied");
+        assert!(stored(&objects).await["metadata"]["annotations"].get(ARTIFACT).is_none(), "it is built again");
     }
 
     #[tokio::test]

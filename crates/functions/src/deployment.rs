@@ -88,6 +88,10 @@ pub struct About {
 /// The annotation that names the source of an object.
 pub(crate) const ORIGIN: &str = "berth.dev/origin";
 
+/// The annotation that asks for the artifact of an earlier deployment of the same spec, as `DIGEST` or, in an object, as
+/// `DIGEST GENERATION`: a later generation is built from its code.
+pub(crate) const ARTIFACT: &str = "berth.dev/artifact";
+
 impl Default for About {
     fn default() -> Self {
         Self { labels: BTreeMap::new(), annotations: BTreeMap::new(), origin: Origin::API, is_declared: false }

@@ -8,13 +8,14 @@
 //! ```
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use berth_control::store::Rev;
 use berth_spec::{Time, event::Severity};
+use berth_wire::api::about_function;
 use tokio::{
     sync::mpsc,
     task::{AbortHandle, JoinSet},
@@ -25,7 +26,7 @@ use tracing::Instrument as _;
 
 use crate::{
     build::append_to_log,
-    controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Task, TaskId},
+    controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Served, Task, TaskId},
     follow::{News, follow},
     objects::Objects,
     source::{Happened, Host, Report, Summary},
@@ -73,12 +74,14 @@ impl Driver {
         objects: Objects,
         host: Arc<Host>,
         reports: mpsc::Sender<Report>,
-        replicas: BTreeSet<String>,
+        replicas: BTreeMap<String, Served>,
     ) -> Self {
         let policy = Policy { parallel: host.parallel() };
         // Numbers of builds are times, so that those of two terms differ.
         let mut serving = host.serving();
-        serving.extend(replicas);
+        for (name, served) in replicas {
+            serving.entry(name).or_insert(served);
+        }
         let controller = Controller::new(policy, now().as_millis(), serving);
         Self {
             objects,
@@ -107,7 +110,7 @@ impl Driver {
                 () = stop.cancelled() => break,
                 Some(told) = heard.recv() => match told {
                     News::Event(event, rev) => {
-                        (self.rev, self.problem) = (rev, None);
+                        self.rev = rev;
                         let is_whole = matches!(event, Event::Listed(_));
                         self.on(event);
                         self.report().await;
@@ -175,7 +178,7 @@ impl Driver {
                         Some(refusal) => Err(refusal),
                     };
                     tell_built(&task, &built);
-                    host.count(&built);
+                    host.count(task.spec.name.as_str(), &built);
                     Some(Event::Built(id, Box::new(built)))
                 };
                 self.tasks.insert(id, self.work.spawn(work.instrument(span)));
@@ -314,13 +317,13 @@ fn happened(event: &Event, controller: &Controller) -> Option<Happened> {
             }
         },
         Event::Removed(name) => {
-            let message = format!("function {name}: is removed");
+            let message = about_function(name, "is removed");
             return Some(Happened { severity: Severity::Normal, reason: "FunctionRemoved", message });
         }
         _ => return None,
     };
     let name = controller.name_of(*task)?;
-    Some(Happened { severity, reason, message: format!("function {name}: {message}") })
+    Some(Happened { severity, reason, message: about_function(name, &message) })
 }
 
 fn tell_built(task: &Task, built: &Result<Built, Failure>) {

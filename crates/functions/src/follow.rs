@@ -6,7 +6,10 @@
 //!   └───────────────────────────────────┘  the controller compares: nothing is lost, and nothing is done twice
 //! ```
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use berth_control::store::{Change, MAX_PAGE, Page, Rev, StoreError};
 use futures::StreamExt as _;
@@ -36,17 +39,23 @@ pub(crate) enum News {
 
 /// Follows until nobody takes the news any more.
 pub(crate) async fn follow(objects: Objects, news: mpsc::Sender<News>) {
+    let failing = AtomicBool::new(false);
     tokio::select! {
-        () = rounds(&objects, &news) => {}
-        () = look(&objects, &news) => {}
+        () = rounds(&objects, &news, &failing) => {}
+        () = look(&objects, &news, &failing) => {}
     }
 }
 
-/// Asks the store now and then: a watch that breaks is opened again in silence, however long that takes.
-async fn look(objects: &Objects, news: &mpsc::Sender<News>) {
+/// Asks the store now and then: a watch that breaks is opened again in silence, however long that takes. While `failing`, the rounds
+/// tell the trouble: a store may answer a look and refuse the rest.
+async fn look(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBool) {
     let mut away = false;
     loop {
         tokio::time::sleep(LOOK).await;
+        if failing.load(Ordering::Relaxed) {
+            away = false;
+            continue;
+        }
         let one = Page { limit: 1, ..Page::default() };
         let told = match tokio::time::timeout(PATIENCE, objects.store.list(objects.prefix(), one)).await {
             Ok(Ok(_)) => News::Answers,
@@ -59,15 +68,19 @@ async fn look(objects: &Objects, news: &mpsc::Sender<News>) {
             tracing::warn!(event = "functions_store_away", error, "functions go on serving; retrying");
         }
         away = matches!(told, News::Trouble(_));
+        // The rounds may have failed meanwhile.
+        if failing.load(Ordering::Relaxed) {
+            continue;
+        }
         if news.send(told).await.is_err() {
             return;
         }
     }
 }
 
-async fn rounds(objects: &Objects, news: &mpsc::Sender<News>) {
+async fn rounds(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBool) {
     loop {
-        match round(objects, news).await {
+        match round(objects, news, failing).await {
             Ok(()) => return,
             Err(StoreError::Compacted { oldest }) => {
                 tracing::info!(
@@ -78,6 +91,7 @@ async fn rounds(objects: &Objects, news: &mpsc::Sender<News>) {
             }
             Err(error) => {
                 tracing::warn!(event = "functions_store_away", %error, "functions go on serving; retrying");
+                failing.store(true, Ordering::Relaxed);
                 if news.send(News::Trouble(error.to_string())).await.is_err() {
                     return;
                 }
@@ -88,7 +102,7 @@ async fn rounds(objects: &Objects, news: &mpsc::Sender<News>) {
 }
 
 /// One listing and the watch after it. Ends well when nobody listens.
-async fn round(objects: &Objects, news: &mpsc::Sender<News>) -> Result<(), StoreError> {
+async fn round(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBool) -> Result<(), StoreError> {
     let (mut found, mut page) = (Vec::new(), Page { limit: MAX_PAGE, ..Page::default() });
     let at = loop {
         let listing = objects.store.list(objects.prefix(), page.clone()).await?;
@@ -107,6 +121,10 @@ async fn round(objects: &Objects, news: &mpsc::Sender<News>) -> Result<(), Store
         return Ok(());
     }
     let mut watch = objects.store.watch(objects.prefix(), at.next()).await?;
+    failing.store(false, Ordering::Relaxed);
+    if news.send(News::Answers).await.is_err() {
+        return Ok(());
+    }
     while let Some(commit) = watch.next().await {
         let commit = commit?;
         for change in commit.changes {
@@ -123,4 +141,71 @@ async fn round(objects: &Objects, news: &mpsc::Sender<News>) -> Result<(), Store
         }
     }
     Err(StoreError::Closed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_control::store::{Entry, Listing, Outcome, Store, Txn, Watch, memory::MemoryStore};
+    use futures::future::BoxFuture;
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    /// A store that answers a look, and refuses the listing of all until it is mended.
+    #[derive(Default)]
+    struct Partial {
+        store: MemoryStore,
+        mended: AtomicBool,
+    }
+
+    impl Store for Partial {
+        fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+            self.store.get(key)
+        }
+
+        fn list<'a>(&'a self, prefix: &'a str, page: Page) -> BoxFuture<'a, Result<Listing, StoreError>> {
+            if page.limit == 1 || self.mended.load(Ordering::Relaxed) {
+                return self.store.list(prefix, page);
+            }
+            Box::pin(async { Err(StoreError::Closed) })
+        }
+
+        fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+            self.store.commit(txn)
+        }
+
+        fn watch<'a>(&'a self, prefix: &'a str, from: Rev) -> BoxFuture<'a, Result<Watch, StoreError>> {
+            self.store.watch(prefix, from)
+        }
+
+        fn rev(&self) -> BoxFuture<'_, Result<Rev, StoreError>> {
+            self.store.rev()
+        }
+
+        fn compact(&self, before: Rev) -> BoxFuture<'_, Result<(), StoreError>> {
+            self.store.compact(before)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_does_not_hide_a_listing_that_fails() {
+        let store = Arc::new(Partial::default());
+        let (news, mut heard) = mpsc::channel(64);
+        let mut following = JoinSet::new();
+        following.spawn(follow(Objects::all_of(Arc::<Partial>::clone(&store)), news));
+        let end = tokio::time::Instant::now() + LOOK * 5;
+        while let Ok(told) = tokio::time::timeout_at(end, heard.recv()).await {
+            assert!(matches!(told, Some(News::Trouble(_))), "{told:?}");
+        }
+        store.mended.store(true, Ordering::Relaxed);
+        let mut told = Vec::new();
+        while !matches!(told.last(), Some(News::Answers)) {
+            told.push(heard.recv().await.expect("news"));
+        }
+        let is_over = matches!(told.as_slice(), [.., News::Event(Event::Listed(_), _), News::Answers]);
+        assert!(is_over, "{told:?}");
+        following.shutdown().await;
+    }
 }

@@ -38,7 +38,7 @@ impl Spans {
             function = %task.spec.name,
             generation = task.generation,
             build = %id,
-            since_put_ms = u64::try_from(crate::driver::now().since(task.seen).as_millis()).unwrap_or(u64::MAX),
+            since_heard_ms = u64::try_from(crate::driver::now().since(task.seen).as_millis()).unwrap_or(u64::MAX),
             otel.status_code = Empty,
             error = Empty,
         );

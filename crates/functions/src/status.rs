@@ -158,9 +158,10 @@ impl<'de> Deserialize<'de> for SpecText {
 }
 
 impl Status {
-    /// Notes a spec that was deployed, unless it is the one that was.
+    /// Notes a version that was deployed, unless it is the one that was: the same spec with the same artifact.
     pub fn remember(&mut self, revision: Revision) {
-        if self.history.first().is_some_and(|last| last.spec == revision.spec) {
+        let is_it = |last: &Revision| (&last.spec, &last.artifact) == (&revision.spec, &revision.artifact);
+        if self.history.first().is_some_and(is_it) {
             return;
         }
         self.history.insert(0, revision);

@@ -66,7 +66,11 @@ impl ArtifactStore {
 
     /// The artifact that these inputs gave before.
     pub(super) fn built(&self, key: &str) -> Option<ArtifactStatus> {
-        let digest = fs_err::read_to_string(self.record(key)).ok()?;
+        self.find(fs_err::read_to_string(self.record(key)).ok()?)
+    }
+
+    /// The artifact of this digest, where it is still kept.
+    pub(super) fn find(&self, digest: String) -> Option<ArtifactStatus> {
         let path = self.path(&digest)?;
         let size = path.metadata().ok()?.len();
         // Used now: it goes last.

@@ -14,7 +14,8 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    BuildError, Builder, LONGEST_STEP, Workplace, blocking, packages, python::contents, sandbox::Step, worker_check,
+    BuildError, Builder, LONGEST_STEP, Workplace, blocking, container::in_image, packages, python::contents,
+    sandbox::Step, worker_check,
 };
 use crate::{
     dependencies::of_packages,
@@ -35,27 +36,36 @@ pub(super) struct NodeTools {
     pub(super) node: PathBuf,
     npm: PathBuf,
     version: String,
+    /// The image that they are in; `None`: this machine.
+    image: Option<String>,
 }
 
 impl NodeTools {
     /// The part of them that decides the outcome.
     pub(super) fn key(&self) -> String {
-        format!("node {}", self.version)
+        format!("node {}{}", self.version, in_image(self.image.as_deref()))
     }
 
     /// A note where this is not the version that was wanted.
     pub(super) fn note(&self, wanted: Option<&str>) -> Option<String> {
         let version = &self.version;
         let wanted = wanted.filter(|wanted| major(wanted) != major(version))?;
-        Some(format!("This machine has Node.js {version}, not {wanted}: that is used."))
+        let place = if self.image.is_some() { "The image" } else { "This machine" };
+        Some(format!("{place} has Node.js {version}, not {wanted}: that is used."))
     }
 }
 
 impl Builder {
     pub(super) async fn node_tools(&self, place: &Workplace<'_>) -> Result<NodeTools, BuildError> {
+        if let Some(container) = self.sandbox.container() {
+            let image = container.identity().await?;
+            let said = container.says("node", "--version").await?;
+            let version = said.trim_start_matches('v').to_owned();
+            return Ok(NodeTools { node: "node".into(), npm: "npm".into(), version, image: Some(image) });
+        }
         let (node, version) = find_node(&self.toolchain.environment(), place.spec.version.as_deref()).await?;
         let npm = node.with_file_name("npm");
-        Ok(NodeTools { node, npm, version })
+        Ok(NodeTools { node, npm, version, image: None })
     }
 
     pub(super) async fn javascript(&self, place: &mut Workplace<'_>) -> Result<(), BuildError> {

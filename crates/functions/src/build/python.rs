@@ -7,7 +7,9 @@ use std::{
 };
 
 use super::{
-    BuildError, Builder, LONGEST_STEP, Workplace, blocking, packages,
+    BuildError, Builder, LONGEST_STEP, Workplace, blocking,
+    container::{Container, in_image, is_version},
+    packages,
     sandbox::{Step, prefix_of},
 };
 use crate::{dependencies::of_packages, deployment::Language};
@@ -27,22 +29,44 @@ pub(super) struct PythonTools {
     pub(super) version: String,
     /// `None`: pip of the interpreter installs.
     uv: Option<PathBuf>,
+    /// The image that they are in; `None`: this machine.
+    image: Option<String>,
 }
 
 impl PythonTools {
     /// The part of them that decides the outcome.
     pub(super) fn key(&self) -> String {
-        format!("python {} {}", self.version, if self.uv.is_some() { "uv" } else { "pip" })
+        let installer = if self.uv.is_some() { "uv" } else { "pip" };
+        format!("python {} {installer}{}", self.version, in_image(self.image.as_deref()))
+    }
+
+    /// Finds the programs of an image.
+    async fn of_image(container: &Container, version: String) -> Result<Self, BuildError> {
+        let image = container.identity().await?;
+        let said = container.says("python3", "--version").await?;
+        let found = said.strip_prefix("Python ").unwrap_or(&said);
+        if !is_version(found, &version) {
+            let message = format!(
+                "the image of --function-builder-image has Python {found}, not {version}: set spec.runtime.pythonVersion, or use \
+                 another image"
+            );
+            return Err(BuildError::passing("NoPython", message));
+        }
+        let uv = container.says("uv", "--version").await.ok().map(|_| PathBuf::from("uv"));
+        Ok(Self { python: "python3".into(), version, uv, image: Some(image) })
     }
 }
 
 impl Builder {
     pub(super) async fn python_tools(&self, place: &Workplace<'_>) -> Result<PythonTools, BuildError> {
         let version = place.spec.version.clone().unwrap_or_else(|| VERSION.to_owned());
+        if let Some(container) = self.sandbox.container() {
+            return PythonTools::of_image(container, version).await;
+        }
         let python = self.toolchain.python(&version).await;
         let wrong = |message: String| message.replace("runtime.python_version", "spec.runtime.pythonVersion");
         let python = python.map_err(|fault| BuildError::passing("NoPython", wrong(fault.message)))?;
-        Ok(PythonTools { python, version, uv: self.toolchain.uv().ok() })
+        Ok(PythonTools { python, version, uv: self.toolchain.uv().ok(), image: None })
     }
 
     pub(super) async fn python(&self, place: &mut Workplace<'_>) -> Result<(), BuildError> {

@@ -1,5 +1,5 @@
 //! Programs of strangers: bounded in time, memory, processes, files and output, in a group that ends as a whole, with nothing
-//! of our environment; in bubblewrap where the machine has it.
+//! of our environment; in a container where an image is set, else in bubblewrap where the machine has it.
 //!
 //! ```text
 //! sh: joins the control groups, lowers its limits ──exec──▶ bwrap: read-only system, no network ──exec──▶ program
@@ -23,13 +23,17 @@ use tracing::Instrument as _;
 use berth_spec::ByteSize;
 use berth_worker::cgroup::{Cgroup, CgroupParents, Limits};
 
-use super::{BuildError, BuildLog, size_of};
+use super::{
+    BuildError, BuildLog,
+    container::{Container, Running},
+    size_of,
+};
 
 /// Memory of one step of a build, in MiB: a bundler of a large project takes one to two GiB.
-const MEMORY_MIB: u64 = 4_096;
+pub(super) const MEMORY_MIB: u64 = 4_096;
 
 /// Processes and threads of one step.
-const PROCESSES: u32 = 512;
+pub(super) const PROCESSES: u32 = 512;
 
 /// Bytes of a build's folder.
 const DISK: u64 = 6 << 30;
@@ -51,6 +55,8 @@ exec "$@""#;
 pub(super) struct Sandbox {
     bubblewrap: Arc<Bubblewrap>,
     parents: CgroupParents,
+    /// Where there is one, steps of builds run in it.
+    container: Option<Container>,
 }
 
 /// Control groups of a program of strangers. Bounds that this machine cannot give are left out, and the log says so.
@@ -133,6 +139,28 @@ pub(super) struct Step<'a> {
     pub(super) limit: Duration,
 }
 
+/// Bounds of a step.
+enum Fence<'a> {
+    Group(Cgroup),
+    Container(Running<'a>),
+}
+
+impl Fence<'_> {
+    /// True if a program that ended with `status` took too much memory.
+    fn ran_out_of_memory(&self, status: std::process::ExitStatus) -> bool {
+        match self {
+            Self::Group(group) => group.ran_out_of_memory(),
+            Self::Container(_) => Running::ran_out_of_memory(status),
+        }
+    }
+}
+
+/// Path of a program.
+pub(super) fn on_path(environment: &[(OsString, OsString)], program: &str) -> Option<PathBuf> {
+    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
 /// Ends a process group.
 struct EndsGroup(Option<Pid>);
 
@@ -147,11 +175,14 @@ impl Drop for EndsGroup {
 
 impl Sandbox {
     /// Looks for bubblewrap on the path, and for control groups.
-    pub(super) fn find(environment: &[(OsString, OsString)]) -> Self {
-        let path =
-            environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap_or_default();
-        let found = std::env::split_paths(&path).map(|folder| folder.join("bwrap")).find(|file| file.is_file());
-        Self { bubblewrap: Arc::new(Bubblewrap { found, works: OnceLock::new() }), parents: CgroupParents::find() }
+    pub(super) fn find(environment: &[(OsString, OsString)], container: Option<Container>) -> Self {
+        let bubblewrap = Arc::new(Bubblewrap { found: on_path(environment, "bwrap"), works: OnceLock::new() });
+        Self { bubblewrap, parents: CgroupParents::find(), container }
+    }
+
+    /// The container that steps run in.
+    pub(super) fn container(&self) -> Option<&Container> {
+        self.container.as_ref()
     }
 
     pub(super) fn bubblewrap(&self) -> &Arc<Bubblewrap> {
@@ -159,6 +190,9 @@ impl Sandbox {
     }
 
     pub(super) fn isolation(&self) -> &'static str {
+        if self.container.is_some() {
+            return "container";
+        }
         if self.bubblewrap.program().is_some() { "bubblewrap" } else { "processes" }
     }
 
@@ -170,13 +204,8 @@ impl Sandbox {
 
     async fn run_it(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
         log.line(&format!("$ {}", step.name));
-        let group = fenced(&self.parents, MEMORY_MIB, PROCESSES);
-        let mut writable = step.writable.clone();
-        writable.push(step.folder.to_owned());
-        let walls = Walls { readable: step.readable.clone(), writable, network: step.network, at: step.at };
-        let mut command = self.bubblewrap.command(step.program, &group, walls);
-        command.args(&step.arguments).envs(step.environment.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::null());
+        let (mut command, mut fence) = self.fence(&step)?;
+        command.args(&step.arguments).stdin(Stdio::null());
         let start = |error| BuildError::passing("BuildFailed", format!("cannot start {}: {error}", step.name));
         let mut child = command.spawn().map_err(start)?;
         let (out, errors) = (child.stdout.take(), child.stderr.take());
@@ -198,14 +227,34 @@ impl Sandbox {
             }
         };
         let status = status.map_err(start)?;
+        if let Fence::Container(running) = &mut fence {
+            running.ended();
+        }
         if status.success() {
             return Ok(());
         }
-        if group.ran_out_of_memory() {
+        if fence.ran_out_of_memory(status) {
             let message = format!("{} took more than {MEMORY_MIB} MiB of memory and was ended", step.name);
             return Err(BuildError::lasting("OutOfMemory", message));
         }
         Err(refusal(&step, &status, &log.tail()))
+    }
+}
+
+impl Sandbox {
+    /// The command of a step without its arguments, and its bounds.
+    fn fence(&self, step: &Step<'_>) -> Result<(Command, Fence<'_>), BuildError> {
+        if let Some(container) = &self.container {
+            let running = container.begin();
+            return Ok((running.command(step)?, Fence::Container(running)));
+        }
+        let group = fenced(&self.parents, MEMORY_MIB, PROCESSES);
+        let mut writable = step.writable.clone();
+        writable.push(step.folder.to_owned());
+        let walls = Walls { readable: step.readable.clone(), writable, network: step.network, at: step.at };
+        let mut command = self.bubblewrap.command(step.program, &group, walls);
+        command.envs(step.environment.iter().map(|(name, value)| (name, value)));
+        Ok((command, Fence::Group(group)))
     }
 }
 

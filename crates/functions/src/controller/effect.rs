@@ -23,13 +23,17 @@ impl fmt::Display for TaskId {
 pub struct Task {
     /// Its spec.
     pub spec: Arc<FunctionSpec>,
+    /// The same as JSON text.
+    pub text: Arc<str>,
     /// Digest of an artifact that a status names for exactly this desired state.
     pub known: Option<ArtifactStatus>,
     /// True if the artifact was proved before: its processes start with the first request.
     pub proved: bool,
+    /// Digest of the artifact that an earlier deployment of this spec had, where the object asks for that one.
+    pub kept: Option<String>,
     /// Number of the desired state.
     pub generation: i64,
-    /// Time at which the object was seen.
+    /// Time at which the controller heard of the desired state. A store does not tell when it was put.
     pub seen: Time,
     /// The trace that it belongs to: its annotation `traceparent`.
     pub traceparent: Option<String>,

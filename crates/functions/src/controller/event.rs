@@ -7,7 +7,7 @@ use berth_spec::Time;
 use super::effect::TaskId;
 use crate::{
     deployment::Declared,
-    status::{ArtifactStatus, Status},
+    status::{ArtifactStatus, Revision, Status},
     writer::Written,
 };
 
@@ -34,6 +34,17 @@ pub enum Event {
     Tick,
 }
 
+/// A version that a target serves since before the start, as far as the target knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Served {
+    /// URL that answers a POST of JSON.
+    pub endpoint: Option<String>,
+    /// Its artifact.
+    pub artifact: Option<ArtifactStatus>,
+    /// Its spec.
+    pub revision: Option<Revision>,
+}
+
 /// A successful build.
 #[derive(Debug, Clone)]
 pub struct Built {
@@ -41,7 +52,7 @@ pub struct Built {
     pub artifact: ArtifactStatus,
     /// True if an earlier build of the same inputs was used.
     pub cached: bool,
-    /// True if the artifact was deployed before the controller started: nothing has to be proved.
+    /// True if the artifact was deployed before, and nothing was built.
     pub restored: bool,
     /// Time that it took.
     pub took: Duration,

@@ -7,10 +7,10 @@ use berth_spec::Time;
 
 use super::{
     effect::{Effect, Task, TaskId},
-    event::{Built, Deployed, Failure, Retry},
+    event::{Built, Deployed, Failure, Retry, Served},
 };
 use crate::{
-    deployment::{Declared, FunctionSpec, Platform},
+    deployment::{ARTIFACT, Declared, FunctionSpec, Platform},
     status::{ArtifactStatus, BuildStatus, Condition, Phase, Revision, SpecText, Status},
 };
 
@@ -85,8 +85,13 @@ pub struct View<'a> {
 }
 
 impl Function {
-    pub(super) fn new(declared: Declared, serves: bool, now: Time) -> Self {
-        let stored = declared.status.clone();
+    /// A function whose object was found; `served` is the version of it that a target serves since before the start.
+    pub(super) fn new(declared: Declared, served: Option<Served>, now: Time) -> Self {
+        let mut stored = declared.status.clone();
+        let serves = served.is_some();
+        if let Some(served) = served {
+            adopt(&mut stored, served, (&declared, now));
+        }
         let mut function = Self {
             stage: Stage::Failed,
             number: stored.observed_generation,
@@ -182,7 +187,25 @@ impl Function {
     fn work(&self, known: Option<ArtifactStatus>, proved: bool) -> Option<Task> {
         let spec = Arc::clone(self.declared.spec.as_ref().ok()?);
         let traceparent = self.declared.about.annotations.get(TRACEPARENT).cloned();
-        Some(Task { spec, known, proved, generation: self.number, seen: self.seen, traceparent })
+        Some(Task {
+            spec,
+            text: Arc::clone(&self.declared.text),
+            known,
+            proved,
+            kept: self.kept(),
+            generation: self.number,
+            seen: self.seen,
+            traceparent,
+        })
+    }
+
+    /// The artifact that the object asks for, if this generation does so and the spec was deployed with it.
+    fn kept(&self) -> Option<String> {
+        let wanted = self.declared.about.annotations.get(ARTIFACT)?;
+        let (digest, generation) = wanted.split_once(' ')?;
+        let asks = generation.parse::<i64>() == Ok(self.number);
+        let is_it = |past: &Revision| past.artifact == digest && past.spec.0 == self.declared.text;
+        (asks && self.status.history.iter().any(is_it)).then(|| digest.to_owned())
     }
 
     /// Its turn has come.
@@ -213,7 +236,11 @@ impl Function {
             if let Some(build) = &mut self.status.build {
                 build.cached = built.cached;
             }
-            let reason = if built.cached { "Cached" } else { "Built" };
+            let reason = match built {
+                Built { restored: true, .. } => "Kept",
+                Built { cached: true, .. } => "Cached",
+                _ => "Built",
+            };
             self.status.set("Built", true, reason, (&built.notes.join(" "), &now.to_string()));
             self.status.say(Phase::Deploying, &format!("Starts the new version.{}", self.remainder()));
         }
@@ -322,6 +349,25 @@ impl Function {
         let spec = self.declared.spec.as_ref().ok();
         View { name, spec, status: &self.status, generation: self.number, declared: &self.declared }
     }
+}
+
+/// Takes the version that serves into the status of an object that tells of none: somebody has put it while Berth was away.
+fn adopt(status: &mut Status, served: Served, (declared, now): (&Declared, Time)) {
+    if !status.history.is_empty() || status.endpoint.is_some() {
+        return;
+    }
+    let mut since = now.to_string();
+    (status.endpoint, status.artifact) = (served.endpoint, served.artifact);
+    if let Some(revision) = served.revision {
+        since.clone_from(&revision.deployed);
+        status.observed_generation = status.observed_generation.max(revision.generation);
+        if revision.spec.0 == declared.text {
+            // It is the same version: it has no other number.
+            status.observed_digest.clone_from(&declared.identity.digest);
+        }
+        status.remember(revision);
+    }
+    status.set("Ready", true, "Serving", ("", &since));
 }
 
 /// A message and the sentences after it.

@@ -1,7 +1,7 @@
 //! Functions of this machine: what builds them, what runs them, and what people see of them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
@@ -24,14 +24,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Summary, metrics::Metrics};
 use crate::{
     build::{BuildConfig, Builder, Document, end_of_file},
-    controller::{Built, Failure},
+    controller::{Built, Failure, Served},
     deployment::{FunctionSpec, Platform},
     objects::Objects,
     spans::TraceHook,
     status::Phase,
     target::{
         AzureTarget, ReplicaTarget, Target,
-        local::{LocalConfig, LocalTarget},
+        local::{LocalConfig, LocalTarget, name_in},
     },
 };
 
@@ -55,6 +55,8 @@ pub struct HostConfig {
     pub parallel: usize,
     /// Artifacts that are kept beyond those in use.
     pub artifacts: usize,
+    /// The image of podman that builds run in; `None`: they run with the tools of this machine.
+    pub builder_image: Option<String>,
     /// Joins spans to the traces of who has put an object; `None` where traces go nowhere.
     pub traces: Option<TraceHook>,
 }
@@ -92,9 +94,11 @@ impl Host {
     /// # Errors
     /// If a folder cannot be used.
     pub fn open(config: HostConfig, registry: &mut Registry) -> io::Result<Arc<Self>> {
-        let HostConfig { root, gateway, credentials, python, all_local, parallel, artifacts, traces } = config;
+        let HostConfig { root, gateway, credentials, python, all_local, parallel, artifacts, builder_image, traces } =
+            config;
         let variables = credentials.clone();
-        let build = BuildConfig { root: root.join("builds"), credentials, python, all_local, kept: artifacts };
+        let (build_root, kept, image) = (root.join("builds"), artifacts, builder_image);
+        let build = BuildConfig { root: build_root, credentials, python, all_local, kept, image };
         let builder = Builder::open(build)?;
         let replicas = ReplicaTarget::new(builder.artifacts(), &gateway);
         let local = LocalConfig { root: root.join("run"), gateway };
@@ -130,9 +134,12 @@ impl Host {
     }
 
     /// Functions that a target serves since before the start.
-    pub(crate) fn serving(&self) -> BTreeSet<String> {
+    pub(crate) fn serving(&self) -> BTreeMap<String, Served> {
         let mut serving = self.local.serving();
-        serving.extend(self.azure.serving());
+        for name in self.azure.serving() {
+            // Its record has neither the endpoint nor the spec.
+            serving.entry(name).or_default();
+        }
         serving
     }
 
@@ -193,6 +200,7 @@ impl Host {
     /// Answers a request to a function.
     pub async fn call(self: Arc<Self>, request: http::Request<Bytes>) -> http::Response<Bytes> {
         let host = Arc::clone(&self);
+        let name = name_in(request.uri().path()).to_owned();
         let answer = match self.start(async move { host.local.call(request).await }) {
             Some(running) => running.await.ok(),
             None => None,
@@ -202,7 +210,8 @@ impl Host {
             *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
             response
         });
-        self.metrics.answered(answer.status().as_u16());
+        let function = self.local.serves(&name).then_some(name.as_str());
+        self.metrics.answered(function, answer.status().as_u16());
         answer
     }
 
@@ -221,11 +230,11 @@ impl Host {
     }
 
     /// Counts a build.
-    pub(crate) fn count(&self, built: &Result<Built, Failure>) {
+    pub(crate) fn count(&self, function: &str, built: &Result<Built, Failure>) {
         match built {
             Ok(built) if built.restored => {}
-            Ok(built) => self.metrics.built(if built.cached { "cached" } else { "built" }),
-            Err(_) => self.metrics.built("failed"),
+            Ok(built) => self.metrics.built(function, if built.cached { "cached" } else { "built" }),
+            Err(_) => self.metrics.built(function, "failed"),
         }
     }
 
@@ -247,7 +256,10 @@ impl Host {
         for (name, summary) in changed {
             match summary {
                 Some(summary) => drop(board.insert(name, summary)),
-                None => drop(board.remove(&name)),
+                None => {
+                    board.remove(&name);
+                    self.metrics.forget(&name);
+                }
             }
         }
         drop(board);

@@ -28,8 +28,9 @@ use self::{record::Record, version::Version};
 use super::Target;
 use crate::{
     build::{ArtifactStore, Builder, Manifest, blocking, unpack_zip},
-    controller::{Deployed, Failure, Task},
-    status::ArtifactStatus,
+    controller::{Deployed, Failure, Served, Task},
+    driver::now,
+    status::{ArtifactStatus, Revision, SpecText},
 };
 
 /// Path below which the gateway finds functions.
@@ -104,10 +105,25 @@ impl LocalTarget {
         Ok(())
     }
 
-    /// Names of functions that answer.
+    /// Versions that answer, by the names of their functions.
     #[must_use]
-    pub fn serving(&self) -> BTreeSet<String> {
-        self.routes.load().keys().cloned().collect()
+    pub fn serving(&self) -> BTreeMap<String, Served> {
+        let routes = self.routes.load();
+        let served = |(name, version): (&String, &Arc<Version>)| {
+            let Record { artifact, revision, .. } = version.record();
+            let endpoint = Some(self.endpoint(name));
+            (name.clone(), Served { endpoint, artifact: Some(artifact.clone()), revision: revision.clone() })
+        };
+        routes.iter().map(served).collect()
+    }
+
+    /// True if a function answers here.
+    pub(crate) fn serves(&self, name: &str) -> bool {
+        self.routes.load().contains_key(name)
+    }
+
+    fn endpoint(&self, name: &str) -> String {
+        format!("{}{PREFIX}{name}", self.config.gateway)
     }
 
     /// Digests of artifacts in use.
@@ -158,8 +174,7 @@ impl LocalTarget {
 
     /// Answers a request whose path begins with [`PREFIX`].
     pub async fn call(&self, request: http::Request<Bytes>) -> http::Response<Bytes> {
-        let rest = request.uri().path().strip_prefix(PREFIX).unwrap_or_default();
-        let name = rest.split('/').next().unwrap_or_default().to_owned();
+        let name = name_in(request.uri().path()).to_owned();
         let found = self.routes.load().get(&name).cloned();
         match found {
             Some(version) => version.call(request).await,
@@ -173,6 +188,12 @@ impl LocalTarget {
             artifact: artifact.clone(),
             env: task.spec.env.clone(),
             limits: task.spec.limits.clone(),
+            revision: Some(Revision {
+                generation: task.generation,
+                deployed: now().to_string(),
+                artifact: artifact.digest.clone(),
+                spec: SpecText(Arc::clone(&task.text)),
+            }),
         };
         let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = self.config.root.join(format!("{}-{}-{number}", record.manifest.name, std::process::id()));
@@ -198,8 +219,7 @@ impl LocalTarget {
         said: &mut String,
     ) -> Result<Deployed, crate::build::BuildError> {
         let name = task.spec.name.as_str();
-        let endpoint = format!("{}{PREFIX}{name}", self.config.gateway);
-        let deployed = Deployed { endpoint };
+        let deployed = Deployed { endpoint: self.endpoint(name) };
         let wanted = (&artifact.digest, &task.spec.limits, &task.spec.env);
         let same = |version: &Arc<Version>| {
             let record = version.record();
@@ -222,6 +242,12 @@ impl LocalTarget {
         }
         Ok(deployed)
     }
+}
+
+/// The name of the function that a path is for.
+pub(crate) fn name_in(path: &str) -> &str {
+    let rest = path.strip_prefix(PREFIX).unwrap_or_default();
+    rest.split('/').next().unwrap_or_default()
 }
 
 /// Removes a folder unless its making is done.

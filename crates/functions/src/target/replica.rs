@@ -7,7 +7,7 @@
 //! when it is ready. The artifact is a file of the controller's machine, so that its replicas are on workers of that machine.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -28,7 +28,7 @@ use serde_json::json;
 use super::Target;
 use crate::{
     build::{ArtifactStore, BuildError, PYTHON_VERSION},
-    controller::{Deployed, Failure, Task},
+    controller::{Deployed, Failure, Served, Task},
     deployment::{FunctionSpec, Platform},
     status::ArtifactStatus,
 };
@@ -67,18 +67,25 @@ impl ReplicaTarget {
     }
 
     /// Functions that have a deployment.
-    pub(crate) async fn serving(&self) -> Result<BTreeSet<String>, Error> {
-        let (Ok(handle), mut serving) = (self.handle(), BTreeSet::new()) else { return Ok(BTreeSet::new()) };
+    pub(crate) async fn serving(&self) -> Result<BTreeMap<String, Served>, Error> {
+        let (Ok(handle), mut serving) = (self.handle(), BTreeMap::new()) else { return Ok(BTreeMap::new()) };
         let mut after = None;
         loop {
             let page = handle.page(ListRequest { after, ..ListRequest::default() }).await?;
             let ours = page.items.iter().filter(|known| known.deployment.origin == origin());
-            serving.extend(ours.map(|known| known.deployment.name.name().to_owned()));
+            serving.extend(ours.map(|known| {
+                let name = known.deployment.name.name();
+                (name.to_owned(), Served { endpoint: Some(self.endpoint(name)), ..Served::default() })
+            }));
             after = page.next;
             if after.is_none() {
                 return Ok(serving);
             }
         }
+    }
+
+    fn endpoint(&self, name: &str) -> String {
+        format!("{}{PREFIX}{name}", self.gateway)
     }
 
     async fn bring_up(&self, task: &Task, artifact: &ArtifactStatus) -> Result<Deployed, BuildError> {
@@ -94,7 +101,7 @@ impl ReplicaTarget {
         if !task.proved {
             ready(&handle, &name, applied.generation).await?;
         }
-        Ok(Deployed { endpoint: format!("{}{PREFIX}{}", self.gateway, task.spec.name) })
+        Ok(Deployed { endpoint: self.endpoint(task.spec.name.as_str()) })
     }
 
     async fn take_down(&self, name: &str) -> Result<(), BuildError> {

@@ -1,12 +1,12 @@
 //! The brain as a table of stories: events in, effects out.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use berth_control::store::Rev;
 use berth_functions::{
-    controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Retry, TaskId},
+    controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Retry, Served, TaskId},
     deployment::Declared,
-    status::{ArtifactStatus, Phase, Status},
+    status::{ArtifactStatus, Phase, Revision, SpecText, Status},
     writer::Written,
 };
 use berth_spec::Time;
@@ -40,7 +40,7 @@ fn artifact(digit: u64) -> ArtifactStatus {
 impl Play {
     fn new() -> Self {
         Self {
-            brain: Controller::new(Policy { parallel: 2 }, 1, BTreeSet::new()),
+            brain: Controller::new(Policy { parallel: 2 }, 1, BTreeMap::new()),
             now: Time(1),
             rev: 1,
             effects: vec![],
@@ -301,9 +301,124 @@ fn a_restart_builds_nothing_that_was_built() {
     assert_eq!(play.status("f").phase, Phase::Succeeded);
 }
 
+/// A controller that starts while a version serves, and finds `stored`.
+fn restarted(play: &mut Play, stored: &Value, served: Served) -> Play {
+    let brain = Controller::new(Policy { parallel: 2 }, 1, BTreeMap::from([("f".to_owned(), served)]));
+    let mut next = Play { brain, ..Play::new() };
+    let (name, declared) = play.declared(stored);
+    next.rev = play.rev;
+    next.on(Event::Listed(vec![(name, declared)]));
+    next
+}
+
+#[test]
+fn a_version_that_serves_is_told_in_an_object_that_was_put_meanwhile() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    play.built(1);
+    play.deployed(1);
+    let spec = |code: &str| SpecText(object("f", code, None)["spec"].to_string().into());
+    let served = Served {
+        endpoint: Some("http://h/functions/f".to_owned()),
+        artifact: Some(artifact(1)),
+        revision: Some(Revision {
+            generation: 4,
+            deployed: "2026-01-01T00:00:00.000Z".to_owned(),
+            artifact: artifact(1).digest,
+            spec: spec("a.zip"),
+        }),
+    };
+
+    // Somebody has put another spec, without a status, while Berth was away. It does not build.
+    let mut next = restarted(&mut play, &object("f", "b.zip", None), served.clone());
+    next.failed(1, Retry::Never);
+    let status = next.status("f");
+    assert_eq!((status.phase, status.observed_generation), (Phase::Failed, 5));
+    assert_eq!((status.endpoint, status.artifact), (served.endpoint.clone(), Some(artifact(1))));
+    assert_eq!(status.history.iter().map(|past| &past.spec).collect::<Vec<_>>(), [&spec("a.zip")]);
+    let ready = status.conditions.iter().find(|fact| fact.r#type == "Ready").expect("a fact");
+    assert_eq!((ready.status.as_str(), ready.last_transition_time.as_str()), ("True", "2026-01-01T00:00:00.000Z"));
+
+    // It builds: both are in the history.
+    let mut next = restarted(&mut play, &object("f", "b.zip", None), served.clone());
+    next.built(1);
+    next.deployed(1);
+    let generations: Vec<_> = next.status("f").history.iter().map(|past| past.generation).collect();
+    assert_eq!(generations, [5, 4]);
+
+    // The same spec is the same version, and keeps its number.
+    let mut next = restarted(&mut play, &object("f", "a.zip", None), served.clone());
+    next.built(1);
+    next.deployed(1);
+    let status = next.status("f");
+    assert_eq!((status.observed_generation, status.history.len()), (4, 1));
+
+    // A status that tells of a version is left as it is: the record of this machine may be the older one.
+    let mut stored = object("f", "b.zip", Some(9));
+    stored["status"] = serde_json::to_value(play.status("f")).expect("JSON");
+    stored["status"]["endpoint"] = "http://other/functions/f".into();
+    let next = restarted(&mut play, &stored, served);
+    assert_eq!(next.status("f").endpoint.as_deref(), Some("http://other/functions/f"));
+}
+
+#[test]
+fn an_object_may_ask_for_the_artifact_of_an_earlier_deployment_of_its_spec() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", Some(1)));
+    play.built(1);
+    play.deployed(1);
+    // The code at the same place changes, and is built again.
+    play.put(&object("f", "a.zip", Some(2)));
+    play.built(2);
+    play.deployed(2);
+    let past = play.status("f").history;
+    assert_eq!(past.iter().map(|past| past.generation).collect::<Vec<_>>(), [2, 1], "the code differs");
+
+    let kept = |play: &Play| match play.effects.last() {
+        Some(Effect::Write(..)) | None => None,
+        Some(Effect::Build(_, task)) => task.kept.clone(),
+        Some(other) => panic!("{other:?}"),
+    };
+    let mut asked = |code: &str, generation: i64, annotation: String| {
+        let mut back = object("f", code, Some(generation));
+        back["metadata"]["annotations"]["berth.dev/artifact"] = annotation.into();
+        play.settle();
+        play.effects.clear();
+        play.put(&back);
+        play.effects.retain(|effect| matches!(effect, Effect::Build(..)));
+        kept(&play)
+    };
+    let first = artifact(1).digest;
+    assert_eq!(asked("a.zip", 3, format!("{first} 3")), Some(first.clone()));
+    assert_eq!(asked("a.zip", 4, format!("{first} 3")), None, "a later generation is built from its code");
+    assert_eq!(asked("b.zip", 5, format!("{first} 5")), None, "another spec never had it");
+    assert_eq!(asked("a.zip", 6, format!("{} 6", artifact(9).digest)), None, "no deployment had it");
+
+    let restored = Built {
+        artifact: artifact(1),
+        cached: true,
+        restored: true,
+        took: Duration::ZERO,
+        log_tail: String::new(),
+        notes: vec![],
+    };
+    let mut back = object("f", "a.zip", Some(7));
+    back["metadata"]["annotations"]["berth.dev/artifact"] = format!("{first} 7").into();
+    play.put(&back);
+    let task = *play.builds().last().expect("a turn");
+    play.on(Event::Built(TaskId(task), Box::new(Ok(restored))));
+    let deploys = |effect: &Effect| matches!(effect, Effect::Deploy(_, work, it) if !work.proved && *it == artifact(1));
+    assert!(play.effects.iter().any(deploys), "it has to answer as a new version does");
+    play.deployed(task);
+    let status = play.status("f");
+    let built = status.conditions.iter().find(|fact| fact.r#type == "Built").expect("a fact");
+    assert_eq!((built.reason.as_str(), status.artifact), ("Kept", Some(artifact(1))));
+}
+
 #[test]
 fn a_listing_removes_what_is_gone_and_turns_are_few() {
-    let brain = Controller::new(Policy { parallel: 2 }, 1, BTreeSet::from(["old".to_owned(), "c".to_owned()]));
+    let serving = ["old", "c"].map(|name| (name.to_owned(), Served::default()));
+    let brain = Controller::new(Policy { parallel: 2 }, 1, BTreeMap::from(serving));
     let mut play = Play { brain, ..Play::new() };
     let objects = ["a", "b", "c"].map(|name| play.declared(&object(name, "a.zip", None)));
     play.on(Event::Listed(objects.into()));

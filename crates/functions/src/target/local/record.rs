@@ -4,7 +4,11 @@ use std::{collections::BTreeMap, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{build::Manifest, deployment::Limits, status::ArtifactStatus};
+use crate::{
+    build::Manifest,
+    deployment::Limits,
+    status::{ArtifactStatus, Revision},
+};
 
 const FILE: &str = "record.json";
 
@@ -15,6 +19,9 @@ pub(super) struct Record {
     pub(super) artifact: ArtifactStatus,
     pub(super) env: BTreeMap<String, String>,
     pub(super) limits: Limits,
+    /// Its spec as somebody wrote it; `None` in records of earlier versions of Berth.
+    #[serde(default)]
+    pub(super) revision: Option<Revision>,
 }
 
 impl Record {
@@ -27,5 +34,44 @@ impl Record {
         let half = folder.join("record.new");
         fs_err::write(&half, serde_json::to_vec(self).map_err(io::Error::other)?)?;
         fs_err::rename(half, folder.join(FILE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{deployment::Declared, status::SpecText};
+
+    #[test]
+    fn a_record_tells_the_spec_and_those_of_earlier_versions_are_read() {
+        let object = json!({
+            "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "words"},
+            "spec": {"type": "python", "sourceUri": "file:/code/a.zip", "entrypoint": "handler.predict",
+                     "target": {"platform": "local"}},
+        });
+        let declared = Declared::read("words", object.to_string().as_bytes(), berth_control::store::Rev(1));
+        let spec = declared.spec.expect("a right spec");
+        let revision = Revision {
+            generation: 3,
+            deployed: "2026-01-01T00:00:00.000Z".to_owned(),
+            artifact: "sha256:1".to_owned(),
+            spec: SpecText(declared.text),
+        };
+        let record = Record {
+            manifest: Manifest::of(&spec),
+            artifact: ArtifactStatus { digest: "sha256:1".to_owned(), size: 7 },
+            env: spec.env.clone(),
+            limits: spec.limits.clone(),
+            revision: Some(revision),
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        record.write(folder.path()).expect("written");
+        assert_eq!(Record::read(folder.path()), Some(record.clone()));
+        let mut earlier: Value = serde_json::to_value(&record).expect("JSON");
+        earlier.as_object_mut().expect("an object").remove("revision");
+        fs_err::write(folder.path().join(FILE), earlier.to_string()).expect("written");
+        assert_eq!(Record::read(folder.path()), Some(Record { revision: None, ..record }));
     }
 }
