@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+import time
+from collections import Counter
 
 import grpc
 import pytest
@@ -159,6 +162,39 @@ def test_a_storm_starves_nobody(berth, tokens, knows):
     for caller in held:
         caller.close()
     until("the storm to be over", lambda: ask(berth, "busy", storm)[0] == 200)
+
+
+def test_eight_clients_of_one_principal_leave_the_others_alone(berth, tokens):
+    """They do not slow down at a refusal. Each of those says when to come back; another tenant is answered meanwhile, in time."""
+    tokens()
+    storm, quiet = made(berth, "--rate", "20", "--burst", "20", "--in-flight", "4"), made(berth)
+    serve(berth, "iris", secret=quiet)
+    end, answers = time.monotonic() + 4, []
+
+    def client() -> None:
+        while time.monotonic() < end:
+            status, headers, answer = ask(berth, "iris", storm)
+            answers.append((status, headers.get("retry-after"), answer.get("reason")))
+
+    clients = [threading.Thread(target=client) for _ in range(8)]
+    for one in clients:
+        one.start()
+    took = []
+    while any(one.is_alive() for one in clients):
+        began = time.monotonic()
+        assert ask(berth, "iris", quiet)[0] == 200
+        took.append(time.monotonic() - began)
+    for one in clients:
+        one.join()
+    by = Counter(status for status, _, _ in answers)
+    assert set(by) == {200, 429} and by[429] > by[200], by
+    assert by[200] <= 20 + 20 * 5, by
+    refused = [(after, reason) for status, after, reason in answers if status == 429]
+    assert all(after and 1 <= int(after) <= 60 and reason in ("rate_limit", "in_flight_limit") for after, reason in refused), refused[:5]
+    took.sort()
+    assert len(took) > 100 and took[len(took) // 2] < 0.1, (len(took), took[-3:])
+    until("the storm to be over", lambda: ask(berth, "iris", storm)[0] == 200)
+    assert len([line for line in berth.logged_lines() if "rate_limit" in line]) < 10, "refusals are counted, not told one by one"
 
 
 def test_a_storm_of_bodies_leaves_memory_for_others(berth):

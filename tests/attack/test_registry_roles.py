@@ -106,3 +106,29 @@ def test_nobody_gets_beyond_the_repositories(serving, role):
     with socket.create_connection(tuple(serving.address.split(":")), timeout=PATIENCE) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert raw.recv(64).startswith(b"HTTP/1.1 4")
+
+
+def test_strangers_fill_no_log_and_read_no_paths(tmp_path):
+    server = Serving(tmp_path)
+    try:
+        for _ in range(200):
+            assert server.ask("GET", f"/{REGISTRY}.git/info/refs?service=git-upload-pack", "of-ops", "wrong")[0] == 401
+            assert server.ask("GET", "/etc/passwd")[0] == 404
+            assert server.ask("DELETE", f"/{REGISTRY}.git/info/refs")[0] == 405
+        # Whoever is known is told of each time.
+        for _ in range(5):
+            assert server.ask("POST", f"/{REGISTRY}.git/git-receive-pack", "of-worker", server.tokens["worker"])[0] == 403
+        lines = server.logged_lines()
+        assert len([line for line in lines if line.endswith(" 403")]) == 5, lines
+        assert len([line for line in lines if " 401" in line or " 404" in line or " 405" in line]) <= 4, len(lines)
+        (tmp_path / "users.yaml").write_text("none: [")
+        host, port = server.address.split(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE)
+        connection.request("GET", f"/{REGISTRY}.git/info/refs?service=git-upload-pack", headers={"authorization": "Basic " + base64.b64encode(b"a:b").decode()})
+        answer = connection.getresponse()
+        said = answer.read().decode()
+        connection.close()
+        assert answer.status == 500 and str(tmp_path) not in said and "users.yaml" not in said, said
+        until("the log to say why", lambda: "users.yaml" in server.logged())
+    finally:
+        server.close()

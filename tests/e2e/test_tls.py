@@ -160,6 +160,12 @@ def test_certificates_of_clients(secured, authority, tmp_path, how):
     grpc = {"root_certificates": str(secured.ca), "certificate_chain": str(ada[0]), "private_key": str(ada[1])}
     with triton_grpc.InferenceServerClient(secured.http, ssl=True, **grpc) as client:
         assert client.is_model_ready("iris")
+    # Nobody is asked for a token; the audit log knows the certificate.
+    assert "NotFound" in secured.curl(secured.api, "/v1/deployments/nothing", "-X", "DELETE")
+    assert "not_found" in secured.curl(secured.http, "/v2/repository/models/nothing/load", "-X", "POST")
+    records = [json.loads(line) for line in (secured.data / "audit.log").read_text().splitlines()]
+    asked = {(record["port"], record["principal"]) for record in records if record["port"] in ("api", "inference")}
+    assert asked == {("api", "certificate:DNS:ada.example.org"), ("inference", "certificate:DNS:ada.example.org")}, records
     secured.shows = Authority(tmp_path / "others").issue("eve", "DNS:ada.example.org")
     secured.run("get", "deployments", code=1)
     assert "--client-cert" in secured.stderr, secured.stderr

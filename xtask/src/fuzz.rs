@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A target, the test program that has it, and the parser.
-const TARGETS: [(&str, &str, &str); 14] = [
+const TARGETS: [(&str, &str, &str); 15] = [
     ("http", "mesh it", "connections to the inference port: HTTP/1.1 and HTTP/2, heads and paths"),
     ("token", "wire it", "tokens of strangers, JWT among them"),
     ("jwks", "wire it", "keys of issuers"),
@@ -30,6 +30,7 @@ const TARGETS: [(&str, &str, &str); 14] = [
     ("frame", "worker it", "frames of models' processes"),
     ("fleet", "wire it", "words of other nodes on their streams"),
     ("gossip", "peer it", "datagrams of gossip, once they are opened"),
+    ("join", "peer it", "requests of nodes that join, and for a certificate"),
 ];
 
 /// A million cases of the slowest target take about an hour.

@@ -7,11 +7,34 @@ use berth_spec::{DeploymentName, Event, Namespace};
 /// Events kept, about 500 KiB. Holds last night's failure even after a burst of evictions.
 const KEPT: usize = 4_096;
 
+/// Events by what they are about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum EventScope {
+    /// Every event.
+    #[default]
+    All,
+    /// Those about this namespace, and those about no deployment.
+    NamespaceAndSystem(Namespace),
+    /// Those about deployments of this namespace: a role that is limited to it learns nothing of the whole system.
+    Namespace(Namespace),
+}
+
+impl EventScope {
+    fn covers(&self, event: &Event) -> bool {
+        let of = event.deployment.as_ref().map(DeploymentName::namespace);
+        match self {
+            Self::All => true,
+            Self::NamespaceAndSystem(namespace) => of.is_none_or(|of| of == namespace.as_str()),
+            Self::Namespace(namespace) => of == Some(namespace.as_str()),
+        }
+    }
+}
+
 /// Filter of events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventFilter {
-    /// Only those about this namespace, and those about no deployment.
-    pub namespace: Option<Namespace>,
+    /// Only those about these.
+    pub scope: EventScope,
     /// Only those about this deployment.
     pub deployment: Option<DeploymentName>,
     /// Only those after this number: what the previous page said.
@@ -48,17 +71,13 @@ impl EventRing {
 
     pub(crate) fn page(&self, filter: &EventFilter) -> EventPage {
         let limit = if filter.limit == 0 { KEPT } else { filter.limit };
-        let inside = |event: &Event| match (&filter.namespace, &event.deployment) {
-            (Some(namespace), Some(name)) => name.namespace() == namespace.as_str(),
-            _ => true,
-        };
         let named =
             |event: &Event| filter.deployment.as_ref().is_none_or(|name| event.deployment.as_ref() == Some(name));
         let numbers = (1..=self.last).rev();
         let mut events: Vec<(u64, Event)> = numbers
             .zip(self.events.iter().rev())
             .take_while(|(number, _)| *number > filter.after)
-            .filter(|(_, event)| inside(event) && named(event))
+            .filter(|(_, event)| filter.scope.covers(event) && named(event))
             .take(limit)
             .map(|(number, event)| (number, event.clone()))
             .collect();
@@ -97,5 +116,24 @@ mod tests {
         assert_eq!(times, [4101, 4103, 4105]);
         let none = EventFilter { after: all.last, ..EventFilter::default() };
         assert!(ring.page(&none).events.is_empty());
+    }
+
+    #[test]
+    fn a_namespace_alone_tells_nothing_of_others_or_of_the_system() {
+        let mut ring = EventRing::default();
+        for (at, deployment) in ["iris", "team/iris", "", "team/wine"].into_iter().enumerate() {
+            ring.push(event(deployment, at as u64));
+        }
+        let team = Namespace::new("team").expect("a namespace");
+        for (scope, times) in [
+            (EventScope::All, vec![0, 1, 2, 3]),
+            (EventScope::NamespaceAndSystem(team.clone()), vec![1, 2, 3]),
+            (EventScope::Namespace(team), vec![1, 3]),
+            (EventScope::Namespace(Namespace::DEFAULT), vec![0]),
+        ] {
+            let page = ring.page(&EventFilter { scope: scope.clone(), ..EventFilter::default() });
+            let found: Vec<u64> = page.events.iter().map(|(_, event)| event.at.0).collect();
+            assert_eq!((found, page.last), (times, 4), "{scope:?}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use axum::{
 };
 use berth_audit::AuditLog;
 use berth_spec::client_certificate::ClientCertificate;
-use berth_wire::access::{Access, Action, Arrival, Asker, Principal, Resource, Unauthenticated};
+use berth_wire::access::{Access, Action, Arrival, Asker, CertificateHolder, Principal, Resource, Unauthenticated};
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::{error::ApiError, needs, trail, watched::watched};
@@ -66,12 +66,15 @@ pub(super) fn relayed(access: &Access, request: &mut Request) -> Result<(), ApiE
     if let Some(arrival) = arrival.and_then(|value| value.to_str().ok()?.parse::<Arrival>().ok()) {
         request.extensions_mut().insert(arrival);
     }
+    let named = named.and_then(|value| serde_json::from_slice::<Principal>(value.as_bytes()).ok());
     if !access.is_required()
         || needs::of(request.method(), request.uri().path()).is_some_and(|need| need.action.is_public())
     {
+        if let Some(principal) = named {
+            request.extensions_mut().insert(CertificateHolder(principal.name));
+        }
         return Ok(());
     }
-    let named = named.and_then(|value| serde_json::from_slice::<Principal>(value.as_bytes()).ok());
     let Some(principal) = named else {
         let message = "the node that relayed this asks for no tokens: start all nodes with the same --auth";
         return Err(ApiError::unauthorized(message));
@@ -82,9 +85,14 @@ pub(super) fn relayed(access: &Access, request: &mut Request) -> Result<(), ApiE
     Ok(())
 }
 
-/// Names the sender of a request that goes to the leader. What a client wrote there is dropped.
+/// Names the sender of a request that goes to the leader. What a client wrote there is dropped. The holder of a certificate on a
+/// server that asks for no token has a name alone, for the audit log.
 pub(super) fn name_sender(request: &mut Request) {
     let sender = request.extensions().get::<Asker>().and_then(|asker| asker.0.clone());
+    let sender = sender.or_else(|| {
+        let CertificateHolder(name) = CertificateHolder::of(request.extensions())?;
+        Some(Arc::new(Principal::of(&name, Vec::new())))
+    });
     let arrival = request.extensions().get::<Arrival>().map(ToString::to_string);
     let headers = request.headers_mut();
     headers.remove(PRINCIPAL);
@@ -112,5 +120,33 @@ pub(super) fn unauthenticated(why: Unauthenticated) -> ApiError {
     match why.retry_in() {
         Some(retry_in) => ApiError::new(berth_spec::Class::Waiting { retry_in }, why.to_string()),
         None => ApiError::unauthorized(why.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use berth_spec::SubjectName;
+    use berth_wire::access::sender_name;
+
+    use super::*;
+
+    #[test]
+    fn the_name_in_a_certificate_goes_along_to_the_leader_and_gives_no_right() {
+        let sans = vec![SubjectName::Dns("ci.example.org".to_owned())];
+        let certificate = ClientCertificate { sans, subject: String::new(), fingerprint: String::new() };
+        let sent = |path: &str| {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = path.parse().expect("a path");
+            request.extensions_mut().insert(Arc::new(certificate.clone()));
+            name_sender(&mut request);
+            request.extensions_mut().clear();
+            request
+        };
+        let mut request = sent("/v1/nodes");
+        relayed(&Access::open(), &mut request).expect("no token is asked for");
+        assert_eq!(&*sender_name(&Asker::OPEN, request.extensions()), "certificate:DNS:ci.example.org");
+        assert!(request.extensions().get::<Asker>().is_none() && request.headers().is_empty());
+        assert!(relayed(&Access::required(), &mut sent("/v1/nodes")).is_err());
     }
 }

@@ -79,7 +79,9 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/nodes/{name}/uncordon", &["post"], post(nodes::uncordon)),
         ("/v1/nodes/{name}/drain", &["post"], post(nodes::drain)),
         ("/v1/replicas", &["get"], get(tell::replicas)),
+        ("/v1/namespaces/{namespace}/replicas", &["get"], get(tell::replicas)),
         ("/v1/revisions", &["get"], get(tell::revisions)),
+        ("/v1/namespaces/{namespace}/revisions", &["get"], get(tell::revisions)),
         ("/v1/aliases", &["get"], get(tell::aliases)),
         (
             "/v1/aliases/{name}",
@@ -93,6 +95,7 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
             get(tell::alias).put(declare::put_alias).merge(delete(declare::delete_alias)),
         ),
         ("/v1/events", &["get"], get(tell::events)),
+        ("/v1/namespaces/{namespace}/events", &["get"], get(tell::events)),
         ("/v1/functions", &["get"], get(functions::functions)),
         (
             "/v1/functions/{name}",
@@ -250,9 +253,9 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
 struct Document;
 
 /// Kinds of things that are in namespaces.
-const INSIDE: [&str; 2] = ["deployments", "aliases"];
+const INSIDE: [&str; 5] = ["deployments", "aliases", "replicas", "revisions", "events"];
 
-/// Builds the OpenAPI document. Paths of deployments and aliases are also there below a namespace.
+/// Builds the OpenAPI document. Paths of what is in namespaces are also there below a namespace.
 pub(super) fn document() -> utoipa::openapi::OpenApi {
     let mut document = Document::openapi();
     let paths = &mut document.paths.paths;

@@ -12,7 +12,7 @@ use axum::{extract::Request, response::Response};
 use berth_audit::AuditLog;
 use berth_spec::{DeploymentName, Event, Time, event::Severity};
 use berth_wire::{
-    access::{Action, Arrival, Asker},
+    access::{Action, Arrival, Asker, sender_name},
     api::{AuditOutcome, AuditPort, AuditRecord, AuditResource, ErrorInfo},
     request_id::RequestId,
 };
@@ -117,13 +117,13 @@ pub(super) fn refused(log: &AuditLog, request: &Request, status: StatusCode, rea
 fn described(log: &AuditLog, request: &Request, need: Option<&Need<'_>>) -> AuditRecord {
     let extensions = request.extensions();
     let arrival = extensions.get::<Arrival>().copied();
-    let asker = extensions.get::<Asker>().map_or("anybody", Asker::name);
+    let asker = sender_name(extensions.get().unwrap_or(&Asker::OPEN), extensions);
     let action = need.map_or(Action::ManageTokens, |need| need.action);
     // The path of what is no route is a stranger's text.
     let path = need.map_or("(no route)", |need| if need.names_method() { request.uri().path() } else { need.pattern });
     let operation = format!("{} {}", request.method(), path.get(..256).unwrap_or(path));
     let port = arrival.map_or(AuditPort::Api, |arrival| arrival.port);
-    let record = log.begin(port, asker, action.as_str(), operation);
+    let record = log.begin(port, &asker, action.as_str(), operation);
     AuditRecord {
         request_id: RequestId::of(request.headers()).map(|id| id.to_string()),
         address: arrival.and_then(|arrival| arrival.address),

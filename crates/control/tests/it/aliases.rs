@@ -138,6 +138,9 @@ async fn owners_and_versions_are_respected() {
         let other = declare("live", "{deployment: v2}");
         let owned = handle.apply_alias(&other).await.expect_err("another source has it");
         assert!(matches!(&owned, Error::Owned { owner, .. } if *owner == folder), "{owned}");
+        let same = declare("live", "{deployment: v1}");
+        let same = handle.apply_alias(&same).await.expect("what is there is nobody's change");
+        assert_eq!((same.outcome, same.rev), (ApplyOutcome::Unchanged, rev));
         assert!(matches!(handle.delete_alias(&name("live"), delete()).await, Err(Error::Owned { .. })));
         let forced = ApplyAlias { ownership: Ownership::TakeOver, expect: Some(rev), ..other.clone() };
         let taken = handle.apply_alias(&forced).await.expect("taken over");

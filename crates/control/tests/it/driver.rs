@@ -85,6 +85,8 @@ async fn who_does_not_own_it_or_has_not_read_it_is_refused() {
     let applied = running.handle.apply(mine).await.expect("applied");
     let other = running.handle.apply(apply("iris", "  priority: 2\n")).await.expect_err("it is the folder's");
     assert!(matches!(&other, Error::Owned { owner, .. } if *owner == folder), "{other}");
+    let same = running.handle.apply(apply("iris", "")).await.expect("what is there is nobody's change");
+    assert_eq!((same.outcome, same.rev), (ApplyOutcome::Unchanged, applied.rev));
     assert!(matches!(running.handle.delete(&name("iris"), DELETE).await, Err(Error::Owned { .. })));
     let stale = ApplyRequest { origin: folder, expect: Some(Rev(99)), ..apply("iris", "  priority: 2\n") };
     let stale = running.handle.apply(stale).await.expect_err("it was read at another rev");

@@ -5,7 +5,7 @@ use std::{borrow::Cow, net::IpAddr};
 use berth_audit::AuditLog;
 use berth_spec::{Class, NameKey};
 use berth_wire::{
-    access::{Action, Arrival, Asker},
+    access::{Action, Arrival, Asker, sender_name},
     api::{AuditOutcome, AuditPort, AuditRecord},
     request_id::RequestId,
 };
@@ -51,7 +51,8 @@ impl<'a> Change<'a> {
         let log = &stack.audit;
         log.check().map_err(|why| Fault::new(Class::Stalled, "unavailable", why.to_string()))?;
         let asker = asker(&stack.access, extensions);
-        let record = log.begin(AuditPort::Inference, asker.name(), Action::LoadModels.as_str(), operation);
+        let sender = sender_name(&asker, extensions);
+        let record = log.begin(AuditPort::Inference, &sender, Action::LoadModels.as_str(), operation);
         let record = AuditRecord {
             request_id: RequestId::of(headers).map(|id| id.to_string()),
             address: extensions.get::<Arrival>().and_then(|arrival| arrival.address),

@@ -81,7 +81,7 @@ pub enum Action {
     ReadModels,
     /// Load or unload a declared model.
     LoadModels,
-    /// Deployments, aliases, replicas, explanations, activity.
+    /// Deployments, aliases, replicas, revisions, explanations, and events about them.
     ReadDeployments,
     /// Declare, preview and delete deployments and aliases.
     Declare,
@@ -184,7 +184,7 @@ impl Action {
                 "metadata, readiness, configuration and statistics of models; lists of models, without those out of reach"
             }
             Self::LoadModels => "load and unload declared models",
-            Self::ReadDeployments => "deployments, aliases, replicas, explanations",
+            Self::ReadDeployments => "deployments, aliases, replicas, revisions, events of a namespace, explanations",
             Self::Declare => "declare, preview, validate and delete deployments, aliases and functions",
             Self::DeclareCode => "declare model cards and functions by the API: their code is of the declarer's choice",
             Self::ReadFleet => "nodes, workers, functions, sources, events, activity of the whole system",

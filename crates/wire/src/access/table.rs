@@ -40,7 +40,6 @@ pub struct Snapshot {
 /// Access of one process: its table of tokens, and if one is needed at all. Shared by the control API and the gateway.
 pub struct Access {
     required: bool,
-    inline_cards: bool,
     outside: ArcSwap<Outside>,
     /// Token of this process for calls to its own ports.
     own: Secret,
@@ -103,18 +102,11 @@ impl Access {
         let own = Secret::generate();
         Self {
             required,
-            inline_cards: !required,
             outside: ArcSwap::default(),
             own,
             table: ArcSwap::default(),
             learning: Mutex::default(),
         }
-    }
-
-    /// Lets deployers declare model cards inside manifests.
-    #[must_use]
-    pub fn with_inline_cards(self, allowed: bool) -> Self {
-        Self { inline_cards: self.inline_cards || allowed, ..self }
     }
 
     /// Gives roles to holders of certificates and of tokens of issuers, from now on by these rules alone. The keys of issuers
@@ -148,10 +140,10 @@ impl Access {
         !self.required || self.table.load().revision.is_some()
     }
 
-    /// True if deployers may declare model cards inside manifests.
+    /// True if whoever may declare may bring code, such as a model card inside a manifest: nobody is asked who they are.
     #[must_use]
     pub const fn allows_inline_cards(&self) -> bool {
-        self.inline_cards
+        !self.required
     }
 
     /// Value of the header `Authorization` for calls of this process to its own ports.

@@ -17,7 +17,8 @@ use std::{
 
 use berth_git::{Repository, Stop};
 use berth_peer::port::{
-    Activity, Bounds, ClientAuth, Counting, Greeted, Inactivity, Patience, Port, PortTls, TlsSettings, TlsVersion,
+    Activity, Bounds, ClientAuth, Counting, Damped, Greeted, Inactivity, Patience, Port, PortTls, TlsSettings,
+    TlsVersion,
 };
 use berth_spec::Time;
 use clap::Args;
@@ -28,13 +29,13 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::Instant};
 use tokio_util::task::TaskTracker;
 
 pub(super) use self::users::{TokenArgs, token};
 use self::{
     backend::{Backend, Service},
-    users::{Access, Role, Users},
+    users::{Access, Role, User, Users},
 };
 use super::{
     access,
@@ -117,7 +118,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
         (Some(certificate), Some(key)) => Some(port_tls(certificate.clone(), key.clone())?),
         _ => None,
     };
-    let server = Arc::new(Server { backend: Backend::new(root), users, registries: args.registry.clone() });
+    let (backend, registries) = (Backend::new(root), args.registry.clone());
+    let server = Arc::new(Server { backend, users, registries, told: Told::default() });
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -232,49 +234,97 @@ struct Server {
     backend: Backend,
     users: Users,
     registries: Vec<String>,
+    told: Told,
+}
+
+/// Lines about strangers, who can send as much as they like: one a minute of each kind, with the number of requests.
+#[derive(Default)]
+struct Told {
+    /// No user, or a wrong token.
+    unknown: Damped,
+    /// No path of Git, or another method.
+    astray: Damped,
+    /// The file of users cannot be read.
+    unread: Damped,
+    /// The reason for that.
+    reason: Damped,
+}
+
+/// A request of a user, and what it is for.
+struct Admitted {
+    user: User,
+    repository: String,
+    service: Service,
 }
 
 impl Server {
     /// Answers, and tells on standard error who wrote where, and who was not let in: what a server's log is read for.
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let claimed = users::claimed(request.headers());
-        let response = self.answered(request, peer).await;
-        let status = response.status();
-        let is_write = method == Method::POST && path.ends_with("/git-receive-pack");
-        // Git asks without credentials first, each time: that is nobody's attempt.
-        let is_question = claimed.is_none() && status == StatusCode::UNAUTHORIZED;
-        if is_write || (!status.is_success() && !is_question) {
+        let line = |user: &str, status: StatusCode| {
             let now = Time::ZERO + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let user = claimed.unwrap_or_default();
-            eprintln!("{now} {} {user:?} {method} {path:?} {}", peer.ip(), status.as_u16());
+            format!("{now} {} {user:?} {method} {path:?} {}", peer.ip(), status.as_u16())
+        };
+        let admitted = match self.admit(&request) {
+            Ok(admitted) => admitted,
+            Err((damped, refusal)) => {
+                let claimed = users::claimed(request.headers());
+                let status = refusal.status();
+                // Git asks without credentials first, each time: that is nobody's attempt.
+                let is_question = claimed.is_none() && status == StatusCode::UNAUTHORIZED;
+                if !is_question && let Some(times) = damped.tell(Instant::now()) {
+                    let others = if times > 1 { format!(" ({times} of these in a minute)") } else { String::new() };
+                    eprintln!("{}{others}", line(claimed.as_deref().unwrap_or_default(), status));
+                }
+                return *refusal;
+            }
+        };
+        let user = admitted.user.name.clone();
+        let is_write = method == Method::POST && admitted.service == Service::ReceivePack;
+        let response = self.served(admitted, request, peer).await;
+        let status = response.status();
+        if is_write || !status.is_success() {
+            eprintln!("{}", line(&user, status));
         }
         response
     }
 
-    async fn answered(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
-        let Some((name, service)) = backend::target(request.uri(), request.method()) else {
+    /// Finds out who asks for what; else the answer to a stranger, and whether it is told of.
+    fn admit(&self, request: &Request<Incoming>) -> Result<Admitted, (&Damped, Box<Response<Body>>)> {
+        let Some((repository, service)) = backend::target(request.uri(), request.method()) else {
             let known = matches!(*request.method(), Method::GET | Method::POST);
             let status = if known { StatusCode::NOT_FOUND } else { StatusCode::METHOD_NOT_ALLOWED };
-            return plain(status, "only the smart HTTP protocol of Git is served: git clone URL/NAME.git");
+            let text = "only the smart HTTP protocol of Git is served: git clone URL/NAME.git";
+            return Err((&self.told.astray, Box::new(plain(status, text))));
         };
-        let user = match self.users.who(request.headers()) {
-            Ok(Some(user)) => user,
+        match self.users.who(request.headers()) {
+            Ok(Some(user)) => Ok(Admitted { user, repository, service }),
             Ok(None) => {
                 let mut response = plain(StatusCode::UNAUTHORIZED, "a user and their token, please");
                 let challenge = http::HeaderValue::from_static("Basic realm=\"berth registry\"");
                 response.headers_mut().insert(http::header::WWW_AUTHENTICATE, challenge);
-                return response;
+                Err((&self.told.unknown, Box::new(response)))
             }
-            Err(failure) => return plain(StatusCode::INTERNAL_SERVER_ERROR, &failure.to_string()),
-        };
-        let is_registry = self.registries.contains(&name);
+            Err(failure) => {
+                if self.told.reason.tell(Instant::now()).is_some() {
+                    eprintln!("nobody is let in: {failure}");
+                }
+                // Strangers are told no places of this machine.
+                let text = "the users cannot be read: the log of the server says why";
+                Err((&self.told.unread, Box::new(plain(StatusCode::INTERNAL_SERVER_ERROR, text))))
+            }
+        }
+    }
+
+    async fn served(&self, admitted: Admitted, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
+        let Admitted { user, repository, service } = admitted;
+        let is_registry = self.registries.contains(&repository);
         let wanted = if service == Service::ReceivePack { Access::Write } else { Access::Read };
         if user.role.access(is_registry) < wanted {
             let what = if is_registry { "a registry" } else { "a model repository" };
             let text = format!("{} has the role {}, which does not write {what}", user.name, user.role.name());
             return plain(StatusCode::FORBIDDEN, &text);
         }
-        self.backend.run(&name, service, &user.name, request, peer).await
+        self.backend.run(&repository, service, &user.name, request, peer).await
     }
 }

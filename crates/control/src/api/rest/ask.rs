@@ -112,16 +112,26 @@ impl FromRequestParts<Arc<Service>> for Inside {
     }
 }
 
+impl Inside {
+    /// The namespace in the path, else that of the query.
+    pub(super) fn or_of(self, query: &Query) -> Result<Option<Namespace>, ApiError> {
+        match self.0 {
+            Some(namespace) => Ok(Some(namespace)),
+            None => namespace(query),
+        }
+    }
+}
+
 /// `namespace` of a query.
 pub(super) fn namespace(query: &Query) -> Result<Option<Namespace>, ApiError> {
     query.text("namespace").map(read_namespace).transpose()
 }
 
-/// `deployment` of a query: the whole name beside `namespace`, else in the written form.
-pub(super) fn deployment(query: &Query) -> Result<Option<DeploymentName>, ApiError> {
-    match (query.text("deployment"), namespace(query)?) {
+/// `deployment` of a query: the whole name where a namespace is given, else in the written form.
+pub(super) fn deployment(query: &Query, inside: Option<&Namespace>) -> Result<Option<DeploymentName>, ApiError> {
+    match (query.text("deployment"), inside) {
         (None, _) => Ok(None),
-        (Some(text), Some(namespace)) => read_name(&namespace, text).map(Some),
+        (Some(text), Some(namespace)) => read_name(namespace, text).map(Some),
         (Some(text), None) => name(text).map(Some),
     }
 }

@@ -62,7 +62,7 @@ pub(super) async fn models(State(service): State<Arc<Service>>, asked: RawParame
     let known =
         ["search", "namespace", "labelSelector", "phase", "sort", "descending", "offset", "limit", "deployment"];
     let query = asked.read(&known)?;
-    if let Some(name) = named(&query)? {
+    if let Some(name) = named(&query, namespace(&query)?.as_ref())? {
         return service.model_alone(&name).await.map(Json);
     }
     service.model_page(selection(&query)?).await.map(Json)
@@ -96,7 +96,7 @@ pub(super) async fn memory(State(service): State<Arc<Service>>, asked: RawParame
 pub(super) async fn history(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<HistoryView> {
     let query = asked.read(&["deployment", "worker", "range"])?;
     let range = query.text("range").map(recorder::range).transpose()?.unwrap_or_default();
-    match (query.text("worker"), named(&query)?) {
+    match (query.text("worker"), named(&query, None)?) {
         (Some(worker), None) => service.worker_history(worker, range).await.map(Json),
         (None, deployment) => service.model_history(deployment.as_ref(), range).await.map(Json),
         (Some(_), Some(_)) => {

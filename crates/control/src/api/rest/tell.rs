@@ -22,7 +22,7 @@ use crate::{
         service::{Page, Service},
         watch::{Watch, version},
     },
-    events::EventFilter,
+    events::{EventFilter, EventScope},
 };
 
 /// The most events in one answer: more than are kept.
@@ -48,11 +48,11 @@ const MOST_EVENTS: usize = 10_000;
 )]
 pub(super) async fn deployments(
     State(service): State<Arc<Service>>,
-    Inside(inside): Inside,
+    inside: Inside,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     let query = asked.read(&["namespace", "labelSelector", "limit", "continue", "watch", "resourceVersion"])?;
-    let inside = inside.map_or_else(|| namespace(&query), |inside| Ok(Some(inside)))?;
+    let inside = inside.or_of(&query)?;
     let selector = query.text("labelSelector").unwrap_or_default();
     if query.flag("watch")? {
         let watch = Watch::of(selector, query.text("resourceVersion").unwrap_or_default())?;
@@ -172,9 +172,15 @@ pub(super) async fn worker(
     ),
     responses((status = 200, description = "By revision and worker", body = List<ReplicaView>))
 )]
-pub(super) async fn replicas(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<ReplicaView>> {
+pub(super) async fn replicas(
+    State(service): State<Arc<Service>>,
+    inside: Inside,
+    asked: RawParameters,
+) -> Answer<List<ReplicaView>> {
     let query = asked.read(&["namespace", "deployment"])?;
-    service.replicas(namespace(&query)?.as_ref(), named(&query)?.as_ref()).await.map(Json)
+    let inside = inside.or_of(&query)?;
+    let of = named(&query, inside.as_ref())?;
+    service.replicas(inside.as_ref(), of.as_ref()).await.map(Json)
 }
 
 /// The revisions that are wanted or still have replicas.
@@ -188,9 +194,14 @@ pub(super) async fn replicas(State(service): State<Arc<Service>>, asked: RawPara
     ),
     responses((status = 200, description = "By deployment", body = List<RevisionView>))
 )]
-pub(super) async fn revisions(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<RevisionView>> {
+pub(super) async fn revisions(
+    State(service): State<Arc<Service>>,
+    inside: Inside,
+    asked: RawParameters,
+) -> Answer<List<RevisionView>> {
     let query = asked.read(&["namespace", "labelSelector", "limit", "continue"])?;
-    service.revisions(&page(&query)?.equalities_only()?).await.map(Json)
+    let page = Page { namespace: inside.or_of(&query)?, ..page(&query)? };
+    service.revisions(&page.equalities_only()?).await.map(Json)
 }
 
 /// Aliases, by name, a page at a time.
@@ -206,11 +217,11 @@ pub(super) async fn revisions(State(service): State<Arc<Service>>, asked: RawPar
 )]
 pub(super) async fn aliases(
     State(service): State<Arc<Service>>,
-    Inside(inside): Inside,
+    inside: Inside,
     asked: RawParameters,
 ) -> Answer<List<AliasView>> {
     let query = asked.read(&["namespace", "labelSelector", "limit", "continue"])?;
-    let inside = inside.map_or_else(|| namespace(&query), |inside| Ok(Some(inside)))?;
+    let inside = inside.or_of(&query)?;
     service.aliases(&Page { namespace: inside, ..page(&query)? }).await.map(Json)
 }
 
@@ -233,7 +244,7 @@ pub(super) async fn alias(
     Ok(tagged(&found.metadata.resource_version.clone(), found))
 }
 
-/// List recent events, oldest first; with `watch=true`, stream them.
+/// List recent events, oldest first; with `watch=true`, stream them. Below a namespace only those about deployments in it.
 #[utoipa::path(
     get, path = "/v1/events", tag = "tell",
     params(
@@ -248,11 +259,26 @@ pub(super) async fn alias(
         (status = 400, description = "A parameter is wrong", body = ErrorBody),
     )
 )]
-pub(super) async fn events(State(service): State<Arc<Service>>, asked: RawParameters) -> Result<Response, ApiError> {
+pub(super) async fn events(
+    State(service): State<Arc<Service>>,
+    Inside(inside): Inside,
+    asked: RawParameters,
+) -> Result<Response, ApiError> {
     let query = asked.read(&["namespace", "deployment", "limit", "resourceVersion", "watch"])?;
+    let (scope, deployment) = match inside {
+        Some(inside) => {
+            let deployment = named(&query, Some(&inside))?;
+            (EventScope::Namespace(inside), deployment)
+        }
+        None => {
+            let inside = namespace(&query)?;
+            let deployment = named(&query, inside.as_ref())?;
+            (inside.map_or(EventScope::All, EventScope::NamespaceAndSystem), deployment)
+        }
+    };
     let filter = EventFilter {
-        namespace: namespace(&query)?,
-        deployment: named(&query)?,
+        scope,
+        deployment,
         after: query.text("resourceVersion").map_or(Ok(0), |text| version("resourceVersion", text).map(|rev| rev.0))?,
         limit: query.number("limit", MOST_EVENTS)?.unwrap_or(0),
     };

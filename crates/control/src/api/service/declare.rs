@@ -135,7 +135,6 @@ impl Declared {
         Ok(Self(documents))
     }
 
-    /// Checks that somebody may declare every one of them.
     /// Notes what is to be declared.
     pub(crate) fn note(&self, notes: &Notes) {
         for document in &self.0 {
@@ -143,15 +142,17 @@ impl Declared {
         }
     }
 
+    /// Checks that somebody may declare every one of them.
     pub(crate) fn allowed(&self, asker: &Asker, access: &Access) -> Result<(), ApiError> {
         let refused = |denied: Denied| ApiError::forbidden(denied.to_string());
         for document in &self.0 {
             let name = document.name().key();
+            let code_refused = |denied: Denied| ApiError::forbidden(of_code(document, &denied));
             if let Manifest::Function(_) = document {
                 // Code of strangers on the machine of the controller: a right in one namespace is none to that.
                 asker.may(Action::Declare, Resource::Server).map_err(refused)?;
                 if !access.allows_inline_cards() {
-                    asker.may(Action::DeclareCode, Resource::Server).map_err(refused)?;
+                    asker.may(Action::DeclareCode, Resource::Server).map_err(code_refused)?;
                 }
                 continue;
             }
@@ -160,7 +161,7 @@ impl Declared {
                 Manifest::Deployment(manifest)
                     if manifest.spec.model.card.is_some() && !access.allows_inline_cards() =>
                 {
-                    asker.may(Action::DeclareCode, Resource::Model(name)).map_err(refused)?;
+                    asker.may(Action::DeclareCode, Resource::Model(name)).map_err(code_refused)?;
                 }
                 Manifest::Deployment(_) | Manifest::Function(_) => {}
                 // Whoever may ask the alias reaches its targets.
@@ -379,6 +380,22 @@ impl Service {
 
     async fn apply_function(&self, request: ApplyFunction) -> Result<crate::handle::Applied, Error> {
         self.function_board()?.apply(request).await
+    }
+}
+
+/// The refusal of a document that brings code, with the reason and the ways that there are.
+fn of_code(document: &Manifest, denied: &Denied) -> String {
+    let name = document.name();
+    match document {
+        Manifest::Function(_) => {
+            format!(
+                "function {name} brings code to run: {denied}. Ask an admin to declare it, or put it into a Git registry"
+            )
+        }
+        Manifest::Deployment(_) | Manifest::Alias(_) => format!(
+            "{name} has a model card in its manifest (spec.model.card), which brings code to run: {denied}. Ask an admin to declare it, \
+             or put the card into a Git registry"
+        ),
     }
 }
 

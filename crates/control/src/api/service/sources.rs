@@ -45,7 +45,8 @@ impl Service {
     pub(crate) fn webhook(&self, name: &str, headers: &HeaderMap, body: &[u8]) -> Result<(), ApiError> {
         let known = SourceName::new(name).ok();
         match known.and_then(|name| self.handle.sources().webhook(&name, headers, body)) {
-            None => Err(self.no_source(name)),
+            // Strangers reach this route, and names of sources are not for them.
+            None => Err(ApiError::not_found(format!("there is no source {name:?}"))),
             Some(Ok(())) => Ok(()),
             Some(Err(problem)) => {
                 // Strangers can do this at any rate.

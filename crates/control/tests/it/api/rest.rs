@@ -50,11 +50,23 @@ async fn declare_look_and_delete() {
         ("/v1/revisions", "RevisionList"),
         ("/v1/aliases", "AliasList"),
         ("/v1/events", "EventList"),
+        ("/v1/namespaces/default/replicas", "ReplicaList"),
+        ("/v1/namespaces/default/replicas?deployment=iris", "ReplicaList"),
+        ("/v1/namespaces/default/revisions", "RevisionList"),
+        ("/v1/namespaces/default/events?deployment=iris", "EventList"),
     ] {
         let list = world.get(path).await.ok(200);
         assert_eq!(list["kind"], kind);
         assert!(list["items"].as_array().is_some_and(|items| !items.is_empty()), "{path}: {list}");
     }
+    for kind in ["replicas", "revisions", "events"] {
+        let path = format!("/v1/namespaces/team/{kind}?namespace=default");
+        let list = world.get(&path).await.ok(200);
+        assert_eq!(list["items"], json!([]), "{path}: the namespace is that of the path");
+    }
+    let events = world.get("/v1/namespaces/default/events").await.ok(200);
+    let of_deployments = |event: &serde_json::Value| event["deployment"].is_string();
+    assert!(events["items"].as_array().is_some_and(|items| items.iter().all(of_deployments)), "{events}");
     let top = world.get("/v1/top").await.ok(200);
     assert_eq!((&top["models"][0]["requests"], &top["models"][0]["ready"]), (&json!(7), &json!(1)), "{top}");
     let explained = world.get("/v1/deployments/iris/explain").await.ok(200);

@@ -1,0 +1,67 @@
+//! Name of a request's sender in the audit log.
+
+use std::sync::Arc;
+
+use berth_spec::ClientCertificate;
+use http::Extensions;
+
+use super::Asker;
+
+/// Holder of the certificate that came with a request which another node relayed. It gives no right: on a server that asks for no
+/// token, the audit log names the sender by it. Travels among the extensions of the request.
+#[derive(Debug, Clone)]
+pub struct CertificateHolder(pub Arc<str>);
+
+impl CertificateHolder {
+    /// Of a request to a server that asks for no token; `None`: it came without a certificate.
+    #[must_use]
+    pub fn of(extensions: &Extensions) -> Option<Self> {
+        let certificate = || extensions.get::<Arc<ClientCertificate>>().map(|certificate| Self(named(certificate)));
+        extensions.get::<Self>().cloned().or_else(certificate)
+    }
+}
+
+/// Name of a sender in the audit log: of its principal, else of the certificate that it showed, else `anybody`.
+#[must_use]
+pub fn sender_name(asker: &Asker, extensions: &Extensions) -> Arc<str> {
+    match (&asker.0, CertificateHolder::of(extensions)) {
+        (Some(principal), _) => Arc::clone(&principal.name),
+        (None, Some(CertificateHolder(name))) => name,
+        (None, None) => asker.name().into(),
+    }
+}
+
+/// The first name in a certificate, as its principal is called; the subject of one without names.
+fn named(certificate: &ClientCertificate) -> Arc<str> {
+    match certificate.sans.first() {
+        Some(name) => format!("certificate:{name}").into(),
+        None => format!("certificate:{}", certificate.subject).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_spec::SubjectName;
+
+    use super::*;
+    use crate::access::Principal;
+
+    fn certificate(sans: Vec<SubjectName>) -> Arc<ClientCertificate> {
+        Arc::new(ClientCertificate { sans, subject: "CN=ada".to_owned(), fingerprint: "f".to_owned() })
+    }
+
+    #[test]
+    fn who_showed_a_certificate_is_called_by_it_where_no_token_is_asked_for() {
+        let mut extensions = Extensions::new();
+        assert_eq!(&*sender_name(&Asker::OPEN, &extensions), "anybody");
+        extensions.insert(certificate(Vec::new()));
+        assert_eq!(&*sender_name(&Asker::OPEN, &extensions), "certificate:CN=ada");
+        let names = ["ada@example.org", "other@example.org"].map(|name| SubjectName::Email(name.to_owned()));
+        extensions.insert(certificate(names.to_vec()));
+        assert_eq!(&*sender_name(&Asker::OPEN, &extensions), "certificate:email:ada@example.org");
+        extensions.insert(CertificateHolder("certificate:DNS:relayed".into()));
+        assert_eq!(&*sender_name(&Asker::OPEN, &extensions), "certificate:DNS:relayed");
+        let asker = Asker(Some(Arc::new(Principal::of("token:x", Vec::new()))));
+        assert_eq!(&*sender_name(&asker, &extensions), "token:x");
+    }
+}

@@ -1,0 +1,89 @@
+"""What strangers and callers can make a server write to its log, and what they read in its answers."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from conftest import GRAPHS, deployment
+from test_access import SERVICE, admin, bearer, declare, made  # noqa: F401  `admin` is a fixture
+
+from harness.waiting import until
+
+STORM = 500
+
+
+def test_refused_webhooks_are_a_line_a_minute(berth, tmp_path):
+    """Their port needs no token, so that anybody can send them at any rate; the source is told of none."""
+    secret = tmp_path / "secret"
+    secret.write_text("the secret of the webhook")
+    berth.start("--source", "git=git+https://127.0.0.1:1/x.git", "--source-interval", "1h", "--webhook-secret-file", str(secret), "--auth", "tokens")
+    proofs = [{}, {"x-hub-signature-256": "sha256=" + "0" * 64}, {"x-gitlab-token": "guess"}, {"authorization": "Bearer guess"}, {"x-hub-signature": "é" * 9}]
+
+    def send(at: int) -> int:
+        headers = {name: value.encode() for name, value in proofs[at % len(proofs)].items()}
+        return berth.control("/v1/sources/git/webhook", "POST", b"{" * (at % 100), headers)[0]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(send, range(STORM))) == {403}
+        # One that does not exist costs no line at all, and tells no names.
+        answers = list(pool.map(lambda at: berth.control(f"/v1/sources/no{at}/webhook", "POST", b"{}"), range(STORM)))
+    assert {status for status, _, _ in answers} == {404}
+    assert not [body for _, _, body in answers if b"git" in body], answers[0]
+    lines = [line for line in berth.logged_lines() if "webhook" in line.lower()]
+    assert len([line for line in lines if "proof" in line]) == 1, lines
+    assert len(berth.logged_lines()) < 60, "nothing else was written for each of them"
+    refused = [line for line in (berth.data / "audit.log").read_text().splitlines() if "webhook" in line]
+    assert len(refused) <= 4, "the audit log counts them"
+    assert berth.control("/healthz")[0] == 200
+
+
+def test_callers_read_no_paths(berth, admin, tmp_path):  # noqa: F811
+    """Files that are no models, files that are gone, and graphs that fail when they run; over REST and gRPC."""
+    folder = tmp_path / "a-secret-folder"
+    folder.mkdir()
+    (folder / "broken.onnx").write_bytes(b"this is no graph")
+    (folder / "cut.onnx").write_bytes((GRAPHS / "add.onnx").read_bytes()[:60])
+    (folder / "gone.onnx").write_bytes((GRAPHS / "add.onnx").read_bytes())
+    names = ["broken", "cut", "gone", "absent"]
+    for name in names:
+        manifest = deployment(name, "add")
+        manifest["spec"]["model"]["uri"] = f"file:{folder}/{name}.onnx"
+        status, _, body = berth.control("/v1/apply", "POST", json.dumps(manifest), bearer(admin))
+        assert status == 200, body
+        (folder / "gone.onnx").unlink(missing_ok=True)
+    declare(berth, admin, "good")
+    for name in names:
+        status = lambda name=name: json.loads(berth.control(f"/v1/deployments/{name}", headers=bearer(admin))[2])["status"]
+        until(f"{name} to fail", lambda status=status: status()["phase"] == "Failed")
+    assert str(folder) in json.dumps(status()), "whoever declares it is told in full"
+    until("the good one", lambda: berth._call(berth.http, "GET", "/v2/models/good/ready", headers=bearer(admin))[0] == 200)
+    caller = bearer(made(berth, admin, "caller"))
+    body = {"inputs": [{"name": "X", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+    answers = []
+    for name in [*names, "good", "never"]:
+        for path in ("", "/ready", "/config", "/stats", "/versions/1/ready"):
+            answers.append(berth._call(berth.http, "GET", f"/v2/models/{name}{path}", headers=caller))
+        for path in ("infer", "generate", "generate_stream"):
+            answers.append(berth.post(f"/v2/models/{name}/{path}", body, caller))
+        answers.append(berth.post(f"/v1/models/{name}:predict", {"instances": [[1, 2, 3, 4]]}, caller))
+        answers.append(berth.post(f"/v2/repository/models/{name}/load", {}, caller))
+    answers += [berth.post("/v2/repository/index", {}, caller), berth._call(berth.http, "GET", "/v2/models/stats", headers=caller)]
+    answers += [berth._call(berth.http, "GET", path) for path in ("/v2/health/ready", "/readyz", "/nothing")]
+    texts = [json.dumps(headers) + text.decode(errors="replace") for _, headers, text in answers]
+    assert any("…/absent.onnx" in text for text in texts), "the reason itself is told"
+    with grpc.insecure_channel(berth.http) as channel:
+        for name in [*names, "good", "never"]:
+            for method in ("ModelInfer", "ModelMetadata", "ModelReady", "RepositoryModelLoad"):
+                message = (b"\x12" if method.startswith("Repo") else b"\x0a") + bytes([len(name)]) + name.encode()
+                try:
+                    texts.append(repr(channel.unary_unary(SERVICE + method)(message, metadata=list(caller.items()), timeout=30)))
+                except grpc.RpcError as error:
+                    texts.append(f"{error.details()} {error.trailing_metadata()}")
+        try:
+            texts.append(repr(channel.unary_unary(SERVICE + "RepositoryIndex")(b"", metadata=list(caller.items()), timeout=30)))
+        except grpc.RpcError as error:
+            texts.append(error.details())
+    told = [text for text in texts if any(place in text for place in (str(tmp_path), str(berth.data), str(GRAPHS), "a-secret-folder", "/root/", "/work/"))]
+    assert not told, told[:3]
