@@ -54,7 +54,9 @@ def test_functions_by_apply(berth, tmp_path):
     (tmp_path / "two" / "handler.py").write_text(WORDS % 2)
     second = MANIFEST.replace("file:code", "file:two")
     manifest.write_text(second)
-    assert f"spec.sourceUri: file:{tmp_path}/code → file:{tmp_path}/two" in berth.run("plan", "-f", str(manifest))
+    plan = berth.run("plan", "-f", str(manifest))
+    assert f"spec.sourceUri: file:{tmp_path}/code → file:{tmp_path}/two" in plan
+    assert "build: likely, because of spec.sourceUri (a guess" in plan
     berth.run("apply", "-f", str(manifest))
     berth.run("rollout", "status", "function/words")
     assert ask(berth, "words", {"text": "a"})[1]["version"] == 2
@@ -71,6 +73,10 @@ def test_functions_by_apply(berth, tmp_path):
     assert "generation 5 is what 1 was" in berth.run("rollout", "undo", "function/words", "--to-generation", "1")
     berth.run("rollout", "status", "function/words")
     assert ask(berth, "words", {"text": "a"})[1]["version"] == 1
+    described = berth.run("describe", "function", "words")
+    assert "function/words" in described.split("Events:")[1] and "FunctionDeployed" in described
+    assert "function/words" in berth.run("get", "events")
+    assert berth.metric("berth_function_requests_total", function="words", **{"class": "2xx"}) == 3
     history = berth.run("rollout", "history", "function/words")
     assert re.findall(r"^(\d+) ", history, re.MULTILINE) == ["5", "2", "1"], "what failed is no way back"
     assert "handler.predict" in berth.run("rollout", "history", "function/words", "--generation", "1")
@@ -94,6 +100,33 @@ def test_functions_by_apply(berth, tmp_path):
     assert berth.run("delete", "function/words") == "function/words deleted\n"
     until("the function to go", lambda: ask(berth, "words", {"text": "a"})[0] == 404)
     assert "there is no function" in berth.run("describe", "function", "words", code=3) + berth.stderr
+
+
+@pytest.mark.timeout(600)
+def test_the_way_back_has_the_code_of_before(berth, tmp_path):
+    """Other code at the same place, built by a change of an annotation: the artifact of before is kept and serves again."""
+    (tmp_path / "code").mkdir()
+    code, manifest = tmp_path / "code" / "handler.py", tmp_path / "words.yaml"
+    code.write_text(WORDS % 1)
+    manifest.write_text(MANIFEST)
+    berth.start()
+    berth.run("apply", "-f", str(manifest))
+    berth.run("rollout", "status", "function/words")
+    code.write_text(WORDS % 2)
+    manifest.write_text(MANIFEST.replace("metadata:", 'metadata:\n  annotations: {build: "2"}', 1))
+    assert "build: no, unless the code" in berth.run("plan", "-f", str(manifest))
+    berth.run("apply", "-f", str(manifest))
+    berth.run("rollout", "status", "function/words")
+    assert ask(berth, "words", {"text": "a"})[1]["version"] == 2
+    builds = berth.metric("berth_function_builds_total", function="words", result="built")
+    assert "generation 3 is what 1 was" in berth.run("rollout", "undo", "function/words")
+    berth.run("rollout", "status", "function/words")
+    assert ask(berth, "words", {"text": "a"})[1]["version"] == 1
+    assert berth.metric("berth_function_builds_total", function="words", result="built") == builds == 2
+    # A declaration of the same spec is built from the code that is there now.
+    berth.run("apply", "-f", str(manifest))
+    berth.run("rollout", "status", "function/words")
+    assert ask(berth, "words", {"text": "a"})[1]["version"] == 2
 
 
 @pytest.mark.timeout(600)

@@ -57,6 +57,10 @@ def test_names_of_any_kind_answer_over_rest_grpc_and_the_command_line(berth, tmp
         found = json.loads(berth.run("get", "deployment", name, "-n", "default", "-o", "json"))
         assert (found["metadata"]["name"], found["metadata"]["namespace"]) == (name, "default")
         assert written in berth.run("get", "deployments", "-o", "name")
+        listed = [line.split("  ")[0] for line in berth.run("get", "deployments").splitlines()[1:]]
+        assert written in listed, "what is shown can be typed"
+        inside = [line.split("  ")[0] for line in berth.run("get", "deployments", "-n", "default").splitlines()[1:]]
+        assert name in inside, "with -n the name is whole"
         assert berth.run("explain", written) and berth.run("describe", "deployment", written)
         assert berth.metric("berth_gateway_requests_total", deployment=name, namespace="default") >= 2, name
 

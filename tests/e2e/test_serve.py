@@ -102,6 +102,35 @@ def test_an_estimator_runs_with_pinned_packages_and_says_so(serve, tmp_path):
     assert "lightgbm==" in serve.logged() and "pinned here" in serve.logged()
 
 
+def test_a_card_is_asked_as_its_schema_says(serve, tmp_path):
+    folder, weights = tmp_path / "sums", tmp_path / "weights.json"
+    subprocess.run([BERTH, "card", "new", str(folder), "--framework", "custom"], check=True, capture_output=True)
+    weights.write_text("[1, 2, 3, 4]")
+    serve.start(str(folder), "--artifact", str(weights))
+    assert any(word.endswith("/v1/sums") for word in serve.curl())
+    assert serve.pasted()["prediction"] == pytest.approx(17.1)
+
+
+def test_weights_that_are_not_to_be_had_are_told(serve, tmp_path):
+    folder = tmp_path / "sums"
+    subprocess.run([BERTH, "card", "new", str(folder), "--framework", "custom"], check=True, capture_output=True)
+    card = folder / "model-card.yaml"
+    card.write_text(re.sub("storage_type: .*", "storage_type: http", re.sub("s3://[^ ]*/", "http://127.0.0.1:1/", card.read_text())))
+    serve.start(str(folder))
+    until("the way to go on", lambda: "`--artifact FILE` takes weights from here" in serve.logged())
+
+
+def test_another_model_under_the_name_of_an_earlier_run_is_waited_for(serve, tmp_path):
+    serve.start(str(ARTIFACTS / "iris.onnx"))
+    serve.curl()
+    assert serve.stop() == 0
+    model = tmp_path / "iris.txt"
+    model.write_text(STUMP)
+    serve.start(str(model))
+    until("the other model", lambda: "/v1/iris'" in serve.logged())
+    assert "tensors only" not in serve.logged()
+
+
 def test_what_is_no_model_is_refused_with_what_is(tmp_path):
     notes = tmp_path / "notes.txt"
     notes.write_text("hello")

@@ -341,7 +341,11 @@ fn is_logged(status: StatusCode) -> bool {
 /// An error of the API, with its details each in a line.
 pub(crate) fn describe(error: &ErrorInfo) -> String {
     let mut text = error.message.clone();
-    for detail in &error.details {
+    // The only detail of an error may be the error itself.
+    let again = |text: &str| text == error.message;
+    for detail in
+        error.details.iter().filter(|one| one.file.is_some() || !one.remedy.is_empty() || !again(&one.message))
+    {
         let place = match (&detail.file, detail.line, detail.column) {
             (Some(file), Some(line), Some(column)) => format!("{file}:{line}:{column}: "),
             (Some(file), ..) => format!("{file}: "),
@@ -428,6 +432,17 @@ mod tests {
         assert!(words.contains("berth audit") && !words.contains("5f0c"), "{words}");
         let fault = told("500 Internal Server Error").to_string();
         assert!(fault.contains("the logs of the server have it as request 5f0c1b9ae2d34476"), "{fault}");
+    }
+
+    #[test]
+    fn an_error_says_nothing_twice() {
+        let told = |details: Value| {
+            let error = serde_json::json!({"code": 409, "reason": "Owned", "message": "no", "details": details});
+            describe(&serde_json::from_value(error).expect("an error"))
+        };
+        assert_eq!(told(serde_json::json!([{"path": "iris", "message": "no"}])), "no");
+        let more = serde_json::json!([{"path": "a", "message": "no", "remedy": "yes"}, {"path": "b", "message": "c"}]);
+        assert_eq!(told(more), "no\n  a: no; yes\n  b: c");
     }
 
     fn client(api: String) -> Client {

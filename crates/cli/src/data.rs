@@ -40,11 +40,10 @@ impl DataFolder {
     /// # Errors
     /// [`Failure::Failed`]: another process has it, or it cannot be written.
     pub(crate) fn take(folder: &Path) -> Result<Self, Failure> {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(OWN_FOLDER)
-            .create(folder)
-            .map_err(|error| Failure::doing(format!("cannot make {}", folder.display()), error))?;
+        std::fs::DirBuilder::new().recursive(true).mode(OWN_FOLDER).create(folder).map_err(|error| {
+            let why = Failure::doing(format!("cannot make {}", folder.display()), error);
+            why.with(|text| format!("{text}: name a folder of yours with --data DIR"))
+        })?;
         close(folder)?;
         let path = folder.join(FILE);
         let mut options = fs::OpenOptions::new();

@@ -124,5 +124,11 @@ fn the_definitions_are_sound_and_every_command_teaches() {
     for command in command.get_subcommands() {
         let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         assert!(examples.starts_with("Examples:\n"), "{} has no examples", command.get_name());
+        let name = command.get_name();
+        // An operator's commands are Kubernetes' matter; its own page has the examples.
+        for below in command.get_subcommands().filter(|below| name != "operator" && below.get_name() != "help") {
+            let examples = below.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(examples.starts_with("Examples"), "{name} {} has no examples", below.get_name());
+        }
     }
 }

@@ -36,7 +36,8 @@ use crate::{
   berth serve model.joblib --requirements requirements.txt
 
 The command prints a request to try as soon as the model answers. Estimators run with the packages of --requirements, of a
-requirements.txt beside the file, or else of pinned defaults, which it names. It listens on loopback until Ctrl-C.")]
+requirements.txt beside the file, or else of pinned defaults, which it names. It listens on loopback until Ctrl-C.
+Without --data, state and environments are kept in ~/.cache/berth/serve.")]
 pub(crate) struct ServeArgs {
     /// File or folder with the model
     #[arg(value_name = "WHAT")]

@@ -116,7 +116,7 @@ pub(crate) struct ServerArgs {
     pub(crate) runtime: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) storages: StorageArgs,
-    /// ONNX Runtime library [default: ORT_DYLIB_PATH, then the usual places]
+    /// ONNX Runtime library, or the folder of its Python package [default: ORT_DYLIB_PATH, then the usual places]
     #[arg(long, value_name = "PATH", env = "BERTH_ONNXRUNTIME")]
     pub(crate) onnxruntime: Option<PathBuf>,
     /// NVIDIA driver library (NVML), which finds GPUs [default: libnvidia-ml.so.1 where the system has it]

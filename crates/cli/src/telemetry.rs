@@ -24,7 +24,7 @@ use tracing_subscriber::{
 };
 
 use self::model_logs::ModelLogs;
-use crate::{failure::Failure, settings::TelemetrySettings};
+use crate::{commands::wait::progress::in_its_place, failure::Failure, settings::TelemetrySettings};
 
 /// Takes a finished line, its end included.
 type Sink = Box<dyn Fn(&str) + Send + Sync>;
@@ -52,8 +52,9 @@ impl Telemetry {
         let (filter, handle) = reload::Layer::new(filter);
         let log = levels::control(&settings.filter, handle);
         let sink: Sink = Box::new(|line: &str| {
+            let mut out = io::stderr().lock();
             // Logging has nowhere to report that logging failed.
-            let _ = io::stderr().lock().write_all(line.as_bytes());
+            let _ = out.write_all(in_its_place().as_bytes()).and_then(|()| out.write_all(line.as_bytes()));
         });
         let logs = if settings.json {
             json::JsonLogs::new(&settings.worker, sink).with_filter(filter).boxed()

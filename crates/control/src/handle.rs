@@ -9,6 +9,7 @@ pub(crate) mod aliases;
 mod declare;
 mod error;
 mod join_tokens;
+mod owner;
 mod past;
 mod queries;
 mod revocations;

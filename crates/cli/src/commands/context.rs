@@ -40,6 +40,9 @@ enum ContextCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth context list
+  berth context list -o json")]
 struct ListArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
@@ -47,6 +50,8 @@ struct ListArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth context use prod                     commands ask that server from now on")]
 struct OneArgs {
     /// Name of the context
     #[arg(value_name = "NAME", add = completing::contexts())]
@@ -54,6 +59,9 @@ struct OneArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth context show                         the current one
+  berth context show prod -o json")]
 struct ShowArgs {
     /// Name of the context [default: the current one]
     #[arg(value_name = "NAME", add = completing::contexts())]
@@ -64,6 +72,8 @@ struct ShowArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth context rename prod production")]
 struct RenameArgs {
     /// Name of the context
     #[arg(value_name = "NAME", add = completing::contexts())]
@@ -74,6 +84,8 @@ struct RenameArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth context delete old                   forget a server, and its token")]
 struct DeleteArgs {
     /// Names of contexts
     #[arg(value_name = "NAME", required = true, add = completing::contexts())]

@@ -7,7 +7,7 @@ use berth_wire::api::{AliasView, DeploymentView, EventView, FailureView, Replica
 use clap::Args;
 
 use super::{
-    namespace::{NamespaceArgs, path_in, path_of},
+    namespace::{NamespaceArgs, events_in, path_in, path_of},
     output::{Form, progress, table, yaml},
     resource::{Resource, Target, not_found},
 };
@@ -117,12 +117,13 @@ async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Fa
     Ok(text)
 }
 
-/// Recent events about a deployment or an alias. A role that is limited to some reads none: the page is shown without them.
+/// Recent events about a deployment or an alias. A role that is limited to models reads none: the page is shown without them.
 async fn events(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
-    match client.list::<EventView>(&["events"], &[("deployment", name.to_string())]).await {
+    let namespace = name.to_namespace();
+    match client.list::<EventView>(&events_in(&namespace), &[("deployment", name.name().to_owned())]).await {
         Ok(events) if events.items.is_empty() => Ok("none lately\n".to_owned()),
         Ok(events) => Ok(table(&events.items, Form::Table)),
-        Err(Failure::Forbidden(_)) => Ok("not shown: events need a role on the whole server\n".to_owned()),
+        Err(Failure::Forbidden(_)) => Ok("not shown: events need a role on the whole namespace\n".to_owned()),
         Err(other) => Err(other),
     }
 }

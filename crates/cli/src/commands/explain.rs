@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use berth_spec::DeploymentName;
 use berth_wire::api::{ExplainView, WorkerVerdict, WorkerVerdictKind};
 use clap::Args;
 
@@ -9,7 +10,7 @@ use super::{
     functions,
     namespace::{NamespaceArgs, path_of},
     output::{Form, print_value},
-    resource::{Resource, model, not_found, split},
+    resource::{Resource, Target, not_found},
 };
 use crate::{
     client::ApiArgs,
@@ -21,12 +22,12 @@ use crate::{
 #[command(after_help = "Examples:
   berth explain iris                         verdict per worker, with numbers
   berth explain iris --all                   every worker of a large cluster, not groups
+  berth explain deployment iris              the same, with its kind
   berth explain iris -o json                 the same for programs
   berth explain function/words               what a function is doing, and what would help")]
 pub(crate) struct ExplainArgs {
-    /// Name of the deployment, or function/NAME
-    #[arg(value_name = "NAME", add = super::completing::deployments())]
-    name: String,
+    #[command(flatten)]
+    target: Target,
     /// List every worker, however many there are
     #[arg(long)]
     all: bool,
@@ -54,10 +55,14 @@ const NAMED: usize = 6;
 
 pub(crate) async fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
-    if let (Some(Resource::Functions), name) = split(&args.name) {
+    let named = args.target.find(&client, &args.namespace, &[Resource::Deployments, Resource::Functions]).await?;
+    let [(kind, name)] = named.as_slice() else {
+        return Err(Failure::Usage("explain one deployment at a time".to_owned()));
+    };
+    if *kind == Resource::Functions {
         return functions::explain(&client, name, args.output).await;
     }
-    let name = args.namespace.name(model(&args.name)?)?;
+    let name = DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
     let view: ExplainView = match client.get(&[path_of(&name), vec!["explain"]].concat()).await {
         Err(Failure::NotFound(_)) => return Err(not_found(&client, Resource::Deployments, name.as_str()).await),
         other => other?,

@@ -5,7 +5,7 @@ mod log;
 use std::time::{Duration, Instant};
 
 use berth_spec::manifest::{FieldChange, changes};
-use berth_wire::api::{ApplyResult, FunctionRevision, FunctionView, Timestamp};
+use berth_wire::api::{ApplyResult, EventView, FunctionRevision, FunctionView, Timestamp};
 use reqwest::{
     Method,
     header::{CONTENT_TYPE, IF_MATCH},
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 pub(super) use self::log::{LogWanted, print_log};
 use super::{
     describe::{facts, section},
-    output::{Form, Row, or_dash, print_value},
+    output::{Form, Row, or_dash, print_value, table},
     resource::{Resource, not_found},
 };
 use crate::{
@@ -26,6 +26,9 @@ use crate::{
 
 /// Attempts of a change that lost to another writer: statuses are written while a function is built.
 const ATTEMPTS: usize = 8;
+
+/// The annotation that asks for the artifact of an earlier deployment.
+const ARTIFACT: &str = "berth.dev/artifact";
 
 /// Interval at which a rollout is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -60,7 +63,19 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
         let head = format!("{} began at {}{took}\n", build.id, build.started);
         section(&mut text, "Build", &format!("{head}{}\n", build.log_tail.trim_end()));
     }
+    section(&mut text, "Events", &events(client, name).await?);
     Ok(text)
+}
+
+/// Recent events about a function.
+async fn events(client: &Client, name: &str) -> Result<String, Failure> {
+    let mut events = match client.list::<EventView>(&["events"], &[]).await {
+        Ok(events) => events.items,
+        Err(Failure::Forbidden(_)) => return Ok("not shown: events need a role on the whole server\n".to_owned()),
+        Err(other) => return Err(other),
+    };
+    events.retain(|event| event.function() == Some(name));
+    Ok(if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) })
 }
 
 async fn read(client: &Client, name: &str) -> Result<FunctionView, Failure> {
@@ -207,7 +222,7 @@ pub(super) async fn history(
     Ok(terminal::print(&rows.render())?)
 }
 
-/// Declares a spec again that was deployed before.
+/// Declares again what was deployed before: its spec, and its artifact where that is still kept.
 pub(super) async fn undo(client: &Client, name: &str, (to, force): (Option<u64>, bool)) -> Result<(), Failure> {
     for _ in 1..ATTEMPTS {
         let function = read(client, name).await?;
@@ -217,7 +232,7 @@ pub(super) async fn undo(client: &Client, name: &str, (to, force): (Option<u64>,
                 let found = past.iter().find(|one| u64::try_from(one.generation) == Ok(number));
                 found.ok_or_else(|| unknown(name, number, past))?
             }
-            None => past.iter().find(|one| one.spec != function.spec).ok_or_else(|| {
+            None => past.iter().find(|one| is_other(one, &function)).ok_or_else(|| {
                 Failure::NotFound(format!("function/{name} has no earlier generation that was deployed"))
             })?,
         };
@@ -226,7 +241,7 @@ pub(super) async fn undo(client: &Client, name: &str, (to, force): (Option<u64>,
             .request(Method::PUT, &[Resource::Functions.plural(), name], query)
             .header(CONTENT_TYPE, "application/json")
             .header(IF_MATCH, format!("\"{}\"", function.metadata.resource_version))
-            .body(manifest(&function, &wanted.spec).to_string());
+            .body(way_back(&function, wanted).to_string());
         match client.json::<ApplyResult>(request).await {
             // A status was written meanwhile.
             Err(Failure::Conflict(_)) => {}
@@ -240,6 +255,21 @@ pub(super) async fn undo(client: &Client, name: &str, (to, force): (Option<u64>,
     Err(Failure::Failed(format!("function/{name} changes all the time: nothing was changed; try again")))
 }
 
+/// True of a version that differs from what is wanted, or from what serves: code may change at the same place.
+fn is_other(past: &FunctionRevision, function: &FunctionView) -> bool {
+    let serves = function.status.artifact.as_ref();
+    past.spec != function.spec || serves.is_some_and(|artifact| artifact.digest != past.artifact)
+}
+
+/// A manifest that asks for a version that was deployed before.
+fn way_back(function: &FunctionView, past: &FunctionRevision) -> Value {
+    let mut manifest = manifest(function, &past.spec);
+    if !past.artifact.is_empty() {
+        manifest["metadata"]["annotations"][ARTIFACT] = past.artifact.as_str().into();
+    }
+    manifest
+}
+
 /// A manifest of the function with this spec.
 fn manifest(function: &FunctionView, spec: &Value) -> Value {
     let metadata = &function.metadata;
@@ -247,8 +277,11 @@ fn manifest(function: &FunctionView, spec: &Value) -> Value {
     if !metadata.labels.is_empty() {
         own["labels"] = json!(metadata.labels);
     }
-    if !metadata.annotations.is_empty() {
-        own["annotations"] = json!(metadata.annotations);
+    let mut annotations = metadata.annotations.clone();
+    // It is of another version.
+    annotations.remove(ARTIFACT);
+    if !annotations.is_empty() {
+        own["annotations"] = json!(annotations);
     }
     json!({"apiVersion": function.api_version, "kind": function.kind, "metadata": own, "spec": spec})
 }
@@ -286,7 +319,7 @@ impl Row for FunctionView {
 
 #[cfg(test)]
 mod tests {
-    use berth_wire::api::{FunctionCondition, FunctionMetadata, FunctionStatus};
+    use berth_wire::api::{FunctionArtifact, FunctionCondition, FunctionMetadata, FunctionStatus};
 
     use super::*;
 
@@ -336,6 +369,23 @@ mod tests {
             text.contains("; what is wanted now has no spec that can be read.") && !text.contains("null"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_way_back_names_the_artifact_where_the_spec_is_the_same() {
+        let past = |artifact: &str| FunctionRevision {
+            artifact: artifact.to_owned(),
+            spec: json!({"type": "keras"}),
+            ..FunctionRevision::default()
+        };
+        let mut function = failed(json!({"type": "keras"}), Vec::new());
+        assert!(!is_other(&past("sha256:1"), &function), "nothing serves");
+        function.status.artifact = Some(FunctionArtifact { digest: "sha256:2".to_owned(), size: 1 });
+        assert!(is_other(&past("sha256:1"), &function) && !is_other(&past("sha256:2"), &function));
+        function.metadata.annotations.insert(ARTIFACT.to_owned(), "sha256:2 7".to_owned());
+        let metadata = &way_back(&function, &past("sha256:1"))["metadata"];
+        assert_eq!(metadata["annotations"], json!({"berth.dev/artifact": "sha256:1"}));
+        assert!(way_back(&function, &past(""))["metadata"].get("annotations").is_none());
     }
 
     #[test]

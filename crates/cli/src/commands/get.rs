@@ -11,8 +11,8 @@ use reqwest::Method;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    namespace::{NamespaceArgs, list_in, path_in},
-    output::{Form, Row, print_value, table, table_of_namespaces},
+    namespace::{NamespaceArgs, events_in, list_in, path_in},
+    output::{Form, Row, print_value, table, table_of_namespaces, table_within},
     resource::{Resource, Target, Written, not_found},
 };
 use crate::{
@@ -33,6 +33,7 @@ use crate::{
   berth get nodes -o json                    with `status.leader`, the leading node
   berth get deployments --watch              changes as they happen
   berth get events                           recent events and their reasons
+  berth get replicas -n team                 also with a token for team alone; so are revisions and events
   berth get sources                          sources: the applied commit, and problems
   berth get functions                        functions: phase, generation, message; -o wide adds the endpoint
   berth get secrets                          credentials by worker, without values")]
@@ -124,7 +125,7 @@ where
 {
     let form = args.output;
     if let [name] = names {
-        let one: T = one(client, resource, name).await?;
+        let one: T = one(client, resource, name, inside(args, resource, names).as_ref()).await?;
         return match form {
             Form::Json | Form::Yaml => print_value(&one, form),
             _ => print_items(&[one], resource, args),
@@ -133,7 +134,10 @@ where
     let inside = inside(args, resource, names);
     let query = [labels(args), selected(resource, inside.as_ref())].concat();
     let listed = client.list::<T>(&list_in(resource, inside.as_ref()), &query).await;
-    let mut list = listed.map_err(|failure| of_whole_server(failure, resource))?;
+    let mut list = match (listed, events_alone(resource, inside.as_ref())) {
+        (Err(Failure::Forbidden(_)), Some(path)) => client.list::<T>(&path, &[]).await?,
+        (listed, _) => listed?,
+    };
     if !names.is_empty() {
         list.items.retain(|item| names.contains(&item.name()));
         for name in names {
@@ -174,18 +178,9 @@ fn selected(resource: Resource, namespace: Option<&Namespace>) -> Vec<(&'static 
     namespace.map(|namespace| ("namespace", namespace.to_string())).into_iter().collect()
 }
 
-/// A refusal of a list that only the whole server has, with what a limited role can do.
-fn of_whole_server(failure: Failure, resource: Resource) -> Failure {
-    let is_described = matches!(resource, Resource::Replicas | Resource::Revisions);
-    match failure {
-        Failure::Forbidden(why) if is_described => {
-            let kind = resource.plural();
-            Failure::Forbidden(format!(
-                "{why}\n  {kind} are listed for the whole server alone; `berth describe NAME` shows those of one deployment"
-            ))
-        }
-        other => other,
-    }
+/// The address of the events of a namespace, for roles that are limited to it: those of the whole system are not for them.
+fn events_alone(resource: Resource, namespace: Option<&Namespace>) -> Option<Vec<&str>> {
+    namespace.filter(|_| resource == Resource::Events).map(events_in)
 }
 
 /// The query that selects by labels.
@@ -194,7 +189,12 @@ fn labels(args: &GetArgs) -> Vec<(&'static str, String)> {
 }
 
 /// One thing by its name, from its own address where it has one.
-async fn one<T: Row + DeserializeOwned>(client: &Client, resource: Resource, name: &str) -> Result<T, Failure> {
+async fn one<T: Row + DeserializeOwned>(
+    client: &Client,
+    resource: Resource,
+    name: &str,
+    namespace: Option<&Namespace>,
+) -> Result<T, Failure> {
     let plain = matches!(resource, Resource::Nodes | Resource::Workers | Resource::Functions);
     if plain || matches!(resource, Resource::Deployments | Resource::Aliases) {
         let inside = matches!(resource, Resource::Deployments | Resource::Aliases);
@@ -205,7 +205,7 @@ async fn one<T: Row + DeserializeOwned>(client: &Client, resource: Resource, nam
             other => other,
         };
     }
-    let list = client.list::<T>(&[resource.plural()], &[]).await?;
+    let list = client.list::<T>(&list_in(resource, namespace), &[]).await?;
     match list.items.into_iter().find(|item| item.name() == name) {
         Some(item) => Ok(item),
         None => Err(not_found(client, resource, name).await),
@@ -237,9 +237,13 @@ fn print_items<T: Row>(items: &[T], resource: Resource, args: &GetArgs) -> Resul
 }
 
 fn shown<T: Row>(items: &[T], resource: Resource, args: &GetArgs) -> String {
-    match args.all_namespaces && resource.has_namespace() {
-        true => table_of_namespaces(items, args.output),
-        false => table(items, args.output),
+    if !resource.has_namespace() {
+        return table(items, args.output);
+    }
+    match (args.all_namespaces, &args.namespace.namespace) {
+        (true, _) => table_of_namespaces(items, args.output),
+        (false, Some(_)) => table_within(items, args.output),
+        (false, None) => table(items, args.output),
     }
 }
 
@@ -265,7 +269,12 @@ async fn watch(client: &Client, args: &GetArgs, resource: Resource, names: &[Str
             }
         }
         Resource::Events => {
-            let events = client.watch::<EventWatch>(&path, &query).await?;
+            let events = match (client.watch::<EventWatch>(&path, &query).await, inside.as_ref().map(events_in)) {
+                (Err(Failure::Forbidden(_)), Some(path)) => {
+                    client.watch::<EventWatch>(&path, &[("watch", "true".to_owned())]).await?
+                }
+                (events, _) => events?,
+            };
             pin_mut!(events);
             while let Some(event) = events.next().await {
                 match event? {

@@ -43,7 +43,7 @@ Exit codes:
   1  everything else, such as no room for the model or a load that failed")]
 pub(crate) struct InferArgs {
     /// Deployment name, or the path of its endpoint
-    #[arg(value_name = "NAME|/PATH")]
+    #[arg(value_name = "NAME|/PATH", add = super::completing::deployments())]
     name: String,
     /// JSON file with the request, - for standard input
     #[arg(short = 'f', long = "filename", value_name = "FILE", default_value = "-")]

@@ -44,6 +44,10 @@ enum JoinTokenCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth join-token create --roles worker --out join.token
+  berth join-token create --roles worker --uses 20 --expires 1d   for twenty machines, today
+  berth join-token create --roles worker --node gpu-1             only for a node of this name")]
 struct CreateArgs {
     /// Roles of the nodes: controller, worker, gateway
     #[arg(long, value_name = "ROLE,…")]
@@ -71,6 +75,8 @@ struct CreateArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth join-token list                      who joined with them; never the secrets")]
 struct ListArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
@@ -80,6 +86,8 @@ struct ListArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth join-token revoke kq3vbn2xwp         nobody joins with it any more")]
 struct RevokeArgs {
     /// Names of join tokens, as `berth join-token list` shows them
     #[arg(value_name = "NAME", required = true)]

@@ -59,6 +59,11 @@ pub(crate) fn list_in(resource: Resource, namespace: Option<&Namespace>) -> Vec<
     }
 }
 
+/// The segments of the address of the events about deployments of a namespace, which a role limited to it opens.
+pub(crate) fn events_in(namespace: &Namespace) -> Vec<&str> {
+    vec!["namespaces", namespace.as_str(), Resource::Events.plural()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,7 +87,9 @@ mod tests {
         assert_eq!(list_in(Resource::Deployments, inside), ["namespaces", "team", "deployments"]);
         assert_eq!(list_in(Resource::Aliases, Some(&Namespace::DEFAULT)), ["namespaces", "default", "aliases"]);
         assert_eq!(list_in(Resource::Deployments, None), ["deployments"]);
-        assert_eq!(list_in(Resource::Replicas, inside), ["replicas"], "these have no list by namespace");
+        assert_eq!(list_in(Resource::Replicas, inside), ["namespaces", "team", "replicas"]);
+        assert_eq!(list_in(Resource::Events, inside), ["events"], "with those of the whole system");
+        assert_eq!(inside.map(events_in), Some(vec!["namespaces", "team", "events"]));
         let error = none.name("Team/iris").expect_err("no namespace").to_string();
         assert!(error.contains("lower-case"), "{error}");
     }

@@ -6,7 +6,7 @@ mod webhook;
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use berth_kubernetes::{FleetSettings, fleet_objects, kserve_definitions};
+use berth_kubernetes::{ClusterSettings, FleetSettings, cluster_objects, fleet_objects, kserve_definitions};
 use berth_operator::{
     api::VERSION,
     driver::{
@@ -66,6 +66,9 @@ struct CrdsArgs {
     /// Print those of KServe and ModelMesh instead, for clusters that have none: --source kubernetes follows their objects
     #[arg(long)]
     kserve: bool,
+    /// Put rules into them that API servers check by themselves (CEL): for Kubernetes 1.25 or newer, whose kubectl knows them
+    #[arg(long, conflicts_with = "kserve")]
+    cel: bool,
 }
 
 #[derive(Debug, Args)]
@@ -138,6 +141,9 @@ struct ManifestsArgs {
     /// Handling of objects that the webhook cannot be asked about: ignore lets them through, fail refuses them
     #[arg(long, value_name = "POLICY", default_value = "ignore", value_parser = failure_policy)]
     webhook_failure: FailurePolicy,
+    /// Put rules into the custom resources that API servers check by themselves (CEL): for Kubernetes 1.25 or newer, whose kubectl knows them
+    #[arg(long)]
+    cel: bool,
 }
 
 #[derive(Debug, Args)]
@@ -181,9 +187,34 @@ struct FleetArgs {
     /// Gateway that gets an HTTPRoute for each InferenceService, with an address for each in --url
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "url")]
     gateway: Option<String>,
+    /// Nodes of a cluster, a pod each, over a store that is there [default: one node, which needs no store]
+    #[arg(long, value_name = "COUNT", requires_all = ["store", "authority_secret"], value_parser = clap::value_parser!(u16).range(2..=99))]
+    nodes: Option<u16>,
+    /// Store of the nodes, etcds:// for TLS
+    #[arg(long, value_name = "etcd://HOST:PORT,…", requires = "nodes")]
+    store: Option<String>,
+    /// Secret with ca.crt, tls.crt and tls.key for the store
+    #[arg(long, value_name = "NAME", requires = "nodes")]
+    store_secret: Option<String>,
+    /// Secret with the files of `berth pki init`, from which each node gets its certificate
+    #[arg(long, value_name = "NAME", requires = "nodes")]
+    authority_secret: Option<String>,
 }
 
 impl FleetArgs {
+    fn objects(self) -> Vec<serde_json::Value> {
+        let (store, authority) = (self.store.clone(), self.authority_secret.clone());
+        let cluster = self.nodes.zip(store).zip(authority).map(|((nodes, store), authority)| {
+            let store_secret = self.store_secret.clone();
+            ClusterSettings { nodes, store, store_secret, authority }
+        });
+        let settings = self.settings();
+        match cluster {
+            Some(cluster) => cluster_objects(&settings, &cluster),
+            None => fleet_objects(&settings),
+        }
+    }
+
     fn settings(self) -> FleetSettings {
         FleetSettings {
             name: self.name,
@@ -201,6 +232,11 @@ impl FleetArgs {
             gateway: self.gateway,
         }
     }
+}
+
+/// Custom resources, with rules that API servers check by themselves where these are asked for.
+fn ruled(objects: Vec<serde_json::Value>, cel: bool) -> Vec<serde_json::Value> {
+    if cel { install::with_schema_rules(objects) } else { objects }
 }
 
 fn sidecars(text: &str) -> Result<Sidecars, String> {
@@ -235,10 +271,12 @@ fn failure_policy(text: &str) -> Result<FailurePolicy, String> {
 pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
     match args.command {
         OperatorCommand::Crds(CrdsArgs { kserve: true, .. }) => print(&kserve_definitions()),
-        OperatorCommand::Crds(CrdsArgs { namespace, .. }) => print(&install::custom_resources(&namespace)),
+        OperatorCommand::Crds(CrdsArgs { namespace, cel, .. }) => {
+            print(&ruled(install::custom_resources(&namespace), cel))
+        }
         OperatorCommand::Manifests(args) => {
             let ManifestsArgs { namespace, image, executor_image, sidecars, .. } = args;
-            let ManifestsArgs { replicas, service_monitor, webhook_failure, .. } = args;
+            let ManifestsArgs { replicas, service_monitor, webhook_failure, cel, .. } = args;
             let settings = install::Settings {
                 namespace,
                 image,
@@ -248,10 +286,10 @@ pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
                 service_monitor,
                 webhook_failure,
             };
-            print(&install::everything(&settings))
+            print(&ruled(install::everything(&settings), cel))
         }
-        OperatorCommand::Fleet(args) => print(&fleet_objects(&args.settings())),
-        OperatorCommand::Run(args) => operate(args).await,
+        OperatorCommand::Fleet(args) => print(&args.objects()),
+        OperatorCommand::Run(args) => Box::pin(operate(args)).await,
         OperatorCommand::PlanUpgrade(args) => plan_upgrade::run(args).await,
         OperatorCommand::MigrateStorage(args) => migrate_storage(&args).await,
     }

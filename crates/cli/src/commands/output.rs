@@ -53,6 +53,10 @@ pub(crate) trait Row {
     fn namespace(&self) -> Option<String> {
         None
     }
+    /// The name within the namespace, for the first cell where the namespace is known; `None` where the cell stays as it is.
+    fn name_within(&self) -> Option<String> {
+        None
+    }
     /// A cell per head, both groups.
     fn cells(&self) -> Vec<String>;
 }
@@ -67,15 +71,34 @@ pub(crate) fn table<T: Row>(items: &[T], form: Form) -> String {
     rows.render()
 }
 
+/// The same of one namespace that was asked for: with the names that `-n` makes whole.
+pub(crate) fn table_within<T: Row>(items: &[T], form: Form) -> String {
+    let heads = heads::<T>(form);
+    let mut rows = Rows::new(&heads);
+    for item in items {
+        rows.add(cells_within(item).into_iter().take(heads.len()));
+    }
+    rows.render()
+}
+
 /// The same with the namespace of each in front.
 pub(crate) fn table_of_namespaces<T: Row>(items: &[T], form: Form) -> String {
     let heads = [&["NAMESPACE"], &*heads::<T>(form)].concat();
     let mut rows = Rows::new(&heads);
     for item in items {
-        let cells = std::iter::once(item.namespace().unwrap_or_else(|| "-".to_owned())).chain(item.cells());
+        let cells = std::iter::once(item.namespace().unwrap_or_else(|| "-".to_owned())).chain(cells_within(item));
         rows.add(cells.take(heads.len()));
     }
     rows.render()
+}
+
+/// The cells beside a namespace that is known.
+fn cells_within<T: Row>(item: &T) -> Vec<String> {
+    let mut cells = item.cells();
+    if let (Some(first), Some(name)) = (cells.first_mut(), item.name_within()) {
+        *first = name;
+    }
+    cells
 }
 
 fn heads<T: Row>(form: Form) -> Vec<&'static str> {
@@ -106,13 +129,17 @@ impl Row for DeploymentView {
         Some(self.metadata.namespace.clone())
     }
 
+    fn name_within(&self) -> Option<String> {
+        Some(self.metadata.name.clone())
+    }
+
     fn cells(&self) -> Vec<String> {
         let status = &self.status;
         let memory: u64 = status.replica_details.iter().map(|replica| replica.memory).sum();
         let workers: Vec<&str> = status.replica_details.iter().map(|replica| replica.worker.as_str()).collect();
         let model = model(&self.spec);
         vec![
-            self.metadata.name.clone(),
+            self.metadata.written(),
             or_dash(&status.phase),
             status.replicas.ready.to_string(),
             wanted(self),
@@ -254,6 +281,10 @@ impl Row for AliasView {
         Some(self.metadata.namespace.clone())
     }
 
+    fn name_within(&self) -> Option<String> {
+        Some(self.metadata.name.clone())
+    }
+
     fn cells(&self) -> Vec<String> {
         let share = |target: &AliasTarget| format!("{} {}%", target.deployment, target.share);
         let targets: Vec<String> = self.status.targets.iter().map(share).collect();
@@ -263,7 +294,7 @@ impl Row for AliasView {
             None => String::new(),
         };
         vec![
-            self.metadata.name.clone(),
+            self.metadata.written(),
             or_dash(&targets.join(", ")),
             age(self.metadata.creation_timestamp),
             or_dash(&sticky),
@@ -289,7 +320,8 @@ impl Row for EventView {
             SeverityView::Normal => "Normal",
             SeverityView::Warning => "Warning",
         };
-        let about = self.deployment.as_deref().or(self.worker.as_deref()).unwrap_or("-");
+        let function = self.function().map(|name| format!("function/{name}"));
+        let about = self.deployment.as_deref().or(function.as_deref()).or(self.worker.as_deref()).unwrap_or("-");
         vec![
             age(Some(self.at)),
             severity.to_owned(),
@@ -300,5 +332,29 @@ impl Row for EventView {
             or_dash(self.worker.as_deref().unwrap_or_default()),
             self.at.to_string(),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_shows_names_as_they_can_be_typed() {
+        let view = |namespace: &str, name: &str| -> DeploymentView {
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "berth.dev/v1", "kind": "ModelDeployment",
+                "metadata": {"name": name, "namespace": namespace, "generation": 1}, "spec": {}, "status": {}
+            }))
+            .expect("a deployment")
+        };
+        let items = [view("default", "iris"), view("default", "a/b"), view("team", "iris")];
+        let first = |table: &str| -> Vec<String> {
+            table.lines().skip(1).map(|line| line.split_whitespace().next().unwrap_or_default().to_owned()).collect()
+        };
+        assert_eq!(first(&table(&items, Form::Table)), ["iris", "default/a/b", "team/iris"]);
+        assert_eq!(first(&table_within(&items, Form::Table)), ["iris", "a/b", "iris"], "-n says the rest");
+        let all = table_of_namespaces(&items, Form::Table);
+        assert!(all.contains("default    a/b") && all.contains("team       iris"), "{all}");
     }
 }

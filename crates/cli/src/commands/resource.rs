@@ -65,9 +65,10 @@ impl Resource {
         matches!(self, Self::Deployments | Self::Replicas | Self::Revisions | Self::Aliases | Self::Events)
     }
 
-    /// The API lists things of this kind by namespace, at an address of its own, which a role limited to that namespace opens.
+    /// Things of this kind are asked for at an address of their namespace, which a role limited to that namespace opens. Events
+    /// have one, too ([`super::namespace::events_in`]); those of the whole system are not there.
     pub(crate) fn is_listed_by_namespace(self) -> bool {
-        matches!(self, Self::Deployments | Self::Aliases)
+        matches!(self, Self::Deployments | Self::Replicas | Self::Revisions | Self::Aliases)
     }
 
     /// The kind of a document as commands write it: `deployment` for `ModelDeployment`.
@@ -171,7 +172,7 @@ impl Target {
 }
 
 /// The kind in front of a name, if there is one: `deploy/iris`. `team/iris` is a name in the namespace `team`.
-pub(crate) fn split(word: &str) -> (Option<Resource>, &str) {
+fn split(word: &str) -> (Option<Resource>, &str) {
     match word.split_once('/').map(|(kind, name)| (kind.parse(), name)) {
         Some((Ok(resource), name)) if !name.is_empty() => (Some(resource), name),
         _ => (None, word),
@@ -215,6 +216,7 @@ async fn look_for(
             Err(other) => return Err(other),
         }
     }
+    let mut found = without_its_worker(found);
     match (found.len(), forbidden) {
         (0, Some(forbidden)) => {
             Err(forbidden.with(|why| format!("there is nothing of the name {name:?} among what you may see: {why}")))
@@ -226,6 +228,14 @@ async fn look_for(
             Err(Failure::Usage(format!("{name:?} is the name of several things: write {}", each.join(" or "))))
         }
     }
+}
+
+/// A worker has the name of its node: of both, the name alone means the node, whose page tells more.
+fn without_its_worker(mut found: Vec<(Resource, String)>) -> Vec<(Resource, String)> {
+    if found.iter().any(|(kind, _)| *kind == Resource::Nodes) {
+        found.retain(|(kind, _)| *kind != Resource::Workers);
+    }
+    found
 }
 
 /// The segments of a thing's address.
@@ -243,7 +253,7 @@ async fn nothing(client: &Client, kinds: &[Resource], name: &str) -> Failure {
     for &resource in kinds {
         known.extend(names(client, resource).await.unwrap_or_default().into_iter().map(|name| (resource, name)));
     }
-    let near = closest(name, known.iter().map(|(_, name)| name.as_str()));
+    let near = meant(name, known.iter().map(|(_, name)| name.as_str()));
     let near = near.and_then(|near| known.iter().find(|(_, name)| name == near));
     let hint = match (near, closest(name, Resource::plurals())) {
         (Some((resource, near)), _) => format!("did you mean {}/{near}?", resource.singular()),
@@ -255,12 +265,18 @@ async fn nothing(client: &Client, kinds: &[Resource], name: &str) -> Failure {
     Failure::NotFound(format!("there is nothing of the name {name:?}: {hint}"))
 }
 
+/// The name that was most likely meant: the same in another namespace, else the closest.
+fn meant<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    let longer = known.clone().find(|known| known.strip_suffix(name).is_some_and(|front| front.ends_with('/')));
+    longer.or_else(|| closest(name, known))
+}
+
 /// The failure for a name that does not exist, with the name that was most likely meant.
 pub(crate) async fn not_found(client: &Client, resource: Resource, name: &str) -> Failure {
     let listed = names_near(client, resource, name).await;
     let is_none_yet = listed.as_ref().is_ok_and(Vec::is_empty);
     let known = listed.unwrap_or_default();
-    let hint = match closest(name, known.iter().map(String::as_str)) {
+    let hint = match meant(name, known.iter().map(String::as_str)) {
         Some(near) => format!("did you mean {near:?}?"),
         None if is_none_yet => format!("there are no {} yet", resource.plural()),
         None => format!("`berth get {}` lists them", resource.plural()),
@@ -324,6 +340,24 @@ mod tests {
         assert_eq!(model("m/iris").ok(), Some("iris"));
         assert_eq!(model("team/iris").ok(), Some("team/iris"));
         assert!(model("node/a").is_err_and(|error| error.to_string().contains("takes deployments, aliases")));
+    }
+
+    #[test]
+    fn a_name_without_its_namespace_is_told_with_it() {
+        let known = ["default/a/b", "iris", "team/forest"];
+        assert_eq!(meant("a/b", known.into_iter()), Some("default/a/b"));
+        assert_eq!(meant("forest", known.into_iter()), Some("team/forest"));
+        assert_eq!(meant("irsi", known.into_iter()), Some("iris"));
+        assert_eq!(meant("nothing", known.into_iter()), None);
+    }
+
+    #[test]
+    fn a_worker_is_named_only_by_those_who_ask_for_it() {
+        use Resource::{Deployments, Nodes, Workers};
+        let named = |kinds: &[Resource]| kinds.iter().map(|&kind| (kind, "a".to_owned())).collect::<Vec<_>>();
+        assert_eq!(without_its_worker(named(&[Nodes, Workers])), named(&[Nodes]));
+        assert_eq!(without_its_worker(named(&[Workers])), named(&[Workers]));
+        assert_eq!(without_its_worker(named(&[Deployments, Nodes, Workers])), named(&[Deployments, Nodes]));
     }
 
     #[test]

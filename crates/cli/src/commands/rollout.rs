@@ -65,6 +65,13 @@ struct OneArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth rollout status iris                  wait until the new revision serves
+  berth rollout status iris digits           one after the other
+  berth rollout status iris --timeout 60s    with a limit: exit code 5
+  berth rollout status function/words
+
+Exit code 1 as soon as it is certain that the rollout failed, with the reason.")]
 struct StatusArgs {
     #[command(flatten)]
     one: OneArgs,
@@ -74,6 +81,10 @@ struct StatusArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth rollout history iris                 the last generations, and what changed
+  berth rollout history iris --generation 3  the manifest of one of them
+  berth rollout history iris -o json")]
 struct HistoryArgs {
     #[command(flatten)]
     one: OneArgs,
@@ -86,6 +97,12 @@ struct HistoryArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth rollout undo iris                    back to the generation before
+  berth rollout undo iris --to-generation 3  back to one that `berth rollout history iris` lists
+  berth rollout undo function/words
+
+The way back is a new generation with the old manifest: undo it to go forward again.")]
 struct UndoArgs {
     #[command(flatten)]
     one: OneArgs,
@@ -98,6 +115,9 @@ struct UndoArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth rollout restart iris                 fresh replicas of the same model, each before the old one goes
+  berth rollout restart iris digits && berth rollout status iris digits")]
 struct RestartArgs {
     #[command(flatten)]
     one: OneArgs,

@@ -31,14 +31,29 @@ pub(crate) struct SourceArgs {
 #[derive(Debug, Subcommand)]
 enum SourceCommand {
     /// Read a source now
+    #[command(after_help = "Examples:
+  berth source sync                          the only source
+  berth source sync registry                 now, and a refused revision is validated again
+
+It does not wait for the result: `berth source describe` shows it.")]
     Sync(OneArgs),
     /// Pause a source: its deployments stay, and changes wait
+    #[command(after_help = "Examples:
+  berth source pause registry                its deployments stay, changes wait")]
     Pause(OneArgs),
     /// Resume a source that is paused
+    #[command(after_help = "Examples:
+  berth source resume registry               what changed meanwhile is applied now")]
     Resume(OneArgs),
     /// List the sources of deployments
+    #[command(after_help = "Examples:
+  berth source list                          the applied revision, and problems
+  berth source list -o wide                  also branch, author, signer, breakers")]
     List(ListArgs),
     /// Show all that is known about a source
+    #[command(after_help = "Examples:
+  berth source describe                      the only source
+  berth source describe registry             the applied and the refused revision, and why")]
     Describe(OneArgs),
 }
 

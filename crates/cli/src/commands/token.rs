@@ -51,6 +51,10 @@ enum TokenCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth token create --role caller --models 'fraud-*' --expires 30d
+  berth token create --role deployer --namespace team
+  berth token create --role viewer --out viewer.token   the secret in a file that only you can read")]
 struct CreateArgs {
     /// Role of the holder: viewer, caller, deployer, operator, admin
     #[arg(long, value_name = "ROLE")]
@@ -96,6 +100,8 @@ struct CreateArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth token list                           rights and last use; never the secrets")]
 struct ListArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
@@ -105,6 +111,8 @@ struct ListArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth token revoke kq3vbn2xwp              nobody gets in with it any more")]
 struct RevokeArgs {
     /// Names of tokens, as `berth token list` shows them
     #[arg(value_name = "NAME", required = true)]

@@ -219,12 +219,14 @@ impl Last {
                 let why = status.conditions.iter().find(|condition| condition.status != "True");
                 let why = why.map(|condition| format!(": {} ({})", condition.message, condition.reason));
                 Failure::TimedOut(format!(
-                    "deployment/{name} {} not come true {after}; it is {}, {} of {} ready{}. `berth describe {name}` says more",
+                    "{} {after}; it is {}, {} of {} ready{}. `berth describe {name}` says more",
                     match until {
-                        Until::Phase(phase) => format!("--for={phase} has"),
-                        Until::Condition { kind, status } => format!("--for=condition={kind}={status} has"),
-                        Until::Deleted => "--for=delete has".to_owned(),
-                        Until::RolledOut => "its rollout has".to_owned(),
+                        Until::Phase(phase) => format!("deployment/{name} --for={phase} has not come true"),
+                        Until::Condition { kind, status } => {
+                            format!("deployment/{name} --for=condition={kind}={status} has not come true")
+                        }
+                        Until::Deleted => format!("deployment/{name} --for=delete has not come true"),
+                        Until::RolledOut => format!("deployment/{name} is not rolled out"),
                     },
                     status.phase,
                     status.replicas.ready,
@@ -339,6 +341,22 @@ mod tests {
         assert_eq!(until("Available").never(&view), None, "there may be room later");
         view.status.conditions[0].reason = "RolloutOverdue".to_owned();
         assert!(until("Available").never(&view).is_some(), "there was none for as long as a rollout may take");
+    }
+
+    #[test]
+    fn a_limit_that_passes_tells_what_was_waited_for() {
+        let view: DeploymentView = serde_json::from_value(serde_json::json!({
+            "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "iris", "generation": 2},
+            "spec": {}, "status": {"phase": "Degraded", "observedGeneration": 2, "replicas": {"desired": 2, "ready": 1}}
+        }))
+        .expect("a deployment");
+        for (until, words) in [
+            (Until::RolledOut, "deployment/iris is not rolled out after 3s; it is Degraded, 1 of 2 ready"),
+            (Until::Deleted, "deployment/iris --for=delete has not come true after 3s"),
+        ] {
+            let failure = Last::Found(Box::new(view.clone())).failure("iris", &until, Duration::from_secs(3));
+            assert!(failure.to_string().starts_with(words), "{failure}");
+        }
     }
 
     #[test]

@@ -274,7 +274,12 @@ fn functions(
     let host = functions::host(
         &settings.server,
         gateway,
-        (settings.sources.functions_are_local(), settings.sources.function_artifacts(), telemetry.continuation()),
+        (
+            settings.sources.functions_are_local(),
+            settings.sources.function_artifacts(),
+            settings.sources.function_builder_image(),
+            telemetry.continuation(),
+        ),
         registry,
     )?;
     // Nobody else sets it.

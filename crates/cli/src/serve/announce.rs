@@ -6,7 +6,7 @@ use berth_wire::api::{DeploymentStatus, DeploymentView};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use super::declare::{Declared, Model};
+use super::declare::{Asked, Declared, Model};
 use crate::{
     client,
     commands::wait::{StatusLine, progress},
@@ -23,6 +23,9 @@ const ANSWER: Duration = Duration::from_secs(60);
 
 /// Rows of other lengths that are tried, of those that an error names.
 const TRIES: usize = 8;
+
+/// Longest request that is shown: it has to fit a screen.
+const LONGEST_SHOWN: usize = 2_000;
 
 /// Longest row that is written out.
 const LONGEST_ROW: usize = 4096;
@@ -44,13 +47,38 @@ async fn tell(started: &Started, declared: &Declared) -> Result<(), Failure> {
         if count > 1 { format!(", one of {count} models, each loaded by its first request") } else { String::new() };
     let url = format!("{}://{gateway}{path}", started.scheme);
     let example = match outcome {
-        Ok(body) => format!("  curl -s '{url}' -H 'content-type: application/json' -d '{body}'"),
-        Err(refusal) => format!(
+        Ok(body) => to_paste(&url, &body),
+        Err(refusal) => refused(first, &refusal),
+    };
+    Ok(terminal::print(&format!("{} answers at {url}{others}\n\n{example}\n\n", first.name.as_str()))?)
+}
+
+/// A request for a shell.
+fn to_paste(url: &str, body: &Value) -> String {
+    let body = body.to_string().replace('\'', "'\\''");
+    let head = format!("  curl -s '{url}' -H 'content-type: application/json' -d");
+    if body.len() <= LONGEST_SHOWN {
+        return format!("{head} '{body}'");
+    }
+    format!("{head} @request.json\n\nThe smallest request is too long to be shown here ({} bytes)", body.len())
+}
+
+/// The words for a model that is there and does not take what was tried.
+fn refused(model: &Model, refusal: &str) -> String {
+    match &model.asked {
+        Asked::Rows(_) => format!(
             "It refuses a row of zeros: {refusal}\nRequests here are rows of numbers: {{\"features\": [1.0, 2.0]}}. For a model \
              that takes anything else, such as named columns or text, write a card: `berth card new`"
         ),
-    };
-    Ok(terminal::print(&format!("{} answers at {url}{others}\n\n{example}\n\n", first.name.as_str()))?)
+        Asked::Document(_, None) => "Its card's interface.input_schema says what it takes".to_owned(),
+        Asked::Document(..) => format!(
+            "It refuses a request that was made up from its card: {refusal}\nAn example in interface.input_schema of the card is \
+             tried instead"
+        ),
+        Asked::Tensors => {
+            format!("It refuses zeros: {refusal}\n`berth describe {}` shows its inputs", model.name.as_str())
+        }
+    }
 }
 
 /// Outcome of the requests that were tried: one that works, or what the model says about a row of zeros.
@@ -71,18 +99,25 @@ impl Asks<'_> {
         let mut told = None;
         let line = StatusLine::new(self.model.name.as_str());
         loop {
-            let status = self.status().await.unwrap_or_default();
+            let Some(status) = self.status().await else {
+                line.show("not declared yet");
+                tokio::time::sleep(EVERY).await;
+                continue;
+            };
             // A request for a model that is still loading would be one in flight, which whoever stops the server waits for.
             let replicas = &status.replicas;
-            let tried = match &self.model.rows_at {
-                _ if replicas.desired > 0 && replicas.ready == 0 => None,
-                Some(endpoint) => self.rows(endpoint).await,
-                None => self.tensors().await,
+            let tried = match &self.model.asked {
+                _ if (replicas.desired > 0 && replicas.ready == 0) || serves_another(&status) => None,
+                Asked::Rows(endpoint) => self.rows(endpoint).await,
+                Asked::Document(endpoint, None) => Some((endpoint.clone(), Err(String::new()))),
+                Asked::Document(endpoint, Some(body)) => self.one(endpoint, body).await,
+                Asked::Tensors => self.tensors().await,
             };
             if let Some(answered) = tried {
                 return Ok(answered);
             }
-            let trouble = trouble(&status).map(|text| format!("{}: {text}\n", self.model.name.as_str()));
+            let hint = hint(&self.model.declared, &status);
+            let trouble = trouble(&status).map(|text| format!("{}: {text}{hint}\n", self.model.name.as_str()));
             if let Some(text) = trouble.as_ref().filter(|_| trouble != told) {
                 line.clear();
                 terminal::print(text)?;
@@ -117,6 +152,12 @@ impl Asks<'_> {
         refusal.map(|text| (endpoint.to_owned(), Err(text)))
     }
 
+    /// One request.
+    async fn one(&self, path: &str, body: &Value) -> Option<(String, Outcome)> {
+        let (status, text) = self.post(path, body).await?;
+        Some((path.to_owned(), outcome(status, body, text)?))
+    }
+
     /// Zeros for every input that the model names.
     async fn tensors(&self) -> Option<(String, Outcome)> {
         let name = self.model.name.as_str();
@@ -124,8 +165,7 @@ impl Asks<'_> {
         let inputs: Vec<Value> = metadata.get("inputs")?.as_array()?.iter().filter_map(zeros).collect();
         let body = json!({"inputs": inputs});
         let path = self.path(&["v2", "models", name, "infer"])?;
-        let (status, _) = self.post(&path, &body).await?;
-        (status == StatusCode::OK).then_some((path, Ok(body)))
+        self.one(&path, &body).await
     }
 
     fn path(&self, segments: &[&str]) -> Option<String> {
@@ -146,17 +186,60 @@ impl Asks<'_> {
         if answer.status() == StatusCode::OK { answer.json().await.ok() } else { None }
     }
 
+    /// The status, once it speaks of what was declared now.
     async fn status(&self) -> Option<DeploymentStatus> {
         let view = self.get(self.api, &["v1", "deployments", self.model.name.as_str()]).await?;
-        serde_json::from_value::<DeploymentView>(view).ok().map(|view| view.status)
+        let view: DeploymentView = serde_json::from_value(view).ok()?;
+        is_of(&view, &self.model.declared).then_some(view.status)
     }
 }
 
-/// The reason why it does not answer, where that is no matter of waiting.
+/// False of what an earlier run has left under the same name.
+fn is_of(view: &DeploymentView, declared: &Value) -> bool {
+    let same = |field: &str| view.spec.get("model").and_then(|model| model.get(field)) == declared.get(field);
+    view.status.observed_generation == view.metadata.generation && same("format") && same("uri")
+}
+
+/// An earlier revision answers as long as the new one does not.
+fn serves_another(status: &DeploymentStatus) -> bool {
+    let pair = &status.revision;
+    pair.serving.as_ref().is_some_and(|serving| *serving != pair.wanted)
+}
+
+/// The way to go on where a card's weights are not to be had.
+fn hint(declared: &Value, status: &DeploymentStatus) -> &'static str {
+    let mut failures = status.replica_details.iter().filter_map(|replica| replica.failure.as_ref());
+    match declared.get("card").is_some() && failures.any(|failure| failure.category == "network") {
+        true => "\n  `--artifact FILE` takes weights from here",
+        false => "",
+    }
+}
+
+/// The reason why it does not answer: a failure that somebody has to mend, or an attempt that will be repeated.
 fn trouble(status: &DeploymentStatus) -> Option<&str> {
+    // An earlier revision that still answers hides the failure in the phase.
+    let stuck = status.conditions.iter().find(|condition| {
+        condition.kind == "Progressing"
+            && condition.status == "False"
+            && matches!(condition.reason.as_str(), "RolloutStuck" | "RolloutOverdue" | "LoadFailed")
+    });
     let failed = matches!(status.phase.as_str(), "Failed" | "ScheduleFailed");
     let message = status.conditions.iter().map(|condition| condition.message.as_str()).find(|text| !text.is_empty());
-    failed.then(|| message.unwrap_or("it cannot be served"))
+    let attempted = || status.conditions.iter().find(|condition| condition.reason == "LoadFailed");
+    match stuck.filter(|_| serves_another(status)) {
+        Some(stuck) => Some(stuck.message.as_str()),
+        None if failed => Some(message.unwrap_or("it cannot be served")),
+        None => attempted().map(|condition| condition.message.as_str()),
+    }
+}
+
+/// The outcome of a request; `None`: the model is not there yet.
+fn outcome(status: StatusCode, body: &Value, text: String) -> Option<Outcome> {
+    match status {
+        StatusCode::OK => Some(Ok(body.clone())),
+        StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => None,
+        _ => Some(Err(message(text))),
+    }
 }
 
 /// The message of an answer that is an error.
@@ -200,6 +283,61 @@ mod tests {
             assert!(numbers(text).contains(&30), "{text}");
         }
         assert_eq!(numbers("line 99999999999999999999, at 2"), [2]);
+    }
+
+    #[test]
+    fn a_request_can_be_pasted_and_a_refusal_is_an_answer() {
+        let pasted = to_paste("http://a/v1/b", &json!({"text": "it's"}));
+        assert_eq!(pasted, r#"  curl -s 'http://a/v1/b' -H 'content-type: application/json' -d '{"text":"it'\''s"}'"#);
+        assert!(to_paste("http://a", &json!({"image": vec![0; 5_000]})).contains("@request.json"));
+        let body = json!({});
+        assert_eq!(outcome(StatusCode::SERVICE_UNAVAILABLE, &body, String::new()), None);
+        let refused = outcome(StatusCode::BAD_REQUEST, &body, r#"{"error": "it takes text"}"#.to_owned());
+        assert_eq!(refused, Some(Err("it takes text".to_owned())));
+    }
+
+    #[test]
+    fn what_an_earlier_run_left_under_the_name_is_another_model() {
+        let view = |observed: u64, serving: &str| -> DeploymentView {
+            serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "iris", "generation": 2},
+                "spec": {"model": {"format": "onnx", "uri": "file:/m/iris.onnx"}, "replicas": 1},
+                "status": {
+                    "phase": "Degraded", "observedGeneration": observed, "replicas": {"desired": 1, "ready": 1},
+                    "revision": {"wanted": "iris@b", "serving": serving},
+                    "conditions": [{
+                        "type": "Progressing", "status": "False", "reason": "RolloutStuck", "message": "iris@b was given up"
+                    }]
+                }
+            }))
+            .expect("a deployment")
+        };
+        let onnx = json!({"format": "onnx", "uri": "file:/m/iris.onnx"});
+        assert!(is_of(&view(2, "iris@a"), &onnx));
+        assert!(!is_of(&view(1, "iris@a"), &onnx), "the status is of an older spec");
+        assert!(!is_of(&view(2, "iris@a"), &json!({"format": "sklearn", "uri": "file:/m/iris.joblib"})));
+        let old = view(2, "iris@a").status;
+        assert!(serves_another(&old));
+        assert_eq!(trouble(&old), Some("iris@b was given up"));
+        let new = view(2, "iris@b").status;
+        assert!(!serves_another(&new) && trouble(&new).is_none());
+    }
+
+    #[test]
+    fn an_attempt_that_failed_is_told_with_the_way_to_go_on() {
+        let status: DeploymentStatus = serde_json::from_value(json!({
+            "phase": "Progressing",
+            "conditions": [{
+                "type": "Available", "status": "False", "reason": "LoadFailed", "message": "attempt 1 failed: could not fetch"
+            }],
+            "replicaDetails": [{"worker": "local", "state": "Failed", "failure": {
+                "category": "network", "message": "could not fetch", "attempts": 1, "at": "2026-11-26T06:26:10.431Z"
+            }}]
+        }))
+        .expect("a status");
+        assert_eq!(trouble(&status), Some("attempt 1 failed: could not fetch"));
+        assert!(hint(&json!({"format": "python", "card": {}}), &status).contains("--artifact FILE"));
+        assert_eq!(hint(&json!({"format": "onnx"}), &status), "", "it has no such flag");
     }
 
     #[test]

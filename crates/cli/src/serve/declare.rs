@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use berth_spec::DeploymentName;
+use berth_worker::runtime::python::example;
 use fs_err as fs;
 use serde_json::{Value, json};
 
@@ -32,8 +33,21 @@ pub(super) struct Declared {
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) name: DeploymentName,
-    /// Path at which it takes one row of numbers as plain JSON; `None`: it speaks the Open Inference Protocol only.
-    pub(super) rows_at: Option<String>,
+    /// The way to ask it.
+    pub(super) asked: Asked,
+    /// Its `spec.model`. An earlier run may have left another model under the same name.
+    pub(super) declared: Value,
+}
+
+/// The way to ask a model.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Asked {
+    /// By one row of numbers as plain JSON, at this path.
+    Rows(String),
+    /// By JSON as its card describes it, at this path; with a request, where one can be made up.
+    Document(String, Option<Value>),
+    /// By the Open Inference Protocol only.
+    Tensors,
 }
 
 /// Extra settings of the declaration.
@@ -50,8 +64,9 @@ pub(super) fn declare(what: &What, choices: Choices<'_>, place: &Place) -> Resul
         What::Onnx(files) => onnx(files, choices)?,
         What::Card(folder) => {
             let name = name_of(choices.name, folder)?;
-            let model = carded(&name, folder, choices.artifact, place)?;
-            (vec![model], Declared { notes: Vec::new(), models: vec![Model { name, rows_at: None }] })
+            let (document, asked) = carded(&name, folder, choices.artifact, place)?;
+            let model = Model { name, asked, declared: document["spec"]["model"].clone() };
+            (vec![document], Declared { notes: Vec::new(), models: vec![model] })
         }
         What::Estimator(framework, file) => {
             let name = name_of(choices.name, file)?;
@@ -62,9 +77,10 @@ pub(super) fn declare(what: &What, choices: Choices<'_>, place: &Place) -> Resul
                 "uri": format!("file:{}", file.display()),
                 "environment": {"packages": packages.pins},
             });
-            let model = manifest(&name, json!({"model": model, "replicas": 1, "endpoint": endpoint}));
+            let document = manifest(&name, json!({"model": model, "replicas": 1, "endpoint": endpoint}));
             let notes = vec![format!("packages: {}", packages.from)];
-            (vec![model], Declared { notes, models: vec![Model { name, rows_at: Some(endpoint) }] })
+            let model = Model { name, asked: Asked::Rows(endpoint), declared: model };
+            (vec![document], Declared { notes, models: vec![model] })
         }
     };
     if place.manifests.exists() {
@@ -88,13 +104,18 @@ fn onnx(files: &[PathBuf], choices: Choices<'_>) -> Result<(Vec<Value>, Declared
         let name = name_of(choices.name, file)?;
         let model = json!({"format": "onnx", "uri": format!("file:{}", file.display())});
         documents.push(manifest(&name, json!({"model": model, "replicas": replicas})));
-        models.push(Model { name, rows_at: None });
+        models.push(Model { name, asked: Asked::Tensors, declared: model });
     }
     Ok((documents, Declared { notes: Vec::new(), models }))
 }
 
-/// The manifest of a card.
-fn carded(name: &DeploymentName, folder: &Path, artifact: Option<&Path>, place: &Place) -> Result<Value, Failure> {
+/// The manifest of a card, and the way to ask its model.
+fn carded(
+    name: &DeploymentName,
+    folder: &Path,
+    artifact: Option<&Path>,
+    place: &Place,
+) -> Result<(Value, Asked), Failure> {
     let repository = place.code.join("code.git");
     if repository.exists() {
         fs::remove_dir_all(&repository)?;
@@ -104,7 +125,8 @@ fn carded(name: &DeploymentName, folder: &Path, artifact: Option<&Path>, place: 
     let card = serde_json::to_value(&pinned).map_err(|error| Failure::doing("the card cannot be written", error))?;
     let endpoint = format!("/v1/{}", name.as_str());
     let spec = json!({"model": {"format": "python", "card": card}, "replicas": 1, "endpoint": endpoint});
-    Ok(manifest(name, spec))
+    let asked = Asked::Document(endpoint, example(&pinned.card.interface.input_schema));
+    Ok((manifest(name, spec), asked))
 }
 
 fn manifest(name: &DeploymentName, spec: Value) -> Value {

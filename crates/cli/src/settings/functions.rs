@@ -10,14 +10,14 @@ use super::{ServerSettings, tls::scheme};
 use crate::failure::Failure;
 
 /// Opens the host. `gateway`: where clients reach the functions; `all_local`: all run here, whatever their specs say;
-/// `artifacts`: so many are kept beyond those in use; `traces`: where spans belong.
+/// `artifacts`: so many are kept beyond those in use; `image`: builds run in it; `traces`: where spans belong.
 ///
 /// # Errors
 /// A node that is no gateway, or a folder that cannot be used.
 pub(crate) fn host(
     server: &ServerSettings,
     gateway: Option<SocketAddr>,
-    (all_local, artifacts, traces): (bool, usize, Option<TraceHook>),
+    (all_local, artifacts, image, traces): (bool, usize, Option<&str>, Option<TraceHook>),
     registry: &mut Registry,
 ) -> Result<Arc<Host>, Failure> {
     let gateway = gateway.ok_or_else(|| {
@@ -34,6 +34,7 @@ pub(crate) fn host(
         // Bundlers and resolvers take a core each.
         parallel: cores.clamp(1, 4),
         artifacts,
+        builder_image: image.map(str::to_owned),
         traces,
     };
     Host::open(config, registry).map_err(|error| Failure::doing("functions cannot start", error))

@@ -45,6 +45,9 @@ pub(crate) struct SourceArgs {
     /// Artifacts of functions that are kept beyond those in use, for a way back without a build
     #[arg(long, value_name = "COUNT", env = "BERTH_FUNCTION_ARTIFACTS", default_value_t = 20)]
     function_artifacts: usize,
+    /// Image of podman that functions are built in; it has python3 with uv or pip, or node with npm
+    #[arg(long, value_name = "IMAGE", env = "BERTH_FUNCTION_BUILDER_IMAGE")]
+    function_builder_image: Option<String>,
     /// Poll interval of a registry's branch; webhooks trigger a poll at once
     #[arg(long, value_name = "TIME", env = "BERTH_SOURCE_INTERVAL", default_value = "30s", value_parser = values::duration)]
     source_interval: Duration,
@@ -265,6 +268,11 @@ impl SourceSettings {
     /// Artifacts of functions that are kept beyond those in use.
     pub(crate) fn function_artifacts(&self) -> usize {
         self.args.function_artifacts
+    }
+
+    /// The image that functions are built in; `None`: with the tools of this machine.
+    pub(crate) fn function_builder_image(&self) -> Option<&str> {
+        self.args.function_builder_image.as_deref()
     }
 
     /// The places in one line, for people; `None`: there are no sources.

@@ -13,7 +13,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{
     Applied, ApplyMode, ApplyOutcome, Comparison, DeleteRequest, Error, Handle, Ownership, Request,
-    declare::{ATTEMPTS, check_expected, check_owner, differing},
+    declare::{ATTEMPTS, differing},
+    owner::{check_expected, check_owner},
     queries::{MAX_PAGE, READS},
     view::{DeploymentPage, ListRequest, Scan},
 };
@@ -270,9 +271,6 @@ fn decide(
         sticky: manifest.sticky.clone(),
     };
     let Some((stored, known)) = before else { return Ok((alias, ApplyOutcome::Created)) };
-    if request.ownership != Ownership::Warn {
-        check_owner(&manifest.name, &stored.origin(), &request.origin, request.ownership)?;
-    }
     let same = known.as_ref().is_some_and(|known| known.targets == alias.targets && known.sticky == alias.sticky);
     alias.generation = if same { Generation(stored.generation) } else { Generation(stored.generation).next() };
     alias.created = Time(stored.created);
@@ -282,6 +280,12 @@ fn decide(
             stored.manifest == manifest.raw || without_revision(&stored.manifest) == without_revision(&manifest.raw)
         }
     };
+    match request.ownership {
+        Ownership::Warn => {}
+        // Who hands in what is there changes nothing, and takes nothing over.
+        Ownership::Respect if same && same_text && request.origin == Origin::API => alias.origin = stored.origin(),
+        checked => check_owner(&manifest.name, &stored.origin(), &request.origin, checked)?,
+    }
     let unchanged = same && same_text && stored.origin() == alias.origin;
     Ok((alias, if unchanged { ApplyOutcome::Unchanged } else { ApplyOutcome::Configured }))
 }

@@ -17,7 +17,11 @@ use berth_spec::{
 use futures::{FutureExt, StreamExt, stream};
 use serde_json::Value;
 
-use super::{Error, Handle, past::Replaced};
+use super::{
+    Error, Handle,
+    owner::{check_expected, check_owner},
+    past::Replaced,
+};
 use crate::{
     resolve::Resolution,
     source::without_revision,
@@ -370,6 +374,14 @@ impl Existing {
         self.stored.as_ref().map(StoredDeployment::origin)
     }
 
+    /// True if it is what the manifest says, with the same artifact, whoever declared it.
+    fn is_already(&self, manifest: &ManifestDeployment, resolution: &Resolution) -> bool {
+        let (Some(stored), Ok(before)) = (&self.stored, &self.deployment) else { return false };
+        let same_artifact = resolution.digest() == before.digest || matches!(resolution, Resolution::Missing { .. });
+        let same_text = stored.manifest == manifest.raw && stored.base == manifest.base;
+        same_text && same_artifact && before.spec == manifest.spec && !before.deleting
+    }
+
     /// Generation of an unreadable entry: its number of commits is an upper bound.
     fn generation(&self) -> Generation {
         self.stored.as_ref().map_or(Generation(self.rev.0), |stored| Generation(stored.generation))
@@ -406,6 +418,10 @@ fn decide(
                 Err(owned) if request.ownership == Ownership::Warn => {
                     deployment.origin = owner;
                     warnings.push(owned.to_string());
+                }
+                // Who hands in what is there changes nothing, and takes nothing over.
+                Err(_) if request.origin == Origin::API && existing.is_already(manifest, resolution) => {
+                    deployment.origin = owner;
                 }
                 checked => checked?,
             }
@@ -473,23 +489,4 @@ fn artifact_change(before: &Deployment, after: &Deployment) -> Option<FieldChang
 fn expected_in(manifest: &ManifestDeployment) -> Option<Rev> {
     // The manifest's reader lets any text through; one that is no number equals no version.
     manifest.resource_version.as_ref().map(|text| text.parse().map_or(Rev(u64::MAX), Rev))
-}
-
-pub(super) fn check_owner(
-    name: &DeploymentName,
-    owner: &Origin,
-    by: &Origin,
-    ownership: Ownership,
-) -> Result<(), Error> {
-    if owner == by || ownership == Ownership::TakeOver {
-        return Ok(());
-    }
-    Err(Error::Owned { name: name.clone(), owner: owner.clone(), by: by.clone() })
-}
-
-pub(super) fn check_expected(name: &DeploymentName, expect: Option<Rev>, found: Rev) -> Result<(), Error> {
-    match expect {
-        Some(expected) if expected != found => Err(Error::Stale { name: name.clone(), expected, found }),
-        _ => Ok(()),
-    }
 }

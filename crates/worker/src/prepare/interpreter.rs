@@ -15,6 +15,12 @@ use crate::fault::Fault;
 /// The time limit for an interpreter to print its version: enough for a cold disk.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Prints the version, of an interpreter that can make environments.
+const ASK: &str = "import sys, venv; print('%d.%d' % sys.version_info[:2])";
+
+/// The versions `3.N` that [`all`] looks for.
+const MINORS: std::ops::RangeInclusive<u32> = 8..=16;
+
 /// The folder in which the operating system keeps its own.
 const SYSTEM: &str = "/usr/bin";
 
@@ -67,6 +73,30 @@ impl Interpreters {
     }
 }
 
+/// The versions of Python on this machine, each with its interpreter, the oldest first. Blocks while each is asked.
+pub(super) fn all(settings: &Settings) -> Vec<(String, PathBuf)> {
+    let says = |path: &Path| -> Option<String> {
+        let said = std::process::Command::new(path).args(["-I", "-c", ASK]).output().ok()?;
+        said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().to_owned())
+    };
+    let find = |minor: u32| {
+        let version = format!("3.{minor}");
+        let candidates = candidates(&version, settings, of_uv(&version, settings)).into_iter();
+        let found = candidates.filter(|path| path.exists()).find(|path| says(path).as_deref() == Some(&*version))?;
+        Some((version, found))
+    };
+    MINORS.filter_map(find).collect()
+}
+
+/// The interpreter that `uv python install` has put where it puts them.
+fn of_uv(version: &str, settings: &Settings) -> Option<PathBuf> {
+    let folder = Path::new(settings.variable("HOME")?).join(".local/share/uv/python");
+    let begins = format!("cpython-{version}.");
+    let entries = fs_err::read_dir(folder).ok()?.flatten();
+    let mut of_version = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&begins));
+    of_version.next().map(|entry| entry.path().join("bin").join(format!("python{version}")))
+}
+
 /// `MAJOR.MINOR`, and nothing that could be a path.
 fn is_version(text: &str) -> bool {
     let digits = |part: &str| (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -103,8 +133,7 @@ fn candidates(version: &str, settings: &Settings, managed: Option<PathBuf>) -> V
 
 /// The version that an interpreter says it is.
 async fn says(path: &Path, settings: &Settings) -> Option<String> {
-    let ask = "import sys, venv; print('%d.%d' % sys.version_info[:2])";
-    let said = Program::new(path, settings.surroundings(), Path::new("/")).args(["-I", "-c", ask]).run(LIMIT).await;
+    let said = Program::new(path, settings.surroundings(), Path::new("/")).args(["-I", "-c", ASK]).run(LIMIT).await;
     let said = said.ok().filter(|said| said.status.success())?;
     Some(said.out.trim().to_owned())
 }
@@ -120,6 +149,17 @@ mod tests {
         let script = r##"printf '#!/bin/sh\necho %s\n' "$1" > "$0" && chmod 755 "$0""##;
         let written = std::process::Command::new("/bin/sh").arg("-c").arg(script).arg(path).arg(version).status();
         assert!(written.expect("a shell").success());
+    }
+
+    #[test]
+    fn all_of_them_are_listed() {
+        let home = tempfile::tempdir().expect("a folder");
+        python(&home.path().join("bin/python3.15"), "3.15");
+        python(&home.path().join(".local/share/uv/python/cpython-3.16.2-linux/bin/python3.16"), "3.16");
+        let environment = vec![("HOME".into(), home.path().into()), ("PATH".into(), home.path().join("bin").into())];
+        let found = all(&Settings { environment, ..Settings::default() });
+        let versions: Vec<&str> = found.iter().map(|(version, _)| version.as_str()).collect();
+        assert!(versions.ends_with(&["3.15", "3.16"]), "{found:?}");
     }
 
     #[tokio::test]

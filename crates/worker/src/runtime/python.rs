@@ -48,6 +48,13 @@ pub struct PythonRuntime {
     families: Families,
 }
 
+/// A request that fits the input schema of a card, for people to try; `None`: none can be made up.
+#[must_use]
+pub fn example(input_schema: &serde_json::Value) -> Option<serde_json::Value> {
+    let schema = Schema::compile("interface.input_schema", input_schema).ok()?;
+    sample::request(&schema).ok()
+}
+
 impl PythonRuntime {
     /// Opens it over the worker's folder `data`, with processes of its own.
     ///

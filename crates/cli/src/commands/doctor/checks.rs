@@ -2,12 +2,12 @@
 
 use std::{
     net::{SocketAddr, TcpListener},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
 };
 
 use berth_sandbox::Launcher;
-use berth_spec::ByteSize;
+use berth_spec::{ByteSize, card::estimator::PYTHON};
 use berth_worker::{capacity::Capacity, gpu::Gpus, prepare, runtime};
 use fs_err as fs;
 
@@ -28,8 +28,12 @@ pub(super) fn all(args: &DoctorArgs) -> Vec<Check> {
         port("control port", "--api", args.api),
         memory(),
         files(),
-        python(args),
+        uv(args),
+        python(),
         git(),
+        bubblewrap(),
+        node(),
+        npm(),
         control_groups(),
         isolation(),
         gpus(args.nvml_library.as_deref()),
@@ -44,7 +48,7 @@ fn engine(library: Option<&Path>) -> Check {
             Verdict::Missing,
             error.to_string(),
             "install a package of Berth, which holds the engine, or `pip install onnxruntime` and name its folder \
-             onnxruntime/capi by --onnxruntime or ORT_DYLIB_PATH",
+             site-packages/onnxruntime by --onnxruntime or ORT_DYLIB_PATH",
         ),
     }
 }
@@ -106,7 +110,7 @@ fn files() -> Check {
     Check::lacks("open files", Verdict::Optional, found, remedy)
 }
 
-fn python(args: &DoctorArgs) -> Check {
+fn uv(args: &DoctorArgs) -> Check {
     let settings = prepare::Settings {
         uv: args.uv.clone(),
         environment: std::env::vars_os().collect(),
@@ -121,6 +125,96 @@ fn python(args: &DoctorArgs) -> Check {
             fault.message,
         ),
     }
+}
+
+/// The interpreters, one of which a card's `runtime.python_version` names: Berth installs none.
+fn python() -> Check {
+    let settings = prepare::Settings { environment: std::env::vars_os().collect(), ..prepare::Settings::default() };
+    let found: Vec<String> = prepare::pythons(&settings).into_iter().map(|(version, _)| version).collect();
+    if found.is_empty() {
+        return Check::lacks(
+            "python",
+            Verdict::Optional,
+            "none that makes environments (venv): models and functions in Python are not served",
+            "apt-get install python3 python3-venv, or `uv python install 3.11`",
+        );
+    }
+    let listed = found.join(", ");
+    if !found.iter().any(|version| version == PYTHON) {
+        return Check::lacks(
+            "python",
+            Verdict::Optional,
+            format!("{listed}: not {PYTHON}, with which estimators run that say nothing else"),
+            format!("`uv python install {PYTHON}`, or a package python{PYTHON} of the system"),
+        );
+    }
+    Check::ok("python", format!("{listed}; a card's runtime.python_version names one of them"))
+}
+
+/// A program on the path, or in the folders where systems keep theirs.
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+    let usual = ["/usr/local/bin", "/usr/bin"].map(PathBuf::from);
+    folders.chain(usual).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// The walls around functions and their builds.
+fn bubblewrap() -> Check {
+    const NAME: &str = "bwrap";
+    let Some(program) = on_path("bwrap") else {
+        return Check::lacks(
+            NAME,
+            Verdict::Optional,
+            "not found: builds of functions, and functions on this machine, see the files that Berth sees",
+            "apt-get install bubblewrap",
+        );
+    };
+    let tried = Command::new(&program).args(["--unshare-all", "--ro-bind", "/", "/", "--", "/bin/true"]).output();
+    let why = match tried {
+        Ok(output) if output.status.success() => {
+            return Check::ok(NAME, format!("{}; fences functions and their builds", program.display()));
+        }
+        Ok(output) => String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Check::lacks(
+        NAME,
+        Verdict::Optional,
+        format!("{} does not work here ({why}): functions and their builds are not fenced", program.display()),
+        "allow user namespaces (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces; in a container a \
+         seccomp profile that allows unshare and mount)",
+    )
+}
+
+/// Runs and builds functions in JavaScript.
+fn node() -> Check {
+    let said = on_path("node").map(|program| Command::new(program).arg("--version").output());
+    match said {
+        Some(Ok(output)) if output.status.success() => Check::ok(
+            "node",
+            format!("{}; for functions in JavaScript", String::from_utf8_lossy(&output.stdout).trim()),
+        ),
+        _ => Check::lacks(
+            "node",
+            Verdict::Optional,
+            "not found: functions in JavaScript are neither built nor run",
+            "apt-get install nodejs npm, or put the folder that holds node and npm on the PATH",
+        ),
+    }
+}
+
+/// Fetches the packages of functions in JavaScript; builds take the one beside node.
+fn npm() -> Check {
+    let beside = on_path("node").map(|node| node.with_file_name("npm")).filter(|npm| npm.is_file());
+    if let Some(program) = beside {
+        return Check::ok("npm", format!("{}; for functions in JavaScript", program.display()));
+    }
+    let found = match on_path("npm") {
+        Some(elsewhere) => format!("{} is not in the folder of node: builds do not see it", elsewhere.display()),
+        None => "not found: functions in JavaScript are not built".to_owned(),
+    };
+    Check::lacks("npm", Verdict::Optional, found, "apt-get install npm, so that it lies beside node")
 }
 
 fn git() -> Check {

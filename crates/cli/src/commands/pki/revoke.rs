@@ -41,6 +41,8 @@ pub(super) struct RevokeArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth pki revocations                      which nodes and certificates are refused, and until when")]
 pub(super) struct RevocationsArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
@@ -50,6 +52,8 @@ pub(super) struct RevocationsArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth pki reinstate kq3vbn2xwp             a name that `berth pki revocations` shows")]
 pub(super) struct ReinstateArgs {
     /// Names of revocations, as `berth pki revocations` shows them
     #[arg(value_name = "NAME", required = true)]

@@ -1,6 +1,9 @@
 //! The line that says what is waited for: on standard error, updated in place, and only where a person looks on.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use berth_wire::api::{DeploymentStatus, ReplicaDetail};
 
@@ -8,6 +11,18 @@ use crate::terminal;
 
 /// The width where the terminal does not tell its own.
 const WIDTH: u16 = 80;
+
+/// Takes the cursor to the beginning of an empty line.
+const EMPTY: &str = "\r\x1b[2K";
+
+/// A line stands on the terminal. Changed and read by those who hold standard error.
+static STANDS: AtomicBool = AtomicBool::new(false);
+
+/// Beginning of any other line on standard error, such as those of the log: none is to be appended to a status line. The
+/// caller holds the lock of standard error.
+pub(crate) fn in_its_place() -> &'static str {
+    if STANDS.swap(false, Ordering::Relaxed) { EMPTY } else { "" }
+}
 
 /// One line of the terminal. Dropping it leaves the terminal clean.
 pub(crate) struct StatusLine {
@@ -27,13 +42,13 @@ impl StatusLine {
         let told = ratatui::crossterm::terminal::size().ok().map(|(columns, _)| columns);
         let width = usize::from(told.filter(|&columns| columns > 0).unwrap_or(WIDTH));
         let text: String = format!("{name}: {what}").chars().take(width - 1).collect();
-        write(&format!("\r\x1b[2K{text}"));
+        write(&format!("{EMPTY}{text}"), true);
     }
 
     /// Leaves the line empty, for other output.
     pub(crate) fn clear(&self) {
         if self.name.is_some() {
-            write("\r\x1b[2K");
+            write(EMPTY, false);
         }
     }
 }
@@ -45,13 +60,17 @@ impl Drop for StatusLine {
 }
 
 /// There is nobody to tell if the terminal is gone.
-fn write(text: &str) {
+fn write(text: &str, stands: bool) {
     let mut terminal = io::stderr().lock();
+    STANDS.store(stands, Ordering::Relaxed);
     let _ = terminal.write_all(text.as_bytes()).and_then(|()| terminal.flush());
 }
 
 /// Progress of a deployment: its phase, and the activity of its replicas or the obstacle.
 pub(crate) fn text(status: &DeploymentStatus) -> String {
+    if status.phase.is_empty() {
+        return "nothing is known yet".to_owned();
+    }
     let busy: Vec<String> = status.replica_details.iter().filter(|one| one.state != "Ready").map(replica).collect();
     let hindered = || status.conditions.iter().find(|condition| condition.status == "False");
     let more = match (busy.is_empty(), hindered()) {
@@ -64,7 +83,7 @@ pub(crate) fn text(status: &DeploymentStatus) -> String {
 
 fn replica(one: &ReplicaDetail) -> String {
     let mut text = format!("{} on {}", one.state, one.worker);
-    if let Some(progress) = one.progress {
+    if let Some(progress) = one.progress.filter(|progress| progress.done > 0 || progress.total.is_some()) {
         let total = progress.total.map_or_else(String::new, |total| format!(" of {}", terminal::size(total)));
         text.push_str(&format!(" {}{total}", terminal::size(progress.done)));
     } else if !one.message.is_empty() {
@@ -81,6 +100,7 @@ mod tests {
 
     #[test]
     fn says_what_is_under_way_or_what_hinders() {
+        assert_eq!(text(&DeploymentStatus::default()), "nothing is known yet");
         let mut status = DeploymentStatus {
             phase: "Progressing".to_owned(),
             replicas: ReplicaCount { desired: 2, ready: 1 },
@@ -94,6 +114,9 @@ mod tests {
             ..ReplicaDetail::default()
         };
         let ready = ReplicaDetail { state: "Ready".to_owned(), ..fetching.clone() };
+        let begins = ReplicaDetail { progress: Some(Progress { done: 0, total: None }), ..fetching.clone() };
+        status.replica_details = vec![begins];
+        assert_eq!(text(&status), "Progressing, Fetching on local");
         status.replica_details = vec![ready, fetching];
         assert_eq!(text(&status), "Progressing, Fetching on local 12MiB of 98MiB");
         status.replica_details.clear();

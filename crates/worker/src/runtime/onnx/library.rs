@@ -16,11 +16,18 @@ const FILE: &str = "libonnxruntime.so";
 pub enum OpenError {
     /// The library is nowhere.
     #[error(
-        "no {FILE} in {}: run `cargo xtask setup`, or get it with `pip download --no-deps onnxruntime` and name it by \
+        "no {FILE} in {}: `pip install onnxruntime` brings it; name the folder of that package, site-packages/onnxruntime, by \
          --onnxruntime or ORT_DYLIB_PATH",
         places(.0)
     )]
     NotFound(Vec<PathBuf>),
+    /// A wheel, as `pip download` brings it.
+    #[error(
+        "{} is a package that is not unpacked: unpack it with `unzip`, and name the folder onnxruntime that comes out of it, or \
+         `pip install onnxruntime` and name site-packages/onnxruntime",
+        .0.display()
+    )]
+    Packed(PathBuf),
     /// The library is there but not usable.
     #[error("{} is not a usable ONNX Runtime 1.24 or later: {message}", path.display())]
     Unusable {
@@ -92,7 +99,10 @@ fn log(level: LogLevel, category: &str, _id: &str, _place: &str, message: &str) 
 
 fn find(explicit: Option<&Path>) -> Result<PathBuf, OpenError> {
     if let Some(path) = explicit {
-        let found = if path.is_dir() { in_directory(path) } else { path.is_file().then(|| path.to_owned()) };
+        if path.is_file() && path.extension().is_some_and(|ending| ending == "whl") {
+            return Err(OpenError::Packed(path.to_owned()));
+        }
+        let found = if path.is_dir() { in_package(path) } else { path.is_file().then(|| path.to_owned()) };
         return found.map(canonical).ok_or_else(|| OpenError::NotFound(vec![path.to_owned()]));
     }
     let looked = directories();
@@ -122,6 +132,12 @@ fn directories() -> Vec<PathBuf> {
     directories
 }
 
+/// The library in a folder, or where packages of ONNX Runtime have it: Python's in `capi`, the release's in `lib`.
+fn in_package(folder: &Path) -> Option<PathBuf> {
+    let below = ["", "capi", "onnxruntime/capi", "lib"];
+    below.iter().find_map(|below| in_directory(&folder.join(below)))
+}
+
 /// The library in `directory`: the plain name, or the last version by name.
 fn in_directory(directory: &Path) -> Option<PathBuf> {
     let plain = directory.join(FILE);
@@ -141,8 +157,22 @@ mod tests {
     fn says_where_it_looked_and_how_to_get_it() {
         let error = open(Some(Path::new("/nonexistent/onnx"))).map(|_| ()).expect_err("there is nothing there");
         let message = error.to_string();
-        assert!(message.contains("/nonexistent/onnx") && message.contains("cargo xtask setup"), "{message}");
+        assert!(message.contains("/nonexistent/onnx") && message.contains("pip install onnxruntime"), "{message}");
         assert!(!message.contains('\n'));
+    }
+
+    #[test]
+    fn takes_the_folder_of_a_package_and_names_a_wheel() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let file = directory.path().join("onnxruntime/capi/libonnxruntime.so.1.32.0");
+        fs_err::create_dir_all(file.parent().expect("a folder")).expect("made");
+        fs_err::write(&file, "").expect("a file");
+        for named in ["", "onnxruntime", "onnxruntime/capi"] {
+            assert_eq!(find(Some(&directory.path().join(named))), Ok(canonical(file.clone())), "{named}");
+        }
+        let wheel = directory.path().join("onnxruntime-1.32.0-py3-none-any.whl");
+        fs_err::write(&wheel, "").expect("a file");
+        assert_eq!(find(Some(&wheel)), Err(OpenError::Packed(wheel)));
     }
 
     #[test]
