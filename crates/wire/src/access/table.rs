@@ -100,13 +100,7 @@ impl Access {
 
     fn new(required: bool) -> Self {
         let own = Secret::generate();
-        Self {
-            required,
-            outside: ArcSwap::default(),
-            own,
-            table: ArcSwap::default(),
-            learning: Mutex::default(),
-        }
+        Self { required, outside: ArcSwap::default(), own, table: ArcSwap::default(), learning: Mutex::default() }
     }
 
     /// Gives roles to holders of certificates and of tokens of issuers, from now on by these rules alone. The keys of issuers
