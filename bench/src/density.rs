@@ -81,16 +81,17 @@ async fn serve(arguments: &Arguments, models: usize) -> Result<Row> {
     let server = Server::berth(&arguments.berth, &[], &more).await?;
     let (api, http) = (server.api.context("a control API")?, server.http.context("an HTTP port")?);
     // The first ones have the process grow to what it needs for any number of models: buffers, threads, code.
-    let mut first = 0;
+    let (mut first, mut counted) = (server.resident()?, models);
     for from in (0..models).step_by(CHUNK) {
-        register(api, from..(from + CHUNK).min(models)).await?;
-        if from < WARMING && from + CHUNK >= WARMING {
+        let to = (from + CHUNK).min(models);
+        register(api, from..to).await?;
+        if counted == models && to >= WARMING.min(models / 2) {
             tokio::time::sleep(Duration::from_secs(5)).await;
-            first = server.resident()?;
+            (first, counted) = (server.resident()?, models - to);
         }
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let per_model = server.resident()?.saturating_sub(first) as f64 / models.saturating_sub(WARMING).max(1) as f64;
+    let per_model = server.resident()?.saturating_sub(first) as f64 / counted.max(1) as f64;
     eprintln!("{models} registered: {per_model:.0} B each");
     let mut popularity = Popularity::new(models, 7);
     let rate = arguments.rate;

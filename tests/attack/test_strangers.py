@@ -1,8 +1,9 @@
-"""What strangers and callers can make a server write to its log, and what they read in its answers."""
+"""Lines of the log that strangers cause, and texts that callers read."""
 
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -25,6 +26,7 @@ def test_refused_webhooks_are_a_line_a_minute(berth, tmp_path):
         headers = {name: value.encode() for name, value in proofs[at % len(proofs)].items()}
         return berth.control("/v1/sources/git/webhook", "POST", b"{" * (at % 100), headers)[0]
 
+    begun = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(send, range(STORM))) == {403}
         # One that does not exist costs no line at all, and tells no names.
@@ -32,7 +34,8 @@ def test_refused_webhooks_are_a_line_a_minute(berth, tmp_path):
     assert {status for status, _, _ in answers} == {404}
     assert not [body for _, _, body in answers if b"git" in body], answers[0]
     lines = [line for line in berth.logged_lines() if "webhook" in line.lower()]
-    assert len([line for line in lines if "proof" in line]) == 1, lines
+    minutes = 1 + int(time.monotonic() - begun) // 60
+    assert 1 <= len([line for line in lines if "proof" in line]) <= minutes, lines
     assert len(berth.logged_lines()) < 60, "nothing else was written for each of them"
     refused = [line for line in (berth.data / "audit.log").read_text().splitlines() if "webhook" in line]
     assert len(refused) <= 4, "the audit log counts them"
@@ -50,9 +53,14 @@ def test_callers_read_no_paths(berth, admin, tmp_path):  # noqa: F811
     for name in names:
         manifest = deployment(name, "add")
         manifest["spec"]["model"]["uri"] = f"file:{folder}/{name}.onnx"
+        if name == "gone":
+            manifest["spec"]["replicas"] = {"min": 0, "max": 1}
         status, _, body = berth.control("/v1/apply", "POST", json.dumps(manifest), bearer(admin))
         assert status == 200, body
-        (folder / "gone.onnx").unlink(missing_ok=True)
+    # Its digest is known, and its first load finds nothing.
+    (folder / "gone.onnx").unlink()
+    body = {"inputs": [{"name": "X", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+    assert berth.post("/v2/models/gone/infer", body, bearer(admin))[0] >= 500
     declare(berth, admin, "good")
     for name in names:
         status = lambda name=name: json.loads(berth.control(f"/v1/deployments/{name}", headers=bearer(admin))[2])["status"]
@@ -60,7 +68,6 @@ def test_callers_read_no_paths(berth, admin, tmp_path):  # noqa: F811
     assert str(folder) in json.dumps(status()), "whoever declares it is told in full"
     until("the good one", lambda: berth._call(berth.http, "GET", "/v2/models/good/ready", headers=bearer(admin))[0] == 200)
     caller = bearer(made(berth, admin, "caller"))
-    body = {"inputs": [{"name": "X", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
     answers = []
     for name in [*names, "good", "never"]:
         for path in ("", "/ready", "/config", "/stats", "/versions/1/ready"):

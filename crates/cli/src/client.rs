@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use berth_wire::api::{ErrorBody, ErrorInfo, List};
+use berth_wire::api::{ErrorBody, ErrorDetail, ErrorInfo, List};
 use clap::Args;
 use futures::{Stream, StreamExt};
 use reqwest::{Method, Request, RequestBuilder, Response, StatusCode, header::RETRY_AFTER};
@@ -342,10 +342,9 @@ fn is_logged(status: StatusCode) -> bool {
 pub(crate) fn describe(error: &ErrorInfo) -> String {
     let mut text = error.message.clone();
     // The only detail of an error may be the error itself.
-    let again = |text: &str| text == error.message;
-    for detail in
-        error.details.iter().filter(|one| one.file.is_some() || !one.remedy.is_empty() || !again(&one.message))
-    {
+    let only = error.details.len() == 1;
+    let again = |one: &ErrorDetail| only && one.message == error.message && one.file.is_none() && one.remedy.is_empty();
+    for detail in error.details.iter().filter(|one| !again(one)) {
         let place = match (&detail.file, detail.line, detail.column) {
             (Some(file), Some(line), Some(column)) => format!("{file}:{line}:{column}: "),
             (Some(file), ..) => format!("{file}: "),

@@ -70,7 +70,7 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => local::completions(&args),
         Command::Man(args) => local::man(&args),
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Doctor(args) => doctor::run(&args).await,
         Command::Version(args) => local::version(&args),
         Command::Infer(args) => infer::run(args),
         Command::Executor(args) => executor::run(&args),

@@ -7,6 +7,9 @@ use berth_spec::{DeploymentName, Event, Namespace};
 /// Events kept, about 500 KiB. Holds last night's failure even after a burst of evictions.
 const KEPT: usize = 4_096;
 
+/// Reason of an event that repeats a line of the audit log.
+pub(crate) const AUDITED: &str = "Audited";
+
 /// Events by what they are about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum EventScope {
@@ -15,7 +18,8 @@ pub enum EventScope {
     All,
     /// Those about this namespace, and those about no deployment.
     NamespaceAndSystem(Namespace),
-    /// Those about deployments of this namespace: a role that is limited to it learns nothing of the whole system.
+    /// Those about deployments of this namespace: a role that is limited to it learns nothing of the whole system, nor who the
+    /// people are that asked for changes.
     Namespace(Namespace),
 }
 
@@ -25,7 +29,7 @@ impl EventScope {
         match self {
             Self::All => true,
             Self::NamespaceAndSystem(namespace) => of.is_none_or(|of| of == namespace.as_str()),
-            Self::Namespace(namespace) => of == Some(namespace.as_str()),
+            Self::Namespace(namespace) => of == Some(namespace.as_str()) && event.reason != AUDITED,
         }
     }
 }
@@ -124,16 +128,18 @@ mod tests {
         for (at, deployment) in ["iris", "team/iris", "", "team/wine"].into_iter().enumerate() {
             ring.push(event(deployment, at as u64));
         }
+        // Who asked for a change is for those who see all of it.
+        ring.push(Event { reason: AUDITED, ..event("team/wine", 4) });
         let team = Namespace::new("team").expect("a namespace");
         for (scope, times) in [
-            (EventScope::All, vec![0, 1, 2, 3]),
-            (EventScope::NamespaceAndSystem(team.clone()), vec![1, 2, 3]),
+            (EventScope::All, vec![0, 1, 2, 3, 4]),
+            (EventScope::NamespaceAndSystem(team.clone()), vec![1, 2, 3, 4]),
             (EventScope::Namespace(team), vec![1, 3]),
             (EventScope::Namespace(Namespace::DEFAULT), vec![0]),
         ] {
             let page = ring.page(&EventFilter { scope: scope.clone(), ..EventFilter::default() });
             let found: Vec<u64> = page.events.iter().map(|(_, event)| event.at.0).collect();
-            assert_eq!((found, page.last), (times, 4), "{scope:?}");
+            assert_eq!((found, page.last), (times, 5), "{scope:?}");
         }
     }
 }

@@ -158,10 +158,9 @@ pub fn find_uv(settings: &Settings) -> Result<PathBuf, Fault> {
     uv::Uv::find(settings, PathBuf::new()).map(|uv| uv.program().to_owned())
 }
 
-/// The versions of Python, `MAJOR.MINOR`, that cards can name on this machine, each with its interpreter. Blocks.
-#[must_use]
-pub fn pythons(settings: &Settings) -> Vec<(String, PathBuf)> {
-    interpreter::all(settings)
+/// The versions of Python, `MAJOR.MINOR`, that cards can name on this machine, each with its interpreter.
+pub async fn pythons(settings: &Settings) -> Vec<(String, PathBuf)> {
+    interpreter::all(settings).await
 }
 
 impl Preparer {

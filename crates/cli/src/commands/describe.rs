@@ -120,7 +120,13 @@ async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Fa
 /// Recent events about a deployment or an alias. A role that is limited to models reads none: the page is shown without them.
 async fn events(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
     let namespace = name.to_namespace();
-    match client.list::<EventView>(&events_in(&namespace), &[("deployment", name.name().to_owned())]).await {
+    let about = client.list::<EventView>(&events_in(&namespace), &[("deployment", name.name().to_owned())]).await;
+    let about = match about {
+        // A server of before has them at one address alone.
+        Err(Failure::NotFound(_)) => client.list::<EventView>(&["events"], &[("deployment", name.to_string())]).await,
+        about => about,
+    };
+    match about {
         Ok(events) if events.items.is_empty() => Ok("none lately\n".to_owned()),
         Ok(events) => Ok(table(&events.items, Form::Table)),
         Err(Failure::Forbidden(_)) => Ok("not shown: events need a role on the whole namespace\n".to_owned()),

@@ -93,8 +93,8 @@ impl Row for Check {
     }
 }
 
-pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
-    let checks = checks::all(args);
+pub(crate) async fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    let checks = checks::all(args).await;
     match args.output {
         Form::Json | Form::Yaml => print_value(&checks, args.output)?,
         Form::Name => terminal::print(&checks.iter().map(|check| check.name() + "\n").collect::<String>())?,

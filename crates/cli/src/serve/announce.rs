@@ -197,7 +197,7 @@ impl Asks<'_> {
 /// False of what an earlier run has left under the same name.
 fn is_of(view: &DeploymentView, declared: &Value) -> bool {
     let same = |field: &str| view.spec.get("model").and_then(|model| model.get(field)) == declared.get(field);
-    view.status.observed_generation == view.metadata.generation && same("format") && same("uri")
+    view.status.observed_generation == view.metadata.generation && ["format", "uri", "card"].into_iter().all(same)
 }
 
 /// An earlier revision answers as long as the new one does not.

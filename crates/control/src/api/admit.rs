@@ -70,8 +70,8 @@ pub(super) fn relayed(access: &Access, request: &mut Request) -> Result<(), ApiE
     if !access.is_required()
         || needs::of(request.method(), request.uri().path()).is_some_and(|need| need.action.is_public())
     {
-        if let Some(principal) = named {
-            request.extensions_mut().insert(CertificateHolder(principal.name));
+        if let Some(holder) = named.and_then(|principal| CertificateHolder::relayed(principal.name)) {
+            request.extensions_mut().insert(holder);
         }
         return Ok(());
     }

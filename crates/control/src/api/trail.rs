@@ -168,7 +168,7 @@ fn event(record: &AuditRecord) -> Event {
     Event {
         at: Time(record.at.0.0),
         severity: if outcome.is_success() { Severity::Normal } else { Severity::Warning },
-        reason: "Audited",
+        reason: AUDITED,
         message: format!("{principal}: {operation}{names}: {}{reason}, request {id}", outcome.status),
         deployment,
         worker: None,

@@ -39,7 +39,7 @@ pub(super) fn victims(
     let Some(tracked) = draft.world.workers.get(worker) else { return Err(Rejection::Lost) };
     let mut chosen: Vec<Given<'_>> = Vec::new();
     // Those that may leave now, and those that may later.
-    let (mut both, mut again) = (freed.clone(), NEVER);
+    let (mut both, mut again, mut held_back) = (freed.clone(), NEVER, false);
     let (priority, eviction) = (entry.deployment.spec.priority, tracked.eviction);
     let keeps = |rank: &Rank| stays(draft, tracked, rank, priority).is_some();
     for rank in leaving::order(draft, (worker, tracked), keeps) {
@@ -58,17 +58,19 @@ pub(super) fn victims(
             continue;
         }
         both.add(&given);
-        // Once one stays because it has only just come, nobody who was used since goes in its place: it says when to look again,
-        // and where it and a few others are enough the thousands after them need no look.
+        // Once one stays because it has only just come, nobody who was used since goes in its place; and where it and a few
+        // others are enough, the thousands after them need no look.
         match stays(draft, tracked, rank, priority) {
-            None if again == NEVER => {
+            None if !held_back => {
                 freed.add(&given);
                 chosen.push(given);
             }
-            Some(until) if again == NEVER => again = until,
-            _ => {}
+            stays => {
+                again = again.min(stays.unwrap_or(NEVER));
+                held_back |= again != NEVER;
+            }
         }
-        if again != NEVER && shortfall.is_met_by(&both) {
+        if held_back && shortfall.is_met_by(&both) {
             break;
         }
     }

@@ -49,7 +49,7 @@ pub enum Rejection {
         free: ByteSize,
         /// Memory that may be evicted for it.
         evictable: ByteSize,
-        /// Memory that may be evicted later, once the requests that wait for it have been let in.
+        /// Memory that may be evicted later, at least, once the requests that wait for it have been let in.
         busy: ByteSize,
         /// When the first of that may leave, as far as that is a matter of time.
         again: Time,
@@ -64,7 +64,7 @@ pub enum Rejection {
         free: Cores,
         /// Cores that may be evicted for it.
         evictable: Cores,
-        /// Cores that may be evicted later.
+        /// Cores that may be evicted later, at least.
         busy: Cores,
         /// When the first of that may leave, as far as that is a matter of time.
         again: Time,
@@ -254,7 +254,7 @@ fn weaker(asked: Isolation, runtime: &str, IsolationOffer { most, lacks }: &Isol
     )
 }
 
-/// ` (1GiB more soon)`, if there is any.
+/// ` (1GiB more soon)`, if there is any: as much as was looked for.
 fn soon<T: fmt::Display + PartialEq>(busy: &T, none: &T) -> String {
     if busy == none { String::new() } else { format!(" ({busy} more soon)") }
 }

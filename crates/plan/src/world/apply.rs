@@ -131,7 +131,7 @@ impl World {
         let tracked = self.workers.get_or_insert(worker);
         tracked.used += placed.claim;
         tracked.equip(&entry.deployment.spec, &revision);
-        tracked.seat_down(&placed);
+        tracked.count_claim(&placed);
         tracked.order.insert(rank);
         tracked.assigned.insert(revision.clone(), placed);
         self.refresh_stray(worker, &revision);
@@ -142,7 +142,7 @@ impl World {
         let Some(placed) = tracked.assigned.remove(revision) else { return };
         tracked.used -= placed.claim;
         tracked.strip(revision);
-        tracked.get_up(&placed);
+        tracked.uncount_claim(&placed);
         if let Some(entry) = self.entries.get(revision.deployment()) {
             let rank = entry.rank(revision);
             tracked.order.remove(&rank);

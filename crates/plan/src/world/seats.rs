@@ -21,16 +21,16 @@ impl TrackedWorker {
         Some(RuntimeSeat { runtime: self.runtime_for(&placed.revision.format)?, claim })
     }
 
-    /// A replica sits down.
-    pub(super) fn seat_down(&mut self, placed: &Placed) {
+    /// Adds the claim of a replica that comes.
+    pub(super) fn count_claim(&mut self, placed: &Placed) {
         let Some(seat) = self.seat_of(placed) else { return };
         if let Some(total) = self.in_runtimes.get_mut(seat.runtime) {
             total.add(seat.claim);
         }
     }
 
-    /// A replica gets up.
-    pub(super) fn get_up(&mut self, placed: &Placed) {
+    /// Takes off the claim of a replica that leaves.
+    pub(super) fn uncount_claim(&mut self, placed: &Placed) {
         let Some(seat) = self.seat_of(placed) else { return };
         if let Some(total) = self.in_runtimes.get_mut(seat.runtime) {
             total.remove(seat.claim);
@@ -38,7 +38,7 @@ impl TrackedWorker {
     }
 
     /// Makes the sums anew: its description has changed.
-    pub(super) fn recount_seats(&mut self) {
+    pub(super) fn recount_claims(&mut self) {
         let runtimes = self.info.as_ref().map_or(0, |info| info.runtimes.len());
         let mut totals = vec![RuntimeTotal::default(); runtimes];
         for seat in self.assigned.values().filter_map(|placed| self.seat_of(placed)) {

@@ -103,7 +103,7 @@ impl World {
         });
         (tracked.info, tracked.said) = (Some(info), Some(said));
         if may_more {
-            tracked.recount_seats();
+            tracked.recount_claims();
         }
         (tracked.unlisted, tracked.eviction) = (unlisted, eviction);
         let before = std::mem::replace(&mut tracked.liveness, Liveness::Alive);

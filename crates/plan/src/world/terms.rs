@@ -84,7 +84,7 @@ impl World {
     pub fn turn_away(&mut self, worker: &WorkerId) {
         let Some(tracked) = self.workers.get_mut(worker) else { return };
         (tracked.info, tracked.said, tracked.reported) = (None, None, false);
-        tracked.recount_seats();
+        tracked.recount_claims();
         tracked.liveness = Liveness::Unseen;
         self.measure_workers();
     }
@@ -121,7 +121,7 @@ impl World {
             return;
         }
         (tracked.info, tracked.unlisted, tracked.eviction) = (Some(info), unlisted, eviction);
-        tracked.recount_seats();
+        tracked.recount_claims();
         self.touch_worker(worker);
         self.measure_workers();
         self.give_hope();

@@ -12,7 +12,19 @@ use super::Asker;
 #[derive(Debug, Clone)]
 pub struct CertificateHolder(pub Arc<str>);
 
+/// The kind of name that a certificate gives.
+const PREFIX: &str = "certificate:";
+
+/// Bytes of the longest name that a node may give.
+const LONGEST: usize = 512;
+
 impl CertificateHolder {
+    /// By the name that a node gives. `None`: a node that was taken over writes no other kind of name into the audit log.
+    #[must_use]
+    pub fn relayed(name: Arc<str>) -> Option<Self> {
+        (name.starts_with(PREFIX) && name.len() <= LONGEST).then_some(Self(name))
+    }
+
     /// Of a request to a server that asks for no token; `None`: it came without a certificate.
     #[must_use]
     pub fn of(extensions: &Extensions) -> Option<Self> {
@@ -34,8 +46,8 @@ pub fn sender_name(asker: &Asker, extensions: &Extensions) -> Arc<str> {
 /// The first name in a certificate, as its principal is called; the subject of one without names.
 fn named(certificate: &ClientCertificate) -> Arc<str> {
     match certificate.sans.first() {
-        Some(name) => format!("certificate:{name}").into(),
-        None => format!("certificate:{}", certificate.subject).into(),
+        Some(name) => format!("{PREFIX}{name}").into(),
+        None => format!("{PREFIX}{}", certificate.subject).into(),
     }
 }
 
@@ -59,7 +71,8 @@ mod tests {
         let names = ["ada@example.org", "other@example.org"].map(|name| SubjectName::Email(name.to_owned()));
         extensions.insert(certificate(names.to_vec()));
         assert_eq!(&*sender_name(&Asker::OPEN, &extensions), "certificate:email:ada@example.org");
-        extensions.insert(CertificateHolder("certificate:DNS:relayed".into()));
+        assert!(CertificateHolder::relayed("token:ada".into()).is_none(), "no node speaks for a token");
+        extensions.insert(CertificateHolder::relayed("certificate:DNS:relayed".into()).expect("a certificate"));
         assert_eq!(&*sender_name(&Asker::OPEN, &extensions), "certificate:DNS:relayed");
         let asker = Asker(Some(Arc::new(Principal::of("token:x", Vec::new()))));
         assert_eq!(&*sender_name(&asker, &extensions), "token:x");

@@ -73,28 +73,29 @@ impl Interpreters {
     }
 }
 
-/// The versions of Python on this machine, each with its interpreter, the oldest first. Blocks while each is asked.
-pub(super) fn all(settings: &Settings) -> Vec<(String, PathBuf)> {
-    let says = |path: &Path| -> Option<String> {
-        let said = std::process::Command::new(path).args(["-I", "-c", ASK]).output().ok()?;
-        said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().to_owned())
-    };
-    let find = |minor: u32| {
-        let version = format!("3.{minor}");
-        let candidates = candidates(&version, settings, of_uv(&version, settings)).into_iter();
-        let found = candidates.filter(|path| path.exists()).find(|path| says(path).as_deref() == Some(&*version))?;
-        Some((version, found))
-    };
-    MINORS.filter_map(find).collect()
+/// The versions of Python on this machine, each with its interpreter, the oldest first.
+pub(super) async fn all(settings: &Settings) -> Vec<(String, PathBuf)> {
+    let mut found = Vec::new();
+    for version in MINORS.map(|minor| format!("3.{minor}")) {
+        let mut all = of_uv(&version, settings);
+        all.extend(candidates(&version, settings, None));
+        for candidate in all.into_iter().filter(|path| path.exists()) {
+            if says(&candidate, settings).await.as_deref() == Some(&*version) {
+                found.push((version, candidate));
+                break;
+            }
+        }
+    }
+    found
 }
 
-/// The interpreter that `uv python install` has put where it puts them.
-fn of_uv(version: &str, settings: &Settings) -> Option<PathBuf> {
-    let folder = Path::new(settings.variable("HOME")?).join(".local/share/uv/python");
+/// The interpreters that `uv python install` has put where it puts them.
+fn of_uv(version: &str, settings: &Settings) -> Vec<PathBuf> {
+    let Some(home) = settings.variable("HOME") else { return Vec::new() };
     let begins = format!("cpython-{version}.");
-    let entries = fs_err::read_dir(folder).ok()?.flatten();
-    let mut of_version = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&begins));
-    of_version.next().map(|entry| entry.path().join("bin").join(format!("python{version}")))
+    let entries = fs_err::read_dir(Path::new(home).join(".local/share/uv/python")).into_iter().flatten().flatten();
+    let of_version = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&begins));
+    of_version.map(|entry| entry.path().join("bin").join(format!("python{version}"))).collect()
 }
 
 /// `MAJOR.MINOR`, and nothing that could be a path.

@@ -3,13 +3,15 @@
 use std::{
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    process::Command,
+    process::Output,
+    time::Duration,
 };
 
 use berth_sandbox::Launcher;
 use berth_spec::{ByteSize, card::estimator::PYTHON};
 use berth_worker::{capacity::Capacity, gpu::Gpus, prepare, runtime};
 use fs_err as fs;
+use tokio::{process::Command, time::timeout};
 
 use super::{Check, DoctorArgs, Verdict};
 use crate::settings::LAUNCHER;
@@ -20,7 +22,10 @@ const FILES: u64 = 4_096;
 /// Free disk below which fetched models soon find no place.
 const DISK: ByteSize = ByteSize::gib(2);
 
-pub(super) fn all(args: &DoctorArgs) -> Vec<Check> {
+/// Longest time that a program may take to say its version: enough for a cold disk.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) async fn all(args: &DoctorArgs) -> Vec<Check> {
     vec![
         engine(args.onnxruntime.as_deref()),
         data(&args.data),
@@ -29,10 +34,10 @@ pub(super) fn all(args: &DoctorArgs) -> Vec<Check> {
         memory(),
         files(),
         uv(args),
-        python(),
-        git(),
-        bubblewrap(),
-        node(),
+        python().await,
+        git().await,
+        bubblewrap().await,
+        node().await,
         npm(),
         control_groups(),
         isolation(),
@@ -128,9 +133,9 @@ fn uv(args: &DoctorArgs) -> Check {
 }
 
 /// The interpreters, one of which a card's `runtime.python_version` names: Berth installs none.
-fn python() -> Check {
+async fn python() -> Check {
     let settings = prepare::Settings { environment: std::env::vars_os().collect(), ..prepare::Settings::default() };
-    let found: Vec<String> = prepare::pythons(&settings).into_iter().map(|(version, _)| version).collect();
+    let found: Vec<String> = prepare::pythons(&settings).await.into_iter().map(|(version, _)| version).collect();
     if found.is_empty() {
         return Check::lacks(
             "python",
@@ -159,8 +164,18 @@ fn on_path(name: &str) -> Option<PathBuf> {
     folders.chain(usual).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
+/// Output of a program, which ends with the check.
+async fn said(program: &Path, args: &[&str]) -> std::io::Result<Output> {
+    let mut command = Command::new(program);
+    let asked = command.args(args).stdin(std::process::Stdio::null()).kill_on_drop(true).output();
+    timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
+        let message = format!("no answer within {} s", PATIENCE.as_secs());
+        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, message))
+    })
+}
+
 /// The walls around functions and their builds.
-fn bubblewrap() -> Check {
+async fn bubblewrap() -> Check {
     const NAME: &str = "bwrap";
     let Some(program) = on_path("bwrap") else {
         return Check::lacks(
@@ -170,8 +185,8 @@ fn bubblewrap() -> Check {
             "apt-get install bubblewrap",
         );
     };
-    let tried = Command::new(&program).args(["--unshare-all", "--ro-bind", "/", "/", "--", "/bin/true"]).output();
-    let why = match tried {
+    let tried = said(&program, &["--unshare-all", "--ro-bind", "/", "/", "--", "/bin/true"]);
+    let why = match tried.await {
         Ok(output) if output.status.success() => {
             return Check::ok(NAME, format!("{}; fences functions and their builds", program.display()));
         }
@@ -188,10 +203,10 @@ fn bubblewrap() -> Check {
 }
 
 /// Runs and builds functions in JavaScript.
-fn node() -> Check {
-    let said = on_path("node").map(|program| Command::new(program).arg("--version").output());
-    match said {
-        Some(Ok(output)) if output.status.success() => Check::ok(
+async fn node() -> Check {
+    let program = on_path("node").unwrap_or_else(|| PathBuf::from("node"));
+    match said(&program, &["--version"]).await {
+        Ok(output) if output.status.success() => Check::ok(
             "node",
             format!("{}; for functions in JavaScript", String::from_utf8_lossy(&output.stdout).trim()),
         ),
@@ -217,9 +232,8 @@ fn npm() -> Check {
     Check::lacks("npm", Verdict::Optional, found, "apt-get install npm, so that it lies beside node")
 }
 
-fn git() -> Check {
-    let said = Command::new("git").arg("--version").output();
-    match said {
+async fn git() -> Check {
+    match said(Path::new("git"), &["--version"]).await {
         Ok(output) if output.status.success() => {
             Check::ok("git", String::from_utf8_lossy(&output.stdout).trim().to_owned())
         }
