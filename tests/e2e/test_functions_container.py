@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -94,6 +95,13 @@ def podman(tmp_path_factory):
     subprocess.run(["podman", "rmi", "--force", IMAGE], env=os.environ | env, capture_output=True, timeout=BUILD)
 
 
+def containers(berth, podman: dict[str, str]) -> str:
+    """The containers of this server's builds, running or not."""
+    label = f"label=dev.berth.build={(berth.data / 'functions' / 'builds').resolve()}"
+    command = ["podman", "ps", "--all", "--quiet", "--filter", label]
+    return subprocess.run(command, env=os.environ | podman, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.fixture
 def etcd(tmp_path):
     etcd = Etcd(tmp_path)
@@ -124,12 +132,35 @@ def test_a_function_is_built_in_an_image(berth, etcd, podman, tmp_path):
     etcd.put(function("old", code, runtime={"pythonVersion": "3.1"}))
     told = etcd.settled("old", "Failed", 1)["message"]
     assert f"has Python {VERSION}" in told and "--function-builder-image" in told
-    running = ["podman", "ps", "--all", "--quiet", "--filter", "label=dev.berth.build"]
+    until("every container to go with its step", lambda: containers(berth, podman) == "")
 
-    def left() -> str:
-        return subprocess.run(running, env=os.environ | podman, capture_output=True, text=True, check=True).stdout
 
-    until("every container to go with its step", lambda: left() == "")
+@pytest.mark.timeout(900)
+def test_a_build_that_hangs_and_is_replaced_leaves_nothing(berth, etcd, podman, tmp_path):
+    berth.start(
+        "--source", f"etcd={etcd.client}", "--function-target", "local", "--function-builder-image", IMAGE,
+        env=podman | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"},
+    )  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(BUILD)
+        wheel = f"http://127.0.0.1:{silent.getsockname()[1]}/six-1.16.0-py2.py3-none-any.whl"
+        code = archive(tmp_path, "hangs.zip", {"handler.py": HANDLER, "requirements.txt": f"six @ {wheel}\n"})
+        etcd.put(function("hangs", code, runtime={"pythonVersion": VERSION}))
+        # The step has asked, and is never answered.
+        asking, _ = silent.accept()
+        with asking:
+            assert containers(berth, podman) != ""
+            plain = "def predict(body):\n    return body\n"
+            code = archive(tmp_path, "plain.zip", {"handler.py": plain})
+            etcd.put(function("hangs", code, 2, runtime={"pythonVersion": VERSION}))
+            etcd.settled("hangs", "Succeeded", 2)
+            until("its container to go", lambda: containers(berth, podman) == "")
+    builds = berth.data / "functions" / "builds"
+
+    def left() -> list[Path]:
+        return [*(builds / "work").iterdir(), *(builds / "own").iterdir()]
+
+    until(lambda: f"the folders of builds to go: {left()}", lambda: not left())
 
 
 def test_an_image_needs_podman(berth, tmp_path):

@@ -10,13 +10,14 @@ def descendants(pid: int) -> list[int]:
     found, waiting = [], [pid]
     while waiting:
         of = waiting.pop()
-        for task in Path(f"/proc/{of}/task").glob("*/children"):
-            try:
-                children = [int(child) for child in task.read_text().split()]
-            except OSError:
-                continue
-            found += children
-            waiting += children
+        # One that has ended meanwhile has none.
+        try:
+            tasks = [task.read_text() for task in Path(f"/proc/{of}/task").glob("*/children")]
+        except OSError:
+            continue
+        children = [int(child) for task in tasks for child in task.split()]
+        found += children
+        waiting += children
     return found
 
 

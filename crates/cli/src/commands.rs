@@ -70,7 +70,6 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => local::completions(&args),
         Command::Man(args) => local::man(&args),
-        Command::Doctor(args) => doctor::run(&args).await,
         Command::Version(args) => local::version(&args),
         Command::Infer(args) => infer::run(args),
         Command::Executor(args) => executor::run(&args),
@@ -82,6 +81,7 @@ pub(crate) fn run(Parsed { arguments, effective }: Parsed) -> Result<(), Failure
 async fn ask(command: Command) -> Result<(), Failure> {
     match command {
         Command::Testing(args) => testing::run(args).await,
+        Command::Doctor(args) => doctor::run(&args).await,
         Command::Fetch(args) => fetch::run(&args).await,
         Command::Operator(args) => operator::run(args).await,
         Command::Apply(args) => apply::run(&args).await,

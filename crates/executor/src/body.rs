@@ -30,6 +30,7 @@ pub(crate) struct Sent {
     bytes: AtomicU64,
     too_large: AtomicBool,
     broke_off: AtomicBool,
+    awaited: AtomicBool,
     /// Begin of the body, where the request is logged.
     captured: OnceLock<Mutex<Captured>>,
 }
@@ -65,6 +66,11 @@ impl Sent {
         self.broke_off.load(Relaxed)
     }
 
+    /// True while more of the body is wanted and the client sends none. False also while the server takes none.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited.load(Relaxed)
+    }
+
     /// True if the body had more than it may.
     pub(crate) fn is_too_large(&self) -> bool {
         self.too_large.load(Relaxed)
@@ -83,7 +89,9 @@ impl http_body::Body for Bounded {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(poll_said(&mut self.inner, cx));
+        let polled = poll_said(&mut self.inner, cx);
+        self.sent.awaited.store(polled.is_pending(), Relaxed);
+        let frame = ready!(polled);
         if matches!(frame, Some(Err(_))) {
             self.sent.broke_off.store(true, Relaxed);
         }

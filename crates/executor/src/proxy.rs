@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! head ──▶ room? ──▶ breaker closed? ──▶ send (again, where that is safe) ──▶ head of the answer ──▶ its body, as it comes
-//!            │ no: 503    │ no: 503          │ 413, 502, 504
+//!            │ no: 503    │ no: 503          │ 408, 413, 502, 504
 //! ```
 //! Bodies pass in both directions at once and are not stored, except small ones of requests that may be sent again.
 
@@ -320,7 +320,7 @@ impl Proxy {
         // A client that falls silent would keep its place among those in flight for ever.
         let limit = settings.config.timeout;
         let collected = timeout(limit, bounded.collect()).await;
-        let collected = collected.map_err(|_| Refusal::Late { seconds: limit.as_secs() })?;
+        let collected = collected.map_err(|_| Refusal::Slow { seconds: limit.as_secs() })?;
         // The client has broken off where this fails; nobody reads the answer.
         let body = collected.map_err(|_| Refusal::Broken)?.to_bytes();
         self.repeat(settings, &head, &body, &sent).await
@@ -369,6 +369,8 @@ impl Proxy {
                 tracing::debug!(port = &*self.name, %error, "the server cannot be reached");
                 Refusal::Unreachable
             }
+            // So is this, unless the server is who takes nothing.
+            Err(_) if sent.is_awaited() => return Err(Refusal::Slow { seconds: limit.as_secs() }),
             Err(_) => Refusal::Late { seconds: limit.as_secs() },
         };
         probe.ended(false);

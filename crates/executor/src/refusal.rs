@@ -29,6 +29,8 @@ pub(crate) enum Refusal {
     Broken,
     /// No answer in time.
     Late { seconds: u64 },
+    /// The client did not send all of the body in time.
+    Slow { seconds: u64 },
 }
 
 impl Refusal {
@@ -45,6 +47,7 @@ impl Refusal {
             Self::Unreachable => "unreachable",
             Self::Broken => "broken",
             Self::Late { .. } => "late",
+            Self::Slow { .. } => "slow_client",
         }
     }
 
@@ -60,6 +63,7 @@ impl Refusal {
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, 8),
             Self::Unreachable | Self::Broken => (StatusCode::BAD_GATEWAY, 14),
             Self::Late { .. } => (StatusCode::GATEWAY_TIMEOUT, 4),
+            Self::Slow { .. } => (StatusCode::REQUEST_TIMEOUT, 4),
         }
     }
 
@@ -86,6 +90,9 @@ impl Refusal {
             Self::Unreachable => "the model server takes no connections (connectTimeout): see its log".to_owned(),
             Self::Broken => "the model server closed the connection before it answered: see its log".to_owned(),
             Self::Late { seconds } => format!("the model server did not begin to answer within {seconds} s (timeout)"),
+            Self::Slow { seconds } => {
+                format!("your request's body did not arrive within {seconds} s (timeout): send it again")
+            }
         }
     }
 

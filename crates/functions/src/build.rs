@@ -157,6 +157,7 @@ struct Workplace<'a> {
     log: &'a BuildLog,
     notes: Vec<String>,
     packages: Vec<Package>,
+    tools: container::Found,
 }
 
 impl Workplace<'_> {
@@ -189,7 +190,7 @@ impl Builder {
         let root = fs_err::canonicalize(&config.root)?;
         let toolchain = Arc::new(Toolchain::new(config.python.clone(), root.join("packages/uv")));
         let environment = toolchain.environment();
-        let container = config.image.as_deref().map(|image| Container::find(&environment, image, &root)).transpose()?;
+        let container = Container::find(&environment, config.image.as_deref(), &root)?;
         let sandbox = Sandbox::find(&environment, container);
         let work = root.join("work");
         if work.exists() {
@@ -262,10 +263,14 @@ impl Builder {
             Err(error) => return Err(BuildError::disk(&error).into_failure(String::new(), started.elapsed())),
         };
         log.line(&format!("build {id} of {}: {}", task.spec.name, task.spec.source));
+        // It was asked for, and is not here.
+        let gone = task.kept.as_ref().map(|digest| format!("The artifact {digest} is not kept any more"));
+        gone.iter().for_each(|gone| log.line(&format!("{gone}: the code is read")));
         let made = self.make(id, task, &log).await;
         let took = started.elapsed();
         match made {
-            Ok((artifact, cached, notes)) => {
+            Ok((artifact, cached, mut notes)) => {
+                notes.extend(gone.map(|gone| format!("{gone}: the code at its sourceUri was built.")));
                 notes.iter().for_each(|note| log.line(&format!("note: {note}")));
                 log.line(&format!("{} of {} bytes after {:.1} s", artifact.digest, artifact.size, took.as_secs_f64()));
                 Ok(Built { artifact, cached, restored: false, took, log_tail: log.tail(), notes })
@@ -285,7 +290,8 @@ impl Builder {
     ) -> Result<(ArtifactStatus, bool, Vec<String>), BuildError> {
         let spec = &*task.spec;
         let folder = self.config.root.join("work").join(id.to_string());
-        let mut place = Workplace { spec, folder, log, notes: Vec::new(), packages: Vec::new() };
+        let tools = container::Found::default();
+        let mut place = Workplace { spec, folder, log, notes: Vec::new(), packages: Vec::new(), tools };
         fs_err::create_dir_all(&place.folder)?;
         let (artifact, cached) = self.built(id, &mut place).await?;
         if self.goes_to_azure(spec) {
@@ -332,6 +338,8 @@ impl Builder {
         let made = place.folder.join("artifact.zip");
         let (artifacts, to) = (Arc::clone(&self.artifacts), made.clone());
         blocking(move || {
+            // A step may have planted links, which the files of the layout would be written through.
+            Tree::list(&code)?;
             layout::write(&code, &manifest)?;
             zipped::write(&code, &made)
         })
@@ -404,4 +412,62 @@ fn size_of(folder: &Path) -> u64 {
         }
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::deployment::Declared;
+
+    #[tokio::test]
+    async fn an_artifact_that_is_not_kept_any_more_is_told() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (code, programs) = (home.path().join("code"), home.path().join("programs"));
+        fs_err::create_dir_all(&code).expect("a folder");
+        fs_err::create_dir_all(&programs).expect("a folder");
+        fs_err::write(code.join("handler.mjs"), "export const predict = (body) => body;\n").expect("written");
+        // It is asked for its version, and nothing else: the code has no packages.
+        std::os::unix::fs::symlink("/bin/echo", programs.join("node")).expect("a link");
+        let environment = vec![("PATH".into(), programs.into_os_string())];
+        let builder = Builder::open(BuildConfig {
+            root: home.path().join("builds"),
+            credentials: BTreeMap::new(),
+            python: Settings { environment, ..Settings::default() },
+            all_local: true,
+            kept: 1,
+            image: None,
+        })
+        .expect("a builder");
+        let task = |folder: &Path, kept: Option<String>| {
+            let object = json!({
+                "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "words"},
+                "spec": {"type": "javascript", "sourceUri": format!("file:{}", folder.display()),
+                         "entrypoint": "handler.predict", "target": {"platform": "local"}},
+            });
+            let declared = Declared::read("words", object.to_string().as_bytes(), berth_control::store::Rev(1));
+            Task {
+                spec: declared.spec.expect("a right spec"),
+                text: declared.text,
+                known: None,
+                proved: false,
+                kept,
+                generation: 3,
+                seen: now(),
+                traceparent: None,
+            }
+        };
+        let lost = format!("sha256:{}", "0".repeat(64));
+        let built = builder.build(TaskId(1), &task(&code, Some(lost.clone()))).await.expect("built");
+        let note = format!("The artifact {lost} is not kept any more: the code at its sourceUri was built.");
+        assert_eq!((built.notes, built.restored), (vec![note.clone()], false));
+        assert!(built.log_tail.contains(&format!("note: {note}")), "{}", built.log_tail);
+        let again = builder.build(TaskId(2), &task(&code, Some(built.artifact.digest.clone()))).await.expect("kept");
+        assert_eq!((again.artifact, again.restored), (built.artifact, true));
+        let plain = builder.build(TaskId(3), &task(&code, None)).await.expect("built");
+        assert_eq!(plain.notes, Vec::<String>::new(), "nobody asked for one");
+        let failed = builder.build(TaskId(4), &task(&home.path().join("none"), Some(lost))).await.expect_err("no code");
+        assert!(failed.log_tail.contains("is not kept any more: the code is read"), "{}", failed.log_tail);
+    }
 }

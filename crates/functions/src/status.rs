@@ -158,13 +158,14 @@ impl<'de> Deserialize<'de> for SpecText {
 }
 
 impl Status {
-    /// Notes a version that was deployed, unless it is the one that was: the same spec with the same artifact.
+    /// Notes a version that was deployed, unless it is the one that was: the same spec with the same artifact. A generation that
+    /// was built again takes its own place, and none of those before it.
     pub fn remember(&mut self, revision: Revision) {
-        let is_it = |last: &Revision| (&last.spec, &last.artifact) == (&revision.spec, &revision.artifact);
-        if self.history.first().is_some_and(is_it) {
-            return;
+        match self.history.first_mut() {
+            Some(last) if (&last.spec, &last.artifact) == (&revision.spec, &revision.artifact) => return,
+            Some(last) if (last.generation, &last.spec) == (revision.generation, &revision.spec) => *last = revision,
+            _ => self.history.insert(0, revision),
         }
-        self.history.insert(0, revision);
         self.history.truncate(MOST_REVISIONS);
         let bytes = |history: &[Revision]| history.iter().map(|one| one.spec.0.len()).sum::<usize>();
         while self.history.len() > 1 && bytes(&self.history) > LARGEST_HISTORY {
@@ -204,5 +205,40 @@ fn shortened(message: &str) -> String {
     match message.char_indices().nth(LONGEST_MESSAGE) {
         Some((end, _)) => format!("{} …", &message[..end]),
         None => message.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generation_that_is_built_again_leaves_the_ways_back() {
+        let version = |generation: i64, code: &str, artifact: &str| Revision {
+            generation,
+            deployed: format!("of {artifact}"),
+            artifact: artifact.to_owned(),
+            spec: SpecText(format!("{{\"sourceUri\":\"{code}\"}}").into()),
+        };
+        let told = |status: &Status| -> Vec<_> {
+            status.history.iter().map(|past| (past.generation, past.artifact.clone())).collect()
+        };
+        let mut status = Status::default();
+        status.remember(version(1, "a.zip", "a1"));
+        status.remember(version(2, "b.zip", "b1"));
+        // Leaders that have no artifact build it again, without a lock file from other packages each time.
+        for artifact in 2..20 {
+            status.remember(version(2, "b.zip", &format!("b{artifact}")));
+        }
+        assert_eq!(told(&status), [(2, "b19".to_owned()), (1, "a1".to_owned())]);
+        assert_eq!(status.history[0].deployed, "of b19");
+        status.remember(version(3, "b.zip", "b19"));
+        assert_eq!(told(&status).len(), 2, "it is the version that serves");
+        status.remember(version(3, "b.zip", "b20"));
+        assert_eq!(told(&status), [(3, "b20".to_owned()), (2, "b19".to_owned()), (1, "a1".to_owned())]);
+        for generation in 4..20 {
+            status.remember(version(generation, "c.zip", &format!("c{generation}")));
+        }
+        assert_eq!(told(&status).len(), MOST_REVISIONS);
     }
 }

@@ -33,10 +33,11 @@ use crate::{
     kind::Kind,
     metrics::SourceMetrics,
     objects::{Effect, Key, Known, News, Objects},
-    plan::{Plan, Reason, Refusal, digest, plan},
+    plan::{Plan, Reason, Refusal, plan},
     routes::{self, Gateway, Ingress},
-    state::{Observed, state},
+    state::state,
     status::{Facts, patch},
+    watched::{Concerned, Watched},
 };
 
 /// Quiet time before changed objects are declared, so that `kubectl apply` of a folder is one change.
@@ -93,7 +94,7 @@ struct Following {
     gateway: Option<Gateway>,
     objects: Objects,
     plan: Plan,
-    observed: BTreeMap<DeploymentName, Observed>,
+    watched: Watched,
     /// When the objects are declared next, and when the first of the changes came.
     due: Option<(Instant, Instant)>,
     queue: Queue<Key>,
@@ -116,7 +117,7 @@ impl Following {
             gateway: config.gateway.clone(),
             objects: Objects::of(Kind::followed(config.gateway.is_some())),
             plan: Plan::default(),
-            observed: BTreeMap::new(),
+            watched: Watched::default(),
             due: None,
             queue: Queue::default(),
             writes: JoinSet::new(),
@@ -183,13 +184,9 @@ impl Following {
         stream::select_all(self.objects.kinds().iter().map(|kind| one(*kind).boxed())).boxed()
     }
 
-    /// Watches deployments anew; what is gone meanwhile is forgotten, and told, since no event will come of it.
+    /// Watches deployments anew. What is known stays until all is told again: models that serve are not written as if they did not.
     async fn watch_again(&mut self) -> Result<WatchStream, Error> {
-        self.observed.clear();
-        let due = Instant::now() + SETTLE;
-        for key in self.plan.objects.keys() {
-            self.queue.add(key.clone(), due);
-        }
+        self.watched.again();
         self.context.handle().watch(WatchRequest::default()).await
     }
 
@@ -317,23 +314,18 @@ impl Following {
 
     /// A deployment changed, whosever it is.
     fn changed(&mut self, event: WatchEvent) {
-        let name = match event {
-            WatchEvent::Added(view) | WatchEvent::Modified(view) => {
-                let name = view.deployment.name.clone();
-                let generation = view.deployment.generation;
-                let current = view.status.as_ref().is_some_and(|status| status.observed_generation == generation);
-                let observed = Observed { spec: digest(&view.manifest), current, status: view.status };
-                self.observed.insert(name.clone(), observed);
-                name
+        let due = Instant::now() + SETTLE;
+        match self.watched.on(event) {
+            Concerned::One(name) => {
+                if let Some(key) = self.plan.names.get(&name) {
+                    self.queue.add(key.clone(), due);
+                }
             }
-            WatchEvent::Deleted { name, .. } => {
-                self.observed.remove(&name);
-                name
+            Concerned::All => {
+                for key in self.plan.objects.keys() {
+                    self.queue.add(key.clone(), due);
+                }
             }
-            WatchEvent::Bookmark(_) => return,
-        };
-        if let Some(key) = self.plan.names.get(&name) {
-            self.queue.add(key.clone(), Instant::now() + SETTLE);
         }
     }
 
@@ -371,7 +363,12 @@ impl Following {
     /// The patch of an object's status, unless it is true or cannot be made truer.
     fn patch(&self, key: &Key) -> Option<Value> {
         let (object, declared) = (self.objects.get(key)?, self.plan.objects.get(key)?);
-        let observed = declared.name.as_ref().and_then(|name| self.observed.get(name));
+        let name = declared.name.as_ref();
+        if name.is_some_and(|name| self.watched.is_awaited(name)) {
+            // It may serve; the bookmark queues it again.
+            return None;
+        }
+        let observed = name.and_then(|name| self.watched.get(name));
         let state = state(declared, observed);
         let now = self.context.now().to_string();
         let ingress = self.gateway.as_ref().map_or(Ingress::Ready, |_| routes::ingress(&self.objects, key));

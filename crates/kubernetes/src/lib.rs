@@ -14,7 +14,7 @@
 //! (`berth_control::source`), pods (`berth_operator`).
 //!
 //! Reading order: [`KubernetesSource`]; `kind`, `objects` and `plan`, from objects to what is declared; `state` and `status`, from the
-//! fleet to what users' tools read; `follow`, the driver; `cluster`, the connection.
+//! fleet to what users' tools read, `watched`, what the fleet tells; `follow`, the driver; `cluster`, the connection.
 
 mod cluster;
 mod definitions;
@@ -30,6 +30,7 @@ mod state;
 mod status;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 use std::sync::Arc;
 

@@ -58,7 +58,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Limit for an attempt: as long as an API server itself takes for a request at most.
 const ATTEMPT: Duration = Duration::from_mins(1);
 
-/// Longest wait for the attempts under way when the operator ends. It is killed after 30 s.
+/// Longest wait for the attempts under way when the operator ends. It is killed after 30 s. Nobody renews the Lease meanwhile, so the wait
+/// ends with the leadership if that is sooner.
 const LAST: Duration = Duration::from_secs(15);
 
 /// Settings of an operator.
@@ -112,7 +113,7 @@ pub async fn run(client: Client, config: Config, vitals: Vitals, shutdown: Cance
     };
     vitals.leads(false);
     if ended.is_ok() {
-        reconciler.finish().await;
+        reconciler.finish(LAST.min(leadership.left())).await;
         leadership.release().await;
     }
     ended
@@ -239,11 +240,11 @@ impl Reconciler {
         }
     }
 
-    /// Waits for the attempts under way. Those that an API server does not answer are left to the next operator.
-    async fn finish(&mut self) {
-        let ended = async { while self.attempts.join_next().await.is_some() {} };
-        if time::timeout(LAST, ended).await.is_err() {
-            tracing::warn!(event = "attempts_cut", left = self.attempts.len(), "the API server did not answer in time");
+    /// Waits for the attempts under way, and ends those that take longer: they are left to the next operator.
+    async fn finish(&mut self, limit: Duration) {
+        let left = end(&mut self.attempts, limit).await;
+        if left > 0 {
+            tracing::warn!(event = "attempts_cut", left, "the API server did not answer in time");
         }
     }
 
@@ -362,6 +363,17 @@ impl Reconciler {
     }
 }
 
+/// Waits for tasks, and ends those that take longer than `limit`. None runs when it returns; says how many were cut.
+async fn end<T: 'static>(tasks: &mut JoinSet<T>, limit: Duration) -> usize {
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    if time::timeout(limit, ended).await.is_ok() {
+        return 0;
+    }
+    let left = tasks.len();
+    tasks.shutdown().await;
+    left
+}
+
 /// An object as its type. The API server checked it; one of an older schema may still not fit.
 fn read<T: serde::de::DeserializeOwned>(key: &Key, object: &Value) -> Option<T> {
     match serde_json::from_value(object.clone()) {
@@ -370,5 +382,47 @@ fn read<T: serde::de::DeserializeOwned>(key: &Key, object: &Value) -> Option<T> 
             tracing::error!(event = "object_unreadable", object = %key, %error);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    /// Counts what runs.
+    struct Runs(Arc<AtomicUsize>);
+
+    impl Drop for Runs {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_writes_any_more_when_the_leadership_ends() {
+        let running = Arc::new(AtomicUsize::new(0));
+        let mut attempts = JoinSet::new();
+        let begin = |attempts: &mut JoinSet<()>, answered: bool| {
+            running.fetch_add(1, Relaxed);
+            let runs = Runs(Arc::clone(&running));
+            attempts.spawn(async move {
+                let _runs = runs;
+                if !answered {
+                    std::future::pending::<()>().await;
+                }
+            });
+        };
+        begin(&mut attempts, true);
+        assert_eq!(end(&mut attempts, LAST).await, 0);
+        begin(&mut attempts, false);
+        begin(&mut attempts, false);
+        assert_eq!(end(&mut attempts, Duration::from_millis(20)).await, 2);
+        assert_eq!((running.load(Relaxed), attempts.len()), (0, 0));
+        // A leadership that is over leaves no time.
+        begin(&mut attempts, false);
+        assert_eq!(end(&mut attempts, Duration::ZERO).await, 1);
+        assert_eq!(running.load(Relaxed), 0);
     }
 }

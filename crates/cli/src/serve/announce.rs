@@ -144,8 +144,10 @@ impl Asks<'_> {
                 // Not there yet.
                 StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => return None,
                 _ => {
-                    lengths.extend(numbers(&text));
-                    refusal = Some(message(text));
+                    // The answer around the message has numbers of its own, such as those in the request's id.
+                    let said = message(text);
+                    lengths.extend(numbers(&said));
+                    refusal = Some(said);
                 }
             }
         }

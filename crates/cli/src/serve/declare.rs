@@ -104,9 +104,12 @@ fn onnx(files: &[PathBuf], choices: Choices<'_>) -> Result<(Vec<Value>, Declared
         let name = name_of(choices.name, file)?;
         let model = json!({"format": "onnx", "uri": format!("file:{}", file.display())});
         documents.push(manifest(&name, json!({"model": model, "replicas": replicas})));
-        models.push(Model { name, asked: Asked::Tensors, declared: model });
+        let bytes = fs::metadata(file).map_or(u64::MAX, |metadata| metadata.len());
+        models.push((bytes, Model { name, asked: Asked::Tensors, declared: model }));
     }
-    Ok((documents, Declared { notes: Vec::new(), models }))
+    // The request to try is for the first: the smallest is loaded soon, and its inputs tend to fit a screen.
+    models.sort_by_key(|(bytes, _)| *bytes);
+    Ok((documents, Declared { notes: Vec::new(), models: models.into_iter().map(|(_, model)| model).collect() }))
 }
 
 /// The manifest of a card, and the way to ask its model.

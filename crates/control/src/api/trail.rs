@@ -19,6 +19,7 @@ use berth_wire::{
 use http::{HeaderMap, StatusCode};
 
 use super::needs::{self, Need};
+use crate::events::AUDITED;
 
 /// Notes of a handler about what it was asked for: an extension of requests that change something.
 #[derive(Debug, Clone, Default)]

@@ -13,14 +13,14 @@ use bytes::Bytes;
 use futures::stream;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Frame;
-use http_body_util::{BodyExt as _, Limited, StreamBody};
+use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::{Value, json};
 use tokio::{
     sync::{
-        Semaphore,
+        Semaphore, SemaphorePermit,
         broadcast::{Receiver, error::RecvError},
     },
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -41,8 +41,21 @@ use crate::{
 /// Time between two looks at a job, where no end is told.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Longest wait for the whole body of a request: it holds memory of all jobs meanwhile.
-const BODY: Duration = Duration::from_mins(5);
+/// The least speed of a request's body: what has come of it holds memory of all jobs meanwhile.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// So many more bytes, or the end,
+    bytes: usize,
+    /// come within this time.
+    within: Duration,
+    /// Longest wait for the whole body.
+    whole: Duration,
+}
+
+const PACE: Pace = Pace { bytes: 64 << 10, within: Duration::from_secs(10), whole: Duration::from_mins(5) };
+
+/// The unit of memory for bodies that are being read.
+const KIB: usize = 1 << 10;
 
 /// The front of one port's queue.
 pub(crate) struct JobApi {
@@ -76,7 +89,9 @@ impl JobApi {
         metrics: JobMetrics,
         stop: CancellationToken,
     ) -> Self {
-        let room = usize::try_from(settings.bounds.memory >> 10).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        let room = usize::try_from(settings.bounds.memory.div_ceil(KIB as u64))
+            .unwrap_or(usize::MAX)
+            .min(Semaphore::MAX_PERMITS);
         Self { settings, queue, metrics, room: Semaphore::new(room), stop, unanswered: Damped::default() }
     }
 
@@ -134,15 +149,11 @@ impl JobApi {
             Ok(wishes) => wishes,
             Err(reason) => return Ok(refusal(StatusCode::BAD_REQUEST, &reason)),
         };
-        let most = self.settings.max_body;
-        let bytes = body.size_hint().upper().map_or(most as u64, |length| length.min(most as u64));
         // It counts until it is in the queue, which counts it from there.
-        let Ok(_room) = self.room.try_acquire_many(u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX)) else {
-            return Ok(busy("the bodies of other jobs take all memory (async.memory)"));
-        };
-        let body = match whole(body, most, BODY).await {
-            Ok(body) => body,
-            Err((status, reason)) => return Ok(refusal(status, &reason)),
+        let (body, _room) = match whole(body, self.settings.max_body, &self.room, PACE).await {
+            Ok(read) => read,
+            Err(Unread::NoRoom) => return Ok(busy("the bodies of other jobs take all memory (async.memory)")),
+            Err(Unread::Refused(status, reason)) => return Ok(refusal(status, &reason)),
         };
         let id = JobId::generate();
         asked::settle(&mut head.headers, &id);
@@ -152,7 +163,7 @@ impl JobApi {
             Some(Sender(sender)) => key.map(|key| format!("{sender} {key}")),
             None => key,
         };
-        let request = StoredRequest::new(&head, body.to_vec());
+        let request = StoredRequest::new(&head, body);
         let submitted = self.queue.submit(NewJob { id: id.clone(), priority, key, callback, request }).await?;
         self.metrics.submitted(&submitted);
         Ok(match submitted {
@@ -312,22 +323,65 @@ impl Follower {
     }
 }
 
-/// A whole body, or the status and the reason for whoever does not send it.
-async fn whole<B>(body: B, most: usize, limit: Duration) -> Result<Bytes, (StatusCode, String)>
+/// Reason why a body was not read.
+#[derive(Debug, PartialEq, Eq)]
+enum Unread {
+    NoRoom,
+    Refused(StatusCode, String),
+}
+
+/// A whole body, and the room that it holds: taken as data comes, so that who announces much and sends nothing takes none from others.
+async fn whole<B>(
+    body: B,
+    most: usize,
+    room: &Semaphore,
+    pace: Pace,
+) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Unread>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    match timeout(limit, Limited::new(body, most).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+    let refused = |status, reason: String| Err(Unread::Refused(status, reason));
+    let mut body = pin!(body);
+    let (mut read, mut held, mut permit) = (Vec::new(), 0, None::<SemaphorePermit<'_>>);
+    let now = Instant::now();
+    let (end, mut due, mut wanted) = (now + pace.whole, now + pace.within, pace.bytes);
+    loop {
+        let frame = match timeout_at(due.min(end), body.frame()).await {
+            Ok(Some(Ok(frame))) => frame,
+            Ok(None) => return Ok((read, permit)),
+            // The client has gone.
+            Ok(Some(Err(_))) => return refused(StatusCode::BAD_REQUEST, "the body broke off".to_owned()),
+            Err(_) if end <= due => {
+                let seconds = pace.whole.as_secs();
+                let reason = format!("the body did not arrive within {seconds} s: send it again");
+                return refused(StatusCode::REQUEST_TIMEOUT, reason);
+            }
+            Err(_) => {
+                let (bytes, seconds) = (pace.bytes, pace.within.as_secs());
+                let reason = format!("less than {bytes} bytes of the body arrived within {seconds} s: send it again");
+                return refused(StatusCode::REQUEST_TIMEOUT, reason);
+            }
+        };
+        // Nobody reads trailers.
+        let Ok(data) = frame.into_data() else { continue };
+        let length = read.len() + data.len();
+        if length > most {
             let reason = format!("the body has more than {most} bytes, which is the most for a job (async.maxBody)");
-            Err((StatusCode::PAYLOAD_TOO_LARGE, reason))
+            return refused(StatusCode::PAYLOAD_TOO_LARGE, reason);
         }
-        // The client has gone.
-        Ok(Err(_)) => Err((StatusCode::BAD_REQUEST, "the body broke off".to_owned())),
-        Err(_) => {
-            let reason = format!("the body did not arrive within {} s: send it again", limit.as_secs());
-            Err((StatusCode::REQUEST_TIMEOUT, reason))
+        let needed = length.div_ceil(KIB);
+        if needed > held {
+            let more = u32::try_from(needed - held).unwrap_or(u32::MAX);
+            let more = room.try_acquire_many(more).map_err(|_| Unread::NoRoom)?;
+            match &mut permit {
+                Some(permit) => permit.merge(more),
+                None => permit = Some(more),
+            }
+            held = needed;
+        }
+        read.extend_from_slice(&data);
+        if length >= wanted {
+            (wanted, due) = (length + pace.bytes, Instant::now() + pace.within);
         }
     }
 }
@@ -377,16 +431,70 @@ fn refusal(status: StatusCode, reason: &str) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
+    use futures::{FutureExt as _, StreamExt as _};
+
     use super::*;
+
+    type Part = Result<Frame<Bytes>, Infallible>;
+
+    fn part(length: usize) -> Part {
+        Ok(Frame::data(vec![b'x'; length].into()))
+    }
+
+    fn status<T>(read: Result<T, Unread>) -> Option<StatusCode> {
+        match read {
+            Err(Unread::Refused(status, _)) => Some(status),
+            _ => None,
+        }
+    }
 
     #[tokio::test]
     async fn a_body_that_never_comes_is_not_waited_for_without_an_end() {
-        let soon = Duration::from_millis(20);
-        let silent = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
-        let (status, reason) = whole(silent, 10, soon).await.expect_err("nothing came");
-        assert_eq!(status, StatusCode::REQUEST_TIMEOUT, "{reason}");
-        let (status, _) = whole(full("more than ten bytes"), 10, BODY).await.expect_err("too long");
-        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!(whole(full("ten bytes"), 10, BODY).await.expect("whole"), "ten bytes");
+        let (soon, room) = (Duration::from_millis(20), Semaphore::new(4));
+        for pace in [Pace { within: soon, ..PACE }, Pace { whole: soon, ..PACE }] {
+            let silent = StreamBody::new(stream::pending::<Part>());
+            assert_eq!(status(whole(silent, 10, &room, pace).await), Some(StatusCode::REQUEST_TIMEOUT), "{pace:?}");
+        }
+        let long = whole(full("more than ten bytes"), 10, &room, PACE).await;
+        assert_eq!(status(long), Some(StatusCode::PAYLOAD_TOO_LARGE));
+        let (read, permit) = whole(full("ten bytes"), 10, &room, PACE).await.expect("whole");
+        assert_eq!((read.as_slice(), room.available_permits()), (&b"ten bytes"[..], 3));
+        drop(permit);
+        assert_eq!(room.available_permits(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_drips_is_refused_and_one_that_comes_is_read() {
+        let pace = Pace { bytes: 1_000, within: Duration::from_millis(100), ..PACE };
+        let drips = |length: usize, parts: usize| {
+            let parts = stream::iter(0..parts).then(move |_| async move {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                part(length)
+            });
+            StreamBody::new(parts)
+        };
+        let room = Semaphore::new(1 << 10);
+        let read = whole(drips(1, usize::MAX), 1 << 20, &room, pace).await;
+        assert_eq!(status(read), Some(StatusCode::REQUEST_TIMEOUT));
+        assert_eq!(room.available_permits(), 1 << 10);
+        // It takes longer than the time for a part of it.
+        let (read, _) = whole(drips(1_000, 40), 1 << 20, &room, pace).await.expect("whole");
+        assert_eq!(read.len(), 40_000);
+    }
+
+    #[tokio::test]
+    async fn room_is_taken_by_what_came_and_not_by_what_was_announced() {
+        let room = Semaphore::new(4);
+        let stalled = |length: usize| StreamBody::new(stream::iter([part(length)]).chain(stream::pending()));
+        // Up to four KiB each, and so far one.
+        let mut reading: Vec<_> = (0..3).map(|_| Box::pin(whole(stalled(1_000), 4 * KIB, &room, PACE))).collect();
+        for one in &mut reading {
+            assert!(one.as_mut().now_or_never().is_none());
+        }
+        assert_eq!(room.available_permits(), 1);
+        let too_much = whole(stalled(2 * KIB), 4 * KIB, &room, PACE).await;
+        assert!(matches!(too_much, Err(Unread::NoRoom)));
+        drop(reading);
+        assert_eq!(room.available_permits(), 4);
     }
 }

@@ -203,10 +203,55 @@ async fn a_client_that_falls_silent_keeps_no_place() {
     // Small and idempotent: its body is kept for another attempt, and would come first.
     let half = "PUT /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 10\r\n\r\nhalf";
     let answer = said(executor.address, half).await;
-    assert!(answer.starts_with("HTTP/1.1 504 ") && answer.contains("(timeout)"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("your request's body did not arrive"), "{answer}");
+    executor.tells("berth_executor_refused_total{port=\"http\",reason=\"slow_client\"} 1").await;
     executor.tells("berth_executor_requests_in_flight{port=\"http\"} 0").await;
     let answer = said(executor.address, "GET /b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
     assert!(answer.ends_with("/b "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_client_that_falls_silent_does_not_count_against_the_server() {
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&config(server.address, "timeout: 200ms, breaker: {failures: 1, openFor: 1h}"));
+    for body in ["content-length: 10\r\n\r\nhalf", "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n"] {
+        let answer = said(executor.address, &format!("{POST}{body}")).await;
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    }
+    // Of gRPC there is a status for it.
+    let grpc = format!("{POST}content-type: application/grpc\r\ncontent-length: 10\r\n\r\nhalf");
+    let answer = said(executor.address, &grpc).await;
+    assert!(answer.contains("grpc-status: 4\r\n"), "{answer}");
+    executor.tells("berth_executor_refused_total{port=\"http\",reason=\"slow_client\"} 3").await;
+    // The breaker, which one failure opens, lets the next one in.
+    let answer = said(executor.address, &format!("{POST}content-length: 4\r\n\r\nfull")).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("full"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_body_counts_however_much_the_client_would_send() {
+    let listener = TcpListener::bind(anywhere()).await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    // Takes connections and reads nothing.
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            held.push(stream);
+        }
+    });
+    let executor = executor(&config(address, "timeout: 2s, breaker: {failures: 1, openFor: 1h}"));
+    let mut client = TcpStream::connect(executor.address).await.expect("it listens");
+    let length = 256 << 20;
+    client.write_all(format!("{POST}content-length: {length}\r\n\r\n").as_bytes()).await.expect("it reads");
+    // More than all buffers on the way hold. The connection is closed under it.
+    let sending = tokio::spawn(async move {
+        let part = vec![b'x'; 1 << 20];
+        while client.write_all(&part).await.is_ok() {}
+    });
+    executor.tells("berth_executor_refused_total{port=\"http\",reason=\"late\"} 1").await;
+    let answer = said(executor.address, "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    sending.abort();
 }
 
 #[tokio::test]

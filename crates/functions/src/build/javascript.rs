@@ -7,6 +7,7 @@
 
 use std::{
     ffi::OsString,
+    io::Write as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -14,8 +15,12 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    BuildError, Builder, LONGEST_STEP, Workplace, blocking, container::in_image, packages, python::contents,
-    sandbox::Step, worker_check,
+    BuildError, Builder, LONGEST_STEP, Workplace, blocking,
+    container::in_image,
+    packages,
+    python::contents,
+    sandbox::{Network, Step, fresh, fresh_folder},
+    worker_check,
 };
 use crate::{
     dependencies::of_packages,
@@ -32,12 +37,13 @@ pub(crate) const ENDINGS: [&str; 4] = ["js", "cjs", "mjs", "json"];
 const ENTRIES: [&str; 6] = ["src/index.ts", "src/index.js", "index.ts", "index.js", "src/index.mjs", "index.mjs"];
 
 /// Programs of a JavaScript build.
+#[derive(Clone)]
 pub(super) struct NodeTools {
     pub(super) node: PathBuf,
     npm: PathBuf,
     version: String,
     /// The image that they are in; `None`: this machine.
-    image: Option<String>,
+    pub(super) image: Option<String>,
 }
 
 impl NodeTools {
@@ -57,9 +63,13 @@ impl NodeTools {
 
 impl Builder {
     pub(super) async fn node_tools(&self, place: &Workplace<'_>) -> Result<NodeTools, BuildError> {
+        place.tools.node.get_or_try_init(|| self.find_node_tools(place)).await.cloned()
+    }
+
+    async fn find_node_tools(&self, place: &Workplace<'_>) -> Result<NodeTools, BuildError> {
         if let Some(container) = self.sandbox.container() {
             let image = container.identity().await?;
-            let said = container.says("node", "--version").await?;
+            let said = container.says(&image, "node", "--version").await?;
             let version = said.trim_start_matches('v').to_owned();
             return Ok(NodeTools { node: "node".into(), npm: "npm".into(), version, image: Some(image) });
         }
@@ -96,9 +106,10 @@ impl Builder {
             None => false,
         };
         if keeps {
-            self.npm(place, &tools, ("npm prune", &["prune", "--omit=dev", "--offline"]), false).await?;
+            self.npm(place, &tools, ("npm prune", &["prune", "--omit=dev", "--offline"]), Network::None).await?;
         }
         blocking(move || {
+            refuse_links(&code, Path::new("node_modules"))?;
             if !keeps && code.join("node_modules").exists() {
                 fs_err::remove_dir_all(code.join("node_modules"))?;
             }
@@ -116,14 +127,16 @@ impl Builder {
             return Ok(());
         }
         let aside = place.folder.join("library");
-        fs_err::create_dir_all(&aside)?;
+        fresh_folder(&aside)?;
         let prefix = aside.to_string_lossy().into_owned();
         let mut words = vec!["install", "--ignore-scripts", "--prefix", prefix.as_str()];
         words.extend(worker_check::library(place.spec.version.as_deref()));
-        self.npm(place, tools, ("npm install @azure/functions", &words), true).await?;
+        self.npm(place, tools, ("npm install @azure/functions", &words), Network::Machine).await?;
         let lock = fs_err::read_to_string(aside.join("node_modules/.package-lock.json")).unwrap_or_default();
         place.packages.extend(packages::of_node(&lock));
+        let code = place.code();
         blocking(move || {
+            refuse_links(&code, Path::new("node_modules"))?;
             fs_err::remove_file(aside.join("node_modules/.package-lock.json"))?;
             merge(&aside.join("node_modules"), &modules)
         })
@@ -138,11 +151,11 @@ impl Builder {
             place.notes.push("There is no package-lock.json: another build may get newer packages.".to_owned());
         }
         let install = [how, "--ignore-scripts", "--include=dev"];
-        self.npm(place, tools, (&format!("npm {how}"), &install), true).await?;
+        self.npm(place, tools, (&format!("npm {how}"), &install), Network::Machine).await?;
         let lock = fs_err::read_to_string(code.join("node_modules/.package-lock.json")).unwrap_or_default();
         place.packages = packages::of_node(&lock);
         if lock.contains("\"hasInstallScript\": true") {
-            self.npm(place, tools, ("npm rebuild", &["rebuild", "--foreground-scripts"]), false).await?;
+            self.npm(place, tools, ("npm rebuild", &["rebuild", "--foreground-scripts"]), Network::None).await?;
         }
         Ok(())
     }
@@ -169,7 +182,7 @@ impl Builder {
         if config.ends_with(".js") && !is_module && text.contains("export default") {
             arguments.push("--bundleConfigAsCjs".into());
         }
-        self.step(place, ("rollup", &tools.node, arguments), false).await
+        self.step(place, tools, ("rollup", &tools.node, arguments), Network::None).await
     }
 
     /// A script that calls esbuild, or esbuild with what fits a function.
@@ -202,7 +215,7 @@ impl Builder {
                 vec!["-e".into(), format!("require('esbuild').buildSync({options})").into()]
             }
         };
-        self.step(place, ("esbuild", &tools.node, arguments), false).await
+        self.step(place, tools, ("esbuild", &tools.node, arguments), Network::None).await
     }
 
     async fn npm(
@@ -210,24 +223,25 @@ impl Builder {
         place: &Workplace<'_>,
         tools: &NodeTools,
         (name, words): (&str, &[&str]),
-        network: bool,
+        network: Network,
     ) -> Result<(), BuildError> {
         let arguments = words.iter().chain(&QUIET).map(Into::into).collect();
-        self.step(place, (name, &tools.npm, arguments), network).await
+        self.step(place, tools, (name, &tools.npm, arguments), network).await
     }
 
     async fn step(
         &self,
         place: &Workplace<'_>,
+        tools: &NodeTools,
         (name, program, arguments): (&str, &Path, Vec<OsString>),
-        network: bool,
+        network: Network,
     ) -> Result<(), BuildError> {
         let home = place.home()?;
-        let cache = self.config.root.join("packages/npm");
+        let (cache, fetches) = (self.config.root.join("packages/npm"), network == Network::Machine);
         let mut environment = self.toolchain.environment();
         environment.extend([
             ("HOME".into(), home.clone().into()),
-            ("npm_config_cache".into(), if network { cache.clone().into() } else { home.join("npm").into() }),
+            ("npm_config_cache".into(), if fetches { cache.clone().into() } else { home.join("npm").into() }),
             ("npm_config_update_notifier".into(), "false".into()),
             ("NODE_ENV".into(), "production".into()),
             ("CI".into(), "true".into()),
@@ -236,18 +250,20 @@ impl Builder {
         let code = place.code();
         let step = Step {
             name,
+            function: place.spec.name.as_str(),
             program,
+            image: tools.image.as_deref(),
             arguments,
             environment,
             folder: &place.folder,
             at: &code,
             // A step that runs code of packages does not touch what other builds install from.
-            writable: if network { vec![cache] } else { Vec::new() },
+            writable: if fetches { vec![cache] } else { Vec::new() },
             readable: Vec::new(),
             network,
             limit: LONGEST_STEP,
         };
-        let registry = network.then(|| of_packages(Language::JavaScript));
+        let registry = fetches.then(|| of_packages(Language::JavaScript));
         self.asking(registry, self.sandbox.run(step, place.log)).await
     }
 }
@@ -343,8 +359,23 @@ fn forget_traces(code: &Path) -> Result<(), BuildError> {
     Ok(())
 }
 
+/// Refuses code where a step has made a link of a folder on the way to `below`: what we do there would be done elsewhere.
+fn refuse_links(code: &Path, below: &Path) -> Result<(), BuildError> {
+    let mut path = code.to_owned();
+    let mut parts = below.components();
+    loop {
+        if path.is_symlink() {
+            let message = format!("the build has made a link of {}: the code must hold no links", path.display());
+            return Err(BuildError::lasting("InvalidSource", message));
+        }
+        let Some(part) = parts.next() else { return Ok(()) };
+        path.push(part);
+    }
+}
+
 /// Moves the packages below `from` to `to`, but for those that are there.
 fn merge(from: &Path, to: &Path) -> Result<(), BuildError> {
+    refuse_links(to, Path::new(""))?;
     fs_err::create_dir_all(to)?;
     for entry in fs_err::read_dir(from)? {
         let entry = entry?;
@@ -370,9 +401,40 @@ fn say_what_it_is(code: &Path, file: &str, package: Option<&Value>) -> Result<()
     let text = fs_err::read_to_string(code.join(file)).unwrap_or_default();
     let says = |line: &str| line.starts_with("export ") || line.starts_with("export{") || line.starts_with("import ");
     let Some(folder) = Path::new(file).parent().filter(|_| text.lines().any(says)) else { return Ok(()) };
+    refuse_links(code, folder)?;
     let place = code.join(folder).join("package.json");
-    if !place.exists() {
-        fs_err::write(place, "{\"type\":\"module\"}\n")?;
+    // A link stays, and the artifact is refused for it.
+    if fs_err::symlink_metadata(&place).is_err() {
+        fresh(&place)?.write_all(b"{\"type\":\"module\"}\n")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_a_step_has_planted_is_not_followed() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (code, elsewhere) = (home.path().join("code"), home.path().join("elsewhere"));
+        for folder in [code.join("dist"), elsewhere.clone()] {
+            fs_err::create_dir_all(folder).expect("a folder");
+        }
+        let module = "export const handler = () => 1;\n";
+        fs_err::write(code.join("dist/a.js"), module).expect("written");
+        fs_err::write(elsewhere.join("a.js"), module).expect("written");
+        say_what_it_is(&code, "dist/a.js", None).expect("said");
+        assert!(code.join("dist/package.json").is_file());
+
+        fs_err::os::unix::fs::symlink(&elsewhere, code.join("linked")).expect("a link");
+        fs_err::os::unix::fs::symlink(elsewhere.join("made.json"), code.join("package.json")).expect("a link");
+        fs_err::write(code.join("a.js"), module).expect("written");
+        assert!(say_what_it_is(&code, "linked/a.js", None).is_err());
+        say_what_it_is(&code, "a.js", None).expect("left as it is");
+        assert!(refuse_links(&code, Path::new("linked")).is_err() && refuse_links(&code, Path::new("dist")).is_ok());
+        assert!(merge(&code.join("dist"), &code.join("linked")).is_err());
+        let there: Vec<_> = fs_err::read_dir(&elsewhere).expect("a folder").flatten().collect();
+        assert_eq!(there.len(), 1, "{there:?}");
+    }
 }

@@ -10,7 +10,7 @@ use super::{
     BuildError, Builder, LONGEST_STEP, Workplace, blocking,
     container::{Container, in_image, is_version},
     packages,
-    sandbox::{Step, prefix_of},
+    sandbox::{Network, Step, prefix_of},
 };
 use crate::{dependencies::of_packages, deployment::Language};
 
@@ -24,13 +24,14 @@ const LISTS: [&str; 2] = ["requirements.lock", "requirements.txt"];
 pub(crate) const VERSION: &str = "3.11";
 
 /// Programs of a Python build.
+#[derive(Clone)]
 pub(super) struct PythonTools {
     pub(super) python: PathBuf,
     pub(super) version: String,
     /// `None`: pip of the interpreter installs.
     uv: Option<PathBuf>,
     /// The image that they are in; `None`: this machine.
-    image: Option<String>,
+    pub(super) image: Option<String>,
 }
 
 impl PythonTools {
@@ -43,7 +44,7 @@ impl PythonTools {
     /// Finds the programs of an image.
     async fn of_image(container: &Container, version: String) -> Result<Self, BuildError> {
         let image = container.identity().await?;
-        let said = container.says("python3", "--version").await?;
+        let said = container.says(&image, "python3", "--version").await?;
         let found = said.strip_prefix("Python ").unwrap_or(&said);
         if !is_version(found, &version) {
             let message = format!(
@@ -52,13 +53,17 @@ impl PythonTools {
             );
             return Err(BuildError::passing("NoPython", message));
         }
-        let uv = container.says("uv", "--version").await.ok().map(|_| PathBuf::from("uv"));
+        let uv = container.has(&image, "uv").await?.then(|| PathBuf::from("uv"));
         Ok(Self { python: "python3".into(), version, uv, image: Some(image) })
     }
 }
 
 impl Builder {
     pub(super) async fn python_tools(&self, place: &Workplace<'_>) -> Result<PythonTools, BuildError> {
+        place.tools.python.get_or_try_init(|| self.find_python_tools(place)).await.cloned()
+    }
+
+    async fn find_python_tools(&self, place: &Workplace<'_>) -> Result<PythonTools, BuildError> {
         let version = place.spec.version.clone().unwrap_or_else(|| VERSION.to_owned());
         if let Some(container) = self.sandbox.container() {
             return PythonTools::of_image(container, version).await;
@@ -137,14 +142,16 @@ impl Builder {
         arguments.extend(wishes);
         let step = Step {
             name,
+            function: place.spec.name.as_str(),
             program,
+            image: tools.image.as_deref(),
             arguments,
             environment,
             folder: &place.folder,
             at: &code,
             writable: vec![cache],
             readable,
-            network: true,
+            network: Network::Machine,
             limit: LONGEST_STEP,
         };
         self.asking(Some(of_packages(Language::Python)), self.sandbox.run(step, place.log)).await

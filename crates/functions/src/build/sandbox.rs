@@ -7,6 +7,7 @@
 
 use std::{
     ffi::OsString,
+    io,
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, OnceLock},
@@ -119,11 +120,27 @@ fn works(program: &Path) -> bool {
     try_it.is_ok_and(|status| status.success())
 }
 
+/// Network of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Network {
+    /// None.
+    None,
+    /// The machine's: registries of packages may be on it.
+    Machine,
+    /// One of its own, from which nothing that listens on the machine's loopback is reached; in bubblewrap, which has none, that of
+    /// the machine.
+    Own,
+}
+
 /// One program.
 pub(super) struct Step<'a> {
     /// Words for people: `npm ci`.
     pub(super) name: &'a str,
+    /// Name of the function that is built.
+    pub(super) function: &'a str,
     pub(super) program: &'a Path,
+    /// Id of the image that the program was found in; `None`: this machine.
+    pub(super) image: Option<&'a str>,
     pub(super) arguments: Vec<OsString>,
     pub(super) environment: Vec<(OsString, OsString)>,
     /// Folder of the build; the program may write here.
@@ -134,8 +151,7 @@ pub(super) struct Step<'a> {
     pub(super) writable: Vec<PathBuf>,
     /// Other folders that it may read.
     pub(super) readable: Vec<PathBuf>,
-    /// True if it may reach the network.
-    pub(super) network: bool,
+    pub(super) network: Network,
     pub(super) limit: Duration,
 }
 
@@ -146,12 +162,44 @@ enum Fence<'a> {
 }
 
 impl Fence<'_> {
-    /// True if a program that ended with `status` took too much memory.
-    fn ran_out_of_memory(&self, status: std::process::ExitStatus) -> bool {
-        match self {
-            Self::Group(group) => group.ran_out_of_memory(),
-            Self::Container(_) => Running::ran_out_of_memory(status),
+    /// Ends what may outlive the program that was started.
+    async fn close(&mut self) {
+        if let Self::Container(running) = self {
+            running.remove().await;
         }
+    }
+
+    /// The error of a program that ended badly, where a bound or podman is the reason.
+    fn error(&self, step: &Step<'_>, status: std::process::ExitStatus, said: &str) -> Option<BuildError> {
+        match self {
+            Self::Group(group) => group.ran_out_of_memory().then(|| {
+                let message = format!("{} took more than {MEMORY_MIB} MiB of memory and was ended", step.name);
+                BuildError::lasting("OutOfMemory", message)
+            }),
+            Self::Container(running) => running.error(step, status, said),
+        }
+    }
+}
+
+/// Makes a file anew where programs of strangers may have left a link, a pipe or a folder: what is there goes, and is not followed.
+pub(super) fn fresh(path: &Path) -> io::Result<fs_err::File> {
+    clear(path)?;
+    // A link that is there is refused.
+    fs_err::OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// The same for a folder.
+pub(super) fn fresh_folder(path: &Path) -> io::Result<()> {
+    clear(path)?;
+    fs_err::create_dir(path)
+}
+
+fn clear(path: &Path) -> io::Result<()> {
+    match fs_err::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs_err::remove_dir_all(path),
+        Ok(_) => fs_err::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
@@ -204,10 +252,18 @@ impl Sandbox {
 
     async fn run_it(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
         log.line(&format!("$ {}", step.name));
-        let (mut command, mut fence) = self.fence(&step)?;
+        let (mut command, mut fence) = self.fence(&step, log).await?;
         command.args(&step.arguments).stdin(Stdio::null());
         let start = |error| BuildError::passing("BuildFailed", format!("cannot start {}: {error}", step.name));
-        let mut child = command.spawn().map_err(start)?;
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                if let Fence::Container(running) = &mut fence {
+                    running.not_begun();
+                }
+                return Err(start(error));
+            }
+        };
         let (out, errors) = (child.stdout.take(), child.stderr.take());
         let ends = EndsGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
         let ended = async {
@@ -217,41 +273,47 @@ impl Sandbox {
             status
         };
         let all = async { tokio::join!(ended, follow(out, log), follow(errors, log)) };
-        let (status, ..) = tokio::select! {
+        let done = tokio::select! {
             done = tokio::time::timeout(step.limit, all) => done.map_err(|_| {
                 BuildError::lasting("BuildTimeout", format!("{} did not end within {} s", step.name, step.limit.as_secs()))
-            })?,
+            }),
             bytes = grows(step.folder) => {
                 let message = format!("{} has written {bytes} bytes, more than {DISK}", step.name);
-                return Err(BuildError::lasting("TooLarge", message));
+                Err(BuildError::lasting("TooLarge", message))
             }
         };
-        let status = status.map_err(start)?;
+        let status = match done {
+            Ok((status, ..)) => status.map_err(start)?,
+            Err(error) => {
+                // The folder goes with the error: nothing may write to it then.
+                fence.close().await;
+                return Err(error);
+            }
+        };
         if let Fence::Container(running) = &mut fence {
-            running.ended();
+            running.ended(status).await;
         }
         if status.success() {
             return Ok(());
         }
-        if fence.ran_out_of_memory(status) {
-            let message = format!("{} took more than {MEMORY_MIB} MiB of memory and was ended", step.name);
-            return Err(BuildError::lasting("OutOfMemory", message));
-        }
-        Err(refusal(&step, &status, &log.tail()))
+        let said = log.tail();
+        Err(fence.error(&step, status, &said).unwrap_or_else(|| refusal(&step, &status, &said)))
     }
 }
 
 impl Sandbox {
     /// The command of a step without its arguments, and its bounds.
-    fn fence(&self, step: &Step<'_>) -> Result<(Command, Fence<'_>), BuildError> {
+    async fn fence(&self, step: &Step<'_>, log: &BuildLog) -> Result<(Command, Fence<'_>), BuildError> {
         if let Some(container) = &self.container {
-            let running = container.begin();
-            return Ok((running.command(step)?, Fence::Container(running)));
+            let network = container.network(step, log).await;
+            let running = container.begin(step);
+            return Ok((running.command(step, network)?, Fence::Container(running)));
         }
         let group = fenced(&self.parents, MEMORY_MIB, PROCESSES);
         let mut writable = step.writable.clone();
         writable.push(step.folder.to_owned());
-        let walls = Walls { readable: step.readable.clone(), writable, network: step.network, at: step.at };
+        let network = step.network != Network::None;
+        let walls = Walls { readable: step.readable.clone(), writable, network, at: step.at };
         let mut command = self.bubblewrap.command(step.program, &group, walls);
         command.envs(step.environment.iter().map(|(name, value)| (name, value)));
         Ok((command, Fence::Group(group)))
@@ -285,7 +347,7 @@ fn refusal(step: &Step<'_>, status: &std::process::ExitStatus, tail: &str) -> Bu
     let from = telling.unwrap_or(words.len().saturating_sub(3));
     let said: String = words[from..].iter().take(6).copied().collect::<Vec<_>>().join(" ").chars().take(700).collect();
     let message = format!("{} failed ({status}): {said}", step.name);
-    if step.network && NETWORK.iter().any(|word| tail[begin..].contains(word)) {
+    if step.network != Network::None && NETWORK.iter().any(|word| tail[begin..].contains(word)) {
         return BuildError::away("RegistryUnreachable", message);
     }
     BuildError::lasting("BuildFailed", message)
@@ -337,5 +399,37 @@ impl Walls<'_> {
         self.writable.iter().for_each(|folder| bind("--bind", folder));
         words.extend(["--chdir".into(), self.at.into(), "--".into()]);
         words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_file_follows_nothing_that_was_planted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (target, elsewhere) = (folder.path().join("target"), folder.path().join("elsewhere"));
+        fs_err::write(&target, "ours").expect("written");
+        fs_err::create_dir(&elsewhere).expect("a folder");
+        let plant: [&dyn Fn(&Path); 5] = [
+            &|path: &Path| fs_err::os::unix::fs::symlink(&target, path).expect("a link"),
+            &|path: &Path| fs_err::os::unix::fs::symlink(&elsewhere, path).expect("a link"),
+            &|path: &Path| fs_err::os::unix::fs::symlink(folder.path().join("not/there"), path).expect("a link"),
+            &|path: &Path| fs_err::create_dir_all(path.join("deep")).expect("a folder"),
+            &|path: &Path| fs_err::write(path, "an earlier one, which is longer").expect("written"),
+        ];
+        for (number, plant) in plant.iter().enumerate() {
+            let file = folder.path().join(format!("file{number}"));
+            plant(&file);
+            io::Write::write_all(&mut fresh(&file).expect("a file"), b"text").expect("written");
+            assert!(!file.is_symlink() && fs_err::read_to_string(&file).expect("read") == "text");
+            let made = folder.path().join(format!("folder{number}"));
+            plant(&made);
+            fresh_folder(&made).expect("a folder");
+            assert!(!made.is_symlink() && fs_err::read_dir(&made).expect("a folder").next().is_none());
+        }
+        assert_eq!(fs_err::read_to_string(&target).expect("read"), "ours");
+        assert!(fs_err::read_dir(&elsewhere).expect("a folder").next().is_none());
     }
 }

@@ -9,12 +9,20 @@
 //! `azure.functions`, as newer workers do it. The module that the Node.js worker brings along is replaced by our own.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
+    io::Write as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use super::{BuildError, Builder, Workplace, blocking, javascript::NodeTools, python::PythonTools, sandbox::Step};
+use super::{
+    BuildError, Builder, Workplace, blocking,
+    container::fits_a_line,
+    javascript::NodeTools,
+    python::PythonTools,
+    sandbox::{Network, Step, fresh, fresh_folder},
+};
 use crate::{build::unpack_zip, deployment::Language, status::ArtifactStatus};
 
 /// Program of the check of Python.
@@ -50,7 +58,7 @@ impl Builder {
         let app = place.folder.join("check");
         let to = app.clone();
         blocking(move || {
-            fs_err::create_dir_all(&to)?;
+            fresh_folder(&to)?;
             unpack_zip(&zip, &to)
         })
         .await?;
@@ -83,50 +91,65 @@ impl Builder {
     async fn check_python(&self, place: &Workplace<'_>, tools: &PythonTools, app: &Path) -> Result<(), BuildError> {
         let worker = self.azure_worker(place, tools).await?;
         let script = place.folder.join("check.py");
-        fs_err::write(&script, PYTHON)?;
+        let mut file = fresh(&script)?;
+        if let Some(variables) = awkward(&place.spec.env) {
+            writeln!(file, "import os\nos.environ.update({variables})")?;
+        }
+        file.write_all(PYTHON.as_bytes())?;
         let mut words: Vec<OsString> = ["-s", "-B", "-u"].map(Into::into).to_vec();
         words.extend([script.into(), app.into(), worker.clone().into(), probe(place).into()]);
-        self.ask(place, ("azure_functions_worker", &tools.python, words), app, worker).await
+        self.ask(place, tools.image.as_deref(), ("azure_functions_worker", &tools.python, words), app, worker).await
     }
 
     async fn check_node(&self, place: &Workplace<'_>, tools: &NodeTools, app: &Path) -> Result<(), BuildError> {
         let script = place.folder.join("check.cjs");
-        fs_err::write(&script, NODE)?;
+        let mut file = fresh(&script)?;
+        if let Some(variables) = awkward(&place.spec.env) {
+            writeln!(file, "'use strict';\nObject.assign(process.env, {variables});")?;
+        }
+        file.write_all(NODE.as_bytes())?;
         let words = vec![script.into(), app.into(), probe(place).into()];
-        self.ask(place, ("@azure/functions", &tools.node, words), app, app.to_owned()).await
+        self.ask(place, tools.image.as_deref(), ("@azure/functions", &tools.node, words), app, app.to_owned()).await
     }
 
     async fn ask(
         &self,
         place: &Workplace<'_>,
+        image: Option<&str>,
         (name, program, arguments): (&str, &Path, Vec<OsString>),
         at: &Path,
         library: PathBuf,
     ) -> Result<(), BuildError> {
         // The environment that the function will have, and nothing of ours.
+        let variables = place.spec.env.iter().filter(|(_, value)| fits_a_line(value));
         let mut environment: Vec<(OsString, OsString)> =
-            place.spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            variables.map(|(name, value)| (name.into(), value.into())).collect();
         environment
             .extend([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), place.home()?.into())]);
         let step = Step {
             name,
+            function: place.spec.name.as_str(),
             program,
+            image,
             arguments,
             environment,
             folder: &place.folder,
             at,
             writable: Vec::new(),
             readable: vec![library],
-            // As on Azure: code may load its model from elsewhere.
-            network: true,
+            // As on Azure: code may load its model from elsewhere. What listens on this machine alone is not there, either.
+            network: Network::Own,
             limit: LONGEST,
         };
         self.sandbox.run(step, place.log).await
     }
 
-    /// Folder of the worker's library for a version of Python, installed once.
+    /// Folder of the worker's library for the programs of a build, installed once.
     async fn azure_worker(&self, place: &Workplace<'_>, tools: &PythonTools) -> Result<PathBuf, BuildError> {
-        let kept = self.config.root.join("packages").join(format!("azure-worker-{}", tools.version));
+        // Wheels of one image are none of another's.
+        let digest = crate::deployment::digest(tools.key().as_bytes());
+        let name = format!("azure-worker-{}", digest.trim_start_matches("sha256:"));
+        let kept = self.config.root.join("packages").join(name);
         if kept.is_dir() {
             return Ok(kept);
         }
@@ -145,4 +168,24 @@ impl Builder {
 /// The probe of the spec; empty where it has none.
 fn probe(place: &Workplace<'_>) -> String {
     place.spec.probe.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+/// Variables with several lines, as JSON, which is an object of JavaScript and a dictionary of Python, too: the program of the check
+/// sets them, as podman takes one line for each.
+fn awkward(env: &BTreeMap<String, String>) -> Option<String> {
+    let awkward: BTreeMap<_, _> = env.iter().filter(|(_, value)| !fits_a_line(value)).collect();
+    (!awkward.is_empty()).then(|| serde_json::json!(awkward).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_with_several_lines_are_set_by_the_program() {
+        let env =
+            [("A", "b"), ("KEY", "-----BEGIN\n\"x\"\r\n")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(awkward(&BTreeMap::from(env)).as_deref(), Some(r#"{"KEY":"-----BEGIN\n\"x\"\r\n"}"#));
+        assert_eq!(awkward(&BTreeMap::from([("A".to_owned(), "b".to_owned())])), None);
+    }
 }

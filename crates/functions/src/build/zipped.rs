@@ -5,11 +5,11 @@ use std::{io, path::Path};
 use fs_err::File;
 use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
 
-use super::{BuildError, tree::Tree};
+use super::{BuildError, sandbox::fresh, tree::Tree};
 
 /// Writes the files below `root` to `to`.
 pub(super) fn write(root: &Path, to: &Path) -> Result<(), BuildError> {
-    let mut writer = ZipWriter::new(io::BufWriter::new(File::create(to)?));
+    let mut writer = ZipWriter::new(io::BufWriter::new(fresh(to)?));
     // The default time is the first that the format can say.
     let plain = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Deflated)

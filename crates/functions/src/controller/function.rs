@@ -90,11 +90,17 @@ impl Function {
         let mut stored = declared.status.clone();
         let serves = served.is_some();
         if let Some(served) = served {
-            adopt(&mut stored, served, (&declared, now));
+            adopt(&mut stored, served, now);
         }
+        let last = stored.history.first();
+        let same = match stored.observed_digest.as_str() {
+            // Nothing was looked at yet: the version that serves keeps its number where it is this one.
+            "" => last.is_some_and(|last| last.spec.0 == declared.text),
+            digest => digest == declared.identity.digest,
+        };
         let mut function = Self {
             stage: Stage::Failed,
-            number: stored.observed_generation,
+            number: last.map_or(0, |last| last.generation).max(stored.observed_generation),
             serves,
             status: stored,
             declared,
@@ -104,7 +110,7 @@ impl Function {
             failures: 0,
             seen: now,
         };
-        function.arrive(now);
+        function.arrive(same, now);
         function
     }
 
@@ -112,12 +118,13 @@ impl Function {
     pub(super) fn replace(&mut self, declared: Declared, now: Time) {
         self.declared = declared;
         (self.failures, self.seen) = (0, now);
-        self.arrive(now);
+        let same = self.status.observed_digest == self.declared.identity.digest;
+        self.arrive(same, now);
     }
 
-    fn arrive(&mut self, now: Time) {
+    /// Looks at the desired state. `same`: it is the one that `number` numbers.
+    fn arrive(&mut self, same: bool, now: Time) {
         let identity = self.declared.identity.clone();
-        let same = self.status.observed_digest == identity.digest;
         self.number = identity.generation.unwrap_or(if same { self.number.max(1) } else { self.number + 1 });
         if identity.deleting {
             return self.leave(now);
@@ -351,20 +358,18 @@ impl Function {
     }
 }
 
-/// Takes the version that serves into the status of an object that tells of none: somebody has put it while Berth was away.
-fn adopt(status: &mut Status, served: Served, (declared, now): (&Declared, Time)) {
-    if !status.history.is_empty() || status.endpoint.is_some() {
+/// Takes the version that serves into the status of an object that tells of none: somebody has put it while Berth was away. The
+/// status speaks of no generation yet.
+fn adopt(status: &mut Status, served: Served, now: Time) {
+    // Of an app of Azure it is known that it is there, and not that it answers.
+    let is_known = served.endpoint.is_some() || served.revision.is_some();
+    if !is_known || !status.history.is_empty() || status.endpoint.is_some() {
         return;
     }
     let mut since = now.to_string();
     (status.endpoint, status.artifact) = (served.endpoint, served.artifact);
     if let Some(revision) = served.revision {
         since.clone_from(&revision.deployed);
-        status.observed_generation = status.observed_generation.max(revision.generation);
-        if revision.spec.0 == declared.text {
-            // It is the same version: it has no other number.
-            status.observed_digest.clone_from(&declared.identity.digest);
-        }
         status.remember(revision);
     }
     status.set("Ready", true, "Serving", ("", &since));

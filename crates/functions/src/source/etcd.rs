@@ -172,6 +172,7 @@ async fn follow(
             () = tokio::time::sleep(AGAIN) => {}
         }
     };
+    host.begin();
     Driver::new(objects, host, reports, replicas).run(over).await;
 }
 

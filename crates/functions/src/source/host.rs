@@ -1,10 +1,10 @@
 //! Functions of this machine: what builds them, what runs them, and what people see of them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -70,11 +70,19 @@ pub struct Host {
     all_local: bool,
     parallel: usize,
     traces: Option<TraceHook>,
-    board: Mutex<BTreeMap<String, Summary>>,
+    board: Mutex<Summaries>,
     /// Objects that are followed, once it is known what there is.
     objects: watch::Sender<Option<Objects>>,
     metrics: Metrics,
     runtime: Threads,
+}
+
+/// Functions as people see them.
+#[derive(Default)]
+struct Summaries {
+    functions: BTreeMap<String, Summary>,
+    /// Those of an earlier term, until a listing tells what there is: others may have been deleted while another node led.
+    earlier: BTreeSet<String>,
 }
 
 /// Threads of functions. They end in the background: the process ends with them.
@@ -109,7 +117,10 @@ impl Host {
             .thread_name("berth-functions")
             .enable_all()
             .build()?;
-        tracing::debug!(event = "functions_ready", restored = local.serving().len());
+        let (metrics, restored) = (Metrics::register(registry), local.serving());
+        // They answer before it is known what there is.
+        metrics.name(&restored);
+        tracing::debug!(event = "functions_ready", restored = restored.len());
         Ok(Arc::new(Self {
             builder,
             local,
@@ -120,7 +131,7 @@ impl Host {
             traces,
             board: Mutex::default(),
             objects: watch::Sender::new(None),
-            metrics: Metrics::register(registry),
+            metrics,
             runtime: Threads(Some(runtime)),
         }))
     }
@@ -200,7 +211,7 @@ impl Host {
     /// Answers a request to a function.
     pub async fn call(self: Arc<Self>, request: http::Request<Bytes>) -> http::Response<Bytes> {
         let host = Arc::clone(&self);
-        let name = name_in(request.uri().path()).to_owned();
+        let uri = request.uri().clone();
         let answer = match self.start(async move { host.local.call(request).await }) {
             Some(running) => running.await.ok(),
             None => None,
@@ -210,8 +221,8 @@ impl Host {
             *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
             response
         });
-        let function = self.local.serves(&name).then_some(name.as_str());
-        self.metrics.answered(function, answer.status().as_u16());
+        let name = name_in(uri.path());
+        self.metrics.answered(self.local.serves(name).then_some(name), answer.status().as_u16());
         answer
     }
 
@@ -220,9 +231,21 @@ impl Host {
         self.traces.as_ref()
     }
 
-    /// Takes declarations for these objects, or for none.
+    /// A term begins: what people see is from an earlier one.
+    pub(crate) fn begin(&self) {
+        let mut board = self.board();
+        board.earlier = board.functions.keys().cloned().collect();
+    }
+
+    /// Takes declarations for these objects, all of which people see by now, or for none.
     pub(crate) fn attach(&self, objects: Option<Objects>) {
-        if objects.is_none() {
+        if objects.is_some() {
+            let mut board = self.board();
+            for gone in std::mem::take(&mut board.earlier) {
+                board.functions.remove(&gone);
+            }
+            self.metrics.name(&board.functions);
+        } else {
             // Another node counts them from now on.
             self.metrics.functions(&Phase::ALL.iter().map(|phase| (phase.as_str(), 0)).collect());
         }
@@ -252,17 +275,20 @@ impl Host {
         changed: impl Iterator<Item = (String, Option<Summary>)>,
         counts: &BTreeMap<&'static str, usize>,
     ) {
-        let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut board = self.board();
+        let mut others = false;
         for (name, summary) in changed {
-            match summary {
-                Some(summary) => drop(board.insert(name, summary)),
-                None => {
-                    board.remove(&name);
-                    self.metrics.forget(&name);
-                }
-            }
+            board.earlier.remove(&name);
+            others |= match summary {
+                Some(summary) => board.functions.insert(name, summary).is_none(),
+                None => board.functions.remove(&name).is_some(),
+            };
+        }
+        if others {
+            self.metrics.name(&board.functions);
         }
         drop(board);
+        self.metrics.shown();
         self.metrics.functions(counts);
         self.metrics.breakers(&self.builder.dependencies().told());
     }
@@ -276,13 +302,17 @@ impl Host {
     /// Every function, by name.
     #[must_use]
     pub fn functions(&self) -> Vec<Summary> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.board().functions.values().cloned().collect()
     }
 
     /// One function.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<Summary> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.board().functions.get(name).cloned()
+    }
+
+    fn board(&self) -> MutexGuard<'_, Summaries> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -311,8 +341,8 @@ impl FunctionBoard for Host {
     }
 
     fn owned_by(&self, origins: &[&Origin]) -> BTreeMap<DeploymentName, Origin> {
-        let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
-        let owned = board.values().filter(|function| origins.contains(&function.origin()));
+        let board = self.board();
+        let owned = board.functions.values().filter(|function| origins.contains(&function.origin()));
         owned
             .filter_map(|function| Some((DeploymentName::new(&function.name).ok()?, function.origin().clone())))
             .collect()

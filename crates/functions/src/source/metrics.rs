@@ -1,11 +1,12 @@
 //! Metrics of functions.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
+use arc_swap::ArcSwap;
 use berth_spec::worker::{Breaker, BreakerState};
 use prometheus_client::{
     encoding::{EncodeLabelSet, LabelSetEncoder},
@@ -58,6 +59,9 @@ const RESULTS: [&str; 3] = ["built", "cached", "failed"];
 
 const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
 
+/// Counters of the answers to requests by their class, each from its first answer on.
+type Answers = [OnceLock<Counter>; CLASSES.len()];
+
 /// Metrics of functions.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
@@ -66,8 +70,14 @@ pub(super) struct Metrics {
     breakers: Family<Towards, Gauge>,
     processes: Gauge,
     requests: Family<Requests, Counter>,
-    /// Functions with series of their own.
-    named: Mutex<BTreeSet<String>>,
+    /// Functions with series of their own: those that people see, as long as they are few. Requests read it.
+    named: ArcSwap<BTreeMap<Arc<str>, Arc<Answers>>>,
+    /// Answers of functions without.
+    others: Answers,
+    /// Answers to requests to functions that do not exist.
+    unknown: Answers,
+    /// Builds of functions that people did not see when they ended. Held while series come and go.
+    early: Mutex<Vec<Builds>>,
 }
 
 impl Metrics {
@@ -99,33 +109,57 @@ impl Metrics {
         }
     }
 
+    /// Counts a build; one of a function that people do not see yet with the next [`shown`](Self::shown).
     pub(super) fn built(&self, function: &str, result: &'static str) {
-        self.builds.get_or_create(&Builds { function: self.label(function), result }).inc();
+        let mut early = self.early();
+        let builds = Builds { function: function.to_owned(), result };
+        if self.named.load().contains_key(function) {
+            self.builds.get_or_create(&builds).inc();
+        } else {
+            early.push(builds);
+        }
     }
 
-    /// The label of a function: its name, or that of all the others where there are too many.
-    fn label(&self, function: &str) -> String {
-        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        if !named.contains(function) {
-            if named.len() >= MOST_NAMED {
-                return OTHERS.to_owned();
+    /// People see what they are to see: counts the builds that wait for it.
+    pub(super) fn shown(&self) {
+        let (mut early, named) = (self.early(), self.named.load());
+        for mut builds in early.drain(..) {
+            if !named.contains_key(builds.function.as_str()) {
+                OTHERS.clone_into(&mut builds.function);
             }
-            named.insert(function.to_owned());
+            self.builds.get_or_create(&builds).inc();
         }
-        function.to_owned()
     }
 
-    /// Drops the series of a function that is gone.
-    pub(super) fn forget(&self, function: &str) {
-        let removed = self.named.lock().unwrap_or_else(PoisonError::into_inner).remove(function);
-        if removed {
-            for result in RESULTS {
-                self.builds.remove(&Builds { function: function.to_owned(), result });
+    /// Gives series of their own to the functions that people see, and drops those of others.
+    pub(super) fn name<T>(&self, functions: &BTreeMap<String, T>) {
+        let _one = self.early();
+        let mut named = BTreeMap::clone(&self.named.load());
+        named.retain(|name, _| {
+            let stays = functions.contains_key(&**name);
+            if !stays {
+                self.drop_series(name);
             }
-            for class in CLASSES {
-                self.requests.remove(&Requests { function: function.to_owned(), class });
-            }
+            stays
+        });
+        let free = MOST_NAMED.saturating_sub(named.len());
+        let new = functions.keys().filter(|name| !named.contains_key(name.as_str()));
+        let new: Vec<Arc<str>> = new.take(free).map(|name| name.as_str().into()).collect();
+        named.extend(new.into_iter().map(|name| (name, Arc::<Answers>::default())));
+        self.named.store(Arc::new(named));
+    }
+
+    fn drop_series(&self, function: &str) {
+        for result in RESULTS {
+            self.builds.remove(&Builds { function: function.to_owned(), result });
         }
+        for class in CLASSES {
+            self.requests.remove(&Requests { function: function.to_owned(), class });
+        }
+    }
+
+    fn early(&self) -> MutexGuard<'_, Vec<Builds>> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn breakers(&self, breakers: &[Breaker]) {
@@ -144,16 +178,34 @@ impl Metrics {
         self.processes.set(i64::try_from(processes).unwrap_or(i64::MAX));
     }
 
-    /// Counts an answer; `None` where there is no such function.
+    /// Counts an answer; `None` where there is no such function. A name takes no place: its function may be gone.
     pub(super) fn answered(&self, function: Option<&str>, status: u16) {
         let class = match status {
-            200..=299 => "2xx",
-            300..=399 => "3xx",
-            400..=499 => "4xx",
-            _ => "5xx",
+            200..=299 => 0,
+            300..=399 => 1,
+            400..=499 => 2,
+            _ => 3,
         };
-        let function = function.map_or_else(|| UNKNOWN.to_owned(), |function| self.label(function));
-        self.requests.get_or_create(&Requests { function, class }).inc();
+        if let Some(counter) = self.answers(&self.named.load(), function).1[class].get() {
+            counter.inc();
+            return;
+        }
+        // The first of its class. No function goes meanwhile.
+        let _one = self.early();
+        let named = self.named.load();
+        let (function, answers) = self.answers(&named, function);
+        let label = Requests { function: function.to_owned(), class: CLASSES[class] };
+        answers[class].get_or_init(|| self.requests.get_or_create_owned(&label)).inc();
+    }
+
+    /// The label and the counters of a function.
+    fn answers<'a>(
+        &'a self,
+        named: &'a BTreeMap<Arc<str>, Arc<Answers>>,
+        function: Option<&'a str>,
+    ) -> (&'a str, &'a Answers) {
+        let Some(function) = function else { return (UNKNOWN, &self.unknown) };
+        named.get(function).map_or((OTHERS, &self.others), |answers| (function, &**answers))
     }
 }
 
@@ -163,37 +215,76 @@ mod tests {
 
     use super::*;
 
+    fn functions(names: impl Iterator<Item = String>) -> BTreeMap<String, ()> {
+        names.map(|name| (name, ())).collect()
+    }
+
+    fn told(registry: &Registry) -> String {
+        let mut text = String::new();
+        encode(&mut text, registry).expect("text");
+        text
+    }
+
     #[test]
     fn functions_have_series_of_their_own_as_long_as_they_are_few() {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        for number in 0..MOST_NAMED {
-            metrics.built(&format!("f{number}"), "built");
-        }
+        let mut shown = functions((0..MOST_NAMED).map(|number| format!("f{number}")));
+        metrics.name(&shown);
+        shown.extend(functions(["late", "later"].map(str::to_owned).into_iter()));
+        metrics.name(&shown);
+        metrics.built("f0", "built");
         metrics.built("late", "failed");
+        metrics.shown();
         metrics.answered(Some("later"), 200);
         metrics.answered(Some("f7"), 502);
+        metrics.answered(Some("f7"), 500);
         metrics.answered(None, 404);
-        let told = || {
-            let mut text = String::new();
-            encode(&mut text, &registry).expect("text");
-            text
-        };
-        let text = told();
+        let text = told(&registry);
         for line in [
             "berth_function_builds_total{function=\"f0\",result=\"built\"} 1",
             "berth_function_builds_total{function=\"_others\",result=\"failed\"} 1",
             "berth_function_requests_total{function=\"_others\",class=\"2xx\"} 1",
-            "berth_function_requests_total{function=\"f7\",class=\"5xx\"} 1",
+            "berth_function_requests_total{function=\"f7\",class=\"5xx\"} 2",
             "berth_function_requests_total{function=\"_unknown\",class=\"4xx\"} 1",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
-        metrics.forget("f7");
-        metrics.forget("late");
+        for gone in ["f7", "late"] {
+            shown.remove(gone);
+        }
+        metrics.name(&shown);
         metrics.answered(Some("later"), 200);
-        let text = told();
+        let text = told(&registry);
         assert!(!text.contains("\"f7\""), "{text}");
         assert!(text.contains("berth_function_requests_total{function=\"later\",class=\"2xx\"} 1"), "{text}");
+    }
+
+    #[test]
+    fn what_ends_after_its_function_takes_no_place() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        metrics.name(&functions(["f".to_owned()].into_iter()));
+        metrics.answered(Some("f"), 200);
+        metrics.name(&functions(std::iter::empty()));
+        metrics.answered(Some("f"), 200);
+        metrics.built("f", "failed");
+        metrics.shown();
+        let text = told(&registry);
+        assert!(!text.contains("\"f\""), "{text}");
+        assert!(text.contains("berth_function_requests_total{function=\"_others\",class=\"2xx\"} 1"), "{text}");
+        assert!(text.contains("berth_function_builds_total{function=\"_others\",result=\"failed\"} 1"), "{text}");
+    }
+
+    #[test]
+    fn a_build_that_ends_before_its_function_is_shown_is_counted_with_it() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        metrics.built("f", "failed");
+        metrics.name(&functions(["f".to_owned()].into_iter()));
+        metrics.shown();
+        metrics.shown();
+        let text = told(&registry);
+        assert!(text.contains("berth_function_builds_total{function=\"f\",result=\"failed\"} 1"), "{text}");
     }
 }

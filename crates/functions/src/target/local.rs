@@ -20,6 +20,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use berth_spec::Time;
 use berth_worker::cgroup::CgroupParents;
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
@@ -110,9 +111,8 @@ impl LocalTarget {
     pub fn serving(&self) -> BTreeMap<String, Served> {
         let routes = self.routes.load();
         let served = |(name, version): (&String, &Arc<Version>)| {
-            let Record { artifact, revision, .. } = version.record();
-            let endpoint = Some(self.endpoint(name));
-            (name.clone(), Served { endpoint, artifact: Some(artifact.clone()), revision: revision.clone() })
+            let (artifact, revision) = (version.record().artifact.clone(), version.revision().cloned());
+            (name.clone(), Served { endpoint: Some(self.endpoint(name)), artifact: Some(artifact), revision })
         };
         routes.iter().map(served).collect()
     }
@@ -188,12 +188,7 @@ impl LocalTarget {
             artifact: artifact.clone(),
             env: task.spec.env.clone(),
             limits: task.spec.limits.clone(),
-            revision: Some(Revision {
-                generation: task.generation,
-                deployed: now().to_string(),
-                artifact: artifact.digest.clone(),
-                spec: SpecText(Arc::clone(&task.text)),
-            }),
+            revision: Some(revision(task, artifact, now())),
         };
         let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = self.config.root.join(format!("{}-{}-{number}", record.manifest.name, std::process::id()));
@@ -226,7 +221,13 @@ impl LocalTarget {
             (&record.artifact.digest, &record.limits, &record.env) == wanted
                 && record.manifest == Manifest::of(&task.spec)
         };
-        if task.proved && self.routes.load().get(name).is_some_and(same) {
+        let serving = self.routes.load().get(name).filter(|version| task.proved && same(version)).cloned();
+        if let Some(version) = serving {
+            let noted = version.note(|since| revision(task, artifact, since.unwrap_or_else(now)));
+            if let Err(error) = noted {
+                // It serves. The next start tries again.
+                tracing::warn!(event = "function_record_not_written", function = name, %error);
+            }
             return Ok(deployed);
         }
         let version = self.place(task, artifact).await?;
@@ -241,6 +242,16 @@ impl LocalTarget {
             before.retire();
         }
         Ok(deployed)
+    }
+}
+
+/// The spec of a task, for the record of its version.
+fn revision(task: &Task, artifact: &ArtifactStatus, deployed: Time) -> Revision {
+    Revision {
+        generation: task.generation,
+        deployed: deployed.to_string(),
+        artifact: artifact.digest.clone(),
+        spec: SpecText(Arc::clone(&task.text)),
     }
 }
 

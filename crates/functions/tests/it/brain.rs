@@ -311,14 +311,13 @@ fn restarted(play: &mut Play, stored: &Value, served: Served) -> Play {
     next
 }
 
-#[test]
-fn a_version_that_serves_is_told_in_an_object_that_was_put_meanwhile() {
-    let mut play = Play::new();
-    play.put(&object("f", "a.zip", None));
-    play.built(1);
-    play.deployed(1);
-    let spec = |code: &str| SpecText(object("f", code, None)["spec"].to_string().into());
-    let served = Served {
+fn spec(code: &str) -> SpecText {
+    SpecText(object("f", code, None)["spec"].to_string().into())
+}
+
+/// The fourth version of `f`, as its target knows it.
+fn fourth() -> Served {
+    Served {
         endpoint: Some("http://h/functions/f".to_owned()),
         artifact: Some(artifact(1)),
         revision: Some(Revision {
@@ -327,7 +326,16 @@ fn a_version_that_serves_is_told_in_an_object_that_was_put_meanwhile() {
             artifact: artifact(1).digest,
             spec: spec("a.zip"),
         }),
-    };
+    }
+}
+
+#[test]
+fn a_version_that_serves_is_told_in_an_object_that_was_put_meanwhile() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    play.built(1);
+    play.deployed(1);
+    let served = fourth();
 
     // Somebody has put another spec, without a status, while Berth was away. It does not build.
     let mut next = restarted(&mut play, &object("f", "b.zip", None), served.clone());
@@ -359,6 +367,70 @@ fn a_version_that_serves_is_told_in_an_object_that_was_put_meanwhile() {
     stored["status"]["endpoint"] = "http://other/functions/f".into();
     let next = restarted(&mut play, &stored, served);
     assert_eq!(next.status("f").endpoint.as_deref(), Some("http://other/functions/f"));
+}
+
+#[test]
+fn a_status_speaks_of_a_generation_that_was_looked_at() {
+    let mut play = Play::new();
+    let put = object("f", "a.zip", None);
+    let number = |play: &Play| play.brain.view().next().expect("a function").generation;
+    let mut next = restarted(&mut play, &put, fourth());
+    assert_eq!((next.status("f").observed_generation, number(&next)), (0, 4));
+    next.settle();
+
+    // The next leader finds that status, and the version under the same number.
+    let mut stored = put.clone();
+    stored["status"] = serde_json::to_value(next.status("f")).expect("JSON");
+    let mut next = restarted(&mut play, &stored, fourth());
+    assert_eq!((next.status("f").observed_generation, number(&next)), (0, 4));
+
+    // It has no artifact and no lock file: other packages, the same version.
+    let built = Built {
+        artifact: artifact(9),
+        cached: false,
+        restored: false,
+        took: Duration::ZERO,
+        log_tail: String::new(),
+        notes: vec![],
+    };
+    next.on(Event::Built(TaskId(1), Box::new(Ok(built))));
+    next.deployed(1);
+    let status = next.status("f");
+    assert_eq!((status.observed_generation, status.history.len()), (4, 1));
+    assert_eq!(status.history[0].artifact, artifact(9).digest);
+
+    // A target that knows of a version and nothing about it: nobody can say that it answers.
+    let mut next = restarted(&mut play, &put, Served::default());
+    next.failed(1, Retry::Never);
+    let status = next.status("f");
+    assert!(status.conditions.iter().all(|fact| fact.r#type != "Ready"), "{:?}", status.conditions);
+    assert!(status.message.ends_with("The previous version keeps serving."), "{}", status.message);
+}
+
+#[test]
+fn an_artifact_that_is_not_kept_any_more_is_told_in_the_status() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", Some(1)));
+    play.built(1);
+    play.deployed(1);
+    let mut back = object("f", "a.zip", Some(2));
+    back["metadata"]["annotations"]["berth.dev/artifact"] = format!("{} 2", artifact(1).digest).into();
+    play.put(&back);
+    let note = "The artifact is not kept any more: the code at its sourceUri was built.".to_owned();
+    let built = Built {
+        artifact: artifact(2),
+        cached: false,
+        restored: false,
+        took: Duration::ZERO,
+        log_tail: String::new(),
+        notes: vec![note.clone()],
+    };
+    play.on(Event::Built(TaskId(2), Box::new(Ok(built))));
+    play.deployed(2);
+    let status = play.status("f");
+    let fact = status.conditions.iter().find(|fact| fact.r#type == "Built").expect("a fact");
+    assert_eq!((fact.reason.as_str(), &fact.message), ("Built", &note));
+    assert_eq!(status.history.iter().map(|past| past.generation).collect::<Vec<_>>(), [2, 1]);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! Secret with the CA ──▶ init container: berth pki issue ──▶ certificate of this pod, in its memory
-//!                                                                   │
+//!                                                                   │ read-only
 //! etcd ◀── store ── node (all roles) ◀── gossip, peer port ──▶ the other pods, found by the Service NAME-nodes
 //! ```
-//! A node's name is that of its pod. Its certificate lives as long as the pod, and is renewed by the CA while it runs.
+//! A node's name is that of its pod. Models run where the node does, so the CA's key is in the init container alone: a running node
+//! cannot be given another certificate, and the one that it has is good for [`CERTIFICATE_DAYS`]. A new pod has a new one.
 
 use serde_json::{Value, json};
 
@@ -21,9 +22,11 @@ const PEER: u16 = 7947;
 /// The folder for the certificate; each pod's is below it.
 const PKI: &str = "/var/run/berth/pki";
 
-/// The folders where Secrets are mounted.
-const AUTHORITY: &str = "/var/run/secrets/berth/authority";
+/// The folder where the Secret of the store is mounted.
 const STORE: &str = "/var/run/secrets/berth/store";
+
+/// Days for which a pod's certificate is valid: nobody renews it while the pod runs, and pods seldom get as old.
+const CERTIFICATE_DAYS: u32 = 3 * 365;
 
 /// The files of a CA, as `berth pki init` makes them.
 const AUTHORITY_FILES: [&str; 3] = ["ca.pem", "ca.key", "gossip.key"];
@@ -51,7 +54,6 @@ impl ClusterSettings {
             |name: &str, field: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": field } } });
         let fixed = [
             ("BERTH_PKI", format!("{PKI}/$(BERTH_NAME)")),
-            ("BERTH_AUTHORITY", AUTHORITY.to_owned()),
             ("BERTH_STORE", self.store.clone()),
             ("BERTH_JOIN", format!("{}.{namespace}.svc:{GOSSIP}", service_name(settings))),
             ("BERTH_GOSSIP", format!("0.0.0.0:{GOSSIP}")),
@@ -71,18 +73,23 @@ impl ClusterSettings {
         all
     }
 
+    /// The volumes of the node's container.
     pub(super) fn volumes(&self) -> Vec<Volume> {
-        let secret = |name: &str, secret: &str, path: &str| Volume {
-            content: json!({ "name": name, "secret": { "secretName": secret, "defaultMode": SECRET } }),
-            mount: json!({ "name": name, "mountPath": path, "readOnly": true }),
-        };
         let pki = Volume {
             // Its key is written to no disk.
             content: json!({ "name": "pki", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } }),
-            mount: json!({ "name": "pki", "mountPath": PKI }),
+            mount: json!({ "name": "pki", "mountPath": PKI, "readOnly": true }),
         };
-        let store = self.store_secret.iter().map(|name| secret("store", name, STORE));
-        [pki, secret("authority", &self.authority, AUTHORITY)].into_iter().chain(store).collect()
+        let store = self.store_secret.iter().map(|name| Volume {
+            content: secret("store", name),
+            mount: json!({ "name": "store", "mountPath": STORE, "readOnly": true }),
+        });
+        [pki].into_iter().chain(store).collect()
+    }
+
+    /// The volume with the CA's key, which the init container alone mounts.
+    pub(super) fn authority(&self) -> Value {
+        secret("authority", &self.authority)
     }
 
     pub(super) fn ports() -> [Value; 2] {
@@ -101,13 +108,18 @@ impl ClusterSettings {
             "name": "certificate",
             "image": settings.image,
             "command": ["berth"],
-            "args": ["pki", "issue", PKI, "$(BERTH_NAME)"],
+            "args": ["pki", "issue", PKI, "$(BERTH_NAME)", "--days", CERTIFICATE_DAYS.to_string()],
             "env": [{ "name": "BERTH_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
             "resources": { "requests": { "cpu": "10m", "memory": "32Mi" }, "limits": { "memory": "128Mi" } },
             "volumeMounts": mounts,
             "securityContext": restricted(),
         })
     }
+}
+
+/// A volume of a Secret with keys.
+fn secret(volume: &str, name: &str) -> Value {
+    json!({ "name": volume, "secret": { "secretName": name, "defaultMode": SECRET } })
 }
 
 /// The name of the Service by which nodes find each other.
@@ -213,7 +225,6 @@ mod tests {
             ("BERTH_NAME", "metadata.name"),
             ("BERTH_ADVERTISE", "status.podIP"),
             ("BERTH_PKI", "/var/run/berth/pki/$(BERTH_NAME)"),
-            ("BERTH_AUTHORITY", "/var/run/secrets/berth/authority"),
             ("BERTH_STORE", "etcds://etcd:2379"),
             ("BERTH_STORE_CERT", "/var/run/secrets/berth/store/tls.crt"),
             ("BERTH_JOIN", "fleet-nodes.serving.svc:7946"),
@@ -226,7 +237,7 @@ mod tests {
 
         // What the init container writes is where the node looks, and the key of the CA is in no image and on no disk.
         let init = &pod["initContainers"][0];
-        assert_eq!(init["args"], json!(["pki", "issue", "/var/run/berth/pki", "$(BERTH_NAME)"]));
+        assert_eq!(init["args"], json!(["pki", "issue", "/var/run/berth/pki", "$(BERTH_NAME)", "--days", "1095"]));
         for mounted in init["volumeMounts"]
             .as_array()
             .expect("mounts")
@@ -244,6 +255,31 @@ mod tests {
         let mut once = names.clone();
         once.dedup();
         assert_eq!(once, names);
+    }
+
+    #[test]
+    fn what_runs_models_has_no_key_of_the_authority() {
+        let objects = cluster_objects(&settings(), &cluster(Some("etcd-client")));
+        let pod = &of_kind(&objects, "StatefulSet", "fleet")["spec"]["template"]["spec"];
+        let volumes = pod["volumes"].as_array().expect("volumes");
+        let holding: Vec<&str> = volumes
+            .iter()
+            .filter(|volume| volume["secret"]["secretName"] == "fleet-ca")
+            .filter_map(|volume| volume["name"].as_str())
+            .collect();
+        assert_eq!(holding, ["authority"]);
+        let mounts = |container: &Value, name: &str| {
+            let all = container["volumeMounts"].as_array().expect("mounts");
+            all.iter().filter(|mount| mount["name"] == name).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(pod["containers"].as_array().map(Vec::len), Some(1));
+        let container = &pod["containers"][0];
+        assert_eq!(mounts(container, "authority"), Vec::<Value>::new());
+        assert!(environment(container).iter().all(|(name, _)| name != "BERTH_AUTHORITY" && name != "BERTH_CA_KEY"));
+        assert_eq!(mounts(container, "pki")[0]["readOnly"], true);
+        // And what has it talks to no store.
+        let init = &pod["initContainers"][0];
+        assert_eq!((mounts(init, "authority").len(), mounts(init, "store").len()), (AUTHORITY_FILES.len(), 0));
     }
 
     #[test]

@@ -11,8 +11,9 @@ pub(super) fn pod(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -
     let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "http" } });
     let data = json!({ "name": "data", "mountPath": "/data" });
     let all = volumes(settings).into_iter().chain(cluster.into_iter().flat_map(ClusterSettings::volumes));
-    let (contents, mut mounts): (Vec<Value>, Vec<Value>) = all.map(|volume| (volume.content, volume.mount)).unzip();
+    let (mut contents, mut mounts): (Vec<Value>, Vec<Value>) = all.map(|volume| (volume.content, volume.mount)).unzip();
     mounts.insert(0, data);
+    contents.extend(cluster.map(ClusterSettings::authority));
     let mut variables = cluster.map(|cluster| cluster.environment(settings)).unwrap_or_default();
     variables.extend(environment(settings));
     let mut ports = vec![json!({ "name": "http", "containerPort": PORT, "protocol": "TCP" })];
@@ -90,7 +91,7 @@ fn environment(settings: &FleetSettings) -> Vec<Value> {
     all.into_iter().filter_map(|(name, value)| Some(json!({ "name": name, "value": value? }))).collect()
 }
 
-/// A volume of the pod, and its place in the container.
+/// A volume of the pod, and its place in the container that runs models.
 pub(super) struct Volume {
     pub(super) content: Value,
     pub(super) mount: Value,

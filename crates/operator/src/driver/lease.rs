@@ -94,6 +94,12 @@ impl Leadership {
         }
     }
 
+    /// The time for which no other can lead, unless the Lease is renewed.
+    pub(super) fn left(&self) -> Duration {
+        let until = self.election.leads_until();
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
     /// Lets another lead at once.
     pub(super) async fn release(&self) {
         if time::timeout(STEP, self.give_up()).await.is_err() {

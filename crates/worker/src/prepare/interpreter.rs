@@ -152,13 +152,13 @@ mod tests {
         assert!(written.expect("a shell").success());
     }
 
-    #[test]
-    fn all_of_them_are_listed() {
+    #[tokio::test]
+    async fn all_of_them_are_listed() {
         let home = tempfile::tempdir().expect("a folder");
         python(&home.path().join("bin/python3.15"), "3.15");
         python(&home.path().join(".local/share/uv/python/cpython-3.16.2-linux/bin/python3.16"), "3.16");
         let environment = vec![("HOME".into(), home.path().into()), ("PATH".into(), home.path().join("bin").into())];
-        let found = all(&Settings { environment, ..Settings::default() });
+        let found = all(&Settings { environment, ..Settings::default() }).await;
         let versions: Vec<&str> = found.iter().map(|(version, _)| version.as_str()).collect();
         assert!(versions.ends_with(&["3.15", "3.16"]), "{found:?}");
     }

@@ -1,7 +1,13 @@
 //! The record of a deployed version, beside its files: what runs after a restart before etcd has answered.
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    time::{Duration, UNIX_EPOCH},
+};
 
+use berth_spec::Time;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -34,6 +40,12 @@ impl Record {
         let half = folder.join("record.new");
         fs_err::write(&half, serde_json::to_vec(self).map_err(io::Error::other)?)?;
         fs_err::rename(half, folder.join(FILE))
+    }
+
+    /// The time at which the record in a folder was written: its version began to serve then.
+    pub(super) fn since(folder: &Path) -> Option<Time> {
+        let written = folder.join(FILE).metadata().and_then(|found| found.modified()).ok()?;
+        Some(Time::ZERO + written.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO))
     }
 }
 
@@ -69,6 +81,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         record.write(folder.path()).expect("written");
         assert_eq!(Record::read(folder.path()), Some(record.clone()));
+        assert!(Record::since(folder.path()).is_some_and(|since| since > Time::ZERO && since <= crate::driver::now()));
         let mut earlier: Value = serde_json::to_value(&record).expect("JSON");
         earlier.as_object_mut().expect("an object").remove("revision");
         fs_err::write(folder.path().join(FILE), earlier.to_string()).expect("written");

@@ -1,14 +1,16 @@
 //! One deployed version of a function: its line of requests, and its process while there is one.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use berth_spec::Time;
 use berth_worker::{cgroup::CgroupParents, prepare::Toolchain};
 use bytes::Bytes;
 use serde_json::Value;
@@ -19,7 +21,10 @@ use super::{
     instance::{CallError, Instance, Start},
     record::Record,
 };
-use crate::build::{Bubblewrap, BuildError, BuildLog};
+use crate::{
+    build::{Bubblewrap, BuildError, BuildLog},
+    status::Revision,
+};
 
 /// Requests that may wait for each that may run: a burst is taken, an overload is shed.
 const WAITING: usize = 32;
@@ -43,6 +48,8 @@ pub(super) struct Launcher {
 #[derive(Debug)]
 pub(super) struct Version {
     record: Record,
+    /// Spec and generation, which a record of an earlier version of Berth lacks.
+    noted: OnceLock<Revision>,
     folder: PathBuf,
     launcher: Launcher,
     permits: Semaphore,
@@ -68,6 +75,7 @@ impl Version {
             permits: Semaphore::new(record.limits.concurrency),
             kept: AtomicBool::new(Record::read(&folder).is_some()),
             record,
+            noted: OnceLock::new(),
             folder,
             launcher,
             inside: AtomicUsize::new(0),
@@ -79,6 +87,23 @@ impl Version {
 
     pub(super) fn record(&self) -> &Record {
         &self.record
+    }
+
+    /// Its spec, as far as it is known.
+    pub(super) fn revision(&self) -> Option<&Revision> {
+        self.record.revision.as_ref().or_else(|| self.noted.get())
+    }
+
+    /// Adds its spec to a record of an earlier version of Berth; `revision` is asked where there is none.
+    pub(super) fn note(&self, revision: impl FnOnce(Option<Time>) -> Revision) -> io::Result<()> {
+        if self.revision().is_some() {
+            return Ok(());
+        }
+        let revision = revision(Record::since(&self.folder));
+        Record { revision: Some(revision.clone()), ..self.record.clone() }.write(&self.folder)?;
+        // Another task may have noted the same.
+        let _ = self.noted.set(revision);
+        Ok(())
     }
 
     pub(super) fn is_running(&self) -> bool {
