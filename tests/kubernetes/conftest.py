@@ -9,14 +9,17 @@ import urllib.request
 
 import pytest
 import yaml
-from control_plane import OPERATOR, ControlPlane
+from control_plane import OPERATOR, REGISTRATION, ControlPlane
 from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.waiting import until
 
 pytest_plugins = ["harness.failures"]
 
+# The marker of tests with hundreds of objects.
+MANY = "many"
 IMAGE = "registry.example/berth:1"
+LEASE = "apis/coordination.k8s.io/v1/namespaces/berth/leases/berth-operator"
 DEFINITIONS = ["clopsdeployments.berth.dev", "modeldeployments.berth.dev"]
 
 
@@ -32,9 +35,9 @@ class Operator(Process):
         self.kubeconfig = plane.config(OPERATOR, "operator-token")
         self.port, self.webhook_port = free_port(), free_port()
 
-    def start(self, image: str = IMAGE, leads: bool = True) -> Operator:
+    def start(self, image: str = IMAGE, leads: bool = True, program: str = BERTH) -> Operator:
         environment = {"KUBECONFIG": str(self.kubeconfig), "BERTH_LOG": "info,berth_operator=debug"}
-        self.spawn(BERTH, "operator", "run", "--image", image, "--namespace", "berth", "--identity", self.name,
+        self.spawn(program, "operator", "run", "--image", image, "--namespace", "berth", "--identity", self.name,
                    "--listen", f"127.0.0.1:{self.port}", "--webhook-listen", f"127.0.0.1:{self.webhook_port}",
                    "--webhook-folder", self.keys, env=environment)
         if leads:
@@ -80,8 +83,6 @@ def plane(tmp_path_factory):
 @pytest.fixture
 def webhook(plane):
     """Registers the webhook of an operator, as the manifests do, but by its address. Returns when the API server trusts it."""
-    name = "validatingwebhookconfiguration/berth-operator"
-
     def register(operator: Operator, failure: str = "ignore") -> None:
         words = ["operator", "manifests", "--image", IMAGE, "--webhook-failure", failure]
         printed = subprocess.run([BERTH, *words], check=True, capture_output=True, text=True).stdout
@@ -91,7 +92,7 @@ def webhook(plane):
         until("the certificate", lambda: trusted(plane))
 
     yield register
-    plane.kubectl("delete", name, "--ignore-not-found")
+    plane.ask("DELETE", f"{REGISTRATION}/validatingwebhookconfigurations/berth-operator")
 
 
 @pytest.fixture
@@ -119,10 +120,14 @@ def trusted(plane: ControlPlane) -> int:
 
 @pytest.fixture(autouse=True)
 def no_operator_stays():
-    """An operator that a failed test leaves would keep its lease, and every later test would wait for it."""
+    """An operator that a failed test leaves, or that was killed, would keep its lease, and the next test would wait for its end."""
     yield
-    while Operator.of_this_test:
-        Operator.of_this_test.pop().close()
+    ended = [Operator.of_this_test.pop() for _ in range(len(Operator.of_this_test))]
+    for operator in ended:
+        operator.close()
+    killed = [operator for operator in ended if operator.process and operator.process.returncode]
+    if killed and killed[0].plane.is_ready():
+        killed[0].plane.ask("DELETE", LEASE)
 
 
 @pytest.fixture
@@ -142,4 +147,15 @@ def namespace(plane, request):
     name = request.node.name.replace("_", "-")[:60].rstrip("-")
     plane.create("api/v1/namespaces", {"metadata": {"name": name}})
     yield name
-    plane.ask("DELETE", f"api/v1/namespaces/{name}")
+    # Thousands of objects go with the control plane: their deletion costs as much as their making.
+    if not request.node.get_closest_marker(MANY):
+        plane.ask("DELETE", f"api/v1/namespaces/{name}")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", f"{MANY}: makes so many objects that it runs after all other tests, and leaves them")
+
+
+def pytest_collection_modifyitems(items):
+    """Tests with many objects come last, in their order: no test works beside their remains."""
+    items.sort(key=lambda item: item.get_closest_marker(MANY) is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # The state of a Deployment whose controller has not looked at it; here there is none.
-NO_CONTROLLER = "the Deployment was changed"
+NO_CONTROLLER = "the Deployment was created or changed"
 
 
 def clops(namespace: str, name: str = "iris", **model) -> dict:

@@ -57,8 +57,8 @@ def test_without_the_webhook_it_goes_as_configured(plane, tmp_path, webhook, nam
         said = refusal(plane, clops(namespace))
         assert "failed calling webhook" in said and "models.berth.dev" in said, said
         webhook(operator, "ignore")
-        until("the API server to let it through", lambda: plane.kubectl(
-            "apply", "-f", "-", "-o", "name", text=json.dumps(clops(namespace)), fails=None).startswith("clopsdeployment"))
+        models = f"apis/berth.dev/v1/namespaces/{namespace}/clopsdeployments"
+        until("the API server to let it through", lambda: plane.ask("POST", models, clops(namespace))[0] == 201)
     finally:
         operator.close()
 

@@ -7,11 +7,12 @@ import subprocess
 
 import pytest
 import yaml
-from control_plane import FLEET
+from control_plane import COLLECTIONS, FLEET, place
 from fleet import Fleet, alpha, at, service
 from harness.examples import IRIS
 from harness.processes import BERTH
 from harness.waiting import until
+from models import condition
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def transition(plane, namespace: str) -> str | None:
 
 
 def ready(plane, namespace: str, kind: str = "isvc", name: str = "iris") -> None:
-    plane.kubectl("wait", "-n", namespace, f"{kind}/{name}", "--for=condition=Ready", "--timeout=60s")
+    until(f"{name} to be ready", lambda: condition(plane, namespace, kind, name).get("status") == "True")
 
 
 def label(fleet: Fleet, namespace: str, name: str = "iris") -> list:
@@ -62,8 +63,8 @@ def label(fleet: Fleet, namespace: str, name: str = "iris") -> list:
 
 def test_an_inference_service_is_served_and_its_status_says_so(plane, fleet, namespace):
     written = service(namespace, minReplicas=1)
-    plane.apply(written)
-    ready(plane, namespace)
+    plane.kubectl_apply(written)
+    plane.kubectl("wait", "-n", namespace, "isvc/iris", "--for=condition=Ready", "--timeout=60s")
     assert label(fleet, namespace) == [0]
     said = status(plane, namespace, "isvc")
     assert said["url"] == f"http://{fleet.http}/namespaces/{namespace}" == said["components"]["predictor"]["restUrl"]
@@ -117,7 +118,7 @@ def test_several_nodes_are_taken_by_the_api_server(plane, kserve):
     said = printed("fleet", *words, "--authority-secret", "fleet-ca")
     # An API server of 1.20 has no PodDisruptionBudget of policy/v1.
     documents = [one for one in yaml.safe_load_all(said) if one["kind"] != "PodDisruptionBudget"]
-    plane.apply(*documents)
+    plane.kubectl_apply(*documents)
     try:
         written = next(one for one in documents if one["kind"] == "StatefulSet")["spec"]
         stored = plane.get("statefulset", "berth", "cluster")["spec"]
@@ -222,14 +223,14 @@ def test_the_operator_hands_a_model_to_the_fleet(plane, operator, webhook, fleet
     assert plane.get("clops", namespace, "iris")["spec"] == written["spec"]
     assert plane.get("deployment", namespace)["items"] == [], "it has no pods of its own"
 
-    def refused(object: dict) -> str:
-        done = plane.kubectl("apply", "--dry-run=server", "-f", "-", text=json.dumps(object), fails=None)
-        return done if "denied the request" in done else ""
+    def refused(object: dict, way: str = "apply-patch+yaml") -> str:
+        said = plane.ask("PATCH", f"{place(object)}?fieldManager=tests&dryRun=All", object, f"application/{way}")[1].decode()
+        return said if "denied the request" in said else ""
 
     until("the webhook to be asked", lambda: refused(fleet_model(namespace, "bad", replicas=-1)))
     assert "spec.model.fleet.replicas" in refused(fleet_model(namespace, "bad", replicas=-1))
     pods = written | {"spec": {"model": {"container": {"image": "x", "ports": [{"name": "http", "port": 1}]}, "fleet": None}}}
-    assert "cannot change between pods and a fleet" in refused(pods)
+    assert "cannot change between pods and a fleet" in refused(pods, "merge-patch+json")
 
     plane.apply(fleet_model(namespace, model={"format": "onnx", "uri": at("no-such-model")}))
     until("the failure", lambda: any(one["type"] == "Stalled" and one["status"] == "True" for one in status(plane, namespace, "clops")["conditions"]))
@@ -245,7 +246,7 @@ def route(plane, namespace: str, name: str) -> dict:
 def test_a_gateway_gives_each_object_a_host(plane, kserve, namespace, tmp_path):
     opened = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": opened, "status": opened}}}
-    plane.apply({
+    plane.create(COLLECTIONS["crd"], {
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {
             "name": "httproutes.gateway.networking.k8s.io",
             "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api/pull/2997"}},

@@ -15,7 +15,7 @@ from models import NO_CONTROLLER, clops, condition, exists, pods_are_ready
 def test_what_is_written_becomes_what_runs(plane, operator, namespace):
     written = clops(namespace, parameters=[{"name": "weights", "uri": "s3://models/iris/1/", "mountPath": "/models",
                                             "credentialsSecret": "store"}])
-    plane.apply(written)
+    plane.kubectl_apply(written)
     until("the Deployment", lambda: exists(plane, namespace, "deployment"))
     until("the Service", lambda: exists(plane, namespace, "service"))
     pod = plane.get("deployment", namespace, "iris")["spec"]["template"]["spec"]
@@ -108,10 +108,10 @@ def test_kubectl_explains_and_compares(plane, operator, namespace):
 def test_a_refusal_of_the_api_server_is_told(plane, operator, namespace):
     container = {"image": "i", "ports": [{"name": "http", "port": 8080}], "readinessProbe": {"httpGet": {"port": "no such port!"}},
                  "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}
-    plane.apply(clops(namespace, container=container))
+    plane.kubectl_apply(clops(namespace, container=container))
     until("the refusal", lambda: condition(plane, namespace, "clops").get("reason") == "ModelStalled")
     assert "readinessProbe" in condition(plane, namespace, "mdep")["message"]
-    plane.apply(clops(namespace))
+    plane.kubectl_apply(clops(namespace))
     until("the repaired object", lambda: condition(plane, namespace, "mdep", topic="Stalled").get("status") == "False")
 
 
@@ -150,12 +150,12 @@ def test_the_number_of_pods_changes_hands(plane, operator, namespace):
     def count() -> int:
         return plane.get("deployment", namespace, "iris")["spec"]["replicas"]
 
-    plane.apply(clops(namespace, replicas=4))
+    plane.kubectl_apply(clops(namespace, replicas=4))
     until("the Deployment", lambda: exists(plane, namespace, "deployment"))
     scaled = {"minReplicas": 2, "maxReplicas": 9, "cpuUtilization": 60, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}}}
     pod = {"securityContext": {"fsGroup": 65532}, "priorityClassName": "serving", "affinity": {"podAntiAffinity": {}},
            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}
-    plane.apply(clops(namespace, replicas=None, autoscaling=scaled, pod=pod))
+    plane.kubectl_apply(clops(namespace, replicas=None, autoscaling=scaled, pod=pod))
     until("the autoscaler", lambda: exists(plane, namespace, "hpa"))
     until("the settings of pods", lambda: "serving" in json.dumps(plane.get("deployment", namespace, "iris")["spec"]))
     assert count() == 4, "as many as there were"
@@ -168,10 +168,10 @@ def test_the_number_of_pods_changes_hands(plane, operator, namespace):
     # In the place of the autoscaler's controller; a new image afterwards does not change the number.
     plane.kubectl("scale", "-n", namespace, "deployment/iris", "--replicas=6")
     image = {"image": "registry.example/iris:2", "ports": [{"name": "http", "port": 8080}]}
-    plane.apply(clops(namespace, replicas=None, autoscaling=scaled, pod=pod, container=image))
+    plane.kubectl_apply(clops(namespace, replicas=None, autoscaling=scaled, pod=pod, container=image))
     until("the new image", lambda: "iris:2" in json.dumps(plane.get("deployment", namespace, "iris")["spec"]))
     assert count() == 6
-    plane.apply(clops(namespace, replicas=3, container=image))
+    plane.kubectl_apply(clops(namespace, replicas=3, container=image))
     until("the autoscaler to go", lambda: not exists(plane, namespace, "hpa"))
     until("the number", lambda: count() == 3)
 

@@ -72,6 +72,7 @@ def test_an_api_server_that_falls_silent_ends_the_leadership(plane, tmp_path, na
         told.close()
 
 
+@pytest.mark.many
 @pytest.mark.timeout(2000)
 def test_a_thousand_objects_cost_no_write_and_a_change_costs_its_own(plane, tmp_path, namespace):
     first = Operator(tmp_path, plane, "maker").start()

@@ -1,8 +1,12 @@
-"""From one operator to the next: nothing changes by itself, and what somebody asks for moves in waves."""
+"""From one operator to the next: nothing changes by itself, and what somebody asks for moves in waves.
+
+The next one is this one with another image. BERTH_BEFORE names a `berth` of an earlier commit for the first one.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -12,6 +16,7 @@ from harness.waiting import until
 from models import NO_CONTROLLER, clops, condition, exists, pods_are_ready
 
 OLD, NEW = "registry.example/berth:1", "registry.example/berth:2"
+BEFORE = os.environ.get("BERTH_BEFORE", BERTH)
 
 # Fields of a model that are there or not, each by a bit of its number.
 POD = {
@@ -55,12 +60,15 @@ def next_operator(plane, tmp_path):
     operators = []
 
     def replace(*models: dict) -> Operator:
-        first = Operator(tmp_path, plane, "old").start(image=OLD)
+        first = Operator(tmp_path, plane, "old").start(image=OLD, program=BEFORE)
         operators.append(first)
         namespace = models[0]["metadata"]["namespace"]
         plane.create(f"apis/berth.dev/v1/namespaces/{namespace}/clopsdeployments", *models)
 
         def settled():
+            # A list of many objects costs the API server more than a change of one.
+            if not first.is_idle():
+                return False
             objects = plane.get("clops", namespace)["items"]
             return all(one.get("status", {}).get("conditions", [{}])[0].get("message") == NO_CONTROLLER for one in objects)
 
@@ -78,12 +86,15 @@ def next_operator(plane, tmp_path):
         operator.close()
 
 
+@pytest.mark.many
 def test_a_next_operator_changes_no_pod_template_of_200_models(plane, next_operator, namespace):
     second = next_operator(*(shape(namespace, number) for number in range(56, 256)))
     before, writes = specs(plane, namespace), plane.writes("berth-operator", namespace)
     second.start(image=NEW)
     assert len(before) == 200 and specs(plane, namespace) == before
-    assert plane.writes("berth-operator", namespace) == writes
+    # An earlier one may say less in a status.
+    assert BEFORE != BERTH or plane.writes("berth-operator", namespace) == writes
+    writes = plane.writes("berth-operator", namespace)
     planned = json.loads(plan(plane, "-n", namespace, "-o", "json").stdout)
     assert len(planned["changes"]) == 200 and not planned["unknown"]
     assert all(one["restartsPods"] for one in planned["changes"]), "each has an executor of that image"
@@ -143,7 +154,7 @@ def test_models_of_the_first_rules_stay_until_somebody_asks(plane, tmp_path, nam
                  "spec": {"container": container, "replicas": 2}})
     written = {"observedGeneration": 1, "conditions": [], "replicas": 2, "readyReplicas": 0,
                "render": {"version": 1, "image": OLD, "generation": 1}}
-    plane.kubectl("patch", "mdep", "-n", namespace, "iris", "--subresource=status", "--type=merge", "-p", json.dumps({"status": written}))
+    plane.patch("mdep", namespace, "iris", {"status": written}, "/status")
     operator = Operator(tmp_path, plane, "next").start(image=NEW)
     try:
         adopts_when_asked(plane, namespace)

@@ -39,7 +39,7 @@ def converting_operator(plane, operator, converts):
 
 
 def test_each_version_says_the_same(plane, converting_operator, namespace):
-    plane.apply(clops(namespace, pod=POD))
+    plane.kubectl_apply(clops(namespace, pod=POD))
     until("conversions", lambda: converting(plane, namespace))
     alpha, beta = model(plane, ALPHA, namespace), model(plane, BETA, namespace)
     assert (alpha["podLabels"], alpha["imagePullSecrets"], alpha["terminationGracePeriodSeconds"]) == ({"team": "flowers"}, ["pull"], 20)
@@ -47,7 +47,7 @@ def test_each_version_says_the_same(plane, converting_operator, namespace):
     assert model(plane, STABLE, namespace)["pod"] == POD
 
     # An edit in the oldest version is one in all.
-    plane.apply(as_alpha(namespace, replicas=5, podLabels={"team": "trees"}, imagePullSecrets=["pull", "other"]))
+    plane.kubectl_apply(as_alpha(namespace, replicas=5, podLabels={"team": "trees"}, imagePullSecrets=["pull", "other"]))
     stable = model(plane, STABLE, namespace)
     assert (stable["replicas"], stable["pod"]["labels"]) == (5, {"team": "trees"})
     assert stable["pod"]["imagePullSecrets"] == [{"name": "pull"}, {"name": "other"}]
@@ -58,7 +58,7 @@ def test_each_version_says_the_same(plane, converting_operator, namespace):
 
     # What the oldest version cannot say comes back from there, whatever is edited in it.
     scaled = {"maxReplicas": 9, "cpuUtilization": 60}
-    plane.apply(clops(namespace, replicas=None, autoscaling=scaled, pod=POD | {"priorityClassName": "serving"}))
+    plane.kubectl_apply(clops(namespace, replicas=None, autoscaling=scaled, pod=POD | {"priorityClassName": "serving"}))
     read = plane.get(ALPHA, namespace, "iris")
     assert "autoscaling" not in read["spec"]["model"] and "serving" in read["metadata"]["annotations"]["berth.dev/newer-fields"]
     patch = {"spec": {"model": {"podLabels": {"team": "leaves"}}}}
@@ -113,7 +113,7 @@ def test_objects_of_an_older_operator_move_and_nothing_restarts(plane, tmp_path,
     names = [f"model-{number}" for number in range(30)]
     until("the old version to be stored", lambda: is_stored_old(plane, namespace))
     # Nobody converts yet: what is stored can be read, all else is refused, and nothing is lost.
-    plane.apply(*(as_alpha(namespace, name, podLabels={"team": name}) for name in names))
+    plane.kubectl_apply(*(as_alpha(namespace, name, podLabels={"team": name}) for name in names))
     said = plane.kubectl("get", STABLE, "-n", namespace, names[0], fails=True)
     assert "conversion webhook for berth.dev/v1alpha1" in said, said
     try:
@@ -134,7 +134,7 @@ def test_objects_of_an_older_operator_move_and_nothing_restarts(plane, tmp_path,
         # Without an operator, the stored version is there for everybody.
         operator.signal(signal.SIGKILL)
         assert len(plane.get(STABLE, namespace)["items"]) == 31
-        plane.apply(clops(namespace, "late", pod=POD))
+        plane.kubectl_apply(clops(namespace, "late", pod=POD))
         said = plane.kubectl("get", ALPHA, "-n", namespace, "late", fails=True)
         assert "conversion webhook for berth.dev/v1, Kind=CLOpsDeployment failed" in said, said
         plane.kubectl("delete", STABLE, "-n", namespace, "late")

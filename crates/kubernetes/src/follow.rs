@@ -52,6 +52,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Delay of a status: a model that loads passes through several states in less, and nobody reads faster.
 const SETTLE: Duration = Duration::from_millis(200);
 
+/// Problems that the source's status names, and the log each time; objects have the rest.
+const NAMED: usize = 20;
+
 /// Statuses that are written at once: enough to hide the way to the API server, too few to be a burden to it.
 const WRITES: usize = 8;
 
@@ -280,18 +283,22 @@ impl Following {
         let complete = self.objects.is_complete();
         let state = if complete { SourceState::Synced } else { SourceState::Retrying };
         self.show(state, &lines, conflicts);
-        for (deployment, line) in problems {
-            if !self.told.contains(&line) {
+        let new: Vec<_> = problems.into_iter().filter(|(_, line)| !self.told.contains(line)).collect();
+        let further = new.len().saturating_sub(NAMED);
+        for (at, (deployment, line)) in new.into_iter().enumerate() {
+            // Whoever may write objects in one namespace fills no log.
+            if at < NAMED {
                 tracing::warn!(event = "object_trouble", source = %self.context.name(), details = line);
-                self.context.event(Severity::Warning, "ObjectRefused", line, (deployment, None)).await;
             }
+            self.context.event(Severity::Warning, "ObjectRefused", line, (deployment, None)).await;
+        }
+        if further > 0 {
+            tracing::warn!(event = "objects_trouble", source = %self.context.name(), further, "their statuses have the reasons");
         }
         self.told = lines.into_iter().collect();
     }
 
     fn show(&self, state: SourceState, problems: &[String], conflicts: Vec<String>) {
-        /// Problems that the status names; objects have the rest.
-        const NAMED: usize = 20;
         let (now, snapshot) = (self.context.now(), &self.plan.snapshot);
         let disabled = snapshot.deployments.iter().filter(|one| one.spec.replicas.max == 0).count();
         let mut lines: Vec<String> = problems.iter().take(NAMED).cloned().collect();

@@ -49,6 +49,10 @@ use crate::{
 /// Attempts under way at once: enough to hide the way to the API server, too few to be a burden to it.
 pub const CONCURRENCY: usize = 16;
 
+/// Decisions in a row, before the lease and the answers to attempts have their turn: at a start all objects are due at once, and a lease
+/// that is not renewed for 10 s ends the operator.
+const TURN: usize = 16;
+
 /// Time between two looks at objects that cannot be converted yet: an API server takes about as long to trust a new certificate.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -218,6 +222,7 @@ impl Reconciler {
         let mut told = false;
         loop {
             self.start_due();
+            tokio::task::yield_now().await;
             self.vitals.waiting(self.queue.len());
             if self.mirror.is_complete(&self.kinds) && self.queue.is_empty() && !std::mem::replace(&mut told, true) {
                 let objects: Vec<usize> = self.kinds.iter().map(|&kind| self.mirror.count(kind)).collect();
@@ -265,9 +270,12 @@ impl Reconciler {
         }
     }
 
-    /// Starts attempts for what is due.
+    /// Starts attempts for what is due, as far as one turn goes.
     fn start_due(&mut self) {
-        while self.mirror.is_complete(&self.kinds) && self.attempts.len() < CONCURRENCY {
+        for _ in 0..TURN {
+            if !self.mirror.is_complete(&self.kinds) || self.attempts.len() >= CONCURRENCY {
+                return;
+            }
             let Some(key) = self.queue.take(Instant::now()) else { return };
             match self.decide(&key) {
                 Some(attempt) => self.start(attempt),

@@ -10,6 +10,9 @@ use crate::{
     upgrade,
 };
 
+/// The state of a Deployment that its controller has not looked at since.
+const CHANGED: &str = "the Deployment was created or changed";
+
 /// The objects beside a `ModelDeployment`, and the operator's own settings.
 #[derive(Debug, Clone, Copy)]
 pub struct World<'a> {
@@ -62,7 +65,9 @@ pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision 
     };
     let state = world.trouble.map_or(state, Trouble::state);
     let live = world.deployment().filter(|live| is_controlled(live, &object.metadata));
-    let (replicas, ready_replicas) = live.map_or((0, 0), replicas);
+    let (there, ready_replicas) = live.map_or((0, 0), replicas);
+    let unsaid = if live.is_some() { there } else { 1 };
+    let replicas = applied(&apply, world).map_or(there, |wanted| wanted["spec"]["replicas"].as_i64().unwrap_or(unsaid));
     let address = address(object);
     let status = Status { replicas, ready_replicas, address, executor, render: render_record, ..before };
     let (status, events) = told(object.status.as_ref(), status.with(&state, generation, world.now));
@@ -124,6 +129,12 @@ fn kept_replicas(apply: &[Value], live: &Value) -> Option<i64> {
     live["spec"]["replicas"].as_i64().filter(|_| applied["spec"]["replicas"].is_null())
 }
 
+/// The Deployment among the objects that are applied. The status is written after them, and says of it what is so then: a second write is
+/// spared. After a failure it says what was there before.
+fn applied<'a>(apply: &'a [Value], world: World<'_>) -> Option<&'a Value> {
+    apply.iter().find(|wanted| wanted["kind"] == "Deployment").filter(|_| world.trouble.is_none())
+}
+
 /// The objects that are not as they should be, and the state that follows.
 fn differing(object: &ModelDeployment, objects: Vec<Value>, world: World<'_>) -> (Vec<Value>, State) {
     for wanted in &objects {
@@ -138,6 +149,7 @@ fn differing(object: &ModelDeployment, objects: Vec<Value>, world: World<'_>) ->
         objects.into_iter().filter(|wanted| !world.found(wanted).is_some_and(|live| holds(live, wanted))).collect();
     let state = match world.deployment() {
         Some(deployment) if apply.is_empty() => progress(deployment),
+        _ if applied(&apply, world).is_some() => State::Reconciling(CHANGED.to_owned()),
         _ => State::Reconciling("the model's objects are being applied".to_owned()),
     };
     (apply, state)
@@ -166,7 +178,7 @@ fn progress(deployment: &Value) -> State {
             let message = condition["message"].as_str().unwrap_or_default();
             State::Stalled("PodsFailed", format!("{there}: {message} (kubectl describe pods shows why)"))
         }
-        _ if !observed => State::Reconciling("the Deployment was changed".to_owned()),
+        _ if !observed => State::Reconciling(CHANGED.to_owned()),
         _ if number("updatedReplicas") < wanted => {
             State::Reconciling(format!("{} of {wanted} pods are of the newest spec", number("updatedReplicas")))
         }

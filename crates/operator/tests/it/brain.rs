@@ -167,6 +167,22 @@ fn progress_of_the_deployment_is_told() {
 }
 
 #[test]
+fn the_status_after_an_attempt_says_what_is_so_then() {
+    let (mut object, mut live) = (model(full()), Vec::new());
+    let made = settle(&mut object, &mut live, "berth:1");
+    assert_eq!(ready(made.status.as_ref()).2, "the Deployment was created or changed");
+    assert_eq!(made.status.map(|status| (status.replicas, status.ready_replicas)), Some((3, 0)));
+    // Its controller has not looked at it.
+    of_kind(&mut live, "Deployment")["metadata"]["generation"] = json!(1);
+    assert!(settle(&mut object, &mut live, "berth:1").is_empty(), "no second write");
+    // What was refused is not there.
+    let (refused, image) = (Trouble::Refused("no".to_owned()), "berth:1".into());
+    let told = World { trouble: Some(&refused), ..world(&[], &image) };
+    let status = model_deployment(&model(full()), told).status.expect("it is told");
+    assert_eq!((status.replicas, ready(Some(&status)).1.as_str()), (0, "Refused"));
+}
+
+#[test]
 fn the_top_tells_what_its_model_says() {
     let mut top = clops(full());
     let created = clops_deployment(&top, None, None, NOW);
