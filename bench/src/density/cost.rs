@@ -86,8 +86,17 @@ async fn loaded(runtime: std::net::SocketAddr) -> bool {
     load(runtime, framed(1), false, 0).await.is_ok()
 }
 
-/// One caller: at least one call, and calls for so many seconds.
+/// One caller: at least one call, and calls for so many seconds. It has a thread of its own with its connection, as clients in use
+/// do: a request leaves in one write.
 async fn load(address: std::net::SocketAddr, message: Bytes, streams: bool, seconds: u64) -> Result<Figures> {
+    let caller = move || {
+        let thread = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        thread.block_on(call(address, message, streams, seconds))
+    };
+    tokio::task::spawn_blocking(caller).await?
+}
+
+async fn call(address: std::net::SocketAddr, message: Bytes, streams: bool, seconds: u64) -> Result<Figures> {
     let connection = grpc_connection(address).await?;
     let mut seen = Histogram::<u64>::new(3)?;
     let begin = Instant::now();

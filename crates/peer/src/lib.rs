@@ -9,6 +9,7 @@
 //!
 //! What it is not: nothing here knows models, routes or assignments. It says who answers, and carries bytes.
 
+pub mod http2;
 pub mod joining;
 mod listener;
 mod loops;
@@ -18,7 +19,6 @@ mod peer;
 mod peers;
 pub mod pki;
 pub mod port;
-mod streams;
 pub mod tls;
 
 pub use self::{

@@ -2,7 +2,6 @@
 
 mod channel;
 mod dial;
-mod held;
 mod line;
 mod slots;
 pub(crate) mod window;
@@ -17,8 +16,8 @@ use tokio::sync::watch;
 
 pub use self::channel::PeerChannel;
 pub(crate) use self::dial::Dialer;
-use self::{line::Unsent, slots::Slots};
-use crate::{BoxError, PeerBody, members::Members};
+use self::slots::Slots;
+use crate::{BoxError, PeerBody, http2::Unsent, members::Members};
 
 /// Pause before an unreachable peer is worth another attempt.
 const RETRY_IN: Duration = Duration::from_millis(500);
@@ -124,9 +123,9 @@ impl Peer {
                     }
                     request = *again;
                 }
-                Err(Unsent::Refused(error)) => return Err(not_sent(error)),
+                Err(Unsent::Refused(error)) => return Err(not_sent(error.into())),
                 Err(Unsent::Unknown(error)) => {
-                    return Err(SendError::Broken { peer: self.name.clone(), source: error });
+                    return Err(SendError::Broken { peer: self.name.clone(), source: error.into() });
                 }
             }
         }

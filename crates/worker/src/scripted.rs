@@ -23,16 +23,14 @@ mod models;
 mod repository;
 mod script;
 
-use std::{convert::Infallible, io, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{convert::Infallible, future::poll_fn, io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc};
 
+use berth_peer::http2::{StreamSpawner, Streams};
 use berth_wire::mmesh::model_runtime_server::ModelRuntimeServer;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
-};
+use hyper_util::{rt::TokioIo, server::conn::auto};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener},
@@ -177,10 +175,14 @@ impl Server {
 
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, models: Arc<Models>) {
     let service = service_fn(move |request| answer(Arc::clone(&models), request));
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    // One task for a connection and its requests: an answer leaves in one write, as from servers in use.
+    let begun = StreamSpawner::default();
+    let mut builder = auto::Builder::new(begun.clone());
     builder.http2().max_concurrent_streams(10_000).initial_stream_window_size(4 << 20);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut streams = Streams::new(begun);
     // A client that breaks off is none of our business.
-    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+    let _ = poll_fn(|cx| streams.poll(connection.as_mut(), cx)).await;
 }
 
 async fn answer(models: Arc<Models>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {

@@ -21,7 +21,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use berth_peer::port::{Activity, Greeted, Inactivity};
+use berth_peer::{
+    http2::Held,
+    port::{Activity, Greeted, Inactivity},
+};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{rt::TokioIo, server::conn::auto};
@@ -102,7 +105,9 @@ pub(super) async fn serve(
         }
         Arc::clone(&ingress).serve(request, client).map(infallible)
     });
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let held = Held::new(stream);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(held.clone()), service));
+    // What hyper writes is held, and leaves by `held.send` alone.
     // The ends are parts like streams, so that they are looked at when they come and not whenever something is read.
     let mut parts = FuturesUnordered::from_iter([
         ends.stopping.cancelled_owned().map(|()| Event::Stop).boxed(),
@@ -110,7 +115,10 @@ pub(super) async fn serve(
         silence.map(Event::Silent).boxed(),
     ]);
     let turn = |cx: &mut Context<'_>| {
-        if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+        let ended = connection.as_mut().poll(cx);
+        // The message of an answer and its end leave in one write, and wake its reader once.
+        held.send(cx);
+        if let Poll::Ready(ended) = ended {
             return Poll::Ready(ended);
         }
         parts.extend(begun.take());

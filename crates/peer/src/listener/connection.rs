@@ -34,10 +34,10 @@ use tokio_util::sync::CancellationToken;
 use super::{PeerHandler, refusals::Refusals};
 use crate::{
     PeerBody,
+    http2::{StreamSpawner, Streams},
     joining::{self, DialledFrom},
     peer::window,
     pki::Identity,
-    streams::{StreamSpawner, Streams},
     tls::{self, Caller},
 };
 

@@ -1,23 +1,38 @@
 //! The address of a runtime: a Unix socket, or a TCP port.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, path::Path, str::FromStr, time::Duration};
 
+use http::uri::Authority;
 use tonic::transport::Endpoint;
 
 /// A connection that takes longer has failed: runtimes are on the same machine, or near.
-const CONNECT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
 /// Bytes under way before the other side says that it has read them. The default of 64 KiB makes a tensor of some
 /// megabytes wait for many such words.
-const WINDOW: u32 = 4 << 20;
+pub(super) const WINDOW: u32 = 4 << 20;
 
 /// The address of a runtime: `unix:/run/model.sock`, `localhost:8085`, or a port of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     /// As tonic takes it.
     uri: String,
+    /// As requests name it.
+    authority: Authority,
     written: String,
 }
+
+/// A place to connect to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place<'a> {
+    /// A Unix socket.
+    Socket(&'a Path),
+    /// A host and a port.
+    Tcp(&'a str),
+}
+
+/// The authority of what is at a Unix socket, as gRPC's other clients give it.
+const LOCAL: Authority = Authority::from_static("localhost");
 
 /// A text that is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +43,22 @@ impl Address {
     /// A port of this machine.
     #[must_use]
     pub fn port(port: u16) -> Self {
-        Self { uri: format!("http://127.0.0.1:{port}"), written: port.to_string() }
+        let (place, written) = (format!("127.0.0.1:{port}"), port.to_string());
+        let authority = place.parse().unwrap_or(LOCAL);
+        Self { uri: format!("http://{place}"), authority, written }
+    }
+
+    /// The place to connect to.
+    pub(super) fn place(&self) -> Place<'_> {
+        match self.uri.strip_prefix("unix://") {
+            Some(path) => Place::Socket(Path::new(path)),
+            None => Place::Tcp(self.uri.strip_prefix("http://").unwrap_or(&self.uri)),
+        }
+    }
+
+    /// The authority of requests.
+    pub(super) fn authority(&self) -> &Authority {
+        &self.authority
     }
 
     /// The address as a URL; `None`: it is a socket.
@@ -55,13 +85,13 @@ impl FromStr for Address {
         if let Ok(port) = plain.parse::<u16>() {
             return Ok(Self { written: text.to_owned(), ..Self::port(port) });
         }
-        let uri = match text.strip_prefix("unix:") {
+        let (uri, authority) = match text.strip_prefix("unix:") {
             Some(path) => {
                 let path = path.strip_prefix("//").unwrap_or(path);
                 if !path.starts_with('/') {
                     return Err(invalid());
                 }
-                format!("unix://{path}")
+                (format!("unix://{path}"), LOCAL)
             }
             None => {
                 let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
@@ -69,10 +99,11 @@ impl FromStr for Address {
                 if host.is_empty() || host.contains('/') {
                     return Err(invalid());
                 }
-                format!("http://{host}:{port}")
+                let authority = text.parse::<Authority>().map_err(|_| invalid())?;
+                (format!("http://{host}:{port}"), authority)
             }
         };
-        let address = Self { uri, written: text.to_owned() };
+        let address = Self { uri, authority, written: text.to_owned() };
         address.endpoint()?;
         Ok(address)
     }
@@ -99,6 +130,14 @@ mod tests {
             ("unix:///tmp/mmesh/grpc.sock", "unix:///tmp/mmesh/grpc.sock"),
         ] {
             assert_eq!(text.parse::<Address>().map(|address| address.uri).as_deref(), Ok(uri), "{text}");
+        }
+        for (text, authority, place) in [
+            ("8085", "127.0.0.1:8085", Place::Tcp("127.0.0.1:8085")),
+            ("[::1]:8085", "[::1]:8085", Place::Tcp("[::1]:8085")),
+            ("unix:///tmp/mmesh/grpc.sock", "localhost", Place::Socket(Path::new("/tmp/mmesh/grpc.sock"))),
+        ] {
+            let address: Address = text.parse().expect("an address");
+            assert_eq!((address.authority().as_str(), address.place()), (authority, place));
         }
         for text in ["", "unix:relative", "host", "host:port", ":80", "http://x:1"] {
             assert!(text.parse::<Address>().is_err(), "{text}");

@@ -11,6 +11,7 @@ use berth_mesh::exchange::{self, BoxError};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Incoming;
 
 /// The bytes of one request that are kept until its answer begins, so that it can be repeated if the model was lost;
 /// larger ones are left to their callers.
@@ -99,12 +100,12 @@ impl Body for Passing {
 
 /// A body that holds `guard` until its last byte.
 pub(super) struct Guarded<G> {
-    inner: tonic::body::Body,
+    inner: Incoming,
     guard: Option<G>,
 }
 
 impl<G: Send + Unpin + 'static> Guarded<G> {
-    pub(super) fn boxed(inner: tonic::body::Body, guard: G) -> exchange::Body {
+    pub(super) fn boxed(inner: Incoming, guard: G) -> exchange::Body {
         Self { inner, guard: Some(guard) }.boxed_unsync()
     }
 }

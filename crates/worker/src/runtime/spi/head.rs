@@ -26,6 +26,9 @@ static STRIPPED: [HeaderName; 8] = [
     header::CONTENT_LENGTH,
 ];
 
+/// The one who calls: Berth, and not its client.
+const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("grpc-berth/", env!("CARGO_PKG_VERSION")));
+
 /// The metadata of a model's id, made once per model.
 #[derive(Debug, Clone)]
 pub(super) struct IdHeaders {
@@ -47,7 +50,7 @@ impl IdHeaders {
 
 /// The request to the runtime. `parts` is as the gateway gives it, with the time that is left in `grpc-timeout`.
 pub(super) fn request<B>(parts: &Parts, id: &IdHeaders, body: B) -> http::Request<B> {
-    let mut headers = HeaderMap::with_capacity(parts.headers.len() + 3);
+    let mut headers = HeaderMap::with_capacity(parts.headers.len() + 4);
     for (name, value) in &parts.headers {
         let text = name.as_str();
         if OURS.iter().any(|ours| text.starts_with(ours)) || text == ID_OLD || STRIPPED.contains(name) {
@@ -57,6 +60,7 @@ pub(super) fn request<B>(parts: &Parts, id: &IdHeaders, body: B) -> http::Reques
     }
     headers.insert(header::CONTENT_TYPE, content_type(&parts.headers));
     headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    headers.insert(header::USER_AGENT, USER_AGENT);
     headers.insert(ID_BINARY, id.binary.clone());
     if let Some(plain) = &id.plain {
         headers.insert(ID, plain.clone());
@@ -97,7 +101,10 @@ mod tests {
         let sent = request_of("myModel");
         let mut names: Vec<&str> = sent.headers().keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["content-type", "grpc-timeout", "mm-model-id", "mm-model-id-bin", "te", "x-mine"]);
+        assert_eq!(
+            names,
+            ["content-type", "grpc-timeout", "mm-model-id", "mm-model-id-bin", "te", "user-agent", "x-mine"]
+        );
         assert_eq!(
             (&sent.headers()["mm-model-id"], sent.uri().path()),
             (&HeaderValue::from_static("myModel"), "/a.B/c")

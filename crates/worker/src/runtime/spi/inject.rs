@@ -12,6 +12,7 @@
 use std::{
     collections::VecDeque,
     pin::Pin,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
 };
 
@@ -38,10 +39,15 @@ pub(super) fn field(path: &[u32], id: &str) -> Bytes {
     value
 }
 
+/// The status of a request into whose messages the field cannot be put. HTTP/2 carries no reason of a body that ends so: the call
+/// fails, and who made it looks here.
+pub(super) type Refusal = Arc<OnceLock<Status>>;
+
 /// A body whose messages end with `field`.
 pub(super) struct Injecting {
     inner: exchange::Body,
     field: Bytes,
+    refusal: Refusal,
     at: At,
     ready: VecDeque<Bytes>,
 }
@@ -57,8 +63,8 @@ enum At {
 const START: At = At::Prefix([0; PREFIX], 0);
 
 impl Injecting {
-    pub(super) fn new(inner: exchange::Body, field: Bytes) -> Self {
-        Self { inner, field, at: START, ready: VecDeque::new() }
+    pub(super) fn new(inner: exchange::Body, field: Bytes, refusal: Refusal) -> Self {
+        Self { inner, field, refusal, at: START, ready: VecDeque::new() }
     }
 
     fn take(&mut self, mut data: Bytes) -> Result<(), Status> {
@@ -127,6 +133,7 @@ impl Body for Injecting {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
                         if let Err(status) = self.take(data) {
+                            let status = self.refusal.get_or_init(|| status).clone();
                             return Poll::Ready(Some(Err(Box::new(status))));
                         }
                     }
@@ -168,7 +175,9 @@ mod tests {
         let pieces = cuts.windows(2).map(|cut| Bytes::copy_from_slice(&body[cut[0]..cut[1]]));
         let pieces: Vec<Result<_, BoxError>> = pieces.map(|piece| Ok(Frame::data(piece))).collect();
         let body = StreamBody::new(stream::iter(pieces)).boxed_unsync();
-        let passed = Injecting::new(body, field).collect().now_or_never().expect("nothing waits");
+        let refusal = Refusal::default();
+        let passed = Injecting::new(body, field, refusal.clone()).collect().now_or_never().expect("nothing waits");
+        assert_eq!(passed.is_err(), refusal.get().is_some());
         passed.map(|collected| collected.to_bytes().to_vec())
     }
 

@@ -1,39 +1,122 @@
-//! Connections to a runtime, one for each thread that serves requests: a request changes no thread on its way.
+//! Connections to a runtime for requests, one for each thread that serves some: a request changes no thread on its way.
 
 use std::{
     collections::HashMap,
-    sync::{PoisonError, RwLock},
+    io,
+    sync::{Arc, PoisonError, RwLock},
     thread::ThreadId,
 };
 
-use tonic::transport::{Channel, Endpoint};
+use berth_mesh::exchange;
+use berth_peer::http2::{Line, Slot, Unsent};
+use http::{Request, Response, Uri, uri::Scheme};
+use hyper::body::Incoming;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
+use tokio_util::task::TaskTracker;
+
+use super::address::{Address, CONNECT, Place, WINDOW};
 
 /// Threads that have one at once. There are as many as cores; those of threads that ended are let go of beyond this.
 const MOST: usize = 256;
 
+/// The largest frame that is taken. The minimum of 16 KiB cuts a tensor of some megabytes into hundreds of pieces.
+const FRAME: u32 = 256 << 10;
+
+/// Requests that may be cancelled at about the same time: a gateway's clients that go away. By default a few such end a connection.
+const CANCELLED: usize = 4_096;
+
+/// Reason why a runtime did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// Nothing was received, or the runtime says that it did not look at it.
+    #[error(transparent)]
+    Unreached(io::Error),
+    /// Unknown outcome: the request may have been run.
+    #[error(transparent)]
+    Broken(hyper::Error),
+}
+
 /// The connections. Each is made when it is first used, and again when it broke.
 pub(super) struct Lines {
-    endpoint: Endpoint,
-    by_thread: RwLock<HashMap<ThreadId, Channel>>,
+    address: Address,
+    by_thread: RwLock<HashMap<ThreadId, Arc<Slot<exchange::Body>>>>,
+    /// Each ends with its connection, so nobody waits for them.
+    tasks: TaskTracker,
 }
 
 impl Lines {
-    pub(super) fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, by_thread: RwLock::default() }
+    pub(super) fn new(address: Address) -> Self {
+        Self { address, by_thread: RwLock::default(), tasks: TaskTracker::new() }
     }
 
-    /// The connection of this thread. Must be called within a runtime of tokio.
-    pub(super) fn here(&self) -> Channel {
-        let thread = std::thread::current().id();
-        if let Some(channel) = self.by_thread.read().unwrap_or_else(PoisonError::into_inner).get(&thread) {
-            return channel.clone();
+    /// Sends a request of which the path alone counts. One that a connection gave back untouched goes over a new one, once.
+    /// Must be called within a runtime of tokio.
+    pub(super) async fn send(&self, mut request: Request<exchange::Body>) -> Result<Response<Incoming>, Failure> {
+        let mut uri = std::mem::take(request.uri_mut()).into_parts();
+        (uri.scheme, uri.authority) = (Some(Scheme::HTTP), Some(self.address.authority().clone()));
+        *request.uri_mut() = Uri::from_parts(uri).map_err(|error| Failure::Unreached(io::Error::other(error)))?;
+        let slot = self.here();
+        for last in [false, true] {
+            let line = slot.line(self.connect()).await.map_err(Failure::Unreached)?;
+            match line.send(request).await {
+                Ok(response) => return Ok(response),
+                Err(Unsent::Returned { request: again, .. }) if !last => request = *again,
+                Err(Unsent::Returned { error, .. }) => return Err(Failure::Unreached(io::Error::other(error))),
+                Err(Unsent::Refused(error)) => return Err(Failure::Unreached(io::Error::other(error))),
+                Err(Unsent::Unknown(error)) => return Err(Failure::Broken(error)),
+            }
         }
-        let channel = self.endpoint.connect_lazy();
+        Err(Failure::Unreached(io::Error::other("no connection took it")))
+    }
+
+    fn here(&self) -> Arc<Slot<exchange::Body>> {
+        let thread = std::thread::current().id();
+        if let Some(slot) = self.by_thread.read().unwrap_or_else(PoisonError::into_inner).get(&thread) {
+            return Arc::clone(slot);
+        }
         let mut by_thread = self.by_thread.write().unwrap_or_else(PoisonError::into_inner);
         if by_thread.len() >= MOST {
             by_thread.clear();
         }
-        by_thread.insert(thread, channel.clone());
-        channel
+        Arc::clone(by_thread.entry(thread).or_default())
     }
+
+    async fn connect(&self) -> io::Result<Line<exchange::Body>> {
+        let connected = async {
+            match self.address.place() {
+                Place::Socket(path) => speak(UnixStream::connect(path).await?, &self.tasks).await,
+                Place::Tcp(place) => {
+                    let stream = TcpStream::connect(place).await?;
+                    stream.set_nodelay(true)?;
+                    speak(stream, &self.tasks).await
+                }
+            }
+        };
+        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} s", CONNECT.as_secs()));
+        timeout(CONNECT, connected).await.unwrap_or_else(|_| Err(late()))
+    }
+}
+
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    tasks: &TaskTracker,
+) -> io::Result<Line<exchange::Body>> {
+    let opened = Line::open(stream, |settings| {
+        settings
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(2 * WINDOW)
+            .max_frame_size(FRAME)
+            .max_concurrent_reset_streams(CANCELLED);
+    });
+    let (line, runs) = opened.await.map_err(io::Error::other)?;
+    tasks.spawn(async move {
+        if let Err(error) = runs.await {
+            tracing::debug!(event = "runtime_connection_ended", %error, "a connection to a runtime ended");
+        }
+    });
+    Ok(line)
 }

@@ -29,15 +29,17 @@ use futures::{FutureExt as _, future::BoxFuture};
 use http::{Response, request::Parts};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tonic::{Code, Status, client::GrpcService as _};
+use tonic::Status;
 
 use super::{
     Process, UNLOAD_WAIT,
     body::{Guarded, Kept},
     gate::Gate,
     head::{self, IdHeaders},
-    inject::{self, Injecting},
+    inject::{self, Injecting, Refusal},
+    lines::Failure,
     lost, tensors, unavailable,
 };
 use crate::runtime::{
@@ -141,15 +143,24 @@ impl SpiModel {
             Some(gate) => Some(gate.enter(deadline).await?),
             None => None,
         };
-        let body = match path {
-            [] => body,
-            path => Injecting::new(body, inject::field(path, &self.request.model_id)).boxed_unsync(),
+        let (body, refusal) = match path {
+            [] => (body, None),
+            path => {
+                let (field, refusal) = (inject::field(path, &self.request.model_id), Refusal::default());
+                (Injecting::new(body, field, Arc::clone(&refusal)).boxed_unsync(), Some(refusal))
+            }
         };
         let (kept, mut body) = Kept::of(body);
         let mut mends = 0;
         loop {
             let loads = self.mending.loads.load(Ordering::Acquire);
-            let answer = self.send(parts, body).await?;
+            let answer = match self.send(parts, body).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    let refused = refusal.as_ref().and_then(|refusal| refusal.get());
+                    return refused.map(status_only).ok_or(error);
+                }
+            };
             let lost = lost::at_once(&answer).as_ref().and_then(lost::reason);
             let Some(why) = self.reason_to_mend(lost, mends).await else {
                 kept.forget();
@@ -188,7 +199,7 @@ impl SpiModel {
     fn answered(
         &self,
         parts: &Parts,
-        mut answer: Response<tonic::body::Body>,
+        mut answer: Response<Incoming>,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Response<exchange::Body> {
         if !self.process.wraps_unavailable {
@@ -209,32 +220,21 @@ impl SpiModel {
         })
     }
 
-    async fn send(&self, parts: &Parts, body: exchange::Body) -> Result<Response<tonic::body::Body>, InferError> {
-        let request = head::request(parts, &self.id, tonic::body::Body::new(body));
-        let mut line = self.process.lines.here();
-        let answered = async {
-            std::future::poll_fn(|cx| line.poll_ready(cx)).await?;
-            line.call(request).await
-        };
-        answered.await.map_err(|error| self.unreachable(&error, parts.uri.path()))
+    async fn send(&self, parts: &Parts, body: exchange::Body) -> Result<Response<Incoming>, InferError> {
+        let answered = self.process.lines.send(head::request(parts, &self.id, body)).await;
+        answered.map_err(|failure| self.unanswered(&failure, parts.uri.path()))
     }
 
     /// The error of a call that the connection to the runtime did not carry.
-    fn unreachable(&self, error: &tonic::transport::Error, method: &str) -> InferError {
-        let status = status_within(error);
-        if let Some(status) = status.filter(|status| status.code() == Code::Unimplemented) {
-            return InferError::Unsupported(status.message().to_owned());
-        }
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-        let mut connected = true;
-        while let Some(error) = cause {
-            connected &= error.downcast_ref::<tonic::ConnectError>().is_none();
-            cause = error.source();
-        }
+    fn unanswered(&self, failure: &Failure, method: &str) -> InferError {
         let (name, method) = (&self.process.name, method.trim_start_matches('/'));
-        match connected {
-            false => InferError::shed(Shed::Unavailable, format!("runtime {name} cannot be reached: {method}"), RETRY),
-            true => InferError::Lost(format!("the connection to runtime {name} broke under the call: {method}")),
+        match failure {
+            Failure::Unreached(_) => {
+                InferError::shed(Shed::Unavailable, format!("runtime {name} cannot be reached: {method}"), RETRY)
+            }
+            Failure::Broken(_) => {
+                InferError::Lost(format!("the connection to runtime {name} broke under the call: {method}"))
+            }
         }
     }
 
@@ -300,24 +300,11 @@ impl SpiModel {
     }
 }
 
-/// A status that the body of the request failed with, on its way.
-fn status_within(error: &tonic::transport::Error) -> Option<Status> {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(status) = error.downcast_ref::<Status>() {
-            return Some(status.clone());
-        }
-        cause = error.source();
-    }
-    None
-}
-
 fn status_only(status: &Status) -> Response<exchange::Body> {
-    let response: Response<tonic::body::Body> = status.clone().into_http();
-    guarded(response, None)
+    status.clone().into_http().map(|body: tonic::body::Body| body.map_err(Into::into).boxed_unsync())
 }
 
-fn guarded(answer: Response<tonic::body::Body>, permit: Option<OwnedSemaphorePermit>) -> Response<exchange::Body> {
+fn guarded(answer: Response<Incoming>, permit: Option<OwnedSemaphorePermit>) -> Response<exchange::Body> {
     answer.map(|body| Guarded::boxed(body, permit))
 }
 

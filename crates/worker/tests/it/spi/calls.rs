@@ -90,6 +90,19 @@ fn a_method_that_wants_the_id_gets_it_and_others_are_refused() {
 }
 
 #[test]
+fn a_compressed_message_that_cannot_name_the_model_is_refused_with_the_reason() {
+    let methods = vec![("a.B/named".to_owned(), vec![1])];
+    let bench = Bench::start(scripted::Settings { methods, ..scripted::Settings::default() });
+    let loaded = bench.runtime.load(&request("myModel", "SIZE_1")).expect("it loads");
+    let mut compressed = framed(b"zip").to_vec();
+    compressed[0] = 1;
+    let answer = bench.tokio.block_on(call(&*loaded.model, "/a.B/named", &[], compressed.into()));
+    let answer = answer.expect("an answer");
+    let why = answer.0["grpc-message"].to_str().expect("text");
+    assert!(status(&answer) == "12" && why.contains("uncompressed"), "{} {why}", status(&answer));
+}
+
+#[test]
 fn statuses_of_the_runtime_pass() {
     let bench = Bench::start(scripted::Settings::default());
     let loaded = bench.runtime.load(&request("m", "SIZE_1")).expect("it loads");

@@ -1,4 +1,4 @@
-//! Holds back what is written until the line's task has nothing more to do, so that it leaves in one piece.
+//! Holds back what is written until the connection's task has nothing more to do, so that it leaves in one piece.
 //!
 //! h2 writes the head of a request before its body can be queued: two TLS records, two system calls, and a peer that is
 //! woken twice. The task of the line (`line`) lets everything that is ready write into here, and then sends.
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const HOLD: usize = 16 << 10;
 
 /// A stream that is written to from inside hyper and sent from outside. Both are in one task: the lock is never waited for.
-pub(super) struct Held<S>(Arc<Mutex<Inner<S>>>);
+pub struct Held<S>(Arc<Mutex<Inner<S>>>);
 
 struct Inner<S> {
     stream: S,
@@ -36,8 +36,10 @@ impl<S> Clone for Held<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Held<S> {
-    pub(super) fn new(stream: S) -> Self {
-        let (held, sent) = (Vec::with_capacity(HOLD), 0);
+    /// Holds back what is written to `stream`.
+    #[must_use]
+    pub fn new(stream: S) -> Self {
+        let (held, sent) = (Vec::new(), 0);
         Self(Arc::new(Mutex::new(Inner { stream, held, sent, broken: None, writer: None, reader: None })))
     }
 
@@ -46,7 +48,7 @@ impl<S: AsyncWrite + Unpin> Held<S> {
     }
 
     /// Sends what is held. What does not go now goes when the task is woken; who waited to write is woken once all is gone.
-    pub(super) fn send(&self, cx: &mut Context<'_>) {
+    pub fn send(&self, cx: &mut Context<'_>) {
         let mut inner = self.lock();
         let Poll::Ready(flushed) = inner.flush(cx) else { return };
         let reader = match flushed {
@@ -71,7 +73,8 @@ impl<S: AsyncWrite + Unpin> Inner<S> {
                 some => self.sent += some,
             }
         }
-        self.held.clear();
+        // A connection that rests holds no buffer: there are many.
+        self.held = Vec::new();
         self.sent = 0;
         Poll::Ready(Ok(()))
     }

@@ -14,9 +14,9 @@ use std::{
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 
-/// The executor that hyper is given.
+/// The executor that hyper is given: it keeps what is begun for [`Streams`].
 #[derive(Clone, Default)]
-pub(crate) struct StreamSpawner(Arc<Mutex<Vec<BoxFuture<'static, ()>>>>);
+pub struct StreamSpawner(Arc<Mutex<Vec<BoxFuture<'static, ()>>>>);
 
 impl<F> hyper::rt::Executor<F> for StreamSpawner
 where
@@ -26,7 +26,7 @@ where
         // A panic ends its own stream, which the other end sees reset, and not the connection with all the others.
         let stream = Box::pin(AssertUnwindSafe(stream).catch_unwind().map(|ended| {
             if ended.is_err() {
-                tracing::error!(event = "peer_stream_broke", "a stream between nodes panicked");
+                tracing::error!(event = "stream_broke", "a stream panicked");
             }
         }));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
@@ -40,18 +40,20 @@ impl StreamSpawner {
 }
 
 /// The streams that run.
-pub(crate) struct Streams {
+pub struct Streams {
     begun: StreamSpawner,
     running: FuturesUnordered<BoxFuture<'static, ()>>,
 }
 
 impl Streams {
-    pub(crate) fn new(begun: StreamSpawner) -> Self {
+    /// Runs what is begun by `begun` from now on.
+    #[must_use]
+    pub fn new(begun: StreamSpawner) -> Self {
         Self { begun, running: FuturesUnordered::new() }
     }
 
     /// Polls `connection`, then what it has begun, until neither can go on. Ready when the connection is.
-    pub(crate) fn poll<C: Future>(&mut self, mut connection: Pin<&mut C>, cx: &mut Context<'_>) -> Poll<C::Output> {
+    pub fn poll<C: Future>(&mut self, mut connection: Pin<&mut C>, cx: &mut Context<'_>) -> Poll<C::Output> {
         loop {
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 return Poll::Ready(ended);
@@ -67,7 +69,7 @@ impl Streams {
     }
 
     /// Polls what is left of the streams after the connection is done. Ready when all have ended.
-    pub(crate) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.running.extend(self.begun.take());
             match self.running.poll_next_unpin(cx) {
