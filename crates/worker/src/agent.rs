@@ -205,6 +205,13 @@ impl Agent {
         self.tally.counts()
     }
 
+    /// Number of replicas whose turn has not come.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        let moving = self.tally.moving().filter_map(|id| self.replicas.get(id));
+        moving.filter(|replica| matches!(replica.residency(), Residency::Queued)).count()
+    }
+
     /// Every replica.
     pub fn replicas(&self) -> impl Iterator<Item = (&RevisionId, &Replica)> {
         self.replicas.iter()

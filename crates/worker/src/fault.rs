@@ -1,6 +1,6 @@
 //! Why a piece of the worker's work failed.
 
-use berth_spec::{Failure, FailureCategory};
+use berth_spec::{Failure, FailureCategory, shortened};
 
 use crate::runtime::LoadError;
 
@@ -17,10 +17,10 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault of `category`.
+    /// A fault of `category`. Of more than [`Failure::MAX_MESSAGE`] bytes the beginning is kept.
     #[must_use]
     pub fn new(category: FailureCategory, message: impl Into<String>) -> Self {
-        Self { category, message: message.into(), trace: None }
+        Self { category, message: shortened(message.into(), Failure::MAX_MESSAGE), trace: None }
     }
 
     /// With what somebody else's program said; of too much the end is kept.
@@ -67,6 +67,15 @@ pub fn bounded_trace(trace: &str) -> Option<Box<str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_long_message_the_beginning_is_kept() {
+        let long = "é".repeat(Failure::MAX_MESSAGE);
+        let loaded = LoadError::new(FailureCategory::Code, long.clone());
+        for fault in [Fault::new(FailureCategory::Code, long), loaded.into()] {
+            assert!(fault.message.len() <= Failure::MAX_MESSAGE && fault.message.starts_with("éé"));
+        }
+    }
 
     #[test]
     fn of_a_long_trace_the_end_is_kept() {

@@ -31,6 +31,7 @@ use std::{sync::Arc, time::Duration};
 use berth_spec::{
     ByteSize, Digest, Failure, FailureCategory, Placed, Residency, Signature, Time,
     residency::{Attempt, Phases, Preparing, Ready},
+    shortened,
 };
 
 pub use self::input::{Action, Input, Validated};
@@ -436,6 +437,8 @@ impl Replica {
         self.attempts = 0;
         self.history.clear();
         let Facts { memory, measured, signature, note, unvalidated } = facts;
+        let [note, unvalidated] =
+            [note, unvalidated].map(|told| told.map(|told| shortened(told, Failure::MAX_MESSAGE)));
         let digest = artifact.digest;
         let phases = self.phases;
         let devices = self.devices.clone();

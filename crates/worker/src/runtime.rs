@@ -27,8 +27,8 @@ use std::{any::Any, sync::Arc};
 
 use berth_mesh::local::Model;
 use berth_spec::{
-    ByteSize, Class, Digest, FailureCategory, Revision, RuntimeInfo, Serving, Signature, deployment::Warmup,
-    residency::Deaths,
+    ByteSize, Class, Digest, Failure, FailureCategory, Revision, RuntimeInfo, Serving, Signature, deployment::Warmup,
+    residency::Deaths, shortened,
 };
 
 use tokio::sync::watch;
@@ -118,9 +118,10 @@ pub struct LoadError {
 }
 
 impl LoadError {
-    /// An error of `category`.
+    /// An error of `category`. A model's process, or a model server, may say anything: of more than
+    /// [`Failure::MAX_MESSAGE`](berth_spec::Failure::MAX_MESSAGE) bytes the beginning is kept.
     pub fn new(category: FailureCategory, message: impl Into<String>) -> Self {
-        Self { category, message: message.into(), trace: None }
+        Self { category, message: shortened(message.into(), Failure::MAX_MESSAGE), trace: None }
     }
 
     /// With what the model's own code said. Of more than [`Failure::MAX_TRACE`](berth_spec::Failure::MAX_TRACE) bytes

@@ -175,8 +175,8 @@ impl EffectRunner {
     /// The health of the models that answer, as far as they report it.
     pub(super) fn health(&self) -> Vec<(RevisionId, Health)> {
         let answering = self.slots.iter().filter(|(_, slot)| slot.callable.is_some());
-        let health = answering.filter_map(|(id, slot)| Some((id.clone(), slot.model.as_ref()?.health())));
-        health.filter(|(_, health)| *health != Health::default()).collect()
+        let health = answering.filter_map(|(id, slot)| Some((id, slot.model.as_ref()?.health())));
+        health.filter(|(_, health)| *health != Health::default()).map(|(id, health)| (id.clone(), health)).collect()
     }
 
     /// Stores what the completion retains and returns its event for the agent.

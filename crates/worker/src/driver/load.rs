@@ -8,7 +8,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use berth_spec::{ByteSize, GpuLoad, Load, Residency, Time};
+use berth_spec::{ByteSize, GpuLoad, Load, Time};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::{
@@ -110,13 +110,11 @@ impl LoadWatch {
         let over = at - self.before.0;
         let percent = usage.cpu_percent(&self.before.1, over, &self.machine);
         self.before = (at, usage);
-        let waits = |residency: &Residency| matches!(residency, Residency::Queued);
-        let queue = agent.residencies().filter(|(_, residency)| waits(residency)).count();
         let load = Load {
             at: now,
             cpu_percent: self.averages.add(percent, over),
             memory_used: usage.memory,
-            queue: u32::try_from(queue).unwrap_or(u32::MAX),
+            queue: u32::try_from(agent.queued()).unwrap_or(u32::MAX),
             requests_per_minute: self.per_minute(requests, at),
             degraded: is_short(usage.memory, self.machine.memory, self.told.as_ref().is_some_and(|told| told.degraded)),
             gpus: self.gpus.load().into(),

@@ -31,6 +31,12 @@ pub(super) struct Interpreters {
 }
 
 impl Interpreters {
+    /// The interpreter that was found before, while it is where it was.
+    pub(super) fn known(&self, version: &str, of_system: bool) -> Option<PathBuf> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.get(&(version.to_owned(), of_system)).cloned().filter(|path| path.exists())
+    }
+
     /// The interpreter of `version`; `of_system`: the operating system's, whose libraries are to be seen. `managed`: one
     /// that `uv` knows of.
     pub(super) async fn find(
@@ -44,11 +50,10 @@ impl Interpreters {
             let message = format!("runtime.python_version {version:?} is no MAJOR.MINOR: write e.g. \"3.11\"");
             return Err(Fault::new(FailureCategory::Dependencies, message));
         }
-        let key = (version.to_owned(), of_system);
-        let known = self.found.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        if let Some(path) = known.filter(|path| path.exists()) {
+        if let Some(path) = self.known(version, of_system) {
             return Ok(path);
         }
+        let key = (version.to_owned(), of_system);
         let candidates = match of_system {
             true => vec![Path::new(SYSTEM).join(format!("python{version}")), Path::new(SYSTEM).join("python3")],
             false => candidates(version, settings, managed),

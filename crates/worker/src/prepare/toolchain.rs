@@ -33,6 +33,10 @@ impl Toolchain {
     /// # Errors
     /// The remedy, where there is none.
     pub async fn python(&self, version: &str) -> Result<PathBuf, Fault> {
+        // `uv` takes longer to tell of it than a function to start.
+        if let Some(known) = self.interpreters.known(version, false) {
+            return Ok(known);
+        }
         let managed = match Uv::find(&self.settings, self.home.clone()) {
             Ok(uv) => uv.python(version, &self.settings).await,
             Err(_) => None,

@@ -7,12 +7,12 @@
 //! call:  any gRPC method ─▶ the model's id in metadata, and in the message where the method wants it ─▶ the runtime
 //! ```
 //! Reading order: [`address`] and `lines` are the way there, `control` its five methods (`called`: by which name), `limits` and
-//! `methods` what it says of itself. `room` counts what it holds; `model` is one model: `head`, `inject` and `body` carry a
-//! call, `lost` recognizes that the model is not there any more, `unavailable` says so as ModelMesh does, `gate` bounds calls,
-//! `tensors` are requests in the Open Inference Protocol.
+//! `methods` what it says of itself, and `location` what it is told of an artifact. `room` counts what it holds; `model` is one
+//! model: `head`, `inject` and `body` carry a call, `lost` recognizes that the model is not there any more, `unavailable` says so
+//! as ModelMesh does, `gate` bounds calls, `tensors` are requests in the Open Inference Protocol.
 //!
 //! `v2` does the same for servers of the Open Inference Protocol, with folders that `layout` makes. `program` starts a runtime's
-//! process and keeps it running.
+//! process and keeps it running; `reach` waits for one that is started again.
 //!
 //! `runtimeStatus` is asked at the start only: a runtime unloads everything before it answers READY.
 
@@ -28,10 +28,12 @@ mod layout;
 mod limits;
 mod lines;
 mod listed;
+mod location;
 mod lost;
 mod methods;
 mod model;
 mod program;
+mod reach;
 mod room;
 mod settings;
 mod tensors;
@@ -40,7 +42,6 @@ mod v2;
 
 use std::{
     collections::VecDeque,
-    path::Path,
     sync::{Arc, mpsc},
     time::Duration,
 };
@@ -50,7 +51,7 @@ use berth_wire::mmesh::{LoadModelRequest, LoadModelResponse, runtime_status_resp
 use tokio::{
     runtime::{Builder, Handle, Runtime as Tokio},
     sync::Semaphore,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 use self::{
@@ -62,6 +63,7 @@ use self::{
     listed::Listed,
     model::SpiModel,
     program::Supervisor,
+    reach::{Absence, LoadClock},
     room::Room,
     v2::V2,
 };
@@ -74,7 +76,7 @@ use super::{
     LoadError, LoadRequest, Loaded, LoadedModel as _, Runtime,
     metrics::{Families, ServerMetrics},
 };
-use crate::{artifacts::Source, load_times::LoadTimes};
+use crate::load_times::LoadTimes;
 
 /// The interval at which a runtime that starts is asked for its state.
 const POLL: Duration = Duration::from_millis(250);
@@ -143,6 +145,7 @@ struct Process {
     wraps_unavailable: bool,
     loading: Semaphore,
     load_times: LoadTimes,
+    absence: Arc<Absence>,
     threads: Threads,
     metrics: ServerMetrics,
     /// Ends after everything else.
@@ -194,7 +197,7 @@ impl SpiRuntime {
             Some(program) => error.with(&program.last_words()),
             None => error,
         })?;
-        let inference = settings.inference.as_ref().unwrap_or(&address).endpoint()?;
+        let inference = settings.inference.clone().unwrap_or_else(|| address.clone());
         if let Some(memory) = settings.memory {
             limits.capacity = memory.0;
         }
@@ -214,6 +217,7 @@ impl SpiRuntime {
             wraps_unavailable: settings.wraps_unavailable,
             loading: Semaphore::new(limits.loads),
             load_times: LoadTimes::default(),
+            absence: Arc::default(),
             _program: program,
             limits,
             threads,
@@ -240,8 +244,8 @@ impl SpiRuntime {
             Control::V2(_) | Control::Listed(_) => (layout::safe(&names.0), layout::safe(&names.1)),
         };
         let mut asked = match process.control {
-            Control::Spi(_) => asked(request, &own)?,
-            Control::V2(_) | Control::Listed(_) => named(request, &own)?,
+            Control::Spi(_) => location::asked(request, &own)?,
+            Control::V2(_) | Control::Listed(_) => location::named(request, &own)?,
         };
         let limits = &process.limits;
         let predicted = process.control.predicted(&asked).await;
@@ -353,47 +357,6 @@ async fn until_ready(
     Err(OpenError::NotReady { name, address: String::new(), after: start, why: "it has no address".to_owned() })
 }
 
-/// The texts that go to the runtime.
-fn asked(request: &LoadRequest, id: &str) -> Result<LoadModelRequest, LoadError> {
-    let (model_type, model_path, model_key) = match &request.artifact {
-        Source::Opaque { kind, path, key } => (kind.clone(), path.clone(), key.clone()),
-        Source::File(path) | Source::Folder(path) => {
-            let format = &request.revision.format;
-            let size = disk_size(path).map_err(|error| {
-                LoadError::new(FailureCategory::Internal, format!("the artifact is gone from the cache: {error}"))
-            })?;
-            let kind = serde_json::json!({ "name": format.name(), "version": format.version().unwrap_or_default() });
-            let key = serde_json::json!({ "model_type": kind, "disk_size_bytes": size });
-            (format.to_string(), path.to_string_lossy().into_owned(), key.to_string())
-        }
-    };
-    Ok(LoadModelRequest { model_id: id.to_owned(), model_type, model_path, model_key })
-}
-
-/// The artifact for a server that is given folders: the path, and the name of the file that it came from.
-fn named(request: &LoadRequest, id: &str) -> Result<LoadModelRequest, LoadError> {
-    let (Source::File(path) | Source::Folder(path)) = &request.artifact else {
-        let message = "runtimes with a model repository take artifacts that Berth fetches, and no runtime: location";
-        return Err(LoadError::new(FailureCategory::InvalidModel, message));
-    };
-    Ok(LoadModelRequest {
-        model_id: id.to_owned(),
-        model_type: request.revision.format.to_string(),
-        model_path: path.to_string_lossy().into_owned(),
-        model_key: layout::file_name(&request.revision.uri).to_owned(),
-    })
-}
-
-/// The bytes of a file, or of all files in a folder.
-fn disk_size(path: &Path) -> std::io::Result<u64> {
-    let metadata = fs_err::metadata(path)?;
-    if !metadata.is_dir() {
-        return Ok(metadata.len());
-    }
-    let sizes = fs_err::read_dir(path)?.map(|entry| disk_size(&entry?.path()));
-    sizes.sum()
-}
-
 /// A model that is being loaded: unloaded again unless it stays.
 struct Entered {
     process: Arc<Process>,
@@ -426,15 +389,16 @@ impl Process {
             return Err(LoadError::new(FailureCategory::Internal, "the runtime is closed"));
         };
         let kind = (self.name.clone(), request.model_type.clone());
-        let (limit, began) = (self.load_times.limit(&kind, size, self.limits.load_timeout), Instant::now());
-        match timeout(limit, self.control.load(request.clone())).await {
-            Ok(loaded) => {
+        let limit = self.load_times.limit(&kind, size, self.limits.load_timeout);
+        let clock = LoadClock::start(&self.absence);
+        match clock.within(limit, self.control.load(request.clone(), &clock)).await {
+            Some(loaded) => {
                 if loaded.is_ok() {
-                    self.load_times.took(kind, size, began.elapsed());
+                    self.load_times.took(kind, size, clock.elapsed());
                 }
                 loaded
             }
-            Err(_) => {
+            None => {
                 let why = match limit < self.limits.load_timeout {
                     true => "many times as long as others of its type took",
                     false => "which is the time that it gives",

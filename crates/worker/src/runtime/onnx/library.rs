@@ -6,6 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use berth_spec::format::ONNX_ENGINE_REMEDY;
 use ort::{environment::Environment, logging::LogLevel};
 
 /// The name of the library's file; versions follow it after a dot.
@@ -15,11 +16,7 @@ const FILE: &str = "libonnxruntime.so";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The library is nowhere.
-    #[error(
-        "no {FILE} in {}: `pip install onnxruntime` brings it; name the folder of that package, site-packages/onnxruntime, by \
-         --onnxruntime or ORT_DYLIB_PATH",
-        places(.0)
-    )]
+    #[error("no {FILE} in {}: {ONNX_ENGINE_REMEDY}", places(.0))]
     NotFound(Vec<PathBuf>),
     /// A wheel, as `pip download` brings it.
     #[error(

@@ -2,6 +2,7 @@
 //! Open Inference Protocol or by a list of models.
 
 use std::{
+    error::Error as _,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -13,7 +14,12 @@ use berth_wire::mmesh::{
 };
 use tonic::{Code, Request, Status, transport::Channel};
 
-use super::{called::Called, listed::Listed, v2::V2};
+use super::{
+    called::Called,
+    listed::Listed,
+    reach::{LoadClock, is_late, is_unreached, when_reached},
+    v2::V2,
+};
 use crate::runtime::LoadError;
 
 /// A guess that takes longer is none: the runtime must answer at once.
@@ -56,11 +62,15 @@ impl Control {
     }
 
     /// Loads. Without an end of its own: dropping the future cancels it.
-    pub(super) async fn load(&self, request: LoadModelRequest) -> Result<LoadModelResponse, LoadError> {
+    pub(super) async fn load(
+        &self,
+        request: LoadModelRequest,
+        clock: &LoadClock,
+    ) -> Result<LoadModelResponse, LoadError> {
         match self {
-            Self::Spi(spi) => spi.load(request).await,
-            Self::V2(v2) => v2.load(&request).await,
-            Self::Listed(listed) => listed.load(&request).await,
+            Self::Spi(spi) => spi.load(request, clock).await,
+            Self::V2(v2) => v2.load(&request, clock).await,
+            Self::Listed(listed) => listed.load(&request, clock).await,
         }
     }
 
@@ -140,13 +150,16 @@ impl Spi {
     }
 
     /// Loads. Without an end of its own: dropping the future cancels it.
-    pub(super) async fn load(&self, request: LoadModelRequest) -> Result<LoadModelResponse, LoadError> {
-        self.client
-            .clone()
-            .load_model(request)
-            .await
-            .map(tonic::Response::into_inner)
-            .map_err(|status| refused(&status))
+    pub(super) async fn load(
+        &self,
+        request: LoadModelRequest,
+        clock: &LoadClock,
+    ) -> Result<LoadModelResponse, LoadError> {
+        let load = || {
+            let (mut client, request) = (self.client.clone(), request.clone());
+            async move { client.load_model(request).await }
+        };
+        when_reached(clock, load).await.map(tonic::Response::into_inner).map_err(|status| refused(&status))
     }
 
     /// The size of a loaded model in bytes; `None`: the runtime does not say.
@@ -179,8 +192,19 @@ pub(super) fn within<T>(message: T, time: Duration) -> Request<T> {
     request
 }
 
-/// The error of a load that the runtime refused. Codes that blame the model are final; others may pass.
+/// The error of a load that the runtime refused. Codes that blame the model are final; others may pass, as it may that the runtime
+/// died.
 pub(super) fn refused(status: &Status) -> LoadError {
+    if status.source().is_some() {
+        let (category, what) = if is_unreached(status) {
+            (FailureCategory::Network, "cannot be reached")
+        } else if is_late(status) {
+            (FailureCategory::Timeout, "did not answer in time")
+        } else {
+            (FailureCategory::Network, "went away while it loaded the model")
+        };
+        return LoadError::new(category, format!("the runtime {what}: {}", status.message()));
+    }
     let category = match status.code() {
         Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => {
             FailureCategory::InvalidModel
@@ -196,4 +220,87 @@ pub(super) fn refused(status: &Status) -> LoadError {
         message => message.to_owned(),
     };
     LoadError::new(category, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        path::PathBuf,
+        sync::{Arc, atomic::AtomicUsize},
+        task::{Context, Poll},
+    };
+
+    use futures::{FutureExt as _, future::BoxFuture};
+    use http::Uri;
+    use hyper_util::rt::TokioIo;
+    use tokio::{net::UnixStream, task::JoinSet};
+    use tonic::{TimeoutExpired, transport::Endpoint};
+    use tower_service::Service;
+
+    use super::*;
+    use crate::scripted::{self, Listen, Server};
+
+    #[test]
+    fn a_runtime_that_is_gone_may_come_back_and_one_that_refuses_has_spoken() {
+        for (code, said) in [(Code::Unavailable, "cannot be reached"), (Code::Unknown, "went away while it loaded")] {
+            let mut status = Status::new(code, "connection refused");
+            let error = refused(&status);
+            assert_eq!((error.category, error.message.as_str()), (FailureCategory::Runtime, "connection refused"));
+            status.set_source(Arc::new(io::Error::other("connection refused")));
+            let error = refused(&status);
+            assert!(error.category.transient() && error.message.contains(said), "{error:?}");
+        }
+        let mut late = Status::cancelled("Timeout expired");
+        late.set_source(Arc::new(TimeoutExpired(())));
+        assert_eq!(refused(&late).category, FailureCategory::Timeout);
+    }
+
+    /// Connects to a socket; nobody is there the first two times.
+    struct Connector {
+        socket: PathBuf,
+        attempts: Arc<AtomicUsize>,
+    }
+
+    impl Service<Uri> for Connector {
+        type Response = TokioIo<UnixStream>;
+        type Error = io::Error;
+        type Future = BoxFuture<'static, io::Result<TokioIo<UnixStream>>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Uri) -> Self::Future {
+            let (socket, before) = (self.socket.clone(), self.attempts.fetch_add(1, Ordering::Relaxed));
+            let connected = async move {
+                if before < 2 {
+                    return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
+                }
+                UnixStream::connect(socket).await.map(TokioIo::new)
+            };
+            connected.boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_waits_for_a_runtime_that_is_started_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("runtime.sock");
+        let server = Server::bind(&Listen::Unix(socket.clone()), scripted::Settings::default()).await;
+        let mut serving = JoinSet::new();
+        serving.spawn(server.expect("it listens").run());
+        let attempts = Arc::new(AtomicUsize::new(0));
+        let connector = Connector { socket, attempts: Arc::clone(&attempts) };
+        let spi = Spi::new(Endpoint::from_static("http://runtime").connect_with_connector_lazy(connector));
+        let request = LoadModelRequest {
+            model_id: "m".to_owned(),
+            model_type: "T".to_owned(),
+            model_path: "SIZE_1".to_owned(),
+            ..LoadModelRequest::default()
+        };
+        let loaded = spi.load(request, &LoadClock::start(&Arc::default())).await;
+        assert!(loaded.is_ok(), "{:?}", loaded.err());
+        assert_eq!(attempts.load(Ordering::Relaxed), 3);
+    }
 }

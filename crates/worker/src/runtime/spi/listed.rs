@@ -12,6 +12,7 @@ mod tensorflow;
 
 use std::{
     collections::BTreeSet,
+    error::Error as _,
     io,
     path::{Path, PathBuf},
     time::Duration,
@@ -25,7 +26,9 @@ use tonic::{Code, Status, transport::Channel};
 
 use self::{openvino::OpenVino, tensorflow::TensorFlow};
 use super::{
+    control::refused,
     layout::{Layout, Repository},
+    reach::{LoadClock, is_late, is_unreached, when_reached},
     v2::V2,
 };
 use crate::runtime::LoadError;
@@ -80,7 +83,11 @@ impl Listed {
         }
     }
 
-    pub(super) async fn load(&self, request: &LoadModelRequest) -> Result<LoadModelResponse, LoadError> {
+    pub(super) async fn load(
+        &self,
+        request: &LoadModelRequest,
+        clock: &LoadClock,
+    ) -> Result<LoadModelResponse, LoadError> {
         let id = request.model_id.as_str();
         let (repository, asked) = (self.repository.clone(), request.clone());
         let laid = tokio::task::spawn_blocking(move || repository.lay(&asked)).await;
@@ -89,25 +96,45 @@ impl Listed {
             .map_err(|error| LoadError::new(FailureCategory::Disk, format!("the model's folder: {error}")))?;
         let mut list = self.list.lock().await;
         list.insert(id.to_owned());
-        let told = self.tell(&list).await;
-        let state = loop {
-            match self.state(id).await {
-                Ok(State::Coming) => sleep(LOOK).await,
-                Ok(state) => break state,
-                Err(status) => break State::Failed(status.message().to_owned()),
-            }
+        let all: &BTreeSet<String> = &list;
+        let ended = match when_reached(clock, || self.tell(all)).await {
+            Err(status) if is_unreached(&status) => Err(refused(&status)),
+            told => self.outcome(id, told).await,
         };
-        let why = match (state, told) {
-            (State::Available, _) => return Ok(LoadModelResponse::default()),
-            (State::Failed(why), _) => why,
-            (_, Err(status)) => status.message().to_owned(),
-            _ => "the server does not list it: see the server's log".to_owned(),
-        };
+        let Err(error) = ended else { return Ok(LoadModelResponse::default()) };
         list.remove(id);
         // What stands in the server's list would be tried again with every other model.
         if let Err(status) = self.tell(&list).await {
             tracing::warn!(event = "runtime_list_failed", model_id = id, reason = status.message());
         }
+        Err(error)
+    }
+
+    /// The end of a load that the server was told of.
+    async fn outcome(&self, id: &str, told: Result<(), Status>) -> Result<(), LoadError> {
+        let state = loop {
+            match self.state(id).await {
+                Ok(State::Coming) => {}
+                Ok(state) => break state,
+                // Its work keeps it from answering. The load has a time limit of its own.
+                Err(status) if is_late(&status) => {}
+                // It went away, and not only for others: it may have died of this model, and would again when it is started.
+                Err(status) if status.source().is_some() => {
+                    let message = format!("the runtime went away while it loaded the model: {}", status.message());
+                    return Err(LoadError::new(FailureCategory::Network, message));
+                }
+                Err(status) => break State::Failed(status.message().to_owned()),
+            }
+            sleep(LOOK).await;
+        };
+        let why = match (state, told) {
+            (State::Available, _) => return Ok(()),
+            (State::Failed(why), _) => why,
+            // It went away, and is there again.
+            (_, Err(status)) if status.source().is_some() => return Err(refused(&status)),
+            (_, Err(status)) => status.message().to_owned(),
+            _ => "the server does not list it: see the server's log".to_owned(),
+        };
         Err(LoadError::new(FailureCategory::Runtime, why))
     }
 
@@ -163,4 +190,44 @@ pub(super) fn write(repository: &Repository, models: &[(&str, PathBuf)]) -> io::
 
 fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use tonic::transport::Endpoint;
+
+    use super::*;
+
+    /// Clients of both servers, at the address of a listener.
+    fn both(listener: &TcpListener) -> [Listed; 2] {
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let channel = || Endpoint::from_shared(url.clone()).expect("a URL").connect_lazy();
+        let repository = |layout| Repository { folder: PathBuf::new(), layout, owned: false };
+        let open_vino = Listed::open_vino(channel(), url.clone(), repository(Layout::OpenVino)).expect("a client");
+        [open_vino, Listed::tensorflow(channel(), repository(Layout::TensorFlow))]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_late_and_not_gone() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        for listed in both(&listener) {
+            let status = listed.state("m").await.expect_err("it does not answer");
+            assert!(is_late(&status) && !is_unreached(&status), "{status:?}");
+            assert_eq!(refused(&status).category, FailureCategory::Timeout, "{status:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_cannot_be_reached() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let listed = both(&listener);
+        drop(listener);
+        for listed in listed {
+            let status = listed.state("m").await.expect_err("nobody is there");
+            assert!(is_unreached(&status) && !is_late(&status), "{status:?}");
+            assert_eq!(refused(&status).category, FailureCategory::Network, "{status:?}");
+        }
+    }
 }

@@ -27,8 +27,18 @@ pub(super) struct Room {
     capacity: u64,
     /// The part of it that is kept for models that are leaving.
     reserve: u64,
-    models: Mutex<HashMap<String, Standing>>,
+    models: Mutex<Models>,
     changed: Notify,
+}
+
+/// The models, and sums over them: a runtime may hold thousands, and each load asks for the sums.
+#[derive(Debug, Default)]
+struct Models {
+    by_name: HashMap<String, Standing>,
+    /// Bytes of all of them. Wider than a size: what a runtime says of one is not believed to be true.
+    held: u128,
+    /// Bytes of those that are leaving.
+    leaving: u128,
 }
 
 #[derive(Debug, Clone)]
@@ -36,6 +46,37 @@ struct Standing {
     size: u64,
     /// Set while it is being unloaded; cancelled when the same model is wanted again.
     leaving: Option<CancellationToken>,
+}
+
+impl Models {
+    /// Notes how a model stands now; `None`: it is gone.
+    fn set(&mut self, name: &str, now: Option<Standing>) {
+        if let Some(now) = &now {
+            self.held += u128::from(now.size);
+            self.leaving += u128::from(now.leaving_size());
+        }
+        let before = match now {
+            Some(now) => self.by_name.insert(name.to_owned(), now),
+            None => self.by_name.remove(name),
+        };
+        if let Some(before) = before {
+            self.held -= u128::from(before.size);
+            self.leaving -= u128::from(before.leaving_size());
+        }
+    }
+
+    /// Changes how a model stands, if it is there.
+    fn change(&mut self, name: &str, change: impl FnOnce(Standing) -> Standing) {
+        if let Some(standing) = self.by_name.get(name).cloned() {
+            self.set(name, Some(change(standing)));
+        }
+    }
+}
+
+impl Standing {
+    fn leaving_size(&self) -> u64 {
+        if self.leaving.is_some() { self.size } else { 0 }
+    }
 }
 
 impl Room {
@@ -50,8 +91,7 @@ impl Room {
 
     /// True if what is leaving fits into the part that is kept for it: then nobody waits for it.
     pub(super) fn leaves_beside(&self) -> bool {
-        let leaving: u64 = self.locked().values().filter(|one| one.leaving.is_some()).map(|one| one.size).sum();
-        self.reserve > 0 && leaving <= self.reserve
+        self.reserve > 0 && self.locked().leaving <= u128::from(self.reserve)
     }
 
     /// Takes the first of `names` that is free, and room for `size` bytes. One that is just leaving is waited for. Gives the
@@ -77,9 +117,9 @@ impl Room {
     /// A name, or what is in the way.
     fn look<'n>(&self, names: [&'n str; 2], size: u64) -> Result<&'n str, String> {
         let mut models = self.locked();
-        let free = names.into_iter().find(|name| models.get(*name).is_none_or(|standing| standing.leaving.is_some()));
-        let name = free.unwrap_or(names[1]);
-        match models.get(name) {
+        let is_free = |name: &&str| models.by_name.get(*name).is_none_or(|standing| standing.leaving.is_some());
+        let name = names.into_iter().find(is_free).unwrap_or(names[1]);
+        match models.by_name.get(name) {
             Some(Standing { leaving: Some(again), .. }) => {
                 again.cancel();
                 return Err(format!("model {name:?}"));
@@ -87,38 +127,33 @@ impl Room {
             Some(_) => return Err(format!("model {name:?}, which is loaded twice")),
             None => {}
         }
-        let leaving: u64 = models.values().filter(|standing| standing.leaving.is_some()).map(|one| one.size).sum();
-        let held: u64 = models.values().map(|standing| standing.size).sum();
-        if leaving > 0 && self.capacity > 0 && held.saturating_add(size) > self.capacity {
-            return Err(format!("{} of models that it was told to unload", ByteSize(leaving)));
+        if models.leaving > 0 && self.capacity > 0 && models.held + u128::from(size) > u128::from(self.capacity) {
+            let leaving = ByteSize(u64::try_from(models.leaving).unwrap_or(u64::MAX));
+            return Err(format!("{leaving} of models that it was told to unload"));
         }
-        models.insert(name.to_owned(), Standing { size, leaving: None });
+        models.set(name, Some(Standing { size, leaving: None }));
         Ok(name)
     }
 
     /// The model's size is known better.
     pub(super) fn measured(&self, name: &str, size: u64) {
-        if let Some(standing) = self.locked().get_mut(name) {
-            standing.size = size;
-        }
+        self.locked().change(name, |standing| Standing { size, ..standing });
     }
 
     /// The model is to leave. Gives what ends the attempts.
     pub(super) fn leave(&self, name: &str) -> CancellationToken {
         let token = CancellationToken::new();
-        if let Some(standing) = self.locked().get_mut(name) {
-            standing.leaving = Some(token.clone());
-        }
+        self.locked().change(name, |standing| Standing { leaving: Some(token.clone()), ..standing });
         token
     }
 
     /// The model has gone, or its place is taken over.
     pub(super) fn gone(&self, name: &str) {
-        self.locked().remove(name);
+        self.locked().set(name, None);
         self.changed.notify_waiters();
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<String, Standing>> {
+    fn locked(&self) -> MutexGuard<'_, Models> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -158,6 +193,29 @@ mod tests {
         assert!(room.enter(["f", "f"], 20).now_or_never().is_none());
         room.gone("a");
         assert_eq!(room.enter(["f", "f"], 20).await.ok(), Some("f"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_sums_are_those_of_the_models() {
+        let room = Room::new(1_000, 100);
+        let sums = |room: &Room| {
+            let models = room.locked();
+            let sum = |of: fn(&Standing) -> u64| models.by_name.values().map(|one| u128::from(of(one))).sum::<u128>();
+            assert_eq!((models.held, models.leaving), (sum(|one| one.size), sum(Standing::leaving_size)));
+            (models.held, models.leaving)
+        };
+        for name in ["a", "b"] {
+            room.enter([name, name], 20).await.expect("room");
+        }
+        room.measured("a", 30);
+        room.measured("gone", 30);
+        assert_eq!(sums(&room), (50, 0));
+        let _leaves = (room.leave("a"), room.leave("a"), room.leave("gone"));
+        room.measured("a", 40);
+        assert_eq!(sums(&room), (60, 40));
+        room.gone("a");
+        room.gone("a");
+        assert_eq!(sums(&room), (20, 0));
     }
 
     #[tokio::test(start_paused = true)]

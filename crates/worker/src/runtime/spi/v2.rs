@@ -27,6 +27,7 @@ use super::{
     control::{refused, within},
     layout::{Layout, Repository},
     lost,
+    reach::{LoadClock, when_reached},
 };
 use crate::runtime::LoadError;
 
@@ -75,11 +76,15 @@ impl V2 {
 
     /// A guess from the size of the artifact.
     pub(super) fn predicted(of: &LoadModelRequest) -> Option<u64> {
-        let size = super::disk_size(Path::new(&of.model_path)).ok()?;
+        let size = super::location::disk_size(Path::new(&of.model_path)).ok()?;
         Some((size.saturating_mul(PER_BYTE) / 100).max(LEAST))
     }
 
-    pub(super) async fn load(&self, request: &LoadModelRequest) -> Result<LoadModelResponse, LoadError> {
+    pub(super) async fn load(
+        &self,
+        request: &LoadModelRequest,
+        clock: &LoadClock,
+    ) -> Result<LoadModelResponse, LoadError> {
         let (repository, asked) = (self.repository.clone(), request.clone());
         let laid = tokio::task::spawn_blocking(move || repository.lay(&asked)).await;
         match laid {
@@ -90,7 +95,11 @@ impl V2 {
             Err(error) => return Err(LoadError::new(FailureCategory::Internal, error.to_string())),
         }
         let load = RepositoryModelLoadRequest { model_name: request.model_id.clone(), ..Default::default() };
-        self.client.clone().repository_model_load(load).await.map_err(|status| refused(&status))?;
+        let call = || {
+            let (mut client, load) = (self.client.clone(), load.clone());
+            async move { client.repository_model_load(load).await }
+        };
+        when_reached(clock, call).await.map_err(|status| refused(&status))?;
         if self.lacks(&request.model_id).await {
             let message = "the server has loaded it, and says that it is not ready: see the server's log";
             return Err(LoadError::new(FailureCategory::Runtime, message));

@@ -1,14 +1,14 @@
 //! OpenVINO Model Server: its list is a file, read at `POST /v1/config/reload`; states are at `GET /v1/config`. Inferences are those of
 //! the Open Inference Protocol. As ModelMesh's adapter calls it.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use berth_spec::Signature;
 use berth_wire::mmesh::{RuntimeStatusResponse, runtime_status_response::MethodInfo};
 use reqwest::{Client, StatusCode, redirect::Policy};
 use serde::Deserialize;
 use serde_json::json;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::{State, shown};
 use crate::runtime::spi::v2::V2;
@@ -110,7 +110,7 @@ impl OpenVino {
     }
 
     async fn ask(&self, request: reqwest::RequestBuilder) -> Result<(StatusCode, Vec<u8>), Status> {
-        let broken = |error: reqwest::Error| Status::unavailable(format!("{}: {error}", self.rest));
+        let broken = |error| broken(&self.rest, error);
         let mut answer = request.send().await.map_err(broken)?;
         let mut text = Vec::new();
         while let Some(piece) = answer.chunk().await.map_err(broken)? {
@@ -121,6 +121,14 @@ impl OpenVino {
         }
         Ok((answer.status(), text))
     }
+}
+
+/// The status of a request without an answer, as gRPC's client has it: UNAVAILABLE where no connection could be made.
+fn broken(rest: &str, error: reqwest::Error) -> Status {
+    let code = if error.is_connect() { Code::Unavailable } else { Code::Unknown };
+    let mut status = Status::new(code, format!("{rest}: {error}"));
+    status.set_source(Arc::new(error));
+    status
 }
 
 /// The words of a refusal: `{"error": "…"}`.
