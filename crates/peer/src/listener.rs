@@ -17,11 +17,8 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use http::StatusCode;
 use hyper::{Request, Response, body::Incoming};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
@@ -31,7 +28,7 @@ use self::{
 use crate::{
     EventLoops, PeerBody,
     pki::Identity,
-    port::{Bounds, Port},
+    port::{Bounds, Port, prepare},
     tls::Caller,
 };
 
@@ -135,7 +132,7 @@ impl PeerListener {
         };
         connections.spawn(follower);
         while let Some((stream, from, place)) = shutdown.run_until_cancelled(port.accept()).await {
-            prepare(&stream);
+            prepare(&stream, UNREAD);
             let (identity, handler, ends) = (identity.clone(), Arc::clone(&handler), ends.clone());
             let (refusals, joins) = (Arc::clone(&refusals), Arc::clone(&joins));
             let tracked = connections.token();
@@ -164,11 +161,4 @@ impl PeerListener {
         }
         Ok(())
     }
-}
-
-/// Sets the options of a socket. One that refuses still works.
-fn prepare(stream: &TcpStream) {
-    let _ = stream.set_nodelay(true);
-    #[cfg(target_os = "linux")]
-    let _ = SockRef::from(stream).set_tcp_user_timeout(Some(UNREAD));
 }

@@ -15,6 +15,7 @@ mod activity;
 mod client_certificate;
 mod discard;
 mod greeting;
+mod read_ahead;
 mod stream;
 mod tls;
 
@@ -35,8 +36,9 @@ pub use self::{
     activity::{Activity, Counting, Inactivity, OpenStream, Patience},
     discard::{RequestBody, answer_whole, discard},
     greeting::{Greeted, Greeter},
-    stream::{ClientStream, MaybeTls, ServerStream},
-    tls::{ClientAuth, PortTls, SelfMade, TlsError, TlsSettings, TlsVersion},
+    read_ahead::ReadAhead,
+    stream::{ClientStream, MaybeTls, ServerStream, prepare},
+    tls::{ClientAuth, PortTls, SelfMade, TlsError, TlsSettings, TlsVersion, suites},
 };
 
 /// The pause after the kernel could not give a connection, most often for want of file descriptors: long enough not to

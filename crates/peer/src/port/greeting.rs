@@ -20,7 +20,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{Damped, Patience, client_certificate, stream::ClientStream, tls::PortTls};
+use super::{Damped, Patience, client_certificate, read_ahead::ReadAhead, stream::ClientStream, tls::PortTls};
 
 /// Limit for a handshake. Allows for far and busy clients.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -104,7 +104,7 @@ async fn handshake(mut stream: TcpStream, tls: &PortTls) -> io::Result<(ClientSt
         stream.shutdown().await?;
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not speak TLS"));
     }
-    let stream = match TlsAcceptor::from(tls.config()).accept(stream).into_fallible().await {
+    let stream = match TlsAcceptor::from(tls.config()).accept(ReadAhead::new(stream)).into_fallible().await {
         Ok(stream) => stream,
         Err((error, stream)) => {
             let _ = timeout(LINGER, leave(stream)).await;
@@ -117,7 +117,7 @@ async fn handshake(mut stream: TcpStream, tls: &PortTls) -> io::Result<(ClientSt
 
 /// Closes a connection after the alert that refuses it. With TLS 1.3 a client sends its request before it hears of the
 /// refusal; bytes that nobody reads would reset the connection, and the client would lose the alert.
-async fn leave(mut stream: TcpStream) -> io::Result<()> {
+async fn leave(mut stream: ReadAhead<TcpStream>) -> io::Result<()> {
     stream.shutdown().await?;
     tokio::io::copy(&mut stream.take(REFUSED_BYTES), &mut tokio::io::sink()).await.map(drop)
 }

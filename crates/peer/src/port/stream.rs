@@ -4,6 +4,7 @@ use std::{
     io::{self, IoSlice},
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
@@ -12,11 +13,24 @@ use tokio::{
 };
 use tokio_rustls::{client, server};
 
+use super::read_ahead::ReadAhead;
+
 /// The stream of a client's connection, once it may speak HTTP.
-pub type ClientStream = MaybeTls<server::TlsStream<TcpStream>>;
+pub type ClientStream = MaybeTls<server::TlsStream<ReadAhead<TcpStream>>>;
 
 /// The stream of a connection to a server.
-pub type ServerStream = MaybeTls<client::TlsStream<TcpStream>>;
+pub type ServerStream = MaybeTls<client::TlsStream<ReadAhead<TcpStream>>>;
+
+/// Sets the options of a socket: what is written goes out at once, and whoever leaves it unread for so long is cut off (Linux). hyper
+/// waits for them without an end; the kernel's clock starts when their window is full or they are silent. A socket that refuses
+/// still works.
+pub fn prepare(stream: &TcpStream, unread: Duration) {
+    let _ = stream.set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    let _ = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(unread));
+    #[cfg(not(target_os = "linux"))]
+    let _ = unread;
+}
 
 /// A stream with TLS or without.
 #[derive(Debug)]

@@ -179,14 +179,16 @@ impl Current {
         let parts = Parts::of(settings, files)?;
         let wrong =
             |error: rustls::Error| TlsError::unusable(&settings.certificate, format!("cannot be used ({error})"));
-        let certified = parts.certified(settings, &provider())?;
+        let certified = parts.certified(settings, &suites())?;
         let (asks, verifier) = verifier(settings, parts.roots, parts.clients)?;
-        let mut config = ServerConfig::builder_with_provider(provider())
+        let mut config = ServerConfig::builder_with_provider(suites())
             .with_protocol_versions(&versions(settings.oldest))
             .map_err(wrong)?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        // Most clients name AES-256 first, out of habit.
+        config.ignore_client_order = true;
         if asks {
             // A session that is resumed shows no certificate again, and would outlive it.
             config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -198,8 +200,9 @@ impl Current {
     }
 }
 
-/// aws-lc, with the order of cipher suites of the peer port.
-fn provider() -> Arc<CryptoProvider> {
+/// aws-lc, with AES-128 before the other cipher suites, as at the peer port. For servers and clients.
+#[must_use]
+pub fn suites() -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
     let aes_128 = |suite: &rustls::SupportedCipherSuite| format!("{:?}", suite.suite()).contains("AES_128");
     // Stable: among equals the order stays. AES-128 is as good for this, and takes a third less time.
@@ -221,7 +224,7 @@ fn verifier(
     pinned: Vec<CertificateDer<'static>>,
 ) -> Result<(bool, Arc<dyn ClientCertVerifier>), TlsError> {
     let Some(ca) = settings.clients.ca() else { return Ok((false, Arc::new(NoClientAuth))) };
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), suites());
     let builder = match settings.clients {
         ClientAuth::Required(_) => builder,
         ClientAuth::Off | ClientAuth::Optional(_) => builder.allow_unauthenticated(),

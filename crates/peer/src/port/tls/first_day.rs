@@ -73,7 +73,7 @@ impl SelfMade {
         let Ok(certificate) = CertificateDer::from_pem_file(&self.certificate) else { return false };
         let Ok(key) = PrivateKeyDer::from_pem_file(&self.key) else { return false };
         // A start that was cut off left the new key beside the old certificate.
-        if !self.ca.exists() || CertifiedKey::from_der(vec![certificate.clone()], key, &super::provider()).is_err() {
+        if !self.ca.exists() || CertifiedKey::from_der(vec![certificate.clone()], key, &super::suites()).is_err() {
             return false;
         }
         let lasts = files::ends(&certificate).is_some_and(|end| end > SystemTime::now() + RENEW);

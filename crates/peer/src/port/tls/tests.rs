@@ -7,7 +7,7 @@ use tokio::{io::AsyncReadExt as _, io::AsyncWriteExt as _, net::TcpListener, net
 use tokio_rustls::TlsConnector;
 
 use super::*;
-use crate::port::{Bounds, Greeted, Patience, Port};
+use crate::port::{Bounds, ClientStream, Greeted, Patience, Port};
 
 const PATIENCE: Patience =
     Patience { first: std::time::Duration::from_secs(5), idle: std::time::Duration::from_secs(5) };
@@ -37,10 +37,18 @@ impl Issuer {
         shows: Option<(CertificateDer, KeyPair)>,
         versions: &[&'static SupportedProtocolVersion],
     ) -> ClientConfig {
+        self.client_of(suites(), shows, versions)
+    }
+
+    fn client_of(
+        &self,
+        provider: Arc<CryptoProvider>,
+        shows: Option<(CertificateDer, KeyPair)>,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).expect("a CA");
-        let builder =
-            ClientConfig::builder_with_provider(provider()).with_protocol_versions(versions).expect("versions");
+        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).expect("versions");
         let builder = builder.with_root_certificates(roots);
         match shows {
             Some((certificate, key)) => builder
@@ -106,6 +114,22 @@ async fn clients_are_let_in_by_version_and_certificate() {
         assert_eq!(greeted.is_some(), enters, "{case}");
         let names = greeted.and_then(|greeted| greeted.certificate).map(|certificate| certificate.sans[0].to_string());
         assert_eq!(names, named.then(|| "DNS:ada".to_owned()), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_names_another_cipher_first_gets_the_fastest() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ours = Issuer::new();
+    ours.issue(folder.path(), "server");
+    let tls = PortTls::load(settings(folder.path(), ClientAuth::Off, TlsVersion::V1_2)).expect("files");
+    for (version, suite) in [(&TLS13, "TLS13_AES_128_GCM_SHA256"), (&TLS12, "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256")]
+    {
+        let client = ours.client_of(Arc::new(aws_lc_rs::default_provider()), None, &[version]);
+        let greeted = greeted(&tls, client).await.expect("it is let in");
+        let ClientStream::Tls(stream) = greeted.stream else { panic!("{suite}: without TLS") };
+        let chosen = stream.get_ref().1.negotiated_cipher_suite().map(|chosen| format!("{:?}", chosen.suite()));
+        assert_eq!(chosen.as_deref(), Some(suite));
     }
 }
 
