@@ -1,12 +1,17 @@
 //! The port for the pod's owner: probes, metrics, and the way to drain.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
-use berth_peer::port::{Bounds, Port};
+use berth_peer::port::{Bounds, Port, prepare};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -17,6 +22,13 @@ use crate::{
 
 /// Bounds of the port: a kubelet and a few scrapers.
 const BOUNDS: Bounds = Bounds { connections: 256, per_address: 64 };
+
+/// Requests at once that wait for the end of others: probes are answered beside them, also those from the same address.
+const WAITS: usize = 48;
+const _: () = assert!(WAITS < BOUNDS.per_address, "a kubelet's hooks would keep out its probes");
+
+/// Longest time that an answer may stay unread.
+const UNREAD: Duration = Duration::from_secs(60);
 
 /// Longest wait for the head of a request.
 const HEAD: Duration = Duration::from_secs(15);
@@ -30,14 +42,16 @@ const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-
 /// Serves until `stop`.
 pub(crate) async fn run(listener: TcpListener, fleet: Arc<Fleet>, stop: CancellationToken) {
     let port = Port::new("executor admin", listener, BOUNDS);
-    let connections = TaskTracker::new();
-    while let Some((stream, _, place)) = stop.run_until_cancelled(port.accept()).await {
-        let (fleet, stop) = (Arc::clone(&fleet), stop.clone());
+    let (connections, waits) = (TaskTracker::new(), Arc::new(Semaphore::new(WAITS)));
+    while let Some((stream, from, place)) = stop.run_until_cancelled(port.accept()).await {
+        prepare(&stream, UNREAD);
+        let (fleet, waits, stop) = (Arc::clone(&fleet), Arc::clone(&waits), stop.clone());
+        let is_within = is_within(from);
         connections.spawn(async move {
             let _held = place;
             let service = service_fn(move |request: Request<Incoming>| {
-                let fleet = Arc::clone(&fleet);
-                async move { Ok::<_, Infallible>(answer(&fleet, &request).await) }
+                let (fleet, waits) = (Arc::clone(&fleet), Arc::clone(&waits));
+                async move { Ok::<_, Infallible>(answer(&fleet, &waits, &request, is_within).await) }
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
@@ -58,14 +72,17 @@ pub(crate) async fn run(listener: TcpListener, fleet: Arc<Fleet>, stop: Cancella
     connections.wait().await;
 }
 
-async fn answer(fleet: &Fleet, request: &Request<Incoming>) -> Response<Body> {
+/// True for a sender in the same pod, or on the same machine where there are no pods. Not for each address of loopback: an Istio sidecar
+/// passes on what comes from elsewhere from 127.0.0.6 and ::6.
+fn is_within(from: SocketAddr) -> bool {
+    [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&from.ip().to_canonical())
+}
+
+async fn answer(fleet: &Fleet, waits: &Semaphore, request: &Request<Incoming>, is_within: bool) -> Response<Body> {
     let (status, text) = if let Some(path) = request.uri().path().strip_prefix("/jobs/") {
-        dead_letters(fleet, request.method(), path).await
+        dead_letters(fleet, request.method(), path, is_within).await
     } else if request.method() == Method::GET && request.uri().path() == "/drain" {
-        match fleet.settle().await {
-            true => (StatusCode::OK, "no request is in flight\n".to_owned()),
-            false => (StatusCode::OK, "requests are in flight, and drain.timeout has passed\n".to_owned()),
-        }
+        settled(fleet, waits).await
     } else {
         of_process(fleet, request)
     };
@@ -76,8 +93,24 @@ async fn answer(fleet: &Fleet, request: &Request<Incoming>) -> Response<Body> {
     response
 }
 
+/// Waits until no request is in flight.
+async fn settled(fleet: &Fleet, waits: &Semaphore) -> (StatusCode, String) {
+    let Ok(_place) = waits.try_acquire() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many wait for the end of requests: ask again\n".to_owned());
+    };
+    match fleet.settle().await {
+        true => (StatusCode::OK, "no request is in flight\n".to_owned()),
+        false => (StatusCode::OK, "requests are in flight, and drain.timeout has passed\n".to_owned()),
+    }
+}
+
 /// `GET PORT/dead` lists the dead letters of a port, `POST PORT/dead/ID` makes one a job again.
-async fn dead_letters(fleet: &Fleet, method: &Method, path: &str) -> (StatusCode, String) {
+async fn dead_letters(fleet: &Fleet, method: &Method, path: &str, is_within: bool) -> (StatusCode, String) {
+    if !is_within {
+        // Who knows an id may fetch the answer, and whole networks reach this port.
+        let text = "dead letters are told within the pod alone: kubectl port-forward leads there\n";
+        return (StatusCode::FORBIDDEN, text.to_owned());
+    }
     let mut parts = path.splitn(3, '/');
     let (port, what, id) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
     let Some(jobs) = fleet.jobs(port).filter(|_| what == Some("dead")) else {
@@ -115,5 +148,27 @@ fn of_process(fleet: &Fleet, request: &Request<Incoming>) -> (StatusCode, String
             (StatusCode::NOT_FOUND, format!("{path:?} is none of /live, /ready, /drain and /metrics\n"))
         }
         _ => (StatusCode::METHOD_NOT_ALLOWED, "this path answers GET\n".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_jobs_are_told_within_the_pod_alone() {
+        for (from, within) in [
+            ("127.0.0.1:1", true),
+            ("[::1]:1", true),
+            ("[::ffff:127.0.0.1]:1", true),
+            ("127.0.0.6:1", false),
+            ("[::ffff:127.0.0.6]:1", false),
+            ("[::6]:1", false),
+            ("10.1.2.3:1", false),
+            ("[::ffff:10.1.2.3]:1", false),
+            ("[fd00::7]:1", false),
+        ] {
+            assert_eq!(is_within(from.parse().expect("an address")), within, "{from}");
+        }
     }
 }

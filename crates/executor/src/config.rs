@@ -322,6 +322,7 @@ impl Config {
         };
         let admin = raw.admin.listen.map_or((Ipv4Addr::UNSPECIFIED, 9901).into(), |address| address.0);
         let (mut ports, mut names, mut taken) = (Vec::new(), BTreeSet::new(), BTreeSet::from([admin.port()]));
+        let mut places = Vec::new();
         for Spanned { value, referenced, .. } in raw.ports {
             let port = value.checked().map_err(|message| wrong(Some(referenced), message))?;
             if !names.insert(port.name.clone()) {
@@ -332,6 +333,15 @@ impl Config {
                 return Err(wrong(Some(referenced), message));
             }
             ports.push(port);
+            places.push(referenced);
+        }
+        let own: Vec<SocketAddr> = ports.iter().map(|port: &PortConfig| port.listen).chain([admin]).collect();
+        for (port, at) in ports.iter().zip(places) {
+            if own.iter().any(|own| leads_to(&port.upstream, *own)) {
+                let message =
+                    format!("upstream {} is a port of this executor: name that of the model server", port.upstream);
+                return Err(wrong(Some(at), message));
+            }
         }
         if ports.is_empty() {
             return Err(wrong(
@@ -407,6 +417,15 @@ impl RawPort {
     }
 }
 
+/// True if a connection to `upstream` would reach who listens at `own`: each request would come back until no more are taken.
+fn leads_to(upstream: &str, own: SocketAddr) -> bool {
+    let Ok(upstream) = upstream.replace("localhost:", "127.0.0.1:").parse::<SocketAddr>() else { return false };
+    let (listens, asked) = (own.ip().to_canonical(), upstream.ip().to_canonical());
+    // `[::]` takes connections of both families.
+    let covers = listens.is_unspecified() && (listens.is_ipv6() || asked.is_ipv4());
+    upstream.port() == own.port() && (listens == asked || (covers && asked.is_loopback()))
+}
+
 fn place(at: Location) -> Option<(u64, u64)> {
     let known = |n: u64| (1..u64::from(u32::MAX)).contains(&n);
     (known(at.line()) && known(at.column())).then(|| (at.line(), at.column()))
@@ -446,6 +465,17 @@ mod tests {
     }
 
     #[test]
+    fn a_server_may_have_the_same_number_at_another_address() {
+        for text in [
+            "ports: [{name: a, listen: '10.0.0.1:8080', upstream: 8080}]",
+            "ports: [{name: a, listen: 8080, upstream: 'model:8080'}]",
+            "ports: [{name: a, listen: 8080, upstream: '[::1]:8080'}]",
+        ] {
+            assert!(read(text).is_ok(), "{text}: {:?}", read(text));
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (text, expected) in [
             ("", "executor.yaml"),
@@ -468,6 +498,10 @@ mod tests {
                 "executor.yaml:3:5: port 8081 is taken",
             ),
             ("ports: [{name: a, listen: 9901, upstream: 8080}]", "or by admin.listen"),
+            ("ports: [{name: a, listen: 8081, upstream: 8081}]", "upstream 127.0.0.1:8081 is a port of this executor"),
+            ("ports: [{name: a, listen: '[::]:8081', upstream: 8081}]", "is a port of this executor"),
+            ("ports: [{name: a, listen: '[::]:8081', upstream: '[::1]:8081'}]", "is a port of this executor"),
+            ("ports: [{name: a, listen: 8081, upstream: 'localhost:9901'}]", "is a port of this executor"),
             (
                 "ports: [{name: a, listen: 8081, upstream: 8080, upstreamTls: {key: /k}}]",
                 "upstreamTls: certificate and key belong together",

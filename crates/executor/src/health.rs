@@ -64,10 +64,7 @@ async fn ask(settings: &Settings) -> Result<(), String> {
         HealthCheck::Grpc(service) => return ask_grpc(upstream, service).await,
         HealthCheck::Path(path) => path,
     };
-    let mut sender = upstream.aside().await.map_err(|trouble| match trouble {
-        Trouble::Unreachable(error) => error.to_string(),
-        Trouble::Broken(error) => error.to_string(),
-    })?;
+    let mut sender = upstream.aside().await.map_err(|trouble| trouble.to_string())?;
     let request =
         Request::get(path.as_str()).header(header::HOST, upstream.address()).header(header::CONNECTION, "close");
     let request = request.body(full("")).map_err(|error| error.to_string())?;
@@ -80,14 +77,11 @@ async fn ask(settings: &Settings) -> Result<(), String> {
 
 /// Asks in the protocol of gRPC (github.com/grpc/grpc, doc/health-checking.md).
 async fn ask_grpc(upstream: &Upstream, service: &str) -> Result<(), String> {
-    let mut sender = upstream.aside_http2().await.map_err(|trouble| match trouble {
-        Trouble::Unreachable(error) => error.to_string(),
-        Trouble::Broken(error) => error.to_string(),
-    })?;
+    let line = upstream.aside_http2().await.map_err(|trouble| trouble.to_string())?;
     let uri = format!("{}://{}/grpc.health.v1.Health/Check", upstream.scheme(), upstream.address());
     let request = Request::post(uri).header(header::CONTENT_TYPE, "application/grpc").header(header::TE, "trailers");
     let request = request.body(full(question(service))).map_err(|error| error.to_string())?;
-    let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    let answer = line.send(request).await.map_err(|unsent| Trouble::from(unsent).to_string())?;
     let early = answer.headers().get("grpc-status").cloned();
     let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|error| error.to_string())?;
     let status = early.or_else(|| body.trailers().and_then(|trailers| trailers.get("grpc-status").cloned()));

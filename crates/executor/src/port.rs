@@ -9,13 +9,13 @@
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use berth_peer::port::{Activity, Bounds, ClientStream, Counting, Inactivity, Patience, Port, PortTls};
+use berth_peer::port::{Activity, Bounds, ClientStream, Counting, Inactivity, Patience, Port, PortTls, prepare};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
 };
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -40,7 +40,7 @@ const HEAD: Duration = Duration::from_secs(75);
 /// Longest silences of a connection.
 const PATIENCE: Patience = Patience { first: Duration::from_secs(75), idle: Duration::from_secs(3_600) };
 
-/// Longest time that a client may leave data unread: hyper waits for ever, the kernel does not.
+/// Longest time that a client may leave data unread.
 const UNREAD: Duration = Duration::from_secs(120);
 
 /// Pause after which an idle HTTP/2 connection is asked for a sign of life, and the time to give it.
@@ -80,10 +80,7 @@ pub(crate) async fn run(listener: TcpListener, tls: Option<PortTls>, proxy: Arc<
     let port = Port::new("executor", listener, bounds).with_tls(tls);
     let connections = TaskTracker::new();
     while let Some((stream, from, place)) = ends.stopping.run_until_cancelled(port.accept()).await {
-        let _ = stream.set_nodelay(true);
-        // A socket that refuses still works.
-        #[cfg(target_os = "linux")]
-        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD));
+        prepare(&stream, UNREAD);
         // A WebSocket may rest for hours; one whose client has gone would count as in flight for ever.
         tls::keep_alive(&stream);
         let (greeter, proxy, ends) = (port.greeter(), Arc::clone(&proxy), ends.clone());

@@ -326,7 +326,7 @@ impl Proxy {
         self.repeat(settings, &head, &body, &sent).await
     }
 
-    /// Sends a small request, and again where the server breaks off before it answers.
+    /// Sends a small request, and again where the server breaks off before it answers, or says that it did not look at it.
     async fn repeat(
         &self,
         settings: &Settings,
@@ -337,7 +337,7 @@ impl Proxy {
         for _ in 1..settings.config.retry.attempts {
             let request = Request::from_parts(head.clone(), full(body.clone()));
             match self.attempt(settings, request, sent).await {
-                Err(Refusal::Broken) => self.metrics.retried(&self.name),
+                Err(Refusal::Broken | Refusal::NotTaken) => self.metrics.retried(&self.name),
                 outcome => return outcome,
             }
         }
@@ -358,12 +358,19 @@ impl Proxy {
                 probe.ended(true);
                 return Ok(answer);
             }
-            Ok(Err(Trouble::Broken(_))) if sent.is_too_large() => return Err(Refusal::TooLarge { most: max_body }),
+            Ok(Err(Trouble::Broken(_) | Trouble::Refused(_))) if sent.is_too_large() => {
+                return Err(Refusal::TooLarge { most: max_body });
+            }
             // The client's doing tells nothing of the server.
-            Ok(Err(Trouble::Broken(_))) if sent.broke_off() => return Err(Refusal::Broken),
+            Ok(Err(Trouble::Broken(_) | Trouble::Refused(_))) if sent.broke_off() => return Err(Refusal::Broken),
             Ok(Err(Trouble::Broken(error))) => {
                 tracing::debug!(port = &*self.name, error = &error as &dyn std::error::Error, "the server broke off");
                 Refusal::Broken
+            }
+            Ok(Err(Trouble::Refused(error))) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::debug!(port = &*self.name, error, "the server did not look at the request");
+                Refusal::NotTaken
             }
             Ok(Err(Trouble::Unreachable(error))) => {
                 tracing::debug!(port = &*self.name, %error, "the server cannot be reached");

@@ -27,6 +27,8 @@ pub(crate) enum Refusal {
     Unreachable,
     /// The server broke the connection before it answered.
     Broken,
+    /// The server said that it did not look at the request.
+    NotTaken,
     /// No answer in time.
     Late { seconds: u64 },
     /// The client did not send all of the body in time.
@@ -46,6 +48,7 @@ impl Refusal {
             Self::TooLarge { .. } => "too_large",
             Self::Unreachable => "unreachable",
             Self::Broken => "broken",
+            Self::NotTaken => "not_taken",
             Self::Late { .. } => "late",
             Self::Slow { .. } => "slow_client",
         }
@@ -61,7 +64,7 @@ impl Refusal {
             Self::Busy { .. } | Self::Open { .. } => (StatusCode::SERVICE_UNAVAILABLE, 14),
             Self::Tunnel => (StatusCode::METHOD_NOT_ALLOWED, 12),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, 8),
-            Self::Unreachable | Self::Broken => (StatusCode::BAD_GATEWAY, 14),
+            Self::Unreachable | Self::Broken | Self::NotTaken => (StatusCode::BAD_GATEWAY, 14),
             Self::Late { .. } => (StatusCode::GATEWAY_TIMEOUT, 4),
             Self::Slow { .. } => (StatusCode::REQUEST_TIMEOUT, 4),
         }
@@ -89,6 +92,10 @@ impl Refusal {
             Self::TooLarge { most } => format!("the body has more than {most} bytes, which is the most (maxBody)"),
             Self::Unreachable => "the model server takes no connections (connectTimeout): see its log".to_owned(),
             Self::Broken => "the model server closed the connection before it answered: see its log".to_owned(),
+            Self::NotTaken => {
+                "the model server ended the request and says that it did not look at it (HTTP/2 GOAWAY or REFUSED_STREAM): send it again"
+                    .to_owned()
+            }
             Self::Late { seconds } => format!("the model server did not begin to answer within {seconds} s (timeout)"),
             Self::Slow { seconds } => {
                 format!("your request's body did not arrive within {seconds} s (timeout): send it again")

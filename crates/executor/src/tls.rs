@@ -7,10 +7,9 @@ use std::{
     time::Duration,
 };
 
-use berth_peer::port::ServerStream;
+use berth_peer::port::{ReadAhead, ServerStream, suites};
 use rustls::{
     ClientConfig, RootCertStore,
-    crypto::aws_lc_rs,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
 use socket2::{SockRef, TcpKeepalive};
@@ -49,7 +48,7 @@ pub(crate) fn keep_alive(stream: &TcpStream) {
 /// Shakes hands with the server of this name.
 pub(crate) async fn secured(stream: TcpStream, host: &str, config: Arc<ClientConfig>) -> io::Result<ServerStream> {
     let name = server_name(host).map_err(io::Error::other)?;
-    Ok(ServerStream::Tls(Box::new(TlsConnector::from(config).connect(name, stream).await?)))
+    Ok(ServerStream::Tls(Box::new(TlsConnector::from(config).connect(name, ReadAhead::new(stream)).await?)))
 }
 
 /// The name that a certificate must have: a host name, or an address with or without brackets.
@@ -74,7 +73,7 @@ impl TlsFiles {
             // Those that cannot be read are missed when they would have been needed.
             None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
         }
-        let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let config = ClientConfig::builder_with_provider(suites())
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_root_certificates(roots);

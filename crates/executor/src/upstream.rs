@@ -18,13 +18,13 @@ use std::{
     time::Duration,
 };
 
-use berth_peer::port::ServerStream;
-use http::{Request, Response, Version, uri::Scheme};
-use hyper::{
-    body::Incoming,
-    client::conn::{http1, http2},
+use berth_peer::{
+    http2::{Line, Slot, Unsent},
+    port::ServerStream,
 };
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use http::{Request, Response, Version, uri::Scheme};
+use hyper::{body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 
@@ -38,6 +38,9 @@ const MOST_IDLE: usize = 512;
 /// Connections of HTTP/2, used in turn: one would be read and written by one thread at a time.
 const LINES: usize = 4;
 
+/// Requests of one connection that may be cancelled at about the same time: clients that go away. By default a few such end it.
+const CANCELLED: usize = 1_024;
+
 /// Pause between two attempts to connect.
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -50,19 +53,34 @@ pub(crate) struct Upstream {
     address: String,
     secure: Option<Secure>,
     idle: Mutex<Vec<http1::SendRequest<Body>>>,
-    shared: [tokio::sync::Mutex<Option<http2::SendRequest<Body>>>; LINES],
+    shared: [Slot<Body>; LINES],
     turn: AtomicUsize,
     /// Each ends with what is sent on it, so nobody waits for them.
     connections: TaskTracker,
 }
 
 /// Reason why there is no answer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
-    /// No connection in time: nothing was sent.
+    /// No connection in time.
+    #[error(transparent)]
     Unreachable(io::Error),
+    /// The server says that it did not look at the request.
+    #[error(transparent)]
+    Refused(hyper::Error),
     /// The connection broke: the request may have been run.
+    #[error(transparent)]
     Broken(hyper::Error),
+}
+
+impl<B> From<Unsent<B>> for Trouble {
+    fn from(unsent: Unsent<B>) -> Self {
+        match unsent {
+            Unsent::Returned { error, .. } => Self::Unreachable(io::Error::other(error)),
+            Unsent::Refused(error) => Self::Refused(error),
+            Unsent::Unknown(error) => Self::Broken(error),
+        }
+    }
 }
 
 /// A connection that is used by an answer whose body has not ended.
@@ -114,25 +132,35 @@ impl Upstream {
         connect: Duration,
     ) -> Result<(Response<Incoming>, Option<Lease>), Trouble> {
         let until = Instant::now() + connect;
+        if request.version() == Version::HTTP_2 {
+            return Ok((self.send_http2(request, until).await?, None));
+        }
         loop {
-            let failed = if request.version() == Version::HTTP_2 {
-                let mut sender = self.shared(until).await?;
-                match sender.try_send_request(request).await {
-                    Ok(response) => return Ok((response, None)),
-                    Err(failed) => failed,
-                }
-            } else {
-                let mut sender = self.own(until).await?;
-                match sender.try_send_request(request).await {
-                    Ok(response) => return Ok((response, Some(Lease { upstream: Arc::clone(self), sender }))),
-                    Err(failed) => failed,
-                }
+            let mut sender = self.own(until).await?;
+            let mut failed = match sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, Some(Lease { upstream: Arc::clone(self), sender }))),
+                Err(failed) => failed,
             };
-            let mut failed = failed;
             match failed.take_message() {
-                // A connection that the server had closed. There may be many such; each is gone now.
+                // There may be many such; each is gone now.
                 Some(unsent) if Instant::now() < until => request = unsent,
                 _ => return Err(Trouble::Broken(failed.into_error())),
+            }
+        }
+    }
+
+    /// Sends a request of HTTP/2. What a connection that had just closed gives back goes to another one, at once the first time: a server
+    /// that closes each is not asked without a pause.
+    async fn send_http2(&self, mut request: Request<Body>, until: Instant) -> Result<Response<Incoming>, Trouble> {
+        let mut pauses = false;
+        loop {
+            request = match self.shared(until).await?.send(request).await {
+                Ok(response) => return Ok(response),
+                Err(Unsent::Returned { request, .. }) if !pauses || Instant::now() + CONNECT_AGAIN < until => *request,
+                Err(unsent) => return Err(unsent.into()),
+            };
+            if std::mem::replace(&mut pauses, true) {
+                sleep(CONNECT_AGAIN).await;
             }
         }
     }
@@ -149,34 +177,40 @@ impl Upstream {
                 return Ok(sender);
             }
         }
-        let stream = self.connect(until, Version::HTTP_11).await?;
+        let stream = self.connect(until, Version::HTTP_11).await.map_err(Trouble::Unreachable)?;
         self.begin(stream).await
     }
 
-    async fn shared(&self, until: Instant) -> Result<http2::SendRequest<Body>, Trouble> {
-        let turn = self.turn.fetch_add(1, Relaxed) % LINES;
-        let mut shared = self.shared[turn].lock().await;
-        if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(sender.clone());
+    async fn shared(&self, until: Instant) -> Result<Line<Body>, Trouble> {
+        let slot = &self.shared[self.turn.fetch_add(1, Relaxed) % LINES];
+        loop {
+            let connect = async { self.begin_http2(self.connect(until, Version::HTTP_2).await?).await };
+            match slot.line(connect).await {
+                Ok(line) => return Ok(line),
+                // It may be that of one who came before, and whose time is over.
+                Err(error) if Instant::now() + CONNECT_AGAIN >= until => return Err(Trouble::Unreachable(error)),
+                Err(_) => sleep(CONNECT_AGAIN).await,
+            }
         }
-        let sender = self.begin_http2(self.connect(until, Version::HTTP_2).await?).await?;
-        *shared = Some(sender.clone());
-        Ok(sender)
     }
 
-    async fn begin_http2(&self, stream: ServerStream) -> Result<http2::SendRequest<Body>, Trouble> {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new());
-        builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
-        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(Trouble::Broken)?;
-        self.connections.spawn(async move { connection.await.ok() });
-        Ok(sender)
+    async fn begin_http2(&self, stream: ServerStream) -> io::Result<Line<Body>> {
+        let opened = Line::open(stream, |settings| {
+            settings
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .max_concurrent_reset_streams(CANCELLED);
+        });
+        let (line, runs) = opened.await.map_err(io::Error::other)?;
+        // Its errors reach whoever waits for an answer on it.
+        self.connections.spawn(async move { runs.await.ok() });
+        Ok(line)
     }
 
     /// A connection of HTTP/2 for one question.
-    pub(crate) async fn aside_http2(&self) -> Result<http2::SendRequest<Body>, Trouble> {
-        let stream = self.connect_once(Version::HTTP_2).await.map_err(Trouble::Unreachable)?;
-        self.begin_http2(stream).await
+    pub(crate) async fn aside_http2(&self) -> Result<Line<Body>, Trouble> {
+        let line = async { self.begin_http2(self.connect_once(Version::HTTP_2).await?).await };
+        line.await.map_err(Trouble::Unreachable)
     }
 
     /// A connection of HTTP/1.1 for one question.
@@ -202,7 +236,7 @@ impl Upstream {
     }
 
     /// Connects, again and again while nobody listens.
-    async fn connect(&self, until: Instant, version: Version) -> Result<ServerStream, Trouble> {
+    async fn connect(&self, until: Instant, version: Version) -> io::Result<ServerStream> {
         loop {
             let late = || io::Error::new(io::ErrorKind::TimedOut, "no connection in time");
             let error = match timeout_at(until, self.connect_once(version)).await {
@@ -211,7 +245,7 @@ impl Upstream {
                 Err(_) => late(),
             };
             if Instant::now() + CONNECT_AGAIN >= until {
-                return Err(Trouble::Unreachable(error));
+                return Err(error);
             }
             sleep(CONNECT_AGAIN).await;
         }

@@ -158,11 +158,8 @@ impl JobApi {
         let id = JobId::generate();
         asked::settle(&mut head.headers, &id);
         let Wishes { priority, key, callback } = wishes;
-        // The keys of one are nobody else's.
-        let key = match head.extensions.get::<Sender>() {
-            Some(Sender(sender)) => key.map(|key| format!("{sender} {key}")),
-            None => key,
-        };
+        let sender = head.extensions.get::<Sender>();
+        let key = key.map(|key| key_of(sender, key));
         let request = StoredRequest::new(&head, body);
         let submitted = self.queue.submit(NewJob { id: id.clone(), priority, key, callback, request }).await?;
         self.metrics.submitted(&submitted);
@@ -323,6 +320,17 @@ impl Follower {
     }
 }
 
+/// An idempotency key as the queue knows it: the keys of one sender are nobody else's. Queues outlive executors, so this form stays.
+///
+/// A key may have blanks and no line breaks: up to the first blank is a name without blanks, up to the first line break one with some.
+fn key_of(sender: Option<&Sender>, key: String) -> String {
+    match sender {
+        Some(Sender(sender)) if sender.contains(' ') => format!("{sender}\n{key}"),
+        Some(Sender(sender)) => format!("{sender} {key}"),
+        None => key,
+    }
+}
+
 /// Reason why a body was not read.
 #[derive(Debug, PartialEq, Eq)]
 enum Unread {
@@ -446,6 +454,15 @@ mod tests {
             Err(Unread::Refused(status, _)) => Some(status),
             _ => None,
         }
+    }
+
+    #[test]
+    fn a_sender_whose_name_begins_like_another_has_other_keys() {
+        let key = |sender: &str, key: &str| key_of(Some(&Sender(sender.into())), key.to_owned());
+        assert_ne!(key("oidc:Ada", "Lovelace 1"), key("oidc:Ada Lovelace", "1"));
+        assert_eq!(key("oidc:Ada Lovelace", "1"), key("oidc:Ada Lovelace", "1"));
+        assert_eq!(key("oidc:Ada", "1"), "oidc:Ada 1", "as in the queues of before");
+        assert_eq!(key_of(None, "1".to_owned()), "1");
     }
 
     #[tokio::test]

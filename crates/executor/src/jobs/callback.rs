@@ -18,6 +18,7 @@ use super::{
 /// Sends messages to receivers.
 pub(crate) struct Receiver {
     client: reqwest::Client,
+    timeout: Duration,
     secret_file: Option<PathBuf>,
 }
 
@@ -31,7 +32,7 @@ impl Receiver {
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .build()?;
-        Ok(Self { client, secret_file })
+        Ok(Self { client, timeout, secret_file })
     }
 
     /// The secret of signatures, as its file has it now.
@@ -60,10 +61,26 @@ impl Receiver {
         }
         match request.body(body).send().await {
             Ok(answer) => Outcome::Answered(Answer::new(answer.status(), &HeaderMap::new(), Vec::new())),
-            Err(error) => {
-                Outcome::Failed(format!("the receiver of the callback cannot be reached: {}", error.without_url()))
-            }
+            Err(error) => Outcome::Failed(self.why(error)),
         }
+    }
+
+    /// All that is known of a failure but the URL, which may be a secret.
+    fn why(&self, error: reqwest::Error) -> String {
+        if error.is_timeout() {
+            return format!(
+                "the receiver of the callback did not answer within {:?} (async.callbacks.timeout)",
+                self.timeout
+            );
+        }
+        let error = error.without_url();
+        let mut words = format!("the receiver of the callback cannot be reached: {error}");
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            words = format!("{words}: {cause}");
+            source = cause.source();
+        }
+        words
     }
 }
 

@@ -281,6 +281,58 @@ async fn only_what_may_run_twice_is_sent_again() {
     executor.tells("berth_executor_retries_total{port=\"http\"} 1").await;
 }
 
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).expect("short");
+    [&[0, 0, length, kind, flags][..], &stream, payload].concat()
+}
+
+/// A connection of HTTP/2 whose server does not look at every first request, and answers every second one.
+async fn looks_at_every_second(mut stream: TcpStream, seen: Arc<AtomicUsize>) -> std::io::Result<()> {
+    stream.read_exact(&mut [0; 24]).await?;
+    stream.write_all(&frame(SETTINGS, 0, [0; 4], &[])).await?;
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await?;
+        let [a, b, c, kind, _, id @ ..] = head;
+        let length = usize::try_from(u32::from_be_bytes([0, a, b, c])).expect("it fits");
+        stream.read_exact(&mut vec![0; length]).await?;
+        if kind == HEADERS {
+            let looks = seen.fetch_add(1, Relaxed) % 2 == 1;
+            // The status 200 and the end, or REFUSED_STREAM.
+            let answer = if looks { frame(HEADERS, 5, id, &[0x88]) } else { frame(RST_STREAM, 0, id, &[0, 0, 0, 7]) };
+            stream.write_all(&answer).await?;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_the_server_did_not_look_at_is_sent_again() {
+    let listener = TcpListener::bind(anywhere()).await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&seen);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(looks_at_every_second(stream, Arc::clone(&counted)));
+        }
+    });
+    let executor = executor(&config(address, "protocol: http2, retry: {attempts: 2}"));
+    let answer = said(executor.address, "GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(seen.load(Relaxed), 2);
+    executor.tells("berth_executor_retries_total{port=\"http\"} 1").await;
+    // Its body is not kept.
+    let answer = said(executor.address, &format!("{POST}content-length: 1\r\n\r\nx")).await;
+    assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains("did not look at it"), "{answer}");
+    assert_eq!(seen.load(Relaxed), 3, "once");
+    executor.tells("berth_executor_refused_total{port=\"http\",reason=\"not_taken\"} 1").await;
+}
+
 #[tokio::test]
 async fn no_tunnel_leads_through_it() {
     let server = server(anywhere(), echo).await;
