@@ -24,6 +24,7 @@ from harness.examples import EXAMPLES
 from harness.functions import BUILD, WORDS, Etcd, archive, archive_of, ask, at_endpoint, function
 from harness.ports import free_port
 from harness.processes import BERTH, Process
+from harness.server import Berth
 from harness.waiting import PATIENCE, until
 
 KERAS = '{"apiVersion":"v1alpha1","kind":"ModelDeployment","metadata":{"name":"sentiment-analyzer","uid":"a1b2c3d4-e5f6-7890-1234-567890abcdef"},"spec":{"type":"keras","sourceUri":"azure-blob://artifacts/models/sentiment-analyzer/v1.2.0/src.zip","entrypoint":"handler.predict","runtime":{"pythonVersion":"3.9"},"target":{"platform":"azure-function","resourceGroup":"ml-prod-rg","appName":"sentiment-analyzer-prod"}},"status":{"phase":"Pending","observedGeneration":0}}'  # fmt: skip
@@ -128,6 +129,70 @@ def test_update_break_roll_back_delete(functions, etcd, tmp_path):
     etcd.ctl("del", "/models/deployments/words")
     until("the function to go", lambda: ask(functions, "words", {"text": "a"})[0] == 404)
     assert etcd.object("words") == {}, "what was deleted stays deleted"
+
+
+@pytest.mark.timeout(600)
+def test_another_generation_of_the_same_goes_on_in_its_process(functions, etcd, tmp_path):
+    # In a sandbox every process may have the same number: what it remembers tells it from others.
+    code = "import time\nBEGAN = time.time_ns()\ndef predict(body):\n    return {'began': BEGAN}\n"
+    uri = archive(tmp_path, "1.zip", {"handler.py": code})
+    etcd.put(function("same", uri, probe={}))
+    first = etcd.settled("same", "Succeeded", 1)
+    began = ask(functions, "same", {})
+    etcd.put(function("same", uri, 2, probe={}))
+    second = etcd.settled("same", "Succeeded", 2)
+    assert ask(functions, "same", {}) == began and second["build"]["cached"]
+    assert second["artifact"] == first["artifact"] and second["history"] == first["history"]
+    assert functions.metric("berth_function_builds_total", function="same", result="built") == 1
+    # Another variable is another version, of the same artifact.
+    etcd.put(function("same", uri, 3, probe={}, env={"A": "1"}))
+    etcd.settled("same", "Succeeded", 3)
+    assert ask(functions, "same", {}) != began
+
+
+@pytest.mark.timeout(600)
+def test_a_process_that_hangs_is_replaced_by_another_generation_of_the_same(functions, etcd, tmp_path):
+    code = (
+        "import ctypes, time\nBEGAN = time.time_ns()\ndef predict(body):\n"
+        # A call into C that keeps the lock of the interpreter: no other thread goes on.
+        "    if body.get('stop'):\n        print('it stops', flush=True)\n        ctypes.PyDLL(None).sleep(600)\n"
+        "    return {'began': BEGAN}\n"
+    )
+    uri = archive(tmp_path, "1.zip", {"handler.py": code})
+    etcd.put(function("same", uri))
+    etcd.settled("same", "Succeeded", 1)
+    began = ask(functions, "same", {})
+    caller = threading.Thread(target=lambda: ask(functions, "same", {"stop": True}), daemon=True)
+    caller.start()
+    until("the process to stop", lambda: b"it stops" in functions.control("/v1/functions/same/log")[2])
+    etcd.put(function("same", uri, 2))
+    etcd.settled("same", "Succeeded", 2)
+    answer = ask(functions, "same", {})
+    assert answer[0] == 200 and answer != began
+    caller.join(PATIENCE)
+
+
+@pytest.mark.timeout(600)
+def test_two_servers_of_the_same_objects_do_not_write_without_end(functions, etcd, tmp_path):
+    etcd.put(function("words", archive(tmp_path, "1.zip", {"handler.py": WORDS % 1})))
+    etcd.settled("words", "Succeeded", 1)
+    other = Berth(tmp_path / "other")
+    try:
+        other.start("--source", f"etcd={etcd.client}", "--function-target", "local")
+        servers = (functions, other)
+        contended = lambda server: "FunctionContended" in server.run("get", "events", "--for", "function/words")
+        until("one of them to say so", lambda: any(map(contended, servers)))
+        builds = lambda: [server.metric("berth_function_builds_total", result="built") for server in servers]
+        until(lambda: f"one build each: {builds()}", lambda: builds() == [1, 1])
+        revisions = []
+
+        def quiet():
+            revisions.append(etcd.revision())
+            return len(revisions) > 3 and len(set(revisions[-4:])) == 1
+
+        until("the writes to end", quiet)
+    finally:
+        other.close()
 
 
 @pytest.mark.timeout(600)
@@ -452,8 +517,16 @@ def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
     # Somebody changes the app by hand; the next look finds it. A restart looks at once.
     production.settings = {**production.settings, "WHO": "them", "THEIRS": "stays"}
     berth.kill()
+    # The record of an earlier version of Berth tells no spec; the look fills it in.
+    noted = berth.data / "functions" / "azure" / "words.json"
+    (record,) = json.loads(noted.read_text())
+    version = record.pop("version")
+    assert (version["revision"]["generation"], version["artifact"]) == (36, four["artifact"])
+    assert version["revision"]["spec"] == etcd.object("words")["spec"] and version["endpoint"] == four["endpoint"]
+    noted.write_text(json.dumps([record]))
     berth.start("--source", f"etcd={etcd.client}", env=account | azure.environment())
     until("the drift to be corrected", lambda: production.settings["WHO"] == "me")
+    until("the record to be filled in", lambda: json.loads(noted.read_text())[0].get("version", {}).get("artifact") == four["artifact"])
     assert production.settings["THEIRS"] == "stays"
     without = words(WORDS % 2, 36)
     without["metadata"]["generation"], without["spec"]["env"] = 40, {}

@@ -44,12 +44,17 @@ def libraries(program: Path) -> set[str]:
 
 
 def pack(image: Path) -> None:
-    """A root with this Python, its pip, and what they load: no registry of images is needed."""
+    """A root with this machine's Python, pip, node and npm, and what they load: no registry of images is needed."""
     prefix = Path(sys.base_prefix)
     programs = [Path("/bin/sh"), Path(sys.executable).resolve(), *prefix.glob("lib/python3*/lib-dynload/*.so")]
     programs += Path("/lib").glob("*-linux-gnu/libnss_*.so.2")
     uv = shutil.which("uv")
     programs += [Path(uv).resolve()] if uv else []
+    node, npm = (Path(shutil.which(name)).resolve() for name in ("node", "npm"))
+    programs += [node, Path("/usr/bin/env")]
+    # Debian keeps the packages that npm loads beside it.
+    package = npm.parents[1]
+    modules = package.parent if package.parent.name == "nodejs" else package
     files = {str(program) for program in programs}.union(*map(libraries, programs))
     certificates = [path for path in (os.environ.get("SSL_CERT_FILE"), "/etc/ssl/certs/ca-certificates.crt") if path]
 
@@ -71,7 +76,8 @@ def pack(image: Path) -> None:
         for folder in ("bin", *(str(path.relative_to(prefix)) for path in prefix.glob("lib/python3*"))):
             if prefix != Path("/usr") or folder != "bin":
                 root.add(prefix / folder, arcname=str(prefix / folder).lstrip("/"), filter=wanted)
-        for name, program in (("python3", str(Path(sys.executable).resolve())), ("uv", uv)):
+        root.add(modules, arcname=str(modules).lstrip("/"), filter=lambda entry: None if entry.name in seen else entry)
+        for name, program in (("python3", Path(sys.executable)), ("uv", uv), ("node", node), ("npm", npm)):
             if program:
                 link = tarfile.TarInfo(f"opt/builder/{name}")
                 link.type, link.linkname = tarfile.SYMTYPE, str(Path(program).resolve())
@@ -132,6 +138,34 @@ def test_a_function_is_built_in_an_image(berth, etcd, podman, tmp_path):
     etcd.put(function("old", code, runtime={"pythonVersion": "3.1"}))
     told = etcd.settled("old", "Failed", 1)["message"]
     assert f"has Python {VERSION}" in told and "--function-builder-image" in told
+    until("every container to go with its step", lambda: containers(berth, podman) == "")
+
+
+PERIOD = "import ms from 'ms';\nexport const handler = (body: { text: string }) => ({ milliseconds: ms(body.text) });\n"
+
+
+@pytest.mark.timeout(900)
+def test_javascript_is_built_in_an_image(berth, etcd, podman, tmp_path):
+    """Packages by npm, one of which has an install script, and a bundle by esbuild: each a container."""
+    berth.start(
+        "--source", f"etcd={etcd.client}", "--function-target", "local", "--function-builder-image", IMAGE, env=podman,
+    )  # fmt: skip
+    package = {"private": True, "dependencies": {"ms": "2.1.3"}, "devDependencies": {"esbuild": "0.25.10"}}
+    code = archive(tmp_path, "period.zip", {"package.json": json.dumps(package), "src/index.ts": PERIOD})
+    spec = {"type": "javascript", "entrypoint": "dist/bundle.handler", "build": {"bundler": "esbuild"}, "probe": {"text": "1s"}}
+    etcd.put(function("period", code, **spec))
+    status = etcd.settled("period", "Succeeded", 1)
+    assert ask(berth, "period", {"text": "2h"}) == (200, {"milliseconds": 7_200_000})
+    log = berth.run("logs", "function/period")
+    assert all(f"$ {step}" in log for step in ("npm install", "npm rebuild", "esbuild")), log
+    identity = ["podman", "image", "inspect", "--format", "{{.Id}}", IMAGE]
+    image = subprocess.run(identity, env=os.environ | podman, capture_output=True, text=True, check=True).stdout.strip()
+    provenance = json.loads(berth.control("/v1/functions/period/provenance")[2])
+    internal = provenance["predicate"]["buildDefinition"]["internalParameters"]
+    assert internal["isolation"] == "container" and internal["tools"].startswith("node ") and image in internal["tools"]
+    etcd.put(function("period", code, 2, env={"A": "1"}, **spec))
+    again = etcd.settled("period", "Succeeded", 2)
+    assert again["build"]["cached"] and again["artifact"] == status["artifact"]
     until("every container to go with its step", lambda: containers(berth, podman) == "")
 
 

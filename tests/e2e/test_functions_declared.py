@@ -57,6 +57,9 @@ def test_functions_by_apply(berth, tmp_path):
     plan = berth.run("plan", "-f", str(manifest))
     assert f"spec.sourceUri: file:{tmp_path}/code → file:{tmp_path}/two" in plan
     assert "build: likely, because of spec.sourceUri (a guess" in plan
+    (guess,) = json.loads(berth.run("plan", "-f", str(manifest), "-o", "json"))["builds"]
+    assert (guess["function"], guess["build"], guess["guess"], guess["because"]) == ("words", "likely", True, ["spec.sourceUri"])
+    assert "builds" in berth.run("plan", "-f", str(manifest), "-o", "yaml")
     berth.run("apply", "-f", str(manifest))
     berth.run("rollout", "status", "function/words")
     assert ask(berth, "words", {"text": "a"})[1]["version"] == 2
@@ -91,6 +94,11 @@ def test_functions_by_apply(berth, tmp_path):
     assert provenance["subject"] == [{"name": "words.zip", "digest": {"sha256": digest.removeprefix("sha256:")}}]
     reasons = [event["reason"] for event in json.loads(berth.run("get", "events", "-o", "json"))["items"]]
     assert {"FunctionBuilt", "FunctionDeployed", "FunctionNotDeployed"} <= set(reasons)
+    about = json.loads(berth.run("get", "events", "--for", "function/words", "-o", "json"))["items"]
+    assert [event["reason"] for event in about] == [reason for reason in reasons if reason.startswith("Function")]
+    assert {event["function"] for event in about} == {"words"} and not any("deployment" in event for event in about)
+    assert json.loads(berth.control("/v1/events?function=other")[2])["items"] == []
+    assert "--for is for lists of events" in berth.run("get", "functions", "--for", "function/words", code=None) + berth.stderr
 
     # What was declared is in Berth's own store, and what was deployed serves from the start.
     berth.kill()

@@ -17,6 +17,7 @@ mod effect;
 mod event;
 mod function;
 mod line;
+mod writing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +31,7 @@ pub use self::{
 use self::{
     function::{Function, Stage},
     line::Line,
+    writing::Writing,
 };
 use crate::{
     deployment::{Declared, FunctionName},
@@ -59,6 +61,8 @@ pub struct Controller {
     /// Tasks that hold a turn.
     running: BTreeMap<TaskId, String>,
     retries: BTreeSet<(Time, String)>,
+    /// Statuses that are written again at a time: somebody else overwrites them.
+    mends: BTreeSet<(Time, String)>,
     next: u64,
     /// Functions that a target serves since before the start, until the first listing.
     serving: BTreeMap<String, Served>,
@@ -77,6 +81,7 @@ impl Controller {
             line: Line::default(),
             running: BTreeMap::new(),
             retries: BTreeSet::new(),
+            mends: BTreeSet::new(),
             next: first,
             serving,
             changed: BTreeSet::new(),
@@ -88,16 +93,18 @@ impl Controller {
         let mut effects = Vec::new();
         match event {
             Event::Listed(objects) => self.listed(objects, now, &mut effects),
+            Event::Put(key, declared) if self.is_echo(&key, &declared) => {}
             Event::Put(key, declared) => self.put(key, *declared, (None, now), &mut effects),
             Event::Deleted(key) => self.deleted(&key, now, &mut effects),
             Event::Built(task, result) => self.built(task, *result, now, &mut effects),
             Event::Deployed(task, result) => self.deployed(task, result, now, &mut effects),
             Event::Removed(key) => self.removed(&key, now, &mut effects),
-            Event::Written(key, status, written) => self.written(&key, *status, written, &mut effects),
+            Event::Written(key, status, written) => self.written(&key, *status, (written, now), &mut effects),
             Event::Verify => self.verify(),
             Event::Tick => {}
         }
         self.retry(now, &mut effects);
+        self.mend(now, &mut effects);
         self.start(now, &mut effects);
         effects
     }
@@ -105,7 +112,8 @@ impl Controller {
     /// Time at which something is to be tried again.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
-        self.retries.first().map(|(at, _)| *at)
+        let firsts = [self.retries.first(), self.mends.first()];
+        firsts.into_iter().flatten().map(|(at, _)| *at).min()
     }
 
     /// Functions that changed since the last call, with what they are now; `None`: gone.
@@ -148,6 +156,11 @@ impl Controller {
         }
     }
 
+    /// True of an object as it was before what is known of it. A listing is never one: a store may have been restored.
+    fn is_echo(&self, key: &str, declared: &Declared) -> bool {
+        self.functions.get(key).is_some_and(|function| function.is_echo(declared))
+    }
+
     fn put(
         &mut self,
         key: String,
@@ -165,7 +178,9 @@ impl Controller {
         if function.declared.identity == declared.identity && !function.gone {
             // A person may have put an object with an old status.
             function.note(declared);
-            function.write_if_new(&key, effects);
+            if let Some(at) = function.mend(&key, now, effects) {
+                self.mends.insert((at, key));
+            }
             return;
         }
         match function.stage {
@@ -312,6 +327,16 @@ impl Controller {
         }
     }
 
+    /// Writes statuses again whose time has come.
+    fn mend(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        while let Some((at, key)) = self.mends.first().filter(|(at, _)| *at <= now).cloned() {
+            self.mends.pop_first();
+            if let Some(function) = self.functions.get_mut(&key) {
+                function.mend_now(&key, at, effects);
+            }
+        }
+    }
+
     /// Has functions looked at that serve elsewhere: their target corrects what differs.
     fn verify(&mut self) {
         for (key, function) in &mut self.functions {
@@ -321,14 +346,20 @@ impl Controller {
         }
     }
 
-    fn written(&mut self, key: &str, status: Status, written: Written, effects: &mut Vec<Effect>) {
+    fn written(&mut self, key: &str, status: Status, (written, now): (Written, Time), effects: &mut Vec<Effect>) {
         let Some(function) = self.functions.get_mut(key) else { return };
-        function.writing = false;
-        // What was superseded is another object: the watch tells it.
-        if let Written::Done(rev) = written {
-            function.wrote(status, rev);
-            function.write_if_new(key, effects);
-        }
+        let later = match written {
+            Written::Done(rev) => {
+                function.wrote(status, rev);
+                function.mend(key, now, effects)
+            }
+            Written::Superseded => function.superseded(key, now, effects),
+            Written::Gone => {
+                function.vanished(key, effects);
+                None
+            }
+        };
+        self.mends.extend(later.map(|at| (at, key.to_owned())));
     }
 
     /// The function that a running task is for.

@@ -174,8 +174,7 @@ fn merged(
         annotations.insert(ORIGIN.to_owned(), origin.to_string());
     }
     // A person may have numbered it, or left that to the controller.
-    let observed = object.get("status").and_then(|status| status.get("observedGeneration")?.as_u64());
-    let generation = before.map(generation_of).unwrap_or_default().max(observed.unwrap_or_default()).max(known);
+    let generation = before.map(generation_of).unwrap_or_default().max(told_in(object.get("status"))).max(known);
     metadata.insert("name".to_owned(), json!(manifest.name.as_str()));
     let generation = generation.saturating_add(1);
     if let Some(artifact) = annotations.get_mut(ARTIFACT).filter(|text| !text.contains(' ')) {
@@ -199,6 +198,12 @@ fn merged(
     }
     object.insert("spec".to_owned(), manifest.spec.clone());
     object
+}
+
+/// The highest generation that a status tells of: the version that serves may be later than what was looked at.
+fn told_in(status: Option<&Value>) -> u64 {
+    let number = |field: &str| status.and_then(|status| status.pointer(field)?.as_u64()).unwrap_or_default();
+    number("/observedGeneration").max(number("/history/0/generation"))
 }
 
 /// The fields that differ, without what the server adds.
@@ -303,6 +308,18 @@ mod tests {
         put(&objects, &object.to_string()).await;
         objects.apply(&apply("2", &Origin::API), 0).await.expect("applied");
         assert_eq!(stored(&objects).await["apiVersion"], "berth.dev/v1");
+    }
+
+    #[tokio::test]
+    async fn a_generation_comes_after_the_one_that_serves() {
+        let objects = Objects::all_of(Arc::new(MemoryStore::default()));
+        let object = json!({
+            "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "words"}, "spec": {"type": "python"},
+            "status": {"observedGeneration": 2, "history": [{"generation": 6}, {"generation": 9}]},
+        });
+        put(&objects, &object.to_string()).await;
+        let applied = objects.apply(&apply("1", &Origin::API), 0).await.expect("applied");
+        assert_eq!(applied.generation, Generation(7));
     }
 
     #[tokio::test]

@@ -15,10 +15,9 @@ use std::{
 
 use berth_control::store::Rev;
 use berth_spec::{Time, event::Severity};
-use berth_wire::api::about_function;
 use tokio::{
     sync::mpsc,
-    task::{AbortHandle, JoinSet},
+    task::{AbortHandle, JoinError, JoinSet},
     time::MissedTickBehavior,
 };
 use tokio_util::sync::CancellationToken;
@@ -52,6 +51,24 @@ const REMOVE_AGAIN: Duration = Duration::from_secs(15);
 
 /// Pause before a status is written again that the store did not take.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Reason and remedy where two write the same statuses.
+const CONTENDED: &str = "somebody else writes its status again and again: have one server, or the nodes of one cluster, follow these \
+                         objects, and give others a prefix of their own";
+
+/// News that are told to people together: a store may tell of thousands at once.
+const AT_ONCE: usize = 256;
+
+/// Reach of news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Heard {
+    /// Nothing new.
+    Nothing,
+    /// Something.
+    News,
+    /// All that there is.
+    All,
+}
 
 /// The driver of one term.
 pub(crate) struct Driver {
@@ -108,36 +125,30 @@ impl Driver {
             let wake = self.controller.wake_at().map_or(SWEEP, |at| at.since(now()));
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(told) = heard.recv() => match told {
-                    News::Event(event, rev) => {
-                        self.rev = rev;
-                        let is_whole = matches!(event, Event::Listed(_));
-                        self.on(event);
-                        self.report().await;
-                        if is_whole {
-                            // From now on it is known what there is, and whose it is.
-                            self.host.attach(Some(self.objects.clone()));
-                        }
+                Some(told) = heard.recv() => {
+                    let mut heard_now = self.hear(told);
+                    for _ in 1..AT_ONCE {
+                        let Ok(told) = heard.try_recv() else { break };
+                        heard_now = heard_now.max(self.hear(told));
                     }
-                    News::Trouble(problem) => {
-                        self.problem = Some(problem);
+                    if heard_now != Heard::Nothing {
                         self.report().await;
                     }
-                    News::Answers => {
-                        if self.problem.take().is_some() {
-                            self.report().await;
-                        }
+                    if heard_now == Heard::All {
+                        // From now on it is known what there is, and whose it is.
+                        self.host.attach(Some(self.objects.clone()));
                     }
-                },
-                Some(done) = self.work.join_next(), if !self.work.is_empty() => match done {
-                    Ok(Some(event)) => {
-                        self.on(event);
+                }
+                Some(done) = self.work.join_next(), if !self.work.is_empty() => {
+                    let mut is_news = self.ended(done);
+                    for _ in 1..AT_ONCE {
+                        let Some(done) = self.work.try_join_next() else { break };
+                        is_news |= self.ended(done);
+                    }
+                    if is_news {
                         self.report().await;
                     }
-                    Ok(None) => {}
-                    Err(error) if error.is_cancelled() => {}
-                    Err(error) => tracing::error!(event = "function_task_broke", %error, "please report it"),
-                },
+                }
                 () = tokio::time::sleep(wake) => self.on(Event::Tick),
                 _ = sweep.tick() => {
                     self.host.sweep(Instant::now());
@@ -155,6 +166,37 @@ impl Driver {
         self.host.attach(None);
         self.work.shutdown().await;
         following.shutdown().await;
+    }
+
+    fn hear(&mut self, told: News) -> Heard {
+        match told {
+            News::Event(event, rev) => {
+                self.rev = rev;
+                let heard = if matches!(event, Event::Listed(_)) { Heard::All } else { Heard::News };
+                self.on(event);
+                heard
+            }
+            News::Trouble(problem) => {
+                self.problem = Some(problem);
+                Heard::News
+            }
+            News::Answers if self.problem.take().is_some() => Heard::News,
+            News::Answers => Heard::Nothing,
+        }
+    }
+
+    /// Takes in the end of a task; true if it tells of something.
+    fn ended(&mut self, done: Result<Option<Event>, JoinError>) -> bool {
+        match done {
+            Ok(Some(event)) => {
+                self.on(event);
+                return true;
+            }
+            Ok(None) => {}
+            Err(error) if error.is_cancelled() => {}
+            Err(error) => tracing::error!(event = "function_task_broke", %error, "please report it"),
+        }
+        false
     }
 
     fn on(&mut self, event: Event) {
@@ -226,6 +268,10 @@ impl Driver {
                     }
                     None
                 });
+            }
+            Effect::Contended(key) => {
+                tracing::warn!(event = "function_status_contended", function = %key, "{CONTENDED}");
+                self.happened.push(about(&key, (Severity::Warning, "FunctionContended"), CONTENDED));
             }
             Effect::Write(key, identity, status) => {
                 let objects = self.objects.clone();
@@ -317,13 +363,15 @@ fn happened(event: &Event, controller: &Controller) -> Option<Happened> {
             }
         },
         Event::Removed(name) => {
-            let message = about_function(name, "is removed");
-            return Some(Happened { severity: Severity::Normal, reason: "FunctionRemoved", message });
+            return Some(about(name, (Severity::Normal, "FunctionRemoved"), "is removed"));
         }
         _ => return None,
     };
-    let name = controller.name_of(*task)?;
-    Some(Happened { severity, reason, message: about_function(name, &message) })
+    Some(about(controller.name_of(*task)?, (severity, reason), &message))
+}
+
+fn about(name: &str, (severity, reason): (Severity, &'static str), message: &str) -> Happened {
+    Happened { severity, reason, function: name.to_owned(), message: format!("function {name}: {message}") }
 }
 
 fn tell_built(task: &Task, built: &Result<Built, Failure>) {

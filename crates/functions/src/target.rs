@@ -7,11 +7,13 @@ mod replica;
 pub(crate) use azure::AzureTarget;
 pub(crate) use replica::ReplicaTarget;
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
 
 use crate::{
     controller::{Deployed, Failure, Task},
-    status::ArtifactStatus,
+    status::{ArtifactStatus, Revision, SpecText},
 };
 
 /// A place where functions run.
@@ -22,4 +24,14 @@ pub trait Target: Send + Sync {
 
     /// Removes everything of a function. What is not there is no error.
     fn remove<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), Failure>>;
+}
+
+/// The spec of a task, for the record of its version, which serves since `deployed`.
+fn revision(task: &Task, artifact: &ArtifactStatus, deployed: String) -> Revision {
+    Revision {
+        generation: task.generation,
+        deployed,
+        artifact: artifact.digest.clone(),
+        spec: SpecText(Arc::clone(&task.text)),
+    }
 }

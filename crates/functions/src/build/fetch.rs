@@ -9,7 +9,7 @@ use object_store::{
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     path::Path as Key,
 };
-use tokio::io::AsyncWriteExt as _;
+use tokio::{io::AsyncWriteExt as _, time::Instant};
 use url::Url;
 
 use super::{
@@ -27,6 +27,9 @@ const LONGEST: Duration = Duration::from_secs(600);
 
 /// A connection on which nothing comes for this long is broken.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// Bytes that have to come in [`SILENCE`] at least: a server that drips would hold up the builds of others for [`LONGEST`].
+const LEAST: u64 = 64 << 10;
 
 /// Folders that are no code: they are made anew, or belong to tools.
 const LEFT_OUT: [&str; 4] = [".git", "node_modules", "__pycache__", ".venv"];
@@ -72,7 +75,7 @@ impl Builder {
             }
         };
         if let Some(chunks) = chunks {
-            let saved = tokio::time::timeout(LONGEST, save(chunks, &archive)).await;
+            let saved = tokio::time::timeout(LONGEST, save(chunks, &spec.source, &archive)).await;
             let late = || {
                 BuildError::away("FetchFailed", format!("{} did not come within {} s", spec.source, LONGEST.as_secs()))
             };
@@ -177,21 +180,58 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-async fn save(mut chunks: Chunks, to: &Path) -> Result<(), BuildError> {
+async fn save(mut chunks: Chunks, source: &CodeUri, to: &Path) -> Result<(), BuildError> {
     let mut file = tokio::fs::File::create(to).await?;
-    let mut size = 0;
+    let (mut size, mut pace) = (0, Pace::default());
     loop {
+        let asked = Instant::now();
         let next = tokio::time::timeout(SILENCE, chunks.next()).await;
-        let silent =
-            || BuildError::away("FetchFailed", format!("nothing of the code came for {} s", SILENCE.as_secs()));
+        let silent = || {
+            let message = format!("nothing of {source} came for {} s: {FASTER}", SILENCE.as_secs());
+            BuildError::away("FetchFailed", message)
+        };
         let Some(chunk) = next.map_err(|_| silent())? else { break };
         let chunk = chunk?;
+        // The end of a small archive may come late; there is more to come of this one.
+        pace.check(source)?;
+        pace.came(chunk.len() as u64, asked.elapsed());
         size += chunk.len() as u64;
         too_large(size)?;
         file.write_all(&chunk).await?;
     }
     file.flush().await?;
     Ok(())
+}
+
+/// Remedy where a server is slow.
+const FASTER: &str = "upload the archive to a faster place, or change spec.sourceUri";
+
+/// Pace of the code: bytes that came, and the time that they were waited for.
+#[derive(Default)]
+struct Pace {
+    bytes: u64,
+    waited: Duration,
+}
+
+impl Pace {
+    fn came(&mut self, bytes: u64, after: Duration) {
+        self.bytes += bytes;
+        self.waited += after;
+    }
+
+    /// Refuses one that is too slow, and measures anew where it is not.
+    fn check(&mut self, source: &CodeUri) -> Result<(), BuildError> {
+        let Self { bytes, waited } = *self;
+        if waited < SILENCE {
+            return Ok(());
+        }
+        if bytes < LEAST {
+            let message = format!("{source} comes too slowly, {bytes} bytes in {} s: {FASTER}", waited.as_secs());
+            return Err(BuildError::away("FetchFailed", message));
+        }
+        *self = Self::default();
+        Ok(())
+    }
 }
 
 fn too_large(size: u64) -> Result<(), BuildError> {
@@ -210,6 +250,10 @@ fn copy_file(from: &Path, to: &Path) -> Result<(), BuildError> {
     if !found.is_file() {
         return Err(BuildError::lasting("InvalidSource", format!("{} is neither a file nor a folder", from.display())));
     }
+    if found.len() == 0 {
+        let message = format!("{} is empty: put the archive there, or change spec.sourceUri", from.display());
+        return Err(BuildError::passing("InvalidSource", message));
+    }
     too_large(found.len())?;
     fs_err::copy(from, to)?;
     Ok(())
@@ -221,10 +265,17 @@ fn copy(from: &Path, to: &Path) -> Result<(), BuildError> {
     let mut size = 0;
     for file in Tree::list_but(from, &LEFT_OUT)? {
         let (source, place) = (from.join(&file.path), to.join(&file.path));
-        size += fs_err::metadata(&source)?.len();
+        let found = fs_err::metadata(&source)?;
+        size += found.len();
         too_large(size)?;
         if let Some(parent) = place.parent() {
             fs_err::create_dir_all(parent)?;
+        }
+        if found.len() == 0 {
+            // It is not read: some files of the kernel have no length and no end.
+            fs_err::File::create(&place)?;
+            fs_err::set_permissions(&place, found.permissions())?;
+            continue;
         }
         fs_err::copy(source, place)?;
     }
@@ -239,4 +290,56 @@ fn check(archive: &Path, wanted: &str) -> Result<(), BuildError> {
     let message =
         format!("the archive has the SHA-256 {found}, not {wanted}: change spec.sourceSha256 or upload the right one");
     Err(BuildError::passing("ChecksumMismatch", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::stream;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn code_that_comes_drop_by_drop_is_given_up() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = folder.path().join("archive");
+        let drops = stream::repeat(()).then(|()| async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Ok(Bytes::from_static(b"x"))
+        });
+        let source = CodeUri::parse("https://code.example.org/words.zip").expect("a source");
+        let error = save(drops.boxed(), &source, &place).await.expect_err("it would take for ever");
+        let text = "https://code.example.org/words.zip comes too slowly, 6 bytes in 30 s: upload the archive to a faster place, or change \
+                    spec.sourceUri";
+        assert_eq!(error.text(), text);
+        // Small and slow, but there is no more of it.
+        let late = stream::iter([b"abc", b"def"]).then(|bytes| async move {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Ok(Bytes::from_static(bytes))
+        });
+        save(late.boxed(), &source, &place).await.expect("a small archive");
+        assert_eq!(fs_err::read(&place).expect("saved"), b"abcdef");
+        let whole = stream::iter([Ok(Bytes::from_static(b"abc"))]);
+        save(whole.boxed(), &source, &place).await.expect("a small archive");
+        assert_eq!(fs_err::read(&place).expect("saved"), b"abc");
+    }
+
+    #[test]
+    fn files_without_a_length_are_not_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let to = folder.path().join("archive");
+        let empty = folder.path().join("empty.zip");
+        fs_err::write(&empty, "").expect("written");
+        let error = copy_file(&empty, &to).expect_err("as /proc/kmsg");
+        assert!(error.text().contains("empty.zip is empty: put the archive there"));
+        let error = copy_file(Path::new("/dev/zero"), &to).expect_err("not read");
+        assert!(error.text().starts_with("/dev/zero is neither a file nor a folder"));
+        let (code, copied) = (folder.path().join("code"), folder.path().join("copied"));
+        fs_err::create_dir(&code).expect("made");
+        fs_err::write(code.join("__init__.py"), "").expect("written");
+        fs_err::write(code.join("handler.py"), "x = 1").expect("written");
+        copy(&code, &copied).expect("a folder");
+        assert_eq!(fs_err::read_to_string(copied.join("handler.py")).expect("copied"), "x = 1");
+        assert_eq!(fs_err::read(copied.join("__init__.py")).expect("copied"), b"");
+    }
 }

@@ -71,7 +71,7 @@ pub(crate) fn fenced(parents: &CgroupParents, memory_mib: u64, processes: u32) -
 }
 
 /// The bubblewrap program, tried when it is first needed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Bubblewrap {
     found: Option<PathBuf>,
     works: OnceLock<bool>,

@@ -52,6 +52,8 @@ pub enum Effect {
     Remove(String),
     /// Delete the object, if it is still this one.
     Delete(String, Identity),
+    /// Tell people that somebody else writes the status of a function again and again.
+    Contended(String),
     /// Write a status; answered by [`Event::Written`](super::Event::Written).
     Write(String, Identity, Box<Status>),
 }

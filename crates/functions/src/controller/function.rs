@@ -8,6 +8,7 @@ use berth_spec::Time;
 use super::{
     effect::{Effect, Task, TaskId},
     event::{Built, Deployed, Failure, Retry, Served},
+    writing::{CONTENDED, Overwrites, Writing},
 };
 use crate::{
     deployment::{ARTIFACT, Declared, FunctionSpec, Platform},
@@ -30,8 +31,7 @@ pub(super) struct Function {
     pub(super) stage: Stage,
     /// The status that its object should have.
     pub(super) status: Status,
-    /// A write of the status is on its way.
-    pub(super) writing: bool,
+    pub(super) writing: Writing,
     /// The object is gone.
     pub(super) gone: bool,
     /// The object that came while the earlier one was being removed.
@@ -42,6 +42,10 @@ pub(super) struct Function {
     serves: bool,
     /// Failures in a row.
     failures: u32,
+    /// Overwrites of the status of this desired state.
+    overwrites: Overwrites,
+    /// Time at which the status is written again that somebody has overwritten.
+    mend_at: Option<Time>,
     /// Time at which the desired state was seen.
     seen: Time,
 }
@@ -104,10 +108,12 @@ impl Function {
             serves,
             status: stored,
             declared,
-            writing: false,
+            writing: Writing::Due,
             gone: false,
             next: None,
             failures: 0,
+            overwrites: Overwrites::default(),
+            mend_at: None,
             seen: now,
         };
         function.arrive(same, now);
@@ -118,6 +124,7 @@ impl Function {
     pub(super) fn replace(&mut self, declared: Declared, now: Time) {
         self.declared = declared;
         (self.failures, self.seen) = (0, now);
+        (self.overwrites, self.mend_at) = (Overwrites::default(), None);
         let same = self.status.observed_digest == self.declared.identity.digest;
         self.arrive(same, now);
     }
@@ -172,8 +179,15 @@ impl Function {
         self.declared = declared;
     }
 
+    /// True of the same desired state at a revision before the known one: the echo of an earlier write.
+    pub(super) fn is_echo(&self, declared: &Declared) -> bool {
+        !self.gone && self.declared.identity == declared.identity && declared.rev < self.declared.rev
+    }
+
     /// Notes that a status was written at `rev`, unless something later has been seen.
     pub(super) fn wrote(&mut self, status: Status, rev: Rev) {
+        self.writing = if status == self.status { Writing::Done } else { Writing::Due };
+        self.mend_at = None;
         if rev >= self.declared.rev {
             (self.declared.status, self.declared.rev) = (status, rev);
         }
@@ -343,13 +357,72 @@ impl Function {
         }
     }
 
+    /// The same where somebody may have overwritten it. Returns the time of the write, if that has to wait.
+    pub(super) fn mend(&mut self, key: &str, now: Time, effects: &mut Vec<Effect>) -> Option<Time> {
+        // What is new does not wait.
+        if self.writing != Writing::Done || self.declared.status == self.status {
+            self.write_if_new(key, effects);
+            return None;
+        }
+        if self.mend_at.is_some() {
+            return None;
+        }
+        self.overwrites.count(now);
+        if self.overwrites.are_few() {
+            self.write(key, effects);
+            return None;
+        }
+        if self.overwrites.are_news() {
+            effects.push(Effect::Contended(key.to_owned()));
+        }
+        self.mend_later(now)
+    }
+
+    /// Notes that the object held another desired state than a write was for, or changed all the time. Returns the time of the next
+    /// write, if that has to wait.
+    pub(super) fn superseded(&mut self, key: &str, now: Time, effects: &mut Vec<Effect>) -> Option<Time> {
+        let before = std::mem::replace(&mut self.writing, Writing::Due);
+        if matches!(before, Writing::Underway(identity) if identity == self.declared.identity) {
+            // The watch tells of another desired state. Changes of the same one it may have told already.
+            return self.mend_later(now);
+        }
+        // The other one was heard of while the write was on its way.
+        self.write_if_new(key, effects);
+        None
+    }
+
+    /// Notes that the object was not there when its status was to be written. The watch tells that; of one that was put anew under this
+    /// name it may have told already.
+    pub(super) fn vanished(&mut self, key: &str, effects: &mut Vec<Effect>) {
+        let before = std::mem::replace(&mut self.writing, Writing::Due);
+        if !matches!(before, Writing::Underway(identity) if identity == self.declared.identity) {
+            self.write_if_new(key, effects);
+        }
+    }
+
+    fn mend_later(&mut self, now: Time) -> Option<Time> {
+        if self.mend_at.is_some() {
+            return None;
+        }
+        self.mend_at = Some(now + CONTENDED);
+        self.mend_at
+    }
+
+    /// The time of a write has come that had to wait.
+    pub(super) fn mend_now(&mut self, key: &str, at: Time, effects: &mut Vec<Effect>) {
+        if self.mend_at == Some(at) {
+            self.mend_at = None;
+            self.write_if_new(key, effects);
+        }
+    }
+
     pub(super) fn write(&mut self, key: &str, effects: &mut Vec<Effect>) {
-        if self.writing || self.gone || !self.declared.writable {
+        if matches!(self.writing, Writing::Underway(_)) || self.gone || !self.declared.writable {
             return;
         }
-        self.writing = true;
-        let status = Box::new(self.status.clone());
-        effects.push(Effect::Write(key.to_owned(), self.declared.identity.clone(), status));
+        let (identity, status) = (self.declared.identity.clone(), Box::new(self.status.clone()));
+        self.writing = Writing::Underway(identity.clone());
+        effects.push(Effect::Write(key.to_owned(), identity, status));
     }
 
     pub(super) fn view<'a>(&'a self, name: &'a str) -> View<'a> {
@@ -361,7 +434,7 @@ impl Function {
 /// Takes the version that serves into the status of an object that tells of none: somebody has put it while Berth was away. The
 /// status speaks of no generation yet.
 fn adopt(status: &mut Status, served: Served, now: Time) {
-    // Of an app of Azure it is known that it is there, and not that it answers.
+    // Of an app of Azure that an earlier version of Berth deployed it is known that it is there, and not that it answers.
     let is_known = served.endpoint.is_some() || served.revision.is_some();
     if !is_known || !status.history.is_empty() || status.endpoint.is_some() {
         return;

@@ -129,8 +129,8 @@ impl FunctionSource {
                     }
                     Some(report) = told.recv() => {
                         show(&context, &report);
-                        for Happened { severity, reason, message } in report.happened {
-                            context.event(severity, reason, message, (None, None)).await;
+                        for Happened { severity, reason, function, message } in report.happened {
+                            context.function_event(severity, reason, message, function).await;
                         }
                     }
                     request = requests.next() => match request {

@@ -147,9 +147,8 @@ impl Host {
     /// Functions that a target serves since before the start.
     pub(crate) fn serving(&self) -> BTreeMap<String, Served> {
         let mut serving = self.local.serving();
-        for name in self.azure.serving() {
-            // Its record has neither the endpoint nor the spec.
-            serving.entry(name).or_default();
+        for (name, served) in self.azure.serving() {
+            serving.entry(name).or_insert(served);
         }
         serving
     }

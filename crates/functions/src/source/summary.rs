@@ -69,7 +69,9 @@ pub(crate) struct Happened {
     pub(crate) severity: Severity,
     /// One word.
     pub(crate) reason: &'static str,
-    /// A sentence that names the function.
+    /// The function.
+    pub(crate) function: String,
+    /// A sentence that names it.
     pub(crate) message: String,
 }
 

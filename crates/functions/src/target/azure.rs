@@ -18,7 +18,7 @@ mod record;
 mod resource;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io,
     path::Path,
     sync::Arc,
@@ -33,13 +33,13 @@ use self::{
     app::{Paths, Place},
     config::AzureConfig,
     package::Packages,
-    record::{Record, Records},
+    record::{Record, Records, Version},
     resource::{Manager, Trouble},
 };
 use super::Target;
 use crate::{
     build::{ArtifactStore, Builder},
-    controller::{Deployed, Failure, Retry, Task},
+    controller::{Deployed, Failure, Retry, Served, Task},
     dependencies::{self, Dependencies, LeftAlone},
     deployment::{AzureApp, FunctionSpec, Platform},
     driver::now,
@@ -97,9 +97,14 @@ impl AzureTarget {
         Ok(Self { account, artifacts, dependencies, records: Records::open(root)? })
     }
 
-    /// Functions that were deployed from here.
-    pub(crate) fn serving(&self) -> BTreeSet<String> {
-        self.records.all().into_iter().collect()
+    /// Functions that were deployed from here, with the versions that serve.
+    pub(crate) fn serving(&self) -> BTreeMap<String, Served> {
+        let served = |name: String| {
+            // Where it moves, the app that it leaves has one.
+            let version = self.records.read(&name).into_iter().find_map(|record| record.version);
+            (name, version.map(Served::from).unwrap_or_default())
+        };
+        self.records.all().into_iter().map(served).collect()
     }
 
     /// The reason why a function cannot be deployed, before anything is built.
@@ -129,8 +134,18 @@ impl AzureTarget {
             earlier: mine.as_ref().map(|record| record.env.clone()).unwrap_or_default(),
         };
         let found = deployment.app(Place::Production).await?;
-        let record =
-            Record { group: wanted.group.clone(), app: wanted.app.clone(), env: spec.env.keys().cloned().collect() };
+        // The earlier version serves until the new one answers.
+        let earlier = mine.and_then(|record| record.version);
+        let record = Record {
+            group: wanted.group.clone(),
+            app: wanted.app.clone(),
+            env: spec.env.keys().cloned().collect(),
+            version: earlier.clone(),
+        };
+        let serving = |endpoint: &str| {
+            let version = Version::of(task, artifact, endpoint, earlier.as_ref());
+            Record { version: Some(version), ..record.clone() }
+        };
         if let Some(app) = &found {
             deployment.may_have(app, wanted)?;
             deployment.own(app).await?;
@@ -138,7 +153,7 @@ impl AzureTarget {
             let differs = app::drift(app, &deployment.has(Place::Production).await?, ours, spec);
             if differs.is_empty() {
                 let endpoint = deployment.endpoint(app)?;
-                self.arrived(account, name, (record, &others)).await?;
+                self.arrived(account, name, (serving(&endpoint), &others)).await?;
                 return Ok(Deployed { endpoint });
             }
             if task.proved {
@@ -159,7 +174,7 @@ impl AzureTarget {
             Some(app) => deployment.replace(app).await?,
         };
         account.packages.sweep(name, artifact).await?;
-        self.arrived(account, name, (record, &others)).await?;
+        self.arrived(account, name, (serving(&endpoint), &others)).await?;
         Ok(Deployed { endpoint })
     }
 

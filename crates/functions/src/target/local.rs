@@ -20,18 +20,17 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use berth_spec::Time;
 use berth_worker::cgroup::CgroupParents;
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 
 use self::{record::Record, version::Version};
-use super::Target;
+use super::{Target, revision};
 use crate::{
     build::{ArtifactStore, Builder, Manifest, blocking, unpack_zip},
     controller::{Deployed, Failure, Served, Task},
     driver::now,
-    status::{ArtifactStatus, Revision, SpecText},
+    status::ArtifactStatus,
 };
 
 /// Path below which the gateway finds functions.
@@ -111,7 +110,8 @@ impl LocalTarget {
     pub fn serving(&self) -> BTreeMap<String, Served> {
         let routes = self.routes.load();
         let served = |(name, version): (&String, &Arc<Version>)| {
-            let (artifact, revision) = (version.record().artifact.clone(), version.revision().cloned());
+            let (artifact, revision) =
+                (version.record().artifact.clone(), version.revision().map(Arc::unwrap_or_clone));
             (name.clone(), Served { endpoint: Some(self.endpoint(name)), artifact: Some(artifact), revision })
         };
         routes.iter().map(served).collect()
@@ -188,7 +188,7 @@ impl LocalTarget {
             artifact: artifact.clone(),
             env: task.spec.env.clone(),
             limits: task.spec.limits.clone(),
-            revision: Some(revision(task, artifact, now())),
+            revision: Some(revision(task, artifact, now().to_string())),
         };
         let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = self.config.root.join(format!("{}-{}-{number}", record.manifest.name, std::process::id()));
@@ -215,15 +215,12 @@ impl LocalTarget {
     ) -> Result<Deployed, crate::build::BuildError> {
         let name = task.spec.name.as_str();
         let deployed = Deployed { endpoint: self.endpoint(name) };
-        let wanted = (&artifact.digest, &task.spec.limits, &task.spec.env);
-        let same = |version: &Arc<Version>| {
-            let record = version.record();
-            (&record.artifact.digest, &record.limits, &record.env) == wanted
-                && record.manifest == Manifest::of(&task.spec)
-        };
-        let serving = self.routes.load().get(name).filter(|version| task.proved && same(version)).cloned();
-        if let Some(version) = serving {
-            let noted = version.note(|since| revision(task, artifact, since.unwrap_or_else(now)));
+        let serving = self.routes.load().get(name).filter(|version| is_wanted(version, task, artifact)).cloned();
+        // Another generation of the same goes on where it answers; what does not is deployed anew.
+        if let Some(version) = serving
+            && (task.proved || version.still_answers(task.spec.probe.as_ref()).await)
+        {
+            let noted = version.note(|since| revision(task, artifact, since));
             if let Err(error) = noted {
                 // It serves. The next start tries again.
                 tracing::warn!(event = "function_record_not_written", function = name, %error);
@@ -245,14 +242,14 @@ impl LocalTarget {
     }
 }
 
-/// The spec of a task, for the record of its version.
-fn revision(task: &Task, artifact: &ArtifactStatus, deployed: Time) -> Revision {
-    Revision {
-        generation: task.generation,
-        deployed: deployed.to_string(),
-        artifact: artifact.digest.clone(),
-        spec: SpecText(Arc::clone(&task.text)),
-    }
+/// True of a version that a deployment would only repeat.
+fn is_wanted(version: &Version, task: &Task, artifact: &ArtifactStatus) -> bool {
+    let record = version.record();
+    let same = (&record.artifact.digest, &record.limits, &record.env)
+        == (&artifact.digest, &task.spec.limits, &task.spec.env)
+        && record.manifest == Manifest::of(&task.spec);
+    let is_proved = || version.revision().is_some_and(|revision| revision.spec.0 == task.text);
+    same && (task.proved || is_proved())
 }
 
 /// The name of the function that a path is for.

@@ -76,6 +76,13 @@ impl Play {
         last
     }
 
+    /// A write that is on its way.
+    fn take_write(&mut self) -> (String, Box<Status>) {
+        let at = self.effects.iter().position(|effect| matches!(effect, Effect::Write(..))).expect("a write");
+        let Effect::Write(key, _, status) = self.effects.remove(at) else { panic!("a write") };
+        (key, status)
+    }
+
     fn builds(&self) -> Vec<u64> {
         let id = |effect: &Effect| if let Effect::Build(id, _) = effect { Some(id.0) } else { None };
         self.effects.iter().filter_map(id).collect()
@@ -509,14 +516,123 @@ fn a_status_that_a_person_overwrites_during_a_write_is_written_again() {
     let mut play = Play::new();
     let put = object("f", "a.zip", None);
     play.put(&put);
-    let write = play.effects.iter().position(|effect| matches!(effect, Effect::Write(..))).expect("a write");
-    let Effect::Write(key, _, status) = play.effects.remove(write) else { panic!("a write") };
+    let (key, status) = play.take_write();
     let written = Rev(play.rev + 1);
     play.rev += 1;
     // The person's put comes after ours, and is heard of before ours is acknowledged.
     play.put(&put);
     play.on(Event::Written(key, status, Written::Done(written)));
     assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Write(..))), "{:?}", play.effects);
+}
+
+#[test]
+fn two_controllers_of_the_same_objects_do_not_write_without_end() {
+    let mut play = Play::new();
+    let put = object("f", "a.zip", None);
+    play.put(&put);
+    play.built(1);
+    play.deployed(1);
+    play.settle();
+    play.effects.clear();
+    // The other one answers each write with its own.
+    let mut writes = 0;
+    loop {
+        play.put(&put);
+        if play.settle().is_none() {
+            break;
+        }
+        writes += 1;
+    }
+    assert_eq!(writes, 3, "at once, as long as it may be a person");
+    assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Contended(key) if key == "f")));
+    play.effects.clear();
+    let at = play.brain.wake_at().expect("another attempt");
+    play.on(Event::Tick);
+    assert!(play.effects.is_empty(), "it is not its time");
+    play.now = at;
+    play.on(Event::Tick);
+    assert_eq!(play.settle().map(|status| status.phase), Some(Phase::Succeeded));
+    play.put(&put);
+    assert!(play.effects.is_empty() && play.brain.wake_at() > Some(at), "told once, and later again");
+    // What changes is written at once.
+    play.put(&object("f", "b.zip", None));
+    assert_eq!(play.settle().map(|status| status.phase), Some(Phase::Building));
+    assert_eq!(play.brain.wake_at(), Some(at + Duration::from_secs(60)));
+    play.now = at + Duration::from_secs(60);
+    play.effects.clear();
+    play.on(Event::Tick);
+    assert!(play.effects.is_empty(), "of the earlier one nothing is left");
+}
+
+#[test]
+fn one_who_puts_the_same_object_now_and_then_is_answered_at_once() {
+    let mut play = Play::new();
+    let put = object("f", "a.zip", None);
+    play.put(&put);
+    play.built(1);
+    play.deployed(1);
+    play.settle();
+    play.effects.clear();
+    for hour in 1..=6 {
+        play.now = play.now + Duration::from_secs(3_600);
+        play.put(&put);
+        assert_eq!(play.settle().map(|status| status.phase), Some(Phase::Succeeded), "hour {hour}");
+    }
+    assert!(play.effects.is_empty(), "nobody contends: {:?}", play.effects);
+    // Somebody who contends after all is told, and told again where it had been over.
+    for _ in 0..2 {
+        for _ in 0..4 {
+            play.put(&put);
+            play.settle();
+        }
+        assert!(matches!(play.effects.as_slice(), [Effect::Contended(_)]), "{:?}", play.effects);
+        play.effects.clear();
+        play.now = play.brain.wake_at().expect("another attempt");
+        play.on(Event::Tick);
+        play.settle();
+        play.now = play.now + Duration::from_secs(3_600);
+    }
+}
+
+#[test]
+fn the_echo_of_an_earlier_write_overwrites_nothing() {
+    let mut play = Play::new();
+    let mut stored = object("f", "a.zip", None);
+    play.put(&stored);
+    let earlier = play.settle().expect("a status");
+    let rev = Rev(play.rev);
+    play.built(1);
+    play.deployed(1);
+    play.settle();
+    play.effects.clear();
+    stored["status"] = serde_json::to_value(earlier).expect("JSON");
+    let echo = Declared::read("f", stored.to_string().as_bytes(), rev);
+    play.on(Event::Put("f".to_owned(), Box::new(echo)));
+    assert!(play.effects.is_empty(), "{:?}", play.effects);
+}
+
+#[test]
+fn a_status_is_told_though_the_write_of_an_earlier_one_was_superseded() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", Some(1)));
+    let (key, status) = play.take_write();
+    let mut bad = object("f", "a.zip", Some(2));
+    bad["spec"]["type"] = "pytorch".into();
+    play.put(&bad);
+    assert!(!play.effects.iter().any(|effect| matches!(effect, Effect::Write(..))), "one is on its way");
+    play.on(Event::Written(key, status, Written::Superseded));
+    let status = play.settle().expect("a status");
+    assert_eq!((status.phase, status.observed_generation), (Phase::Failed, 2));
+
+    // An object that changed all the time: another attempt, later.
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", Some(1)));
+    let (key, status) = play.take_write();
+    play.on(Event::Written(key, status, Written::Superseded));
+    assert!(!play.effects.iter().any(|effect| matches!(effect, Effect::Write(..))), "{:?}", play.effects);
+    play.now = play.brain.wake_at().expect("another attempt");
+    play.on(Event::Tick);
+    assert_eq!(play.settle().map(|status| status.phase), Some(Phase::Building));
 }
 
 #[test]

@@ -7,6 +7,13 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::{
+    controller::{Served, Task},
+    driver::now,
+    status::{ArtifactStatus, Revision},
+    target::revision,
+};
+
 /// An app of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
@@ -14,6 +21,35 @@ pub(super) struct Record {
     pub(super) app: String,
     /// Variables of the spec that were set.
     pub(super) env: Vec<String>,
+    /// The version that serves there. `None` until one has answered, and in records of earlier versions of Berth: the next look
+    /// at the app fills it in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) version: Option<Version>,
+}
+
+/// A version that serves in an app.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Version {
+    pub(super) endpoint: String,
+    pub(super) artifact: ArtifactStatus,
+    /// Its spec as somebody wrote it.
+    pub(super) revision: Revision,
+}
+
+impl Version {
+    /// The version of a task, which answers at `endpoint`. It serves since `earlier` does, where that is the same.
+    pub(super) fn of(task: &Task, artifact: &ArtifactStatus, endpoint: &str, earlier: Option<&Self>) -> Self {
+        let same = earlier.filter(|one| one.artifact == *artifact && one.revision.spec.0 == task.text);
+        let since = same.map_or_else(|| now().to_string(), |one| one.revision.deployed.clone());
+        let revision = revision(task, artifact, since);
+        Self { endpoint: endpoint.to_owned(), artifact: artifact.clone(), revision }
+    }
+}
+
+impl From<Version> for Served {
+    fn from(Version { endpoint, artifact, revision }: Version) -> Self {
+        Self { endpoint: Some(endpoint), artifact: Some(artifact), revision: Some(revision) }
+    }
 }
 
 /// The records, a file for each function.
@@ -53,5 +89,35 @@ impl Records {
     pub(super) fn all(&self) -> Vec<String> {
         let names = fs_err::read_dir(&self.0).into_iter().flatten().flatten();
         names.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::status::SpecText;
+
+    #[test]
+    fn a_record_tells_the_spec_and_those_of_earlier_versions_are_read() {
+        let home = tempfile::tempdir().expect("a folder");
+        let records = Records::open(home.path()).expect("records");
+        let earlier = json!([{"group": "rg", "app": "words-prod", "env": ["LEVEL"]}]);
+        fs_err::write(home.path().join("words.json"), earlier.to_string()).expect("written");
+        let (group, app, env) = ("rg".to_owned(), "words-prod".to_owned(), vec!["LEVEL".to_owned()]);
+        let record = Record { group, app, env, version: None };
+        assert_eq!(records.read("words"), std::slice::from_ref(&record));
+        let revision = Revision {
+            generation: 3,
+            deployed: "2026-01-01T00:00:00.000Z".to_owned(),
+            artifact: "sha256:1".to_owned(),
+            spec: SpecText(json!({"type": "python"}).to_string().into()),
+        };
+        let artifact = ArtifactStatus { digest: "sha256:1".to_owned(), size: 7 };
+        let endpoint = "https://words-prod.azurewebsites.net/api/words".to_owned();
+        let record = Record { version: Some(Version { endpoint, artifact, revision }), ..record };
+        records.write("words", std::slice::from_ref(&record)).expect("written");
+        assert_eq!(records.read("words"), [record]);
     }
 }

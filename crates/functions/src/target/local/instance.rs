@@ -52,6 +52,12 @@ const SOCKET: &str = "s";
 /// The age at which a folder without a socket is nobody's: a start takes less.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
+/// Path at which the host programs answer for themselves.
+const HEALTH: &str = "/.berth/health";
+
+/// The longest answer to that: a process with all its cores busy answers late.
+const HEALTH_LIMIT: Duration = Duration::from_secs(5);
+
 /// Interval at which a start is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -135,14 +141,8 @@ impl Instance {
     async fn ready(&self, limit: Duration, log: &BuildLog) -> Result<(), String> {
         let end = Instant::now() + limit;
         loop {
-            if self.socket.exists() {
-                let health =
-                    http::Request::get("/.berth/health").body(Bytes::new()).map_err(|error| error.to_string())?;
-                if let Ok(Ok(answer)) = tokio::time::timeout(Duration::from_secs(5), self.call(health)).await
-                    && answer.status().is_success()
-                {
-                    return Ok(());
-                }
+            if self.socket.exists() && self.is_healthy().await {
+                return Ok(());
             }
             if !self.is_alive() {
                 // Its last words may be on their way.
@@ -155,6 +155,13 @@ impl Instance {
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// True if its host program answers in time. It does so beside any request.
+    pub(super) async fn is_healthy(&self) -> bool {
+        let Ok(request) = http::Request::get(HEALTH).body(Bytes::new()) else { return false };
+        let answered = tokio::time::timeout(HEALTH_LIMIT, self.call(request)).await;
+        matches!(answered, Ok(Ok(answer)) if answer.status().is_success())
     }
 
     pub(super) fn is_alive(&self) -> bool {
@@ -211,7 +218,7 @@ fn sent(request: http::Request<Bytes>) -> http::Request<Full<Bytes>> {
         head.headers.remove(name);
     }
     head.headers.insert(http::header::HOST, http::HeaderValue::from_static("function"));
-    let path = if head.uri.path() == "/.berth/health" { "/.berth/health" } else { "/" };
+    let path = if head.uri.path() == HEALTH { HEALTH } else { "/" };
     head.uri = http::Uri::from_static(path);
     head.version = http::Version::HTTP_11;
     http::Request::from_parts(head, Full::new(body))

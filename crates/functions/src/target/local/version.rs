@@ -4,13 +4,13 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use berth_spec::Time;
+use arc_swap::ArcSwapOption;
 use berth_worker::{cgroup::CgroupParents, prepare::Toolchain};
 use bytes::Bytes;
 use serde_json::Value;
@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     build::{Bubblewrap, BuildError, BuildLog},
+    driver::now,
     status::Revision,
 };
 
@@ -48,8 +49,8 @@ pub(super) struct Launcher {
 #[derive(Debug)]
 pub(super) struct Version {
     record: Record,
-    /// Spec and generation, which a record of an earlier version of Berth lacks.
-    noted: OnceLock<Revision>,
+    /// Spec and newest generation of it. A record of an earlier version of Berth lacks them.
+    revision: ArcSwapOption<Revision>,
     folder: PathBuf,
     launcher: Launcher,
     permits: Semaphore,
@@ -74,8 +75,8 @@ impl Version {
         Self {
             permits: Semaphore::new(record.limits.concurrency),
             kept: AtomicBool::new(Record::read(&folder).is_some()),
+            revision: ArcSwapOption::from_pointee(record.revision.clone()),
             record,
-            noted: OnceLock::new(),
             folder,
             launcher,
             inside: AtomicUsize::new(0),
@@ -90,19 +91,23 @@ impl Version {
     }
 
     /// Its spec, as far as it is known.
-    pub(super) fn revision(&self) -> Option<&Revision> {
-        self.record.revision.as_ref().or_else(|| self.noted.get())
+    pub(super) fn revision(&self) -> Option<Arc<Revision>> {
+        self.revision.load_full()
     }
 
-    /// Adds its spec to a record of an earlier version of Berth; `revision` is asked where there is none.
-    pub(super) fn note(&self, revision: impl FnOnce(Option<Time>) -> Revision) -> io::Result<()> {
-        if self.revision().is_some() {
+    /// Notes the spec and the generation that it serves, with the time since when it does.
+    pub(super) fn note(&self, revision: impl FnOnce(String) -> Revision) -> io::Result<()> {
+        let known = self.revision();
+        let since = match &known {
+            Some(known) => known.deployed.clone(),
+            None => Record::since(&self.folder).unwrap_or_else(now).to_string(),
+        };
+        let revision = revision(since);
+        if known.is_some_and(|known| *known == revision) {
             return Ok(());
         }
-        let revision = revision(Record::since(&self.folder));
         Record { revision: Some(revision.clone()), ..self.record.clone() }.write(&self.folder)?;
-        // Another task may have noted the same.
-        let _ = self.noted.set(revision);
+        self.revision.store(Some(Arc::new(revision)));
         Ok(())
     }
 
@@ -159,7 +164,29 @@ impl Version {
     /// Starts it and asks it once.
     pub(super) async fn prove(&self, probe: Option<&Value>) -> Result<(), BuildError> {
         let instance = self.running().await.map_err(|message| BuildError::lasting("StartFailed", message))?;
-        let Some(probe) = probe else { return Ok(()) };
+        match probe {
+            Some(probe) => self.ask(&instance, probe).await,
+            None => Ok(()),
+        }
+    }
+
+    /// True if it goes on as it is: its process answers, and `probe` as well. The probe takes the place of a request, so that no
+    /// more are at once than its limits allow. Where all places stay taken it is busy, which is no fault.
+    pub(super) async fn still_answers(&self, probe: Option<&Value>) -> bool {
+        let _inside = Inside::enter(&self.inside);
+        let Ok(instance) = self.running().await else { return false };
+        if !instance.is_healthy().await {
+            return false;
+        }
+        let Some(probe) = probe else { return true };
+        match tokio::time::timeout(self.record.limits.timeout, self.permits.acquire()).await {
+            Ok(Ok(_permit)) => self.ask(&instance, probe).await.is_ok(),
+            Ok(Err(_)) => false,
+            Err(_) => true,
+        }
+    }
+
+    async fn ask(&self, instance: &Instance, probe: &Value) -> Result<(), BuildError> {
         let request = http::Request::post("/")
             .header("content-type", "application/json")
             .body(Bytes::from(probe.to_string()))
@@ -308,5 +335,56 @@ impl<'a> Inside<'a> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_control::store::Rev;
+    use berth_worker::prepare::Settings;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        build::Manifest,
+        deployment::Declared,
+        status::{ArtifactStatus, SpecText},
+    };
+
+    #[test]
+    fn another_generation_of_the_same_is_noted_and_serves_since_the_first() {
+        let home = tempfile::tempdir().expect("a folder");
+        let object = json!({
+            "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "words"},
+            "spec": {"type": "python", "sourceUri": "file:/code/a.zip", "entrypoint": "handler.predict",
+                     "target": {"platform": "local"}},
+        });
+        let declared = Declared::read("words", object.to_string().as_bytes(), Rev(1));
+        let spec = declared.spec.expect("a right spec");
+        let (digest, text) = ("sha256:1".to_owned(), declared.text);
+        let revision = |generation: i64, deployed: &str| Revision {
+            generation,
+            deployed: deployed.to_owned(),
+            artifact: digest.clone(),
+            spec: SpecText(Arc::clone(&text)),
+        };
+        let first = "2026-01-01T00:00:00.000Z";
+        let record = Record {
+            manifest: Manifest::of(&spec),
+            artifact: ArtifactStatus { digest: digest.clone(), size: 7 },
+            env: spec.env.clone(),
+            limits: spec.limits.clone(),
+            revision: Some(revision(1, first)),
+        };
+        let launcher = Launcher {
+            toolchain: Arc::new(Toolchain::new(Settings::default(), home.path().to_owned())),
+            parents: CgroupParents::find(),
+            bubblewrap: Arc::default(),
+        };
+        record.write(home.path()).expect("written");
+        let version = Version::new(record, home.path().to_owned(), launcher);
+        version.note(|since| revision(2, &since)).expect("written");
+        assert_eq!(version.revision().as_deref(), Some(&revision(2, first)));
+        assert_eq!(Record::read(home.path()).and_then(|record| record.revision), Some(revision(2, first)));
     }
 }
