@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
     id::DEFAULT_NAMESPACE,
-    manifest::{Manifest, ManifestAlias, ParseContext, closest, node::Place, parse_all},
+    manifest::{Manifest, ManifestAlias, ParseContext, closest, is_list, node::Place, parse_all},
 };
 
 use crate::{
@@ -43,6 +43,10 @@ pub(crate) fn read(file: &str, text: &str) -> Parsed<AliasFile> {
         let (place, path) = document.place(pointer);
         found.at(place, &path, text)
     };
+    if is_list(&document.node) {
+        let list = problem("kind", "the file holds a list".to_owned(), "declare one alias in each file");
+        return Parsed::wrong(file, text, vec![at(list, "/items")]);
+    }
     let context = ParseContext { file: file.to_owned(), ..ParseContext::default() };
     let alias = match parse_all(text, &context).map(|mut read| read.pop()) {
         Ok(Some(Manifest::Alias(alias))) => *alias,

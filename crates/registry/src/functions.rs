@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use berth_spec::manifest::{Manifest, ManifestFunction, ParseContext, node::Place, parse_all};
+use berth_spec::manifest::{Manifest, ManifestFunction, ParseContext, is_list, node::Place, parse_all};
 
 use crate::{
     document::Document,
@@ -31,6 +31,11 @@ pub(crate) fn read(file: &str, text: &str) -> Parsed<FunctionFile> {
         }
         Err(problem) => return Parsed::wrong(file, text, vec![*problem]),
     };
+    if is_list(&document.node) {
+        let list = problem("kind", "the file holds a list".to_owned(), "declare one function in each file");
+        let (place, path) = document.place("/items");
+        return Parsed::wrong(file, text, vec![list.at(place, &path, text)]);
+    }
     let context = ParseContext { file: file.to_owned(), ..ParseContext::default() };
     let function = match parse_all(text, &context).map(|mut read| read.pop()) {
         Ok(Some(Manifest::Function(function))) => *function,

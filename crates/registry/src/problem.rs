@@ -3,7 +3,7 @@
 use std::fmt;
 
 use berth_git::CommitInfo;
-use berth_spec::manifest::{ManifestError, node::Place};
+use berth_spec::manifest::{ManifestError, SourceLine, node::Place};
 use serde::Serialize;
 
 /// The six steps of validation, in order.
@@ -246,7 +246,7 @@ impl Problem {
             path: self.path.clone(),
             message: self.message.clone(),
             remedy: self.remedy.clone(),
-            source_line: self.source_line.clone(),
+            source_line: SourceLine::around(&self.source_line, self.column),
         };
         let text = shown.render();
         match self.severity {

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use berth_spec::manifest::{
-    closest,
+    Lines, closest,
     node::{Node, Place, Value as NodeValue},
 };
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind as Kind};
@@ -104,6 +104,7 @@ pub(crate) fn check(
     (step, file, text): (Step, &str, &str),
 ) -> Option<Vec<Finding>> {
     let schema = compiled(kind, version)?;
+    let lines = Lines::of(text);
     let mut findings: Vec<Finding> = Vec::new();
     let mut tell = |pointer: String, is_pattern, (message, remedy): (String, String)| {
         let (place, path) = document.place(&pointer);
@@ -126,7 +127,7 @@ pub(crate) fn check(
             }
             Kind::Type { kind } => {
                 let (place, _) = document.place(pointer);
-                let written = as_written(error.instance(), place, text);
+                let written = as_written(error.instance(), place, &lines);
                 tell(pointer.to_owned(), false, wrong_type(&written, error.instance(), &type_words(kind)));
             }
             kind => tell(pointer.to_owned(), matches!(kind, Kind::Pattern { .. }), words(&error)),
@@ -162,8 +163,8 @@ fn known_beside<'s>(schema: &'s Value, path: &str) -> Vec<&'s str> {
 const MOST: usize = 50;
 
 /// A number or a word as it stands in the text, anything else in words.
-fn as_written(value: &Value, place: Place, text: &str) -> String {
-    let word = matches!(value, Value::Number(_) | Value::Bool(_)).then(|| place.word(text)).flatten();
+fn as_written(value: &Value, place: Place, lines: &Lines<'_>) -> String {
+    let word = matches!(value, Value::Number(_) | Value::Bool(_)).then(|| place.word(lines)).flatten();
     word.map_or_else(|| shown(value), str::to_owned)
 }
 

@@ -17,6 +17,13 @@ pub struct Event {
     pub deployment: Option<DeploymentName>,
     /// Which worker, if it is about one.
     pub worker: Option<WorkerId>,
+    /// Which function, if it is about one. Functions are in no namespace.
+    pub function: Option<String>,
+}
+
+impl Event {
+    /// The most bytes of a message that is kept. Those that pass on the words of models, and of objects of others, may be longer.
+    pub const MAX_MESSAGE: usize = 6 << 10;
 }
 
 /// Severity of an event.

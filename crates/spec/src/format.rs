@@ -4,6 +4,10 @@ use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+/// Remedy where a machine lacks the engine of ONNX models, in the words of every part that finds it missing.
+pub const ONNX_ENGINE_REMEDY: &str = "install a package of Berth, which holds the engine, or `pip install onnxruntime` and \
+                                      name its folder site-packages/onnxruntime by --onnxruntime or ORT_DYLIB_PATH";
+
 /// The format of a model: `onnx`, `sklearn:1`. Any lower-case word is a format; a worker runs those that one of its
 /// runtimes takes.
 #[derive(Clone)]

@@ -77,6 +77,7 @@ pub mod event;
 pub mod inference;
 pub mod limits;
 pub mod meter;
+pub mod shorten;
 pub mod status;
 
 pub use alias::Alias;
@@ -98,6 +99,7 @@ pub use origin::Origin;
 pub use residency::{Failure, FailureCategory, Inventory, InventoryChange, Residency, Usage};
 pub use revision::Revision;
 pub use routes::{Route, RouteChange};
+pub use shorten::shortened;
 pub use tensor::{Datatype, Signature, Tensor, TensorSpec};
 pub use traffic::{Demand, GatewayEvent, RevisionOutcomes};
 pub use unit::{ByteSize, InvalidSize, Time};

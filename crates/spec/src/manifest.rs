@@ -17,6 +17,8 @@ mod endpoint;
 mod error;
 mod function;
 mod kinds;
+mod lines;
+mod list;
 pub mod node;
 pub mod raw;
 mod reference;
@@ -30,9 +32,11 @@ use std::collections::BTreeMap;
 
 pub use changes::{FieldChange, changes};
 pub use endpoint::endpoint_path;
-pub use error::ManifestError;
+pub use error::{ManifestError, SourceLine};
 pub use function::ManifestFunction;
 pub use kinds::{Manifest, ManifestAlias, NameScope, parse_all};
+pub use lines::Lines;
+pub use list::is_list;
 pub use reference::reference_markdown;
 pub use schema::{alias_json_schema, function_json_schema, json_schema};
 pub use suggest::closest;
@@ -82,12 +86,13 @@ pub struct ManifestDeployment {
     pub base: Option<String>,
 }
 
-/// Reads all documents of a YAML or JSON text, deployments alone ([`parse_all`] takes every kind); empty ones are skipped.
+/// Reads all documents of a YAML or JSON text, deployments alone ([`parse_all`] takes every kind); empty ones are skipped, lists
+/// are read item by item.
 ///
 /// # Errors
-/// Every error in any of the documents, in reading order. A syntax error ends the reading.
+/// The errors in all documents, in reading order, 100 at most and one that says so. A syntax error ends the reading.
 pub fn parse(text: &str, context: &ParseContext) -> Result<Vec<ManifestDeployment>, Vec<ManifestError>> {
-    Reader { text, context }.documents(Reader::document, |deployment| (NameScope::Model, &deployment.name))
+    Reader::new(text, context).documents(Reader::document, |deployment| (NameScope::Model, &deployment.name))
 }
 
 /// True for a text that can be read as YAML or JSON, whatever its content.
@@ -101,7 +106,7 @@ pub fn is_well_formed(text: &str) -> bool {
 /// # Errors
 /// As [`parse`]; errors have no place but the path.
 pub fn from_value(raw: &serde_json::Value, context: &ParseContext) -> Result<ManifestDeployment, Vec<ManifestError>> {
-    Reader { text: "", context }.document(&Node::of(raw))
+    Reader::new("", context).document(&Node::of(raw))
 }
 
 /// A manifest with every default in its place. `None` for one that does not pass the checks.
@@ -142,7 +147,7 @@ impl ManifestDeployment {
     /// As [`parse`]; errors have no place but the path.
     pub fn of(document: RawDeployment, context: &ParseContext) -> Result<Self, Vec<ManifestError>> {
         let raw = document.written();
-        Reader { text: "", context }.resolved(document, raw, |_| Place::default())
+        Reader::new("", context).resolved(document, raw, |_| Place::default())
     }
 }
 
@@ -155,17 +160,24 @@ pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
 }
 
 struct Reader<'a> {
-    text: &'a str,
+    lines: Lines<'a>,
     context: &'a ParseContext,
 }
 
-impl Reader<'_> {
+/// Errors that are told of one text: nobody reads more at once, and a hostile text may have millions.
+const MOST_ERRORS: usize = 100;
+
+impl<'a> Reader<'a> {
+    const fn new(text: &'a str, context: &'a ParseContext) -> Self {
+        Self { lines: Lines::of(text), context }
+    }
+
     fn document(&self, node: &Node) -> Result<ManifestDeployment, Vec<ManifestError>> {
         if node.get("apiVersion").and_then(Node::text).is_some_and(|version| version.starts_with(kserve::GROUP)) {
             return self.of_kserve(node);
         }
         let foreign = self.foreign(node);
-        self.findings(foreign.map_or_else(|| check::check(node, self.text, json_schema()), |found| vec![found]))?;
+        self.findings(foreign.map_or_else(|| check::check(node, &self.lines, json_schema()), |found| vec![found]))?;
         let raw = node.to_json();
         let document = RawDeployment::read(&raw)
             .map_err(|error| vec![self.error(node.at, "", Problem::new(error, "see `berth schema manifest`"))])?;
@@ -193,7 +205,7 @@ impl Reader<'_> {
                 let ConversionError { path, message, remedy } = error;
                 self.error(node.place_of(&path), &path, Problem::new(message, remedy))
             };
-            errors.into_iter().map(place).collect::<Vec<_>>()
+            errors.into_iter().take(MOST_ERRORS + 1).map(place).collect::<Vec<_>>()
         })?;
         let raw = document.written();
         self.resolved(document, raw, |_| node.at)
@@ -222,7 +234,7 @@ impl Reader<'_> {
         let base = own.or_else(|| self.context.base.clone());
         let spec = resolve::resolve(&document, base.as_deref()).map_err(|problems| {
             let error = |(path, problem): (&'static str, Problem)| self.error(place(path), path, problem);
-            problems.into_iter().map(error).collect::<Vec<_>>()
+            problems.into_iter().take(MOST_ERRORS + 1).map(error).collect::<Vec<_>>()
         })?;
         let name = document.name(&self.context.namespace);
         Ok(ManifestDeployment {
@@ -282,7 +294,7 @@ impl Reader<'_> {
     }
 
     fn error(&self, at: Place, path: &str, Problem { message, remedy }: Problem) -> ManifestError {
-        let line = (at.line as usize).checked_sub(1).and_then(|n| self.text.lines().nth(n)).unwrap_or_default();
+        let source_line = self.lines.line(at.line).map(|line| SourceLine::around(line, at.column)).unwrap_or_default();
         ManifestError {
             file: self.context.file.clone(),
             line: at.line,
@@ -290,7 +302,7 @@ impl Reader<'_> {
             path: path.to_owned(),
             message,
             remedy,
-            source_line: line.to_owned(),
+            source_line,
         }
     }
 }

@@ -152,7 +152,8 @@ pub struct Phases {
 pub struct Failure {
     /// The category, which decides the next step.
     pub category: FailureCategory,
-    /// For people: what went wrong and what to do.
+    /// For people: what went wrong and what to do. Bounded by [`MAX_MESSAGE`](Failure::MAX_MESSAGE) bytes: a model's process, or a model
+    /// server, may say anything.
     pub message: String,
     /// Number of attempts.
     pub attempts: u32,
@@ -182,6 +183,8 @@ impl Failure {
     /// The most bytes of a trace: the cause at the end of a long Python traceback fits, and a worker full of failed models
     /// does not report megabytes.
     pub const MAX_TRACE: usize = 16 << 10;
+    /// The most bytes of a message, and of a note about a model that serves.
+    pub const MAX_MESSAGE: usize = 4 << 10;
     /// The most attempts that are remembered. An operation has four (one, and three more).
     pub const MAX_HISTORY: usize = 4;
 }
@@ -189,7 +192,7 @@ impl Failure {
 /// The categories of failure (docs/failures.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FailureCategory {
-    /// The artifact's store did not answer or answered with a passing fault.
+    /// The artifact's store did not answer or answered with a passing fault, or a model server cannot be reached.
     Network,
     /// The artifact's store refused the credentials.
     Auth,

@@ -114,6 +114,8 @@ fn a_wrong_alias_is_refused_at_its_place() {
         ("kind: Alias", "kind: ModelDeployment", "aliases/iris.yaml"),
         ("weight: 90", "weight: -1", "-1 is too low"),
         (ALIAS, "", "the file declares nothing"),
+        (ALIAS, "items:\n- kind: Alias\n", "the file holds a list (items)\n --> aliases/iris.yaml:1:1"),
+        (ALIAS, "# Two\n- kind: Alias\n", "the file holds a list\n --> aliases/iris.yaml:2:1"),
     ] {
         let world = World::new();
         world.write("models/staging/second.yaml", &world.manifest("second", "v1.2.3"));

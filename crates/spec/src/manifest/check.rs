@@ -4,6 +4,8 @@
 use serde_json::{Map, Value as Json};
 
 use super::{
+    MOST_ERRORS,
+    lines::Lines,
     node::{Key, Node, Place, Value},
     scalar::{self, Problem},
     schema::{Kinds, branches, find_field},
@@ -18,22 +20,34 @@ pub(super) struct Finding {
     pub(super) problem: Problem,
 }
 
-/// Everything about `document`, which was read from `text`, that does not fit `schema`.
-pub(super) fn check(document: &Node, text: &str, schema: &Json) -> Vec<Finding> {
-    let mut checker = Checker { text, root: schema, findings: Vec::new() };
+/// Everything about `document`, which was read from the text of `lines`, that does not fit `schema`; of more than [`MOST_ERRORS`]
+/// one more.
+pub(super) fn check(document: &Node, lines: &Lines<'_>, schema: &Json) -> Vec<Finding> {
+    let mut checker = Checker { lines, root: schema, findings: Vec::new() };
     checker.node(document, schema, &mut String::new());
     checker.findings
 }
 
 struct Checker<'s> {
-    text: &'s str,
+    lines: &'s Lines<'s>,
     root: &'s Json,
     findings: Vec<Finding>,
 }
 
 impl Checker<'_> {
     fn found(&mut self, at: Place, path: &str, message: impl Into<String>, remedy: impl Into<String>) {
-        self.findings.push(Finding { at, path: path.to_owned(), problem: Problem::new(message, remedy) });
+        self.note(at, path, Problem::new(message, remedy));
+    }
+
+    fn note(&mut self, at: Place, path: &str, problem: Problem) {
+        if !self.is_full() {
+            self.findings.push(Finding { at, path: path.to_owned(), problem });
+        }
+    }
+
+    /// A text of megabytes may be wrong a million times, and nobody reads so many errors.
+    fn is_full(&self) -> bool {
+        self.findings.len() > MOST_ERRORS
     }
 
     fn node(&mut self, node: &Node, schema: &Json, path: &mut String) {
@@ -69,7 +83,7 @@ impl Checker<'_> {
         let quoted = wanted == "text";
         let (message, remedy) = match &node.value {
             Value::Null => ("nothing is given here".to_owned(), format!("write {wanted_here}, or remove the line")),
-            Value::Number(n) if quoted => match node.at.word(self.text) {
+            Value::Number(n) if quoted => match node.at.word(self.lines) {
                 Some(written) => (format!("{written} is a number"), format!("put it in quotes: \"{written}\"")),
                 // 1.10 became 1.1 before it came here.
                 None => (format!("{n} is a number"), "put it in quotes, with the digits that are meant".to_owned()),
@@ -96,7 +110,7 @@ impl Checker<'_> {
     fn text(&mut self, node: &Node, text: &str, schema: &Map<String, Json>, path: &str) {
         let format = schema.get("format").and_then(Json::as_str).unwrap_or_default();
         if let Err(problem) = scalar::check(format, text) {
-            self.findings.push(Finding { at: node.at, path: path.to_owned(), problem });
+            self.note(node.at, path, problem);
         }
     }
 
@@ -168,8 +182,11 @@ impl Checker<'_> {
         self.found(key.at, path, format!("the field {:?} is not known here", shortened(&key.name)), remedy);
     }
 
-    /// Runs `then` with `path` one step deeper.
+    /// Runs `then` with `path` one step deeper, unless enough is wrong already.
     fn below(&mut self, path: &mut String, step: &str, then: impl FnOnce(&mut Self, &mut String)) {
+        if self.is_full() {
+            return;
+        }
         let length = path.len();
         path.push_str(step);
         then(self, path);
@@ -195,7 +212,7 @@ fn example(name: &str, schema: &Json) -> String {
 }
 
 /// Enough of a text from outside to recognise it.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     const MOST: usize = 40;
     if text.chars().count() <= MOST { text.to_owned() } else { text.chars().take(MOST).chain(['…']).collect() }
 }

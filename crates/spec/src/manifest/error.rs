@@ -24,7 +24,7 @@ pub struct ManifestError {
     pub remedy: String,
     /// The line it is on, for [`ManifestError::render`]; empty where the manifest did not come as text.
     #[serde(skip)]
-    pub source_line: String,
+    pub source_line: SourceLine,
 }
 
 impl ManifestError {
@@ -46,9 +46,10 @@ impl ManifestError {
         } else {
             let margin = " ".repeat(self.line.to_string().len());
             out.push_str(&format!("\n{margin}--> {}:{}:{}", self.file, self.line, self.column));
-            if !self.source_line.is_empty() {
-                let (shown, caret) = window(&self.source_line, self.column as usize);
-                out.push_str(&format!("\n{margin} |\n{} | {shown}\n{margin} | {caret}^", self.line));
+            let SourceLine { shown, caret } = &self.source_line;
+            if !shown.is_empty() {
+                let blanks = " ".repeat(*caret);
+                out.push_str(&format!("\n{margin} |\n{} | {shown}\n{margin} | {blanks}^", self.line));
             }
         }
         if !self.remedy.is_empty() {
@@ -58,15 +59,26 @@ impl ManifestError {
     }
 }
 
-/// The part of `line` around `column` (from 1) that fits a terminal, and the blanks that put a caret under that column.
-fn window(line: &str, column: usize) -> (String, String) {
-    /// Characters shown: twice as many wrap on a usual terminal, half as many cut usual lines.
-    const WIDTH: usize = 100;
-    let column = column.saturating_sub(1);
-    let start = if column < WIDTH { 0 } else { column - WIDTH / 2 };
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
-    let shown: String = line.chars().skip(start).take(WIDTH).map(printable).collect();
-    (shown.trim_end().to_owned(), " ".repeat(column - start))
+/// The part of a line around a column that fits a terminal: a line may be as long as its text, and have thousands of errors.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceLine {
+    shown: String,
+    /// Characters of `shown` before the column.
+    caret: usize,
+}
+
+impl SourceLine {
+    /// The part of `line` around `column`, counted in characters from 1.
+    #[must_use]
+    pub fn around(line: &str, column: u32) -> Self {
+        /// Characters shown: twice as many wrap on a usual terminal, half as many cut usual lines.
+        const WIDTH: usize = 100;
+        let column = (column as usize).saturating_sub(1);
+        let start = if column < WIDTH { 0 } else { column - WIDTH / 2 };
+        let printable = |c: char| if c.is_control() { ' ' } else { c };
+        let shown: String = line.chars().skip(start).take(WIDTH).map(printable).collect();
+        Self { shown: shown.trim_end().to_owned(), caret: column - start }
+    }
 }
 
 impl fmt::Display for ManifestError {

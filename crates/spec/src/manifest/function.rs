@@ -32,7 +32,7 @@ pub struct ManifestFunction {
 
 impl Reader<'_> {
     pub(super) fn function(&self, node: &Node) -> Result<ManifestFunction, Vec<ManifestError>> {
-        self.findings(check::check(node, self.text, function_json_schema()))?;
+        self.findings(check::check(node, &self.lines, function_json_schema()))?;
         let raw = node.to_json();
         let document: RawFunction = serde::Deserialize::deserialize(&raw).map_err(|error: serde_json::Error| {
             vec![self.error(node.at, "", Problem::new(error.to_string(), "see `berth schema function`"))]

@@ -1,9 +1,9 @@
 //! The kinds of manifests: one raw struct each, one enum over all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    ManifestDeployment, ManifestError, ManifestFunction, ParseContext, Reader, as_written, check,
+    MOST_ERRORS, ManifestDeployment, ManifestError, ManifestFunction, ParseContext, Reader, as_written, check, list,
     node::{Node, Place},
     raw::RawAlias,
     resolve,
@@ -116,12 +116,12 @@ impl Manifest {
     }
 }
 
-/// Reads all documents of a YAML or JSON text, of any kind; empty ones are skipped.
+/// Reads all documents of a YAML or JSON text, of any kind; empty ones are skipped, lists are read item by item.
 ///
 /// # Errors
-/// Every error in any of the documents, in reading order. A syntax error ends the reading.
+/// The errors in all documents, in reading order, 100 at most and one that says so. A syntax error ends the reading.
 pub fn parse_all(text: &str, context: &ParseContext) -> Result<Vec<Manifest>, Vec<ManifestError>> {
-    Reader { text, context }.documents(Reader::manifest, Manifest::key)
+    Reader::new(text, context).documents(Reader::manifest, Manifest::key)
 }
 
 impl ManifestAlias {
@@ -130,7 +130,7 @@ impl ManifestAlias {
     /// # Errors
     /// As [`parse_all`]; errors have no place but the path.
     pub fn from_value(raw: &serde_json::Value, context: &ParseContext) -> Result<Self, Vec<ManifestError>> {
-        Reader { text: "", context }.alias(&Node::of(raw))
+        Reader::new("", context).alias(&Node::of(raw))
     }
 }
 
@@ -141,24 +141,38 @@ impl Reader<'_> {
         read: impl Fn(&Self, &Node) -> Result<T, Vec<ManifestError>>,
         key: impl Fn(&T) -> (NameScope, &DeploymentName),
     ) -> Result<Vec<T>, Vec<ManifestError>> {
-        let documents = Node::documents(self.text).map_err(|e| vec![self.syntax_error(&e)])?;
-        let (mut found, mut errors) = (Vec::with_capacity(documents.len()), Vec::new());
-        let mut places: BTreeMap<(NameScope, DeploymentName), Place> = BTreeMap::new();
-        for document in &documents {
-            match read(self, document) {
+        let documents = Node::documents(self.lines.text()).map_err(|e| vec![self.syntax_error(&e)])?;
+        let items = list::items(&documents).map_err(|too_many| vec![self.error(too_many.at, "", too_many.problem)])?;
+        let (mut found, mut errors) = (Vec::with_capacity(items.len()), Vec::new());
+        let mut firsts: BTreeMap<(NameScope, DeploymentName), &list::Item<'_>> = BTreeMap::new();
+        for item in &items {
+            if errors.len() > MOST_ERRORS {
+                break;
+            }
+            match read(self, item.node) {
                 Ok(manifest) => {
                     let (space, name) = key(&manifest);
-                    if let Some(first) = places.insert((space, name.clone()), document.at) {
-                        let message = format!("{name} is declared twice, first in line {}", first.line);
-                        let problem = Problem::new(message, "give one of them another name");
-                        errors.push(self.error(document.place_of("metadata.name"), "metadata.name", problem));
+                    match firsts.entry((space, name.clone())) {
+                        Entry::Occupied(first) => errors.push(self.declared_twice(name, first.get(), item)),
+                        Entry::Vacant(vacant) => _ = vacant.insert(item),
                     }
                     found.push(manifest);
                 }
-                Err(more) => errors.extend(more),
+                Err(more) => errors.extend(more.into_iter().map(|error| item.error(error))),
             }
         }
+        if errors.len() > MOST_ERRORS {
+            errors.truncate(MOST_ERRORS);
+            let more = Problem::new(format!("and more, after the first {MOST_ERRORS}"), "");
+            errors.push(self.error(Place::default(), "", more));
+        }
         if errors.is_empty() { Ok(found) } else { Err(errors) }
+    }
+
+    fn declared_twice(&self, name: &DeploymentName, first: &list::Item<'_>, second: &list::Item<'_>) -> ManifestError {
+        let message = format!("{name} is declared twice, first {}", first.place());
+        let problem = Problem::new(message, "give one of them another name");
+        self.error(second.node.place_of("metadata.name"), &second.path("metadata.name"), problem)
     }
 
     /// A document of any kind.
@@ -171,7 +185,7 @@ impl Reader<'_> {
     }
 
     fn alias(&self, node: &Node) -> Result<ManifestAlias, Vec<ManifestError>> {
-        self.findings(check::check(node, self.text, alias_json_schema()))?;
+        self.findings(check::check(node, &self.lines, alias_json_schema()))?;
         let raw = node.to_json();
         let document: RawAlias = serde::Deserialize::deserialize(&raw).map_err(|error: serde_json::Error| {
             vec![self.error(node.at, "", Problem::new(error.to_string(), "see `berth schema alias`"))]
@@ -181,7 +195,7 @@ impl Reader<'_> {
         let name = metadata.name.0.moved_to(namespace);
         let (targets, sticky) = resolve::alias(&document, &name).map_err(|problems| {
             let error = |(path, problem): (&'static str, Problem)| self.error(node.place_of(path), path, problem);
-            problems.into_iter().map(error).collect::<Vec<_>>()
+            problems.into_iter().take(MOST_ERRORS + 1).map(error).collect::<Vec<_>>()
         })?;
         Ok(ManifestAlias {
             name,

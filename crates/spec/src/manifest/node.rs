@@ -8,6 +8,8 @@ use serde::{
 };
 use serde_saphyr::{Location, Spanned};
 
+use super::lines::Lines;
+
 /// A place in the text: line and column from 1, both 0 where it is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -18,12 +20,19 @@ pub struct Place {
 }
 
 impl Place {
-    /// The number or word that stands here in `text`, as it is written: YAML reads 3.10 as 3.1, and whoever follows
+    /// The number or word that stands here in a text, as it is written: YAML reads 3.10 as 3.1, and whoever follows
     /// advice that says so has another version. `None` where none does, for example at an alias.
-    pub fn word(self, text: &str) -> Option<&str> {
-        let line = (self.line as usize).checked_sub(1).and_then(|nth| text.lines().nth(nth))?;
-        let (from, first) = line.char_indices().nth((self.column as usize).checked_sub(1)?)?;
-        let word = line[from..].split(|c: char| c.is_whitespace() || matches!(c, ',' | ']' | '}')).next()?;
+    #[must_use]
+    pub fn word<'t>(self, lines: &Lines<'t>) -> Option<&'t str> {
+        let mut rest = lines.line(self.line)?.chars();
+        // Skipping characters is fast, and the line may be as long as the text.
+        let before = (self.column as usize).checked_sub(1)?;
+        if before > 0 {
+            rest.nth(before - 1)?;
+        }
+        let rest = rest.as_str();
+        let first = rest.chars().next()?;
+        let word = rest.split(|c: char| c.is_whitespace() || matches!(c, ',' | ']' | '}')).next()?;
         (first.is_ascii_alphanumeric() || matches!(first, '+' | '-' | '.')).then_some(word)
     }
 }
@@ -279,7 +288,8 @@ mod tests {
     #[test]
     fn a_word_is_given_as_it_is_written() {
         let text = "é: [1.10, {v: 0x1F}]\nw: &a 2.50\nx: *a";
-        let at = |line, column| Place { line, column }.word(text);
+        let lines = Lines::of(text);
+        let at = |line, column| Place { line, column }.word(&lines);
         assert_eq!([at(1, 5), at(1, 15), at(2, 7)], [Some("1.10"), Some("0x1F"), Some("2.50")]);
         assert_eq!([at(2, 4), at(3, 4), at(9, 1), at(3, 9), at(0, 0)], [None; 5]);
     }

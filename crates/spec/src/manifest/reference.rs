@@ -10,7 +10,7 @@ const INTRODUCTION: &str = "# Manifest reference
 
 <!-- Generated from crates/spec/src/manifest/raw: `UPDATE=1 cargo test -p berth-spec reference` rewrites it. -->
 
-A manifest declares a model (`kind: ModelDeployment`), another name for models (`kind: Alias`) or code beside them (`kind: Function`). It is YAML or JSON, with any number of documents in one file. Unknown fields are errors.
+A manifest declares a model (`kind: ModelDeployment`), another name for models (`kind: Alias`) or code beside them (`kind: Function`). It is YAML or JSON, with any number of documents in one file; a document may be a list of them, as `berth get -o json` prints it. Unknown fields are errors.
 
 ```yaml
 apiVersion: berth.dev/v1

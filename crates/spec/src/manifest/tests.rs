@@ -53,11 +53,14 @@ const MINIMAL: &str = "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata
 
 #[test]
 fn what_is_no_manifest_at_all_is_told_so_once() {
-    for text in ["a: b", "[1, 2]", "just text", "name: iris\nmodel: {format: onnx}"] {
+    for text in ["a: b", "[1]", "just text", "name: iris\nmodel: {format: onnx}"] {
         let errors = parse(text, &context()).expect_err(text);
         let [error] = errors.as_slice() else { panic!("{text}: {errors:#?}") };
         assert!(error.message.contains("not a manifest") && error.remedy.contains("apiVersion"), "{error}");
     }
+    // Of a list, each item.
+    let errors = parse("[1, 2]", &context()).expect_err("no manifests");
+    assert_eq!(errors.iter().map(|error| error.path.as_str()).collect::<Vec<_>>(), ["[0]", "[1]"]);
     let misspelt = parse("apiversion: berth.dev/v1\nknd: ModelDeployment", &context()).expect_err("misspelt");
     assert!(misspelt.iter().any(|error| error.remedy.contains("did you mean")), "{misspelt:#?}");
 }
