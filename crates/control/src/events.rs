@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use berth_spec::{DeploymentName, Event, Namespace};
+use berth_spec::{DeploymentName, Event, Namespace, shortened};
 
-/// Events kept, about 500 KiB. Holds last night's failure even after a burst of evictions.
+/// Events kept, about 500 KiB; 24 MiB where each message is as long as it may be. Holds last night's failure even after a burst of
+/// evictions.
 const KEPT: usize = 4_096;
 
 /// Reason of an event that repeats a line of the audit log.
@@ -41,6 +42,8 @@ pub struct EventFilter {
     pub scope: EventScope,
     /// Only those about this deployment.
     pub deployment: Option<DeploymentName>,
+    /// Only those about this function.
+    pub function: Option<String>,
     /// Only those after this number: what the previous page said.
     pub after: u64,
     /// At most so many, the newest; 0 means all that are kept.
@@ -66,6 +69,7 @@ pub(crate) struct EventRing {
 
 impl EventRing {
     pub(crate) fn push(&mut self, event: Event) {
+        let event = Event { message: shortened(event.message, Event::MAX_MESSAGE), ..event };
         if self.events.len() == KEPT {
             self.events.pop_front();
         }
@@ -75,8 +79,10 @@ impl EventRing {
 
     pub(crate) fn page(&self, filter: &EventFilter) -> EventPage {
         let limit = if filter.limit == 0 { KEPT } else { filter.limit };
-        let named =
-            |event: &Event| filter.deployment.as_ref().is_none_or(|name| event.deployment.as_ref() == Some(name));
+        let named = |event: &Event| {
+            filter.deployment.as_ref().is_none_or(|name| event.deployment.as_ref() == Some(name))
+                && filter.function.as_ref().is_none_or(|name| event.function.as_ref() == Some(name))
+        };
         let numbers = (1..=self.last).rev();
         let mut events: Vec<(u64, Event)> = numbers
             .zip(self.events.iter().rev())
@@ -104,6 +110,7 @@ mod tests {
             message: String::new(),
             deployment: DeploymentName::new(deployment).ok(),
             worker: None,
+            function: None,
         }
     }
 
@@ -120,6 +127,31 @@ mod tests {
         assert_eq!(times, [4101, 4103, 4105]);
         let none = EventFilter { after: all.last, ..EventFilter::default() };
         assert!(ring.page(&none).events.is_empty());
+    }
+
+    #[test]
+    fn a_message_of_any_length_takes_a_bounded_place() {
+        let mut ring = EventRing::default();
+        ring.push(Event { message: "x".repeat(1 << 20), ..event("iris", 1) });
+        let page = ring.page(&EventFilter::default());
+        assert!(page.events[0].1.message.len() <= Event::MAX_MESSAGE);
+    }
+
+    #[test]
+    fn events_of_a_function_are_found_by_its_name() {
+        let mut ring = EventRing::default();
+        for (at, function) in ["words", "pixels", "words"].into_iter().enumerate() {
+            ring.push(Event { function: Some(function.to_owned()), ..event("", at as u64) });
+        }
+        // A deployment of the same name is another thing.
+        ring.push(event("words", 3));
+        let times = |scope: EventScope| -> Vec<u64> {
+            let filter = EventFilter { scope, function: Some("words".to_owned()), ..EventFilter::default() };
+            ring.page(&filter).events.iter().map(|(_, event)| event.at.0).collect()
+        };
+        assert_eq!(times(EventScope::All), [0, 2]);
+        assert_eq!(times(EventScope::NamespaceAndSystem(Namespace::DEFAULT)), [0, 2]);
+        assert_eq!(times(EventScope::Namespace(Namespace::DEFAULT)), [0; 0]);
     }
 
     #[test]

@@ -69,8 +69,9 @@ impl Exporter {
     fn requests(&self, used: &[Arc<DeploymentState>], mut family: MetricEncoder<'_>) -> fmt::Result {
         self.stats(used, |name, stats| {
             for protocol in Protocol::ALL {
+                let Some(numbers) = stats.of(protocol) else { continue };
                 for outcome in Outcome::ALL {
-                    let count = stats.protocols[protocol as usize].outcomes[outcome as usize].load(Relaxed);
+                    let count = numbers.outcomes[outcome as usize].load(Relaxed);
                     if count > 0 {
                         let code = outcome.code(protocol);
                         let [namespace, deployment] = labels(name);
@@ -86,7 +87,8 @@ impl Exporter {
     fn seconds(&self, used: &[Arc<DeploymentState>], mut family: MetricEncoder<'_>) -> fmt::Result {
         self.stats(used, |name, stats| {
             for protocol in Protocol::ALL {
-                let latency = stats.protocols[protocol as usize].latency.snapshot();
+                let Some(numbers) = stats.of(protocol) else { continue };
+                let latency = numbers.latency.snapshot();
                 if latency.count() > 0 {
                     let [namespace, deployment] = labels(name);
                     let labels = [namespace, deployment, ("protocol", protocol.as_str())];

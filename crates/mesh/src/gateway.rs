@@ -312,9 +312,17 @@ impl Handle {
         self.peer_service.clone()
     }
 
+    /// Calls `each` for every deployment that had a request, in no order.
+    pub fn each_used(&self, each: impl FnMut(top::Row)) {
+        top::each(&self.stack.routes, each);
+    }
+
     /// Every deployment that had a request, by name.
     #[must_use]
     pub fn top(&self) -> Vec<top::Row> {
-        top::rows(&self.stack.routes)
+        let mut rows = Vec::new();
+        self.each_used(|row| rows.push(row));
+        rows.sort_unstable_by(|a, b| a.deployment.cmp(&b.deployment));
+        rows
     }
 }

@@ -15,10 +15,10 @@ use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed, time:
 
 use berth_peer::{
     EventLoops,
-    port::{Greeter, Patience, Place, Port, PortTls, Room},
+    port::{Greeter, Patience, Place, Port, PortTls, Room, prepare},
 };
 use hyper_util::{rt::TokioTimer, server::conn::auto};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{
     sync::CancellationToken,
@@ -160,16 +160,6 @@ impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Relaxed);
     }
-}
-
-/// Sets the options of a socket. One that refuses still works.
-fn prepare(stream: &TcpStream, unread: Duration) {
-    // Answers are written whole; waiting for more only delays them.
-    let _ = stream.set_nodelay(true);
-    // hyper waits for ever on a client that reads nothing. The kernel does not; its clock starts when the client's
-    // window is full or it is silent.
-    #[cfg(target_os = "linux")]
-    let _ = SockRef::from(stream).set_tcp_user_timeout(Some(unread));
 }
 
 fn builder(limits: &Limits, begun: Begun) -> auto::Builder<Begun> {

@@ -5,7 +5,10 @@ pub(crate) mod forward;
 
 use std::{
     fmt,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -160,7 +163,8 @@ pub(crate) enum OutcomeResult {
 /// The numbers of one deployment.
 #[derive(Default)]
 pub(crate) struct Stats {
-    pub(crate) protocols: [ByProtocol; 2],
+    /// Made by the first request of each protocol: models are mostly asked by one, and thousands of them by few requests.
+    protocols: [OnceLock<Box<ByProtocol>>; Protocol::ALL.len()],
     misses: AtomicU64,
     pub(crate) request_bytes: AtomicU64,
     pub(crate) response_bytes: AtomicU64,
@@ -175,9 +179,18 @@ pub(crate) struct ByProtocol {
 impl Stats {
     /// A request ended.
     pub(crate) fn record(&self, protocol: Protocol, outcome: Outcome, took: Duration) {
-        let numbers = &self.protocols[protocol as usize];
+        let numbers = self.protocols[protocol as usize].get_or_init(Box::default);
         numbers.outcomes[outcome as usize].fetch_add(1, Relaxed);
         numbers.latency.record(took);
+    }
+
+    /// The numbers of a protocol, if it had a request.
+    pub(crate) fn of(&self, protocol: Protocol) -> Option<&ByProtocol> {
+        self.protocols[protocol as usize].get().map(|numbers| &**numbers)
+    }
+
+    fn each(&self) -> impl Iterator<Item = &ByProtocol> {
+        Protocol::ALL.into_iter().filter_map(move |protocol| self.of(protocol))
     }
 
     /// A request found nothing ready.
@@ -191,13 +204,12 @@ impl Stats {
 
     /// Requests that ended so, by any protocol.
     pub(crate) fn ended(&self, outcome: Outcome) -> u64 {
-        self.protocols.iter().map(|numbers| numbers.outcomes[outcome as usize].load(Relaxed)).sum()
+        self.each().map(|numbers| numbers.outcomes[outcome as usize].load(Relaxed)).sum()
     }
 
     /// The latencies of all protocols together.
     pub(crate) fn latency(&self) -> Snapshot {
-        let [rest, grpc] = &self.protocols;
-        rest.latency.snapshot().and(&grpc.latency.snapshot())
+        self.each().fold(Snapshot::default(), |sum, numbers| sum.and(&numbers.latency.snapshot()))
     }
 }
 

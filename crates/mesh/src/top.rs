@@ -46,10 +46,11 @@ impl Row {
     }
 }
 
-/// Every deployment that had a request, by name.
-pub(crate) fn rows(routes: &Routes) -> Vec<Row> {
-    let mut rows = Vec::new();
-    routes.each_live(|entry| rows.extend(Row::of(entry)));
-    rows.sort_unstable_by(|a, b| a.deployment.cmp(&b.deployment));
-    rows
+/// Calls `each` for every deployment that had a request, in no order.
+pub(crate) fn each(routes: &Routes, mut each: impl FnMut(Row)) {
+    routes.each_live(|entry| {
+        if let Some(row) = Row::of(entry) {
+            each(row);
+        }
+    });
 }

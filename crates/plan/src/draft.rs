@@ -287,6 +287,6 @@ impl<'w> Draft<'w> {
         message: String,
     ) {
         let (deployment, worker) = (Some(about.0.clone()), about.1.cloned());
-        self.events.push(Event { at: self.now, severity, reason, message, deployment, worker });
+        self.events.push(Event { at: self.now, severity, reason, message, deployment, worker, function: None });
     }
 }

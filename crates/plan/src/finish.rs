@@ -106,7 +106,15 @@ fn tell_loss(draft: &Draft<'_>, planned: &mut Planned) {
         (Severity::Warning, "MassLoss", loss.message())
     };
     planned.loss = Some(loss);
-    planned.events.push(Event { at: draft.now, severity, reason, message, deployment: None, worker: None });
+    planned.events.push(Event {
+        at: draft.now,
+        severity,
+        reason,
+        message,
+        deployment: None,
+        worker: None,
+        function: None,
+    });
 }
 
 /// Tells why something is not as wanted: once, not with every plan that finds the same.
@@ -129,6 +137,7 @@ fn tell_verdicts(draft: &Draft<'_>, events: &mut Vec<Event>) {
                 message: format!("{name}: {}", verdict.message()),
                 deployment: Some(name.clone()),
                 worker: None,
+                function: None,
             });
         }
     }

@@ -51,7 +51,15 @@ pub(crate) fn tell_grown(draft: &Draft<'_>, events: &mut Vec<Event>) {
             used.per_minute, used.in_flight
         );
         let (at, deployment) = (draft.now, Some(name.clone()));
-        events.push(Event { at, severity: Severity::Normal, reason: "ScaledUp", message, deployment, worker: None });
+        events.push(Event {
+            at,
+            severity: Severity::Normal,
+            reason: "ScaledUp",
+            message,
+            deployment,
+            worker: None,
+            function: None,
+        });
     }
 }
 

@@ -40,7 +40,7 @@ pub use deployment::{
     RevisionPair,
 };
 pub use error::{ErrorBody, ErrorDetail, ErrorInfo};
-pub use event::{EventView, SeverityView, about_function};
+pub use event::{EventView, SeverityView};
 pub use explain::{ExplainView, Rejection, Victim, WorkerVerdict, WorkerVerdictKind};
 pub use failure::{AttemptView, BreakerView, EvictionView, FailureView, TermsView};
 pub use fleet::{Memory, ReplicaState, ReplicaView, RevisionState, RevisionView, WorkerSpec, WorkerStatus, WorkerView};

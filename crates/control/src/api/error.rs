@@ -225,7 +225,7 @@ mod tests {
             path: "spec.replicas.min".into(),
             message: "-1 is not a number of replicas".into(),
             remedy: "write 0 or more".into(),
-            source_line: String::new(),
+            source_line: berth_spec::manifest::SourceLine::default(),
         }
     }
 

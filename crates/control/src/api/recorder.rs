@@ -31,7 +31,7 @@ pub(super) const EVERY: Duration = Duration::from_secs(10);
 /// Period of the rates of a sample: the interval, and room for a late one.
 const OVER: Duration = Duration::from_secs(14);
 
-/// Models in a sample. Those beyond are asked less than once in a while.
+/// Models in a sample that may get a history of their own. The total is that of all.
 const MODELS: usize = 1_000;
 
 /// Samples and keeps.
@@ -55,8 +55,8 @@ impl Recorder {
 
     /// Takes a sample; `workers` is empty where this node does not lead.
     pub(super) fn sample(&self, now: Time, workers: &[WorkerView]) {
-        let top = self.sampler.look(now, MODELS);
-        let total = figures(&top.total());
+        let (total, top) = self.sampler.look_at_all(now, MODELS);
+        let total = figures(&total);
         let (_, models) = super::top::together([top]);
         let models: BTreeMap<String, ModelFigures> =
             models.iter().map(|(name, top)| (name.clone(), figures(top))).collect();
@@ -145,9 +145,9 @@ mod tests {
     fn samples_become_points_and_travel_between_nodes() {
         let asked = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let counter = Arc::clone(&asked);
-        let source: TopSource = Arc::new(move || {
+        let source: TopSource = Arc::new(move |each| {
             let requests = counter.fetch_add(100, std::sync::atomic::Ordering::Relaxed);
-            vec![ModelCounters { deployment: "iris".into(), requests, ..ModelCounters::default() }]
+            each(ModelCounters { deployment: "iris".into(), requests, ..ModelCounters::default() });
         });
         let recorder = Recorder::new(source);
         let at = |seconds: u64| Time(1_000_000_000_000 + seconds * 1_000_000_000);

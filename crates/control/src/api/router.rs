@@ -298,7 +298,12 @@ impl ApiRouter {
                 Some(handle) => handle.workers().await.unwrap_or_default(),
                 None => Vec::new(),
             };
-            self.0.recorder.sample(peer_queries::now(), &workers);
+            // With many models that takes a while: not on a thread that answers.
+            let recorder = Arc::clone(&self.0.recorder);
+            let sample = move || recorder.sample(peer_queries::now(), &workers);
+            if tokio::task::spawn_blocking(sample).await.is_err() {
+                tracing::error!(event = "history_unsampled", "taking a sample for the history panicked");
+            }
         }
     }
 

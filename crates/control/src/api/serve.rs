@@ -8,12 +8,8 @@
 use std::{io, time::Duration};
 
 use axum::{Router, extract::Request, middleware};
-use berth_peer::port::{Bounds, Patience, Port, PortTls};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-    time::timeout,
-};
+use berth_peer::port::{Bounds, Patience, Port, PortTls, prepare};
+use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{ApiRouter, admit, connection, guard, named};
@@ -70,7 +66,7 @@ pub async fn serve(
         };
         // Reaps those that have ended, so that the set holds only the living.
         while connections.try_join_next().is_some() {}
-        prepare(&stream);
+        prepare(&stream, UNREAD);
         let (router, greeter, finish) = (router.clone(), port.greeter(), finish.clone());
         connections.spawn(async move {
             // At shutdown, who has not asked yet is not waited for.
@@ -94,12 +90,4 @@ pub async fn serve(
     connections.shutdown().await;
     tracing::info!(event = "control_api_stopped", %address);
     Ok(())
-}
-
-/// Sets the options of a socket. One that refuses still works.
-fn prepare(stream: &TcpStream) {
-    // Answers are small and waited for.
-    let _ = stream.set_nodelay(true);
-    #[cfg(target_os = "linux")]
-    let _ = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(UNREAD));
 }

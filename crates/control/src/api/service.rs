@@ -23,7 +23,7 @@ use berth_wire::{
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use dashboard::{Selection, Sort};
+pub(crate) use dashboard::{MOST_PARTS, Selection, Sort};
 pub(crate) use declare::{ALIAS, DEPLOYMENT, Declared, Delete, Expect, FUNCTION, Write};
 pub(crate) use tell::Page;
 

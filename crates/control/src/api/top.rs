@@ -1,16 +1,18 @@
 //! Rates and latencies for `berth top`, from counters that only grow.
 //!
 //! ```text
-//! each node: TopSource ──sample──▶ history (a few, seconds apart) ──newest minus oldest in the window──▶ its busiest models
+//! each node: TopSource ──sample──▶ samples (a few, seconds apart) ──newest minus oldest in the window──▶ its busiest models
 //! the one that is asked: the answers of all nodes ──together──▶ rates, quantiles
 //! ```
 //! A sample is taken when somebody asks, and every 10 s for the history. Quantiles of several nodes cannot be put together,
 //! so that nodes tell each other how many requests took how long.
 
+mod samples;
+
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, VecDeque, btree_map::Entry},
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, btree_map::Entry},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -18,9 +20,11 @@ use berth_spec::Time;
 use berth_wire::api::{LatencyMs, ModelTop};
 use serde::{Deserialize, Serialize};
 
-/// Reads this node's gateway's counters: one entry per model that was asked for since the start. Called at most twice a
-/// second, from the API's runtime: it may walk the metrics but must not wait.
-pub type TopSource = Arc<dyn Fn() -> Vec<ModelCounters> + Send + Sync>;
+use self::samples::Samples;
+
+/// Reads this node's gateway's counters: calls its argument for each model that was asked for since the start, in any order. Called
+/// at most twice a second: it may walk the metrics but must not wait.
+pub type TopSource = Arc<dyn Fn(&mut dyn FnMut(ModelCounters)) + Send + Sync>;
 
 /// One model's counters, all of them since the start of the process.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -42,9 +46,6 @@ pub struct ModelCounters {
 /// Period of the rates that people see. Smooths bursts and still follows a new load.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Shortest interval between samples, so that several viewers cost no more than one.
-const SPACING: Duration = Duration::from_millis(500);
-
 /// Recent activity of one gateway, busiest models first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GatewayTop {
@@ -63,32 +64,35 @@ pub(crate) struct ModelUse {
     took: Vec<(Option<f64>, u64)>,
 }
 
-/// Counter samples with their times.
-#[derive(Debug, Default)]
-struct History(VecDeque<(Time, BTreeMap<String, ModelCounters>)>);
-
 /// Turns counters into rates over a window.
 pub(crate) struct Sampler {
     source: TopSource,
     window: Duration,
-    history: Mutex<History>,
+    samples: Mutex<Samples>,
 }
 
 impl Sampler {
     pub(crate) fn new(source: TopSource, window: Duration) -> Self {
-        Self { source, window, history: Mutex::default() }
+        Self { source, window, samples: Mutex::default() }
     }
 
     /// The `limit` busiest models of those that the source knows.
     pub(crate) fn look(&self, now: Time, limit: usize) -> GatewayTop {
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        if history.wants_sample(now) {
-            history.push(now, self.window, (self.source)());
+        self.sampled(now).busiest(limit)
+    }
+
+    /// The same, and all models together.
+    pub(crate) fn look_at_all(&self, now: Time, limit: usize) -> (ModelTop, GatewayTop) {
+        let samples = self.sampled(now);
+        (samples.total(), samples.busiest(limit))
+    }
+
+    fn sampled(&self, now: Time) -> MutexGuard<'_, Samples> {
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        if samples.wants_one(now) {
+            samples.take(now, self.window, &self.source);
         }
-        let mut top = history.figures();
-        top.models.sort_by(|a, b| by_use(&a.figures, &b.figures));
-        top.models.truncate(limit);
-        top
+        samples
     }
 }
 
@@ -116,17 +120,6 @@ pub(crate) fn together(tops: impl IntoIterator<Item = GatewayTop>) -> (Duration,
     (Duration::from_millis(window), models.into_iter().map(figures).collect())
 }
 
-impl GatewayTop {
-    /// All models as one.
-    pub(crate) fn total(&self) -> ModelTop {
-        let mut sum = ModelUse::default();
-        for one in &self.models {
-            sum.add(one.clone());
-        }
-        ModelTop { latency: quantiles(&sum.took), ..sum.figures }
-    }
-}
-
 impl ModelUse {
     fn add(&mut self, other: Self) {
         let (sum, more) = (&mut self.figures, other.figures);
@@ -151,56 +144,6 @@ fn joined(one: &[(Option<f64>, u64)], other: &[(Option<f64>, u64)]) -> Vec<(Opti
         some.iter().rev().find(|(other, _)| bound(*other) <= bound(at)).map_or(0, |(_, count)| *count)
     };
     bounds.into_iter().map(|at| (at, below(one, at) + below(other, at))).collect()
-}
-
-impl History {
-    fn wants_sample(&self, now: Time) -> bool {
-        self.0.back().is_none_or(|(at, _)| now.since(*at) >= SPACING)
-    }
-
-    fn push(&mut self, now: Time, window: Duration, counters: Vec<ModelCounters>) {
-        self.0.retain(|(at, _)| now.since(*at) <= window);
-        let by_name = counters.into_iter().map(|counters| (counters.deployment.clone(), counters)).collect();
-        self.0.push_back((now, by_name));
-    }
-
-    fn figures(&self) -> GatewayTop {
-        let (Some((began, before)), Some((ended, after))) = (self.0.front(), self.0.back()) else {
-            return GatewayTop::default();
-        };
-        let window = ended.since(*began);
-        let nothing = ModelCounters::default();
-        let models = after.values().map(|new| figures(before.get(&new.deployment).unwrap_or(&nothing), new, window));
-        let window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
-        GatewayTop { window_ms, models: models.collect() }
-    }
-}
-
-fn figures(old: &ModelCounters, new: &ModelCounters, window: Duration) -> ModelUse {
-    let rate = |old: u64, new: u64| match window.as_secs_f64() {
-        seconds if seconds > 0.0 => new.saturating_sub(old) as f64 / seconds,
-        _ => 0.0,
-    };
-    let figures = ModelTop {
-        deployment: new.deployment.clone(),
-        in_flight: new.in_flight,
-        requests: new.requests,
-        failures: new.failures,
-        misses: new.misses,
-        requests_per_second: rate(old.requests, new.requests),
-        failures_per_second: rate(old.failures, new.failures),
-        misses_per_second: rate(old.misses, new.misses),
-        ..ModelTop::default()
-    };
-    ModelUse { figures, took: added(&old.latency, &new.latency) }
-}
-
-/// Difference of two histograms.
-fn added(old: &[(f64, u64)], new: &[(f64, u64)]) -> Vec<(Option<f64>, u64)> {
-    let before = |bound: f64| old.iter().find(|(other, _)| *other == bound).map_or(0, |(_, count)| *count);
-    let added =
-        |(bound, count): &(f64, u64)| (Some(*bound).filter(|b| b.is_finite()), count.saturating_sub(before(*bound)));
-    new.iter().map(added).collect()
 }
 
 /// Quantiles of a histogram; `None` where it is empty.
@@ -248,10 +191,10 @@ mod tests {
     fn rates_are_over_the_window() {
         let requests = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&requests);
-        let source: TopSource = Arc::new(move || {
+        let source: TopSource = Arc::new(move |each| {
             let requests = counter.load(Relaxed);
             let latency = vec![(1.0, requests / 2), (2.0, requests), (f64::INFINITY, requests)];
-            vec![ModelCounters { deployment: "iris".into(), requests, misses: 1, latency, ..Default::default() }]
+            each(ModelCounters { deployment: "iris".into(), requests, misses: 1, latency, ..Default::default() });
         });
         let sampler = Sampler::new(source, WINDOW);
         let (window, models) = shown(&sampler, 1_000);
@@ -299,7 +242,6 @@ mod tests {
         for (rank, expected) in [(5.0, 0.5), (10.0, 1.0), (15.0, 55.0), (21.0, 100.0)] {
             assert!((quantile_of(&buckets, rank) - expected).abs() < 1e-9, "{rank}");
         }
-        assert_eq!(quantiles(&added(&buckets, &buckets)), None);
         assert_eq!(quantile_of(&[], 1.0), 0.0);
     }
 }

@@ -173,5 +173,6 @@ fn event(record: &AuditRecord) -> Event {
         message: format!("{principal}: {operation}{names}: {}{reason}, request {id}", outcome.status),
         deployment,
         worker: None,
+        function: None,
     }
 }

@@ -8,7 +8,7 @@ mod fleet;
 pub(crate) use alias::alias;
 pub(crate) use decision::{applied, deleted, event, explanation, plan};
 pub(crate) use deployment::{deployment, gone, history, phase, replica_memory};
-pub(crate) use fleet::{memory, replica, revision, worker};
+pub(crate) use fleet::{held_memory, memory, replica, revision, worker};
 
 use std::collections::BTreeMap;
 

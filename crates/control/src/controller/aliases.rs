@@ -77,5 +77,6 @@ fn told(name: &DeploymentName, reason: &'static str, message: String, now: Time)
         message,
         deployment: Some(name.clone()),
         worker: None,
+        function: None,
     })
 }

@@ -110,6 +110,7 @@ pub(super) fn declared(before: Option<&Deployment>, after: &Deployment, now: Tim
         message,
         deployment: Some(name.clone()),
         worker: None,
+        function: None,
     })
 }
 
@@ -121,5 +122,5 @@ pub(super) fn worker(
     message: String,
     now: Time,
 ) -> berth_spec::Event {
-    berth_spec::Event { at: now, severity, reason, message, deployment: None, worker: Some(id.clone()) }
+    berth_spec::Event { at: now, severity, reason, message, deployment: None, worker: Some(id.clone()), function: None }
 }

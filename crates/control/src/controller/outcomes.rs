@@ -1,6 +1,9 @@
 //! The results of requests by revision, as gateways report them: of the last window, in memory, and of few revisions.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use berth_spec::{RevisionId, Time, traffic::RevisionOutcomes};
 
@@ -14,6 +17,8 @@ const MOST: usize = 4_096;
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeTable {
     by_revision: BTreeMap<RevisionId, Window>,
+    /// The revisions by their last report: among 100,000 models, thousands come and go with each report.
+    by_last: BTreeSet<(Time, RevisionId)>,
 }
 
 /// Counts of one revision since `began`, and in the window before.
@@ -29,14 +34,19 @@ impl OutcomeTable {
     /// Takes a gateway's report.
     pub(crate) fn add(&mut self, reports: Vec<RevisionOutcomes>, now: Time) {
         for report in reports {
-            match self.by_revision.get_mut(&report.revision) {
-                Some(window) => window.add(&report, now),
+            let revision = report.revision.clone();
+            match self.by_revision.get_mut(&revision) {
+                Some(window) => {
+                    self.by_last.remove(&(window.last, revision.clone()));
+                    window.add(&report, now);
+                }
                 None => {
                     self.make_room();
-                    let window = Window { began: now, last: now, before: None, now: report.clone() };
-                    self.by_revision.insert(report.revision, window);
+                    let window = Window { began: now, last: now, before: None, now: report };
+                    self.by_revision.insert(revision.clone(), window);
                 }
             }
+            self.by_last.insert((now, revision));
         }
     }
 
@@ -55,8 +65,7 @@ impl OutcomeTable {
         if self.by_revision.len() < MOST {
             return;
         }
-        let oldest = self.by_revision.iter().min_by_key(|(_, window)| window.last).map(|(id, _)| id.clone());
-        if let Some(oldest) = oldest {
+        if let Some((_, oldest)) = self.by_last.pop_first() {
             self.by_revision.remove(&oldest);
         }
     }
@@ -107,7 +116,10 @@ mod tests {
         for number in 0..MOST + 10 {
             table.add(vec![report(&number.to_string(), 1)], at(number as u64));
         }
-        assert_eq!(table.by_revision.len(), MOST);
+        table.add(vec![report("10", 1)], at(MOST as u64 + 10));
+        table.add(vec![report("new", 1)], at(MOST as u64 + 11));
+        assert_eq!((table.by_revision.len(), table.by_last.len()), (MOST, MOST));
+        assert!(table.get(&report("11", 1).revision).is_none(), "of those that are left, it was silent for longest");
         assert!(table.get(&report("9", 1).revision).is_none() && table.get(&report("10", 1).revision).is_some());
     }
 }

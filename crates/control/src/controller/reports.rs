@@ -68,6 +68,7 @@ impl Controller {
             message: format!("{name} declares {path}, which {other} declared before for the same region"),
             deployment: Some(name.clone()),
             worker: None,
+            function: None,
         }))
     }
 

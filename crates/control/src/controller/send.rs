@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_plan::{Planned, Scope};
-use berth_spec::{AssignmentChange, DeploymentName, GatewayId, RouteChange, Time, WorkerId};
+use berth_spec::{AssignmentChange, DeploymentName, GatewayId, RevisionId, RouteChange, Time, WorkerId};
 
 use super::{Attached, Command, CommandKind, Controller, Effect, InFlight, Tally, To, Touch};
 use crate::store::Rev;
@@ -137,8 +137,11 @@ impl Controller {
     fn commands(&self, worker: &WorkerId, change: &AssignmentChange) -> Vec<Command> {
         let assigned = self.world.worker(worker).map(|tracked| &tracked.assigned);
         let has = |revision| assigned.is_some_and(|assigned| assigned.contains_key(revision));
+        // Revisions sort by deployment first: a worker may hold thousands of others.
         let has_other = |deployment: &DeploymentName| {
-            assigned.is_some_and(|assigned| assigned.keys().any(|revision| revision.deployment() == deployment))
+            let first = RevisionId::with_hash(deployment.clone(), [0; 6]);
+            let next = assigned.and_then(|assigned| assigned.range(first..).next());
+            next.is_some_and(|(revision, _)| revision.deployment() == deployment)
         };
         let set = change.set.iter().filter(|placed| !has(&placed.revision.id)).map(|placed| {
             let revision = placed.revision.id.clone();

@@ -1,10 +1,14 @@
 //! Deployments that somebody wants loaded without a request: a demand of one, until they are ready or cannot be. Loads that
-//! requests wait for go first.
+//! requests wait for go first. A load that has failed and is tried again later ends the wish: its worker goes on, and models
+//! of higher priority may have its room.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use berth_plan::{Scope, report, world::WISHES};
-use berth_spec::{Demand, DeploymentName, Time, status::Phase};
+use berth_spec::{
+    Demand, DeploymentName, Residency, Time,
+    status::{Phase, ReplicaStatus, Status},
+};
 
 use super::Controller;
 
@@ -57,12 +61,22 @@ impl Controller {
     }
 
     fn is_settled(&self, name: &DeploymentName, now: Time) -> bool {
-        report::status(&self.world, name, now)
-            .is_none_or(|status| status.ready > 0 || !matches!(status.phase, Phase::Progressing | Phase::ScaledDown))
+        report::status(&self.world, name, now).is_none_or(|status| {
+            status.ready > 0 || all_failed(&status) || !matches!(status.phase, Phase::Progressing | Phase::ScaledDown)
+        })
     }
 
     fn say_wanted(&mut self, name: &DeploymentName, waiting: u32, last_used: Time, now: Time) {
         let demand = Demand { deployment: name.clone(), waiting, in_flight: 0, last_used, requests: 0 };
         self.world.demand(WISHES, &demand, now);
     }
+}
+
+/// True if each replica waits for the next attempt to load it.
+fn all_failed(status: &Status) -> bool {
+    let waits = |replica: &ReplicaStatus| match &replica.residency {
+        Some(Residency::Failed(failure)) => failure.retry_at.is_some() && !replica.lost,
+        _ => false,
+    };
+    !status.replicas.is_empty() && status.replicas.iter().all(waits)
 }

@@ -177,6 +177,7 @@ pub(super) fn unreadable_event(error: &StoreError, now: Time) -> berth_spec::Eve
         message: error.to_string(),
         deployment: None,
         worker: None,
+        function: None,
     }
 }
 

@@ -189,7 +189,17 @@ impl Context {
         message: String,
         (deployment, worker): (Option<DeploymentName>, Option<WorkerId>),
     ) {
-        let event = Event { at: self.now(), severity, reason, message, deployment, worker };
+        self.note(Event { at: self.now(), severity, reason, message, deployment, worker, function: None }).await;
+    }
+
+    /// Adds an event about a function.
+    pub async fn function_event(&self, severity: Severity, reason: &'static str, message: String, function: String) {
+        let (deployment, worker, function) = (None, None, Some(function));
+        self.note(Event { at: self.now(), severity, reason, message, deployment, worker, function }).await;
+    }
+
+    async fn note(&self, event: Event) {
+        let reason = event.reason;
         if let Err(error) = self.handle.note(event).await {
             // The log has it as well: no reason to stop.
             tracing::debug!(event = "event_not_kept", source = %self.name, %error, reason);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! commit() ──bounded queue──▶ writer thread: take all that wait → one redb transaction → fsync → answer each, move `current`
-//! commit_relaxed() ──────────▶ the same; where a group has no other commit the fsync follows within 100 ms
+//! commit_relaxed() ──────────▶ the same; where a group has no other commit the fsync follows within 100 ms, on a slow disk 1 s
 //! get/list ──▶ a snapshot read on a blocking thread                                                   │
 //! watch    ──▶ pulls log[next..] whenever `current` moves ◀──────────────────────────────────────────┘
 //! ```
@@ -132,7 +132,7 @@ impl Store for EmbeddedStore {
         self.transact(txn, Durability::Immediate).boxed()
     }
 
-    /// Durable within [`writer::FLUSH_AFTER`]. Nobody else reads this store: who was told of what a crash undoes, a worker
+    /// Durable within [`writer::FLUSH_AFTER`], on a slow disk within a second. Nobody else reads this store: who was told of what a crash undoes, a worker
     /// or a gateway of this process, ended with it.
     fn commit_relaxed(&self, txn: Txn) -> BoxFuture<'_, Result<Outcome, StoreError>> {
         self.transact(txn, Durability::None).boxed()

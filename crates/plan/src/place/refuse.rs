@@ -179,22 +179,31 @@ fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refus
 /// Names the worker with the smallest shortfall, if capacity is the only obstacle.
 fn no_room(draft: &Draft<'_>, need: ByteSize, refusals: &[Refusal]) -> Option<String> {
     let memory = refusals.iter().filter_map(|(worker, rejection)| match rejection {
-        Rejection::Memory { free, evictable, total, .. } => {
-            Some((*free + *evictable, worker, *free, *evictable, *total))
+        Rejection::Memory { need, free, evictable, total, .. } => {
+            Some((need <= total, *free + *evictable, worker, *free, *evictable, *total))
         }
         _ => None,
     });
+    let memory = memory.max();
     // One that has the memory and lacks something else is nearer than one that lacks the memory.
-    let other = refusals.iter().find(|(_, rejection)| {
+    let other = refusals.iter().filter(|(_, rejection)| {
         use Rejection::{Cpu, Gpu, InRuntime, Models};
         matches!(rejection, Cpu { .. } | Gpu { .. } | Models { .. } | InRuntime { .. })
     });
-    if let Some((worker, rejection)) = other {
-        return Some(format!(
-            "the best worker, {worker}, {rejection}: raise its priority, declare less for it, or add a worker"
-        ));
+    let other = other.min_by_key(|(_, rejection)| rejection.needs_more_than_all());
+    // One where it can never be is further than one that has the memory, though not now.
+    let has_memory = memory.is_some_and(|(has_memory, ..)| has_memory);
+    if let Some((worker, rejection)) = other.filter(|(_, rejection)| !(has_memory && rejection.needs_more_than_all())) {
+        let remedy = match rejection {
+            Rejection::InRuntime { .. } if rejection.needs_more_than_all() => {
+                "give the runtime more, declare less for it, or add a worker with a larger one"
+            }
+            _ if rejection.needs_more_than_all() => "declare less for it, or add a larger worker",
+            _ => "raise its priority, declare less for it, or add a worker",
+        };
+        return Some(format!("the best worker, {worker}, {rejection}: {remedy}"));
     }
-    let Some((_, worker, free, evictable, total)) = memory.max() else {
+    let Some((_, _, worker, free, evictable, total)) = memory else {
         let (worker, rejection) = refusals.iter().find(|(_, why)| matches!(why, Rejection::KeepsAll { .. }))?;
         return Some(format!("the best worker, {worker}, {rejection}; let it evict, or add a worker"));
     };

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use berth_spec::{ByteSize, Isolation, IsolationOffer, ModelFormat, Time, deployment::GpuNeed};
+use berth_spec::{
+    ByteSize, Isolation, IsolationOffer, ModelFormat, Time, deployment::GpuNeed, format::ONNX_ENGINE_REMEDY,
+};
 
 use crate::claim::Cores;
 
@@ -217,6 +219,17 @@ impl Rejection {
         }
     }
 
+    /// Returns true if one replica needs more than there is, whoever leaves.
+    pub(crate) fn needs_more_than_all(&self) -> bool {
+        match self {
+            Self::InRuntime { short, .. } => short.needs_more_than_all(),
+            Self::Memory { need, total, .. } | Self::DeviceMemory { need, total, .. } => need > total,
+            Self::Cpu { need, total, .. } => need > total,
+            Self::Gpu { need, total, .. } => need.count > *total,
+            _ => false,
+        }
+    }
+
     /// Short resource and the amount one replica needs, for people: `1.5GiB of memory`.
     pub(crate) fn short_of(&self) -> Option<String> {
         match self {
@@ -264,8 +277,8 @@ impl fmt::Display for Rejection {
         match self {
             Self::NoRuntime { format, .. } if format.name() == "onnx" => write!(
                 f,
-                "has no runtime for {format}: get ONNX Runtime (`pip download --no-deps onnxruntime` has it) and start \
-                 the worker with --onnxruntime PATH, where PATH is its libonnxruntime.so"
+                "has no runtime for {format}; on its machine, {ONNX_ENGINE_REMEDY}, and start the worker again (`berth doctor` \
+                 finds what is missing there)"
             ),
             Self::NoRuntime { format, offers } => {
                 let offers = if offers.is_empty() { "none".to_owned() } else { offers.join(", ") };

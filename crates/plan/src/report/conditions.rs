@@ -53,6 +53,9 @@ fn available(seen: &Seen<'_>) -> Condition {
             (None, Some(held)) => held.message(),
             (None, None) => match &seen.down {
                 Some(down) => down.message.clone(),
+                None if seen.lost > 0 => {
+                    "a worker cannot be reached: its replica counts as lost unless it is back soon".to_owned()
+                }
                 None => "the others are on their way".to_owned(),
             },
         };

@@ -65,7 +65,7 @@ pub enum WorkerVerdict {
         revision: RevisionId,
         /// The memory set aside for it.
         claim: ByteSize,
-        /// Reported residency; `None`: nothing yet.
+        /// Reported residency; `None`: nothing yet; `Unknown`: its worker is lost.
         residency: Option<String>,
     },
     /// Could hold one.
@@ -137,7 +137,10 @@ fn view_of(
         Some(replica) => WorkerVerdict::Holds {
             revision: replica.revision.clone(),
             claim: replica.claim,
-            residency: tracked.inventory.get(&replica.revision).map(|residency| residency.as_str().to_owned()),
+            residency: match tracked.lost_at() {
+                Some(_) => Some("Unknown".to_owned()),
+                None => tracked.inventory.get(&replica.revision).map(|residency| residency.as_str().to_owned()),
+            },
         },
         None => match place::view(draft, work, request, worker) {
             Ok(choice) => WorkerVerdict::Fits { score: choice.score, evicts: choice.victims },

@@ -15,26 +15,15 @@ pub fn waits(tracked: &TrackedWorker, revision: &RevisionId) -> Option<String> {
     if !tracked.alive() || tracked.inventory.get(revision) != Some(&Residency::Queued) {
         return None;
     }
-    let others = tracked.inventory.iter().filter_map(|(other, residency)| {
-        let leaves = !tracked.assigned.contains_key(other);
-        let does = match residency {
-            Residency::Queued | Residency::Failed(_) => return None,
-            Residency::Ready(_) if !leaves => return None,
-            Residency::Ready(_) | Residency::Draining { .. } => "leaves",
-            _ if leaves => "leaves",
-            Residency::Preparing(_) => "is being prepared",
-            Residency::Fetching { .. } => "is being fetched",
-            Residency::Loading | Residency::Validating => "is being loaded",
-        };
-        Some(format!("{other} {does}"))
-    });
-    let others: Vec<String> = others.collect();
-    if others.is_empty() {
+    // The status of every queued replica is asked for again and again: nothing here grows with the models of the worker.
+    let told = tracked.busy.iter().filter_map(|other| Some(format!("{other} {}", tracked.work_on(other)?)));
+    let told: Vec<String> = told.take(NAMED).collect();
+    if told.is_empty() {
         return None;
     }
-    let more = match others.len().saturating_sub(NAMED) {
+    let more = match tracked.busy.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    Some(format!("waits for its turn; on its worker {}{more}", others[..others.len().min(NAMED)].join(", ")))
+    Some(format!("waits for its turn; on its worker {}{more}", told.join(", ")))
 }

@@ -150,7 +150,7 @@ impl World {
         self.refresh_stray(worker, revision);
     }
 
-    /// Keeps `strays` and `coming` true for one replica.
+    /// Keeps `strays`, `coming` and `busy` true for one replica.
     pub(super) fn refresh_stray(&mut self, worker: &WorkerId, revision: &RevisionId) {
         let Some(tracked) = self.workers.get_mut(worker) else { return };
         tracked.refresh_coming(revision);

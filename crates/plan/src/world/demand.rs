@@ -60,6 +60,10 @@ impl World {
         let warm = entry.warm_mut();
         let (waiting, in_flight) = (warm.waiting(), warm.in_flight());
         let used = warm.uses.entry(gateway).or_default();
+        // Gateways say again and again who waits there: what is placed already needs no further plan, or each miss would cost
+        // as much as all that wait.
+        let is_placed = warm.record.as_ref().is_some_and(|record| !record.replicas.is_empty());
+        let is_news = used.waiting == 0 || !is_placed || self.unplaced.contains(name);
         (used.waiting, used.in_flight) = (demand.waiting, demand.in_flight);
         used.rate.count(demand.requests, now);
         if used.is_nothing(now) {
@@ -74,13 +78,14 @@ impl World {
         let released = (waiting > 0 && warm.waiting() == 0) || (in_flight > 0 && warm.in_flight() == 0);
         let kept = warm.uses.contains_key(&gateway);
         // Uses from before the wish may be told after it, by other gateways.
-        if demand.waiting > 0 || warm.paged_out.is_some_and(|asked| asked < last_used) {
-            warm.paged_out = None;
-        }
+        let is_back = demand.waiting > 0 || warm.paged_out.is_some_and(|asked| asked < last_used);
+        let was_paged_out = is_back && warm.paged_out.take().is_some();
         set_in(&mut self.waiting, name, warm.waiting() > 0);
         self.index_use(gateway, name, kept);
         if demand.waiting > 0 {
-            self.touch(name);
+            if is_news || was_paged_out {
+                self.touch(name);
+            }
         } else if released {
             // Nobody hurries for that, but idleness counts from now, and others may want its memory.
             self.set_wake(name, Some(last_used));

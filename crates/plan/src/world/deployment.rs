@@ -40,7 +40,7 @@ pub(crate) struct Warm {
     /// The cause of a failed load is gone, and the next plan has to know.
     pub(crate) forgiven: bool,
     /// Memory of revisions as learned from workers.
-    pub(crate) learned: BTreeMap<RevisionId, Learned>,
+    pub(crate) learned: LearnedSizes,
     /// When to look again.
     pub(crate) wake: Option<Time>,
     /// Number of copies that there should be, with its inputs.
@@ -74,6 +74,8 @@ impl Warm {
     pub(crate) fn remember(&mut self, evicted: &Evicted) {
         if self.evictions.len() == EVICTIONS {
             self.evictions.remove(0);
+        } else {
+            self.evictions.reserve_exact(1);
         }
         self.evictions.push(evicted.clone());
     }
@@ -90,6 +92,43 @@ pub(crate) struct Learned {
     pub(crate) memory: ByteSize,
     /// Measured, or predicted from the artifact or a load that did not fit.
     pub(crate) basis: Basis,
+}
+
+/// Revisions of a deployment whose memory is remembered: the one that serves, the next one, and some to go back to; those of its
+/// record in any case. Each model that was ever loaded keeps its own.
+const LEARNED: usize = 4;
+
+/// Memory of a deployment's revisions, those that were learned last at the end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LearnedSizes(Vec<(RevisionId, Learned)>);
+
+impl LearnedSizes {
+    pub(crate) fn get(&self, revision: &RevisionId) -> Option<&Learned> {
+        self.0.iter().find(|(known, _)| known == revision).map(|(_, learned)| learned)
+    }
+
+    /// Remembers the memory of a revision. Returns true if that is news. Of too many the one that was learned first goes, unless
+    /// the record names it.
+    pub(crate) fn insert(&mut self, revision: &RevisionId, learned: Learned, record: Option<&Record>) -> bool {
+        let before = self.0.iter().position(|(known, _)| known == revision).map(|at| self.0.remove(at).1);
+        let is_named = |known: &RevisionId| record.is_some_and(|record| record.revisions.get(known).is_some());
+        while self.0.len() >= LEARNED
+            && let Some(at) = self.0.iter().position(|(known, _)| !is_named(known))
+        {
+            self.0.remove(at);
+        }
+        self.0.reserve_exact(1);
+        self.0.push((revision.clone(), learned));
+        before != Some(learned)
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(&Learned) -> bool) {
+        self.0.retain(|(_, learned)| keep(learned));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// Why a deployment has fewer replicas than it wants.
@@ -336,5 +375,37 @@ impl TrackedDeployment {
         if cold {
             self.warm = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_spec::Generation;
+
+    use super::*;
+    use crate::Revisions;
+
+    #[test]
+    fn the_revision_that_serves_keeps_its_size_however_many_were_tried_since() {
+        let name = berth_spec::DeploymentName::new("iris").expect("a name");
+        let revision = |number: u8| RevisionId::with_hash(name.clone(), [number; 6]);
+        let learned = |number: u8| Learned { memory: ByteSize(u64::from(number)), basis: Basis::Measured };
+        let deployment = crate::fixture::deployment("iris");
+        let serving = deployment.revision();
+        let mut revisions = Revisions::default();
+        revisions.insert(Arc::new(serving.clone()));
+        let rollout = Rollout::Stable { revision: serving.id.clone() };
+        let record = Record { generation: Generation(1), rollout, replicas: Vec::new(), revisions };
+        let mut sizes = LearnedSizes::default();
+        assert!(sizes.insert(&serving.id, learned(1), Some(&record)));
+        for number in 2..20 {
+            assert!(sizes.insert(&revision(number), learned(number), Some(&record)));
+            assert!(sizes.0.len() <= LEARNED);
+        }
+        assert_eq!(sizes.get(&serving.id), Some(&learned(1)));
+        assert_eq!((sizes.get(&revision(16)), sizes.get(&revision(17))), (None, Some(&learned(17))));
+        assert!(!sizes.insert(&revision(17), learned(17), Some(&record)), "no news, and last again");
+        assert!(sizes.insert(&revision(20), learned(20), Some(&record)));
+        assert_eq!((sizes.get(&revision(18)), sizes.get(&revision(17))), (None, Some(&learned(17))));
     }
 }

@@ -177,7 +177,8 @@ impl World {
 
     pub(super) fn learn(&mut self, revision: &RevisionId, learned: Learned) -> bool {
         let Some(entry) = self.entries.get_mut(revision.deployment()) else { return false };
-        entry.warm_mut().learned.insert(revision.clone(), learned) != Some(learned)
+        let warm = entry.warm_mut();
+        warm.learned.insert(revision, learned, warm.record.as_ref())
     }
 }
 
@@ -191,6 +192,7 @@ fn loaded(name: &DeploymentName, worker: &WorkerId, now: Time, ready: &Ready) ->
         message: format!("{name} is ready on {worker}: {} of memory, loaded in {load_ms:.0} ms", ready.memory),
         deployment: Some(name.clone()),
         worker: Some(worker.clone()),
+        function: None,
     }
 }
 
@@ -214,6 +216,7 @@ fn died(name: &DeploymentName, worker: &WorkerId, now: Time, (before, ready): (&
         ),
         deployment: Some(name.clone()),
         worker: Some(worker.clone()),
+        function: None,
     })
 }
 
@@ -234,6 +237,7 @@ fn failed(name: &DeploymentName, worker: &WorkerId, now: Time, failure: &Failure
         ),
         deployment: Some(name.clone()),
         worker: Some(worker.clone()),
+        function: None,
     }
 }
 

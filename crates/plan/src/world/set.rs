@@ -31,7 +31,7 @@ impl World {
         {
             // Somebody changed something: what failed before may work now.
             warm.failures.clear();
-            warm.learned.retain(|_, learned| learned.basis == Basis::Measured);
+            warm.learned.retain(|learned| learned.basis == Basis::Measured);
             warm.verdict = None;
         }
         self.rerank(&name, |entry| entry.declare(deployment));
@@ -85,6 +85,7 @@ impl World {
             let restarted = tracked.info.is_some();
             let held = std::mem::take(&mut tracked.inventory);
             tracked.usage.clear();
+            tracked.busy.clear();
             (tracked.reported, tracked.state) = (false, berth_spec::WorkerState::Serving);
             tracked.overhead = ByteSize::ZERO;
             for revision in held.into_keys() {

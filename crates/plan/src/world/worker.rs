@@ -64,6 +64,8 @@ pub struct TrackedWorker {
     pub joined: Time,
     /// Revisions of `assigned` that are on their way: neither ready nor failed.
     pub(crate) coming: BTreeSet<RevisionId>,
+    /// Revisions on which it works or that leave, assigned or not: those of which [`TrackedWorker::work_on`] tells something.
+    pub(crate) busy: BTreeSet<RevisionId>,
     /// When it came back after it had been lost.
     pub(crate) back: Option<Time>,
     /// Lost with many others: until then only models that requests wait for are placed anew.
@@ -208,8 +210,27 @@ impl TrackedWorker {
         self.back.filter(|back| now < *back + policy.recovering)
     }
 
-    /// Keeps `coming` true for one replica.
+    /// Work on a replica there, for people. `None`: nothing, or it waits for its turn or its next attempt.
+    pub(crate) fn work_on(&self, revision: &RevisionId) -> Option<&'static str> {
+        let leaves = !self.assigned.contains_key(revision);
+        match self.inventory.get(revision)? {
+            Residency::Queued | Residency::Failed(_) => None,
+            Residency::Ready(_) if !leaves => None,
+            Residency::Ready(_) | Residency::Draining { .. } => Some("leaves"),
+            _ if leaves => Some("leaves"),
+            Residency::Preparing(_) => Some("is being prepared"),
+            Residency::Fetching { .. } => Some("is being fetched"),
+            Residency::Loading | Residency::Validating => Some("is being loaded"),
+        }
+    }
+
+    /// Keeps `coming` and `busy` true for one replica.
     pub(crate) fn refresh_coming(&mut self, revision: &RevisionId) {
+        if self.work_on(revision).is_some() {
+            self.busy.insert(revision.clone());
+        } else {
+            self.busy.remove(revision);
+        }
         let settled = matches!(self.inventory.get(revision), Some(Residency::Ready(_) | Residency::Failed(_)));
         if self.assigned.contains_key(revision) && !settled {
             self.coming.insert(revision.clone());

@@ -63,6 +63,21 @@ fn a_wish_to_load_becomes_urgent_with_the_first_request() {
 }
 
 #[test]
+fn who_waits_for_what_is_on_its_way_needs_no_further_plan() {
+    let mut w = world().worker("a", gib(4)).on_demand("iris", gib(1)).on_demand("huge", gib(9));
+    w.demand("iris", 1);
+    w.advance();
+    w.demand("iris", 2);
+    assert!(w.world.due(w.now).is_empty(), "it has a place");
+    w.used(2, "iris", (1, 0, 1));
+    assert!(!w.world.due(w.now).is_empty(), "another gateway waits, too");
+    w.demand("huge", 1);
+    w.advance();
+    w.demand("huge", 1);
+    assert!(!w.world.due(w.now).is_empty(), "what has no place is tried again");
+}
+
+#[test]
 fn an_on_demand_deployment_is_loaded_by_a_request_and_paged_out_when_idle() {
     let mut w = world().worker("a", gib(4)).deploy("iris", |spec| {
         on_demand(spec);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use berth_plan::{
     Policy,
     fixture::{Fixture, gib, name, worker, world, world_with},
+    report::{WorkerVerdict, explain},
 };
 use berth_spec::{Replicas, routes::OnMiss};
 
@@ -66,6 +67,11 @@ fn what_nothing_answers_for_is_placed_anew_at_once_the_rest_after_a_grace() {
     w.lose(&two[0]);
     w.advance();
     assert_eq!(w.placed("two"), two);
+    let told = explain(&w.world, &name("two"), w.now).expect("a deployment");
+    assert!(told.summary.contains("its replica counts as lost unless it is back soon"), "{}", told.summary);
+    let there = told.workers.iter().find(|view| view.worker.as_str() == two[0]).expect("it is known");
+    let unknown = Some("Unknown".to_owned());
+    assert!(matches!(&there.verdict, WorkerVerdict::Holds { residency, .. } if *residency == unknown), "{there:?}");
     w.run(Policy::default().lost_grace - SECOND);
     assert_eq!(w.placed("two"), two);
     w.run(SECOND);

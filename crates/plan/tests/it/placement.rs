@@ -2,7 +2,7 @@
 
 use berth_plan::{
     Rejection, Scope,
-    fixture::{Fixture, gib, name, worker, worker_id, world},
+    fixture::{Fixture, digest_of, gib, name, ready, worker, worker_id, world},
     report::{WorkerVerdict, explain},
 };
 use berth_spec::{Replicas, Residency, Time, WorkerInfo, status::Phase};
@@ -125,7 +125,7 @@ fn what_hinders_says_what_to_do() {
     w.settle();
     assert_eq!(w.status("iris").phase, Phase::ScheduleFailed);
     let said = explain(&w.world, &name("iris"), w.now).expect("a deployment").summary;
-    assert!(said.contains("--onnxruntime PATH") && said.contains("libonnxruntime.so"), "{said}");
+    assert!(said.contains(berth_spec::format::ONNX_ENGINE_REMEDY) && said.contains("`berth doctor`"), "{said}");
 }
 
 #[test]
@@ -157,4 +157,27 @@ fn what_a_queued_replica_waits_for_is_said() {
     hears(&mut w, "a", Residency::Queued);
     w.lose("w");
     assert_eq!(says(&w), None, "nobody knows what it does");
+}
+
+#[test]
+fn the_work_of_a_worker_is_found_among_all_its_models() {
+    let names: Vec<String> = (0..1_100).map(|number| format!("m{number:04}")).collect();
+    let mut w = names.iter().fold(world().worker("w", gib(2_000)), |w, called| w.resident(called, gib(1)));
+    w.advance();
+    let there = names.iter().map(|called| {
+        let revision = w.revision(called);
+        let residency = match called.as_str() {
+            "m1098" => Residency::Loading,
+            "m1099" => Residency::Queued,
+            _ => ready(gib(1), digest_of(&revision), w.now),
+        };
+        (revision, Some(residency))
+    });
+    let there: Vec<_> = there.collect();
+    w.report("w", true, there);
+    let loading = w.revision("m1098");
+    let says = |w: &Fixture| w.status("m1099").replicas[0].waits.clone();
+    assert_eq!(says(&w), Some(format!("waits for its turn; on its worker {loading} is being loaded")));
+    w.report("w", false, vec![(loading.clone(), Some(ready(gib(1), digest_of(&loading), w.now)))]);
+    assert_eq!(says(&w), None, "it is about to begin");
 }

@@ -89,6 +89,37 @@ fn what_does_not_fit_into_the_runtime_is_refused_with_its_name_and_numbers() {
 }
 
 #[test]
+fn nothing_leaves_for_what_is_larger_than_the_whole_runtime() {
+    let mut w = triton(|runtime| runtime.memory = Some(gib(4)));
+    for called in ["a", "b"] {
+        w = comes(w, called, gib(2), None);
+    }
+    let mut w = comes(w, "c", gib(5), None);
+    w.demand("c", 1);
+    w.settle();
+    assert_eq!(there(&w), "ab");
+    let why = w.status("c").conditions[0].message.clone();
+    assert!(why.contains("needs 5GiB"), "{why}");
+    assert!(why.contains("of 4GiB in its runtime triton: give the runtime more"), "{why}");
+}
+
+#[test]
+fn the_best_worker_is_not_one_where_it_can_never_be() {
+    let mut w = triton(|runtime| runtime.memory = Some(gib(4)))
+        .worker_with("x", gib(8), |info| info.runtimes.push(RuntimeInfo::unlimited("triton", &[engine()])))
+        .resident("full", gib(7));
+    w.change("full", |spec| spec.model.format = engine());
+    w.settle();
+    assert_eq!(w.placed("full"), ["x"]);
+    let mut w = comes(w, "c", gib(5), None);
+    w.demand("c", 1);
+    w.settle();
+    let why = w.status("c").conditions[0].message.clone();
+    assert!(why.contains("the best worker, x, has 1GiB free"), "{why}");
+    assert!(why.contains("raise its priority"), "{why}");
+}
+
+#[test]
 fn a_runtime_that_comes_back_smaller_is_relieved() {
     let mut w = triton(|runtime| runtime.max_models = Some(3)).on_demand("d", gib(2));
     w.demand("d", 1);

@@ -15,14 +15,14 @@ pub struct CertificateHolder(pub Arc<str>);
 /// The kind of name that a certificate gives.
 const PREFIX: &str = "certificate:";
 
-/// Bytes of the longest name that a node may give.
-const LONGEST: usize = 512;
+/// Characters of a certificate's name that are kept: more than any that is in use.
+const LONGEST: usize = 256;
 
 impl CertificateHolder {
     /// By the name that a node gives. `None`: a node that was taken over writes no other kind of name into the audit log.
     #[must_use]
     pub fn relayed(name: Arc<str>) -> Option<Self> {
-        (name.starts_with(PREFIX) && name.len() <= LONGEST).then_some(Self(name))
+        name.strip_prefix(PREFIX).is_some_and(|rest| rest == plain(rest)).then_some(Self(name))
     }
 
     /// Of a request to a server that asks for no token; `None`: it came without a certificate.
@@ -45,10 +45,13 @@ pub fn sender_name(asker: &Asker, extensions: &Extensions) -> Arc<str> {
 
 /// The first name in a certificate, as its principal is called; the subject of one without names.
 fn named(certificate: &ClientCertificate) -> Arc<str> {
-    match certificate.sans.first() {
-        Some(name) => format!("{PREFIX}{name}").into(),
-        None => format!("{PREFIX}{}", certificate.subject).into(),
-    }
+    let name = certificate.sans.first().map_or_else(|| certificate.subject.clone(), ToString::to_string);
+    format!("{PREFIX}{}", plain(&name)).into()
+}
+
+/// A name that is shown on terminals and kept in records: it commands none, and fills none.
+fn plain(name: &str) -> String {
+    name.chars().filter(|letter| !letter.is_control()).take(LONGEST).collect()
 }
 
 #[cfg(test)]
@@ -74,6 +77,15 @@ mod tests {
         assert!(CertificateHolder::relayed("token:ada".into()).is_none(), "no node speaks for a token");
         extensions.insert(CertificateHolder::relayed("certificate:DNS:relayed".into()).expect("a certificate"));
         assert_eq!(&*sender_name(&Asker::OPEN, &extensions), "certificate:DNS:relayed");
+        // A node that was taken over, and a CA that looks at nothing.
+        for name in ["certificate:\x1b[2Jgone".to_owned(), format!("certificate:{}", "n".repeat(LONGEST + 1))] {
+            assert!(CertificateHolder::relayed(name.into()).is_none());
+        }
+        let mut loud = Extensions::new();
+        loud.insert(certificate(vec![SubjectName::Email(format!("\x1b[2J{}", "n".repeat(64 << 10)))]));
+        let shown = sender_name(&Asker::OPEN, &loud);
+        assert!(shown.starts_with("certificate:email:[2Jn") && shown.len() < 2 * LONGEST, "{shown}");
+        assert!(CertificateHolder::relayed(shown).is_some(), "it is the same at the leader");
         let asker = Asker(Some(Arc::new(Principal::of("token:x", Vec::new()))));
         assert_eq!(&*sender_name(&asker, &extensions), "token:x");
     }

@@ -44,7 +44,8 @@ pub struct RevocationSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RevocationStatus {
-    /// Name of the principal that revoked.
+    /// Name of the principal that revoked, as in the audit log; `anybody` where the server asked for no token and no certificate was
+    /// shown.
     pub created_by: String,
     /// Time of the revocation.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -83,7 +83,8 @@ impl From<UseLimits> for TokenLimits {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenStatus {
-    /// Name of the principal that made it.
+    /// Name of the principal that made it, as in the audit log; `anybody` where the server asked for no token and no certificate was
+    /// shown.
     pub created_by: String,
     /// Time of its creation.
     #[serde(skip_serializing_if = "Option::is_none")]

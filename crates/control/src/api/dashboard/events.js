@@ -32,7 +32,7 @@ export function list(events) {
   return table([
     ["Time", "time", (event) => h("time", { datetime: event.at, title: event.at }, clock(event.at))],
     ["Reason", "", (event) => [event.severity === "Warning" ? [badge("Warning"), " "] : null, event.reason]],
-    ["Model", "", (event) => (event.deployment ? modelLink(event.deployment) : "")],
+    ["Model", "", (event) => (event.deployment ? modelLink(event.deployment) : event.function ? `function/${event.function}` : "")],
     ["Worker", "", (event) => event.worker ?? ""],
     ["Message", "wide", (event) => event.message],
   ], events, { key: (event) => event.metadata.name, empty: "Nothing happened yet." });

@@ -6,11 +6,11 @@ use axum::{
     Json,
     body::{Body, Bytes},
     extract::{FromRequestParts, Path, RawQuery},
-    http::{HeaderMap, HeaderValue, header, request::Parts},
+    http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use berth_spec::{DeploymentName, Namespace};
-use berth_wire::access::{Asker, Unauthenticated};
+use berth_wire::access::{Asker, Unauthenticated, sender_name};
 use futures::{Stream, StreamExt};
 use serde::Serialize;
 
@@ -54,6 +54,25 @@ impl FromRequestParts<Arc<Service>> for Sender {
             None if service.access().is_required() => Err(unauthenticated(Unauthenticated::Missing)),
             None => Ok(Self(Asker::OPEN)),
         }
+    }
+}
+
+/// Answer with a secret that was made, which no cache keeps.
+pub(super) fn created_secret(created: impl Serialize) -> Response {
+    let mut response = (StatusCode::CREATED, Json(created)).into_response();
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Name of the sender of a request, as in the audit log: also of whoever showed a certificate where no token is asked for.
+pub(super) struct SenderName(pub(super) Arc<str>);
+
+impl FromRequestParts<Arc<Service>> for SenderName {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
+        let Sender(asker) = Sender::from_request_parts(parts, service).await?;
+        Ok(Self(sender_name(&asker, &parts.extensions)))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::api::{
     error::ApiError,
     query::Query,
     recorder,
-    service::{Selection, Service, Sort},
+    service::{MOST_PARTS, Selection, Service, Sort},
     trial,
     watch::version,
 };
@@ -35,9 +35,6 @@ const LONGEST_SEARCH: usize = 1_024;
 
 /// Limit for receiving a request that is tried.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
-
-/// The most replicas that a worker's memory is split into.
-const MOST_PARTS: usize = 100;
 
 /// One page of models, searched, filtered and sorted here.
 #[utoipa::path(

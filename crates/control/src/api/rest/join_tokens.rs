@@ -6,12 +6,11 @@ use axum::{
     Json,
     body::Bytes,
     extract::{Path, State},
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use berth_wire::api::{CreatedJoinToken, ErrorBody, JoinTokenView, List, NewJoinToken};
 
-use super::ask::{Answer, RawParameters, Sender};
+use super::ask::{Answer, RawParameters, SenderName, created_secret};
 use crate::api::{error::ApiError, service::Service, trail::Notes};
 
 /// The join tokens, by the time of their creation; never their secrets.
@@ -39,7 +38,7 @@ pub(super) async fn join_tokens(
 )]
 pub(super) async fn create(
     State(service): State<Arc<Service>>,
-    Sender(asker): Sender,
+    SenderName(by): SenderName,
     asked: RawParameters,
     notes: Notes,
     body: Bytes,
@@ -48,11 +47,9 @@ pub(super) async fn create(
     let new: NewJoinToken = serde_json::from_slice(&body).map_err(|error| {
         ApiError::invalid("body", format!("this is no join token: {error}"), "send {\"spec\": {\"roles\": …}}")
     })?;
-    let created = service.create_join_token(&asker, new).await?;
+    let created = service.create_join_token(&by, new).await?;
     notes.about_global("JoinToken", &created.token.metadata.name);
-    let mut response = (StatusCode::CREATED, Json(created)).into_response();
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    Ok(created_secret(created))
 }
 
 /// Revoke a join token: no node joins with it any more.
@@ -66,10 +63,10 @@ pub(super) async fn create(
 )]
 pub(super) async fn revoke(
     State(service): State<Arc<Service>>,
-    Sender(asker): Sender,
+    SenderName(by): SenderName,
     Path(id): Path<String>,
     asked: RawParameters,
 ) -> Answer<JoinTokenView> {
     asked.nothing()?;
-    service.revoke_join_token(&asker, &id).await.map(Json)
+    service.revoke_join_token(&by, &id).await.map(Json)
 }

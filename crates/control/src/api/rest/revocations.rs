@@ -10,7 +10,7 @@ use axum::{
 };
 use berth_wire::api::{ErrorBody, List, NewRevocation, RevocationView};
 
-use super::ask::{Answer, RawParameters, Sender};
+use super::ask::{Answer, RawParameters, SenderName};
 use crate::api::{error::ApiError, service::Service, trail::Notes};
 
 /// The revocations, by their time.
@@ -41,7 +41,7 @@ pub(super) async fn revocations(
 )]
 pub(super) async fn revoke(
     State(service): State<Arc<Service>>,
-    Sender(asker): Sender,
+    SenderName(by): SenderName,
     asked: RawParameters,
     notes: Notes,
     body: Bytes,
@@ -50,7 +50,7 @@ pub(super) async fn revoke(
     let new: NewRevocation = serde_json::from_slice(&body).map_err(|error| {
         ApiError::invalid("body", format!("this is no revocation: {error}"), "send {\"spec\": {\"node\": …}}")
     })?;
-    let made = service.revoke(&asker, new).await?;
+    let made = service.revoke(&by, new).await?;
     notes.about_global("Revocation", &made.metadata.name);
     Ok((StatusCode::CREATED, Json(made)))
 }
@@ -66,10 +66,10 @@ pub(super) async fn revoke(
 )]
 pub(super) async fn reinstate(
     State(service): State<Arc<Service>>,
-    Sender(asker): Sender,
+    SenderName(by): SenderName,
     Path(id): Path<String>,
     asked: RawParameters,
 ) -> Answer<RevocationView> {
     asked.nothing()?;
-    service.reinstate(&asker, &id).await.map(Json)
+    service.reinstate(&by, &id).await.map(Json)
 }

@@ -250,6 +250,7 @@ pub(super) async fn alias(
     params(
         ("namespace" = Option<String>, Query, description = "Only those about this namespace, and those about no deployment"),
         ("deployment" = Option<String>, Query, description = "Only those about this deployment: NAME, or NAMESPACE/NAME"),
+        ("function" = Option<String>, Query, description = "Only those about this function"),
         ("limit" = Option<u32>, Query, description = "The most, the latest; all that are kept unless given"),
         ("resourceVersion" = Option<String>, Query, description = "Only those after this number"),
         ("watch" = Option<bool>, Query, description = "Newline-delimited JSON of EventWatch: what there is, then new ones"),
@@ -264,7 +265,7 @@ pub(super) async fn events(
     Inside(inside): Inside,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
-    let query = asked.read(&["namespace", "deployment", "limit", "resourceVersion", "watch"])?;
+    let query = asked.read(&["namespace", "deployment", "function", "limit", "resourceVersion", "watch"])?;
     let (scope, deployment) = match inside {
         Some(inside) => {
             let deployment = named(&query, Some(&inside))?;
@@ -279,6 +280,7 @@ pub(super) async fn events(
     let filter = EventFilter {
         scope,
         deployment,
+        function: query.text("function").map(str::to_owned),
         after: query.text("resourceVersion").map_or(Ok(0), |text| version("resourceVersion", text).map(|rev| rev.0))?,
         limit: query.number("limit", MOST_EVENTS)?.unwrap_or(0),
     };

@@ -6,12 +6,11 @@ use axum::{
     Json,
     body::Bytes,
     extract::{Path, State},
-    http::StatusCode,
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use berth_wire::api::{CreatedToken, ErrorBody, List, NewToken, PrincipalView, TokenView};
 
-use super::ask::{Answer, RawParameters, Sender};
+use super::ask::{Answer, RawParameters, Sender, SenderName, created_secret};
 use crate::api::{error::ApiError, service::Service, trail::Notes};
 
 /// The sender of the request: its name, its roles and where they hold, the end of its token.
@@ -46,7 +45,7 @@ pub(super) async fn tokens(State(service): State<Arc<Service>>, asked: RawParame
 )]
 pub(super) async fn create(
     State(service): State<Arc<Service>>,
-    Sender(asker): Sender,
+    SenderName(by): SenderName,
     asked: RawParameters,
     notes: Notes,
     body: Bytes,
@@ -55,12 +54,9 @@ pub(super) async fn create(
     let new: NewToken = serde_json::from_slice(&body).map_err(|error| {
         ApiError::invalid("body", format!("this is no token: {error}"), "send {\"spec\": {\"role\": …}}")
     })?;
-    let created = service.create_token(&asker, new).await?;
+    let created = service.create_token(&by, new).await?;
     notes.about_global("Token", &created.token.metadata.name);
-    let mut response = (StatusCode::CREATED, Json(created)).into_response();
-    let no_store = axum::http::HeaderValue::from_static("no-store");
-    response.headers_mut().insert(axum::http::header::CACHE_CONTROL, no_store);
-    Ok(response)
+    Ok(created_secret(created))
 }
 
 /// Revoke a token: nobody gets in with it any more.
@@ -74,10 +70,10 @@ pub(super) async fn create(
 )]
 pub(super) async fn revoke(
     State(service): State<Arc<Service>>,
-    Sender(asker): Sender,
+    SenderName(by): SenderName,
     Path(id): Path<String>,
     asked: RawParameters,
 ) -> Answer<TokenView> {
     asked.nothing()?;
-    service.revoke_token(&asker, &id).await.map(Json)
+    service.revoke_token(&by, &id).await.map(Json)
 }

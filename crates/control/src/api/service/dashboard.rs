@@ -4,10 +4,13 @@
 //! every deployment ──walk, a page at a time──▶ Table ──select──▶ numbers of the rows ──▶ those rows as they are now
 //! every gateway ─────activity────────────────────┘
 //! ```
-//! However many people look, the walk is made once per [`cache::Cached::get`], and less often the longer it takes.
+//! However many people look, the walk is made once per [`cache::Cached::get`], and less often the longer it takes. A page costs one
+//! pass over the rows of the table ([`firsts`]): no sort of all, no copy of all, and texts for the rows of the page alone.
 
 mod cache;
+mod firsts;
 mod history;
+mod memory;
 mod news;
 mod table;
 mod trial;
@@ -15,17 +18,16 @@ mod trial;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_spec::{DeploymentName, Time, WorkerId};
-use berth_wire::api::{
-    API_VERSION, Kind, LeavesFirst, List, MemoryPart, ModelPage, ModelRow, ModelTop, Pulse, Timestamp, WorkerMemory,
-};
+use berth_wire::api::{API_VERSION, Kind, List, ModelPage, ModelRow, ModelTop, Pulse, Timestamp, WorkerMemory};
 use tokio::sync::Semaphore;
 
+pub(crate) use memory::MOST_PARTS;
 pub(crate) use table::{Selection, Sort};
 
 use super::{Service, tell::Activity};
 use crate::{
     api::{error::ApiError, peer_queries::MOST_MODELS, view},
-    handle::{Known, ListRequest},
+    handle::{Known, ListRequest, WorkerView},
 };
 use cache::Cached;
 use table::{Row, Table, select};
@@ -36,8 +38,14 @@ const ACTIVITY_FOR: Duration = Duration::from_secs(1);
 /// Age up to which the table is used again. A new model is listed after this at the latest.
 const TABLE_FOR: Duration = Duration::from_secs(2);
 
+/// Age up to which workers and their memory are shown again, also where the controller answers at once. Each chart of a page is a
+/// question of its own.
+const WORKERS_FOR: Duration = Duration::from_secs(1);
+
 /// Answers that are kept between questions.
 pub(super) struct Kept {
+    workers: Cached<Vec<WorkerView>>,
+    memory: Cached<Vec<WorkerMemory>>,
     table: Cached<Table>,
     activity: Cached<Activity>,
     pulse: Cached<Pulse>,
@@ -51,7 +59,15 @@ impl Default for Kept {
     fn default() -> Self {
         let readers = Arc::new(Semaphore::new(news::READERS));
         let trials = Arc::new(Semaphore::new(trial::TRIALS));
-        Self { table: Cached::default(), activity: Cached::default(), pulse: Cached::default(), readers, trials }
+        Self {
+            workers: Cached::default(),
+            memory: Cached::default(),
+            table: Cached::default(),
+            activity: Cached::default(),
+            pulse: Cached::default(),
+            readers,
+            trials,
+        }
     }
 }
 
@@ -97,37 +113,22 @@ impl Service {
 
     /// Memory of every worker, with its `largest` replicas one by one.
     pub(crate) async fn worker_memory(&self, largest: usize) -> Result<List<WorkerMemory>, ApiError> {
-        let (workers, replicas) = (self.handle.workers().await?, self.handle.replicas().await?);
-        let mut parts: BTreeMap<&WorkerId, Vec<MemoryPart>> = BTreeMap::new();
-        for replica in replicas.iter().filter(|replica| !replica.lost) {
-            let status = view::replica(replica).status;
-            let (deployment, revision, state, memory) =
-                (status.deployment, status.revision, status.state, status.memory);
-            let part = MemoryPart { deployment, revision, state, memory };
-            parts.entry(&replica.worker).or_default().push(part);
-        }
-        let bar = |worker: &crate::handle::WorkerView| {
-            let mut here = parts.get(&worker.info.id).cloned().unwrap_or_default();
-            here.sort_by(|a, b| b.memory.cmp(&a.memory).then_with(|| a.revision.cmp(&b.revision)));
-            let rest = here.split_off(largest.min(here.len()));
-            WorkerMemory {
-                api_version: API_VERSION.to_owned(),
-                kind: WorkerMemory::KIND.to_owned(),
-                worker: worker.info.id.to_string(),
-                memory: view::memory(worker.info.memory, worker.claimed),
-                largest: here,
-                others: rest.len() as u64,
-                others_memory: rest.iter().map(|part| part.memory).sum(),
-                leaves_first: worker.leaves_first.as_ref().map(|(revision, at)| LeavesFirst {
-                    deployment: revision.deployment().to_string(),
-                    last_used: (at.0 > 0).then_some(Timestamp(*at)),
-                }),
-            }
-        };
-        Ok(List::of(workers.iter().map(bar).collect()))
+        let workers = self.kept.memory.get(WORKERS_FOR, || self.memory_of_all()).await?;
+        Ok(List::of(workers.iter().map(|worker| memory::shortened(worker, largest)).collect()))
     }
 
-    /// Activity of all models, a second old at most.
+    async fn memory_of_all(&self) -> Result<Vec<WorkerMemory>, ApiError> {
+        let (workers, replicas) = (self.recent_workers().await?, self.handle.replicas().await?);
+        Ok(memory::of_all(&workers, &replicas))
+    }
+
+    /// Every worker, as it was a second ago at most, or [`Cached`]'s multiple of the time that the controller took to answer.
+    async fn recent_workers(&self) -> Result<Arc<Vec<WorkerView>>, ApiError> {
+        let ask = || async { self.handle.workers().await.map_err(ApiError::from) };
+        self.kept.workers.get(WORKERS_FOR, ask).await
+    }
+
+    /// Activity of all models, as old as the workers may be.
     async fn recent_activity(&self) -> Result<Arc<Activity>, ApiError> {
         self.kept.activity.get(ACTIVITY_FOR, || self.activity(MOST_MODELS)).await
     }

@@ -3,7 +3,7 @@
 use berth_peer::pki::JoinToken;
 use berth_spec::{Class, Roles, Time, WorkerId};
 use berth_wire::{
-    access::{Asker, Secret},
+    access::Secret,
     api::{
         API_VERSION, CreatedJoinToken, JoinTokenSpec, JoinTokenStatus, JoinTokenView, Kind as _, List, Metadata,
         NewJoinToken, Timestamp,
@@ -36,11 +36,7 @@ const ADDRESSES: usize = 16;
 
 impl Service {
     /// Makes a join token. Its secret is in the answer and nowhere else.
-    pub(crate) async fn create_join_token(
-        &self,
-        asker: &Asker,
-        new: NewJoinToken,
-    ) -> Result<CreatedJoinToken, ApiError> {
+    pub(crate) async fn create_join_token(&self, by: &str, new: NewJoinToken) -> Result<CreatedJoinToken, ApiError> {
         let Some(issuing) = &self.issuing else {
             return Err(ApiError::new(Class::Conflict, ISSUES_NOTHING));
         };
@@ -63,7 +59,7 @@ impl Service {
             uses: new.spec.uses,
             joined: Vec::new(),
             description: new.spec.description,
-            created_by: asker.name().to_owned(),
+            created_by: by.to_owned(),
             created: now,
             expires: now + new.expires_in_seconds.unwrap_or(DEFAULT),
         };
@@ -75,7 +71,7 @@ impl Service {
         if !self.handle.put_join_token(record.clone(), Rev::NONE).await? {
             return Err(ApiError::new(Class::Conflict, "another join token was made at the same moment: try again"));
         }
-        tracing::info!(event = "join_token_created", id = record.id, %roles, uses = record.uses, by = record.created_by, "a join token was made");
+        tracing::info!(event = "join_token_created", id = record.id, %roles, uses = record.uses, by, "a join token was made");
         Ok(CreatedJoinToken { token: view(&record, now), secret: token.text() })
     }
 
@@ -87,14 +83,14 @@ impl Service {
     }
 
     /// Revokes a join token: no node joins with it any more. Those that have joined stay.
-    pub(crate) async fn revoke_join_token(&self, asker: &Asker, id: &str) -> Result<JoinTokenView, ApiError> {
+    pub(crate) async fn revoke_join_token(&self, by: &str, id: &str) -> Result<JoinTokenView, ApiError> {
         let known = self.handle.join_tokens().await?.into_iter().find(|record| record.id == id);
         let Some(record) = known else {
             let message = format!("there is no join token {id:?}: `berth join-token list` shows them");
             return Err(ApiError::not_found(message));
         };
         self.handle.remove_join_tokens([id]).await.map_err(crate::handle::Error::from)?;
-        tracing::info!(event = "join_token_revoked", id, by = asker.name(), "a join token was revoked");
+        tracing::info!(event = "join_token_revoked", id, by, "a join token was revoked");
         Ok(view(&record, now()))
     }
 }

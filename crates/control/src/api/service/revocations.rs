@@ -6,7 +6,7 @@ use berth_peer::{
 };
 use berth_spec::{Class, Time, WorkerId};
 use berth_wire::{
-    access::{Asker, Secret},
+    access::Secret,
     api::{
         API_VERSION, Kind as _, List, Metadata, NewRevocation, RevocationSpec, RevocationStatus, RevocationView,
         Timestamp,
@@ -30,7 +30,7 @@ const LATEST: u64 = 10 * 366 * 24 * 3_600;
 
 impl Service {
     /// Revokes certificates: here at once, on the other nodes within seconds.
-    pub(crate) async fn revoke(&self, asker: &Asker, new: NewRevocation) -> Result<RevocationView, ApiError> {
+    pub(crate) async fn revoke(&self, by: &str, new: NewRevocation) -> Result<RevocationView, ApiError> {
         let identity = self.identity()?;
         let of = revoked(&new.spec)?;
         let all = self.handle.revocations().await?;
@@ -48,7 +48,7 @@ impl Service {
             id: Secret::generate().id().to_owned(),
             of,
             reason: new.spec.reason,
-            by: asker.name().to_owned(),
+            by: by.to_owned(),
             at: now,
             until,
         };
@@ -68,7 +68,7 @@ impl Service {
     }
 
     /// Takes a revocation back: its certificates are taken again.
-    pub(crate) async fn reinstate(&self, asker: &Asker, id: &str) -> Result<RevocationView, ApiError> {
+    pub(crate) async fn reinstate(&self, by: &str, id: &str) -> Result<RevocationView, ApiError> {
         let identity = self.identity()?;
         let all = self.handle.revocations().await?;
         let Some(revocation) = all.items.iter().find(|revocation| revocation.id == id) else {
@@ -77,7 +77,7 @@ impl Service {
         };
         self.handle.remove_revocations([id]).await?;
         identity.learn_revocations(self.handle.revocations().await?);
-        tracing::info!(event = "certificates_reinstated", id, by = asker.name(), "a revocation was taken back");
+        tracing::info!(event = "certificates_reinstated", id, by, "a revocation was taken back");
         Ok(view(revocation))
     }
 

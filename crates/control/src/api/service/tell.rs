@@ -144,7 +144,12 @@ impl Service {
 
     pub(crate) async fn workers(&self) -> Result<List<WorkerView>, ApiError> {
         let (workers, replicas) = (self.handle.workers().await?, self.handle.replicas().await?);
-        Ok(List::of(workers.iter().map(|worker| view::worker(worker, &replicas)).collect()))
+        let mut here: BTreeMap<&WorkerId, Vec<String>> = BTreeMap::new();
+        for replica in &replicas {
+            here.entry(&replica.worker).or_default().push(replica.revision.to_string());
+        }
+        let of = |worker: &handle::WorkerView| view::worker(worker, here.remove(&worker.info.id).unwrap_or_default());
+        Ok(List::of(workers.iter().map(of).collect()))
     }
 
     pub(crate) async fn worker(&self, id: &str) -> Result<WorkerView, ApiError> {
@@ -254,7 +259,7 @@ fn joined(mut models: BTreeMap<String, ModelTop>, replicas: &[handle::ReplicaVie
         if replica.lost {
             continue;
         }
-        model.memory += view::replica(replica).status.memory;
+        model.memory += view::held_memory(replica);
         model.ready += u32::from(replica.residency.as_ref().is_some_and(berth_spec::Residency::is_ready));
     }
     models

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use berth_spec::{Class, Namespace, UseLimits};
 use berth_wire::{
-    access::{Asker, Secret, TokenRecord},
+    access::{Secret, TokenRecord},
     api::{CreatedToken, List, NewToken, TokenView},
 };
 
@@ -25,7 +25,7 @@ const LATEST: u64 = 90 * 366 * 24 * 3_600;
 
 impl Service {
     /// Makes a token. Its secret is in the answer and nowhere else.
-    pub(crate) async fn create_token(&self, asker: &Asker, new: NewToken) -> Result<CreatedToken, ApiError> {
+    pub(crate) async fn create_token(&self, by: &str, new: NewToken) -> Result<CreatedToken, ApiError> {
         check(&new)?;
         if self.handle.tokens().await?.tokens.len() >= MOST {
             let message = format!("there are {MOST} tokens, as many as may be: `berth token revoke` removes one");
@@ -37,7 +37,7 @@ impl Service {
             hash: secret.hash(),
             grant: new.spec.grant(),
             description: new.spec.description,
-            created_by: asker.name().to_owned(),
+            created_by: by.to_owned(),
             created: now,
             expires: new.expires_in_seconds.map(|seconds| now.saturating_add(seconds)),
             limits: new.spec.limits.map(UseLimits::from),
@@ -45,7 +45,7 @@ impl Service {
         self.handle.add_token(record.clone()).await?;
         // Whoever asks this node next is known.
         self.access.learn(&self.handle.tokens().await?);
-        tracing::info!(event = "token_created", id = record.id, role = %record.grant.role, by = record.created_by, "a token was made");
+        tracing::info!(event = "token_created", id = record.id, role = %record.grant.role, by, "a token was made");
         Ok(CreatedToken { token: TokenView::of(&record, None, now), secret: secret.reveal().to_owned() })
     }
 
@@ -63,14 +63,14 @@ impl Service {
     }
 
     /// Revokes a token: here at once, on the other nodes within seconds.
-    pub(crate) async fn revoke_token(&self, asker: &Asker, id: &str) -> Result<TokenView, ApiError> {
+    pub(crate) async fn revoke_token(&self, by: &str, id: &str) -> Result<TokenView, ApiError> {
         let before = self.handle.tokens().await?.tokens.into_iter().find(|record| record.id == id);
         let Some(record) = before.filter(|_| id.bytes().all(|byte| byte.is_ascii_alphanumeric())) else {
             return Err(ApiError::not_found(format!("there is no token {id:?}: `berth token list` shows them")));
         };
         self.handle.revoke_token(id).await?;
         self.access.learn(&self.handle.tokens().await?);
-        tracing::info!(event = "token_revoked", id, by = asker.name(), "a token was revoked");
+        tracing::info!(event = "token_revoked", id, by, "a token was revoked");
         Ok(TokenView::of(&record, None, now()))
     }
 }

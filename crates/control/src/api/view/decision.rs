@@ -58,6 +58,7 @@ pub(crate) fn event(number: u64, event: &Event) -> EventView {
         message: event.message.clone(),
         deployment: event.deployment.as_ref().map(ToString::to_string),
         worker: event.worker.as_ref().map(ToString::to_string),
+        function: event.function.clone(),
     }
 }
 
@@ -133,7 +134,8 @@ fn verdict(seen: &Seen) -> WorkerVerdict {
         Verdict::Holds { revision, claim, residency } => {
             let state = residency.clone().unwrap_or_else(|| "Assigned".to_owned());
             view.verdict = WorkerVerdictKind::Holds;
-            view.message = format!("holds {revision} with {claim}: {state}");
+            let lost = if state == "Unknown" { ", its worker cannot be reached" } else { "" };
+            view.message = format!("holds {revision} with {claim}: {state}{lost}");
             view.state = Some(state);
         }
         Verdict::Fits { evicts, .. } => {

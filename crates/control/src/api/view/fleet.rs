@@ -9,11 +9,10 @@ use berth_wire::api::{
 use super::{deployment::ResidencyText, head};
 use crate::handle;
 
-/// A worker; `replicas` are those of the whole system.
-pub(crate) fn worker(view: &handle::WorkerView, replicas: &[handle::ReplicaView]) -> WorkerView {
+/// A worker with its replicas, by revision.
+pub(crate) fn worker(view: &handle::WorkerView, models: Vec<String>) -> WorkerView {
     let (api_version, kind) = head::<WorkerView>();
     let info = &view.info;
-    let here = replicas.iter().filter(|replica| replica.worker == info.id);
     WorkerView {
         api_version,
         kind,
@@ -28,7 +27,7 @@ pub(crate) fn worker(view: &handle::WorkerView, replicas: &[handle::ReplicaView]
             memory: memory(info.memory, view.claimed),
             replicas: view.assigned,
             ready: view.ready,
-            models: here.map(|replica| replica.revision.to_string()).collect(),
+            models,
         },
     }
 }
@@ -36,6 +35,14 @@ pub(crate) fn worker(view: &handle::WorkerView, replicas: &[handle::ReplicaView]
 /// Memory of a worker.
 pub(crate) fn memory(total: ByteSize, used: ByteSize) -> Memory {
     Memory { total: total.0, used: used.0, free: (total - used).0 }
+}
+
+/// Memory of a replica in bytes: measured where it is ready, else what is set aside.
+pub(crate) fn held_memory(view: &handle::ReplicaView) -> u64 {
+    match &view.residency {
+        Some(Residency::Ready(ready)) => ready.memory.0,
+        _ => view.claim.unwrap_or_default().0,
+    }
 }
 
 /// Converts a replica.
@@ -56,7 +63,7 @@ pub(crate) fn replica(view: &handle::ReplicaView) -> ReplicaView {
             version: view.version.clone().unwrap_or_default(),
             worker: view.worker.to_string(),
             state: said.state.to_owned(),
-            memory: said.memory.unwrap_or(view.claim.unwrap_or_default().0),
+            memory: held_memory(view),
             measured: said.measured,
             message: view.waits.clone().unwrap_or(said.message),
             progress: said.progress,

@@ -2,7 +2,7 @@
 //! once, and then answers each: group commit.
 //!
 //! ```text
-//! Clean ──group of relaxed commits──▶ Unflushed{since} ──other commit, FLUSH_AFTER, or the end──▶ Clean
+//! Clean ──group of relaxed commits──▶ Unflushed{since} ──other commit, a pause, or the end──▶ Clean
 //! ```
 //! Relaxed commits are visible at once and durable with the next flush. Where a flush fails, the file is opened again at
 //! its last durable state: relaxed commits are lost as in a crash, and revs go on after the last that was acknowledged, so
@@ -28,6 +28,13 @@ pub(super) const GROUP: usize = 256;
 /// The longest that a relaxed commit may wait to be made durable. An fsync takes some milliseconds, in which the next commit waits:
 /// at this interval a steady stream of misses meets one rarely.
 pub(super) const FLUSH_AFTER: Duration = Duration::from_millis(100);
+
+/// The same as a multiple of the time that the last flush took: on a slow disk misses wait behind a flush for a tenth of the time, and
+/// not always.
+const REST: u32 = 10;
+
+/// The longest, however slow the disk is.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// Commits that stay in the log for watches to go back to. Halving it makes a client that was away list again sooner;
 /// doubling it doubles what the log takes on disk.
@@ -105,9 +112,9 @@ impl Writer {
         let thread = std::thread::Builder::new().name("berth-store".to_owned()).spawn(move || {
             let _ending = ending;
             let mut group = Vec::with_capacity(GROUP);
-            let mut unflushed = None;
+            let (mut unflushed, mut pause): (Option<Instant>, _) = (None, FLUSH_AFTER);
             loop {
-                match runtime.block_on(next(&mut queue, unflushed)) {
+                match runtime.block_on(next(&mut queue, unflushed.map(|since| since + pause))) {
                     Next::Command(first) => {
                         group.push(first);
                         while group.len() < GROUP
@@ -117,7 +124,7 @@ impl Writer {
                         }
                         commit_group(&file, &mut group, &current, &mut unflushed);
                     }
-                    Next::Flush => flush(&file, &mut unflushed),
+                    Next::Flush => pause = flush(&file, &mut unflushed),
                     Next::End => break,
                 }
             }
@@ -150,11 +157,11 @@ enum Next {
     End,
 }
 
-/// Waits for a command, but no longer than what is unflushed may wait.
-async fn next(queue: &mut mpsc::Receiver<Command>, unflushed: Option<Instant>) -> Next {
-    let command = match unflushed {
+/// Waits for a command, but no longer than until a flush is due.
+async fn next(queue: &mut mpsc::Receiver<Command>, flush_at: Option<Instant>) -> Next {
+    let command = match flush_at {
         None => queue.recv().await,
-        Some(since) => match tokio::time::timeout_at((since + FLUSH_AFTER).into(), queue.recv()).await {
+        Some(at) => match tokio::time::timeout_at(at.into(), queue.recv()).await {
             Ok(command) => command,
             Err(_) => return Next::Flush,
         },
@@ -162,15 +169,17 @@ async fn next(queue: &mut mpsc::Receiver<Command>, unflushed: Option<Instant>) -
     command.map_or(Next::End, Next::Command)
 }
 
-/// Makes relaxed commits durable.
-fn flush(file: &File, unflushed: &mut Option<Instant>) {
+/// Makes relaxed commits durable. Gives how long the next ones may wait for that.
+fn flush(file: &File, unflushed: &mut Option<Instant>) -> Duration {
     if unflushed.take().is_none() {
-        return;
+        return FLUSH_AFTER;
     }
+    let began = Instant::now();
     let flushed = file.with(|database| database.begin_write().map_err(failed)?.commit().map_err(failed));
     if let Err(error) = flushed {
         tracing::error!(event = "store_flush_failed", %error, "the last plans of on-demand models are not stored");
     }
+    (began.elapsed() * REST).clamp(FLUSH_AFTER, LONGEST)
 }
 
 /// Runs the waiting commands and answers all of them in every case. A command whose caller has gone is not run,

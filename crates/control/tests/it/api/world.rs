@@ -83,7 +83,9 @@ impl World {
             audit: berth_audit::AuditLog::default(),
             beside: None,
             metrics: Arc::new(|| "# EOF\n".to_owned()),
-            top: Arc::new(|| vec![ModelCounters { deployment: "iris".into(), requests: 7, ..Default::default() }]),
+            top: Arc::new(|each| {
+                each(ModelCounters { deployment: "iris".into(), requests: 7, ..Default::default() });
+            }),
             trial: None,
             logs: None,
             version: "1.2.3".into(),

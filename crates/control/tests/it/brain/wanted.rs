@@ -53,3 +53,29 @@ fn nobody_waits_for_ever_for_what_has_no_room_or_is_not_declared() {
     bench.settle();
     assert_eq!(waiting(&bench, "slow"), 0);
 }
+
+#[test]
+fn a_load_that_failed_ends_the_wish_and_its_worker_tries_again() {
+    let info = worker("w", 1);
+    let mut bench = Bench::settled(&info);
+    let iris = deployment("iris", "  replicas: {min: 0}\n", 1);
+    bench.set(&iris);
+    bench.wait(DEBOUNCE);
+    bench.settle();
+    want(&mut bench, "iris");
+    let failure = berth_spec::Failure {
+        category: berth_spec::FailureCategory::Network,
+        message: "the store is silent".to_owned(),
+        attempts: 1,
+        at: bench.now,
+        retry_at: Some(bench.now + Duration::from_secs(60)),
+        trace: None,
+        history: Vec::new(),
+    };
+    let failed = berth_spec::Residency::Failed(std::sync::Arc::new(failure));
+    bench.on(Event::Reported(inventory(&info, false, vec![(iris.revision_id(), Some(failed))])));
+    bench.wait(DEBOUNCE);
+    bench.settle();
+    assert_eq!(waiting(&bench, "iris"), 0, "nobody waits for it any more");
+    assert!(bench.brain.world().record(&iris.name).is_some(), "and it stays where it is until then");
+}

@@ -4,10 +4,13 @@ use berth_spec::{DeploymentName, WorkerId};
 use berth_wire::api::{API_VERSION, HistoryLine, HistoryView, Kind, Timestamp};
 
 use super::Service;
-use crate::api::{
-    error::ApiError,
-    history::{self, Range},
-    service::operate::nobody,
+use crate::{
+    api::{
+        error::ApiError,
+        history::{self, Range},
+        service::operate::nobody,
+    },
+    handle::WorkerView,
 };
 
 /// Names of the lines of a model, in the order of its figures.
@@ -34,12 +37,20 @@ impl Service {
 
     /// History of a worker, as far as this process led.
     pub(crate) async fn worker_history(&self, worker: &str, range: Range) -> Result<HistoryView, ApiError> {
+        let found = match named(&self.recent_workers().await?, worker) {
+            Some(found) => found,
+            // It may have joined since.
+            None => self.attached(worker).await?,
+        };
+        let points = self.recorder.of_worker(&found, range, self.handle.now());
+        Ok(self.drawn(worker.to_owned(), range, lines(WORKER, &points), Vec::new()))
+    }
+
+    /// The id of a worker that the controller knows now.
+    async fn attached(&self, worker: &str) -> Result<WorkerId, ApiError> {
         let workers = self.handle.workers().await?;
         let known = workers.iter().map(|worker| worker.info.id.as_str());
-        let found = workers.iter().find(|known| known.info.id.as_str() == worker);
-        let Some(found) = found else { return Err(nobody("worker", worker, known)) };
-        let points = self.recorder.of_worker(&found.info.id, range, self.handle.now());
-        Ok(self.drawn(worker.to_owned(), range, lines(WORKER, &points), Vec::new()))
+        named(&workers, worker).ok_or_else(|| nobody("worker", worker, known))
     }
 
     fn drawn(&self, of: String, range: Range, lines: Vec<HistoryLine>, missing: Vec<String>) -> HistoryView {
@@ -55,6 +66,11 @@ impl Service {
             lines,
         }
     }
+}
+
+/// The id of the worker of this name.
+fn named(workers: &[WorkerView], name: &str) -> Option<WorkerId> {
+    workers.iter().map(|worker| &worker.info.id).find(|id| id.as_str() == name).cloned()
 }
 
 /// The query that other gateways are asked.

@@ -5,6 +5,7 @@ use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 use berth_spec::{Deployment, DeploymentName, Namespace, Time, status::Phase};
 use berth_wire::api::ModelTop;
 
+use super::firsts::Firsts;
 use crate::{
     api::{selector::LabelSelector, view},
     handle::Known,
@@ -130,14 +131,6 @@ pub(super) fn select(rows: &[Row], activity: &BTreeMap<String, ModelTop>, asked:
         let inside = asked.namespace.as_ref().is_none_or(|namespace| name.namespace() == namespace.as_str());
         inside && contains(name, &search) && asked.labels.matches(&row.deployment.labels)
     };
-    let mut phases = BTreeMap::new();
-    let mut found: Vec<(f64, usize)> = Vec::new();
-    for (number, row) in rows.iter().enumerate().filter(|(_, row)| matches(row)) {
-        *phases.entry(row.phase).or_default() += 1;
-        if asked.phase.is_none_or(|phase| phase == row.phase) {
-            found.push((row.figure(asked.sort, activity), number));
-        }
-    }
     let order = |a: &(f64, usize), b: &(f64, usize)| -> Ordering {
         let by = match asked.sort {
             Sort::Name => a.1.cmp(&b.1),
@@ -147,9 +140,16 @@ pub(super) fn select(rows: &[Row], activity: &BTreeMap<String, ModelTop>, asked:
         let by = if asked.descending { by.reverse() } else { by };
         by.then(a.1.cmp(&b.1))
     };
-    found.sort_unstable_by(order);
-    let matching = found.len();
-    let page = found.into_iter().skip(asked.offset).take(asked.limit).map(|(_, number)| number).collect();
+    let (mut phases, mut matching) = (BTreeMap::new(), 0);
+    let mut found = Firsts::new(asked.offset.saturating_add(asked.limit), order);
+    for (number, row) in rows.iter().enumerate().filter(|(_, row)| matches(row)) {
+        *phases.entry(row.phase).or_default() += 1;
+        if asked.phase.is_none_or(|phase| phase == row.phase) {
+            found.push((row.figure(asked.sort, activity), number));
+            matching += 1;
+        }
+    }
+    let page = found.page(asked.offset).into_iter().map(|(_, number)| number).collect();
     Selected { page, matching, phases }
 }
 

@@ -61,3 +61,20 @@ fn phases_are_counted_beside_the_one_that_is_asked_for() {
     let phases = [(Phase::Available, 1), (Phase::Failed, 1), (Phase::ScaledDown, 1)];
     assert_eq!((selected.matching, selected.phases), (1, phases.into()));
 }
+
+#[test]
+fn pages_together_are_the_whole_list() {
+    let phase = |n: usize| Phase::ALL[n % Phase::ALL.len()];
+    let rows: Vec<Row> = (0..500).map(|n| row(&format!("m{n:03}"), phase(n), n as u64 * 7_919 % 13)).collect();
+    for (_, sort) in Sort::NAMES {
+        for descending in [false, true] {
+            let page = |offset, limit| {
+                let asked = Selection { sort, descending, offset, limit, ..Selection::default() };
+                select(&rows, &BTreeMap::new(), &asked).page
+            };
+            let whole = page(0, 500);
+            let parts: Vec<usize> = (0..500).step_by(70).flat_map(|offset| page(offset, 70)).collect();
+            assert_eq!((whole.len(), &parts), (500, &whole), "{sort:?}, descending: {descending}");
+        }
+    }
+}
