@@ -1,5 +1,5 @@
 //! The cost of the executor: the same requests straight to an echo server, through a bare proxy, through `berth executor` with its
-//! metrics, limits and breaker, and through Envoy with the same.
+//! metrics, limits, retries and breaker, and through Envoy with the same; the last two also with a log of each request.
 
 use std::{
     net::SocketAddr,
@@ -24,9 +24,15 @@ pub(crate) const DIRECT: &str = "no proxy";
 pub(crate) const BARE: &str = "bare proxy";
 /// `berth executor`.
 pub(crate) const EXECUTOR: &str = "executor";
-
+/// The same with a line in a file for each request.
+const EXECUTOR_LOGS: &str = "executor with log";
 /// Envoy, on as many cores as the executor.
-pub(crate) const ENVOY: &str = "Envoy";
+const ENVOY: &str = "Envoy";
+/// The same with a line in a file for each request.
+const ENVOY_LOGS: &str = "Envoy with log";
+
+/// The paths of the requests over REST and gRPC.
+const PATHS: &str = "['/v2/models/{model}/infer', '/inference.GRPCInferenceService/ModelInfer']";
 
 /// Callers of each table line.
 const CALLERS: [usize; 2] = [1, 64];
@@ -48,32 +54,40 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
     for (protocol, role) in [("REST", "echo-http"), ("gRPC", "echo-grpc")] {
         let echo = Server::echo(role).await?;
         let Some(behind) = echo.http.or(echo.grpc) else { continue };
-        let (bare, _bare) = bare(behind).await?;
-        let (executor, _executor) = executor(&arguments.berth, behind).await?;
-        let envoy = arguments.envoy.as_deref().map(|bin| envoy(bin, behind)).transpose()?;
-        if let Some((address, _)) = &envoy {
-            listens(*address).await?;
-        }
+        let proxies = proxies(arguments, behind).await?;
         let request = if protocol == "REST" { TABULAR.json() } else { TABULAR.grpc() };
         for callers in CALLERS {
-            let mut ways = vec![(DIRECT, behind), (BARE, bare), (EXECUTOR, executor)];
-            ways.extend(envoy.iter().map(|(address, _)| (ENVOY, *address)));
-            let mut rounds: Vec<Vec<Figures>> = ways.iter().map(|_| Vec::new()).collect();
+            let ways = std::iter::once((DIRECT, behind)).chain(proxies.iter().map(|(address, at)| (at.name, *address)));
+            let mut rounds: Vec<_> = ways.map(|(way, address)| (way, address, Vec::new())).collect();
             for _ in 0..ROUNDS {
-                for ((way, address), seen) in ways.iter().zip(&mut rounds) {
+                for (way, address, seen) in &mut rounds {
                     let figures = load::run(*address, &request, callers, arguments.seconds).await?;
-                    eprintln!("{protocol} {way:12} c={callers:<2} {figures}");
+                    eprintln!("{protocol} {way:17} c={callers:<2} {figures}");
                     seen.push(figures);
                 }
             }
-            for ((way, _), mut seen) in ways.into_iter().zip(rounds) {
-                seen.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
+            for (way, _, mut seen) in rounds {
+                seen.sort_by(|a: &Figures, b| a.per_second.total_cmp(&b.per_second));
                 let middle = seen.len() / 2;
                 rows.push(Row { protocol, callers, way, figures: seen.swap_remove(middle) });
             }
         }
     }
     Ok(rows)
+}
+
+/// All that stands before the server, each under the name of its way.
+async fn proxies(arguments: &Arguments, behind: SocketAddr) -> Result<Vec<(SocketAddr, Server)>> {
+    let duties = format!("breaker: {{failures: 5, openFor: 1s}}, retry: {{attempts: 2, paths: {PATHS}}}");
+    let logs = |files: &Path| format!("{duties}, log: {{to: {{file: '{}'}}}}", files.join("requests.jsonl").display());
+    let mut all = vec![bare(behind).await?];
+    all.push(start(&arguments.berth, behind, (EXECUTOR, |_: &Path| duties.clone())).await?);
+    all.push(start(&arguments.berth, behind, (EXECUTOR_LOGS, logs)).await?);
+    if let Some(bin) = arguments.envoy.as_deref() {
+        all.push(envoy(bin, behind, ENVOY).await?);
+        all.push(envoy(bin, behind, ENVOY_LOGS).await?);
+    }
+    Ok(all)
 }
 
 async fn bare(behind: SocketAddr) -> Result<(SocketAddr, Server)> {
@@ -85,39 +99,59 @@ async fn bare(behind: SocketAddr) -> Result<(SocketAddr, Server)> {
     Ok((address, server))
 }
 
-async fn executor(berth: &Path, behind: SocketAddr) -> Result<(SocketAddr, Server)> {
-    let (address, admin, files) = (free()?, free()?, scratch("executor")?);
-    let file = files.join("executor.yaml");
+/// `berth executor` before a server, with more settings of its port; they are told the folder of its files.
+pub(crate) async fn start(
+    berth: &Path,
+    behind: SocketAddr,
+    (name, settings): (&'static str, impl FnOnce(&Path) -> String),
+) -> Result<(SocketAddr, Server)> {
+    let (address, admin, files) = (free()?, free()?, scratch(name)?);
+    let (file, settings) = (files.join("executor.yaml"), settings(&files));
     let config = format!(
-        "ports:\n  - {{name: bench, listen: '{address}', upstream: '{behind}', paths: ['/v2/models/{{model}}/infer'], \
-         breaker: {{failures: 5, openFor: 1s}}}}\nadmin: {{listen: '{admin}'}}\n"
+        "ports:\n  - {{name: bench, listen: '{address}', upstream: '{behind}', paths: {PATHS}, {settings}}}\n\
+         admin: {{listen: '{admin}'}}\ndrain: {{delay: 1s, timeout: 30s}}\n"
     );
     fs_err::write(&file, config)?;
-    let server = Server::spawn(EXECUTOR, Command::new(berth).arg("executor").arg("--config").arg(&file), files)?;
+    let server = Server::spawn(name, Command::new(berth).arg("executor").arg("--config").arg(&file), files)?;
     listens(address).await?;
     Ok((address, server))
 }
 
-/// Envoy with the duties of the executor: counts by path, an id for each request, a bound on requests at once, and a server that fails
-/// five times in a row is left alone.
-fn envoy(bin: &Path, behind: SocketAddr) -> Result<(SocketAddr, Server)> {
-    let (address, files) = (free()?, scratch("executor-envoy")?);
+/// Envoy with the duties of the executor: counts by path, an id for each request, a bound on requests at once, a second attempt where the
+/// server breaks the connection, and a server that fails five times in a row is left alone.
+async fn envoy(bin: &Path, behind: SocketAddr, name: &'static str) -> Result<(SocketAddr, Server)> {
+    let (address, files) = (free()?, scratch(name)?);
     let socket = |at: SocketAddr| json!({"socket_address": {"address": at.ip().to_string(), "port_value": at.port()}});
     let kind = |name: &str| format!("type.googleapis.com/{name}");
     let manager = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
     let router = "envoy.extensions.filters.http.router.v3.Router";
     let protocol = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
-    let path = json!({"name": ":path", "string_match": {"safe_regex": {"regex": "/v2/models/[^/]+/infer"}}});
+    let infer = "/v2/models/[^/]+/infer|/inference.GRPCInferenceService/ModelInfer";
+    let path = json!({"name": ":path", "string_match": {"safe_regex": {"regex": infer}}});
+    let retry = json!({"retry_on": "connect-failure,reset", "num_retries": 1});
+    let log = json!({"name": "envoy.access_loggers.file", "typed_config": {
+        "@type": kind("envoy.extensions.access_loggers.file.v3.FileAccessLog"),
+        "path": files.join("requests.jsonl"),
+        "log_format": {"json_format": {
+            "time": "%START_TIME%", "id": "%REQ(X-REQUEST-ID)%", "method": "%REQ(:METHOD)%", "path": "%REQ(:PATH)%",
+            "status": "%RESPONSE_CODE%", "milliseconds": "%DURATION%", "host": "%REQ(:AUTHORITY)%",
+            "contentType": "%REQ(CONTENT-TYPE)%", "answered": "%RESP(CONTENT-TYPE)%",
+        }},
+    }});
+    let logs = if name == ENVOY_LOGS { vec![log] } else { Vec::new() };
     let config = json!({"static_resources": {
         "listeners": [{"address": socket(address), "filter_chains": [{"filters": [{
             "name": "envoy.filters.network.http_connection_manager",
             "typed_config": {
                 "@type": kind(manager), "stat_prefix": "in", "codec_type": "AUTO", "generate_request_id": true,
-                "use_remote_address": true,
+                "use_remote_address": true, "access_log": logs,
                 "http_filters": [{"name": "envoy.filters.http.router", "typed_config": {"@type": kind(router)}}],
                 "route_config": {"virtual_hosts": [{
                     "name": "all", "domains": ["*"], "virtual_clusters": [{"name": "infer", "headers": [path]}],
-                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "model", "timeout": "300s"}}],
+                    "routes": [{
+                        "match": {"prefix": "/"},
+                        "route": {"cluster": "model", "timeout": "300s", "retry_policy": retry},
+                    }],
                 }]},
             },
         }]}]}],
@@ -139,7 +173,9 @@ fn envoy(bin: &Path, behind: SocketAddr) -> Result<(SocketAddr, Server)> {
     command.arg("-c").arg(files.join("envoy.yaml"));
     let cores = std::thread::available_parallelism()?.to_string();
     command.args(["--concurrency", &cores, "--use-dynamic-base-id", "--log-level", "error"]);
-    Ok((address, Server::spawn(ENVOY, &mut command, files)?))
+    let server = Server::spawn(name, &mut command, files)?;
+    listens(address).await?;
+    Ok((address, server))
 }
 
 async fn listens(address: SocketAddr) -> Result<()> {

@@ -172,6 +172,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
 
     /// Sends the bytes of a request and reads the answer to it.
     pub(crate) async fn call(&mut self, request: &[u8]) -> Result<(u16, Bytes)> {
+        let (status, _, body) = self.exchange(request).await?;
+        Ok((status, body))
+    }
+
+    /// The same, with the head of the answer between its status and its body.
+    pub(crate) async fn exchange(&mut self, request: &[u8]) -> Result<(u16, Bytes, Bytes)> {
         self.stream.write_all(request).await?;
         self.stream.flush().await?;
         let (status, head, length) = loop {
@@ -183,8 +189,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
         while self.buffer.len() < head + length {
             ensure!(self.stream.read_buf(&mut self.buffer).await? > 0, "the server closed the connection");
         }
-        let body = self.buffer.split_to(head + length).freeze().slice(head..);
-        Ok((status, body))
+        let mut answer = self.buffer.split_to(head + length).freeze();
+        let body = answer.split_off(head);
+        Ok((status, answer, body))
+    }
+
+    /// True if no byte of an answer is there that was not read to its end.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.buffer.is_empty()
     }
 }
 

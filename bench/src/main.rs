@@ -19,6 +19,7 @@ mod overload;
 mod page;
 mod payload;
 mod planning;
+mod restart;
 mod server;
 mod throughput;
 
@@ -63,6 +64,9 @@ pub(crate) struct Arguments {
     /// Calls per second of `density`.
     #[arg(long, default_value_t = 1_000.0)]
     rate: f64,
+    /// Requests of `restart`, through which the model server is killed and the executor ends.
+    #[arg(long, default_value_t = 100_000)]
+    requests: u64,
     /// The parts to run; all of one machine, and the page is written, when none is given. `cluster` measures a cluster
     /// instead, or some of its parts: hop, stream, mend, registered, change; `density` many models in two model servers.
     parts: Vec<String>,
@@ -130,6 +134,9 @@ fn main() -> Result<()> {
     }
     if wants("executor") {
         page.executor(&load.block_on(executor::measure(&arguments))?);
+    }
+    if wants("restart") {
+        page.restart(&load.block_on(restart::measure(&arguments))?);
     }
     let text = page.finish();
     println!("{text}");

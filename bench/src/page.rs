@@ -12,6 +12,7 @@ use crate::{
     miss::Miss,
     overload::Overload,
     planning::Plan,
+    restart::{self, Restart},
     throughput::{CONCURRENCIES, Row},
 };
 
@@ -262,7 +263,7 @@ impl Page {
 
     pub(crate) fn executor(&mut self, rows: &[executor::Row]) {
         self.text.push_str(
-            "\n## Executor\n\nAn echo server, straight, through a bare proxy, through `berth executor`, and through Envoy with the same duties. The median of three rounds in turn.\n\n\
+            "\n## Executor\n\nAn echo server, straight, through a bare proxy, through `berth executor`, and through Envoy with the same duties: metrics by path, request ids, a bound on requests at once, retries, a breaker; with a log, each request is a line of JSON in a file too. The median of three rounds in turn.\n\n\
              | protocol | callers | way | requests/s | p50 µs | p99 µs |\n|---|---|---|---|---|---|\n",
         );
         for row in rows {
@@ -288,6 +289,23 @@ impl Page {
                 self.bar(what, format!("{rate:.0} %"), rate >= 80.0);
             }
         }
+    }
+
+    pub(crate) fn restart(&mut self, seen: &Restart) {
+        let Restart { sent, answered, refused, lost, ended_well, took } = seen;
+        let _ = write!(
+            self.text,
+            "\n## Restarts\n\nRequests through `berth executor` while the model server is killed and started again {} times; then the executor ends, and clients go on until nobody takes their \
+             connections. Each answer is compared with its request. Refused: never accepted, because the executor ended.\n\n\
+             | sent | answered | refused | lost | seconds |\n|---|---|---|---|---|\n| {sent} | {answered} | {refused} | {lost} | {:.0} |\n",
+            restart::KILLS,
+            took.as_secs_f64()
+        );
+        self.bar(
+            "No accepted request is lost when the model server restarts and when the executor ends",
+            format!("{lost} of {sent} lost"),
+            *lost == 0 && answered + refused == *sent && *ended_well,
+        );
     }
 
     pub(crate) fn plan(&mut self, plans: &[Plan]) {

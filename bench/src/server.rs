@@ -4,11 +4,11 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 
 use crate::{
@@ -46,7 +46,7 @@ pub(crate) struct Hosted {
     pub(crate) config: String,
 }
 
-/// How long a server may take to come up.
+/// How long a server may take to come up, or to end.
 const START: Duration = Duration::from_secs(60);
 
 impl Server {
@@ -91,6 +91,19 @@ impl Server {
         Ok(server)
     }
 
+    /// Tells it to end, as Kubernetes does; its exit status.
+    pub(crate) async fn end(&mut self) -> Result<ExitStatus> {
+        Command::new("kill").arg(self.process.id().to_string()).status()?;
+        let told = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(told.elapsed() < START, "{} did not end", self.name);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// The folder of its files.
     pub(crate) fn files(&self) -> &Path {
         &self.files
@@ -98,7 +111,11 @@ impl Server {
 
     /// One of this program's echo servers.
     pub(crate) async fn echo(role: &'static str) -> Result<Self> {
-        let address = free()?;
+        Self::echo_at(role, free()?).await
+    }
+
+    /// The same at an address where another one was.
+    pub(crate) async fn echo_at(role: &'static str, address: SocketAddr) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args([role, &address.to_string()]);
         let http = role == "echo-http";
@@ -107,6 +124,7 @@ impl Server {
         let started = Instant::now();
         while tokio::net::TcpStream::connect(address).await.is_err() {
             server.check(started)?;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
         Ok(server)
     }

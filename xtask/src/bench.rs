@@ -23,13 +23,14 @@ pub(crate) struct Options {
     /// Seconds per measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// Only these parts (throughput, memory, miss, plan, overload, auth, executor); all when not given. The page is written only for all.
+    /// Only these parts (throughput, memory, miss, plan, overload, auth, executor, restart); all when not given. The page is written
+    /// only for all.
     /// `cluster` measures a cluster instead, or parts of that (hop, stream, mend, registered, change); `gitops` the way from a
     /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers; `functions` from
     /// `etcdctl put` to an answer.
     parts: Vec<String>,
-    /// Options to run a part smaller: `density -- --models 2000 --rate 100`, or those of `bench/paging/measure.py`:
-    /// `paging -- --forests 200 --memory 512MiB --requests 1000`.
+    /// Options to run a part smaller or larger: `density -- --models 2000 --rate 100`, `restart -- --requests 1000000`, or those of
+    /// `bench/paging/measure.py`: `paging -- --forests 200 --memory 512MiB --requests 1000`.
     #[arg(last = true)]
     rest: Vec<String>,
 }
@@ -39,7 +40,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         return gitops(workspace);
     }
     if options.parts.iter().any(|part| part == "functions") {
-        return functions(workspace);
+        return functions(workspace, &options.rest);
     }
     if options.parts.iter().any(|part| part == "paging") {
         return paging(workspace, &options.rest);
@@ -94,7 +95,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         bench.arg("--mlserver").arg(mlserver.bin()).arg("--triton").arg(triton.bin());
     }
     step("measuring");
-    execute(&mut bench)
+    execute(bench.args(&options.rest))
 }
 
 /// The same for a cluster: etcd, Envoy and simulated workers instead of other model servers.
@@ -129,8 +130,8 @@ fn gitops(workspace: &Workspace) -> Result<()> {
     execute(&mut measure)
 }
 
-/// From `etcdctl put` to an answer: the figures of docs/benchmarks-functions.md.
-fn functions(workspace: &Workspace) -> Result<()> {
+/// From `etcdctl put` to an answer: the figures of docs/benchmarks-functions.md, which is written by a whole run only.
+fn functions(workspace: &Workspace, options: &[String]) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::NODE, debian::NPM, debian::BUBBLEWRAP])?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
@@ -145,8 +146,10 @@ fn functions(workspace: &Workspace) -> Result<()> {
         .arg(workspace.path("bench/functions/measure.py"))
         .arg("--controller")
         .arg(workspace.target("release-lto").join("examples/controller_bench"))
-        .arg("--out")
-        .arg(workspace.path("docs/benchmarks-functions.md"));
+        .args(options);
+    if options.is_empty() {
+        measure.arg("--out").arg(workspace.path("docs/benchmarks-functions.md"));
+    }
     measure
         .env("BERTH", workspace.target("release-lto").join("berth"))
         .env("BERTH_UV", python::uv(workspace)?)
