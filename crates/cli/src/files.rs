@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use berth_spec::manifest::{self, Manifest, ManifestError, ParseContext};
+use berth_spec::manifest::{self, Manifest, ManifestError, ParseContext, SourceLine};
 use clap::Args;
 use fs_err as fs;
 use url::Url;
@@ -122,7 +122,7 @@ impl Manifests {
                 path: String::new(),
                 message: "it declares nothing".to_owned(),
                 remedy: "write at least one document; `berth schema manifest` shows every field".to_owned(),
-                source_line: String::new(),
+                source_line: SourceLine::default(),
             });
         }
     }
@@ -151,7 +151,7 @@ impl Manifests {
                     path: "metadata.name".to_owned(),
                     message: format!("{} is declared in more than one of them", document.name()),
                     remedy: "remove one, or give it another name".to_owned(),
-                    source_line: String::new(),
+                    source_line: SourceLine::default(),
                 });
             }
         }
@@ -207,7 +207,7 @@ fn functions_right(documents: Vec<Manifest>, file: &str) -> Result<Vec<Manifest>
             path: format!("{}.spec", function.name),
             message,
             remedy: "docs/functions.md describes the fields".to_owned(),
-            source_line: String::new(),
+            source_line: SourceLine::default(),
         })
     };
     let errors: Vec<ManifestError> = documents.iter().filter_map(wrong).collect();

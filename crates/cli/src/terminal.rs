@@ -50,7 +50,7 @@ impl Rows {
 
     fn cell(&self, text: String) -> Cell {
         let colour = colour_of(&text).filter(|_| self.colours);
-        let cell = Cell::new(text);
+        let cell = Cell::new(harmless(text));
         match colour {
             Some(colour) => cell.fg(colour),
             None => cell,
@@ -105,6 +105,20 @@ fn colour_of(text: &str) -> Option<Color> {
     }
 }
 
+/// Text whose control characters no terminal obeys: names and messages come from others. Lines stay lines.
+fn harmless(text: String) -> String {
+    let is_obeyed = |c: char| c.is_control() && c != '\n';
+    if !text.contains(is_obeyed) {
+        return text;
+    }
+    let shown = |c| match c {
+        '\t' => ' ',
+        c if is_obeyed(c) => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
 /// Bytes for people: `1.5GiB`.
 pub(crate) fn size(bytes: u64) -> String {
     ByteSize(bytes).to_string()
@@ -142,6 +156,12 @@ mod tests {
         for (seconds, text) in [(0, "0s"), (59, "59s"), (200, "3m20s"), (3_661, "1h1m"), (90_000, "1d1h")] {
             assert_eq!(short(Duration::from_secs(seconds)), text);
         }
+    }
+
+    #[test]
+    fn a_terminal_obeys_no_text_of_others() {
+        assert_eq!(harmless("iris\nü".to_owned()), "iris\nü");
+        assert_eq!(harmless("a\tb\u{1b}[31m\r\u{9b}".to_owned()), "a b\u{fffd}[31m\u{fffd}\u{fffd}");
     }
 
     #[test]

@@ -106,7 +106,7 @@ async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Fa
         section(&mut text, "Replicas", &rows.render());
     }
     if status.replicas.ready > 0 {
-        super::signature::describe(client, name, &mut text).await;
+        super::signature::describe(client, name, &view, &mut text).await;
     }
     for replica in &status.replica_details {
         if let Some(failure) = &replica.failure {

@@ -69,12 +69,12 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
 
 /// Recent events about a function.
 async fn events(client: &Client, name: &str) -> Result<String, Failure> {
-    let mut events = match client.list::<EventView>(&["events"], &[]).await {
+    let about = [("function", name.to_owned())];
+    let events = match client.list::<EventView>(&[Resource::Events.plural()], &about).await {
         Ok(events) => events.items,
         Err(Failure::Forbidden(_)) => return Ok("not shown: events need a role on the whole server\n".to_owned()),
         Err(other) => return Err(other),
     };
-    events.retain(|event| event.function() == Some(name));
     Ok(if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) })
 }
 
@@ -150,6 +150,17 @@ fn shortened(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let mut text: String = line.chars().take(MOST).collect();
     if text.len() < message.trim_end().len() {
+        text.push('…');
+    }
+    text
+}
+
+/// A name in a cell of a table: a key of etcd may be any text, and a row is a line.
+fn name_in_a_cell(name: &str) -> String {
+    /// Characters of the longest name of a function.
+    const MOST: usize = 63;
+    let mut text: String = name.chars().take(MOST).collect::<String>().replace('\n', "\\n");
+    if name.chars().nth(MOST).is_some() {
         text.push('…');
     }
     text
@@ -304,7 +315,7 @@ impl Row for FunctionView {
         let status = &self.status;
         let artifact = status.artifact.as_ref().map(|artifact| artifact.digest.clone()).unwrap_or_default();
         vec![
-            self.metadata.name.clone(),
+            name_in_a_cell(&self.metadata.name),
             status.phase.clone(),
             self.metadata.generation.to_string(),
             shortened(&status.message),
@@ -386,6 +397,13 @@ mod tests {
         let metadata = &way_back(&function, &past("sha256:1"))["metadata"];
         assert_eq!(metadata["annotations"], json!({"berth.dev/artifact": "sha256:1"}));
         assert!(way_back(&function, &past(""))["metadata"].get("annotations").is_none());
+    }
+
+    #[test]
+    fn a_key_that_is_no_name_stays_in_its_row() {
+        assert_eq!(name_in_a_cell("words"), "words");
+        assert_eq!(name_in_a_cell("a\nb"), "a\\nb");
+        assert_eq!(name_in_a_cell(&"ü".repeat(64)), format!("{}…", "ü".repeat(63)));
     }
 
     #[test]

@@ -1,19 +1,20 @@
 //! The command `berth get`: lists resources.
 
-use berth_spec::{DeploymentName, Namespace};
+use berth_spec::{DeploymentName, Namespace, Origin};
 use berth_wire::api::{
-    AliasView, DeploymentView, EventView, EventWatch, FunctionView, NodeList, NodeView, ReplicaView, RevisionView,
-    SecretView, SourceView, WatchEvent, WorkerView,
+    API_VERSION, AliasView, DeploymentView, EventView, EventWatch, FunctionView, List, NodeList, NodeView, ReplicaView,
+    RevisionView, SecretView, SourceView, WatchEvent, WorkerView,
 };
 use clap::Args;
-use futures::{StreamExt, pin_mut};
+use futures::{Stream, StreamExt, pin_mut};
 use reqwest::Method;
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 
 use super::{
     namespace::{NamespaceArgs, events_in, list_in, path_in},
     output::{Form, Row, print_value, table, table_of_namespaces, table_within},
-    resource::{Resource, Target, Written, not_found},
+    resource::{Resource, Target, Written, events_about, not_found},
 };
 use crate::{
     client::{ApiArgs, Client},
@@ -25,18 +26,23 @@ use crate::{
 #[command(after_help = "Examples:
   berth get deployments                      all of them; also: models, deploy, m
   berth get iris                             one by its name, whatever it is
+  berth get all -A -o yaml                   all that is declared, of every kind; `berth apply -f -` reads it
   berth get deployments -l team=flowers      those with a label
   berth get deployments -n team              those of a namespace; -A: of all
-  berth get iris -o yaml                     in a form that can be applied again, from any folder; also of many: berth get models -o yaml
+  berth get iris -o yaml                     in a form that can be applied again, from any folder; also of many, and as JSON
   berth get aliases                          other names for deployments, with the share of each
   berth get nodes -o wide                    the capacity table: memory, cpu, gpu, models, load, state, last word
   berth get nodes -o json                    with `status.leader`, the leading node
   berth get deployments --watch              changes as they happen
   berth get events                           recent events and their reasons
+  berth get events --for function/words      those about a function; --for iris: about a deployment
   berth get replicas -n team                 also with a token for team alone; so are revisions and events
   berth get sources                          sources: the applied commit, and problems
   berth get functions                        functions: phase, generation, message; -o wide adds the endpoint
-  berth get secrets                          credentials by worker, without values")]
+  berth get secrets                          credentials by worker, without values
+
+`get all -o json` and `-o yaml` leave out deployments that functions make. What belongs to a folder or to Git (`metadata.origin`) is listed;
+`berth apply` refuses it unless `--force` takes it over. With -l or -n, `get all` lists deployments and aliases alone.")]
 pub(crate) struct GetArgs {
     #[command(flatten)]
     target: Target,
@@ -49,6 +55,9 @@ pub(crate) struct GetArgs {
     /// Keep printing changes (deployments and events)
     #[arg(short, long)]
     watch: bool,
+    /// Only events about this: function/NAME, or deployment/NAME
+    #[arg(long = "for", value_name = "KIND/NAME")]
+    about: Option<String>,
     #[command(flatten)]
     namespace: NamespaceArgs,
     /// List all namespaces, with a column that names them
@@ -58,33 +67,87 @@ pub(crate) struct GetArgs {
     api: ApiArgs,
 }
 
+/// The word for every kind of thing that is declared.
+const ALL: &str = "all";
+
+/// The kinds that `berth apply` takes.
+const DECLARED: [Resource; 3] = [Resource::Deployments, Resource::Aliases, Resource::Functions];
+
 pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
-    let mut groups: Vec<(Resource, Vec<String>)> = Vec::new();
-    match args.target.read() {
-        Written::All(resource) => groups.push((resource, Vec::new())),
-        Written::Some(named) => {
-            let kinds = named.iter().filter_map(|(kind, _)| *kind);
-            let kinds: Vec<Resource> = Resource::ADDRESSED.into_iter().chain(kinds).collect();
-            for (resource, name) in args.target.find(&client, &args.namespace, &kinds).await? {
-                match groups.iter_mut().find(|(kind, _)| *kind == resource) {
-                    Some((_, names)) => names.push(name),
-                    None => groups.push((resource, vec![name])),
-                }
-            }
-        }
+    let groups = groups(&client, args).await?;
+    if args.watch && groups.len() > 1 {
+        let message = "--watch follows one kind: `berth get deployments --watch`, or `berth get events --watch`";
+        return Err(Failure::Usage(message.to_owned()));
     }
+    let documents = matches!(args.output, Form::Json | Form::Yaml);
+    let mut gathered = (groups.len() > 1 && documents).then(Vec::new);
     for (at, (resource, names)) in groups.iter().enumerate() {
         if at > 0 && matches!(args.output, Form::Table | Form::Wide) {
             terminal::print("\n")?;
         }
-        one_kind(&client, args, *resource, names).await?;
+        match one_kind(&client, args, (*resource, names.as_slice()), &mut gathered).await {
+            // Functions are out of reach of roles that are limited to a namespace; the rest is not.
+            Err(Failure::Forbidden(_)) if *resource == Resource::Functions && names.is_empty() && at > 0 => {}
+            shown => shown?,
+        }
     }
-    Ok(())
+    if is_all(args)
+        && let Some(items) = &mut gathered
+    {
+        items.retain(|item| !is_made_by_functions(item));
+    }
+    match (gathered, args.output) {
+        (Some(items), Form::Yaml) => print_documents(&items),
+        (Some(items), form) => print_value(&json!({"apiVersion": API_VERSION, "kind": "List", "items": items}), form),
+        (None, _) => Ok(()),
+    }
 }
 
+fn is_all(args: &GetArgs) -> bool {
+    matches!(args.target.words.as_slice(), [word] if word == ALL)
+}
+
+/// True of a deployment that a function makes: nobody declares it.
+fn is_made_by_functions(item: &Value) -> bool {
+    let origin = item.pointer("/metadata/origin").and_then(Value::as_str);
+    origin.is_some_and(|origin| Origin::read(origin).kind() == "functions")
+}
+
+/// The things to print by kind; no names mean all of a kind.
+async fn groups(client: &Client, args: &GetArgs) -> Result<Vec<(Resource, Vec<String>)>, Failure> {
+    if is_all(args) {
+        // Functions have no labels, and are in no namespace.
+        let selects = args.selector.is_some() || args.namespace.namespace.is_some();
+        let kinds = DECLARED.into_iter().filter(|kind| !selects || *kind != Resource::Functions);
+        return Ok(kinds.map(|kind| (kind, Vec::new())).collect());
+    }
+    let named = match args.target.read() {
+        Written::All(resource) => return Ok(vec![(resource, Vec::new())]),
+        Written::Some(named) => named,
+    };
+    let kinds = named.iter().filter_map(|(kind, _)| *kind);
+    let kinds: Vec<Resource> = Resource::ADDRESSED.into_iter().chain(kinds).collect();
+    let mut groups: Vec<(Resource, Vec<String>)> = Vec::new();
+    for (resource, name) in args.target.find(client, &args.namespace, &kinds).await? {
+        match groups.iter_mut().find(|(kind, _)| *kind == resource) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((resource, vec![name])),
+        }
+    }
+    Ok(groups)
+}
+
+/// Values of several kinds, which are printed together; `None`: each is printed at once.
+type Gathered = Option<Vec<Value>>;
+
 /// Prints things of one kind; no names mean all.
-async fn one_kind(client: &Client, args: &GetArgs, resource: Resource, names: &[String]) -> Result<(), Failure> {
+async fn one_kind(
+    client: &Client,
+    args: &GetArgs,
+    (resource, names): (Resource, &[String]),
+    gathered: &mut Gathered,
+) -> Result<(), Failure> {
     if args.selector.is_some() && !matches!(resource, Resource::Deployments | Resource::Aliases | Resource::Nodes) {
         let message = format!("--selector is for deployments, aliases and nodes, not for {}", resource.plural());
         return Err(Failure::Usage(message));
@@ -92,11 +155,17 @@ async fn one_kind(client: &Client, args: &GetArgs, resource: Resource, names: &[
     if args.selector.is_some() && !names.is_empty() {
         return Err(Failure::Usage("give names or --selector, not both".to_owned()));
     }
+    if let Some(word) = &args.about {
+        if resource != Resource::Events || !names.is_empty() {
+            return Err(Failure::Usage("--for is for lists of events: `berth get events --for KIND/NAME`".to_owned()));
+        }
+        return events_for(client, args, word).await;
+    }
     if args.watch {
         return watch(client, args, resource, names).await;
     }
     match resource {
-        Resource::Deployments => show::<DeploymentView>(client, args, resource, names).await,
+        Resource::Deployments => show::<DeploymentView>(client, args, (resource, names), gathered).await,
         Resource::Nodes if names.is_empty() => {
             let query = labels(args);
             let nodes: NodeList = client.json(client.request(Method::GET, &[resource.plural()], &query)).await?;
@@ -107,27 +176,33 @@ async fn one_kind(client: &Client, args: &GetArgs, resource: Resource, names: &[
             }
             print_items(&nodes.items, resource, args)
         }
-        Resource::Nodes => show::<NodeView>(client, args, resource, names).await,
-        Resource::Workers => show::<WorkerView>(client, args, resource, names).await,
-        Resource::Replicas => show::<ReplicaView>(client, args, resource, names).await,
-        Resource::Revisions => show::<RevisionView>(client, args, resource, names).await,
-        Resource::Aliases => show::<AliasView>(client, args, resource, names).await,
-        Resource::Events => show::<EventView>(client, args, resource, names).await,
-        Resource::Sources => show::<SourceView>(client, args, resource, names).await,
-        Resource::Functions => show::<FunctionView>(client, args, resource, names).await,
-        Resource::Secrets => show::<SecretView>(client, args, resource, names).await,
+        Resource::Nodes => show::<NodeView>(client, args, (resource, names), gathered).await,
+        Resource::Workers => show::<WorkerView>(client, args, (resource, names), gathered).await,
+        Resource::Replicas => show::<ReplicaView>(client, args, (resource, names), gathered).await,
+        Resource::Revisions => show::<RevisionView>(client, args, (resource, names), gathered).await,
+        Resource::Aliases => show::<AliasView>(client, args, (resource, names), gathered).await,
+        Resource::Events => show::<EventView>(client, args, (resource, names), gathered).await,
+        Resource::Sources => show::<SourceView>(client, args, (resource, names), gathered).await,
+        Resource::Functions => show::<FunctionView>(client, args, (resource, names), gathered).await,
+        Resource::Secrets => show::<SecretView>(client, args, (resource, names), gathered).await,
     }
 }
 
-async fn show<T>(client: &Client, args: &GetArgs, resource: Resource, names: &[String]) -> Result<(), Failure>
+async fn show<T>(
+    client: &Client,
+    args: &GetArgs,
+    (resource, names): (Resource, &[String]),
+    gathered: &mut Gathered,
+) -> Result<(), Failure>
 where
     T: Row + Serialize + DeserializeOwned,
 {
     let form = args.output;
     if let [name] = names {
         let one: T = one(client, resource, name, inside(args, resource, names).as_ref()).await?;
-        return match form {
-            Form::Json | Form::Yaml => print_value(&one, form),
+        return match (form, gathered) {
+            (Form::Json | Form::Yaml, Some(gathered)) => gather(gathered, &[one]),
+            (Form::Json | Form::Yaml, None) => print_value(&one, form),
             _ => print_items(&[one], resource, args),
         };
     }
@@ -146,8 +221,35 @@ where
             }
         }
     }
-    match form {
-        Form::Json => print_value(&list, form),
+    match (form, gathered) {
+        (Form::Json | Form::Yaml, Some(gathered)) => gather(gathered, &list.items),
+        _ => print_list(&list, resource, args),
+    }
+}
+
+fn gather<T: Serialize>(gathered: &mut Vec<Value>, items: &[T]) -> Result<(), Failure> {
+    for item in items {
+        gathered.push(serde_json::to_value(item).map_err(|e| Failure::doing("cannot write JSON", e))?);
+    }
+    Ok(())
+}
+
+/// Events about one thing.
+async fn events_for(client: &Client, args: &GetArgs, word: &str) -> Result<(), Failure> {
+    let about = events_about(word, &args.namespace)?;
+    let path = about.path();
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    if args.watch {
+        let events = client.watch::<EventWatch>(&path, &[("watch", "true".to_owned()), about.query()]).await?;
+        return print_events(events, &mut Printer { args, resource: Resource::Events, begun: false }).await;
+    }
+    let list = client.list::<EventView>(&path, &[about.query()]).await?;
+    print_list(&list, Resource::Events, args)
+}
+
+fn print_list<T: Row + Serialize>(list: &List<T>, resource: Resource, args: &GetArgs) -> Result<(), Failure> {
+    match args.output {
+        Form::Json => print_value(list, Form::Json),
         Form::Yaml => print_documents(&list.items),
         _ => print_items(&list.items, resource, args),
     }
@@ -275,17 +377,30 @@ async fn watch(client: &Client, args: &GetArgs, resource: Resource, names: &[Str
                 }
                 (events, _) => events?,
             };
-            pin_mut!(events);
-            while let Some(event) = events.next().await {
-                match event? {
-                    EventWatch::Added(event) => printer.print(&*event)?,
-                    EventWatch::Error(error) => return Err(Failure::Failed(crate::client::describe(&error))),
-                }
-            }
+            return print_events(events, &mut printer).await;
         }
         other => return Err(Failure::Usage(format!("--watch is for deployments and events, not {}", other.plural()))),
     }
-    Err(Failure::Failed("the server ended the watch".to_owned()))
+    Err(watch_ended())
+}
+
+/// Prints events as they come.
+async fn print_events(
+    events: impl Stream<Item = Result<EventWatch, Failure>>,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        match event? {
+            EventWatch::Added(event) => printer.print(&*event)?,
+            EventWatch::Error(error) => return Err(Failure::Failed(crate::client::describe(&error))),
+        }
+    }
+    Err(watch_ended())
+}
+
+fn watch_ended() -> Failure {
+    Failure::Failed("the server ended the watch".to_owned())
 }
 
 /// Prints one row after another under one head.
@@ -311,5 +426,20 @@ impl Printer<'_> {
         };
         self.begun = true;
         Ok(terminal::print(&text)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_functions_make_is_not_declared() {
+        for (origin, made) in
+            [("functions:own", true), ("api", false), ("directory:/functions", false), ("etcd", false)]
+        {
+            assert_eq!(is_made_by_functions(&json!({"metadata": {"name": "f", "origin": origin}})), made, "{origin}");
+        }
+        assert!(!is_made_by_functions(&json!({"metadata": {"name": "f"}})));
     }
 }

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use reqwest::Method;
 
 use super::{
-    output::{Form, Row, or_dash, print_value, table},
+    output::{Form, Row, creator, or_dash, print_list, print_value},
     secret_file::SecretFile,
 };
 use crate::{
@@ -101,15 +101,7 @@ pub(crate) async fn run(args: &JoinTokenArgs) -> Result<(), Failure> {
         JoinTokenCommand::Create(create) => create.run().await,
         JoinTokenCommand::List(list) => {
             let tokens = list.api.client()?.list::<JoinTokenView>(&["join-tokens"], &[]).await?;
-            match list.output {
-                form @ (Form::Json | Form::Yaml) => print_value(&tokens, form),
-                Form::Name => {
-                    let names: String =
-                        tokens.items.iter().map(|token| format!("join-token/{}\n", token.metadata.name)).collect();
-                    Ok(terminal::print(&names)?)
-                }
-                form => Ok(terminal::print(&table(&tokens.items, form))?),
-            }
+            print_list("join-token", &tokens, list.output)
         }
         JoinTokenCommand::Revoke(revoke) => {
             let client = revoke.api.client()?;
@@ -178,7 +170,7 @@ impl Row for JoinTokenView {
             or_dash(&status.nodes.join(",")),
             or_dash(&spec.description),
             age(status.created_at),
-            or_dash(&status.created_by),
+            creator(&status.created_by),
         ]
     }
 }

@@ -1,8 +1,12 @@
 //! The forms in which results are printed, and the columns of every kind of thing.
 
 use berth_spec::DeploymentName;
-use berth_wire::api::{
-    AliasTarget, AliasView, DeploymentView, EventView, Progress, ReplicaView, RevisionView, SeverityView, WorkerView,
+use berth_wire::{
+    access::Asker,
+    api::{
+        AliasTarget, AliasView, DeploymentView, EventView, List, Progress, ReplicaView, RevisionView, SeverityView,
+        WorkerView,
+    },
 };
 use clap::ValueEnum;
 use serde::Serialize;
@@ -113,6 +117,23 @@ fn namespace_of(written: &str) -> Option<String> {
 
 pub(crate) fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { text.to_owned() }
+}
+
+/// Prints a list in a form. `kind` stands before each name: `token/kq3vbn2xwp`.
+pub(crate) fn print_list<T: Row + Serialize>(kind: &str, list: &List<T>, form: Form) -> Result<(), Failure> {
+    match form {
+        Form::Json | Form::Yaml => print_value(list, form),
+        Form::Name => {
+            let names: String = list.items.iter().map(|item| format!("{kind}/{}\n", item.name())).collect();
+            Ok(terminal::print(&names)?)
+        }
+        Form::Table | Form::Wide => Ok(terminal::print(&table(&list.items, form))?),
+    }
+}
+
+/// Creator of a token or a revocation, in a table. A server that asks for no token does not know it.
+pub(crate) fn creator(name: &str) -> String {
+    if name == Asker::OPEN.name() { "unknown (--auth off)".to_owned() } else { or_dash(name) }
 }
 
 impl Row for DeploymentView {
@@ -320,7 +341,7 @@ impl Row for EventView {
             SeverityView::Normal => "Normal",
             SeverityView::Warning => "Warning",
         };
-        let function = self.function().map(|name| format!("function/{name}"));
+        let function = self.function.as_deref().map(|name| format!("function/{name}"));
         let about = self.deployment.as_deref().or(function.as_deref()).or(self.worker.as_deref()).unwrap_or("-");
         vec![
             age(Some(self.at)),

@@ -1,13 +1,15 @@
 //! `berth plan`: what applying would change.
 
+mod builds;
 mod registry;
 
 use std::{fmt::Write as _, path::PathBuf};
 
-use berth_wire::api::{ApplyResult, FieldChange, Outcome, PlanView, StepKind};
+use berth_wire::api::{PlanView, StepKind};
 use clap::Args;
-use serde_json::Value;
+use serde::Serialize;
 
+use self::builds::BuildGuess;
 use super::{
     apply::post,
     diff::{differing, fields},
@@ -54,6 +56,22 @@ pub(crate) struct PlanArgs {
     api: ApiArgs,
 }
 
+/// Plan in the form printed for programs.
+#[derive(Serialize)]
+struct ForPrograms<'a> {
+    #[serde(flatten)]
+    plan: &'a PlanView,
+    /// Functions that change, with guesses about their builds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    builds: Vec<BuildGuess>,
+}
+
+impl<'a> ForPrograms<'a> {
+    fn of(plan: &'a PlanView) -> Self {
+        Self { plan, builds: plan.documents.iter().filter_map(BuildGuess::of).collect() }
+    }
+}
+
 pub(crate) async fn run(args: &PlanArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     if let Some(wanted) = args.registry.read().await? {
@@ -67,7 +85,7 @@ pub(crate) async fn run(args: &PlanArgs) -> Result<(), Failure> {
         let plan: PlanView = client.json(post(&client, "plan", &args.namespace.query(), batch, body)).await?;
         changes |= plan.documents.iter().any(differing);
         match args.output {
-            Form::Json | Form::Yaml => print_value(&plan, args.output)?,
+            Form::Json | Form::Yaml => print_value(&ForPrograms::of(&plan), args.output)?,
             _ => terminal::print(&render(&plan))?,
         }
     }
@@ -86,8 +104,8 @@ fn render(plan: &PlanView) -> String {
             document.outcome.as_str()
         );
         fields(document, &mut text);
-        if let Some(build) = build(document) {
-            let _ = writeln!(text, "  build: {build}");
+        if let Some(build) = BuildGuess::of(document) {
+            let _ = writeln!(text, "  build: {}", build.message);
         }
         for warning in &document.warnings {
             let _ = writeln!(text, "  warning: {warning}");
@@ -134,72 +152,4 @@ fn render(plan: &PlanView) -> String {
         let _ = write!(text, "\n{} cannot be placed: {}\n", unplaced.deployment, unplaced.message);
     }
     text
-}
-
-/// Fields of a function that decide what its build gives. Its name does, too, and does not change.
-const INPUTS: [&str; 6] =
-    ["spec.sourceUri", "spec.sourceSha256", "spec.type", "spec.entrypoint", "spec.runtime", "spec.build"];
-
-/// A guess about the build of a function, which reads the code when it begins; `None` where nothing is built for sure.
-fn build(document: &ApplyResult) -> Option<String> {
-    if document.kind != "Function" || document.outcome == Outcome::Unchanged {
-        return None;
-    }
-    if document.outcome == Outcome::Created {
-        return Some("yes, unless the same code was built before (a guess: the code is not read)".to_owned());
-    }
-    let differ: Vec<&str> =
-        document.changes.iter().filter(|change| is_input(change)).map(|c| c.path.as_str()).collect();
-    Some(match differ.as_slice() {
-        [] => "no, unless the code at spec.sourceUri has changed (a guess: the code is not read)".to_owned(),
-        differ => {
-            format!("likely, because of {} (a guess: the same code may have been built before)", differ.join(", "))
-        }
-    })
-}
-
-/// True of a field that a build depends on. An artifact for Azure brings a library along.
-fn is_input(change: &FieldChange) -> bool {
-    let path = change.path.as_str();
-    let is_azure = |value: Option<&Value>| value.and_then(Value::as_str) == Some("azure-function");
-    let below = |field: &str| path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    INPUTS.iter().any(|field| below(field))
-        || (path == "spec.target.platform" && (is_azure(change.from.as_ref()) || is_azure(change.to.as_ref())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn document(outcome: Outcome, changes: &[(&str, &str)]) -> ApplyResult {
-        let change = |(path, to): &(&str, &str)| FieldChange {
-            path: (*path).to_owned(),
-            from: Some("local".into()),
-            to: Some((*to).into()),
-        };
-        ApplyResult {
-            kind: "Function".to_owned(),
-            name: "words".to_owned(),
-            outcome,
-            generation: 2,
-            resource_version: "7".to_owned(),
-            warnings: Vec::new(),
-            changes: changes.iter().map(change).collect(),
-        }
-    }
-
-    #[test]
-    fn a_plan_guesses_whether_a_function_is_built() {
-        let told = |outcome, changes: &[(&str, &str)]| build(&document(outcome, changes)).unwrap_or_default();
-        assert_eq!(told(Outcome::Unchanged, &[]), "");
-        assert!(told(Outcome::Created, &[]).starts_with("yes, unless"));
-        let same = [("spec.env.A", "1"), ("spec.target.platform", "replica"), ("spec.buildings", "1")];
-        assert!(told(Outcome::Configured, &same).starts_with("no, unless"));
-        let other =
-            [("spec.env.A", "1"), ("spec.runtime.pythonVersion", "3.12"), ("spec.target.platform", "azure-function")];
-        let text = told(Outcome::Configured, &other);
-        assert!(text.starts_with("likely, because of spec.runtime.pythonVersion, spec.target.platform ("), "{text}");
-        let model = ApplyResult { kind: "ModelDeployment".to_owned(), ..document(Outcome::Created, &[]) };
-        assert_eq!(build(&model), None);
-    }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use berth_spec::{DeploymentName, Namespace, manifest::closest};
 use clap::Args;
 
-use super::namespace::{NamespaceArgs, list_in, path_in};
+use super::namespace::{NamespaceArgs, events_in, list_in, path_in};
 use crate::{client::Client, failure::Failure};
 
 /// A kind of thing that the API lists.
@@ -179,6 +179,40 @@ fn split(word: &str) -> (Option<Resource>, &str) {
     }
 }
 
+/// The query that selects the events about a function or a deployment: `function/words`, `deployment/iris`, `iris`.
+pub(crate) fn events_about(word: &str, namespace: &NamespaceArgs) -> Result<EventsAbout, Failure> {
+    match split(word) {
+        (Some(Resource::Functions), name) => Ok(EventsAbout::Function(name.to_owned())),
+        (Some(Resource::Deployments) | None, name) => namespace.name(name).map(EventsAbout::Deployment),
+        (Some(other), _) => Err(not_for(other, &[Resource::Deployments, Resource::Functions])),
+    }
+}
+
+/// A thing that events are about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EventsAbout {
+    Function(String),
+    Deployment(DeploymentName),
+}
+
+impl EventsAbout {
+    /// The segments of the address of its events. Functions are in no namespace.
+    pub(crate) fn path(&self) -> Vec<String> {
+        match self {
+            Self::Function(_) => vec![Resource::Events.plural().to_owned()],
+            Self::Deployment(name) => events_in(&name.to_namespace()).into_iter().map(str::to_owned).collect(),
+        }
+    }
+
+    /// The query that selects them there.
+    pub(crate) fn query(&self) -> (&'static str, String) {
+        match self {
+            Self::Function(name) => ("function", name.clone()),
+            Self::Deployment(name) => ("deployment", name.name().to_owned()),
+        }
+    }
+}
+
 /// A name where only a model is meant: `iris`, `deploy/iris`, `alias/iris`.
 pub(crate) fn model(word: &str) -> Result<&str, Failure> {
     let kinds = [Resource::Deployments, Resource::Aliases];
@@ -316,6 +350,22 @@ async fn names_at(client: &Client, path: &[&str]) -> Result<Vec<String>, Failure
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_asked_for_by_what_they_are_about() {
+        let team = NamespaceArgs { namespace: Namespace::new("team").ok() };
+        let asked = |word: &str, namespace: &NamespaceArgs| {
+            events_about(word, namespace).map(|about| (about.path().join("/"), about.query())).ok()
+        };
+        let found = |path: &str, key: &'static str, name: &str| Some((path.to_owned(), (key, name.to_owned())));
+        let none = NamespaceArgs::default();
+        assert_eq!(asked("function/words", &team), found("events", "function", "words"));
+        assert_eq!(asked("fn/Words", &none), found("events", "function", "Words"));
+        assert_eq!(asked("iris", &none), found("namespaces/default/events", "deployment", "iris"));
+        assert_eq!(asked("deploy/iris", &team), found("namespaces/team/events", "deployment", "iris"));
+        assert_eq!(asked("team/iris", &none), found("namespaces/team/events", "deployment", "iris"));
+        assert_eq!(asked("node/a", &none), None);
+    }
 
     #[test]
     fn a_thing_is_written_in_three_ways() {

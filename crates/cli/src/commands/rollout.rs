@@ -71,7 +71,8 @@ struct OneArgs {
   berth rollout status iris --timeout 60s    with a limit: exit code 5
   berth rollout status function/words
 
-Exit code 1 as soon as it is certain that the rollout failed, with the reason.")]
+Exit code 1 as soon as it is certain that the rollout failed, with the reason. A replica that finds no worker is no such
+failure: a worker may join. Meanwhile it says what it waits for, and at the limit why.")]
 struct StatusArgs {
     #[command(flatten)]
     one: OneArgs,

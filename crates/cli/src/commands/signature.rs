@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
-use berth_spec::DeploymentName;
+use berth_spec::{
+    DeploymentName,
+    card::signature::{Column, Form},
+    manifest::endpoint_path,
+};
+use berth_wire::api::DeploymentView;
+use berth_worker::runtime::python::example;
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{describe::section, namespace::path_of};
 use crate::{client::Client, serve::announce::zeros, terminal::Rows};
@@ -15,8 +21,11 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Longest request that is printed: it has to fit a screen.
 const LONGEST: usize = 2_000;
 
-/// Adds the sections. A model that does not answer now, or has no tensors, gets none.
-pub(super) async fn describe(client: &Client, name: &DeploymentName, text: &mut String) {
+/// The platform of models that a Python process runs: cards and estimators.
+const PYTHON: &str = "berth_python";
+
+/// Adds the sections. A model that does not answer now, or has no tensors, gets none. A request is shown where its form is known.
+pub(super) async fn describe(client: &Client, name: &DeploymentName, view: &DeploymentView, text: &mut String) {
     let path = [path_of(name), vec!["try"]].concat();
     let asked = client.request(Method::GET, &path, &[]).timeout(WITHIN);
     let Ok(metadata) = client.json::<Value>(asked).await else { return };
@@ -25,9 +34,66 @@ pub(super) async fn describe(client: &Client, name: &DeploymentName, text: &mut 
             section(text, heading, &table);
         }
     }
-    if let Some(request) = request(&metadata["inputs"]).filter(|request| request.len() <= LONGEST) {
-        section(text, "Request", &format!("echo '{request}' | berth infer {}\n", quoted(name)));
+    let request = match view.spec.pointer("/model/card/card/interface/input_schema") {
+        Some(schema) => carded(name, schema, view.spec["endpoint"].as_str()),
+        None => zeros_of(name, &metadata),
+    };
+    if let Some(request) = request.filter(|request| request.len() <= LONGEST) {
+        section(text, "Request", &format!("{request}\n"));
     }
+}
+
+/// A request by the schema of a model card: in JSON at its endpoint, else as tensors.
+fn carded(name: &DeploymentName, schema: &Value, endpoint: Option<&str>) -> Option<String> {
+    let document = example(schema)?;
+    if let Some(path) = endpoint.and_then(|written| endpoint_path(written).ok()) {
+        return Some(to_paste(&document, &path));
+    }
+    let tensors = match Form::of_input(schema) {
+        Form::Documents(input) => {
+            vec![json!({"name": input, "datatype": "BYTES", "shape": [1], "data": [document.to_string()]})]
+        }
+        Form::Columns(columns) => {
+            let given = columns.iter().filter_map(|column| Some((column, document.get(&column.name)?)));
+            given.map(|(column, value)| row(column, value)).collect::<Option<_>>()?
+        }
+    };
+    Some(to_paste(&json!({"inputs": tensors}), &quoted(name)))
+}
+
+/// One row of a column.
+fn row(column: &Column, value: &Value) -> Option<Value> {
+    let (mut shape, mut data) = (vec![1], vec![value.clone()]);
+    for _ in &column.shape {
+        let inner: Option<Vec<&Vec<Value>>> = data.iter().map(Value::as_array).collect();
+        let inner = inner?;
+        let length = inner.first()?.len();
+        if inner.iter().any(|list| list.len() != length) {
+            return None;
+        }
+        shape.push(length);
+        data = inner.into_iter().flatten().cloned().collect();
+    }
+    Some(json!({"name": column.name, "datatype": column.datatype.as_str(), "shape": shape, "data": data}))
+}
+
+/// Zeros for every input; dimensions that vary are 1. `None` for rows of a length that only the code in Python knows.
+fn zeros_of(name: &DeploymentName, metadata: &Value) -> Option<String> {
+    let inputs = metadata["inputs"].as_array().filter(|inputs| !inputs.is_empty())?;
+    let varies = |input: &Value| {
+        let dimensions = input["shape"].as_array().into_iter().flatten().skip(1);
+        dimensions.filter_map(Value::as_i64).any(|dimension| dimension < 0)
+    };
+    if metadata["platform"] == PYTHON && inputs.iter().any(varies) {
+        return None;
+    }
+    let tensors = inputs.iter().map(zeros).collect::<Option<Vec<Value>>>()?;
+    Some(to_paste(&json!({ "inputs": tensors }), &quoted(name)))
+}
+
+/// The request for a shell.
+fn to_paste(request: &Value, target: &str) -> String {
+    format!("echo '{}' | berth infer {target}", request.to_string().replace('\'', "'\\''"))
 }
 
 fn tensors(list: &Value) -> Option<String> {
@@ -40,13 +106,6 @@ fn tensors(list: &Value) -> Option<String> {
     Some(rows.render())
 }
 
-/// Zeros for every input; dimensions that vary are 1.
-fn request(inputs: &Value) -> Option<String> {
-    let inputs = inputs.as_array().filter(|inputs| !inputs.is_empty())?;
-    let tensors = inputs.iter().map(zeros).collect::<Option<Vec<Value>>>()?;
-    Some(serde_json::json!({ "inputs": tensors }).to_string().replace('\'', "'\\''"))
-}
-
 /// The name as a shell takes it.
 fn quoted(name: &DeploymentName) -> String {
     let name = name.as_str();
@@ -56,19 +115,44 @@ fn quoted(name: &DeploymentName) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+
+    fn name(text: &str) -> DeploymentName {
+        DeploymentName::new(text).expect("a name")
+    }
 
     #[test]
     fn a_request_can_be_pasted() {
-        let inputs = json!([{"name": "it's", "datatype": "FP32", "shape": [-1, 2]}]);
-        let expected = r#"{"inputs":[{"data":[0,0],"datatype":"FP32","name":"it'\''s","shape":[1,2]}]}"#;
-        assert_eq!(request(&inputs).as_deref(), Some(expected));
-        assert_eq!(request(&json!([])), None);
-        assert_eq!(
-            quoted(&DeploymentName::new("default/a b").expect("a name")),
-            "'default/a b'".replace("default/", "")
-        );
+        let metadata = json!({"inputs": [{"name": "it's", "datatype": "FP32", "shape": [-1, 2]}]});
+        let expected =
+            r#"echo '{"inputs":[{"data":[0,0],"datatype":"FP32","name":"it'\''s","shape":[1,2]}]}' | berth infer iris"#;
+        assert_eq!(zeros_of(&name("iris"), &metadata).as_deref(), Some(expected));
+        assert_eq!(zeros_of(&name("iris"), &json!({"inputs": []})), None);
+        assert_eq!(quoted(&name("default/a b")), "'default/a b'".replace("default/", ""));
+    }
+
+    #[test]
+    fn rows_of_an_unknown_length_are_left_out() {
+        let metadata = |platform: &str, shape: Value| {
+            let input = json!({"name": "features", "datatype": "FP64", "shape": shape});
+            json!({"platform": platform, "inputs": [input]})
+        };
+        let shown = |metadata: &Value| zeros_of(&name("iris"), metadata).is_some();
+        assert!(!shown(&metadata(PYTHON, json!([-1, -1]))), "an estimator knows by itself how many");
+        assert!(shown(&metadata(PYTHON, json!([-1, 4]))));
+        assert!(shown(&metadata("onnxruntime_onnx", json!([-1, -1]))), "texts of one token are right");
+    }
+
+    #[test]
+    fn a_card_shows_its_example() {
+        let property = |schema: Value| json!({"type": "object", "required": ["x"], "properties": {"x": schema}});
+        let numbers = property(json!({"type": "array", "items": {"type": "number"}, "examples": [[5.5, 3.5]]}));
+        let at = |endpoint| carded(&name("iris"), &numbers, endpoint).expect("a request");
+        assert_eq!(at(Some("https://api.example.com/v1/iris")), r#"echo '{"x":[5.5,3.5]}' | berth infer /v1/iris"#);
+        let tensors = r#"{"inputs":[{"data":[5.5,3.5],"datatype":"FP64","name":"x","shape":[1,2]}]}"#;
+        assert_eq!(at(None), format!("echo '{tensors}' | berth infer iris"));
+        let either = property(json!({"type": ["string", "null"], "examples": ["hello"]}));
+        let document = r#"{"inputs":[{"data":["{\"x\":\"hello\"}"],"datatype":"BYTES","name":"request","shape":[1]}]}"#;
+        assert_eq!(carded(&name("iris"), &either, None), Some(format!("echo '{document}' | berth infer iris")));
     }
 }

@@ -8,14 +8,14 @@ use std::{
 use berth_spec::{ByteSize, UseLimits};
 use berth_wire::{
     access::{Role, Secret, TokenRecord},
-    api::{CreatedToken, NewToken, TokenLimits, TokenSpec, TokenView},
+    api::{CreatedToken, NewToken, PrincipalView, TokenLimits, TokenSpec, TokenView},
 };
 use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::json;
 
 use super::{
-    output::{Form, Row, or_dash, print_value, table},
+    output::{Form, Row, creator, or_dash, print_list, print_value},
     secret_file::SecretFile,
 };
 use crate::{
@@ -24,6 +24,9 @@ use crate::{
     settings::{duration, size},
     terminal::{self, age},
 };
+
+/// Longest wait for the server's word on what it asks for: the secret is told by then.
+const LOOK: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -126,14 +129,7 @@ pub(crate) async fn run(args: &TokenArgs) -> Result<(), Failure> {
         TokenCommand::Create(create) => create.run().await,
         TokenCommand::List(list) => {
             let tokens = list.api.client()?.list::<TokenView>(&["tokens"], &[]).await?;
-            match list.output {
-                form @ (Form::Json | Form::Yaml) => print_value(&tokens, form),
-                Form::Name => {
-                    let names: String = tokens.items.iter().map(|token| format!("token/{}\n", token.name())).collect();
-                    Ok(terminal::print(&names)?)
-                }
-                form => Ok(terminal::print(&table(&tokens.items, form))?),
-            }
+            print_list("token", &tokens, list.output)
         }
         TokenCommand::Revoke(revoke) => {
             let client = revoke.api.client()?;
@@ -189,13 +185,24 @@ impl CreateArgs {
         }
         let client = self.api.client()?;
         let created: CreatedToken = client.json(client.request(Method::POST, &["tokens"], &[]).json(&new)).await?;
+        self.tell(&created, out)?;
+        // The token is made and told, whatever the server says to this.
+        let me = tokio::time::timeout(LOOK, client.get::<PrincipalView>(&["whoami"])).await;
+        if matches!(me, Ok(Ok(me)) if !me.status.authenticated) {
+            eprintln!("this server asks for no token (--auth off): the new one counts once it runs with --auth tokens");
+        }
+        Ok(())
+    }
+
+    /// Puts the secret into the file that was asked for, or prints it.
+    fn tell(&self, created: &CreatedToken, out: Option<SecretFile>) -> Result<(), Failure> {
         if let Some((out, path)) = out.zip(self.out.as_deref()) {
             out.keep(&created.secret)?;
             let (name, path) = (created.token.name(), path.display());
             return Ok(terminal::print(&format!("token/{name} made; its secret is in {path}"))?);
         }
         match self.output {
-            form @ (Form::Json | Form::Yaml) => print_value(&created, form),
+            form @ (Form::Json | Form::Yaml) => print_value(created, form),
             Form::Name => Ok(terminal::print(&created.secret)?),
             Form::Table | Form::Wide => Ok(terminal::print(&format!(
                 "token/{} made. Its secret is shown this once:\n{}",
@@ -260,7 +267,7 @@ impl Row for TokenView {
             age(status.last_used_at),
             or_dash(&spec.description),
             age(status.created_at),
-            or_dash(&status.created_by),
+            creator(&status.created_by),
         ]
     }
 }

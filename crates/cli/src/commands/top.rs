@@ -87,14 +87,18 @@ fn summary(view: &TopView) -> String {
         (some, []) => format!(" | {some} gateways"),
         (some, missing) => format!(" | {some} gateways, no answer from {}", missing.join(", ")),
     };
+    // Rates need two looks, and nobody has looked for a while.
+    let over = match view.window_ms {
+        0 => "rates at the next look".to_owned(),
+        window => format!("over {}", terminal::short(Duration::from_millis(window))),
+    };
     format!(
-        "{} loaded | memory {} of {} | {:.1} requests/s, {:.1} misses/s | over {}{gateways}",
+        "{} loaded | memory {} of {} | {:.1} requests/s, {:.1} misses/s | {over}{gateways}",
         plural(view.models.iter().filter(|model| model.ready > 0).count(), "model"),
         size(view.memory.used),
         size(view.memory.total),
         sum(|model| model.requests_per_second),
         sum(|model| model.misses_per_second),
-        terminal::short(Duration::from_millis(view.window_ms)),
     )
 }
 

@@ -7,7 +7,7 @@
 //!     │  └── again in RETRY ──────────┤ the watch broke off, or is old
 //!     └─ nobody listens yet           └─ the deadline passes ──▶ timed out (or not found)
 //! ```
-//! On a terminal a line on standard error says meanwhile how far it is ([`progress`]).
+//! On a terminal a line on standard error says meanwhile how far it is ([`progress`]); elsewhere an obstacle that stays is told once.
 
 pub(crate) mod progress;
 
@@ -166,9 +166,9 @@ pub(super) async fn until_all(
     let deadline = Instant::now() + limit;
     for (_, name) in named {
         let name = &DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
-        let mut seen = WaitProgress { last: Last::Nothing, line: StatusLine::new(&format!("deployment/{name}")) };
+        let mut seen = WaitProgress::new(name);
         let waited = timeout_at(deadline, wait(client, name, until, &mut seen)).await;
-        let WaitProgress { last, line } = seen;
+        let WaitProgress { last, line, .. } = seen;
         drop(line);
         match waited {
             Ok(done) => done?,
@@ -181,12 +181,25 @@ pub(super) async fn until_all(
 
 /// Latest state, and the status line.
 struct WaitProgress {
+    name: String,
     last: Last,
     line: StatusLine,
+    obstacles: progress::Obstacles,
 }
 
 impl WaitProgress {
+    fn new(name: &DeploymentName) -> Self {
+        let name = format!("deployment/{name}");
+        let line = StatusLine::new(&name);
+        Self { name, last: Last::Nothing, line, obstacles: progress::Obstacles::default() }
+    }
+
     fn note(&mut self, last: Last) {
+        if let Last::Found(view) = &last
+            && let Some(text) = self.obstacles.note(&view.status, &self.line, Instant::now())
+        {
+            eprintln!("{} waits: it is {text}", self.name);
+        }
         self.line.show(&match &last {
             Last::Nothing => String::new(),
             Last::Unreachable(_) => "no server answers yet".to_owned(),
@@ -216,10 +229,15 @@ impl Last {
             Self::Nothing => Failure::TimedOut(format!("deployment/{name}: no answer {after}")),
             Self::Found(view) => {
                 let status = &view.status;
-                let why = status.conditions.iter().find(|condition| condition.status != "True");
-                let why = why.map(|condition| format!(": {} ({})", condition.message, condition.reason));
+                let count = format!(", {} of {} ready", status.replicas.ready, status.replicas.desired);
+                let why = match progress::obstacle(status) {
+                    // Its message begins with the count.
+                    Some(degraded) if degraded.reason == "Degraded" => format!(": {}", degraded.message),
+                    Some(obstacle) => format!("{count}: {} ({})", obstacle.message, obstacle.reason),
+                    None => count,
+                };
                 Failure::TimedOut(format!(
-                    "{} {after}; it is {}, {} of {} ready{}. `berth describe {name}` says more",
+                    "{} {after}; it is {}{why}. `berth describe {name}` says more",
                     match until {
                         Until::Phase(phase) => format!("deployment/{name} --for={phase} has not come true"),
                         Until::Condition { kind, status } => {
@@ -228,10 +246,7 @@ impl Last {
                         Until::Deleted => format!("deployment/{name} --for=delete has not come true"),
                         Until::RolledOut => format!("deployment/{name} is not rolled out"),
                     },
-                    status.phase,
-                    status.replicas.ready,
-                    status.replicas.desired,
-                    why.unwrap_or_default()
+                    status.phase
                 ))
             }
         }
@@ -253,7 +268,8 @@ async fn wait(client: &Client, name: &DeploymentName, until: &Until, seen: &mut 
             }
             Err(other) => return Err(other),
         }
-        match timeout(LOOK_AGAIN, follow(client, name, until, seen)).await {
+        let again = if seen.obstacles.is_pending() { progress::STAYS } else { LOOK_AGAIN };
+        match timeout(again, follow(client, name, until, seen)).await {
             Ok(Ok(None)) => return Ok(()),
             Ok(Ok(Some(over))) => return Err(over),
             Ok(Err(_)) | Err(_) => {}
@@ -351,11 +367,28 @@ mod tests {
         }))
         .expect("a deployment");
         for (until, words) in [
-            (Until::RolledOut, "deployment/iris is not rolled out after 3s; it is Degraded, 1 of 2 ready"),
+            (Until::RolledOut, "deployment/iris is not rolled out after 3s; it is Degraded, 1 of 2 ready."),
             (Until::Deleted, "deployment/iris --for=delete has not come true after 3s"),
         ] {
             let failure = Last::Found(Box::new(view.clone())).failure("iris", &until, Duration::from_secs(3));
             assert!(failure.to_string().starts_with(words), "{failure}");
+        }
+        let mut waits = view;
+        waits.status.conditions = vec![
+            condition("Available", "True", "Degraded", "1 of 2 replicas answer; there is 1 worker: add a worker"),
+            condition("Progressing", "False", "NoCapacity", "nothing moves until a worker can take it"),
+        ];
+        let failure = Last::Found(Box::new(waits)).failure("iris", &Until::RolledOut, Duration::from_secs(3));
+        let cause = "it is Degraded: 1 of 2 replicas answer; there is 1 worker: add a worker. `berth";
+        assert!(failure.to_string().contains(cause), "{failure}");
+    }
+
+    fn condition(kind: &str, status: &str, reason: &str, message: &str) -> berth_wire::api::ConditionView {
+        berth_wire::api::ConditionView {
+            kind: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
         }
     }
 

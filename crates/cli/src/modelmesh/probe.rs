@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use berth_peer::port::{Bounds, Port};
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -18,8 +19,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// Connections at once: probes are few.
-const CONNECTIONS: usize = 64;
+/// Connections at once. All that a kubelet asks comes from one address; strangers at another leave it some.
+const BOUNDS: Bounds = Bounds { connections: 64, per_address: 48 };
+
+/// Requests at once that wait for the end: the containers of a pod are few, and probes are answered beside them, also those from the same
+/// address.
+const WAITS: usize = 32;
+const _: () = assert!(WAITS < BOUNDS.per_address && BOUNDS.per_address < BOUNDS.connections);
 
 /// The longest that a head may take.
 const HEAD: Duration = Duration::from_secs(5);
@@ -39,6 +45,19 @@ impl Standing {
     }
 }
 
+/// All that a port answers from.
+struct Probes {
+    standing: Arc<Standing>,
+    /// Places for those who wait for the end.
+    waits: Semaphore,
+}
+
+impl Probes {
+    fn new(standing: &Arc<Standing>, waits: usize) -> Arc<Self> {
+        Arc::new(Self { standing: Arc::clone(standing), waits: Semaphore::new(waits) })
+    }
+}
+
 /// Takes the ports and answers until the process ends.
 pub(super) fn start(ports: &[u16], standing: &Arc<Standing>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -49,31 +68,23 @@ pub(super) fn start(ports: &[u16], standing: &Arc<Standing>) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         listeners.push(listener);
     }
-    let standing = Arc::clone(standing);
+    let probes = Probes::new(standing, WAITS);
     let serve = async move {
         let all = listeners.into_iter().filter_map(|listener| tokio::net::TcpListener::from_std(listener).ok());
-        futures::future::join_all(all.map(|listener| accept(listener, Arc::clone(&standing)))).await;
+        let ports = all.map(|listener| Port::new("modelmesh probe", listener, BOUNDS));
+        futures::future::join_all(ports.map(|port| serve(port, Arc::clone(&probes)))).await;
     };
     thread::Builder::new().name("modelmesh-probe".to_owned()).spawn(move || runtime.block_on(serve))?;
     Ok(())
 }
 
-async fn accept(listener: tokio::net::TcpListener, standing: Arc<Standing>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+async fn serve(port: Port, probes: Arc<Probes>) {
     let mut connections = JoinSet::new();
     loop {
+        let (stream, _, place) = port.accept().await;
         while connections.try_join_next().is_some() {}
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(_) => {
-                // Out of file descriptors, which passes.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let standing = Arc::clone(&standing);
-        let service = service_fn(move |request| answer(request, Arc::clone(&standing)));
+        let probes = Arc::clone(&probes);
+        let service = service_fn(move |request| answer(request, Arc::clone(&probes)));
         connections.spawn(async move {
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
@@ -83,21 +94,71 @@ async fn accept(listener: tokio::net::TcpListener, standing: Arc<Standing>) {
     }
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    standing: Arc<Standing>,
-) -> Result<Response<Full<bytes::Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, probes: Arc<Probes>) -> Result<Response<Full<bytes::Bytes>>, Infallible> {
     let (status, text) = match request.uri().path() {
         "/live" => (StatusCode::OK, "live\n"),
-        "/ready" if standing.ready() => (StatusCode::OK, "ready\n"),
+        "/ready" if probes.standing.ready() => (StatusCode::OK, "ready\n"),
         "/ready" => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-        "/prestop" => {
-            standing.stopped.cancelled().await;
-            (StatusCode::OK, "stopped\n")
-        }
+        "/prestop" => match probes.waits.try_acquire() {
+            Ok(_place) => {
+                probes.standing.stopped.cancelled().await;
+                (StatusCode::OK, "stopped\n")
+            }
+            Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "too many wait for the end: ask again\n"),
+        },
         _ => (StatusCode::NOT_FOUND, "use /ready, /live or /prestop\n"),
     };
     let mut response = Response::new(Full::new(bytes::Bytes::from_static(text.as_bytes())));
     *response.status_mut() = status;
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpStream,
+    };
+
+    use super::*;
+
+    async fn asks(address: SocketAddr, path: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        stream
+    }
+
+    async fn status(mut stream: TcpStream) -> String {
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.expect("an answer");
+        said.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_the_end_keeps_no_probe_waiting() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let standing = Arc::new(Standing::default());
+        let probes = Probes::new(&standing, 2);
+        let port = Port::new("test", listener, Bounds { connections: 8, per_address: 8 });
+        let asked = async {
+            let waiting = [asks(address, "/prestop").await, asks(address, "/prestop").await];
+            while probes.waits.available_permits() > 0 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(status(asks(address, "/prestop").await).await, "HTTP/1.1 503 Service Unavailable");
+            assert_eq!(status(asks(address, "/live").await).await, "HTTP/1.1 200 OK");
+            standing.stopped.cancel();
+            for stream in waiting {
+                assert_eq!(status(stream).await, "HTTP/1.1 200 OK");
+            }
+        };
+        tokio::select! {
+            () = serve(port, Arc::clone(&probes)) => unreachable!("it serves until it is dropped"),
+            () = asked => {}
+        }
+    }
 }

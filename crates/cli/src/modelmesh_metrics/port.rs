@@ -4,13 +4,17 @@ use std::{
     convert::Infallible,
     net::{SocketAddr, TcpListener},
     path::Path,
+    pin::pin,
     sync::Arc,
     thread,
     time::{Duration, SystemTime},
 };
 
 use berth_control::api::MetricsSource;
-use berth_peer::port::{Bounds, ClientAuth, Patience, Port, PortTls, SelfMade, TlsSettings, TlsVersion};
+use berth_peer::port::{
+    Activity, Bounds, ClientAuth, Counting, Inactivity, Patience, Port, PortTls, SelfMade, TlsSettings, TlsVersion,
+    prepare,
+};
 use berth_spec::ClientCertificate;
 use berth_wire::access::{Access, Action, Resource};
 use bytes::Bytes;
@@ -18,7 +22,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::conn::auto,
 };
 use tokio::task::JoinSet;
@@ -34,6 +38,9 @@ const BOUNDS: Bounds = Bounds { connections: 64, per_address: 32 };
 
 /// Tolerated silence of a connection.
 const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Duration::from_secs(120) };
+
+/// Longest time that an answer may stay unread.
+const UNREAD: Duration = Duration::from_secs(60);
 
 /// Requests of a connection of HTTP/2 at once.
 const STREAMS: u32 = 4;
@@ -117,20 +124,34 @@ async fn accept(listener: TcpListener, tls: Option<PortTls>, source: Arc<Source>
     let greeter = port.greeter();
     loop {
         let (stream, _, place) = port.accept().await;
+        prepare(&stream, UNREAD);
         while tasks.try_join_next().is_some() {}
         let (greeter, source) = (greeter.clone(), Arc::clone(&source));
         tasks.spawn(async move {
             let _place = place;
             let Some(greeted) = greeter.greet(stream, SILENT).await else { return };
+            let activity = Activity::default();
+            let counted = activity.clone();
             let service = service_fn(move |request| {
+                counted.request();
                 let answer = source.answer(&request, greeted.certificate.as_deref());
                 async move { Ok::<_, Infallible>(answer) }
             });
             // Over TLS Prometheus and Java's client choose HTTP/2.
-            let mut builder = auto::Builder::new(TokioExecutor::new());
+            let mut builder = auto::Builder::new(Counting(activity.clone()));
             builder.http1().timer(TokioTimer::new()).header_read_timeout(SILENT.idle);
             builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS).keep_alive_interval(SILENT.idle);
-            let _ = builder.serve_connection(TokioIo::new(greeted.stream), service).await;
+            let mut connection = pin!(builder.serve_connection(TokioIo::new(greeted.stream), service));
+            tokio::select! {
+                // One that breaks off ends its connection and nothing else.
+                _ = connection.as_mut() => {}
+                silence = activity.silence(greeted.patience) => {
+                    if silence == Inactivity::Idle {
+                        connection.as_mut().graceful_shutdown();
+                        let _ = connection.await;
+                    }
+                }
+            }
         });
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn of(
     let trial = trial::source(gateway.local_addr(), scheme, &access)?;
     Ok(Seams {
         metrics: Arc::new(move || metrics(&registry)),
-        top: Arc::new(move || gateway.top().iter().map(counters).collect()),
+        top: Arc::new(move |each| gateway.each_used(|row| each(counters(&row)))),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         members,
         leader,

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use berth_spec::manifest::ManifestError;
+use berth_spec::manifest::{ManifestError, SourceLine};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
@@ -109,7 +109,7 @@ impl File {
             path: path.to_owned(),
             message: message.into(),
             remedy: remedy.into(),
-            source_line: line.cloned().unwrap_or_default(),
+            source_line: line.map(|line| SourceLine::around(line, at.column)).unwrap_or_default(),
         }
     }
 

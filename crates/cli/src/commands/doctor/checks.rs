@@ -8,7 +8,7 @@ use std::{
 };
 
 use berth_sandbox::Launcher;
-use berth_spec::{ByteSize, card::estimator::PYTHON};
+use berth_spec::{ByteSize, card::estimator::PYTHON, format::ONNX_ENGINE_REMEDY};
 use berth_worker::{capacity::Capacity, gpu::Gpus, prepare, runtime};
 use fs_err as fs;
 use tokio::{process::Command, time::timeout};
@@ -48,13 +48,13 @@ pub(super) async fn all(args: &DoctorArgs) -> Vec<Check> {
 fn engine(library: Option<&Path>) -> Check {
     match runtime::onnx::probe(library) {
         Ok(path) => Check::ok("onnx engine", path.display().to_string()),
-        Err(error) => Check::lacks(
-            "onnx engine",
-            Verdict::Missing,
-            error.to_string(),
-            "install a package of Berth, which holds the engine, or `pip install onnxruntime` and name its folder \
-             site-packages/onnxruntime by --onnxruntime or ORT_DYLIB_PATH",
-        ),
+        Err(error) => {
+            let found = error.to_string();
+            // The remedy has a line of its own.
+            let found =
+                found.strip_suffix(ONNX_ENGINE_REMEDY).map_or(found.as_str(), |found| found.trim_end_matches(": "));
+            Check::lacks("onnx engine", Verdict::Missing, found, ONNX_ENGINE_REMEDY)
+        }
     }
 }
 
@@ -205,18 +205,9 @@ async fn bubblewrap() -> Check {
 /// Runs and builds functions in JavaScript.
 async fn node() -> Check {
     let program = on_path("node").unwrap_or_else(|| PathBuf::from("node"));
-    match said(&program, &["--version"]).await {
-        Ok(output) if output.status.success() => Check::ok(
-            "node",
-            format!("{}; for functions in JavaScript", String::from_utf8_lossy(&output.stdout).trim()),
-        ),
-        _ => Check::lacks(
-            "node",
-            Verdict::Optional,
-            "not found: functions in JavaScript are neither built nor run",
-            "apt-get install nodejs npm, or put the folder that holds node and npm on the PATH",
-        ),
-    }
+    let lacking = "functions in JavaScript are neither built nor run";
+    let remedy = "apt-get install nodejs npm, or put the folder that holds node and npm on the PATH";
+    versioned("node", &program, "; for functions in JavaScript", (lacking, remedy)).await
 }
 
 /// Fetches the packages of functions in JavaScript; builds take the one beside node.
@@ -233,16 +224,17 @@ fn npm() -> Check {
 }
 
 async fn git() -> Check {
-    match said(Path::new("git"), &["--version"]).await {
+    let lacking = "registries and model cards in Git are not followed";
+    versioned("git", Path::new("git"), "", (lacking, "apt-get install git")).await
+}
+
+/// A program that some things need, by the version that it tells. `purpose` stands behind it.
+async fn versioned(name: &'static str, program: &Path, purpose: &str, (lacking, remedy): (&str, &str)) -> Check {
+    match said(program, &["--version"]).await {
         Ok(output) if output.status.success() => {
-            Check::ok("git", String::from_utf8_lossy(&output.stdout).trim().to_owned())
+            Check::ok(name, format!("{}{purpose}", String::from_utf8_lossy(&output.stdout).trim()))
         }
-        _ => Check::lacks(
-            "git",
-            Verdict::Optional,
-            "not found: registries and model cards in Git are not followed",
-            "apt-get install git",
-        ),
+        _ => Check::lacks(name, Verdict::Optional, format!("not found: {lacking}"), remedy),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, future::Future, net::SocketAddr, time::Duration};
 
 use berth_operator::vitals::Vitals;
-use berth_peer::port::{Bounds, Patience, Port, PortTls};
+use berth_peer::port::{Activity, Bounds, Patience, Port, PortTls, prepare};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -18,6 +18,9 @@ const BOUNDS: Bounds = Bounds { connections: 64, per_address: 32 };
 
 /// Tolerated silence of a connection.
 const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Duration::from_secs(120) };
+
+/// Longest time that answers may stay unread.
+const UNREAD: Duration = Duration::from_secs(60);
 
 /// Takes the port `address`, that `option` chooses, for `name`.
 ///
@@ -43,18 +46,28 @@ where
     let greeter = port.greeter();
     loop {
         let (stream, _, place) = port.accept().await;
+        prepare(&stream, UNREAD);
         while tasks.try_join_next().is_some() {}
         let (greeter, answer) = (greeter.clone(), answer.clone());
         tasks.spawn(async move {
             let _place = place;
             let Some(greeted) = greeter.greet(stream, SILENT).await else { return };
+            let activity = Activity::default();
+            let silence = activity.clone().silence(greeted.patience);
             let service = service_fn(move |request| {
+                activity.request();
                 let answer = answer(request);
                 async move { Ok::<_, Infallible>(answer.await) }
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(SILENT.idle);
-            let _ = builder.serve_connection(TokioIo::new(greeted.stream), service).await;
+            let connection = builder.serve_connection(TokioIo::new(greeted.stream), service);
+            tokio::select! {
+                // One that breaks off ends its connection and nothing else.
+                _ = connection => {}
+                // So does one that asks nothing: a later silence has a limit in hyper.
+                _ = silence => {}
+            }
         });
     }
 }

@@ -39,6 +39,9 @@ const SHORT: u64 = 1 << 20;
 /// Time that a list waits: an API server gives up after 30 s.
 const TURN: Duration = Duration::from_secs(20);
 
+/// Time in which a question arrives. Whoever holds one back would keep a connection from API servers.
+const ARRIVES: Duration = Duration::from_secs(20);
+
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
@@ -137,7 +140,7 @@ async fn keep_trusted(certificate: &Certificate, gatekeeper: &Gatekeeper) {
 }
 
 async fn review(gatekeeper: &Gatekeeper, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let body = match read(request, LONGEST).await {
+    let body = match read(request.into_body(), LONGEST, ARRIVES).await {
         Ok(body) => body,
         Err(refusal) => return refusal,
     };
@@ -163,10 +166,9 @@ async fn convert(gatekeeper: Gatekeeper, request: Request<Incoming>, turns: &Sem
             }
         },
     };
-    let body = match tokio::time::timeout(TURN, read(request, LONGEST_LIST)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(refusal)) => return refusal,
-        Err(_) => return response(StatusCode::REQUEST_TIMEOUT, TEXT, "the list did not arrive in time\n".to_owned()),
+    let body = match read(request.into_body(), LONGEST_LIST, ARRIVES).await {
+        Ok(body) => body,
+        Err(refusal) => return refusal,
     };
     match tokio::task::spawn_blocking(move || gatekeeper.convert(&body)).await {
         Ok(Ok(answer)) => response(StatusCode::OK, JSON, answer),
@@ -175,9 +177,36 @@ async fn convert(gatekeeper: Gatekeeper, request: Request<Incoming>, turns: &Sem
     }
 }
 
-async fn read(request: Request<Incoming>, longest: usize) -> Result<Bytes, Response<Full<Bytes>>> {
-    match Limited::new(request.into_body(), longest).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) => Err(response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, format!("{error}\n"))),
+/// A body of at most `longest` bytes that arrives within a time.
+async fn read<B>(body: B, longest: usize, within: Duration) -> Result<Bytes, Response<Full<Bytes>>>
+where
+    B: hyper::body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match tokio::time::timeout(within, Limited::new(body, longest).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) => Err(response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, format!("{error}\n"))),
+        Err(_) => Err(response(StatusCode::REQUEST_TIMEOUT, TEXT, "the question did not arrive in time\n".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    use super::*;
+
+    type Part = Result<Frame<Bytes>, std::convert::Infallible>;
+
+    #[tokio::test]
+    async fn a_question_that_is_held_back_keeps_no_connection() {
+        let held = StreamBody::new(stream::pending::<Part>());
+        let refusal = read(held, 10, Duration::from_millis(20)).await.expect_err("it never comes");
+        assert_eq!(refusal.status(), StatusCode::REQUEST_TIMEOUT);
+        let long = read(Full::from("more than ten bytes"), 10, ARRIVES).await.expect_err("too long");
+        assert_eq!(long.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(read(Full::from("ten bytes"), 10, ARRIVES).await.expect("whole"), "ten bytes");
     }
 }

@@ -9,7 +9,7 @@ use reqwest::Method;
 use super::certificate::Certificate;
 use crate::{
     client::ApiArgs,
-    commands::output::{Form, Row, or_dash, print_value, table},
+    commands::output::{Form, Row, creator, or_dash, print_list},
     failure::Failure,
     terminal::{self, age},
 };
@@ -81,14 +81,7 @@ impl RevokeArgs {
 impl RevocationsArgs {
     pub(super) async fn run(&self) -> Result<(), Failure> {
         let all = self.api.client()?.list::<RevocationView>(&["revocations"], &[]).await?;
-        match self.output {
-            form @ (Form::Json | Form::Yaml) => print_value(&all, form),
-            Form::Name => {
-                let names: String = all.items.iter().map(|one| format!("revocation/{}\n", one.metadata.name)).collect();
-                Ok(terminal::print(&names)?)
-            }
-            form => Ok(terminal::print(&table(&all.items, form))?),
-        }
+        print_list("revocation", &all, self.output)
     }
 }
 
@@ -128,7 +121,7 @@ impl Row for RevocationView {
             spec.node.clone().unwrap_or_else(|| "-".to_owned()),
             spec.serial.clone().unwrap_or_else(|| "-".to_owned()),
             age(status.created_at),
-            or_dash(&status.created_by),
+            creator(&status.created_by),
             or_dash(&spec.reason),
             status.until.map_or_else(|| "-".to_owned(), |until| until.to_string()),
         ]

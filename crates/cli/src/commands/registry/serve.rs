@@ -18,7 +18,7 @@ use std::{
 use berth_git::{Repository, Stop};
 use berth_peer::port::{
     Activity, Bounds, ClientAuth, Counting, Damped, Greeted, Inactivity, Patience, Port, PortTls, TlsSettings,
-    TlsVersion,
+    TlsVersion, prepare,
 };
 use berth_spec::Time;
 use clap::Args;
@@ -52,6 +52,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest silence of a connection between requests, in a request's head, and between HTTP/2 pings.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// Longest time that a client may leave an answer unread: git waits for it, with a process and a connection.
+const UNREAD: Duration = Duration::from_secs(300);
 
 /// Limits for the first request, and for HTTP/2 connections at rest: git asks at once, and closes when it is done.
 const SILENT: Patience = Patience { first: PATIENCE, idle: SILENCE };
@@ -113,7 +116,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
     let root = fs::canonicalize(&args.root)?;
     let users = Users::new(args.users.clone());
     let writers = users.of_role(Role::Controller)?;
-    prepare(&args, &root, writers)?;
+    make_repositories(&args, &root, writers)?;
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(port_tls(certificate.clone(), key.clone())?),
         _ => None,
@@ -129,7 +132,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
 }
 
 /// Makes repositories that are wanted, and puts the hook into all that are there.
-fn prepare(args: &ServeArgs, root: &std::path::Path, writers: Vec<String>) -> Result<(), Failure> {
+fn make_repositories(args: &ServeArgs, root: &std::path::Path, writers: Vec<String>) -> Result<(), Failure> {
     let git = access::git();
     for name in &args.create {
         if !backend::is_name(name) {
@@ -175,6 +178,7 @@ async fn serve(server: Arc<Server>, address: SocketAddr, tls: Option<PortTls>) -
     let accepting = async {
         loop {
             let (stream, peer, place) = port.accept().await;
+            prepare(&stream, UNREAD);
             let (server, greeter) = (Arc::clone(&server), greeter.clone());
             tasks.spawn(async move {
                 let _place = place;

@@ -1,16 +1,22 @@
-//! The line that says what is waited for: on standard error, updated in place, and only where a person looks on.
+//! The line that says what is waited for: on standard error, updated in place, and only where a person looks on. Elsewhere a line
+//! is written for each obstacle that stays.
 
 use std::{
     io::{self, IsTerminal, Write},
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
-use berth_wire::api::{DeploymentStatus, ReplicaDetail};
+use berth_wire::api::{ConditionView, DeploymentStatus, ReplicaDetail};
+use tokio::time::Instant;
 
 use crate::terminal;
 
 /// The width where the terminal does not tell its own.
 const WIDTH: u16 = 80;
+
+/// Age from which an obstacle is told where no line is updated in place: most are gone before that.
+pub(super) const STAYS: Duration = Duration::from_secs(2);
 
 /// Takes the cursor to the beginning of an empty line.
 const EMPTY: &str = "\r\x1b[2K";
@@ -45,6 +51,11 @@ impl StatusLine {
         write(&format!("{EMPTY}{text}"), true);
     }
 
+    /// True if nobody sees the line.
+    const fn is_hidden(&self) -> bool {
+        self.name.is_none()
+    }
+
     /// Leaves the line empty, for other output.
     pub(crate) fn clear(&self) {
         if self.name.is_some() {
@@ -66,14 +77,74 @@ fn write(text: &str, stands: bool) {
     let _ = terminal.write_all(text.as_bytes()).and_then(|()| terminal.flush());
 }
 
+/// The obstacle that a deployment waits for, for output that is no terminal: told once when it has stayed.
+#[derive(Default)]
+pub(super) struct Obstacles {
+    /// The present one, and since when it is known.
+    present: Option<(Standing, Instant)>,
+    told: Option<Standing>,
+}
+
+/// An obstacle: the conditions that tell of it, by type and reason. Their messages, and what replicas do meanwhile, hold numbers that
+/// move.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Standing(Vec<(String, String)>);
+
+impl Obstacles {
+    /// The text to tell now, if there is one.
+    pub(super) fn note(&mut self, status: &DeploymentStatus, line: &StatusLine, now: Instant) -> Option<String> {
+        let standing = line.is_hidden().then(|| standing(status)).flatten();
+        let since = match (&self.present, &standing) {
+            (Some((before, since)), Some(standing)) if before == standing => *since,
+            _ => now,
+        };
+        self.present = standing.map(|standing| (standing, since));
+        let (standing, since) = self.present.as_ref()?;
+        if now.duration_since(*since) < STAYS || self.told.as_ref() == Some(standing) {
+            return None;
+        }
+        self.told = Some(standing.clone());
+        Some(match obstacle(status) {
+            Some(condition) => format!("{}, {}", status.phase, condition.message),
+            None => text(status),
+        })
+    }
+
+    /// True if one is there that is to be told if it stays.
+    pub(super) fn is_pending(&self) -> bool {
+        self.present.as_ref().is_some_and(|(standing, _)| self.told.as_ref() != Some(standing))
+    }
+}
+
+/// The obstacle without whose end nothing moves: no room, no worker that may take a replica, loading that fails and is tried again.
+fn standing(status: &DeploymentStatus) -> Option<Standing> {
+    let is_still = |condition: &&ConditionView| {
+        let reason = condition.reason.as_str();
+        match condition.kind.as_str() {
+            "Scheduled" => condition.status == "False",
+            "Progressing" => (condition.status == "False" && reason != "Settled") || reason == "Retrying",
+            _ => reason == "MassLoss",
+        }
+    };
+    let still = status.conditions.iter().filter(is_still);
+    let facts: Vec<_> = still.map(|condition| (condition.kind.clone(), condition.reason.clone())).collect();
+    (!facts.is_empty()).then_some(Standing(facts))
+}
+
+/// The condition that says why a deployment is not as it should be: the one with the cause, as in `berth explain`.
+pub(crate) fn obstacle(status: &DeploymentStatus) -> Option<&ConditionView> {
+    let of = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
+    let unavailable = of("Available").filter(|found| found.status != "True" || found.reason == "Degraded");
+    unavailable.or_else(|| of("Progressing").filter(|found| found.reason != "Settled"))
+}
+
 /// Progress of a deployment: its phase, and the activity of its replicas or the obstacle.
 pub(crate) fn text(status: &DeploymentStatus) -> String {
     if status.phase.is_empty() {
         return "nothing is known yet".to_owned();
     }
     let busy: Vec<String> = status.replica_details.iter().filter(|one| one.state != "Ready").map(replica).collect();
-    let hindered = || status.conditions.iter().find(|condition| condition.status == "False");
-    let more = match (busy.is_empty(), hindered()) {
+    let more = match (busy.is_empty(), obstacle(status)) {
         (false, _) => busy.join("; "),
         (true, Some(condition)) => condition.message.clone(),
         (true, None) => format!("{} of {} ready", status.replicas.ready, status.replicas.desired),
@@ -127,5 +198,48 @@ mod tests {
             message: "needs 9GiB".to_owned(),
         }];
         assert_eq!(text(&status), "Progressing, needs 9GiB");
+    }
+
+    #[test]
+    fn an_obstacle_that_stays_is_told_once() {
+        let condition = |kind: &str, status: &str, reason: &str, message: &str| ConditionView {
+            kind: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        };
+        let mut status = DeploymentStatus {
+            phase: "Degraded".to_owned(),
+            conditions: vec![
+                condition("Available", "True", "Degraded", "1 of 2 replicas answer; there is 1 worker"),
+                condition("Progressing", "False", "NoCapacity", "nothing moves until a worker can take it"),
+                condition("Scheduled", "False", "NoCapacity", "no worker can take it"),
+            ],
+            ..DeploymentStatus::default()
+        };
+        let told = "Degraded, 1 of 2 replicas answer; there is 1 worker";
+        assert_eq!(text(&status), told, "the cause, not that nothing moves");
+        let (hidden, begin, mut obstacles) = (StatusLine { name: None }, Instant::now(), Obstacles::default());
+        assert_eq!(obstacles.note(&status, &hidden, begin), None, "it may be gone in a moment");
+        assert!(obstacles.is_pending());
+        // A replica beside it moves, and so does the number of those that wait.
+        let moves = |done: u64| ReplicaDetail {
+            worker: "local".to_owned(),
+            state: "Fetching".to_owned(),
+            progress: Some(Progress { done, total: Some(98 << 20) }),
+            ..ReplicaDetail::default()
+        };
+        status.replica_details = vec![moves(12 << 20)];
+        status.conditions[1].message = "nothing moves, 3 wait".to_owned();
+        assert_eq!(obstacles.note(&status, &hidden, begin + STAYS).as_deref(), Some(told));
+        status.replica_details = vec![moves(13 << 20)];
+        status.conditions[1].message = "nothing moves, 2 wait".to_owned();
+        assert_eq!(obstacles.note(&status, &hidden, begin + STAYS * 2), None, "once");
+        assert!(!obstacles.is_pending());
+        status.conditions = vec![condition("Progressing", "False", "Settled", "there is nothing to do")];
+        assert_eq!(obstacles.note(&status, &hidden, begin + STAYS * 3), None);
+        let shown = StatusLine { name: Some("iris".to_owned()) };
+        status.conditions = vec![condition("Scheduled", "False", "NoCapacity", "no worker can take it")];
+        assert_eq!(Obstacles::default().note(&status, &shown, begin), None, "the line says it");
     }
 }
