@@ -178,6 +178,16 @@ def test_a_token_is_kept_in_a_file_that_nobody_else_reads(berth, admin, monkeypa
     assert berth.run("token", "list", "-o", "name") == tokens, "no token was made that nobody has"
 
 
+def test_a_server_that_asks_nobody_says_so_of_its_tokens(berth):
+    berth.start()
+    berth.run("token", "create", "--role", "viewer")
+    assert "(--auth off)" in berth.stderr, "that the token counts for nothing here"
+    [token] = [line for line in berth.run("token", "list", "-o", "wide").splitlines() if "viewer" in line]
+    assert "unknown (--auth off)" in token
+    [kept] = json.loads(berth.control("/v1/tokens")[2])["items"]
+    assert kept["status"]["createdBy"] == "anybody", "as in the audit log"
+
+
 CARD = {
     "schemaVersion": "3.1.0",
     "metadata": {"name": "code", "version": "0.1.0", "description": "Runs what it likes", "owner": "a@example.com", "tags": []},

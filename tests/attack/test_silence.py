@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from harness.ports import free_port
 from harness.waiting import until
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -55,6 +56,14 @@ def test_who_asks_nothing_is_closed(berth, said):
         strangers = connected(address, 4, said)
         assert len(strangers) == 4
         until("the silent connections to be closed", lambda: all(closed(stranger) for stranger in strangers))
+
+
+def test_who_asks_nothing_of_the_port_for_modelmesh_metrics_is_closed(berth):
+    port = free_port()
+    berth.start(f"--modelmesh-metrics=prometheus:port={port};scheme=http")
+    silent = [stranger for said in (b"", b"P", PREFACE, PREFACE + SETTINGS) for stranger in connected(f"127.0.0.1:{port}", 2, said)]
+    assert len(silent) == 8
+    until("the silent connections to be closed", lambda: all(closed(stranger) for stranger in silent))
 
 
 def test_silent_strangers_do_not_take_the_api(berth, files):

@@ -99,6 +99,17 @@ def test_an_end_that_is_final_ends_the_wait(fleet, tmp_path):
     fleet.run("rollout", "status", "iris")
 
 
+def test_a_rollout_that_finds_no_worker_says_what_it_waits_for(fleet):
+    fleet.apply(manifest("iris", replicas=2))
+    fleet.run("rollout", "status", "iris", "--timeout", "10s", code=5)
+    cause = "1 of 2 replicas answer; each worker holds at most one replica of a deployment, and there is 1 worker"
+    assert f"deployment/iris waits: it is Degraded, {cause}" in fleet.stderr, fleet.stderr
+    assert f"deployment/iris is not rolled out after 10s; it is Degraded: {cause}" in fleet.stderr, fleet.stderr
+    fleet.apply(manifest("iris"))
+    fleet.run("rollout", "status", "iris")
+    assert fleet.stderr == ""
+
+
 def test_diff_and_plan_tell_each_field_and_exit_as_scripts_want(fleet):
     same = json.dumps(manifest("iris"))
     assert fleet.run("diff", "-f", "-", "--detailed-exitcode", stdin=same) == ""
@@ -136,6 +147,24 @@ def test_what_get_prints_can_be_applied_from_every_folder(berth, tmp_path, monke
         berth.run("apply", "-f", str(tmp_path / f"models/{example}.yaml"))
     every = berth.run("get", "models", "-o", "yaml")
     assert berth.run("apply", "-f", "-", stdin=every).splitlines() == ["deployment/iris unchanged", "deployment/sentiment unchanged"]
+
+
+def test_all_that_is_declared_can_be_applied_again_in_every_form(fleet):
+    other = manifest("iris")
+    other["metadata"]["namespace"] = "team"
+    fleet.apply(other)
+    same = {f"{each} unchanged" for each in ("deployment/iris", "deployment/local", "deployment/team/iris", "alias/flowers")}
+    printed = {form: fleet.run("get", "all", "-A", "-o", form) for form in ("json", "yaml")}
+    listed = json.loads(printed["json"])["items"]
+    for text in (*printed.values(), json.dumps(listed), json.dumps({"items": listed}), "\n---\n".join(map(json.dumps, listed))):
+        assert set(fleet.run("apply", "-f", "-", stdin=text).splitlines()) == same, text[:200]
+    both = fleet.run("get", "iris", "flowers", "-o", "json")
+    assert [one["kind"] for one in json.loads(both)["items"]] == ["ModelDeployment", "Alias"]
+    models = fleet.run("get", "models", "-A", "-o", "json")
+    assert len(fleet.run("apply", "-f", "-", stdin=models).splitlines()) == 3
+    listed[1]["spec"]["priority"] = "high"
+    fleet.run("apply", "-f", "-", stdin=json.dumps(listed), code=4)
+    assert "[1].spec.priority" in fleet.stderr and listed[1]["metadata"]["name"] in fleet.stderr, fleet.stderr
 
 
 def test_what_a_folder_declares_can_be_compared(berth, tmp_path):

@@ -84,22 +84,36 @@ class ModelMesh:
         return refused.value.code().name
 
 
+class Runtime(Process):
+    """One that does what the paths of models say."""
+
+    def __init__(self, folder):
+        super().__init__("runtime", folder)
+        self.address = f"127.0.0.1:{free_port()}"
+
+    def start(self):
+        self.spawn(BERTH, "testing", "runtime", "--listen", self.address)
+
+
 @pytest.fixture
-def mesh(berth, tmp_path):
-    """A server with a runtime that does what the paths of models say."""
-    address = f"127.0.0.1:{free_port()}"
-    runtime = Process("runtime", tmp_path)
-    runtime.spawn(BERTH, "testing", "runtime", "--listen", address)
+def runtime(tmp_path):
+    runtime = Runtime(tmp_path)
+    runtime.start()
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture
+def mesh(berth, runtime, tmp_path):
     declared = tmp_path / "runtime.yaml"
     declared.write_text(json.dumps({
         "apiVersion": "berth.dev/v1",
         "kind": "Runtime",
         "metadata": {"name": "testing"},
-        "spec": {"protocol": "spi", "address": address, "formats": ["*"]},
+        "spec": {"protocol": "spi", "address": runtime.address, "formats": ["*"]},
     }))
     berth.start("--runtime", str(declared))
-    yield ModelMesh(berth.http)
-    runtime.close()
+    return ModelMesh(berth.http)
 
 
 def test_models_and_virtual_models(mesh, berth):
@@ -129,6 +143,22 @@ def test_models_and_virtual_models(mesh, berth):
     assert "next 100%" in berth.run("get", "aliases")
     assert "next" in berth.run("get", "deployments")
     berth.run("explain", "next")
+
+
+def test_a_call_waits_for_a_runtime_that_is_started_again(mesh, runtime):
+    raw = {"request_serializer": bytes, "response_deserializer": bytes}
+    call = mesh.channel.unary_unary("/any.Service/any", **raw)
+    for model in ("warm", "cold"):
+        mesh.register(model, "SIZE_1000000")
+    assert call(b"hello", metadata=[("mm-model-id", "warm")], timeout=60) == b"hello"
+    runtime.kill()
+    waits = call.future(b"hello", metadata=[("mm-model-id", "cold")], timeout=60)
+    until("the load to begin", lambda: mesh.status("cold") == LOADING)
+    assert not waits.done()
+    runtime.start()
+    assert waits.result() == b"hello"
+    # It has forgotten what it held, which its next call mends.
+    assert call(b"hello", metadata=[("mm-model-id", "warm")], timeout=60) == b"hello"
 
 
 def test_modelmeshs_port_answers_as_the_other_does(berth):

@@ -58,9 +58,13 @@ class Serve(Process):
         super().__init__("serve", folder)
 
     def start(self, *arguments: str) -> Serve:
-        addresses = ["--http", f"127.0.0.1:{free_port()}", "--api", f"127.0.0.1:{free_port()}"]
-        self.spawn(BERTH, "serve", *arguments, "--data", str(self.folder / "data"), *addresses)
+        self.http, self.api = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        self.spawn(BERTH, "serve", *arguments, "--data", str(self.folder / "data"), "--http", self.http, "--api", self.api)
         return self
+
+    def described(self, name: str) -> str:
+        """What `berth describe` says of the model."""
+        return subprocess.run([BERTH, "describe", name, "--api", f"http://{self.api}"], check=True, capture_output=True, text=True).stdout
 
     def curl(self) -> list[str]:
         """The command that it prints, once it does."""
@@ -100,6 +104,8 @@ def test_an_estimator_runs_with_pinned_packages_and_says_so(serve, tmp_path):
     serve.start(str(model), "--model", "stump")
     assert serve.pasted() == {"prediction": 1.5}
     assert "lightgbm==" in serve.logged() and "pinned here" in serve.logged()
+    described = serve.described("stump")
+    assert "features" in described and "\nRequest:" not in described, "nobody but the model knows how long a row is"
 
 
 def test_a_card_is_asked_as_its_schema_says(serve, tmp_path):
@@ -109,6 +115,9 @@ def test_a_card_is_asked_as_its_schema_says(serve, tmp_path):
     serve.start(str(folder), "--artifact", str(weights))
     assert any(word.endswith("/v1/sums") for word in serve.curl())
     assert serve.pasted()["prediction"] == pytest.approx(17.1)
+    line = next(line.strip() for line in serve.described("sums").splitlines() if line.endswith("| berth infer /v1/sums"))
+    pasted = line.replace("| berth infer", f"| '{BERTH}' infer --http http://{serve.http}")
+    assert "17." in subprocess.run(pasted, shell=True, check=True, capture_output=True, text=True).stdout
 
 
 def test_weights_that_are_not_to_be_had_are_told(serve, tmp_path):

@@ -166,6 +166,8 @@ def test_certificates_of_clients(secured, authority, tmp_path, how):
     records = [json.loads(line) for line in (secured.data / "audit.log").read_text().splitlines()]
     asked = {(record["port"], record["principal"]) for record in records if record["port"] in ("api", "inference")}
     assert asked == {("api", "certificate:DNS:ada.example.org"), ("inference", "certificate:DNS:ada.example.org")}, records
+    secured.run("token", "create", "--role", "viewer")
+    assert "certificate:DNS:ada.example.org" in secured.run("token", "list", "-o", "wide")
     secured.shows = Authority(tmp_path / "others").issue("eve", "DNS:ada.example.org")
     secured.run("get", "deployments", code=1)
     assert "--client-cert" in secured.stderr, secured.stderr
