@@ -149,6 +149,15 @@ def test_old_tls_by_setting(secured):
     assert secured.handshake(maximum_version=ssl.TLSVersion.TLSv1_2).version() == "TLSv1.2"
 
 
+def audited(secured: Secured) -> list[dict]:
+    """What is in the audit log. Answers do not wait for it."""
+    return [json.loads(line) for line in (secured.data / "audit.log").read_text().splitlines()]
+
+
+def asked_at(secured: Secured) -> set[str]:
+    return {record["port"] for record in audited(secured)}
+
+
 @pytest.mark.parametrize("how", ["optional", "required"])
 def test_certificates_of_clients(secured, authority, tmp_path, how):
     ada = secured.shows = authority.issue("ada", "DNS:ada.example.org")
@@ -163,7 +172,8 @@ def test_certificates_of_clients(secured, authority, tmp_path, how):
     # Nobody is asked for a token; the audit log knows the certificate.
     assert "NotFound" in secured.curl(secured.api, "/v1/deployments/nothing", "-X", "DELETE")
     assert "not_found" in secured.curl(secured.http, "/v2/repository/models/nothing/load", "-X", "POST")
-    records = [json.loads(line) for line in (secured.data / "audit.log").read_text().splitlines()]
+    until("the audit log", lambda: {"api", "inference"} <= asked_at(secured))
+    records = audited(secured)
     asked = {(record["port"], record["principal"]) for record in records if record["port"] in ("api", "inference")}
     assert asked == {("api", "certificate:DNS:ada.example.org"), ("inference", "certificate:DNS:ada.example.org")}, records
     secured.run("token", "create", "--role", "viewer")

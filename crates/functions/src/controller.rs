@@ -31,7 +31,6 @@ pub use self::{
 use self::{
     function::{Function, Stage},
     line::Line,
-    writing::Writing,
 };
 use crate::{
     deployment::{Declared, FunctionName},

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    MOST_ERRORS, ManifestDeployment, ManifestError, ManifestFunction, ParseContext, Reader, as_written, check, list,
+    MOST_ERRORS, ManifestDeployment, ManifestError, ManifestFunction, ParseContext, Reader, as_written, check,
+    in_namespace, list,
     node::{Node, Place},
     raw::RawAlias,
     resolve,
@@ -198,13 +199,13 @@ impl Reader<'_> {
             problems.into_iter().take(MOST_ERRORS + 1).map(error).collect::<Vec<_>>()
         })?;
         Ok(ManifestAlias {
+            raw: in_namespace(as_written(raw), name.namespace()),
             name,
             labels: resolve::labels(&metadata.labels),
             annotations: metadata.annotations.clone(),
             resource_version: metadata.resource_version.clone(),
             targets,
             sticky,
-            raw: as_written(raw),
         })
     }
 }
