@@ -253,26 +253,27 @@ fn server(program: &str, command: &mut tokio::process::Command) -> Option<tokio:
     }
 }
 
-/// A server of NATS with JetStream, and its URL.
-async fn nats_server(folder: &std::path::Path) -> Option<(tokio::process::Child, String)> {
+/// A server of NATS with JetStream, and its port.
+async fn nats_server(folder: &std::path::Path, more: &[String]) -> Option<(tokio::process::Child, u16)> {
     let mut command = tokio::process::Command::new("nats-server");
     command.args(["-js", "-a", "127.0.0.1", "-p", "-1", "-sd"]).arg(folder).arg("--ports_file_dir").arg(folder);
-    let server = server("nats-server", &mut command)?;
+    let mut server = server("nats-server", command.args(more))?;
     let file = folder.join(format!("nats-server_{}.ports", server.id().expect("it runs")));
-    let url = loop {
+    loop {
         let ports = fs_err::read(&file).ok().and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
-        match ports.as_ref().and_then(|ports| ports["nats"][0].as_str()) {
-            Some(url) => break url.to_owned(),
-            None => tokio::task::yield_now().await,
+        match ports.as_ref().and_then(|ports| ports["nats"][0].as_str()?.rsplit_once(':')) {
+            Some((_, port)) => return Some((server, port.parse().expect("a port"))),
+            None => assert!(server.try_wait().expect("its state").is_none(), "nats-server has ended"),
         }
-    };
-    Some((server, url))
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]
 async fn jetstream() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some((mut server, url)) = nats_server(folder.path()).await else { return };
+    let Some((mut server, port)) = nats_server(folder.path(), &[]).await else { return };
+    let url = format!("nats://127.0.0.1:{port}");
     suite(async |bounds| JetStreamQueue::new(broker(&url), JobId::generate().as_str(), 1, bounds)).await;
     bodies_may_be_larger_than_messages(&JetStreamQueue::new(broker(&url), "large", 1, BOUNDS)).await;
     server.kill().await.expect("it runs");
@@ -281,8 +282,8 @@ async fn jetstream() {
     assert!(error.starts_with("the queue cannot be used: NATS: "), "{error}");
 }
 
-/// A CA and what it has issued, for a server at this machine and for its client, with a password.
-fn secured(folder: &std::path::Path, url: String) -> Broker {
+/// A CA and what it has issued, for a server at this machine and for its client, with a password. The URL is the caller's to set.
+fn secured(folder: &std::path::Path) -> Broker {
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -304,38 +305,45 @@ fn secured(folder: &std::path::Path, url: String) -> Broker {
         ca: Some(folder.join("ca.pem")),
         identity: Some((folder.join("client.pem"), folder.join("client.key"))),
     };
-    Broker { url, login, tls: Some(tls) }
+    Broker { url: String::new(), login, tls: Some(tls) }
 }
 
-/// Waits until the server of a queue has started.
-async fn answers(queue: &dyn Queue) {
+/// Waits until the server of a queue answers. `false`: it has ended.
+async fn answers(queue: &dyn Queue, server: &mut tokio::process::Child) -> bool {
     let until = tokio::time::Instant::now() + Duration::from_secs(30);
     while let Err(error) = queue.depth().await {
+        if server.try_wait().expect("its state").is_some() {
+            return false;
+        }
         assert!(tokio::time::Instant::now() < until, "{error}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    true
 }
 
-/// A port of this machine that nobody has.
+/// A port of this machine that nobody has just now.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("bound").port()
 }
 
+/// The value of an option that names a file.
+fn path(folder: &std::path::Path, file: &str) -> String {
+    folder.join(file).to_str().expect("a path in UTF-8").to_owned()
+}
+
 #[tokio::test]
 async fn jetstream_over_tls() {
     let folder = tempfile::tempdir().expect("a folder");
-    let port = free_port();
-    let broker = secured(folder.path(), format!("tls://127.0.0.1:{port}"));
-    let mut command = tokio::process::Command::new("nats-server");
-    command.args(["-js", "-a", "127.0.0.1", "-p", &port.to_string(), "-sd"]).arg(folder.path());
-    command.args(["--user", "me", "--pass", "s3cret", "--tlsverify"]);
+    let mut broker = secured(folder.path());
+    let mut options: Vec<String> = ["--user", "me", "--pass", "s3cret", "--tlsverify"].map(str::to_owned).into();
     for (name, file) in [("--tlscert", "server.pem"), ("--tlskey", "server.key"), ("--tlscacert", "ca.pem")] {
-        command.arg(name).arg(folder.path().join(file));
+        options.extend([name.to_owned(), path(folder.path(), file)]);
     }
-    let Some(_server) = server("nats-server", &mut command) else { return };
+    let Some((mut server, port)) = nats_server(folder.path(), &options).await else { return };
+    broker.url = format!("tls://127.0.0.1:{port}");
     let queue = JetStreamQueue::new(broker.clone(), "k", 1, BOUNDS);
-    answers(&queue).await;
+    assert!(answers(&queue, &mut server).await, "nats-server has ended");
     a_job_ends_once(&queue).await;
     fs_err::write(folder.path().join("password"), "another").expect("written");
     let refused = JetStreamQueue::new(broker, "k", 1, BOUNDS).depth().await.expect_err("refused").to_string();
@@ -345,18 +353,27 @@ async fn jetstream_over_tls() {
 #[tokio::test]
 async fn redis_over_tls() {
     let folder = tempfile::tempdir().expect("a folder");
-    let port = free_port();
-    let broker = secured(folder.path(), format!("rediss://127.0.0.1:{port}"));
-    let mut command = tokio::process::Command::new("redis-server");
-    command.args(["--port", "0", "--save", "", "--requirepass", "s3cret", "--tls-port", &port.to_string()]);
-    for (name, file) in
-        [("--tls-cert-file", "server.pem"), ("--tls-key-file", "server.key"), ("--tls-ca-cert-file", "ca.pem")]
-    {
-        command.arg(name).arg(folder.path().join(file));
-    }
-    let Some(_server) = server("redis-server", command.current_dir(folder.path())) else { return };
-    let queue = RedisQueue::new(&broker, "k", BOUNDS).expect("its files are right");
-    answers(&queue).await;
+    let mut broker = secured(folder.path());
+    // Redis cannot choose its port, and somebody may take a free one before it does.
+    let mut ended = 0;
+    let (_server, queue) = loop {
+        assert!(ended < 5, "redis-server ends at once: {:?}", broker.url);
+        let port = free_port();
+        broker.url = format!("rediss://127.0.0.1:{port}");
+        let mut command = tokio::process::Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--requirepass", "s3cret", "--tls-port", &port.to_string()]);
+        for (name, file) in
+            [("--tls-cert-file", "server.pem"), ("--tls-key-file", "server.key"), ("--tls-ca-cert-file", "ca.pem")]
+        {
+            command.args([name, &path(folder.path(), file)]);
+        }
+        let Some(mut server) = server("redis-server", command.current_dir(folder.path())) else { return };
+        let queue = RedisQueue::new(&broker, "k", BOUNDS).expect("its files are right");
+        if answers(&queue, &mut server).await {
+            break (server, queue);
+        }
+        ended += 1;
+    };
     a_job_ends_once(&queue).await;
 }
 

@@ -50,8 +50,11 @@ async fn declare_look_change_and_delete() {
     }
 
     let put = |path: &str, body: String| world.request("PUT", path).body(body);
-    let changed = answer(put("/v1/aliases/live", found.to_string()).header("if-match", &tag)).await.ok(200);
-    assert_eq!(changed["outcome"], "configured", "what the server adds is ignored, the text is another");
+    let same = answer(put("/v1/aliases/live", found.to_string()).header("if-match", &tag)).await.ok(200);
+    assert_eq!(same["outcome"], "unchanged", "what the server adds is ignored");
+    let even = alias("live", "{deployment: iris}, {deployment: wine}");
+    let changed = answer(put("/v1/aliases/live", even).header("if-match", &tag)).await.ok(200);
+    assert_eq!(changed["outcome"], "configured");
     answer(put("/v1/aliases/live", alias("live", "{deployment: wine}")).header("if-match", &tag))
         .await
         .refused(412, "PreconditionFailed");
