@@ -1,6 +1,6 @@
 //! Claims on the runtimes of a worker that have limits of their own, as the plan has them.
 
-use berth_spec::{ByteSize, RevisionId, RuntimeInfo, Spec, WorkerId};
+use berth_spec::{ByteSize, ModelFormat, RevisionId, RuntimeInfo, WorkerId};
 
 use super::{Draft, room::WorkerChanges};
 use crate::{
@@ -71,11 +71,11 @@ fn seat(tracked: &TrackedWorker, changes: Option<&WorkerChanges>, revision: &Rev
 }
 
 impl<'w> Draft<'w> {
-    /// The runtime for a deployment's models, if it has limits of its own.
-    pub(crate) fn limited_runtime<'a>(&'a self, worker: &'a WorkerId, spec: &Spec) -> Option<RuntimeUse<'a>> {
+    /// The runtime for models of a format, if it has limits of its own.
+    pub(crate) fn limited_runtime<'a>(&'a self, worker: &'a WorkerId, format: &ModelFormat) -> Option<RuntimeUse<'a>> {
         let index = self.world.workers.index(worker)?;
         let (_, tracked) = self.world.workers.at(index);
-        let place = tracked.runtime_for(&spec.model.format)?;
+        let place = tracked.runtime_for(format)?;
         let runtime = &tracked.info.as_ref()?.runtimes[place];
         runtime.is_limited().then(|| RuntimeUse::at(tracked, self.changes.get(&index), (place, runtime)))
     }
@@ -103,7 +103,7 @@ impl<'w> Draft<'w> {
         let before = seat(tracked, Some(changes), &replica.revision);
         let after = claim.and_then(|memory| {
             Some(RuntimeSeat {
-                runtime: tracked.runtime_for(&spec.model.format)?,
+                runtime: tracked.runtime_for(entry.format(&replica.revision))?,
                 claim: RuntimeClaim::of(memory, spec),
             })
         });

@@ -113,16 +113,17 @@ fn next_to_leave(
         return leaver.map(|rank| vec![(rank.revision.clone(), None)]);
     }
     let info = draft.world.workers.get(worker).and_then(|tracked| tracked.info.as_ref());
-    let holds = |entry: &&TrackedDeployment| match excess {
+    let holds = |entry: &TrackedDeployment, revision: &RevisionId| match excess {
         Excess::Memory(_) | Excess::Overhead(_) | Excess::Models => true,
         Excess::Runtime(runtime) => {
-            let own = info.and_then(|info| info.runtime_for(&entry.deployment.spec.model.format));
+            let own = info.and_then(|info| info.runtime_for(entry.format(revision)));
             own.is_some_and(|own| own.name == runtime.name)
         }
         Excess::Cores => cores(&entry.deployment.spec) > Cores::ZERO,
         Excess::Gpus => entry.deployment.spec.gpu.is_some(),
     };
-    let of = |revision: &RevisionId| draft.world.entries.get(revision.deployment()).filter(holds);
+    let of =
+        |revision: &RevisionId| draft.world.entries.get(revision.deployment()).filter(|entry| holds(entry, revision));
     let least = draft.eviction_order(worker).filter_map(|rank| Some((of(&rank.revision)?, rank)));
     // The order of eviction, but what is pinned comes last.
     let least = least.enumerate().min_by_key(|(at, (entry, _))| (entry.deployment.spec.pinned, *at));

@@ -136,7 +136,7 @@ fn fits_without_old(draft: &Draft<'_>, work: &Work<'_>, want: &Want, refusals: &
             let (need, _) = claim::need(draft.world, work.entry, revision);
             claim::need_at(candidate.tracked, revision, need)
         });
-        let shortfall = Shortfall::of(draft, work.entry, &candidate, need);
+        let shortfall = Shortfall::of(draft, (work.entry, &want.revision), &candidate, need);
         let mut own = Freed::default();
         for replica in work.replicas.iter().filter(|replica| replica.worker == *worker) {
             own.add(&shortfall.given(&replica.revision, replica.claim, claim::cores(&work.entry.deployment.spec)));

@@ -144,10 +144,10 @@ enum Resource {
 }
 
 impl<'a> Shortfall<'a> {
-    /// Shortfall of a worker for one more replica of a deployment that takes so much memory.
+    /// Shortfall of a worker for one more replica of a revision that takes so much memory.
     pub(super) fn of(
         draft: &'a Draft<'_>,
-        entry: &'a TrackedDeployment,
+        (entry, revision): (&'a TrackedDeployment, &RevisionId),
         candidate: &WorkerDraft<'a>,
         memory: ByteSize,
     ) -> Self {
@@ -158,7 +158,7 @@ impl<'a> Shortfall<'a> {
             let gpus = Gpus { need, devices, held };
             (gpus.spare(&[]) < need.count).then_some(gpus)
         });
-        let runtime = draft.limited_runtime(candidate.id, spec);
+        let runtime = draft.limited_runtime(candidate.id, entry.format(revision));
         let runtime = runtime.map(|held| InRuntime { held, need: RuntimeClaim::of(memory, spec) });
         let runtime = runtime.filter(|runtime| runtime.exceeded(RuntimeTotal::default()).is_some());
         Self {

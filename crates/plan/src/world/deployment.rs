@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use berth_spec::{ByteSize, Deployment, Failure, FailureCategory, GatewayId, RevisionId, Time, WorkerId};
+use berth_spec::{ByteSize, Deployment, Failure, FailureCategory, GatewayId, ModelFormat, RevisionId, Time, WorkerId};
 
 use super::{
     Hold, Rank,
@@ -258,6 +258,12 @@ impl TrackedDeployment {
     /// True of the revision that the deployment wants.
     pub(crate) fn wants(&self, revision: &RevisionId) -> bool {
         revision.hash_bytes() == self.wanted && *revision.deployment() == self.deployment.name
+    }
+
+    /// The format of a revision: an older one, which its replicas have until the rollout ends, may have another than the deployment.
+    pub(crate) fn format(&self, revision: &RevisionId) -> &ModelFormat {
+        let older = self.record().and_then(|record| record.revisions.get(revision));
+        older.map_or(&self.deployment.spec.model.format, |revision| &revision.format)
     }
 
     /// The place of one of its replicas in the order of eviction, as the record has it.
