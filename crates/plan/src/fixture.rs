@@ -350,6 +350,7 @@ impl Fixture {
             retry_at: retry.map(|retry| self.now + retry),
             trace: None,
             history: Vec::new(),
+            needs: None,
         };
         let revision = self.revision(called);
         self.report(worker, false, vec![(revision, Some(Residency::Failed(Arc::new(failure))))]);

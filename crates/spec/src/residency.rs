@@ -166,6 +166,9 @@ pub struct Failure {
     pub trace: Option<Box<str>>,
     /// The attempts before the last one, the oldest first; at most [`MAX_HISTORY`](Failure::MAX_HISTORY).
     pub history: Vec<Attempt>,
+    /// The memory that the worker counted for the model, where that is more than it can give: the model's declared or predicted size, or the
+    /// default of its runtime.
+    pub needs: Option<ByteSize>,
 }
 
 /// An attempt to load that failed.

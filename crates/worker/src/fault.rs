@@ -1,6 +1,6 @@
 //! Why a piece of the worker's work failed.
 
-use berth_spec::{Failure, FailureCategory, shortened};
+use berth_spec::{ByteSize, Failure, FailureCategory, shortened};
 
 use crate::runtime::LoadError;
 
@@ -14,13 +14,15 @@ pub struct Fault {
     pub message: String,
     /// The output of another program: a traceback, the words of an installer. Bounded.
     pub trace: Option<Box<str>>,
+    /// The memory that was counted for the model, where that is more than there is. See [`LoadError::needs`].
+    pub needs: Option<ByteSize>,
 }
 
 impl Fault {
     /// A fault of `category`. Of more than [`Failure::MAX_MESSAGE`] bytes the beginning is kept.
     #[must_use]
     pub fn new(category: FailureCategory, message: impl Into<String>) -> Self {
-        Self { category, message: shortened(message.into(), Failure::MAX_MESSAGE), trace: None }
+        Self { category, message: shortened(message.into(), Failure::MAX_MESSAGE), trace: None, needs: None }
     }
 
     /// With what somebody else's program said; of too much the end is kept.
@@ -49,9 +51,9 @@ impl Fault {
 }
 
 impl From<LoadError> for Fault {
-    fn from(LoadError { category, message, trace }: LoadError) -> Self {
+    fn from(LoadError { category, message, trace, needs }: LoadError) -> Self {
         let trace = trace.as_deref().and_then(bounded_trace);
-        Self { category, message, trace }
+        Self { category, message, trace, needs }
     }
 }
 

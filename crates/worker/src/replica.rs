@@ -457,21 +457,21 @@ impl Replica {
 
     /// The failure of an operation that was not tried: no attempt, and nothing to remember.
     fn held_off(&self, fault: Fault, until: Time, now: Time) -> Arc<Failure> {
-        let Fault { category, message, trace } = fault;
+        let Fault { category, message, trace, needs } = fault;
         let (attempts, retry_at, history) = (self.attempts, Some(until), self.history.clone());
-        Arc::new(Failure { category, message, attempts, at: now, retry_at, trace, history })
+        Arc::new(Failure { category, message, attempts, at: now, retry_at, trace, history, needs })
     }
 
     fn failure(&mut self, fault: Fault, now: Time) -> Arc<Failure> {
         self.attempts += 1;
-        let Fault { category, message, trace } = fault;
+        let Fault { category, message, trace, needs } = fault;
         let delay = if category.transient() { self.retries.delay(self.attempts) } else { None };
         let retry_at = delay.map(|d| now + d);
         let history = self.history.clone();
         self.history.push(Attempt { at: now, category, message: message.clone() });
         let surplus = self.history.len().saturating_sub(Failure::MAX_HISTORY);
         self.history.drain(..surplus);
-        Arc::new(Failure { category, message, attempts: self.attempts, at: now, retry_at, trace, history })
+        Arc::new(Failure { category, message, attempts: self.attempts, at: now, retry_at, trace, history, needs })
     }
 }
 

@@ -115,13 +115,16 @@ pub struct LoadError {
     /// The output of the model's own code, for example a traceback; see
     /// [`fault::bounded_trace`](crate::fault::bounded_trace).
     pub trace: Option<Box<str>>,
+    /// The memory that the load counted for the model, where that is more than its runtime has: workers like this one are not tried. The
+    /// model's declared or predicted size, or the runtime's default for models of unknown size.
+    pub needs: Option<ByteSize>,
 }
 
 impl LoadError {
     /// An error of `category`. A model's process, or a model server, may say anything: of more than
     /// [`Failure::MAX_MESSAGE`](berth_spec::Failure::MAX_MESSAGE) bytes the beginning is kept.
     pub fn new(category: FailureCategory, message: impl Into<String>) -> Self {
-        Self { category, message: shortened(message.into(), Failure::MAX_MESSAGE), trace: None }
+        Self { category, message: shortened(message.into(), Failure::MAX_MESSAGE), trace: None, needs: None }
     }
 
     /// With what the model's own code said. Of more than [`Failure::MAX_TRACE`](berth_spec::Failure::MAX_TRACE) bytes
@@ -129,6 +132,12 @@ impl LoadError {
     #[must_use]
     pub fn with_trace(self, trace: &str) -> Self {
         Self { trace: bounded_trace(trace), ..self }
+    }
+
+    /// With the memory that the load counted for the model, which is more than its runtime has.
+    #[must_use]
+    pub fn with_needs(self, needs: ByteSize) -> Self {
+        Self { needs: Some(needs), ..self }
     }
 
     /// The class of the error, which says what to do about it.

@@ -252,6 +252,7 @@ fn load(placed: &Placed, open: bool) -> Residency {
             retry_at: None,
             trace: None,
             history: Vec::new(),
+            needs: None,
         })),
         None if model.path == "SLOW" && !open => Residency::Loading,
         None => ready(),

@@ -28,6 +28,9 @@ impl World {
         failure: &Arc<Failure>,
         (claim, memory, now): (Option<ByteSize>, ByteSize, Time),
     ) {
+        if let Some(needs) = failure.needs {
+            self.learn_predicted(revision, needs);
+        }
         if failure.category == FailureCategory::Memory
             && let Some(claim) = claim
             && failure.retry_at.is_some()

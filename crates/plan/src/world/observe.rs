@@ -156,7 +156,7 @@ impl World {
         self.learn_predicted(revision, self.policy.memory_of(total))
     }
 
-    fn learn_predicted(&mut self, revision: &RevisionId, memory: ByteSize) -> bool {
+    pub(super) fn learn_predicted(&mut self, revision: &RevisionId, memory: ByteSize) -> bool {
         let known = self.entries.get(revision.deployment()).and_then(|entry| entry.learned(revision));
         known.is_none_or(|known| known.basis == Basis::Predicted && known.memory < memory)
             && self.learn(revision, Learned { memory, basis: Basis::Predicted })

@@ -362,6 +362,7 @@ fn progress(w: &mut Fixture, on: &str, nth: u8, how: Progress) {
                 retry_at,
                 trace: None,
                 history: Vec::new(),
+                needs: None,
             }
             .into(),
         )

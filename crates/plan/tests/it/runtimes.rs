@@ -1,11 +1,14 @@
 //! Limits of the runtimes of a worker: each counts for the models of its formats alone.
 
+use std::sync::Arc;
+
 use berth_plan::{
+    Scope,
     fixture::{Fixture, gib, world},
     report::{self, WorkerVerdict},
 };
 use berth_spec::{
-    ByteSize, Isolation, IsolationOffer, RuntimeInfo,
+    ByteSize, Failure, FailureCategory, Isolation, IsolationOffer, Residency, RuntimeInfo, WorkerInfo,
     deployment::{GpuNeed, ModelFormat},
 };
 
@@ -101,6 +104,42 @@ fn nothing_leaves_for_what_is_larger_than_the_whole_runtime() {
     let why = w.status("c").conditions[0].message.clone();
     assert!(why.contains("needs 5GiB"), "{why}");
     assert!(why.contains("of 4GiB in its runtime triton: give the runtime more"), "{why}");
+}
+
+#[test]
+fn a_model_that_was_too_large_for_one_runtime_is_not_tried_in_others_of_its_size() {
+    let with_triton = |memory: ByteSize| {
+        move |info: &mut WorkerInfo| {
+            let mut runtime = RuntimeInfo::unlimited("triton", &[engine()]);
+            runtime.memory = Some(memory);
+            info.runtimes.push(runtime);
+        }
+    };
+    let mut w = world()
+        .worker_with("a", gib(100), with_triton(gib(4)))
+        .worker_with("b", gib(100), with_triton(gib(4)))
+        .deploy("iris", |spec| spec.model.format = engine());
+    w.advance();
+    let [first]: [String; 1] = w.placed("iris").try_into().expect("one place");
+    let failure = Failure {
+        category: FailureCategory::Runtime,
+        message: "it is too large".to_owned(),
+        attempts: 1,
+        at: w.now,
+        retry_at: None,
+        trace: None,
+        history: Vec::new(),
+        needs: Some(gib(5)),
+    };
+    let revision = w.revision("iris");
+    w.report(&first, false, vec![(revision, Some(Residency::Failed(Arc::new(failure))))]);
+    w.settle();
+    assert!(w.placed("iris").is_empty(), "the other one is no larger");
+    let why = w.status("iris").conditions[0].message.clone();
+    assert!(why.contains("needs 5GiB"), "{why}");
+    let mut w = w.worker_with("c", gib(100), with_triton(gib(16)));
+    let _ = w.plan_for(&Scope::All);
+    assert_eq!(w.placed("iris"), ["c"]);
 }
 
 #[test]

@@ -310,6 +310,7 @@ fn failed_to(failure: &Failure) -> v1::Failed {
         retry_at: failure.retry_at.map(|at| at.0),
         trace: failure.trace.as_deref().map(str::to_owned),
         history: failure.history.iter().map(attempt_to).collect(),
+        needs: failure.needs.map(|needs| needs.0),
     }
 }
 
@@ -323,6 +324,7 @@ fn failed_of(failed: v1::Failed) -> Failure {
         retry_at: failed.retry_at.map(Time),
         trace: failed.trace.map(Into::into),
         history: failed.history.into_iter().map(attempt_of).collect(),
+        needs: failed.needs.map(ByteSize),
     }
 }
 

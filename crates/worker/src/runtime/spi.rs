@@ -259,7 +259,7 @@ impl SpiRuntime {
                 ByteSize(limits.capacity),
                 process.name
             );
-            return Err(LoadError::new(FailureCategory::Runtime, message));
+            return Err(LoadError::new(FailureCategory::Runtime, message).with_needs(ByteSize(expected)));
         }
         asked.model_id = process.room.enter([&own, &other], expected).await?.to_owned();
         let entered = Entered { process: Arc::clone(process), id: Some(asked.model_id.clone()) };

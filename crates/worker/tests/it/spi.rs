@@ -143,6 +143,7 @@ fn a_model_that_is_larger_than_the_whole_runtime_is_refused_for_good() {
     assert_eq!(refused.category, FailureCategory::Runtime, "{refused}");
     assert!(!refused.category.transient());
     assert!(refused.message.contains("more than the 1GiB of runtime scripted"), "{refused}");
+    assert_eq!(refused.needs, Some(ByteSize(2_000_000_000)), "and others like it are not tried");
 }
 
 #[test]

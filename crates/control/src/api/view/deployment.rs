@@ -257,6 +257,7 @@ mod tests {
             retry_at: Some(Time(1_000_000_000)),
             trace: None,
             history: Vec::new(),
+            needs: None,
         };
         let deaths =
             Deaths { count: 3, in_a_row: 2, at: Time(0), how: "it ended with code 3".to_owned(), again_at: None };

@@ -71,6 +71,7 @@ fn a_load_that_failed_ends_the_wish_and_its_worker_tries_again() {
         retry_at: Some(bench.now + Duration::from_secs(60)),
         trace: None,
         history: Vec::new(),
+        needs: None,
     };
     let failed = berth_spec::Residency::Failed(std::sync::Arc::new(failure));
     bench.on(Event::Reported(inventory(&info, false, vec![(iris.revision_id(), Some(failed))])));

@@ -42,6 +42,7 @@ async fn an_error_file_stays_though_the_next_leader_cannot_read_the_branch_at_fi
         retry_at: None,
         trace: None,
         history: Vec::new(),
+        needs: None,
     };
     let failed = (revision, Some(Residency::Failed(Arc::new(failure))));
     reports.send(inventory(&info, false, vec![failed])).await.expect("reported");

@@ -223,11 +223,11 @@ fn residency() -> impl Strategy<Value = Residency> {
     let category = proptest::sample::select(FailureCategory::ALL.to_vec());
     let attempt =
         (time(), category.clone(), text()).prop_map(|(at, category, message)| Attempt { at, category, message });
-    let before = (option::of(text()), vec(attempt, 0..Failure::MAX_HISTORY));
+    let before = (option::of(text()), vec(attempt, 0..Failure::MAX_HISTORY), option::of(bytes()));
     let failed = (category, text(), any::<u32>(), time(), option::of(time()), before).prop_map(
-        |(category, message, attempts, at, retry_at, (trace, history))| {
+        |(category, message, attempts, at, retry_at, (trace, history, needs))| {
             let trace = trace.map(Into::into);
-            Residency::Failed(Arc::new(Failure { category, message, attempts, at, retry_at, trace, history }))
+            Residency::Failed(Arc::new(Failure { category, message, attempts, at, retry_at, trace, history, needs }))
         },
     );
     prop_oneof![
