@@ -19,7 +19,7 @@ use std::{
 };
 
 use berth_peer::{
-    http2::{Line, Slot, Unsent},
+    http2::{Line, Slot, Unsent, liveness},
     port::ServerStream,
 };
 use http::{Request, Response, Version, uri::Scheme};
@@ -229,6 +229,11 @@ impl Upstream {
     /// Connects, once, for a version of HTTP.
     pub(crate) async fn connect_once(&self, version: Version) -> io::Result<ServerStream> {
         let stream = tls::connect(&self.address).await?;
+        // Many requests share it, and would all wait for a machine that has gone: it ends sooner than a connection of HTTP/1.1, which has
+        // one request at a time.
+        if version == Version::HTTP_2 {
+            liveness::end_when_silent(&stream);
+        }
         match &self.secure {
             Some(secure) => secure.handshake(stream, version).await,
             None => Ok(ServerStream::Plain(stream)),
@@ -248,6 +253,27 @@ impl Upstream {
                 return Err(error);
             }
             sleep(CONNECT_AGAIN).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use socket2::SockRef;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_requests_share_ends_soon_when_its_machine_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let upstream = Upstream::open(&address, None).expect("it has no files");
+        for (version, shared) in [(Version::HTTP_2, true), (Version::HTTP_11, false)] {
+            let stream = upstream.connect_once(version).await.expect("connected");
+            let ServerStream::Plain(stream) = stream else { panic!("nobody asked for TLS") };
+            let quiet = SockRef::from(&stream).tcp_keepalive_time().expect("a setting");
+            assert_eq!(quiet == liveness::QUIET, shared, "{version:?}: {quiet:?}");
         }
     }
 }

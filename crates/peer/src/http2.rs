@@ -6,6 +6,8 @@
 //! ```
 //! The other end is woken once for a request, and not for its head, its body and its end.
 
+pub mod liveness;
+
 mod held;
 mod line;
 mod slot;

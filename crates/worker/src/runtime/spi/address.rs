@@ -2,6 +2,7 @@
 
 use std::{fmt, path::Path, str::FromStr, time::Duration};
 
+use berth_peer::http2::liveness;
 use http::uri::Authority;
 use tonic::transport::Endpoint;
 
@@ -66,11 +67,15 @@ impl Address {
         Some(self.uri.as_str()).filter(|uri| uri.starts_with("http://"))
     }
 
+    /// The settings of a connection for calls of the runtime's own interface.
     pub(super) fn endpoint(&self) -> Result<Endpoint, InvalidAddress> {
         let endpoint = Endpoint::from_shared(self.uri.clone()).map_err(|_| InvalidAddress(self.written.clone()))?;
         Ok(endpoint
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)
+            .tcp_keepalive(Some(liveness::QUIET))
+            .tcp_keepalive_interval(Some(liveness::ASK_EVERY))
+            .tcp_keepalive_retries(Some(liveness::ASKS))
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(2 * WINDOW))
     }

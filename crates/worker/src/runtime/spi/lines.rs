@@ -8,12 +8,12 @@ use std::{
 };
 
 use berth_mesh::exchange;
-use berth_peer::http2::{Line, Slot, Unsent};
+use berth_peer::http2::{Line, Slot, Unsent, liveness};
 use http::{Request, Response, Uri, uri::Scheme};
 use hyper::body::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixStream},
+    net::UnixStream,
     time::timeout,
 };
 use tokio_util::task::TaskTracker;
@@ -89,11 +89,7 @@ impl Lines {
         let connected = async {
             match self.address.place() {
                 Place::Socket(path) => speak(UnixStream::connect(path).await?, &self.tasks).await,
-                Place::Tcp(place) => {
-                    let stream = TcpStream::connect(place).await?;
-                    stream.set_nodelay(true)?;
-                    speak(stream, &self.tasks).await
-                }
+                Place::Tcp(place) => speak(liveness::connect(place).await?, &self.tasks).await,
             }
         };
         let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} s", CONNECT.as_secs()));

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use berth_peer::http2::liveness;
 use berth_spec::Signature;
 use berth_wire::mmesh::{RuntimeStatusResponse, runtime_status_response::MethodInfo};
 use reqwest::{Client, StatusCode, redirect::Policy};
@@ -56,8 +57,16 @@ struct Said {
 
 impl OpenVino {
     pub(super) fn new(oip: V2, rest: String) -> Result<Self, String> {
-        let client =
-            Client::builder().redirect(Policy::none()).no_proxy().build().map_err(|error| error.to_string())?;
+        // reqwest also ends connections whose data is not acknowledged for 30 s. Requests are too small to fill the window of a server that
+        // reads nothing.
+        let client = Client::builder()
+            .redirect(Policy::none())
+            .no_proxy()
+            .tcp_keepalive(liveness::QUIET)
+            .tcp_keepalive_interval(liveness::ASK_EVERY)
+            .tcp_keepalive_retries(liveness::ASKS)
+            .build()
+            .map_err(|error| error.to_string())?;
         Ok(Self { oip, client, rest })
     }
 
