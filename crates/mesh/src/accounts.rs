@@ -7,22 +7,15 @@
 //! deployment itself.
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use berth_spec::UseLimits;
 use berth_wire::access::Asker;
-use papaya::HashMap;
 use tokio::time::Instant;
 
-use crate::{account::Account, body::memory::RequestMemory, fair::Holding};
-
-/// Entries below which a map is not swept: some ten kilobytes.
-const UNSWEPT: usize = 64;
+use crate::{account::Account, body::memory::RequestMemory, fair::Holding, swept::Swept};
 
 /// Holdings of the requests of one principal for one model.
 #[derive(Debug, Default)]
@@ -49,42 +42,12 @@ impl Key {
     }
 }
 
-/// A map of what is made at first use and forgotten when it is idle.
-#[derive(Debug)]
-struct Swept<T> {
-    by_name: HashMap<Arc<str>, Arc<T>>,
-    /// Entries at which it is swept next.
-    sweep_at: AtomicUsize,
-}
-
-impl<T> Default for Swept<T> {
-    fn default() -> Self {
-        Self { by_name: HashMap::new(), sweep_at: AtomicUsize::new(UNSWEPT) }
-    }
-}
-
-impl<T: Send + Sync + 'static> Swept<T> {
-    /// The entry of this name, made where there is none. Where there are many, the idle ones go first.
-    fn of(&self, name: &Arc<str>, make: impl Fn() -> Arc<T>, is_idle: impl Fn(&Arc<T>) -> bool) -> Arc<T> {
-        let entries = self.by_name.pin();
-        if let Some(entry) = entries.get(name) {
-            return Arc::clone(entry);
-        }
-        let (before, sweep_at) = (entries.len(), self.sweep_at.load(Relaxed));
-        if before >= sweep_at && self.sweep_at.compare_exchange(sweep_at, usize::MAX, Relaxed, Relaxed).is_ok() {
-            entries.retain(|_, entry| !is_idle(entry));
-            self.sweep_at.store(entries.len().saturating_mul(2).max(UNSWEPT), Relaxed);
-        }
-        Arc::clone(entries.get_or_insert_with(Arc::clone(name), make))
-    }
-}
-
 /// The keys of one model.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     /// The key of all callers where nobody is asked who he is.
     anybody: OnceLock<Arc<Key>>,
-    principals: OnceLock<Box<Swept<Key>>>,
+    principals: OnceLock<Box<Swept<Arc<str>, Key>>>,
 }
 
 impl Keys {
@@ -94,7 +57,7 @@ impl Keys {
             return Arc::clone(self.anybody.get_or_init(|| Key::of(Arc::clone(&accounts.anybody))));
         };
         let make = || Key::of(accounts.of(&principal.name));
-        self.principals.get_or_init(Box::default).of(&principal.name, make, |key| key.is_idle())
+        self.principals.get_or_init(Box::default).of(&principal.name, make, |_, key| key.is_idle())
     }
 }
 
@@ -104,7 +67,7 @@ pub(crate) struct Accounts {
     /// Limits of principals that have none of their own.
     default: UseLimits,
     anybody: Arc<Account>,
-    principals: Swept<Account>,
+    principals: Swept<Arc<str>, Account>,
     /// The start of its clock.
     started: Instant,
 }
@@ -128,7 +91,8 @@ impl Accounts {
     pub(crate) fn of(&self, name: &Arc<str>) -> Arc<Account> {
         let now = self.nanos(Instant::now());
         // One that a key or a request has is not idle, whatever it holds.
-        let is_idle = |account: &Arc<Account>| Arc::strong_count(account) == 1 && account.meter.is_idle(now);
+        let is_idle =
+            |_: &Arc<str>, account: &Arc<Account>| Arc::strong_count(account) == 1 && account.meter.is_idle(now);
         self.principals.of(name, Arc::default, is_idle)
     }
 }
@@ -142,6 +106,7 @@ mod tests {
     use berth_wire::access::Principal;
 
     use super::*;
+    use crate::swept::UNSWEPT;
 
     fn asker(name: &str) -> Asker {
         Asker(Some(Arc::new(Principal::of(name, Vec::new()))))
@@ -156,8 +121,8 @@ mod tests {
         for number in 0..10 * UNSWEPT {
             keys.of(Some(&asker(&number.to_string())), &accounts);
         }
-        assert!(keys.principals.get().expect("used").by_name.len() <= 2 * UNSWEPT);
-        assert!(accounts.principals.by_name.len() <= 4 * UNSWEPT);
+        assert!(keys.principals.get().expect("used").len() <= 2 * UNSWEPT);
+        assert!(accounts.principals.len() <= 4 * UNSWEPT);
         assert!(Arc::ptr_eq(&busy, &keys.of(Some(&asker("busy")), &accounts)));
         assert!(Arc::ptr_eq(&busy.account, &accounts.of(&"busy".into())));
     }

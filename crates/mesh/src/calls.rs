@@ -1,7 +1,10 @@
 //! Calls of models by method and status, under ModelMesh's names: for those who have its dashboards. Only where they are asked for.
 //!
 //! A call is counted when its answer is at its end, whichever node ran it, and once more by the node that ran it. Names of
-//! models are labels only where that is asked for: there may be very many.
+//! models are labels only where that is asked for: there may be very many. The counts of a model go when it is deleted; on a node that has no
+//! routes, some time after its last replica has gone from there.
+
+mod series;
 
 use std::{
     collections::HashSet,
@@ -12,16 +15,11 @@ use std::{
 use berth_spec::DeploymentName;
 use bytes::Bytes;
 use http::{HeaderMap, request::Parts};
-use prometheus_client::{
-    metrics::{
-        family::Family,
-        histogram::{Histogram, exponential_buckets},
-    },
-    registry::Registry,
-};
+use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tonic::Code;
 
+use self::series::{ALIAS, Labels, Models, Series};
 use crate::watch::{Length, Watch, code_of, is_grpc, name_of, status};
 
 /// The most methods that are told apart: clients choose the names. Others are told together.
@@ -33,10 +31,6 @@ const OTHER: &str = "other";
 /// A gRPC message's flag and length.
 const PREFIX: usize = 5;
 
-/// ModelMesh's bounds for times, in milliseconds.
-const MILLIS: [f64; 19] =
-    [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 75.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 10e3, 20e3, 60e3, 120e3, 300e3];
-
 /// The form of the labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Settings {
@@ -46,65 +40,53 @@ pub struct Settings {
     pub per_model: bool,
 }
 
-type Labels = Vec<(&'static str, String)>;
-type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+/// Tells if a model is declared, or a replica of it is here.
+pub(crate) type IsKnown = Box<dyn Fn(&DeploymentName) -> bool + Send + Sync>;
 
 /// Counts of all calls.
 #[derive(Debug)]
 pub(crate) struct Calls {
     settings: Settings,
     methods: Mutex<HashSet<String>>,
-    api: Histograms,
-    model: Histograms,
-    request: Histograms,
-    response: Histograms,
-    misses: Histograms,
-}
-
-fn millis() -> Histogram {
-    Histogram::new(MILLIS)
-}
-
-fn bytes() -> Histogram {
-    Histogram::new(exponential_buckets(128.0, 4.0, 8))
+    models: Arc<Models>,
 }
 
 impl Calls {
-    pub(crate) fn register(settings: Settings, registry: &mut Registry) -> Arc<Self> {
-        let calls = Self {
-            settings,
-            methods: Mutex::default(),
-            api: Histograms::new_with_constructor(millis),
-            model: Histograms::new_with_constructor(millis),
-            request: Histograms::new_with_constructor(bytes),
-            response: Histograms::new_with_constructor(bytes),
-            misses: Histograms::new_with_constructor(millis),
-        };
-        for (name, help, family) in [
-            ("modelmesh_api_request_milliseconds", "External inference request time", &calls.api),
-            ("modelmesh_invoke_model_milliseconds", "Internal model server inference request time", &calls.model),
-            ("modelmesh_request_size_bytes", "Inference request payload size", &calls.request),
-            ("modelmesh_response_size_bytes", "Inference response payload size", &calls.response),
-            ("modelmesh_cache_miss_milliseconds", "Cache miss delay", &calls.misses),
-        ] {
-            registry.register(name, help, family.clone());
-        }
+    /// Counts calls. Those of models that are not known any more are forgotten.
+    pub(crate) fn register(settings: Settings, is_known: IsKnown, registry: &mut Registry) -> Arc<Self> {
+        let models = Arc::new(Models::new(is_known));
+        registry.register_collector(models.exporter());
         if !settings.per_model {
-            drop(calls.misses.get_or_create(&Labels::new()));
+            models.together().misses.begin(&[]);
         }
-        Arc::new(calls)
+        Arc::new(Self { settings, methods: Mutex::default(), models })
+    }
+
+    /// Forgets the counts of a model.
+    pub(crate) fn forget(&self, model: &DeploymentName) {
+        self.models.forget(model);
+    }
+
+    /// Forgets the counts of calls that came to a model by an alias.
+    pub(crate) fn forget_alias(&self, model: &DeploymentName, alias: &DeploymentName) {
+        self.models.forget_alias(model, alias);
+    }
+
+    fn series(&self, model: &DeploymentName) -> Arc<Series> {
+        if self.settings.per_model { self.models.of(model) } else { Arc::clone(self.models.together()) }
     }
 
     /// Begins to count a call.
     pub(crate) fn begin(
-        self: &Arc<Self>,
+        &self,
         model: &DeploymentName,
         alias: Option<&DeploymentName>,
         head: &Parts,
         started: Instant,
     ) -> Call {
         Call {
-            calls: Arc::clone(self),
+            // Taken now: a call that outlives its model does not make its counts again.
+            series: self.series(model),
             method: self.method(head.uri.path(), is_grpc(&head.headers)),
             model: self.settings.per_model.then(|| (model.clone(), alias.cloned())),
             framed: is_grpc(&head.headers),
@@ -116,20 +98,26 @@ impl Calls {
         }
     }
 
-    /// Counts a run on a model of this node.
-    pub(crate) fn ran(&self, model: &str, (path, grpc): (&str, bool), code: Code, took: Duration) {
-        let model = self.settings.per_model.then_some((model, ""));
-        let labels = labels(&self.method(path, grpc), code, model);
-        self.model.get_or_create(&labels).observe(took.as_secs_f64() * 1e3);
+    /// Begins to count a run on a model of this node.
+    pub(crate) fn begin_run(&self, model: &DeploymentName) -> Run {
+        // Taken now: a run that outlives its model does not make its counts again.
+        Run { series: self.series(model), began: Instant::now() }
+    }
+
+    /// Counts a run on a model of this node, at its end.
+    pub(crate) fn ran(&self, run: &Run, model: &DeploymentName, (path, grpc): (&str, bool), code: Code) {
+        let labelled = self.settings.per_model.then_some((model.as_str(), ""));
+        let labels = labels(&self.method(path, grpc), code, labelled);
+        run.series.model.observe(&labels, run.began.elapsed().as_secs_f64() * 1e3);
     }
 
     /// Counts a request that found its model not loaded.
     pub(crate) fn missed(&self, model: &DeploymentName, waited: Duration) {
         let mut labels = Labels::new();
         if self.settings.per_model {
-            labels = vec![("modelId", model.to_string()), ("vModelId", String::new())];
+            labels = vec![("modelId", model.to_string()), (ALIAS, String::new())];
         }
-        self.misses.get_or_create(&labels).observe(waited.as_secs_f64() * 1e3);
+        self.series(model).misses.observe(&labels, waited.as_secs_f64() * 1e3);
     }
 
     /// The method as a label.
@@ -152,15 +140,22 @@ impl Calls {
 fn labels(method: &str, code: Code, model: Option<(&str, &str)>) -> Labels {
     let mut labels = vec![("method", method.to_owned()), ("code", name_of(code).to_owned())];
     if let Some((model, alias)) = model {
-        labels.extend([("modelId", model.to_owned()), ("vModelId", alias.to_owned())]);
+        labels.extend([("modelId", model.to_owned()), (ALIAS, alias.to_owned())]);
     }
     labels
+}
+
+/// One run on a model of this node.
+#[derive(Debug)]
+pub(crate) struct Run {
+    series: Arc<Series>,
+    began: Instant,
 }
 
 /// One call.
 #[derive(Debug)]
 pub(crate) struct Call {
-    calls: Arc<Calls>,
+    series: Arc<Series>,
     method: String,
     /// The model, where labels name it.
     model: Option<(DeploymentName, Option<DeploymentName>)>,
@@ -187,10 +182,10 @@ impl Call {
             self.model.as_ref().map(|(model, alias)| (model.as_str(), alias.as_ref().map_or("", |a| a.as_str())));
         let labels = labels(&self.method, code, model);
         let payload = |bytes: usize| if self.framed { bytes.saturating_sub(PREFIX) } else { bytes };
-        self.calls.api.get_or_create(&labels).observe(self.started.elapsed().as_secs_f64() * 1e3);
-        self.calls.request.get_or_create(&labels).observe(payload(self.received.now()) as f64);
+        self.series.api.observe(&labels, self.started.elapsed().as_secs_f64() * 1e3);
+        self.series.request.observe(&labels, payload(self.received.now()) as f64);
         if code == Code::Ok {
-            self.calls.response.get_or_create(&labels).observe(payload(self.sent) as f64);
+            self.series.response.observe(&labels, payload(self.sent) as f64);
         }
     }
 }
@@ -231,10 +226,51 @@ mod tests {
 
     fn told(settings: Settings, count: impl FnOnce(&Arc<Calls>)) -> String {
         let mut registry = Registry::default();
-        count(&Calls::register(settings, &mut registry));
+        count(&Calls::register(settings, Box::new(|_| false), &mut registry));
         let mut text = String::new();
         encode(&mut text, &registry).expect("text");
         text
+    }
+
+    fn name(text: &str) -> DeploymentName {
+        text.parse().expect("a name")
+    }
+
+    #[test]
+    fn counts_of_a_model_go_with_it_also_while_a_call_and_its_run_are_in_flight() {
+        let text = told(Settings { per_model: true, ..Settings::default() }, |calls| {
+            let (head, ()) = http::Request::post("/a.B/c").body(()).expect("a head").into_parts();
+            let [gone, stays, alias] = ["gone", "stays", "an-alias"].map(name);
+            for model in [&gone, &stays] {
+                calls.begin(model, Some(&alias), &head, Instant::now()).end();
+                calls.begin(model, None, &head, Instant::now()).end();
+                calls.ran(&calls.begin_run(model), model, ("/a.B/c", true), Code::Ok);
+                calls.missed(model, Duration::ZERO);
+            }
+            let (in_flight, run) = (calls.begin(&gone, None, &head, Instant::now()), calls.begin_run(&gone));
+            calls.forget(&gone);
+            calls.ran(&run, &gone, ("/a.B/c", true), Code::Ok);
+            drop(in_flight);
+            calls.forget_alias(&stays, &alias);
+        });
+        assert!(text.contains(r#"modelmesh_cache_miss_milliseconds_count{modelId="stays",vModelId=""} 1"#), "{text}");
+        for family in ["modelmesh_api_request_milliseconds", "modelmesh_invoke_model_milliseconds"] {
+            let line = format!(r#"{family}_count{{method="c",code="OK",modelId="stays",vModelId=""}} 1"#);
+            assert!(text.contains(&line), "{line}\n{text}");
+        }
+        assert!(!text.contains("gone") && !text.contains("an-alias"), "{text}");
+    }
+
+    #[test]
+    fn models_that_nobody_knows_do_not_pile_up() {
+        let text = told(Settings { per_model: true, ..Settings::default() }, |calls| {
+            for n in 0..1_000 {
+                let model = name(&format!("m{n}"));
+                calls.ran(&calls.begin_run(&model), &model, ("/a.B/c", true), Code::Ok);
+            }
+        });
+        let models = text.matches("modelmesh_invoke_model_milliseconds_count{").count();
+        assert!(models <= crate::swept::UNSWEPT, "{models}");
     }
 
     #[test]
@@ -244,7 +280,7 @@ mod tests {
             let head =
                 http::Request::post("/mmesh.ExamplePredictor/predict").header("content-type", "application/grpc");
             let (head, ()) = head.body(()).expect("a head").into_parts();
-            let model: DeploymentName = "myModel".parse().expect("a name");
+            let model = name("myModel");
             let mut call = calls.begin(&model, None, &head, Instant::now());
             call.receives(Length::Known(25));
             call.piece(&Bytes::from_static(&[0; 15]));
@@ -265,7 +301,7 @@ mod tests {
     fn clients_cannot_make_labels_without_end() {
         let text = told(Settings { full_names: true, ..Settings::default() }, |calls| {
             for n in 0..METHODS + 9 {
-                calls.ran("m", (&format!("/a.B/c{n}"), true), Code::Ok, Duration::ZERO);
+                calls.ran(&calls.begin_run(&name("m")), &name("m"), (&format!("/a.B/c{n}"), true), Code::Ok);
             }
         });
         assert!(text.contains(r#"modelmesh_invoke_model_milliseconds_count{method="a.B/c0",code="OK"} 1"#), "{text}");

@@ -31,7 +31,7 @@ use crate::{
     accounts::Accounts,
     admission::Admission,
     body::memory::RequestMemory,
-    calls::Calls,
+    calls::{Calls, IsKnown},
     config::Config,
     controls::TraceControl,
     demand::DemandTracker,
@@ -126,7 +126,7 @@ pub fn build(
     if let Some(members) = members.clone() {
         replicas.listen(hints::sayer(members));
     }
-    let calls = config.calls.map(|settings| Calls::register(settings, registry));
+    let calls = config.calls.map(|settings| Calls::register(settings, is_known(&routes, &replicas), registry));
     let (payloads, deliveries) = Payloads::build(&config.payloads, registry).unzip();
     let exporter = Exporter {
         routes: Arc::clone(&routes),
@@ -147,7 +147,7 @@ pub fn build(
     };
     let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
     let resolver = Resolver { me, replicas: Arc::clone(&replicas), remotes };
-    let applier = Applier::new(Arc::clone(&routes), resolver);
+    let applier = Applier::new(Arc::clone(&routes), resolver).counting(calls.clone());
     let peer_service = PeerService::new(
         replicas,
         (limits.clone(), Arc::clone(&memory)),
@@ -177,6 +177,12 @@ pub fn build(
     let handle = Handle { stack: Arc::clone(&stack), address, peer_service };
     let deliveries = deliveries.unwrap_or_default();
     Ok((Gateway { listeners, config, stack, applier, members, hops, deliveries }, handle))
+}
+
+/// Knows the models that are declared, or loaded on this node, which may have no routes.
+fn is_known(routes: &Arc<Routes>, replicas: &Arc<LocalReplicas>) -> IsKnown {
+    let (routes, replicas) = (Arc::clone(routes), Arc::clone(replicas));
+    Box::new(move |model| routes.has(model) || replicas.holds(model))
 }
 
 impl Gateway {

@@ -62,6 +62,7 @@ mod not_run;
 pub mod offload;
 mod rendezvous;
 mod shared_memory;
+mod swept;
 mod trail;
 mod wait_queue;
 mod watch;

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_spec::{InferError, InferRequest, RevisionId, Signature};
+use berth_spec::{DeploymentName, InferError, InferRequest, RevisionId, Signature};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Response, request::Parts};
@@ -227,6 +227,13 @@ impl LocalReplicas {
         }
     }
 
+    /// True if a replica of this deployment is here.
+    pub(crate) fn holds(&self, deployment: &DeploymentName) -> bool {
+        let owned = self.owned.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = RevisionId::with_hash(deployment.clone(), [0; 6]);
+        owned.range(first..).next().is_some_and(|(revision, _)| revision.deployment() == deployment)
+    }
+
     /// The number of replicas.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -417,6 +424,16 @@ mod tests {
         let replica = replicas.insert(revision, Arc::new(Nothing(Arc::default())));
         let model = replica.acquire().expect("a lease").to_describe();
         assert_eq!((model.platform(), replica.requests(), replica.in_flight()), ("nothing", 0, 0));
+    }
+
+    #[test]
+    fn a_deployment_is_here_while_one_of_its_revisions_is() {
+        let (replicas, name) = (LocalReplicas::default(), |text: &str| DeploymentName::new(text).expect("a name"));
+        let revision = RevisionId::of(name("iris"), b"1");
+        replicas.insert(revision.clone(), Arc::new(Nothing(Arc::default())));
+        assert_eq!(["iris", "iri", "iris2"].map(|text| replicas.holds(&name(text))), [true, false, false]);
+        replicas.remove(&revision);
+        assert!(!replicas.holds(&name("iris")));
     }
 
     #[test]

@@ -144,7 +144,8 @@ impl Parking {
         if waited.is_ok() {
             self.waits.add(began.elapsed());
         }
-        if let Some(calls) = &self.calls {
+        // The counts of a deleted model have gone with it, and are not made again.
+        if let Some(calls) = self.calls.as_ref().filter(|_| !entry.route().terms.gone) {
             calls.missed(&entry.name, began.elapsed());
         }
         if hot.queue.waiting() == 0 {

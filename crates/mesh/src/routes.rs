@@ -16,6 +16,7 @@ use papaya::{Compute, HashMap, Operation};
 use slot::{ColdRoute, Slot};
 
 use crate::{
+    calls::Calls,
     deployment::DeploymentState,
     endpoint::Ready,
     resolved::{Resolved, Resolver, Terms},
@@ -73,6 +74,11 @@ impl Routes {
     /// The deployment of this name for a look: one that nobody has asked for stays so.
     pub(crate) fn peek(&self, name: &DeploymentName) -> Option<Arc<DeploymentState>> {
         self.entries.pin().get(name).map(|slot| slot.state(name))
+    }
+
+    /// True if a deployment of this name is declared.
+    pub(crate) fn has(&self, name: &DeploymentName) -> bool {
+        self.entries.pin().contains_key(name)
     }
 
     /// The alias of this name. Takes whatever a client sent.
@@ -180,6 +186,8 @@ pub(crate) struct Applier {
     /// Terms in use lately: deployments with the same ones share them.
     terms: Vec<Arc<Terms>>,
     aliases: AliasIndex,
+    /// Counts of calls, which go with deployments and aliases; `None`: they are not wanted.
+    calls: Option<Arc<Calls>>,
 }
 
 /// The number of different terms that are kept for sharing: fleets use few.
@@ -198,7 +206,12 @@ pub(crate) struct Missing {
 
 impl Applier {
     pub(crate) fn new(routes: Arc<Routes>, resolver: Resolver) -> Self {
-        Self { routes, resolver, seq: None, terms: Vec::new(), aliases: AliasIndex::default() }
+        Self { routes, resolver, seq: None, terms: Vec::new(), aliases: AliasIndex::default(), calls: None }
+    }
+
+    /// Forgets counts of calls, too.
+    pub(crate) fn counting(self, calls: Option<Arc<Calls>>) -> Self {
+        Self { calls, ..self }
     }
 
     /// The worker of this process.
@@ -229,21 +242,22 @@ impl Applier {
             gone.iter().for_each(|name| self.forget(name));
             let named: std::collections::HashSet<&DeploymentName> = change.aliases.iter().map(|a| &a.name).collect();
             let gone: Vec<_> = routes.aliases().into_iter().filter(|alias| !named.contains(&alias.name)).collect();
-            gone.iter().for_each(|alias| self.aliases.unset(&routes, &alias.name));
+            gone.iter().for_each(|alias| self.forget_alias(&alias.name));
         }
         for name in &change.unset {
             self.forget(name);
-            self.aliases.unset(&routes, name);
+            self.forget_alias(name);
         }
         // Names that were those of deployments before.
         change.aliases.iter().for_each(|alias| self.forget(&alias.name));
         for route in &change.set {
             if !entries.contains_key(&route.deployment) {
-                self.aliases.unset(&routes, &route.deployment);
+                self.forget_alias(&route.deployment);
                 self.aliases.came_or_went(&route.deployment);
             }
             self.put(&entries, route);
         }
+        change.aliases.iter().for_each(|alias| self.uncount(&alias.name, &alias.targets));
         self.aliases.set(&routes, &change.aliases);
         if let Some(remotes) = self.resolver.remotes.as_ref().filter(|_| change.base.is_none()) {
             remotes.prune();
@@ -320,6 +334,25 @@ impl Applier {
             let gone = entry.route().gone();
             entry.set_route(Arc::new(gone));
         }
+        if let Some(calls) = &self.calls {
+            calls.forget(name);
+        }
+    }
+
+    fn forget_alias(&mut self, name: &DeploymentName) {
+        self.uncount(name, &[]);
+        let routes = Arc::clone(&self.routes);
+        self.aliases.unset(&routes, name);
+    }
+
+    /// Forgets the counts of calls by an alias to all deployments but these.
+    fn uncount(&self, alias: &DeploymentName, kept: &[(DeploymentName, u32)]) {
+        let Some(calls) = &self.calls else { return };
+        let Some(before) = self.routes.alias(alias.key()) else { return };
+        let is_kept = |name: &DeploymentName| kept.iter().any(|(target, _)| target == name);
+        let targets = before.targets();
+        let gone = targets.list.iter().filter(|target| !is_kept(&target.name));
+        gone.for_each(|target| calls.forget_alias(&target.name, alias));
     }
 
     fn share(&mut self, terms: Terms) -> Arc<Terms> {

@@ -19,7 +19,7 @@ use crate::{
         reply::ReplyBody,
         upload::{Upload, unrepeatable},
     },
-    calls::Calls,
+    calls::{Calls, Run},
     deployment::DeploymentState,
     exchange,
     local::{Lease, Model},
@@ -110,9 +110,9 @@ pub(crate) trait Runner: Send + Sync {
                 LocalOutcome::Moved(why) => return Ok(LocalOutcome::Moved(why)),
             };
             let (id, deadline) = (request.id.take(), self.deadline().into_std());
-            let began = Instant::now();
+            let run = self.begin_run(&held);
             let answered = self.answered(held.lease.model().infer(request, deadline)).await;
-            self.ran((INFER, true), &held, began, outcome(&answered));
+            self.ran((INFER, true), &held, run.as_ref(), outcome(&answered));
             Ok(answered?.map(|outputs| InferResponse {
                 model_name: self.model_name(),
                 model_version: held.version,
@@ -123,10 +123,15 @@ pub(crate) trait Runner: Send + Sync {
         }
     }
 
-    /// Counts what the model did for a call; `None`: nothing.
-    fn ran(&self, method: (&str, bool), held: &Held, began: Instant, code: Option<Code>) {
-        if let (Some(calls), Some(code)) = (self.calls(), code) {
-            calls.ran(held.lease.replica().revision().deployment().as_str(), method, code, began.elapsed());
+    /// Begins to count what the model does for a call; `None`: that is not wanted.
+    fn begin_run(&self, held: &Held) -> Option<Run> {
+        self.calls().map(|calls| calls.begin_run(held.lease.replica().revision().deployment()))
+    }
+
+    /// Counts what the model did for a call. `code` is `None` where that is nothing.
+    fn ran(&self, method: (&str, bool), held: &Held, run: Option<&Run>, code: Option<Code>) {
+        if let (Some(calls), Some(run), Some(code)) = (self.calls(), run, code) {
+            calls.ran(run, held.lease.replica().revision().deployment(), method, code);
         }
     }
 
@@ -138,9 +143,9 @@ pub(crate) trait Runner: Send + Sync {
                 LocalOutcome::Moved(why) => return Ok(LocalOutcome::Moved(why)),
             };
             let deadline = self.deadline().into_std();
-            let began = Instant::now();
+            let run = self.begin_run(&held);
             let answered = self.answered(held.lease.model().call(body, deadline)).await;
-            self.ran((CALL, false), &held, began, outcome(&answered));
+            self.ran((CALL, false), &held, run.as_ref(), outcome(&answered));
             answered
         }
     }
@@ -159,14 +164,14 @@ pub(crate) trait Runner: Send + Sync {
             let deadline = self.deadline();
             let Some(body) = upload.again() else { return Err(self.failed(unrepeatable())) };
             let parts = exchange::with_deadline(parts, deadline.into_std());
-            let (began, path) = (Instant::now(), self.calls().map(|_| parts.uri.path().to_owned()));
+            let run = self.begin_run(&held).map(|run| (run, parts.uri.path().to_owned()));
             let answered = self.answered(held.lease.model().exchange(parts, body)).await;
-            if let Some(path) = path {
+            if let Some((run, path)) = run {
                 let code = match &answered {
                     Ok(LocalOutcome::Answered(response)) => Some(status(response.headers()).unwrap_or(Code::Ok)),
                     other => outcome(other),
                 };
-                self.ran((&path, true), &held, began, code);
+                self.ran((&path, true), &held, Some(&run), code);
             }
             Ok(match answered? {
                 LocalOutcome::Moved(why) => LocalOutcome::Moved(why),

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 /// From the bottom to the top.
-const LAYERS: [&str; 47] = [
+const LAYERS: [&str; 48] = [
+    "swept",
     "not_run",
     "rendezvous",
     "wire_field",

@@ -2,7 +2,7 @@
 
 use prometheus_client::encoding::text::encode;
 
-use crate::fixture::{Echo, House, cold};
+use crate::fixture::{Echo, House, WORKER, cold};
 
 #[tokio::test]
 async fn requests_are_counted_by_deployment_protocol_and_code() {
@@ -37,4 +37,22 @@ async fn requests_are_counted_by_deployment_protocol_and_code() {
     // The numbers go with the deployment.
     house.change(berth_spec::RouteChange::default()).await;
     assert!(house.handle.top().is_empty());
+}
+
+#[tokio::test]
+async fn counts_of_calls_by_model_go_with_the_model() {
+    let mut config = berth_mesh::Config::new(([127, 0, 0, 1], 0).into());
+    config.calls = Some(berth_mesh::calls::Settings { per_model: true, ..Default::default() });
+    let mut house = House::of(WORKER, config, None);
+    house.serve("iris", "1", Echo::open()).await;
+    assert_eq!(house.infer("iris", &[]).await.status, 200);
+    let told = |house: &House| {
+        let mut text = String::new();
+        encode(&mut text, &house.registry).expect("a String takes everything");
+        text.lines().filter(|line| line.contains("modelId=\"iris\"")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let ran = |line: &String| line.starts_with("modelmesh_invoke_model_milliseconds_count{");
+    assert!(told(&house).iter().any(ran), "{:?}", told(&house));
+    house.change(berth_spec::RouteChange::default()).await;
+    assert_eq!(told(&house), Vec::<String>::new());
 }

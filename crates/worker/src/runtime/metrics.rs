@@ -67,13 +67,22 @@ impl EgressLabel {
 const EGRESS: [&str; 9] =
     ["connected", "undeclared", "private", "forbidden", "own_port", "unresolved", "unreachable", "busy", "malformed"];
 
-/// The words of [`InferError::reason`] that a model's own requests can end with.
-const REASONS: [&str; 10] = [
+/// The words of [`InferError::reason`], all but limits on use, which are the gateway's: a model server of others says nearly any.
+const REASONS: [&str; 19] = [
     "invalid",
     "unprocessable",
     "too_large",
+    "not_found",
+    "unsupported",
+    "loading",
     "queue_full",
+    "no_capacity",
+    "load_failed",
+    "scaled_down",
+    "shutting_down",
     "unavailable",
+    "no_memory",
+    "overloaded",
     "deadline",
     "cancelled",
     "model",
@@ -332,6 +341,7 @@ impl Drop for ModelMetrics {
 
 #[cfg(test)]
 mod tests {
+    use berth_spec::inference::Shed;
     use prometheus_client::encoding::text::encode;
 
     use super::*;
@@ -366,5 +376,40 @@ mod tests {
         }
         drop(new);
         assert!(!text(&registry).contains("iris"));
+    }
+
+    #[test]
+    fn errors_of_all_kinds_go_with_the_deployment() {
+        let mut registry = Registry::default();
+        let metrics = Families::register(&mut registry).model(&"iris".parse().expect("a name"));
+        let mut errors = vec![
+            InferError::Invalid(String::new()),
+            InferError::Unprocessable { message: String::new(), violations: Vec::new() },
+            InferError::TooLarge(String::new()),
+            InferError::NotFound(String::new()),
+            InferError::Unsupported(String::new()),
+            InferError::TimedOut(String::new()),
+            InferError::Cancelled,
+            InferError::Model(String::new()),
+            InferError::Lost(String::new()),
+            InferError::Internal(String::new()),
+        ];
+        let sheds = [
+            Shed::Loading,
+            Shed::QueueFull,
+            Shed::NoCapacity,
+            Shed::LoadFailed,
+            Shed::ScaledDown,
+            Shed::ShuttingDown,
+            Shed::Unavailable,
+            Shed::NoMemory,
+            Shed::Overloaded,
+        ];
+        errors.extend(sheds.map(|shed| InferError::shed(shed, "", Duration::ZERO)));
+        errors.iter().for_each(|error| metrics.failed(error));
+        drop(metrics);
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("it encodes");
+        assert!(!text.contains("iris"), "{text}");
     }
 }
