@@ -1,4 +1,7 @@
 //! The port for the pod's owner: probes, metrics, and the way to drain.
+//!
+//! `/drain` is asked by the kubelet, from an address that the pod does not know and without a secret. So it ends nothing, and is bounded
+//! for each address: one that asks often leaves room for the kubelet, several can take all connections.
 
 use std::{
     convert::Infallible,
@@ -7,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use berth_peer::port::{Bounds, Port, prepare};
+use berth_peer::port::{AddressLimit, Bounds, Port, prepare};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -23,8 +26,9 @@ use crate::{
 /// Bounds of the port: a kubelet and a few scrapers.
 const BOUNDS: Bounds = Bounds { connections: 256, per_address: 64 };
 
-/// Requests at once that wait for the end of others: probes are answered beside them, also those from the same address.
+/// Requests of one address that wait at once: a pod's hooks are few, and probes from the same address are answered beside them.
 const WAITS: usize = 48;
+
 const _: () = assert!(WAITS < BOUNDS.per_address, "a kubelet's hooks would keep out its probes");
 
 /// Longest time that an answer may stay unread.
@@ -42,16 +46,15 @@ const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-
 /// Serves until `stop`.
 pub(crate) async fn run(listener: TcpListener, fleet: Arc<Fleet>, stop: CancellationToken) {
     let port = Port::new("executor admin", listener, BOUNDS);
-    let (connections, waits) = (TaskTracker::new(), Arc::new(Semaphore::new(WAITS)));
+    let (connections, waits) = (TaskTracker::new(), AddressLimit::new(WAITS));
     while let Some((stream, from, place)) = stop.run_until_cancelled(port.accept()).await {
         prepare(&stream, UNREAD);
         let (fleet, waits, stop) = (Arc::clone(&fleet), Arc::clone(&waits), stop.clone());
-        let is_within = is_within(from);
         connections.spawn(async move {
             let _held = place;
             let service = service_fn(move |request: Request<Incoming>| {
                 let (fleet, waits) = (Arc::clone(&fleet), Arc::clone(&waits));
-                async move { Ok::<_, Infallible>(answer(&fleet, &waits, &request, is_within).await) }
+                async move { Ok::<_, Infallible>(answer(&fleet, &waits, &request, from).await) }
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
@@ -78,11 +81,16 @@ fn is_within(from: SocketAddr) -> bool {
     [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&from.ip().to_canonical())
 }
 
-async fn answer(fleet: &Fleet, waits: &Semaphore, request: &Request<Incoming>, is_within: bool) -> Response<Body> {
+async fn answer(
+    fleet: &Fleet,
+    waits: &Arc<AddressLimit>,
+    request: &Request<Incoming>,
+    from: SocketAddr,
+) -> Response<Body> {
     let (status, text) = if let Some(path) = request.uri().path().strip_prefix("/jobs/") {
-        dead_letters(fleet, request.method(), path, is_within).await
+        dead_letters(fleet, request.method(), path, is_within(from)).await
     } else if request.method() == Method::GET && request.uri().path() == "/drain" {
-        settled(fleet, waits).await
+        settled(fleet, waits, from).await
     } else {
         of_process(fleet, request)
     };
@@ -94,9 +102,10 @@ async fn answer(fleet: &Fleet, waits: &Semaphore, request: &Request<Incoming>, i
 }
 
 /// Waits until no request is in flight.
-async fn settled(fleet: &Fleet, waits: &Semaphore) -> (StatusCode, String) {
-    let Ok(_place) = waits.try_acquire() else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "too many wait for the end of requests: ask again\n".to_owned());
+async fn settled(fleet: &Fleet, waits: &Arc<AddressLimit>, from: SocketAddr) -> (StatusCode, String) {
+    let Some(_wait) = waits.place(from.ip()) else {
+        let text = "too many requests of this address wait for the end of others: ask again\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
     };
     match fleet.settle().await {
         true => (StatusCode::OK, "no request is in flight\n".to_owned()),

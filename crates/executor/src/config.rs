@@ -10,7 +10,7 @@ mod log;
 use std::{
     collections::BTreeSet,
     fmt, io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -417,13 +417,38 @@ impl RawPort {
     }
 }
 
-/// True if a connection to `upstream` would reach who listens at `own`: each request would come back until no more are taken.
+/// True if a connection to `upstream` may reach who listens at `own`: each request would come back until no more are taken.
 fn leads_to(upstream: &str, own: SocketAddr) -> bool {
-    let Ok(upstream) = upstream.replace("localhost:", "127.0.0.1:").parse::<SocketAddr>() else { return false };
-    let (listens, asked) = (own.ip().to_canonical(), upstream.ip().to_canonical());
-    // `[::]` takes connections of both families.
-    let covers = listens.is_unspecified() && (listens.is_ipv6() || asked.is_ipv4());
-    upstream.port() == own.port() && (listens == asked || (covers && asked.is_loopback()))
+    let Some((host, port)) = upstream.rsplit_once(':') else { return false };
+    let listens = own.ip().to_canonical();
+    let takes = |asked: &IpAddr| match listens.is_unspecified() {
+        // `[::]` takes connections of both families.
+        true => asked.is_loopback() && (listens.is_ipv6() || asked.is_ipv4()),
+        false => listens == *asked,
+    };
+    port.parse::<u16>() == Ok(own.port()) && reached(host).iter().any(takes)
+}
+
+/// Addresses that a host leads to, as far as that is known without a name server.
+fn reached(host: &str) -> Vec<IpAddr> {
+    const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    match &*name {
+        // Which of them is asked first differs by machine. All names below it are the same (RFC 6761).
+        "localhost" => return vec![V4, V6],
+        below if below.ends_with(".localhost") => return vec![V4, V6],
+        // The kubelet writes them into each pod's file of hosts.
+        "ip6-localhost" | "ip6-loopback" => return vec![V6],
+        _ => {}
+    }
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    match bare.parse::<IpAddr>().map(|address| address.to_canonical()) {
+        // Linux takes the unspecified address as that of the machine itself.
+        Ok(address) if address.is_unspecified() => vec![if address.is_ipv4() { V4 } else { V6 }],
+        Ok(address) => vec![address],
+        Err(_) => Vec::new(),
+    }
 }
 
 fn place(at: Location) -> Option<(u64, u64)> {
@@ -476,6 +501,31 @@ mod tests {
     }
 
     #[test]
+    fn an_upstream_may_lead_back_by_each_name_of_the_machine() {
+        let addresses = ["127.0.0.1:8081", "[::1]:8081", "0.0.0.0:8081", "[::]:8081", "10.0.0.1:8081"];
+        for (upstream, back) in [
+            ("127.0.0.1:8081", [true, false, true, true, false]),
+            ("127.0.0.2:8081", [false, false, true, true, false]),
+            ("[::1]:8081", [false, true, false, true, false]),
+            ("[::ffff:127.0.0.1]:8081", [true, false, true, true, false]),
+            ("localhost:8081", [true, true, true, true, false]),
+            ("LocalHost.:8081", [true, true, true, true, false]),
+            ("model.localhost:8081", [true, true, true, true, false]),
+            ("ip6-localhost:8081", [false, true, false, true, false]),
+            ("0.0.0.0:8081", [true, false, true, true, false]),
+            ("[::]:8081", [false, true, false, true, false]),
+            ("10.0.0.1:8081", [false, false, false, false, true]),
+            ("localhost:8080", [false; 5]),
+            ("mylocalhost:8081", [false; 5]),
+            ("localhost.example:8081", [false; 5]),
+        ] {
+            for (own, back) in addresses.into_iter().zip(back) {
+                assert_eq!(leads_to(upstream, own.parse().expect("an address")), back, "{upstream} and {own}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (text, expected) in [
             ("", "executor.yaml"),
@@ -502,6 +552,7 @@ mod tests {
             ("ports: [{name: a, listen: '[::]:8081', upstream: 8081}]", "is a port of this executor"),
             ("ports: [{name: a, listen: '[::]:8081', upstream: '[::1]:8081'}]", "is a port of this executor"),
             ("ports: [{name: a, listen: 8081, upstream: 'localhost:9901'}]", "is a port of this executor"),
+            ("ports: [{name: a, listen: '[::1]:8081', upstream: 'localhost:8081'}]", "is a port of this executor"),
             (
                 "ports: [{name: a, listen: 8081, upstream: 8080, upstreamTls: {key: /k}}]",
                 "upstreamTls: certificate and key belong together",

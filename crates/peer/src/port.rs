@@ -12,6 +12,7 @@
 //! ```
 
 mod activity;
+mod addresses;
 mod client_certificate;
 mod discard;
 mod greeting;
@@ -20,9 +21,8 @@ mod stream;
 mod tls;
 
 use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -34,6 +34,7 @@ use tokio::{
 
 pub use self::{
     activity::{Activity, Counting, Inactivity, OpenStream, Patience},
+    addresses::{AddressLimit, AddressPlace},
     discard::{RequestBody, answer_whole, discard},
     greeting::{Greeted, Greeter},
     read_ahead::ReadAhead,
@@ -61,15 +62,15 @@ pub struct Bounds {
 #[derive(Clone)]
 pub struct Room {
     all: Arc<Semaphore>,
-    addresses: Arc<Addresses>,
+    addresses: Arc<AddressLimit>,
 }
 
 impl Room {
     /// Room for so many connections.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
-        let addresses = Addresses { most: bounds.per_address.max(1), held: Mutex::default() };
-        Self { all: Arc::new(Semaphore::new(bounds.connections)), addresses: Arc::new(addresses) }
+        let addresses = AddressLimit::new(bounds.per_address);
+        Self { all: Arc::new(Semaphore::new(bounds.connections)), addresses }
     }
 }
 
@@ -85,15 +86,8 @@ pub struct Port {
 
 /// The place of one connection. Counts until it is dropped.
 pub struct Place {
+    _of_address: AddressPlace,
     _room: OwnedSemaphorePermit,
-    address: IpAddr,
-    addresses: Arc<Addresses>,
-}
-
-/// Connections by address.
-struct Addresses {
-    most: usize,
-    held: Mutex<HashMap<IpAddr, usize>>,
 }
 
 impl Port {
@@ -133,8 +127,8 @@ impl Port {
         loop {
             let Ok(room) = Arc::clone(&self.room.all).acquire_owned().await else { std::future::pending().await };
             match self.listener.accept().await {
-                Ok((stream, from)) => match Addresses::place(&self.room.addresses, from.ip(), room) {
-                    Some(place) => return (stream, from, place),
+                Ok((stream, from)) => match self.room.addresses.place(from.ip()) {
+                    Some(of_address) => return (stream, from, Place { _of_address: of_address, _room: room }),
                     None => self.refuse(from),
                 },
                 Err(error) => {
@@ -159,41 +153,10 @@ impl Port {
                 event = "connection_refused",
                 port = self.name,
                 address = %from.ip(),
-                most = self.room.addresses.most,
+                most = self.room.addresses.most(),
                 times,
                 "an address has too many connections; further ones are closed"
             );
-        }
-    }
-}
-
-impl Addresses {
-    fn place(addresses: &Arc<Self>, address: IpAddr, room: OwnedSemaphorePermit) -> Option<Place> {
-        // One that is written in the form of the other family is the same.
-        let address = address.to_canonical();
-        let mut held = addresses.held();
-        let count = held.entry(address).or_default();
-        if *count >= addresses.most {
-            return None;
-        }
-        *count += 1;
-        drop(held);
-        Some(Place { _room: room, address, addresses: Arc::clone(addresses) })
-    }
-
-    fn held(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut held = self.addresses.held();
-        if let Some(count) = held.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                held.remove(&self.address);
-            }
         }
     }
 }

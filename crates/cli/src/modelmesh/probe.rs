@@ -5,26 +5,26 @@
 use std::{
     convert::Infallible,
     io,
-    net::{Ipv4Addr, TcpListener},
+    net::{IpAddr, Ipv4Addr, TcpListener},
     sync::{Arc, OnceLock},
     thread,
     time::Duration,
 };
 
-use berth_peer::port::{Bounds, Port};
+use berth_peer::port::{AddressLimit, Bounds, Port};
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Connections at once. All that a kubelet asks comes from one address; strangers at another leave it some.
 const BOUNDS: Bounds = Bounds { connections: 64, per_address: 48 };
 
-/// Requests at once that wait for the end: the containers of a pod are few, and probes are answered beside them, also those from the same
-/// address.
-const WAITS: usize = 32;
+/// Requests of one address at once that wait for the end: the containers of a pod are few, and probes are answered beside them, also those
+/// from the same address.
+const WAITS: usize = 16;
 const _: () = assert!(WAITS < BOUNDS.per_address && BOUNDS.per_address < BOUNDS.connections);
 
 /// The longest that a head may take.
@@ -49,12 +49,12 @@ impl Standing {
 struct Probes {
     standing: Arc<Standing>,
     /// Places for those who wait for the end.
-    waits: Semaphore,
+    waits: Arc<AddressLimit>,
 }
 
 impl Probes {
     fn new(standing: &Arc<Standing>, waits: usize) -> Arc<Self> {
-        Arc::new(Self { standing: Arc::clone(standing), waits: Semaphore::new(waits) })
+        Arc::new(Self { standing: Arc::clone(standing), waits: AddressLimit::new(waits) })
     }
 }
 
@@ -81,10 +81,10 @@ pub(super) fn start(ports: &[u16], standing: &Arc<Standing>) -> io::Result<()> {
 async fn serve(port: Port, probes: Arc<Probes>) {
     let mut connections = JoinSet::new();
     loop {
-        let (stream, _, place) = port.accept().await;
+        let (stream, from, place) = port.accept().await;
         while connections.try_join_next().is_some() {}
         let probes = Arc::clone(&probes);
-        let service = service_fn(move |request| answer(request, Arc::clone(&probes)));
+        let service = service_fn(move |request| answer(request, from.ip(), Arc::clone(&probes)));
         connections.spawn(async move {
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
@@ -94,17 +94,21 @@ async fn serve(port: Port, probes: Arc<Probes>) {
     }
 }
 
-async fn answer(request: Request<Incoming>, probes: Arc<Probes>) -> Result<Response<Full<bytes::Bytes>>, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    from: IpAddr,
+    probes: Arc<Probes>,
+) -> Result<Response<Full<bytes::Bytes>>, Infallible> {
     let (status, text) = match request.uri().path() {
         "/live" => (StatusCode::OK, "live\n"),
         "/ready" if probes.standing.ready() => (StatusCode::OK, "ready\n"),
         "/ready" => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-        "/prestop" => match probes.waits.try_acquire() {
-            Ok(_place) => {
+        "/prestop" => match probes.waits.place(from) {
+            Some(_place) => {
                 probes.standing.stopped.cancelled().await;
                 (StatusCode::OK, "stopped\n")
             }
-            Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "too many wait for the end: ask again\n"),
+            None => (StatusCode::SERVICE_UNAVAILABLE, "too many of this address wait for the end: ask again\n"),
         },
         _ => (StatusCode::NOT_FOUND, "use /ready, /live or /prestop\n"),
     };
@@ -146,11 +150,12 @@ mod tests {
         let port = Port::new("test", listener, Bounds { connections: 8, per_address: 8 });
         let asked = async {
             let waiting = [asks(address, "/prestop").await, asks(address, "/prestop").await];
-            while probes.waits.available_permits() > 0 {
+            while probes.waits.place(address.ip()).is_some() {
                 tokio::task::yield_now().await;
             }
             assert_eq!(status(asks(address, "/prestop").await).await, "HTTP/1.1 503 Service Unavailable");
             assert_eq!(status(asks(address, "/live").await).await, "HTTP/1.1 200 OK");
+            assert!(probes.waits.place([10, 0, 0, 1].into()).is_some(), "another address has room of its own");
             standing.stopped.cancel();
             for stream in waiting {
                 assert_eq!(status(stream).await, "HTTP/1.1 200 OK");

@@ -1,10 +1,11 @@
 //! The webhook, which admits and converts objects: its port, and its certificate, which it makes and renews by itself. Each operator has its own key,
 //! which never leaves its pod; its certificate is published where the API server looks.
 
+mod lists;
+
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -13,10 +14,10 @@ use berth_peer::port::{ClientAuth, Port, PortTls, SelfMade, TlsSettings, TlsVers
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Incoming;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
+use self::lists::Turns;
 use super::port::{self, response};
 use crate::failure::Failure;
 
@@ -26,18 +27,6 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// The longest question about one object: before and after, each as long as etcd takes it.
 const LONGEST: usize = 4 << 20;
-
-/// The longest list of objects to convert: API servers ask for a whole page at once.
-const LONGEST_LIST: usize = 32 << 20;
-
-/// Lists that are converted at once; others wait, but for short ones. Each takes some three times its length.
-const LISTS: usize = 2;
-
-/// The length of a short list: as many as there are connections may be here at once.
-const SHORT: u64 = 1 << 20;
-
-/// Time that a list waits: an API server gives up after 30 s.
-const TURN: Duration = Duration::from_secs(20);
 
 /// Time in which a question arrives. Whoever holds one back would keep a connection from API servers.
 const ARRIVES: Duration = Duration::from_secs(20);
@@ -91,9 +80,9 @@ pub(super) async fn bind(
 impl Webhook {
     /// Answers, until it is dropped.
     pub(super) async fn serve(self) {
-        let (gatekeeper, turns) = (self.gatekeeper.clone(), Arc::new(Semaphore::new(LISTS)));
+        let (gatekeeper, turns) = (self.gatekeeper.clone(), Turns::default());
         let answer = move |request: Request<Incoming>| {
-            let (gatekeeper, turns) = (gatekeeper.clone(), Arc::clone(&turns));
+            let (gatekeeper, turns) = (gatekeeper.clone(), turns.clone());
             async move {
                 match (request.method(), request.uri().path()) {
                     (&Method::POST, "/admit") => review(&gatekeeper, request).await,
@@ -154,23 +143,13 @@ async fn review(gatekeeper: &Gatekeeper, request: Request<Incoming>) -> Response
     }
 }
 
-async fn convert(gatekeeper: Gatekeeper, request: Request<Incoming>, turns: &Semaphore) -> Response<Full<Bytes>> {
-    let is_short = request.body().size_hint().upper().is_some_and(|length| length <= SHORT);
-    let _turn = match is_short {
-        true => None,
-        false => match tokio::time::timeout(TURN, turns.acquire()).await {
-            Ok(Ok(turn)) => Some(turn),
-            _ => {
-                let text = "other lists are being converted: try again\n".to_owned();
-                return response(StatusCode::SERVICE_UNAVAILABLE, TEXT, text);
-            }
-        },
+async fn convert(gatekeeper: Gatekeeper, request: Request<Incoming>, turns: &Turns) -> Response<Full<Bytes>> {
+    let list = match turns.read(request.into_body()).await {
+        Ok(list) => list,
+        Err(refusal) => return response(refusal.status(), TEXT, format!("{refusal}\n")),
     };
-    let body = match read(request.into_body(), LONGEST_LIST, ARRIVES).await {
-        Ok(body) => body,
-        Err(refusal) => return refusal,
-    };
-    match tokio::task::spawn_blocking(move || gatekeeper.convert(&body)).await {
+    // The list goes along: it keeps its turn until it is converted, also where the sender has left.
+    match tokio::task::spawn_blocking(move || gatekeeper.convert(list.bytes())).await {
         Ok(Ok(answer)) => response(StatusCode::OK, JSON, answer),
         Ok(Err(malformed)) => response(StatusCode::BAD_REQUEST, TEXT, format!("{malformed}\n")),
         Err(error) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),

@@ -1,0 +1,296 @@
+//! Lists of objects to convert. A long one takes some three times its length of memory, so few are here at once.
+//!
+//! ```text
+//! head arrives, at most 1 MiB ──the list has ended──▶ converted at once
+//!        │ there is more
+//!        ▼
+//! waits for a turn ──▶ the rest arrives ──▶ converted, then the turn is free
+//!                            │ slow, and others wait
+//!                            └──▶ refused, the turn is free
+//! ```
+//! A slow sender takes little time from others: a list waits for a turn only once its head is here, and with a turn it keeps the pace while
+//! others wait, or gives the turn up within a second. Turns go in the order of asking, so many slow senders still delay a list, and one that
+//! has no turn in time is refused.
+
+use std::{
+    fmt::Display,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::StatusCode;
+use http_body_util::BodyExt as _;
+use hyper::body::Body;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout, timeout_at},
+};
+
+/// The longest list: API servers ask for a whole page at once.
+const LONGEST: usize = 32 << 20;
+
+/// Long lists that are here at once; others wait.
+const TURNS: usize = 2;
+
+/// Length of a list's head. Shorter lists take no turn: as many as there are connections may be here at once.
+const HEAD: usize = 1 << 20;
+
+/// Time until a list has its turn, and until all of it is here: an API server gives up after 30 s, the conversion included.
+const TURN_WITHIN: Duration = Duration::from_secs(20);
+const HERE_WITHIN: Duration = Duration::from_secs(25);
+
+/// The pace of a list while others wait: so many bytes in each step. A network within a cluster carries some twenty times as many.
+const STEP: usize = 4 << 20;
+const STEP_TIME: Duration = Duration::from_secs(1);
+
+/// Reason why a list is not converted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("a list has at most {LONGEST} bytes: ask for fewer objects at once")]
+    TooLong,
+    #[error("the question broke off: {0}")]
+    BrokenOff(String),
+    #[error("the question did not arrive in time")]
+    Late,
+    #[error("other lists are being converted: try again")]
+    Busy,
+    #[error("others wait, and this list arrives too slowly: try again")]
+    Slow,
+}
+
+impl Refusal {
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BrokenOff(_) => StatusCode::BAD_REQUEST,
+            Self::Late => StatusCode::REQUEST_TIMEOUT,
+            Self::Busy | Self::Slow => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// A list that has arrived. A long one has a turn until it is dropped.
+#[derive(Debug)]
+pub(super) struct List {
+    bytes: Vec<u8>,
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl List {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Turns of long lists.
+#[derive(Clone)]
+pub(super) struct Turns {
+    free: Arc<Semaphore>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { free: Arc::new(Semaphore::new(TURNS)), waiting: Arc::default() }
+    }
+}
+
+impl Turns {
+    /// Reads a list, and waits for its turn where it is long.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub(super) async fn read<B>(&self, body: B) -> Result<List, Refusal>
+    where
+        B: Body<Data = Bytes> + Unpin,
+        B::Error: Display,
+    {
+        let mut reading = Reading { body, bytes: Vec::new() };
+        if reading.announced() > LONGEST as u64 {
+            return Err(Refusal::TooLong);
+        }
+        let asked = Instant::now();
+        if timeout_at(asked + TURN_WITHIN, reading.reach(HEAD)).await.map_err(|_| Refusal::Late)?? {
+            return Ok(List { bytes: reading.bytes, _turn: None });
+        }
+        let turn = self.turn(asked + TURN_WITHIN).await?;
+        // At most the longest list: it grows once.
+        reading.bytes.reserve(usize::try_from(reading.announced()).unwrap_or_default());
+        timeout_at(asked + HERE_WITHIN, self.rest(&mut reading)).await.map_err(|_| Refusal::Late)??;
+        Ok(List { bytes: reading.bytes, _turn: Some(turn) })
+    }
+
+    async fn turn(&self, until: Instant) -> Result<OwnedSemaphorePermit, Refusal> {
+        let _waiting = Waiting::begin(&self.waiting);
+        match timeout_at(until, Arc::clone(&self.free).acquire_owned()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            _ => Err(Refusal::Busy),
+        }
+    }
+
+    /// Reads to the end. A slow list goes on while nobody waits: some API servers reach the cluster through a tunnel.
+    async fn rest<B>(&self, reading: &mut Reading<B>) -> Result<(), Refusal>
+    where
+        B: Body<Data = Bytes> + Unpin,
+        B::Error: Display,
+    {
+        loop {
+            let length = reading.bytes.len() + STEP;
+            match timeout(STEP_TIME, reading.reach(length)).await {
+                Ok(ended) => {
+                    if ended? {
+                        return Ok(());
+                    }
+                }
+                Err(_) if self.waiting.load(Relaxed) > 0 => return Err(Refusal::Slow),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// A list that waits for a turn. Counts until it is dropped.
+struct Waiting(Arc<AtomicUsize>);
+
+impl Waiting {
+    fn begin(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A body, as far as it has arrived.
+struct Reading<B> {
+    body: B,
+    bytes: Vec<u8>,
+}
+
+impl<B> Reading<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    /// The length that is announced and has not arrived; 0 where none is announced.
+    fn announced(&self) -> u64 {
+        self.body.size_hint().lower()
+    }
+
+    /// Reads until so many bytes are here, or the end. True at the end. If it is dropped before, nothing of the body is lost.
+    async fn reach(&mut self, length: usize) -> Result<bool, Refusal> {
+        while self.bytes.len() < length {
+            let Some(frame) = self.body.frame().await else { return Ok(true) };
+            let frame = frame.map_err(|error| Refusal::BrokenOff(error.to_string()))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if self.bytes.len() + data.len() > LONGEST {
+                return Err(Refusal::TooLong);
+            }
+            self.bytes.extend_from_slice(&data);
+        }
+        Ok(self.body.is_end_stream())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures::{Stream, StreamExt as _, stream};
+    use http_body_util::{Full, StreamBody};
+    use hyper::body::Frame;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    type Part = Result<Frame<Bytes>, Infallible>;
+
+    /// The pieces of a list of so many MiB.
+    fn mebibytes(count: usize) -> impl Stream<Item = Part> + Unpin {
+        stream::iter(0..count).map(|_| Ok(Frame::data(Bytes::from(vec![b' '; 1 << 20]))))
+    }
+
+    /// A list whose sender falls silent after so many MiB.
+    fn silent(count: usize) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
+        StreamBody::new(mebibytes(count).chain(stream::pending()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_senders_give_their_turns_up_soon() {
+        for sent in [0, 1, 2, 9] {
+            let turns = Turns::default();
+            let begun = Instant::now();
+            let read = async {
+                let read = turns.read(StreamBody::new(mebibytes(20))).await;
+                (read.map(|list| list.bytes().len()), begun.elapsed())
+            };
+            let (one, two, (read, after)) = tokio::join!(turns.read(silent(sent)), turns.read(silent(sent)), read);
+            assert_eq!(read, Ok(20 << 20), "after {sent} MiB");
+            assert!(after <= 4 * STEP_TIME, "after {sent} MiB: {after:?}");
+            for refusal in [one, two].map(|list| list.map(drop).expect_err("it never ends")) {
+                assert!([Refusal::Late, Refusal::Slow].contains(&refusal), "after {sent} MiB: {refusal}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_list_is_read_while_nobody_waits() {
+        let slow = mebibytes(6).then(|piece| async move {
+            sleep(2 * STEP_TIME).await;
+            piece
+        });
+        let read = Turns::default().read(StreamBody::new(Box::pin(slow))).await.expect("whole");
+        assert_eq!(read.bytes().len(), 6 << 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_is_slow_in_every_step_is_refused_before_its_api_server_gives_up() {
+        let turns = Turns::default();
+        let long = || turns.read(StreamBody::new(mebibytes(2)));
+        let held = (long().await.expect("a turn"), long().await.expect("a turn"));
+        let late = mebibytes(1).then(|piece| async move {
+            sleep(Duration::from_secs(18)).await;
+            piece
+        });
+        let asked = Instant::now();
+        let read = turns.read(StreamBody::new(Box::pin(late.chain(stream::pending()))));
+        let freed = async move {
+            sleep(Duration::from_secs(19)).await;
+            drop(held);
+        };
+        let (read, ()) = tokio::join!(read, freed);
+        assert_eq!(read.map(drop), Err(Refusal::Late));
+        assert!(asked.elapsed() < Duration::from_secs(30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn short_lists_take_no_turn() {
+        let turns = Turns::default();
+        let long = || turns.read(StreamBody::new(mebibytes(2)));
+        let (_one, _two) = (long().await.expect("a turn"), long().await.expect("a turn"));
+        assert_eq!(long().await.map(drop), Err(Refusal::Busy));
+        for length in [0, 10, HEAD] {
+            let read = turns.read(Full::from(vec![b' '; length])).await.expect("short");
+            assert_eq!(read.bytes().len(), length);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_has_a_greatest_length_announced_or_not() {
+        let turns = Turns::default();
+        let announced = turns.read(Full::from(vec![b' '; LONGEST + 1])).await;
+        assert_eq!(announced.map(drop), Err(Refusal::TooLong));
+        let sent = turns.read(StreamBody::new(mebibytes(33))).await;
+        assert_eq!(sent.map(drop), Err(Refusal::TooLong));
+        let longest = turns.read(StreamBody::new(mebibytes(32))).await.expect("the longest");
+        assert_eq!(longest.bytes().len(), LONGEST);
+    }
+}
