@@ -13,7 +13,7 @@ use std::{
 
 use berth_control::store::Rev;
 use berth_functions::{
-    controller::{Built, Controller, Deployed, Effect, Event, Policy, TaskId},
+    controller::{Built, Controller, Deployed, Effect, Event, Policy, TaskId, View},
     deployment::Declared,
     status::ArtifactStatus,
     writer::Written,
@@ -91,6 +91,21 @@ fn settle(controller: &mut Controller, effects: Vec<Effect>, rev: &mut u64) {
     }
 }
 
+/// Tells of every object as it stands now, as the watch of a store does after the write of its status.
+fn echo(controller: &mut Controller, rev: u64) {
+    let stored = |view: View<'_>| {
+        let number = view.name[1..].parse().expect("a number");
+        let status = serde_json::to_string(&**view.status).expect("JSON");
+        let text = object(number, 1).replacen('{', &format!(r#"{{"status":{status},"#), 1);
+        Event::Put(view.name.to_owned(), Box::new(Declared::read(view.name, text.as_bytes(), Rev(rev))))
+    };
+    let echoes: Vec<Event> = controller.view().map(stored).collect();
+    for echo in echoes {
+        let effects = controller.on(echo, Time(1));
+        assert!(effects.is_empty(), "an echo is no news: {effects:?}");
+    }
+}
+
 fn main() {
     let before = IN_USE.load(Ordering::Relaxed);
     let mut rev = MANY as u64;
@@ -104,6 +119,7 @@ fn main() {
     let effects = controller.on(Event::Listed((0..MANY).map(|number| read(number, 1)).collect()), Time(1));
     let listed = began.elapsed();
     settle(&mut controller, effects, &mut rev);
+    echo(&mut controller, rev);
     controller.changed();
     let each = (IN_USE.load(Ordering::Relaxed) - before) / MANY;
     let mut times = Vec::with_capacity(CHANGES);

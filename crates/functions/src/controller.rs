@@ -17,9 +17,13 @@ mod effect;
 mod event;
 mod function;
 mod line;
+mod remembered;
 mod writing;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use berth_spec::Time;
 
@@ -55,7 +59,8 @@ impl Default for Policy {
 #[derive(Debug)]
 pub struct Controller {
     policy: Policy,
-    functions: BTreeMap<String, Function>,
+    /// Each in a box: a tree leaves a third of its places empty.
+    functions: BTreeMap<String, Box<Function>>,
     line: Line,
     /// Tasks that hold a turn.
     running: BTreeMap<TaskId, String>,
@@ -98,7 +103,7 @@ impl Controller {
             Event::Built(task, result) => self.built(task, *result, now, &mut effects),
             Event::Deployed(task, result) => self.deployed(task, result, now, &mut effects),
             Event::Removed(key) => self.removed(&key, now, &mut effects),
-            Event::Written(key, status, written) => self.written(&key, *status, (written, now), &mut effects),
+            Event::Written(key, status, written) => self.written(&key, status, (written, now), &mut effects),
             Event::Verify => self.verify(),
             Event::Tick => {}
         }
@@ -170,7 +175,7 @@ impl Controller {
         self.changed.insert(key.clone());
         let Some(function) = self.functions.get_mut(&key) else {
             let function = Function::new(declared, served, now);
-            self.functions.insert(key.clone(), function);
+            self.functions.insert(key.clone(), Box::new(function));
             self.begin(&key, effects);
             return;
         };
@@ -185,11 +190,11 @@ impl Controller {
         match function.stage {
             // What was deleted is removed whole before it comes again.
             Stage::Removing { done: false } => {
-                function.next = Some(declared);
+                function.next = Some(Box::new(declared));
                 return;
             }
             Stage::Removing { done: true } => {
-                self.functions.insert(key.clone(), Function::new(declared, None, now));
+                self.functions.insert(key.clone(), Box::new(Function::new(declared, None, now)));
                 self.begin(&key, effects);
                 return;
             }
@@ -238,7 +243,7 @@ impl Controller {
         self.changed.insert(key.to_owned());
         *done = true;
         if let Some(declared) = function.next.take() {
-            self.functions.insert(key.to_owned(), Function::new(declared, None, now));
+            self.functions.insert(key.to_owned(), Box::new(Function::new(*declared, None, now)));
             self.begin(key, effects);
         } else if function.gone {
             self.functions.remove(key);
@@ -266,7 +271,7 @@ impl Controller {
             let Some(function) = self.functions.get_mut(&key) else { continue };
             let task = TaskId(self.next);
             self.next += 1;
-            let Some(build) = function.start(task, now) else { continue };
+            let Some(build) = function.start(&key, task, now) else { continue };
             self.running.insert(task, key.clone());
             self.changed.insert(key.clone());
             effects.push(Effect::Build(task, build));
@@ -280,7 +285,7 @@ impl Controller {
         let Some(function) = self.functions.get_mut(&key) else { return };
         match result {
             Ok(built) => {
-                if let Some(work) = function.built(&built, now) {
+                if let Some(work) = function.built(&key, &built, now) {
                     effects.push(Effect::Deploy(task, work, built.artifact));
                 }
                 function.write_if_new(&key, effects);
@@ -345,7 +350,7 @@ impl Controller {
         }
     }
 
-    fn written(&mut self, key: &str, status: Status, (written, now): (Written, Time), effects: &mut Vec<Effect>) {
+    fn written(&mut self, key: &str, status: Arc<Status>, (written, now): (Written, Time), effects: &mut Vec<Effect>) {
         let Some(function) = self.functions.get_mut(key) else { return };
         let later = match written {
             Written::Done(rev) => {
@@ -371,7 +376,7 @@ impl Controller {
     #[must_use]
     pub fn is_proved(&self, task: TaskId) -> bool {
         let function = self.running.get(&task).and_then(|key| self.functions.get(key));
-        function.is_some_and(Function::is_proved)
+        function.is_some_and(|function| function.is_proved())
     }
 
     /// True if the function may be asked for by this name.

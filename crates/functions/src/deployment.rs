@@ -67,7 +67,7 @@ pub struct Identity {
     /// `metadata.generation`, where it is above 0.
     pub generation: Option<i64>,
     /// `sha256:…` of the spec.
-    pub digest: String,
+    pub digest: Arc<str>,
     /// A person asks for the end: `metadata.deletionTimestamp`.
     pub deleting: bool,
 }
@@ -180,7 +180,7 @@ impl Declared {
     }
 
     fn unreadable(value: &[u8], message: String) -> Self {
-        let identity = Identity { generation: None, digest: digest(value), deleting: false };
+        let identity = Identity { generation: None, digest: digest(value).into(), deleting: false };
         Self {
             identity,
             spec: Err(message),
@@ -226,7 +226,8 @@ fn identity(object: &Map<String, Value>) -> Identity {
         metadata.remove("generation");
         metadata.remove("deletionTimestamp");
     }
-    Identity { generation, digest: digest(Value::Object(desired).to_string().as_bytes()), deleting }
+    let digest = digest(Value::Object(desired).to_string().as_bytes()).into();
+    Identity { generation, digest, deleting }
 }
 
 /// The SHA-256 of bytes, as text.
@@ -237,7 +238,8 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
 /// Hexadecimal digits after a word.
 pub(crate) fn hex(before: &str, bytes: &[u8]) -> String {
     use fmt::Write as _;
-    let mut text = before.to_owned();
+    let mut text = String::with_capacity(before.len() + 2 * bytes.len());
+    text.push_str(before);
     for byte in bytes {
         // A string takes all that is written.
         let _ = write!(text, "{byte:02x}");

@@ -15,7 +15,7 @@ const MOST_REVISIONS: usize = 6;
 const LARGEST_HISTORY: usize = 64 << 10;
 
 /// Status of a function. Berth alone writes it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
     /// State in one word.
@@ -25,8 +25,8 @@ pub struct Status {
     /// The last generation that was carried out, or that failed.
     pub observed_generation: i64,
     /// Digest of the desired state that `observed_generation` numbers.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub observed_digest: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub observed_digest: Arc<str>,
     /// Facts, each true or false.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
@@ -81,41 +81,112 @@ impl Phase {
     }
 }
 
-/// A fact about a function.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// A fact about a function. Its texts share one allocation: each function has four facts of five short texts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "ConditionFields", into = "ConditionFields")]
 pub struct Condition {
+    /// Type, status, reason, message and time, one after another.
+    texts: Box<str>,
+    /// Ends of all but the last.
+    ends: [u32; 4],
+}
+
+impl Condition {
+    fn new([kind, status, reason, message, since]: [&str; 5]) -> Self {
+        let mut end = 0;
+        let ends = [kind, status, reason, message].map(|text| {
+            end += text.len();
+            u32::try_from(end).unwrap_or(u32::MAX)
+        });
+        Self { texts: [kind, status, reason, message, since].concat().into(), ends }
+    }
+
+    fn text(&self, at: usize) -> &str {
+        let end = |at: usize| self.ends.get(at).map_or(self.texts.len(), |end| *end as usize);
+        let start = at.checked_sub(1).map_or(0, end);
+        self.texts.get(start..end(at)).unwrap_or_default()
+    }
+
     /// Name of the fact: `SpecValid`, `Built`, `Deployed`, `Ready`.
-    pub r#type: String,
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.text(0)
+    }
+
     /// `True`, `False` or `Unknown`.
-    pub status: String,
+    #[must_use]
+    pub fn status(&self) -> &str {
+        self.text(1)
+    }
+
     /// One word that says why.
-    pub reason: String,
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        self.text(2)
+    }
+
     /// The same in a sentence.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        self.text(3)
+    }
+
+    /// Time at which the status last changed.
+    #[must_use]
+    pub fn since(&self) -> &str {
+        self.text(4)
+    }
+}
+
+/// A condition as JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ConditionFields {
+    r#type: String,
+    status: String,
+    reason: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub message: String,
-    /// Time at which `status` last changed.
-    pub last_transition_time: String,
+    message: String,
+    last_transition_time: String,
+}
+
+impl From<ConditionFields> for Condition {
+    fn from(fields: ConditionFields) -> Self {
+        let ConditionFields { r#type, status, reason, message, last_transition_time } = fields;
+        Self::new([&r#type, &status, &reason, &message, &last_transition_time])
+    }
+}
+
+impl From<Condition> for ConditionFields {
+    fn from(condition: Condition) -> Self {
+        Self {
+            r#type: condition.kind().to_owned(),
+            status: condition.status().to_owned(),
+            reason: condition.reason().to_owned(),
+            message: condition.message().to_owned(),
+            last_transition_time: condition.since().to_owned(),
+        }
+    }
 }
 
 /// A build.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BuildStatus {
     /// Its number.
-    pub id: String,
+    pub id: Box<str>,
     /// When it began.
-    pub started: String,
+    pub started: Box<str>,
     /// Seconds that it took, as text: `12.4s`.
-    pub took: String,
+    pub took: Box<str>,
     /// True if an earlier build of the same inputs was used.
     pub cached: bool,
     /// Last lines of its log.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub log_tail: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub log_tail: Box<str>,
     /// Path of the whole log in the control API.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub log: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub log: Box<str>,
 }
 
 /// An artifact.
@@ -171,27 +242,20 @@ impl Status {
         while self.history.len() > 1 && bytes(&self.history) > LARGEST_HISTORY {
             self.history.pop();
         }
+        self.history.shrink_to_fit();
     }
 
     /// Sets a condition. Its time changes with its status only.
     pub fn set(&mut self, name: &str, holds: bool, reason: &str, (message, now): (&str, &str)) {
         let status = if holds { "True" } else { "False" };
         let message = shortened(message);
-        let same = self.conditions.iter_mut().find(|condition| condition.r#type == name);
-        if let Some(condition) = same {
-            if condition.status != status {
-                now.clone_into(&mut condition.last_transition_time);
-            }
-            (condition.status, condition.reason, condition.message) = (status.to_owned(), reason.to_owned(), message);
+        let same = self.conditions.iter_mut().find(|condition| condition.kind() == name);
+        let Some(condition) = same else {
+            self.conditions.push(Condition::new([name, status, reason, &message, now]));
             return;
-        }
-        self.conditions.push(Condition {
-            r#type: name.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message,
-            last_transition_time: now.to_owned(),
-        });
+        };
+        let since = if condition.status() == status { condition.since() } else { now };
+        *condition = Condition::new([name, status, reason, &message, since]);
     }
 
     /// Sets phase and message.
@@ -211,6 +275,21 @@ fn shortened(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_condition_keeps_its_texts_and_its_time() {
+        let mut status = Status::default();
+        status.set("Built", true, "Cached", ("größer", "t1"));
+        status.set("Built", true, "Built", ("", "t2"));
+        let text = r#"[{"type":"Built","status":"True","reason":"Built","lastTransitionTime":"t1"}]"#;
+        assert_eq!(serde_json::to_string(&status.conditions).expect("JSON"), text);
+        status.set("Built", false, "Größe", ("zu groß", "t3"));
+        let fact = &status.conditions[0];
+        let texts = (fact.kind(), fact.status(), fact.reason(), fact.message(), fact.since());
+        assert_eq!(texts, ("Built", "False", "Größe", "zu groß", "t3"));
+        let text = serde_json::to_string(&status).expect("JSON");
+        assert_eq!(serde_json::from_str::<Status>(&text).expect("a status"), status);
+    }
 
     #[test]
     fn a_generation_that_is_built_again_leaves_the_ways_back() {

@@ -55,5 +55,5 @@ pub enum Effect {
     /// Tell people that somebody else writes the status of a function again and again.
     Contended(String),
     /// Write a status; answered by [`Event::Written`](super::Event::Written).
-    Write(String, Identity, Box<Status>),
+    Write(String, Identity, Arc<Status>),
 }

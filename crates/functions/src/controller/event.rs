@@ -1,6 +1,6 @@
 //! Events of the controller.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use berth_spec::Time;
 
@@ -27,7 +27,7 @@ pub enum Event {
     /// Nothing of a function is left.
     Removed(String),
     /// A status was written, or not.
-    Written(String, Box<Status>, Written),
+    Written(String, Arc<Status>, Written),
     /// Time for a look at what runs elsewhere.
     Verify,
     /// Time has passed.

@@ -8,10 +8,11 @@ use berth_spec::Time;
 use super::{
     effect::{Effect, Task, TaskId},
     event::{Built, Deployed, Failure, Retry, Served},
+    remembered::{Remembered, Runs},
     writing::{CONTENDED, Overwrites, Writing},
 };
 use crate::{
-    deployment::{ARTIFACT, Declared, FunctionSpec, Platform},
+    deployment::{ARTIFACT, About, Declared},
     status::{ArtifactStatus, BuildStatus, Condition, Phase, Revision, SpecText, Status},
 };
 
@@ -27,15 +28,15 @@ const TRACEPARENT: &str = "traceparent";
 /// A function that is known.
 #[derive(Debug)]
 pub(super) struct Function {
-    pub(super) declared: Declared,
+    pub(super) declared: Remembered,
     pub(super) stage: Stage,
-    /// The status that its object should have.
-    pub(super) status: Status,
+    /// The status that its object should have; shared with `declared` where that has it.
+    pub(super) status: Arc<Status>,
     pub(super) writing: Writing,
     /// The object is gone.
     pub(super) gone: bool,
     /// The object that came while the earlier one was being removed.
-    pub(super) next: Option<Declared>,
+    pub(super) next: Option<Box<Declared>>,
     /// Number of the desired state.
     number: i64,
     /// An earlier version answers.
@@ -56,12 +57,12 @@ pub(super) enum Stage {
     /// Waits for its turn.
     Queued {
         /// The artifact of this very desired state, from before the controller started.
-        known: Option<ArtifactStatus>,
+        known: Option<Box<ArtifactStatus>>,
     },
     /// Being built.
     Building { task: TaskId, proved: bool },
     /// Being deployed.
-    Deploying { task: TaskId, artifact: ArtifactStatus, proved: bool },
+    Deploying { task: TaskId, artifact: Box<ArtifactStatus>, proved: bool },
     /// Answers.
     Serving,
     /// The desired state could not be reached.
@@ -78,29 +79,32 @@ pub(super) enum Stage {
 pub struct View<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Its spec, where it is valid.
-    pub spec: Option<&'a Arc<FunctionSpec>>,
+    /// Its spec as JSON text; empty where there is none.
+    pub text: &'a Arc<str>,
+    /// Labels, annotations, owner.
+    pub about: &'a About,
     /// Its status.
-    pub status: &'a Status,
+    pub status: &'a Arc<Status>,
     /// Number of the desired state.
     pub generation: i64,
-    /// The object as it was found.
-    pub declared: &'a Declared,
+    /// Revision of the store at which the object was written.
+    pub rev: Rev,
 }
 
 impl Function {
     /// A function whose object was found; `served` is the version of it that a target serves since before the start.
     pub(super) fn new(declared: Declared, served: Option<Served>, now: Time) -> Self {
-        let mut stored = declared.status.clone();
+        let (declared, verdict) = Remembered::of(declared);
+        let mut stored = Arc::clone(&declared.status);
         let serves = served.is_some();
         if let Some(served) = served {
-            adopt(&mut stored, served, now);
+            adopt(Arc::make_mut(&mut stored), served, now);
         }
         let last = stored.history.first();
-        let same = match stored.observed_digest.as_str() {
+        let same = match &*stored.observed_digest {
             // Nothing was looked at yet: the version that serves keeps its number where it is this one.
             "" => last.is_some_and(|last| last.spec.0 == declared.text),
-            digest => digest == declared.identity.digest,
+            digest => *digest == *declared.identity.digest,
         };
         let mut function = Self {
             stage: Stage::Failed,
@@ -116,21 +120,22 @@ impl Function {
             mend_at: None,
             seen: now,
         };
-        function.arrive(same, now);
+        function.arrive(same, verdict, now);
         function
     }
 
     /// Takes another desired state.
     pub(super) fn replace(&mut self, declared: Declared, now: Time) {
+        let (declared, verdict) = Remembered::of(declared);
         self.declared = declared;
         (self.failures, self.seen) = (0, now);
         (self.overwrites, self.mend_at) = (Overwrites::default(), None);
         let same = self.status.observed_digest == self.declared.identity.digest;
-        self.arrive(same, now);
+        self.arrive(same, verdict, now);
     }
 
     /// Looks at the desired state. `same`: it is the one that `number` numbers.
-    fn arrive(&mut self, same: bool, now: Time) {
+    fn arrive(&mut self, same: bool, verdict: Result<Vec<String>, String>, now: Time) {
         let identity = self.declared.identity.clone();
         self.number = identity.generation.unwrap_or(if same { self.number.max(1) } else { self.number + 1 });
         if identity.deleting {
@@ -138,28 +143,27 @@ impl Function {
         }
         if !same || self.number != self.status.observed_generation {
             // Failures of an earlier desired state say nothing about this one.
-            let is_step = |fact: &Condition| matches!(fact.r#type.as_str(), "Built" | "Deployed");
-            self.status.conditions.retain(|fact| fact.status != "False" || !is_step(fact));
+            let is_step = |fact: &Condition| matches!(fact.kind(), "Built" | "Deployed");
+            self.status_mut().conditions.retain(|fact| fact.status() != "False" || !is_step(fact));
         }
-        let (now, unknown) = (now.to_string(), self.declared.unknown.join(", "));
-        match &self.declared.spec {
+        let now = now.to_string();
+        match verdict {
             Err(wrong) => {
-                let wrong = wrong.clone();
                 self.stage = Stage::Failed;
-                self.status.set("SpecValid", false, "Invalid", (&wrong, &now));
+                self.status_mut().set("SpecValid", false, "Invalid", (&wrong, &now));
                 self.conclude(Phase::Failed, &format!("The spec is invalid: {wrong}.{}", self.remainder()));
             }
-            Ok(_) => {
-                let warning = match unknown.as_str() {
+            Ok(unknown) => {
+                let warning = match unknown.join(", ").as_str() {
                     "" => String::new(),
                     names => format!("Unknown fields are ignored: {names}."),
                 };
-                self.status.set("SpecValid", true, "Valid", (&warning, &now));
+                self.status_mut().set("SpecValid", true, "Valid", (&warning, &now));
                 let same = same && self.status.observed_generation == self.number;
                 let restored = same && self.status.phase == Phase::Succeeded;
-                let known = self.status.artifact.clone().filter(|_| restored);
+                let known = self.status.artifact.clone().filter(|_| restored).map(Box::new);
                 if known.is_none() {
-                    self.status.say(Phase::Pending, "Waits for its turn.");
+                    self.status_mut().say(Phase::Pending, "Waits for its turn.");
                 }
                 self.stage = Stage::Queued { known };
             }
@@ -170,13 +174,19 @@ impl Function {
     pub(super) fn leave(&mut self, _now: Time) {
         self.stage = Stage::Removing { done: false };
         self.serves = false;
-        self.status.endpoint = None;
-        self.status.say(Phase::Terminating, "Is being removed.");
+        let status = self.status_mut();
+        status.endpoint = None;
+        status.say(Phase::Terminating, "Is being removed.");
     }
 
-    /// Notes the same desired state at another revision, with the status that stands there.
+    /// Notes the same desired state at another revision, with the status that stands there. The rest is the same.
     pub(super) fn note(&mut self, declared: Declared) {
-        self.declared = declared;
+        (self.declared.status, self.declared.rev) = (Arc::new(declared.status), declared.rev);
+    }
+
+    /// The status, to be changed: a copy of its own, where the object has this one.
+    fn status_mut(&mut self) -> &mut Status {
+        Arc::make_mut(&mut self.status)
     }
 
     /// True of the same desired state at a revision before the known one: the echo of an earlier write.
@@ -185,7 +195,7 @@ impl Function {
     }
 
     /// Notes that a status was written at `rev`, unless something later has been seen.
-    pub(super) fn wrote(&mut self, status: Status, rev: Rev) {
+    pub(super) fn wrote(&mut self, status: Arc<Status>, rev: Rev) {
         self.writing = if status == self.status { Writing::Done } else { Writing::Due };
         self.mend_at = None;
         if rev >= self.declared.rev {
@@ -205,8 +215,8 @@ impl Function {
         }
     }
 
-    fn work(&self, known: Option<ArtifactStatus>, proved: bool) -> Option<Task> {
-        let spec = Arc::clone(self.declared.spec.as_ref().ok()?);
+    fn work(&self, name: &str, known: Option<ArtifactStatus>, proved: bool) -> Option<Task> {
+        let spec = Arc::new(self.declared.spec(name)?);
         let traceparent = self.declared.about.annotations.get(TRACEPARENT).cloned();
         Some(Task {
             spec,
@@ -230,31 +240,34 @@ impl Function {
     }
 
     /// Its turn has come.
-    pub(super) fn start(&mut self, task: TaskId, now: Time) -> Option<Task> {
+    pub(super) fn start(&mut self, name: &str, task: TaskId, now: Time) -> Option<Task> {
         let Stage::Queued { known } = &mut self.stage else { return None };
         let known = known.take();
-        let work = self.work(known.clone(), known.is_some())?;
+        let work = self.work(name, known.as_deref().cloned(), known.is_some())?;
         self.stage = Stage::Building { task, proved: known.is_some() };
         if known.is_none() {
-            let name = work.spec.name.clone();
+            let message = format!("Builds {}.{}", work.spec.source, self.remainder());
             let build = BuildStatus {
-                id: task.to_string(),
-                started: now.to_string(),
-                log: format!("/v1/functions/{name}/log"),
+                id: task.to_string().into(),
+                started: now.to_string().into(),
+                log: format!("/v1/functions/{name}/log").into(),
                 ..BuildStatus::default()
             };
-            self.status.build = Some(build);
-            self.status.say(Phase::Building, &format!("Builds {}.{}", work.spec.source, self.remainder()));
+            let status = self.status_mut();
+            status.build = Some(build);
+            status.say(Phase::Building, &message);
         }
         Some(work)
     }
 
-    pub(super) fn built(&mut self, built: &Built, now: Time) -> Option<Task> {
+    pub(super) fn built(&mut self, name: &str, built: &Built, now: Time) -> Option<Task> {
         let Stage::Building { task, proved } = self.stage else { return None };
         let proved = proved && built.restored;
         if !proved {
             self.note_build(&built.log_tail, built.took);
-            if let Some(build) = &mut self.status.build {
+            let message = format!("Starts the new version.{}", self.remainder());
+            let status = self.status_mut();
+            if let Some(build) = &mut status.build {
                 build.cached = built.cached;
             }
             let reason = match built {
@@ -262,25 +275,27 @@ impl Function {
                 Built { cached: true, .. } => "Cached",
                 _ => "Built",
             };
-            self.status.set("Built", true, reason, (&built.notes.join(" "), &now.to_string()));
-            self.status.say(Phase::Deploying, &format!("Starts the new version.{}", self.remainder()));
+            status.set("Built", true, reason, (&built.notes.join(" "), &now.to_string()));
+            status.say(Phase::Deploying, &message);
         }
-        self.stage = Stage::Deploying { task, artifact: built.artifact.clone(), proved };
-        self.work(None, proved)
+        self.stage = Stage::Deploying { task, artifact: Box::new(built.artifact.clone()), proved };
+        self.work(name, None, proved)
     }
 
     pub(super) fn deployed(&mut self, deployed: &Deployed, now: Time) {
         let Stage::Deploying { artifact, .. } = &self.stage else { return };
-        self.status.artifact = Some(artifact.clone());
+        let artifact = ArtifactStatus::clone(artifact);
         self.stage = Stage::Serving;
         (self.serves, self.failures) = (true, 0);
-        self.status.endpoint = Some(deployed.endpoint.clone());
         let now = now.to_string();
-        let artifact = self.status.artifact.as_ref().map(|artifact| artifact.digest.clone()).unwrap_or_default();
         let spec = SpecText(Arc::clone(&self.declared.text));
-        self.status.remember(Revision { generation: self.number, deployed: now.clone(), artifact, spec });
-        self.status.set("Deployed", true, "Deployed", ("", &now));
-        self.status.set("Ready", true, "Serving", ("", &now));
+        let revision =
+            Revision { generation: self.number, deployed: now.clone(), artifact: artifact.digest.clone(), spec };
+        let status = self.status_mut();
+        (status.artifact, status.endpoint) = (Some(artifact), Some(deployed.endpoint.clone()));
+        status.remember(revision);
+        status.set("Deployed", true, "Deployed", ("", &now));
+        status.set("Ready", true, "Serving", ("", &now));
         self.conclude(Phase::Succeeded, "Deployment is active and healthy.");
     }
 
@@ -295,11 +310,12 @@ impl Function {
             self.note_build(&failure.log_tail, failure.took);
         }
         let (fact, at) = (if built { "Deployed" } else { "Built" }, now.to_string());
-        self.status.set(fact, false, failure.reason, (&failure.message, &at));
-        if !self.serves {
-            self.status.endpoint = None;
-            self.status.artifact = None;
-            self.status.set("Ready", false, failure.reason, ("", &at));
+        let serves = self.serves;
+        let status = self.status_mut();
+        status.set(fact, false, failure.reason, (&failure.message, &at));
+        if !serves {
+            (status.endpoint, status.artifact) = (None, None);
+            status.set("Ready", false, failure.reason, ("", &at));
         }
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(10).saturating_sub(1)).min(LONGEST_PAUSE);
         let again = match failure.retry {
@@ -314,7 +330,7 @@ impl Function {
 
     /// The time of the next attempt has come.
     pub(super) fn again(&mut self) -> bool {
-        if !matches!(self.stage, Stage::Failed) || self.declared.spec.is_err() {
+        if !matches!(self.stage, Stage::Failed) || self.declared.runs == Runs::Nowhere {
             return false;
         }
         self.stage = Stage::Queued { known: None };
@@ -323,18 +339,17 @@ impl Function {
 
     /// Goes through its target once more, if that is elsewhere and somebody else may have changed it.
     pub(super) fn verify(&mut self) -> bool {
-        let elsewhere = self.declared.spec.as_ref().is_ok_and(|spec| !matches!(spec.platform, Platform::Local));
-        if !matches!(self.stage, Stage::Serving) || !elsewhere {
+        if !matches!(self.stage, Stage::Serving) || self.declared.runs != Runs::Elsewhere {
             return false;
         }
-        self.stage = Stage::Queued { known: self.status.artifact.clone() };
+        self.stage = Stage::Queued { known: self.status.artifact.clone().map(Box::new) };
         true
     }
 
     fn note_build(&mut self, log_tail: &str, took: Duration) {
-        if let Some(build) = &mut self.status.build {
-            log_tail.clone_into(&mut build.log_tail);
-            build.took = format!("{:.1}s", took.as_secs_f64());
+        if let Some(build) = &mut self.status_mut().build {
+            build.log_tail = log_tail.into();
+            build.took = format!("{:.1}s", took.as_secs_f64()).into();
         }
     }
 
@@ -345,16 +360,20 @@ impl Function {
 
     /// The desired state was carried out, or failed.
     fn conclude(&mut self, phase: Phase, message: &str) {
-        self.status.observed_generation = self.number;
-        self.status.observed_digest = self.declared.identity.digest.clone();
-        self.status.say(phase, message);
+        let (number, digest) = (self.number, Arc::clone(&self.declared.identity.digest));
+        let status = self.status_mut();
+        (status.observed_generation, status.observed_digest) = (number, digest);
+        status.say(phase, message);
     }
 
     /// Writes the status, unless the object has it.
     pub(super) fn write_if_new(&mut self, key: &str, effects: &mut Vec<Effect>) {
-        if self.declared.status != self.status {
-            self.write(key, effects);
+        if self.declared.status == self.status {
+            // One copy of both is enough.
+            self.declared.status = Arc::clone(&self.status);
+            return;
         }
+        self.write(key, effects);
     }
 
     /// The same where somebody may have overwritten it. Returns the time of the write, if that has to wait.
@@ -382,7 +401,7 @@ impl Function {
     /// write, if that has to wait.
     pub(super) fn superseded(&mut self, key: &str, now: Time, effects: &mut Vec<Effect>) -> Option<Time> {
         let before = std::mem::replace(&mut self.writing, Writing::Due);
-        if matches!(before, Writing::Underway(identity) if identity == self.declared.identity) {
+        if matches!(before, Writing::Underway(identity) if *identity == self.declared.identity) {
             // The watch tells of another desired state. Changes of the same one it may have told already.
             return self.mend_later(now);
         }
@@ -395,7 +414,7 @@ impl Function {
     /// name it may have told already.
     pub(super) fn vanished(&mut self, key: &str, effects: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.writing, Writing::Due);
-        if !matches!(before, Writing::Underway(identity) if identity == self.declared.identity) {
+        if !matches!(before, Writing::Underway(identity) if *identity == self.declared.identity) {
             self.write_if_new(key, effects);
         }
     }
@@ -420,14 +439,14 @@ impl Function {
         if matches!(self.writing, Writing::Underway(_)) || self.gone || !self.declared.writable {
             return;
         }
-        let (identity, status) = (self.declared.identity.clone(), Box::new(self.status.clone()));
-        self.writing = Writing::Underway(identity.clone());
+        let (identity, status) = (self.declared.identity.clone(), Arc::clone(&self.status));
+        self.writing = Writing::Underway(Box::new(identity.clone()));
         effects.push(Effect::Write(key.to_owned(), identity, status));
     }
 
     pub(super) fn view<'a>(&'a self, name: &'a str) -> View<'a> {
-        let spec = self.declared.spec.as_ref().ok();
-        View { name, spec, status: &self.status, generation: self.number, declared: &self.declared }
+        let Remembered { text, about, rev, .. } = &self.declared;
+        View { name, text, about, status: &self.status, generation: self.number, rev: *rev }
     }
 }
 
@@ -453,4 +472,41 @@ fn sentences(message: &str, after: &str) -> String {
     let message = message.trim_end();
     let stop = if after.is_empty() || message.ends_with(['.', '!', '?', '…']) { "" } else { "." };
     format!("{message}{stop}{after}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(object: &Value, rev: u64) -> Declared {
+        Declared::read("f", object.to_string().as_bytes(), Rev(rev))
+    }
+
+    #[test]
+    fn a_status_and_a_spec_that_stand_in_the_object_are_held_once() {
+        let mut object = json!({
+            "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "f"},
+            "spec": {"type": "python", "sourceUri": "file:/a.zip", "entrypoint": "a.b", "target": {"platform": "local"}},
+        });
+        let is_shared = |function: &Function| Arc::ptr_eq(&function.status, &function.declared.status);
+        let (mut effects, now) = (Vec::new(), Time(1));
+        let mut function = Function::new(read(&object, 1), None, now);
+        function.write("f", &mut effects);
+        function.wrote(Arc::clone(&function.status), Rev(2));
+        assert!(is_shared(&function), "written");
+        let spec = SpecText(object["spec"].to_string().into());
+        let past = Revision { generation: 1, deployed: "t".to_owned(), artifact: "sha256:1".to_owned(), spec };
+        function.status_mut().history = vec![past];
+        object["status"] = serde_json::to_value(&*function.status).expect("JSON");
+        function.note(read(&object, 3));
+        function.write_if_new("f", &mut effects);
+        assert!(is_shared(&function), "echoed");
+        let mut function = Function::new(read(&object, 3), None, now);
+        function.write_if_new("f", &mut effects);
+        assert!(is_shared(&function), "read after a restart");
+        assert!(Arc::ptr_eq(&function.status.history[0].spec.0, &function.declared.text));
+        assert_eq!(effects.len(), 1, "written once");
+    }
 }

@@ -18,7 +18,7 @@ pub(super) enum Writing {
     /// The newest status was not written yet.
     Due,
     /// A write is on its way, into an object with this desired state.
-    Underway(Identity),
+    Underway(Box<Identity>),
     /// The newest status was written.
     Done,
 }

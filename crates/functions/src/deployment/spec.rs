@@ -131,6 +131,19 @@ const MOST_VARIABLES: usize = 100;
 /// Reads an object; `None` where something is wrong that has been told.
 pub(super) fn read(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Option<FunctionSpec> {
     head(key, object, mistakes);
+    body(key, object, mistakes)
+}
+
+impl FunctionSpec {
+    /// Reads once more the text of a spec that was valid.
+    pub(crate) fn reread(name: &str, text: &str) -> Option<Self> {
+        let object = Map::from_iter([("spec".to_owned(), serde_json::from_str(text).ok()?)]);
+        body(name, &object, &mut Mistakes::default())
+    }
+}
+
+/// Reads `spec`.
+fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Option<FunctionSpec> {
     let name = mistakes.keep(FunctionName::new(key));
     let spec = Object::of(object, "spec", "spec", mistakes);
     if !spec.is_there() {

@@ -26,6 +26,20 @@ fn both_examples_are_read() {
 }
 
 #[test]
+fn a_spec_is_read_again_from_its_text() {
+    let more = format!(
+        r#""env":{{"A":"1"}},"limits":{{"concurrency":3}},"probe":{{"x":[0.1]}},"sourceSha256":"{}","runtime""#,
+        "0a".repeat(32)
+    );
+    let full = KERAS.replacen(r#""runtime""#, &more, 1);
+    for (key, text) in [("sentiment-analyzer", full.as_str()), ("image-classifier-js", TFJS)] {
+        let declared = read(key, text);
+        let spec = declared.spec.expect("a spec");
+        assert_eq!(FunctionSpec::reread(key, &declared.text), Some(Arc::unwrap_or_clone(spec)));
+    }
+}
+
+#[test]
 fn mistakes_are_named() {
     for (from, to, says) in [
         (r#""type":"keras""#, r#""type":"pytorch""#, "spec.type \"pytorch\" is unknown: use keras"),

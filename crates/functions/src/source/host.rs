@@ -331,7 +331,7 @@ impl FunctionBoard for Host {
             FunctionText::Sbom => Document::Sbom,
             FunctionText::Provenance => Document::Provenance,
         };
-        let path = self.builder.artifacts().document(&function.status.artifact?.digest, document)?;
+        let path = self.builder.artifacts().document(&function.status.artifact.as_ref()?.digest, document)?;
         std::fs::File::open(path).and_then(std::io::read_to_string).ok()
     }
 

@@ -20,7 +20,7 @@ pub struct Summary {
     pub generation: i64,
     rev: Rev,
     /// Its status.
-    pub status: Status,
+    pub status: Arc<Status>,
 }
 
 impl Summary {
@@ -28,11 +28,11 @@ impl Summary {
     pub(crate) fn of(view: &View<'_>) -> Self {
         Self {
             name: view.name.to_owned(),
-            spec: Arc::clone(&view.declared.text),
-            about: view.declared.about.clone(),
+            spec: Arc::clone(view.text),
+            about: view.about.clone(),
             generation: view.generation,
-            rev: view.declared.rev,
-            status: view.status.clone(),
+            rev: view.rev,
+            status: Arc::clone(view.status),
         }
     }
 
@@ -43,7 +43,7 @@ impl Summary {
 
     /// The same in the shape of the API.
     pub(crate) fn view(&self) -> FunctionView {
-        let status = serde_json::to_value(&self.status).and_then(serde_json::from_value);
+        let status = serde_json::to_value(&*self.status).and_then(serde_json::from_value);
         FunctionView {
             api_version: API_VERSION.to_owned(),
             kind: FunctionView::KIND.to_owned(),

@@ -1,6 +1,6 @@
 //! The brain as a table of stories: events in, effects out.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_control::store::Rev;
 use berth_functions::{
@@ -77,7 +77,7 @@ impl Play {
     }
 
     /// A write that is on its way.
-    fn take_write(&mut self) -> (String, Box<Status>) {
+    fn take_write(&mut self) -> (String, Arc<Status>) {
         let at = self.effects.iter().position(|effect| matches!(effect, Effect::Write(..))).expect("a write");
         let Effect::Write(key, _, status) = self.effects.remove(at) else { panic!("a write") };
         (key, status)
@@ -112,7 +112,7 @@ impl Play {
     }
 
     fn status(&self, name: &str) -> Status {
-        self.brain.view().find(|view| view.name == name).expect("a function").status.clone()
+        Status::clone(self.brain.view().find(|view| view.name == name).expect("a function").status)
     }
 }
 
@@ -129,7 +129,7 @@ fn a_put_is_built_deployed_and_told() {
     let status = play.settle().expect("a status");
     assert_eq!((status.phase, status.observed_generation), (Phase::Succeeded, 1));
     assert_eq!((status.endpoint.as_deref(), status.artifact), (Some("http://h/functions/f"), Some(artifact(1))));
-    assert_eq!(status.build.map(|build| (build.took, build.log_tail)), Some(("1.0s".to_owned(), "done".to_owned())));
+    assert_eq!(status.build.map(|build| (build.took, build.log_tail)), Some(("1.0s".into(), "done".into())));
     play.effects.clear();
     play.put(&object("f", "a.zip", None));
     assert!(play.builds().is_empty(), "the same spec is not built again");
@@ -187,7 +187,8 @@ fn a_broken_build_leaves_the_old_version_serving() {
 fn the_failure_of_an_earlier_generation_is_not_told_of_a_later_one() {
     let facts = |play: &Play| -> Vec<(String, String)> {
         let conditions = play.status("f").conditions;
-        conditions.into_iter().map(|fact| (fact.r#type, fact.status)).filter(|(name, _)| name != "SpecValid").collect()
+        let facts = conditions.iter().map(|fact| (fact.kind().to_owned(), fact.status().to_owned()));
+        facts.filter(|(name, _)| name != "SpecValid").collect()
     };
     let fact = |name: &str, status: &str| (name.to_owned(), status.to_owned());
     let mut play = Play::new();
@@ -202,7 +203,7 @@ fn the_failure_of_an_earlier_generation_is_not_told_of_a_later_one() {
     };
     play.on(Event::Deployed(TaskId(1), Err(failure)));
     assert_eq!(facts(&play), [fact("Built", "True"), fact("Deployed", "False"), fact("Ready", "False")]);
-    assert_eq!(play.status("f").build.map(|build| build.log_tail), Some("done".to_owned()));
+    assert_eq!(play.status("f").build.map(|build| build.log_tail), Some("done".into()));
     play.put(&object("f", "b.zip", None));
     play.failed(2, Retry::Never);
     assert_eq!(facts(&play), [fact("Built", "False"), fact("Ready", "False")]);
@@ -351,8 +352,8 @@ fn a_version_that_serves_is_told_in_an_object_that_was_put_meanwhile() {
     assert_eq!((status.phase, status.observed_generation), (Phase::Failed, 5));
     assert_eq!((status.endpoint, status.artifact), (served.endpoint.clone(), Some(artifact(1))));
     assert_eq!(status.history.iter().map(|past| &past.spec).collect::<Vec<_>>(), [&spec("a.zip")]);
-    let ready = status.conditions.iter().find(|fact| fact.r#type == "Ready").expect("a fact");
-    assert_eq!((ready.status.as_str(), ready.last_transition_time.as_str()), ("True", "2026-01-01T00:00:00.000Z"));
+    let ready = status.conditions.iter().find(|fact| fact.kind() == "Ready").expect("a fact");
+    assert_eq!((ready.status(), ready.since()), ("True", "2026-01-01T00:00:00.000Z"));
 
     // It builds: both are in the history.
     let mut next = restarted(&mut play, &object("f", "b.zip", None), served.clone());
@@ -410,7 +411,7 @@ fn a_status_speaks_of_a_generation_that_was_looked_at() {
     let mut next = restarted(&mut play, &put, Served::default());
     next.failed(1, Retry::Never);
     let status = next.status("f");
-    assert!(status.conditions.iter().all(|fact| fact.r#type != "Ready"), "{:?}", status.conditions);
+    assert!(status.conditions.iter().all(|fact| fact.kind() != "Ready"), "{:?}", status.conditions);
     assert!(status.message.ends_with("The previous version keeps serving."), "{}", status.message);
 }
 
@@ -435,8 +436,8 @@ fn an_artifact_that_is_not_kept_any_more_is_told_in_the_status() {
     play.on(Event::Built(TaskId(2), Box::new(Ok(built))));
     play.deployed(2);
     let status = play.status("f");
-    let fact = status.conditions.iter().find(|fact| fact.r#type == "Built").expect("a fact");
-    assert_eq!((fact.reason.as_str(), &fact.message), ("Built", &note));
+    let fact = status.conditions.iter().find(|fact| fact.kind() == "Built").expect("a fact");
+    assert_eq!((fact.reason(), fact.message()), ("Built", note.as_str()));
     assert_eq!(status.history.iter().map(|past| past.generation).collect::<Vec<_>>(), [2, 1]);
 }
 
@@ -490,8 +491,8 @@ fn an_object_may_ask_for_the_artifact_of_an_earlier_deployment_of_its_spec() {
     assert!(play.effects.iter().any(deploys), "it has to answer as a new version does");
     play.deployed(task);
     let status = play.status("f");
-    let built = status.conditions.iter().find(|fact| fact.r#type == "Built").expect("a fact");
-    assert_eq!((built.reason.as_str(), status.artifact), ("Kept", Some(artifact(1))));
+    let built = status.conditions.iter().find(|fact| fact.kind() == "Built").expect("a fact");
+    assert_eq!((built.reason(), status.artifact), ("Kept", Some(artifact(1))));
 }
 
 #[test]

@@ -84,7 +84,7 @@ async fn play(steps: Vec<Step>) {
             let value: Value = serde_json::from_slice(&entry.value).expect("JSON");
             let message = value["status"]["message"].as_str().unwrap_or_default();
             let identity = identity_of(&entry.value).expect("an object");
-            assert!(message.is_empty() || message.ends_with(&identity.digest), "{message}: a status of another spec");
+            assert!(message.is_empty() || message.ends_with(&*identity.digest), "{message}: a status of another spec");
         }
     }
 }

@@ -1,0 +1,62 @@
+//! An object as the controller remembers it: small, for there are many, and few have a turn at a time.
+
+use std::sync::Arc;
+
+use berth_control::store::Rev;
+
+use crate::{
+    deployment::{About, Declared, FunctionSpec, Identity, Platform},
+    status::Status,
+};
+
+/// An object without its parsed spec, which takes more memory than its text: each turn reads that again.
+#[derive(Debug)]
+pub(super) struct Remembered {
+    pub(super) identity: Identity,
+    pub(super) runs: Runs,
+    /// The spec as JSON text; the history of the status shares it.
+    pub(super) text: Arc<str>,
+    pub(super) about: About,
+    /// The status in the object.
+    pub(super) status: Arc<Status>,
+    pub(super) writable: bool,
+    pub(super) rev: Rev,
+}
+
+/// Place where a function runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Runs {
+    /// None: the spec is invalid.
+    Nowhere,
+    /// This machine.
+    Here,
+    /// A cloud or workers, where somebody else may change it.
+    Elsewhere,
+}
+
+impl Remembered {
+    /// Takes over an object that was found; texts that are the same are held once. Also returns the unknown fields of its spec, or its mistakes.
+    pub(super) fn of(declared: Declared) -> (Self, Result<Vec<String>, String>) {
+        let Declared { identity, spec, unknown, text, about, mut status, writable, rev } = declared;
+        if status.observed_digest == identity.digest {
+            status.observed_digest = Arc::clone(&identity.digest);
+        }
+        for past in &mut status.history {
+            if past.spec.0 == text {
+                past.spec.0 = Arc::clone(&text);
+            }
+        }
+        let runs = match &spec {
+            Err(_) => Runs::Nowhere,
+            Ok(spec) if matches!(spec.platform, Platform::Local) => Runs::Here,
+            Ok(_) => Runs::Elsewhere,
+        };
+        let remembered = Self { identity, runs, text, about, status: Arc::new(status), writable, rev };
+        (remembered, spec.map(|_| unknown))
+    }
+
+    /// The spec, where it is valid.
+    pub(super) fn spec(&self, name: &str) -> Option<FunctionSpec> {
+        (self.runs != Runs::Nowhere).then(|| FunctionSpec::reread(name, &self.text))?
+    }
+}
