@@ -19,17 +19,17 @@ use tokio_rustls::{
 
 use crate::{
     Arguments,
-    load::{self, Figures, Request, Tls},
+    load::{self, Request, Tls},
     payload::TABULAR,
     server::Server,
 };
 
 /// Nobody is asked.
-pub(crate) const OFF: &str = "no authentication";
+const OFF: &str = "no authentication";
 /// Requests have a token.
-pub(crate) const TOKENS: &str = "tokens";
+const TOKENS: &str = "tokens";
 /// The same over TLS 1.3.
-pub(crate) const TLS: &str = "tokens over TLS";
+const TLS: &str = "tokens over TLS";
 
 /// Callers of the first table line, and of the second.
 const FEW: usize = 1;
@@ -39,8 +39,25 @@ pub(crate) const MOST: usize = 64;
 /// The time in which a server is up.
 const START: Duration = Duration::from_secs(60);
 
-/// Each is measured so often, in turn.
-const ROUNDS: usize = 3;
+/// Each is measured so often, in turn. The machine's own speed changes from one second to the next: what is compared is compared within a
+/// round, and the median of rounds is told.
+const ROUNDS: usize = 9;
+
+/// Rows of the table, and what they cost.
+pub(crate) struct Auth {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) costs: Costs,
+}
+
+/// Costs at [`MOST`] callers: medians of the differences within a round.
+pub(crate) struct Costs {
+    /// Microseconds of the server's processor that a token takes per request.
+    pub(crate) token: f64,
+    /// Percent of requests per second that TLS takes from a server that has the machine for itself.
+    pub(crate) tls: f64,
+    /// The same where the load generator has its half of TLS on the same cores.
+    pub(crate) tls_both: f64,
+}
 
 /// One line of the table.
 pub(crate) struct Row {
@@ -62,7 +79,7 @@ struct Way {
 }
 
 /// Measures all of them in one run.
-pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
+pub(crate) async fn measure(arguments: &Arguments) -> Result<Auth> {
     let mut ways = Vec::new();
     for (mode, more) in
         [(OFF, &[][..]), (TOKENS, &["--auth", "tokens"][..]), (TLS, &["--auth", "tokens", "--tls", "self"][..])]
@@ -77,35 +94,67 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
         way.answers().await?;
         ways.push(way);
     }
+    let ways: [Way; 3] = ways.try_into().ok().context("three ways")?;
     let mut rows = Vec::new();
+    let mut rounds = Vec::new();
     for callers in [FEW, MOST] {
-        let mut rounds: Vec<Vec<(Figures, Duration)>> = ways.iter().map(|_| Vec::new()).collect();
+        rounds.clear();
         for _ in 0..ROUNDS {
-            for (way, seen) in ways.iter().zip(&mut rounds) {
-                let request = Request::Http(way.request.clone());
-                let (began, before) = (Instant::now(), way.server.processor()?);
-                let figures =
-                    load::run_over((way.address, way.tls.clone()), &request, callers, arguments.seconds).await;
-                let figures = figures.with_context(|| way.mode)?;
-                let taken = (way.server.processor()? - before).as_secs_f64();
-                let processor = taken / (figures.per_second * began.elapsed().as_secs_f64());
-                eprintln!("{:18} c={callers:<2} {figures}  {:.1} µs of the server", way.mode, processor * 1e6);
-                seen.push((figures, Duration::from_secs_f64(processor)));
-            }
+            let [off, tokens, tls] = &ways;
+            let seen = [off, tokens, tls].map(|way| way.round(callers, arguments.seconds));
+            let [off, tokens, tls] = seen;
+            rounds.push([off.await?, tokens.await?, tls.await?]);
         }
-        for (way, mut seen) in ways.iter().zip(rounds) {
-            let middle = seen.len() / 2;
-            seen.sort_by_key(|(_, processor)| *processor);
-            let processor = seen[middle].1;
-            seen.sort_by(|(a, _), (b, _)| a.per_second.total_cmp(&b.per_second));
-            let (Figures { per_second, p50, .. }, _) = seen.swap_remove(middle);
-            rows.push(Row { callers, mode: way.mode, per_second, p50, processor });
+        for (index, way) in ways.iter().enumerate() {
+            let seen = |figure: fn(&Seen) -> f64| median(rounds.iter().map(|round| figure(&round[index])));
+            rows.push(Row {
+                callers,
+                mode: way.mode,
+                per_second: seen(|seen| seen.per_second),
+                p50: Duration::from_secs_f64(seen(|seen| seen.p50)),
+                processor: Duration::from_secs_f64(seen(|seen| seen.processor)),
+            });
         }
     }
-    Ok(rows)
+    let costs = Costs {
+        token: median(rounds.iter().map(|[off, tokens, _]| (tokens.processor - off.processor) * 1e6)),
+        tls: median(rounds.iter().map(|[_, tokens, tls]| (1.0 - tokens.processor / tls.processor) * 100.0)),
+        tls_both: median(rounds.iter().map(|[_, tokens, tls]| (1.0 - tls.per_second / tokens.per_second) * 100.0)),
+    };
+    Ok(Auth { rows, costs })
+}
+
+/// A server under load.
+struct Seen {
+    per_second: f64,
+    /// Seconds.
+    p50: f64,
+    /// Seconds of the server's processor per request.
+    processor: f64,
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 impl Way {
+    /// Its connections are kept: the processor's time counts once all are open.
+    async fn round(&self, callers: usize, seconds: u64) -> Result<Seen> {
+        let request = Request::Http(self.request.clone());
+        let load = load::run_over((self.address, self.tls.clone()), &request, callers, seconds);
+        let before = async {
+            tokio::time::sleep(load::WARM_UP).await;
+            self.server.processor()
+        };
+        let (figures, before) = tokio::join!(load, before);
+        let (figures, taken) = (figures.with_context(|| self.mode)?, self.server.processor()? - before?);
+        let processor = taken.as_secs_f64() / (figures.per_second * seconds as f64);
+        eprintln!("{:18} c={callers:<2} {figures}  {:.1} µs of the server", self.mode, processor * 1e6);
+        Ok(Seen { per_second: figures.per_second, p50: figures.p50.as_secs_f64(), processor })
+    }
+
     /// Waits until the model answers and the token is known.
     async fn answers(&self) -> Result<()> {
         let end = Instant::now() + START;

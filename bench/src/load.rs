@@ -41,7 +41,7 @@ impl std::fmt::Display for Figures {
 }
 
 /// How long the servers run before anything is counted.
-const WARM_UP: Duration = Duration::from_millis(700);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(700);
 
 /// gRPC clients share connections as real ones do: this many streams on one.
 const STREAMS: usize = 16;

@@ -19,7 +19,7 @@ use tokio::task::LocalSet;
 
 use crate::{
     Arguments,
-    cluster::hop,
+    cluster::hop::{self, Speaks},
     load::{self, HttpConnection, Request},
     memory::apply,
     payload::Model,
@@ -98,9 +98,13 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Overload> {
     let figures = load::run(http, &Request::Http(plain.clone()), CALLERS, arguments.seconds).await?;
     let run = load::run(http, &Request::Http(plain.clone()), 1, arguments.seconds).await?.p50;
     eprintln!("capacity {:.0}/s, a run {run:?} ({turns} turns)", figures.per_second);
-    let envoy = arguments.envoy.as_deref().map(|bin| hop::envoy(bin, http, Some(BREAKER))).transpose()?;
+    let envoy = |(address, speaks)| {
+        let bin = arguments.envoy.as_deref();
+        bin.map(|bin| hop::envoy(bin, (address, speaks), Some(BREAKER))).transpose()
+    };
+    let proxy = envoy((http, Speaks::Http2))?;
     let mut ways = vec![("Berth", http, plain.clone()), ("Berth, maxWait 5ms", http, short)];
-    if let Some((address, _)) = &envoy {
+    if let Some((address, _)) = &proxy {
         answers(*address, &plain).await?;
         ways.push(("Envoy with a breaker, then Berth", *address, plain));
     }
@@ -109,9 +113,9 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Overload> {
         None => None,
     };
     let behind = triton.as_ref().and_then(|triton| triton.http);
-    let guarded = match (arguments.envoy.as_deref(), behind) {
-        (Some(bin), Some(triton)) => Some(hop::envoy(bin, triton, Some(BREAKER))?),
-        _ => None,
+    let guarded = match behind {
+        Some(triton) => envoy((triton, Speaks::Http1))?,
+        None => None,
     };
     if let Some(triton) = behind {
         let (plain, short) = (rows_of_one(TURNS.name, turns), rows_of_one(SHORT, turns));

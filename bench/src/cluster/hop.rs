@@ -46,7 +46,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
     let mut ways = vec![(DIRECT, worker), (BERTH, gateway)];
     let (bare, _bare) = proxy(worker)?;
     ways.push((BARE, bare));
-    let envoy = arguments.envoy.as_deref().map(|bin| envoy(bin, worker, None)).transpose()?;
+    let envoy = arguments.envoy.as_deref().map(|bin| envoy(bin, (worker, Speaks::Http2), None)).transpose()?;
     ways.extend(envoy.iter().map(|(address, _)| (ENVOY, *address)));
     for (way, address) in &ways {
         until(way, || async { Ok(load::run(*address, &TABULAR.json(), 1, 1).await.ok()) }).await?;
@@ -75,9 +75,20 @@ fn proxy(behind: SocketAddr) -> Result<(SocketAddr, Server)> {
     Ok((address, Server::spawn("bare proxy", &mut command, scratch("proxy")?)?))
 }
 
-/// Envoy as a team would put it before a model server: routes by prefix, HTTP/2 behind, least requests. `most` is the bound of its circuit
-/// breaker on requests at once.
-pub(crate) fn envoy(bin: &Path, behind: SocketAddr, most: Option<u32>) -> Result<(SocketAddr, Server)> {
+/// What Envoy speaks to the server behind it. Triton's REST port has no HTTP/2.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Speaks {
+    Http1,
+    Http2,
+}
+
+/// Envoy as a team would put it before a model server: routes by prefix, least requests. `most` is the bound of its circuit breaker on
+/// requests at once.
+pub(crate) fn envoy(
+    bin: &Path,
+    (behind, speaks): (SocketAddr, Speaks),
+    most: Option<u32>,
+) -> Result<(SocketAddr, Server)> {
     let address = free()?;
     let files = scratch("envoy")?;
     let socket = |at: SocketAddr| json!({"socket_address": {"address": at.ip().to_string(), "port_value": at.port()}});
@@ -85,6 +96,10 @@ pub(crate) fn envoy(bin: &Path, behind: SocketAddr, most: Option<u32>) -> Result
         "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
     let router = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
     let protocol = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    let options = match speaks {
+        Speaks::Http1 => "http_protocol_options",
+        Speaks::Http2 => "http2_protocol_options",
+    };
     let config = json!({"static_resources": {
         "listeners": [{"address": socket(address), "filter_chains": [{"filters": [{
             "name": "envoy.filters.network.http_connection_manager",
@@ -101,7 +116,7 @@ pub(crate) fn envoy(bin: &Path, behind: SocketAddr, most: Option<u32>) -> Result
             "circuit_breakers": {"thresholds": [{"max_requests": most.unwrap_or(1_024)}]},
             "typed_extension_protocol_options": {protocol: {
                 "@type": format!("type.googleapis.com/{protocol}"),
-                "explicit_http_config": {"http2_protocol_options": {}},
+                "explicit_http_config": {options: {}},
             }},
             "load_assignment": {"cluster_name": "worker", "endpoints": [{"lb_endpoints": [
                 {"endpoint": {"address": socket(behind)}},
