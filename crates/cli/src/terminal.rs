@@ -16,7 +16,15 @@ pub(crate) fn colours() -> bool {
 
 /// Writes a result to standard output.
 pub(crate) fn print(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    write_lines(io::stdout().lock(), text)
+}
+
+/// Writes what is no part of the result to standard error.
+pub(crate) fn print_aside(text: &str) -> io::Result<()> {
+    write_lines(io::stderr().lock(), text)
+}
+
+fn write_lines(mut out: impl Write, text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
         out.write_all(b"\n")?;

@@ -133,6 +133,25 @@ impl ModelEntry {
             retry_count: None,
         }
     }
+
+    /// Returns true if it means the same as another entry of the same model.
+    fn is_as(&self, other: &Self) -> bool {
+        let meaning = |entry: &Self| entry.clone().without_changes();
+        meaning(self) == meaning(other)
+    }
+
+    /// Without what changes all the time.
+    fn without_changes(self) -> Self {
+        // Each controller sees the beginning of a load, and a repeated attempt, for itself.
+        Self {
+            last_inference: None,
+            request_count: None,
+            progress: None,
+            loading_started: None,
+            failed_at: None,
+            ..self
+        }
+    }
 }
 
 /// State of a model on a worker.
@@ -170,11 +189,7 @@ impl ActualState {
         for worker in &mut state.workers {
             worker.last_heartbeat = None;
             worker.capacity = CapacityUsed { loaded_models: worker.capacity.loaded_models, ..CapacityUsed::default() };
-            for model in &mut worker.models {
-                (model.last_inference, model.request_count, model.progress) = (None, None, None);
-                // Each controller sees the beginning of a load, and a repeated attempt, for itself.
-                (model.loading_started, model.failed_at) = (None, None);
-            }
+            worker.models = std::mem::take(&mut worker.models).into_iter().map(ModelEntry::without_changes).collect();
         }
         state
     }
@@ -202,21 +217,25 @@ impl ActualState {
         let mut told = Vec::new();
         for worker in &self.workers {
             let old = before.workers.iter().find(|old| old.worker_id == worker.worker_id);
+            let so_far = told.len();
             if old.is_none_or(|old| old.status != worker.status) {
                 told.push(format!("{} is {}", worker.worker_id, worker.status.as_str()));
             }
             let known = old.map(|old| old.models.as_slice()).unwrap_or_default();
             for model in &worker.models {
-                let same = |old: &&ModelEntry| {
+                let same = |old: &ModelEntry| {
                     old.deployment_id == model.deployment_id && old.model_version == model.model_version
                 };
-                if known.iter().find(same).is_none_or(|old| old.status != model.status) {
-                    let state = model.status.as_str();
-                    told.push(format!(
-                        "{} {} is {state} on {}",
-                        model.deployment_id, model.model_version, worker.worker_id
-                    ));
+                if known.iter().any(|old| old.is_as(model)) {
+                    continue;
                 }
+                // One that drains may be there beside the one that was loaded again.
+                let repeated = known.iter().any(|old| same(old) && old.status == model.status);
+                let (state, again) = (model.status.as_str(), if repeated { " again" } else { "" });
+                told.push(format!(
+                    "{} {} is {state} on {}{again}",
+                    model.deployment_id, model.model_version, worker.worker_id
+                ));
             }
             for old in known {
                 let same = |model: &ModelEntry| {
@@ -225,6 +244,11 @@ impl ActualState {
                 if !worker.models.iter().any(same) {
                     told.push(format!("{} {} left {}", old.deployment_id, old.model_version, worker.worker_id));
                 }
+            }
+            // Models that are not in the registry count, too, and have no entry.
+            let loaded = worker.capacity.loaded_models;
+            if told.len() == so_far && old.is_some_and(|old| old.capacity.loaded_models != loaded) {
+                told.push(format!("{} has {loaded} models loaded", worker.worker_id));
             }
         }
         let gone =
@@ -339,6 +363,35 @@ mod tests {
         after.workers[0].models[1].status = ModelState::Failed;
         assert_ne!(before.meaning(), after.meaning());
         assert_eq!(after.told_since(&before), "fraud 1.2.3 is failed on a");
+    }
+
+    #[test]
+    fn a_change_without_a_new_state_of_a_model_has_words() {
+        type Change = fn(&mut WorkerEntry);
+        let changes: [(Change, &str); 4] = [
+            (|worker| worker.status = WorkerHealth::Failed, "a is failed"),
+            (
+                |worker| worker.models[0].loaded_at = Some("2025-10-28T11:00:00Z".to_owned()),
+                "sentiment-prod-useast 1.2.3 is ready on a again",
+            ),
+            (|worker| worker.models[1].retry_count = Some(1), "fraud 1.2.3 is loading on a again"),
+            (|worker| worker.capacity.loaded_models = 2, "a has 2 models loaded"),
+        ];
+        for (change, words) in changes {
+            let (before, mut after) = (state(), state());
+            change(&mut after.workers[1]);
+            assert_ne!(before.meaning(), after.meaning(), "{words}");
+            assert_eq!(after.told_since(&before), words);
+        }
+    }
+
+    #[test]
+    fn a_repeated_load_is_told_as_such_beside_one_that_drains() {
+        let mut before = state();
+        before.workers[1].models.insert(0, model("fraud", ModelState::Unloading));
+        let mut after = before.clone();
+        after.workers[1].models[2].retry_count = Some(1);
+        assert_eq!(after.told_since(&before), "fraud 1.2.3 is loading on a again");
     }
 
     #[test]

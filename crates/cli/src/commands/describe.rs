@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use berth_spec::{DeploymentName, dialect::kserve};
-use berth_wire::api::{AliasView, DeploymentView, EventView, FailureView, ReplicaDetail, WorkerView};
+use berth_wire::api::{AliasView, DeploymentView, EventView, FailureView, Memory, ReplicaDetail, WorkerView};
 use clap::Args;
 
 use super::{
@@ -238,15 +238,11 @@ fn revision(view: &DeploymentView) -> String {
 async fn worker(client: &Client, name: &str) -> Result<String, Failure> {
     let view: WorkerView = client.get(&["workers", name]).await?;
     let status = &view.status;
-    let memory = &status.memory;
     let mut text = facts(&[
         ("Name", view.metadata.name.clone()),
         ("Labels", labels(&view.metadata.labels)),
         ("State", format!("{}{}", status.state, if view.spec.cordoned { ", cordoned" } else { "" })),
-        (
-            "Memory",
-            format!("{} for models: {} used, {} free", size(memory.total), size(memory.used), size(memory.free)),
-        ),
+        ("Memory", memory(&status.memory)),
         ("CPUs", status.cpus.to_string()),
         ("Formats", status.formats.join(", ")),
         ("Version", format!("{}, incarnation {}", status.version, status.incarnation)),
@@ -254,6 +250,12 @@ async fn worker(client: &Client, name: &str) -> Result<String, Failure> {
     let models: String = status.models.iter().map(|model| format!("{model}\n")).collect();
     section(&mut text, "Replicas", if models.is_empty() { "none\n" } else { &models });
     Ok(text)
+}
+
+/// Memory of a worker, in words.
+pub(super) fn memory(memory: &Memory) -> String {
+    let [total, used, overhead, free] = [memory.total, memory.used, memory.overhead, memory.free].map(size);
+    format!("{total} for models: {used} used, {overhead} overhead of the process, {free} free")
 }
 
 pub(super) fn labels(labels: &std::collections::BTreeMap<String, String>) -> String {

@@ -114,13 +114,14 @@ fn render(view: &ExplainView, listing: Listing) -> String {
 
 /// A line for each worker.
 fn listed(workers: &[&WorkerVerdict]) -> String {
-    let mut rows = Rows::new(&["WORKER", "VERDICT", "FREE", "TOTAL", "WHY"]);
+    let mut rows = Rows::new(&["WORKER", "VERDICT", "FREE", "OVERHEAD", "TOTAL", "WHY"]);
     for worker in workers {
         let memory = &worker.memory;
         rows.add([
             worker.worker.clone(),
             word(worker).to_owned(),
             size(memory.free),
+            size(memory.overhead),
             size(memory.total),
             worker.message.clone(),
         ]);
@@ -206,7 +207,7 @@ mod tests {
             verdict,
             message,
             rank: (verdict == WorkerVerdictKind::Fits).then_some(at as u32),
-            memory: Memory { total: 8 << 30, used: 0, free: (at as u64) << 20 },
+            memory: Memory { total: 8 << 30, used: 0, overhead: 4 << 20, free: (at as u64) << 20 },
             state: None,
             rejection: reason.map(|reason| Rejection { reason: reason.to_owned(), ..Rejection::default() }),
             would_evict: Vec::new(),
@@ -224,6 +225,9 @@ mod tests {
         {
             assert!(text.contains(words), "{words:?} is not in\n{text}");
         }
-        assert_eq!(listed(&workers).lines().count(), 51);
+        let text = listed(&workers);
+        assert_eq!(text.lines().count(), 51);
+        let columns: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().take(5).collect();
+        assert_eq!(columns, ["w0", "Holds", "0B", "4MiB", "8GiB"]);
     }
 }

@@ -8,7 +8,7 @@ use berth_wire::api::{
 use clap::Args;
 
 use super::{
-    describe::{facts, labels, section},
+    describe::{facts, labels, memory, section},
     output::{Form, Row, or_dash, table},
 };
 use crate::{
@@ -212,10 +212,9 @@ fn about(node: &NodeView) -> Vec<(&'static str, String)> {
         facts.push(("Note", status.message.clone()));
     }
     if let Some(capacity) = &status.capacity {
-        let (memory, cpus) = (&capacity.memory, &capacity.cpus);
-        let (used, free) = (size(memory.used), size(memory.free));
+        let cpus = &capacity.cpus;
         facts.extend([
-            ("Memory", format!("{} for models: {used} used, {free} free", size(memory.total))),
+            ("Memory", memory(&capacity.memory)),
             ("Machine", format!("{} of memory in use", size(capacity.machine_memory_used))),
             (
                 "CPUs",
@@ -343,7 +342,7 @@ mod tests {
                 region: Some("eu".to_owned()),
                 last_word_age_ms: Some(2_500),
                 capacity: Some(Capacity {
-                    memory: Memory { total: 8 << 30, used: 3 << 29, free: 0 },
+                    memory: Memory { total: 8 << 30, used: 3 << 29, overhead: 1 << 29, free: 6 << 30 },
                     cpus: Cpus { total: 8.0, used_percent: 34.6, used_percent_1m: 20.0, used_percent_5m: 9.9 },
                     gpus: vec![
                         GpuView {

@@ -198,7 +198,7 @@ fn wanted(deployment: &DeploymentView) -> String {
 impl Row for WorkerView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) = (
         &["NAME", "STATE", "MEMORY", "USED", "FREE", "REPLICAS", "READY", "FORMATS"],
-        &["CPUS", "CORDONED", "LABELS", "VERSION"],
+        &["OVERHEAD", "CPUS", "CORDONED", "LABELS", "VERSION"],
     );
 
     fn name(&self) -> String {
@@ -217,6 +217,7 @@ impl Row for WorkerView {
             status.replicas.to_string(),
             status.ready.to_string(),
             or_dash(&status.formats.join(",")),
+            size(status.memory.overhead),
             status.cpus.to_string(),
             if self.spec.cordoned { "yes" } else { "no" }.to_owned(),
             or_dash(&labels.join(",")),

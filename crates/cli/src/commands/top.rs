@@ -79,21 +79,28 @@ fn cells(model: &ModelTop) -> [String; 11] {
     ]
 }
 
-/// The line above the table.
+/// The line above the table. Warnings come first: a narrow terminal cuts off its end.
 fn summary(view: &TopView) -> String {
     let sum = |pick: fn(&ModelTop) -> f64| view.models.iter().map(pick).fold(0.0, |sum, rate| sum + rate);
-    let gateways = match (view.gateways, view.missing.as_slice()) {
-        (0 | 1, []) => String::new(),
-        (some, []) => format!(" | {some} gateways"),
-        (some, missing) => format!(" | {some} gateways, no answer from {}", missing.join(", ")),
+    let warning = match view.missing.as_slice() {
+        [] => String::new(),
+        missing => format!("no answer from {} | ", missing.join(", ")),
+    };
+    let gateways = match view.gateways {
+        0 | 1 if view.missing.is_empty() => String::new(),
+        some => format!(" | {}", plural(some as usize, "gateway")),
     };
     // Rates need two looks, and nobody has looked for a while.
     let over = match view.window_ms {
         0 => "rates at the next look".to_owned(),
         window => format!("over {}", terminal::short(Duration::from_millis(window))),
     };
+    let overhead = match view.memory.overhead {
+        0 => String::new(),
+        overhead => format!(" + {} overhead", size(overhead)),
+    };
     format!(
-        "{} loaded | memory {} of {} | {:.1} requests/s, {:.1} misses/s | {over}{gateways}",
+        "{warning}{} loaded | memory {}{overhead} of {} | {:.1} requests/s, {:.1} misses/s | {over}{gateways}",
         plural(view.models.iter().filter(|model| model.ready > 0).count(), "model"),
         size(view.memory.used),
         size(view.memory.total),
@@ -104,24 +111,36 @@ fn summary(view: &TopView) -> String {
 
 #[cfg(test)]
 mod tests {
+    use berth_wire::api::Memory;
+
     use super::*;
+
+    fn view(gateways: u32, missing: &[&str]) -> TopView {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "berth.dev/v1", "kind": "Top", "at": "2026-11-18T00:00:00.000Z", "windowMs": 9_000,
+            "gateways": gateways, "missing": missing, "memory": {"total": 0, "used": 0, "free": 0}, "models": []
+        }))
+        .expect("a view")
+    }
 
     #[test]
     fn gateways_that_do_not_answer_are_named() {
-        let view = |gateways: u32, missing: &[&str]| -> TopView {
-            serde_json::from_value(serde_json::json!({
-                "apiVersion": "berth.dev/v1", "kind": "Top", "at": "2026-11-18T00:00:00.000Z", "windowMs": 9_000,
-                "gateways": gateways, "missing": missing, "memory": {"total": 0, "used": 0, "free": 0}, "models": []
-            }))
-            .expect("a view")
-        };
-        for (gateways, missing, end) in [
-            (1, &[][..], "over 9s"),
-            (3, &[], "over 9s | 3 gateways"),
-            (2, &["b"], "over 9s | 2 gateways, no answer from b"),
+        for (gateways, missing, start, end) in [
+            (1, &[][..], "0 models loaded", "over 9s"),
+            (3, &[], "0 models loaded", "over 9s | 3 gateways"),
+            (1, &["b", "c"], "no answer from b, c | 0 models loaded", "over 9s | 1 gateway"),
         ] {
             let line = summary(&view(gateways, missing));
-            assert!(line.ends_with(end), "{line}");
+            assert!(line.starts_with(start) && line.ends_with(end), "{line}");
+        }
+    }
+
+    #[test]
+    fn memory_is_told_with_what_the_processes_take() {
+        for (overhead, words) in [(0, "memory 3MiB of 8MiB |"), (4 << 20, "memory 3MiB + 4MiB overhead of 8MiB |")] {
+            let memory = Memory { total: 8 << 20, used: 3 << 20, overhead, free: (5 << 20) - overhead };
+            let line = summary(&TopView { memory, ..view(1, &[]) });
+            assert!(line.contains(words), "{line}");
         }
     }
 }

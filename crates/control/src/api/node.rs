@@ -213,7 +213,7 @@ fn capacity(worker: &WorkerView) -> Capacity {
     });
     let [now, minute, five] = load.cpu_percent;
     Capacity {
-        memory: view::memory(info.memory, worker.claimed),
+        memory: view::memory(info.memory, worker.claimed, worker.overhead),
         machine_memory_used: load.memory_used.0,
         cpus: Cpus { total: info.cpus, used_percent: now, used_percent_1m: minute, used_percent_5m: five },
         gpus: gpus.collect(),

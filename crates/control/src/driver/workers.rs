@@ -42,6 +42,7 @@ impl Driver {
             credentials: tracked.credentials,
             breakers: tracked.breakers.clone(),
             claimed: tracked.used,
+            overhead: tracked.overhead,
             load: tracked.load.clone(),
             leaving,
             leaves_first: tracked.leaves_first().map(|(revision, at)| (revision.clone(), at)),

@@ -68,6 +68,8 @@ pub struct WorkerView {
     pub cordon: Cordon,
     /// The memory that the plan has set aside on it.
     pub claimed: ByteSize,
+    /// Memory that its process takes beside its models, by its own word: replicas cannot claim it.
+    pub overhead: ByteSize,
     /// Last reported load; `at` is 0 before the first report.
     pub load: Load,
     /// True if the worker was told to stop: its models move while it still answers.

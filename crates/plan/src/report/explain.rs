@@ -50,6 +50,8 @@ pub struct WorkerView {
     pub memory: ByteSize,
     /// Claimed share of its memory.
     pub used: ByteSize,
+    /// Share that its process takes beside its models, as far as that keeps a replica out.
+    pub overhead: ByteSize,
     /// Verdict of the worker on the deployment.
     pub verdict: WorkerVerdict,
     /// Why it is better than others, or others are better than it, where it holds or could hold a replica.
@@ -147,7 +149,16 @@ fn view_of(
             Err(rejection) => WorkerVerdict::Rejected(rejection),
         },
     };
-    WorkerView { worker: worker.clone(), memory: tracked.memory(), used: tracked.used, verdict, why: None }
+    // As the verdict counts it.
+    let claim = claim::need_at(tracked, request.revision, request.memory);
+    WorkerView {
+        worker: worker.clone(),
+        memory: tracked.memory(),
+        used: tracked.used,
+        overhead: tracked.overhead_beside(claim),
+        verdict,
+        why: None,
+    }
 }
 
 /// The first condition that is not as it should be, or where it is.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use berth_plan::{
     Policy,
-    fixture::{Fixture, digest_of, gib, ready, world, world_with},
+    fixture::{Fixture, digest_of, gib, name, ready, world, world_with},
+    report::{self, WorkerVerdict},
 };
 use berth_spec::{ByteSize, Replicas, Residency, routes::OnMiss};
 
@@ -140,6 +141,10 @@ fn what_the_process_takes_beside_its_models_is_kept_free() {
     w.overhead("w", gib(2));
     w.settle();
     assert_eq!(where_they_are(&w), "bc", "the longest unused leaves for it");
+    let explained = report::explain(&w.world, &name("a"), w.now).expect("known");
+    let seen = &explained.workers[0];
+    assert_eq!((seen.used, seen.overhead), (gib(6), gib(2)), "people see what is kept free");
+    assert!(matches!(&seen.verdict, WorkerVerdict::Fits { evicts, .. } if evicts.len() == 1), "{seen:?}");
     w.demand("a", 1);
     w.settle();
     assert_eq!(where_they_are(&w), "ac", "and another one for the next request");
@@ -148,6 +153,24 @@ fn what_the_process_takes_beside_its_models_is_kept_free() {
     w.demand("d", 1);
     w.settle();
     assert_eq!(w.placed("d"), ["w"], "what fits into the worker alone is not kept out");
+}
+
+#[test]
+fn what_is_free_for_a_replica_goes_by_its_size_on_that_worker() {
+    let mut w = world().worker("v", gib(10)).worker("w", gib(10)).deploy("a", |spec| {
+        spec.memory = None;
+        spec.replicas = Replicas { min: 2, max: 2 };
+    });
+    w.advance();
+    let revision = w.revision("a");
+    for (worker, memory) in [("v", gib(8)), ("w", gib(2))] {
+        let residency = ready(memory, digest_of(&revision), w.now);
+        w.report(worker, false, vec![(revision.clone(), Some(residency))]);
+        w.overhead(worker, gib(4));
+    }
+    let explained = report::explain(&w.world, &name("a"), w.now).expect("known");
+    let overheads: Vec<ByteSize> = explained.workers.iter().map(|seen| seen.overhead).collect();
+    assert_eq!(overheads, [gib(2), gib(4)]);
 }
 
 #[test]

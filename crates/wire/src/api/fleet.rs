@@ -65,7 +65,9 @@ pub struct Memory {
     pub total: u64,
     /// Set aside for replicas.
     pub used: u64,
-    /// Free memory.
+    /// Kept free for what the worker's process takes beside its models.
+    pub overhead: u64,
+    /// Left of the total without both: replicas can claim it.
     pub free: u64,
 }
 

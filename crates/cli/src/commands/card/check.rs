@@ -51,7 +51,7 @@ enum CheckForm {
     /// With the line and a caret
     #[default]
     Text,
-    /// Print problems as a JSON list
+    /// Print problems as a JSON list; steps and response of --run go to standard error
     Json,
 }
 
@@ -87,8 +87,14 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
             checked.card.as_ref().map_or_else(String::new, |c| format!("{} {}", c.metadata.name, c.metadata.version));
         terminal::print(&format!("{told}{name} is valid; {}", plural(warnings, "warning")))?;
     }
+    let tell: trial::Tell = match args.output {
+        CheckForm::Text => terminal::print,
+        CheckForm::Json => terminal::print_aside,
+    };
     match checked.card {
-        Some(card) if args.trial.run => trial::run(&args.trial, &args.folder, std::sync::Arc::unwrap_or_clone(card)),
+        Some(card) if args.trial.run => {
+            trial::run(&args.trial, &args.folder, std::sync::Arc::unwrap_or_clone(card), tell)
+        }
         _ => Ok(()),
     }
 }

@@ -10,6 +10,7 @@
 mod log_printer;
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -34,11 +35,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    data::DataFolder,
-    failure::Failure,
-    terminal::{self, size},
-};
+use crate::{data::DataFolder, failure::Failure, terminal::size};
 
 /// Limit for git to commit the folder. Allows for large folders on slow disks.
 const SNAPSHOT: Duration = Duration::from_secs(60);
@@ -75,8 +72,11 @@ pub(super) struct TrialArgs {
     data: Option<PathBuf>,
 }
 
+/// Prints a step or a response.
+pub(super) type Tell = fn(&str) -> io::Result<()>;
+
 /// Loads the card's model from `folder`, and tells what it does.
-pub(super) fn run(args: &TrialArgs, folder: &Path, card: ModelCard) -> Result<(), Failure> {
+pub(super) fn run(args: &TrialArgs, folder: &Path, card: ModelCard, tell: Tell) -> Result<(), Failure> {
     // What is wrong with the request is better known before the load than after it.
     let request = args.request.as_deref().map(fs::read).transpose()?;
     log_printer::show();
@@ -84,7 +84,7 @@ pub(super) fn run(args: &TrialArgs, folder: &Path, card: ModelCard) -> Result<()
     let runtime = runtime.map_err(|e| Failure::doing("cannot start the runtime", e))?;
     let scratch = tempfile::tempdir()?;
     let pinned = pin(folder, card, args.artifact.as_deref(), &scratch.path().join("code.git"))?;
-    let done = runtime.block_on(load(args, pinned, request));
+    let done = runtime.block_on(load(args, pinned, request, tell));
     let done = done.map_err(|failure| failure.with(|text| at_home(text, folder)));
     runtime.shutdown_timeout(Duration::from_secs(5));
     done
@@ -155,7 +155,7 @@ fn proof(warmup: &Warmup) -> Warmup {
     }
 }
 
-async fn load(args: &TrialArgs, pinned: PinnedCard, request: Option<Vec<u8>>) -> Result<(), Failure> {
+async fn load(args: &TrialArgs, pinned: PinnedCard, request: Option<Vec<u8>>, tell: Tell) -> Result<(), Failure> {
     let deployment = declare(&pinned)?;
     let revision = Arc::new(Revision::of(&deployment));
     let local = Arc::new(LocalReplicas::default());
@@ -183,10 +183,10 @@ async fn load(args: &TrialArgs, pinned: PinnedCard, request: Option<Vec<u8>>) ->
     let told = async {
         assign.send(FromController::Attached).await.ok();
         assign.send(FromController::Assigned(change)).await.ok();
-        follow(&mut reported).await.map_err(|(failure, step)| hinted(failure, &step, args.artifact.is_some()))
+        follow(&mut reported, tell).await.map_err(|(failure, step)| hinted(failure, &step, args.artifact.is_some()))
     };
     let done = match told.await {
-        Ok(()) => answer(request, &local, &revision).await,
+        Ok(()) => answer(request, &local, &revision, tell).await,
         Err(failure) => Err(failure),
     };
     stop.cancel();
@@ -255,12 +255,12 @@ fn config(args: &TrialArgs, data: &Path) -> Result<berth_worker::Config, Failure
 ///
 /// # Errors
 /// What failed, and at which step.
-async fn follow(reported: &mut mpsc::Receiver<InventoryChange>) -> Result<(), (Failure, String)> {
+async fn follow(reported: &mut mpsc::Receiver<InventoryChange>, tell: Tell) -> Result<(), (Failure, String)> {
     let (mut told, started) = (String::new(), Instant::now());
     loop {
         let Ok(report) = timeout(STILL, reported.recv()).await else {
             let line = format!("{:>6.1} s  still {told}\n", started.elapsed().as_secs_f64());
-            terminal::print(&line).map_err(|error| (error.into(), told.clone()))?;
+            tell(&line).map_err(|error| (error.into(), told.clone()))?;
             continue;
         };
         let Some(report) = report else { break };
@@ -280,13 +280,13 @@ async fn follow(reported: &mut mpsc::Receiver<InventoryChange>) -> Result<(), (F
                         phases.load_ms,
                         phases.validate_ms,
                     );
-                    return terminal::print(&text).map_err(|error| (error.into(), told));
+                    return tell(&text).map_err(|error| (error.into(), told));
                 }
                 Some(other) => other.as_str().to_lowercase(),
             };
             if step != told {
                 let line = format!("{:>6.1} s  {step}\n", started.elapsed().as_secs_f64());
-                terminal::print(&line).map_err(|error| (error.into(), step.clone()))?;
+                tell(&line).map_err(|error| (error.into(), step.clone()))?;
                 told = step;
             }
         }
@@ -328,7 +328,12 @@ fn failed(failure: &LoadFailure) -> Failure {
 }
 
 /// Sends the request, if there is one, and prints the answer.
-async fn answer(request: Option<Vec<u8>>, local: &LocalReplicas, revision: &Revision) -> Result<(), Failure> {
+async fn answer(
+    request: Option<Vec<u8>>,
+    local: &LocalReplicas,
+    revision: &Revision,
+    tell: Tell,
+) -> Result<(), Failure> {
     let Some(body) = request else { return Ok(()) };
     let replica = local.get(&revision.id);
     let lease = replica.and_then(|replica| replica.acquire());
@@ -336,7 +341,7 @@ async fn answer(request: Option<Vec<u8>>, local: &LocalReplicas, revision: &Revi
     let deadline = Instant::now() + Duration::from_secs(30);
     let answer = lease.model().call(body.into(), deadline.into_std()).await;
     let answer = answer.map_err(|error| Failure::Failed(format!("the request failed: {error}")))?;
-    Ok(terminal::print(&format!("{}\n", String::from_utf8_lossy(&answer)))?)
+    Ok(tell(&format!("{}\n", String::from_utf8_lossy(&answer)))?)
 }
 
 #[cfg(test)]

@@ -81,7 +81,8 @@ export function bar(parts, total, label) {
 }
 
 export function memoryText(memory) {
-  return `${bytes(memory.used)} of ${bytes(memory.total)} (${percent(memory.used, memory.total)})`;
+  const overhead = memory.overhead ? `, ${bytes(memory.overhead)} overhead of the process` : "";
+  return `${bytes(memory.used)} of ${bytes(memory.total)} (${percent(memory.used, memory.total)})${overhead}`;
 }
 
 export function section(title, ...content) {

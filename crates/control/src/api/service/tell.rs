@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use berth_spec::{Cordon, DeploymentName, Namespace, Time, WorkerId};
 use berth_wire::api::{
-    API_VERSION, AliasView, DeploymentView, EventView, ExplainView, List, ListMetadata, LogView, ModelTop, ReplicaView,
-    RevisionView, RolloutHistory, Timestamp, TopView, WorkerView,
+    API_VERSION, AliasView, DeploymentView, EventView, ExplainView, List, ListMetadata, LogView, Memory, ModelTop,
+    ReplicaView, RevisionView, RolloutHistory, Timestamp, TopView, WorkerView,
 };
 
 use super::{Service, operate::nobody};
@@ -211,9 +211,16 @@ impl Service {
             model.phase = view::phase(status.as_ref()).to_owned();
         }
         let workers = self.handle.workers().await?;
-        let memory = workers
-            .iter()
-            .fold((0, 0), |(total, used), worker| (total + worker.info.memory.0, used + worker.claimed.0));
+        // What one worker claims beyond its memory takes nothing from the others.
+        let memory = workers.iter().fold(Memory::default(), |sum, worker| {
+            let own = view::memory(worker.info.memory, worker.claimed, worker.overhead);
+            Memory {
+                total: sum.total + own.total,
+                used: sum.used + own.used,
+                overhead: sum.overhead + own.overhead,
+                free: sum.free + own.free,
+            }
+        });
         Ok(TopView {
             api_version: API_VERSION.to_owned(),
             kind: "Top".to_owned(),
@@ -221,11 +228,7 @@ impl Service {
             window_ms: millis(window),
             gateways,
             missing: missing.iter().map(ToString::to_string).collect(),
-            memory: berth_wire::api::Memory {
-                total: memory.0,
-                used: memory.1,
-                free: memory.0.saturating_sub(memory.1),
-            },
+            memory,
             models,
         })
     }

@@ -119,13 +119,13 @@ fn verdicts(workers: &[Seen]) -> Vec<WorkerVerdict> {
 }
 
 fn verdict(seen: &Seen) -> WorkerVerdict {
-    let free = seen.memory - seen.used;
+    let free = seen.memory - seen.used - seen.overhead;
     let mut view = WorkerVerdict {
         worker: seen.worker.to_string(),
         verdict: WorkerVerdictKind::Rejected,
         message: String::new(),
         rank: None,
-        memory: fleet::memory(seen.memory, seen.used),
+        memory: fleet::memory(seen.memory, seen.used, seen.overhead),
         state: None,
         rejection: None,
         would_evict: Vec::new(),

@@ -24,7 +24,7 @@ pub(crate) fn worker(view: &handle::WorkerView, models: Vec<String>) -> WorkerVi
             incarnation: info.incarnation,
             cpus: info.cpus,
             formats: info.formats(),
-            memory: memory(info.memory, view.claimed),
+            memory: memory(info.memory, view.claimed, view.overhead),
             replicas: view.assigned,
             ready: view.ready,
             models,
@@ -32,9 +32,9 @@ pub(crate) fn worker(view: &handle::WorkerView, models: Vec<String>) -> WorkerVi
     }
 }
 
-/// Memory of a worker.
-pub(crate) fn memory(total: ByteSize, used: ByteSize) -> Memory {
-    Memory { total: total.0, used: used.0, free: (total - used).0 }
+/// Memory of a worker. `free` is what the planner finds free.
+pub(crate) fn memory(total: ByteSize, used: ByteSize, overhead: ByteSize) -> Memory {
+    Memory { total: total.0, used: used.0, overhead: overhead.0, free: (total - used - overhead).0 }
 }
 
 /// Memory of a replica in bytes: measured where it is ready, else what is set aside.
@@ -89,5 +89,16 @@ pub(crate) fn revision(view: &handle::RevisionView) -> RevisionView {
             replicas: view.replicas,
             ready: view.ready,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_the_process_takes_is_not_free() {
+        let free = |used, overhead| memory(ByteSize(8), ByteSize(used), ByteSize(overhead)).free;
+        assert_eq!([free(3, 0), free(3, 4), free(6, 4)], [5, 1, 0]);
     }
 }

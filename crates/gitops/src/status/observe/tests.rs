@@ -66,6 +66,7 @@ fn view(tracked: &berth_plan::world::TrackedWorker) -> Option<WorkerView> {
         },
         cordon: tracked.cordon,
         claimed: tracked.used,
+        overhead: tracked.overhead,
         load: tracked.load.clone(),
         leaving: tracked.state == berth_spec::WorkerState::Leaving,
         leaves_first: None,

@@ -32,7 +32,7 @@ fn of_one(worker: &WorkerView, parts: Vec<Part<'_>>) -> WorkerMemory {
         api_version: API_VERSION.to_owned(),
         kind: WorkerMemory::KIND.to_owned(),
         worker: worker.info.id.to_string(),
-        memory: view::memory(worker.info.memory, worker.claimed),
+        memory: view::memory(worker.info.memory, worker.claimed, worker.overhead),
         largest,
         others,
         others_memory,
