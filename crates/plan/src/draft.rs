@@ -133,15 +133,18 @@ impl<'w> Work<'w> {
     }
 
     /// A revision by its id: the one that is wanted, or one that is remembered.
+    pub(crate) fn look_up(&self, id: &RevisionId) -> Option<Arc<Revision>> {
+        let wanted = || Arc::new(Revision::with_id(&self.entry.deployment, id.clone()));
+        self.revisions.get(id).cloned().or_else(|| self.entry.wants(id).then(wanted))
+    }
+
+    /// The same, and remembers it.
     pub(crate) fn revision(&mut self, id: &RevisionId) -> Option<Arc<Revision>> {
-        if let Some(known) = self.revisions.get(id) {
-            return Some(Arc::clone(known));
-        }
-        self.entry.wants(id).then(|| {
-            let revision = Arc::new(Revision::with_id(&self.entry.deployment, id.clone()));
+        let revision = self.look_up(id)?;
+        if self.revisions.get(id).is_none() {
             self.revisions.insert(Arc::clone(&revision));
-            revision
-        })
+        }
+        Some(revision)
     }
 
     /// Replicas of a revision that answer, or are assumed to.
@@ -266,8 +269,10 @@ impl<'w> Draft<'w> {
         for replica in &mut work.replicas {
             let Some(revision) = work.revisions.get(&replica.revision) else { continue };
             let claim = claim::of_replica(self.world, work.entry, revision, replica);
+            let other_device_memory = self.counts_other_device_memory(work.entry, replica);
+            // A worker that was looked at is relieved where too much is claimed, whatever grew.
             let grown = self.grown.entry(replica.worker.clone()).or_default();
-            if claim == replica.claim {
+            if claim == replica.claim && !other_device_memory {
                 continue;
             }
             if claim > replica.claim {

@@ -58,7 +58,7 @@ fn surplus(draft: &Draft<'_>, work: &Work<'_>, revision: &RevisionId) -> Vec<Rep
         return Vec::new(); // nearly always
     }
     let counting = all.iter().copied().filter(|replica| lost::counts(draft, work, replica)).collect();
-    let kept = place::homes(draft, work, target, &best_first(draft, counting)).kept;
+    let kept = place::homes(draft, work, (revision, target), &best_first(draft, counting)).kept;
     let (kept, others): (Vec<&Replica>, Vec<&Replica>) =
         all.into_iter().partition(|replica| kept.contains(&replica.worker));
     let target = target as usize;
@@ -78,8 +78,8 @@ fn surplus(draft: &Draft<'_>, work: &Work<'_>, revision: &RevisionId) -> Vec<Rep
 }
 
 /// Replicas that answer first, then those that can be reached; then those on the workers of which the least is claimed, then
-/// those with the most models, then the oldest. So what goes when there are to be fewer is what the registry's document
-/// (§5.2) names: on the fullest worker, of those on the one with the fewest models, of those what came last. Claims are
+/// those with the most models, then the oldest. So when there are to be fewer, a replica on the fullest worker goes
+/// first; of equally full workers, one on the worker with the fewest models; of those, the one that came last. Claims are
 /// those of before this plan: which of them are left must not depend on what else it decides.
 pub(crate) fn best_first<'a>(draft: &Draft<'_>, mut replicas: Vec<&'a Replica>) -> Vec<&'a Replica> {
     if replicas.len() < 2 {

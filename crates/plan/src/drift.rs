@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_spec::{DeploymentName, Residency, RevisionId, WorkerId};
+use berth_spec::{DeploymentName, Residency, Revision, RevisionId, WorkerId};
 
 use crate::{
     Rejection, Scope, World,
@@ -137,9 +137,10 @@ pub fn schema_violations(world: &World, scope: &Scope) -> Vec<SchemaViolation> {
 fn violation(world: &World, entry: &TrackedDeployment) -> Option<SchemaViolation> {
     let deployment = &entry.deployment;
     let version = &deployment.spec.model.card.as_ref()?.card.schema_version;
+    let wanted = Revision::with_id(deployment, entry.wanted());
     let mut reads: Option<BTreeSet<String>> = None;
     for tracked in world.workers.values().filter(|tracked| tracked.alive()) {
-        match forbidden(world, tracked, deployment) {
+        match forbidden(world, tracked, deployment, &wanted) {
             None => return None,
             Some(Rejection::Schema { reads: its, .. }) => reads.get_or_insert_default().extend(its),
             Some(_) => {}

@@ -18,7 +18,7 @@
 use berth_spec::{Time, event::Severity};
 
 use crate::{
-    Replica,
+    Rejection, Replica,
     draft::{Draft, Work},
     place, scale,
     world::{Liveness, Standing},
@@ -42,7 +42,6 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
 }
 
 fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<String> {
-    let tracked = draft.world.workers.get(&replica.worker)?;
     if is_gone(draft, replica) {
         return None;
     }
@@ -53,16 +52,19 @@ fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Strin
     if work.rollout.as_ref().is_some_and(answers) {
         return None;
     }
-    place::forbidden(draft.world, tracked, &work.entry.deployment).map(|rejection| format!("the worker {rejection}"))
+    forbidden(draft, work, replica).map(|rejection| format!("the worker {rejection}"))
+}
+
+/// Why a replica may never be where it is, by what its own revision asks for.
+fn forbidden(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Rejection> {
+    let tracked = draft.world.workers.get(&replica.worker)?;
+    let revision = work.revisions.get(&replica.revision)?;
+    place::forbidden(draft.world, tracked, &work.entry.deployment, revision)
 }
 
 /// Decides if a replica may stay on its worker.
 pub(crate) fn standing(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Standing {
-    let misplaced = || {
-        let tracked = draft.world.workers.get(&replica.worker);
-        work.entry.wants(&replica.revision)
-            && tracked.is_some_and(|tracked| place::forbidden(draft.world, tracked, &work.entry.deployment).is_some())
-    };
+    let misplaced = || work.entry.wants(&replica.revision) && forbidden(draft, work, replica).is_some();
     match on_its_worker(draft, replica) {
         Standing::Stays if misplaced() => Standing::Leaves,
         standing => standing,

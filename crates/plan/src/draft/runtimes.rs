@@ -92,6 +92,20 @@ impl<'w> Draft<'w> {
         })
     }
 
+    /// Returns true if a worker whose runtimes limit device memory counts another amount of it for a replica than its deployment
+    /// asks for by now. That is no part of a revision: it changes where the replica stays.
+    pub(super) fn counts_other_device_memory(&self, entry: &TrackedDeployment, replica: &Replica) -> bool {
+        let Some(index) = self.world.workers.index(&replica.worker) else { return false };
+        let (_, tracked) = self.world.workers.at(index);
+        let mut runtimes = tracked.info.iter().flat_map(|info| &info.runtimes);
+        if !runtimes.any(|runtime| runtime.device_memory.is_some()) {
+            return false; // nearly always
+        }
+        let asked = RuntimeClaim::of(replica.claim, &entry.deployment.spec).device_memory;
+        let seat = seat(tracked, self.changes.get(&index), &replica.revision);
+        seat.is_some_and(|seat| seat.claim.device_memory != asked)
+    }
+
     /// Notes a replica that comes, leaves (`None`), or whose claim changes, where a runtime of its worker has limits.
     pub(super) fn note_in_runtime(&mut self, entry: &TrackedDeployment, replica: &Replica, claim: Option<ByteSize>) {
         let Some((draft, changes)) = self.change(&replica.worker) else { return };

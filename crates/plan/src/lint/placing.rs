@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{
-    Cordon, Deployment, DeploymentName, RevisionId, RuntimeInfo, Time, UnknownWorkers, WorkerId, WorkerInfo,
+    Cordon, Deployment, DeploymentName, Revision, RevisionId, RuntimeInfo, Time, UnknownWorkers, WorkerId, WorkerInfo,
     WorkerState, worker::EvictionStrategy,
 };
 
@@ -16,6 +16,7 @@ pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<St
         for placed in &change.set {
             let id = &placed.revision.id;
             let Some(deployment) = world.deployment(id.deployment()) else { continue };
+            let what = (deployment.as_ref(), placed.revision.as_ref());
             if tracked.assigned.contains_key(id) {
                 continue;
             }
@@ -28,10 +29,10 @@ pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<St
             if !takes_part(world, worker) {
                 broken.push(format!("{id} is put on {worker}, which the registry does not name"));
             }
-            if let Some(info) = tracked.info.as_ref().filter(|info| !may_hold(world, deployment, info)) {
+            if let Some(info) = tracked.info.as_ref().filter(|info| !may_hold(world, what, info)) {
                 broken.push(format!("{id} is put on {worker}, which may not hold it: {:?}", info.labels));
             }
-            if !in_its_regions(world, deployment, tracked.info.as_ref(), planned.at) {
+            if !in_its_regions(world, what, tracked.info.as_ref(), planned.at) {
                 broken.push(format!("{id} is put on {worker}, which is in none of its regions"));
             }
         }
@@ -43,15 +44,15 @@ fn takes_part(world: &World, worker: &WorkerId) -> bool {
     world.unknown_workers() == UnknownWorkers::Allow || world.terms(worker).is_some()
 }
 
-/// Formats, isolation, labels, and labels of the type.
-fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
+/// Format, isolation and card, by the revision; labels, and labels of the type, by the deployment.
+fn may_hold(world: &World, (deployment, revision): (&Deployment, &Revision), info: &WorkerInfo) -> bool {
     let spec = &deployment.spec;
     let kind = spec.model_type.as_deref().unwrap_or_else(|| spec.model.format.as_str());
     let rule = world.policy.types.iter().find(|(name, _)| *name == kind).map(|(_, rule)| rule);
     let of_type = rule.or(world.policy.other_types.as_ref()).into_iter().flat_map(|rule| &rule.required);
-    let card = spec.model.card.as_ref().map(|pinned| pinned.card.schema_version.as_str());
+    let card = revision.card.as_ref().map(|pinned| pinned.card.schema_version.as_str());
     let named = world.terms(&info.id).map(|terms| &terms.schema_versions);
-    let (name, version) = (spec.model.format.name(), spec.model.format.version());
+    let (name, version) = (revision.format.name(), revision.format.version());
     let takes = |runtime: &&RuntimeInfo| {
         runtime.formats.iter().any(|taken| {
             taken.name == name
@@ -59,7 +60,7 @@ fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
                     || version.is_none_or(|version| taken.versions.contains(&version.to_owned())))
         })
     };
-    let isolates = |runtime: &RuntimeInfo| match (spec.runtime.isolation, &runtime.isolation) {
+    let isolates = |runtime: &RuntimeInfo| match (revision.runtime.isolation, &runtime.isolation) {
         (Some(asked), Some(offer)) => offer.most >= asked,
         _ => true,
     };
@@ -69,8 +70,9 @@ fn may_hold(world: &World, deployment: &Deployment, info: &WorkerInfo) -> bool {
         && spec.selector.required.iter().chain(of_type).all(|(key, value)| info.labels.get(key) == Some(value))
 }
 
-/// Returns true if an empty region has a worker that could hold a deployment.
-fn has_worker(world: &World, deployment: &Deployment, region: &str, at: Time) -> bool {
+/// Returns true if an empty region has a worker that could hold a revision of a deployment.
+fn has_worker(world: &World, what: (&Deployment, &Revision), region: &str, at: Time) -> bool {
+    let (deployment, revision) = what;
     world.workers().any(|(worker, tracked)| {
         let there = match tracked.liveness {
             Liveness::Alive => true,
@@ -83,8 +85,8 @@ fn has_worker(world: &World, deployment: &Deployment, region: &str, at: Time) ->
             && open
             && takes_part(world, worker)
             && info.is_some_and(|info| {
-                may_hold(world, deployment, info)
-                    && deployment.spec.memory.is_none_or(|memory| memory <= info.memory)
+                may_hold(world, what, info)
+                    && revision.memory.is_none_or(|memory| memory <= info.memory)
                     && deployment.spec.cpu.is_none_or(|cpu| cpu <= info.cpus)
                     && deployment.spec.gpu.as_ref().is_none_or(|need| need.count as usize <= info.gpus.len())
             })
@@ -92,16 +94,17 @@ fn has_worker(world: &World, deployment: &Deployment, region: &str, at: Time) ->
 }
 
 /// Returns true if a region that must have replicas has no worker for them, so that others stand in.
-fn one_is_lost(world: &World, deployment: &Deployment, at: Time) -> bool {
+fn one_is_lost(world: &World, what: (&Deployment, &Revision), at: Time) -> bool {
+    let (deployment, _) = what;
     deployment.spec.regions.iter().any(|(region, bounds)| {
-        bounds.min > 0 && (deployment.spec.gpu.is_some() || !has_worker(world, deployment, region, at))
+        bounds.min > 0 && (deployment.spec.gpu.is_some() || !has_worker(world, what, region, at))
     })
 }
 
-fn in_its_regions(world: &World, deployment: &Deployment, info: Option<&WorkerInfo>, at: Time) -> bool {
-    let regions = &deployment.spec.regions;
+fn in_its_regions(world: &World, what: (&Deployment, &Revision), info: Option<&WorkerInfo>, at: Time) -> bool {
+    let regions = &what.0.spec.regions;
     let region = info.and_then(|info| info.labels.get("region"));
-    regions.is_empty() || region.is_some_and(|its| regions.contains_key(its)) || one_is_lost(world, deployment, at)
+    regions.is_empty() || region.is_some_and(|its| regions.contains_key(its)) || one_is_lost(world, what, at)
 }
 
 /// Checks that pinned replicas never leave for others.
@@ -145,7 +148,9 @@ pub(super) fn not_too_many(
             if ready.count() > bounds.max as usize || on.len() > 2 * bounds.max as usize {
                 broken.push(format!("{name} has more than {} replicas: {on:?}", bounds.max));
             }
-            by_region(world, deployment, (revision, at), &on, broken);
+            if let Some(known) = record.revisions.get(revision) {
+                by_region(world, (deployment.as_ref(), known.as_ref()), at, &on, broken);
+            }
         }
     }
 }
@@ -174,17 +179,12 @@ pub(super) fn no_more_of_what_is_replaced(
     }
 }
 
-fn by_region(
-    world: &World,
-    deployment: &Deployment,
-    (revision, at): (&RevisionId, Time),
-    on: &[&WorkerId],
-    broken: &mut Vec<String>,
-) {
+fn by_region(world: &World, what: (&Deployment, &Revision), at: Time, on: &[&WorkerId], broken: &mut Vec<String>) {
+    let (deployment, revision) = (what.0, &what.1.id);
     // Where the number is not given the target is not known here.
     let fixed = deployment.spec.regions.values().all(|bounds| bounds.min == bounds.max);
     let known = on.iter().all(|worker| world.worker(worker).is_some_and(|tracked| tracked.info.is_some()));
-    if !fixed || !known || one_is_lost(world, deployment, at) {
+    if !fixed || !known || one_is_lost(world, what, at) {
         return;
     }
     let ready_in = |region: &String| {

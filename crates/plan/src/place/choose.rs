@@ -97,7 +97,7 @@ fn with_room<'w>(
 ) -> Vec<Choice> {
     let fits = |candidate: WorkerDraft<'w>| {
         let claim = need_at(request, &candidate);
-        let free = filter::reject(draft, work, (&request.revision.id, request.home), &candidate).is_none()
+        let free = filter::reject(draft, work, request, &candidate).is_none()
             && Shortfall::of(draft, (work.entry, &request.revision.id), &candidate, claim).is_none();
         free.then(|| Choice {
             worker: candidate.id.clone(),
@@ -158,7 +158,7 @@ fn consider(
     worker: &WorkerId,
 ) -> Result<Choice, Rejection> {
     let Some(candidate) = draft.worker(worker) else { return Err(Rejection::Lost) };
-    if let Some(rejection) = filter::reject(draft, work, (&request.revision.id, request.home), &candidate) {
+    if let Some(rejection) = filter::reject(draft, work, request, &candidate) {
         return Err(rejection);
     }
     let claim = need_at(request, &candidate);

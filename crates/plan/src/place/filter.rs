@@ -1,8 +1,8 @@
 //! Hard constraints, room aside: why a worker cannot take a replica whatever leaves it.
 
-use berth_spec::{Cordon, Deployment, RevisionId, Spec, WorkerState, deployment::Selector};
+use berth_spec::{Cordon, Deployment, Revision, Spec, WorkerState, deployment::Selector};
 
-use super::{Rejection, homes, homes::HomeRegion};
+use super::{PlacementRequest, Rejection, homes};
 use crate::{
     Policy, World,
     draft::{Draft, Work, WorkerDraft},
@@ -20,11 +20,16 @@ pub(super) fn by_type<'p>(policy: &'p Policy, spec: &Spec) -> Option<&'p Selecto
     named.or(policy.other_types.as_ref())
 }
 
-/// Why a worker may never hold a deployment, whatever the time and the load.
-pub(crate) fn forbidden(world: &World, tracked: &TrackedWorker, deployment: &Deployment) -> Option<Rejection> {
+/// Why a worker may never hold a revision of a deployment, whatever the time and the load. Labels are the deployment's; format,
+/// isolation and card are the revision's own: an older one serves until its successor is ready, which may ask for others.
+pub(crate) fn forbidden(
+    world: &World,
+    tracked: &TrackedWorker,
+    deployment: &Deployment,
+    revision: &Revision,
+) -> Option<Rejection> {
     let info = tracked.info.as_ref()?;
-    let spec = &deployment.spec;
-    let format = &spec.model.format;
+    let (spec, format) = (&deployment.spec, &revision.format);
     let Some(runtime) = info.runtime_for(format) else {
         return Some(Rejection::NoRuntime { format: format.clone(), offers: info.formats() });
     };
@@ -32,14 +37,14 @@ pub(crate) fn forbidden(world: &World, tracked: &TrackedWorker, deployment: &Dep
         let (key, value) = selector.required.iter().find(|(key, value)| info.labels.get(*key) != Some(value))?;
         Some(Rejection::Label { key: key.clone(), value: value.clone(), of_type: of_type.map(str::to_owned) })
     };
-    let version = spec.model.card.as_ref().map(|pinned| &pinned.card.schema_version);
+    let version = revision.card.as_ref().map(|pinned| &pinned.card.schema_version);
     let unread = || {
         let version = version.filter(|version| !info.schema_versions.contains(version))?;
         Some(Rejection::Schema { version: version.clone(), reads: info.schema_versions.clone() })
     };
     let weaker = || {
-        let offer = runtime.less_than(spec.runtime.isolation)?;
-        let asked = spec.runtime.isolation?;
+        let offer = runtime.less_than(revision.runtime.isolation)?;
+        let asked = revision.runtime.isolation?;
         Some(Rejection::Isolation { asked, runtime: runtime.name.clone(), offer: offer.clone() })
     };
     // Last, so that it means that the worker would do otherwise.
@@ -76,10 +81,11 @@ fn closed(draft: &Draft<'_>, candidate: &WorkerDraft<'_>) -> Option<Rejection> {
 pub(super) fn reject(
     draft: &Draft<'_>,
     work: &Work<'_>,
-    (revision, home): (&RevisionId, &HomeRegion),
+    request: &PlacementRequest<'_>,
     candidate: &WorkerDraft<'_>,
 ) -> Option<Rejection> {
     let (worker, tracked) = (candidate.id, candidate.tracked);
+    let revision = &request.revision.id;
     if !tracked.alive() {
         return closed(draft, candidate);
     }
@@ -89,10 +95,10 @@ pub(super) fn reject(
     if let Some(rejection) = closed(draft, candidate) {
         return Some(rejection);
     }
-    if let Some(rejection) = forbidden(draft.world, tracked, &work.entry.deployment) {
+    if let Some(rejection) = forbidden(draft.world, tracked, &work.entry.deployment, request.revision) {
         return Some(rejection);
     }
-    if let Some(rejection) = homes::elsewhere(draft, work, (revision, home), tracked) {
+    if let Some(rejection) = homes::elsewhere(draft, work, (revision, request.home), tracked) {
         return Some(rejection);
     }
     let failure = work.entry.failure(revision, worker, draft.now)?;

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_spec::{ByteSize, Replicas, RevisionId, WorkerId};
+use berth_spec::{ByteSize, Replicas, Revision, RevisionId, WorkerId};
 
 use super::{Rejection, filter};
 use crate::{
@@ -41,14 +41,19 @@ pub(crate) struct RegionLayout {
 
 /// Which of the replicas of one revision count, the best first, and what is lacking of `target`. As many are kept as are
 /// wanted, and no more.
-pub(crate) fn homes(draft: &Draft<'_>, work: &Work<'_>, target: u32, best_first: &[&Replica]) -> RegionLayout {
+pub(crate) fn homes(
+    draft: &Draft<'_>,
+    work: &Work<'_>,
+    (revision, target): (&RevisionId, u32),
+    best_first: &[&Replica],
+) -> RegionLayout {
     if work.entry.deployment.spec.regions.is_empty() {
         let kept: Vec<WorkerId> =
             best_first.iter().take(target as usize).map(|replica| replica.worker.clone()).collect();
         let have = u32::try_from(kept.len()).unwrap_or(u32::MAX);
         return RegionLayout { lacking: (have..target).map(|nth| (HomeRegion::Anywhere, nth)).collect(), kept };
     }
-    let mut slots = RegionSlots::new(draft, work, target);
+    let mut slots = RegionSlots::new(draft, work, (revision, target));
     let mut kept = Vec::new();
     let mut rest = Vec::new();
     for replica in best_first {
@@ -81,12 +86,13 @@ struct RegionSlots<'w> {
 }
 
 impl<'w> RegionSlots<'w> {
-    fn new(draft: &Draft<'_>, work: &Work<'w>, target: u32) -> Self {
+    fn new(draft: &Draft<'_>, work: &Work<'w>, (revision, target): (&RevisionId, u32)) -> Self {
         let regions = &work.entry.deployment.spec.regions;
+        let revision = work.look_up(revision);
         let (mut homes, mut more, mut standing_in) = (BTreeMap::new(), BTreeMap::new(), 0_u32);
         let mut left = target;
         for (region, Replicas { min, max }) in regions {
-            let least = if has_worker(draft, work, region) {
+            let least = if has_worker(draft, work, revision.as_deref(), region) {
                 *min
             } else {
                 standing_in = standing_in.saturating_add(*min);
@@ -162,16 +168,20 @@ fn region_of<'w>(draft: &Draft<'w>, worker: &WorkerId) -> Region<'w> {
     }
 }
 
-/// Returns true if a region has a worker that could hold a replica if nothing else were there.
-fn has_worker(draft: &Draft<'_>, work: &Work<'_>, region: &str) -> bool {
-    let spec = &work.entry.deployment.spec;
-    let memory = spec.memory.unwrap_or(ByteSize::ZERO);
+/// Returns true if a region has a worker that could hold a replica of a revision if nothing else were there.
+fn has_worker(draft: &Draft<'_>, work: &Work<'_>, revision: Option<&Revision>, region: &str) -> bool {
+    let deployment = &work.entry.deployment;
+    let spec = &deployment.spec;
+    let memory = revision.and_then(|revision| revision.memory).unwrap_or(ByteSize::ZERO);
+    let forbidden = |tracked: &TrackedWorker| {
+        revision.and_then(|revision| filter::forbidden(draft.world, tracked, deployment, revision)).is_some()
+    };
     let could = |tracked: &&TrackedWorker| {
         tracked.info.as_ref().is_some_and(|info| {
             info.memory >= memory
                 && claim::Cores::in_all(info) >= claim::cores(spec)
                 && spec.gpu.as_ref().is_none_or(|need| claim::gpus::suiting(&info.gpus, need) >= need.count)
-        }) && filter::forbidden(draft.world, tracked, &work.entry.deployment).is_none()
+        }) && !forbidden(tracked)
     };
     draft.open_in(region).iter().any(could)
 }

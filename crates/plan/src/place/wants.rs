@@ -39,7 +39,8 @@ pub(super) fn wants_of(draft: &Draft<'_>, work: &Work<'_>) -> Vec<Want> {
             .filter(|replica| replica.revision == *revision && lost::counts(draft, work, replica))
             .collect();
         let (target, have) = (work.target_of(revision) as usize, counting.len());
-        let mut homes = homes::homes(draft, work, work.target_of(revision), &drain::best_first(draft, counting));
+        let wanted = (revision, work.target_of(revision));
+        let mut homes = homes::homes(draft, work, wanted, &drain::best_first(draft, counting));
         if rollout.replaces(revision) {
             // Nor does it move: where copies belong now, the next revision goes.
             homes.lacking.truncate(target.saturating_sub(have));

@@ -158,11 +158,12 @@ fn verdict<'a>(world: &World, entry: &'a TrackedDeployment, now: Time) -> Option
 
 /// Returns true if a worker that may hold it has the memory free.
 fn has_room(world: &World, entry: &TrackedDeployment) -> bool {
-    let (need, _) = claim::need(world, entry, &entry.deployment.revision());
+    let wanted = entry.deployment.revision();
+    let (need, _) = claim::need(world, entry, &wanted);
     let mut free = world.workers.values().filter(|tracked| {
         tracked.alive() && tracked.cordon.is_open() && tracked.memory().saturating_sub(tracked.used) >= need
     });
-    free.any(|tracked| place::forbidden(world, tracked, &entry.deployment).is_none())
+    free.any(|tracked| place::forbidden(world, tracked, &entry.deployment, &wanted).is_none())
 }
 
 /// Loads of revisions that are still of interest, as far as they are remembered.

@@ -262,8 +262,8 @@ impl TrackedDeployment {
 
     /// The format of a revision: an older one, which its replicas have until the rollout ends, may have another than the deployment.
     pub(crate) fn format(&self, revision: &RevisionId) -> &ModelFormat {
-        let older = self.record().and_then(|record| record.revisions.get(revision));
-        older.map_or(&self.deployment.spec.model.format, |revision| &revision.format)
+        let known = self.record().and_then(|record| record.revisions.get(revision));
+        known.map_or(&self.deployment.spec.model.format, |revision| &revision.format)
     }
 
     /// The place of one of its replicas in the order of eviction, as the record has it.

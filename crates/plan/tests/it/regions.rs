@@ -6,7 +6,7 @@ use berth_plan::{
     Policy,
     fixture::{Fixture, gib, world},
 };
-use berth_spec::{Cordon, Replicas, status::Phase};
+use berth_spec::{Cordon, Replicas, deployment::ModelFormat, member::REGION, status::Phase};
 use proptest::prelude::*;
 
 /// Two workers in each region, of 4 GiB.
@@ -47,6 +47,29 @@ fn each_region_has_its_number() {
     w.settle();
     assert_eq!(w.placed("iris").len(), 3);
     assert!(where_is(&w, "iris").starts_with("asia"), "{}", where_is(&w, "iris"));
+}
+
+#[test]
+fn a_region_whose_workers_hold_the_successor_alone_is_stood_in_for() {
+    let of_format = |w: Fixture, called: &str, format: ModelFormat| {
+        w.worker_with(called, gib(4), |info| {
+            info.labels.insert(REGION.to_owned(), called[..2].to_owned());
+            info.runtimes.retain(|runtime| runtime.takes(&format));
+        })
+    };
+    let workers = ["eu1", "eu2", "us1"];
+    let w = workers.into_iter().fold(world(), |w, called| of_format(w, called, ModelFormat::ONNX));
+    let mut w = of_format(w, "us2", ModelFormat::PYTHON);
+    by_region(&mut w, "iris", &[("eu", 1, 1), ("us", 1, 1)]);
+    w.settle();
+    assert_eq!(where_is(&w, "iris"), "eu1 us1");
+    w.change("iris", |spec| spec.model.format = ModelFormat::PYTHON);
+    w.advance();
+    w.lose("us1");
+    w.advance();
+    w.after(Policy::default().lost_grace);
+    w.advance();
+    assert!(w.placed("iris").contains(&"eu2".to_owned()), "{}", where_is(&w, "iris"));
 }
 
 #[test]

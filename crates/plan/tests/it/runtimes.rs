@@ -1,14 +1,14 @@
 //! Limits of the runtimes of a worker: each counts for the models of its formats alone.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use berth_plan::{
     Scope,
-    fixture::{Fixture, gib, world},
+    fixture::{Fixture, died, gib, worker_id, world},
     report::{self, WorkerVerdict},
 };
 use berth_spec::{
-    ByteSize, Failure, FailureCategory, Isolation, IsolationOffer, Residency, RuntimeInfo, WorkerInfo,
+    ByteSize, Cordon, Failure, FailureCategory, Isolation, IsolationOffer, Residency, RuntimeInfo, Spec, WorkerInfo,
     deployment::{GpuNeed, ModelFormat},
 };
 
@@ -33,7 +33,7 @@ fn comes(w: Fixture, called: &str, memory: ByteSize, device: Option<ByteSize>) -
         spec.model.format = engine();
         spec.gpu = device.map(|memory| GpuNeed { count: 1, kind: None, memory: Some(memory) });
     });
-    w.after(std::time::Duration::from_secs(1));
+    w.after(Duration::from_secs(1));
     w.demand(called, 1);
     w.settle();
     w.demand(called, 0);
@@ -172,6 +172,108 @@ fn a_runtime_that_comes_back_smaller_is_relieved() {
     w.world.set_worker(info);
     w.settle();
     assert_eq!(there(&w), "cd");
+}
+
+/// The device memory that a model claims is no part of its revision: it changes where the model stays.
+#[test]
+fn device_memory_that_is_declared_anew_counts_at_once() {
+    let asks = |memory: u64| {
+        move |spec: &mut Spec| {
+            spec.model.format = engine();
+            spec.memory = Some(gib(1));
+            spec.gpu = Some(GpuNeed { count: 1, kind: None, memory: Some(gib(memory)) });
+        }
+    };
+    let mut w = triton(|runtime| runtime.device_memory = Some(gib(8))).deploy("a", asks(6));
+    w.settle();
+    let mut w = comes(w, "b", gib(1), Some(gib(2)));
+    assert_eq!(there(&w), "ab");
+    w.change("a", asks(7));
+    w.settle();
+    assert_eq!(there(&w), "a", "what is on demand leaves");
+    w.change("a", asks(10));
+    w.settle();
+    assert_eq!(there(&w), "", "it is larger than the whole runtime");
+    assert!(rejected(&w, "a").contains("needs 10GiB of device memory"), "{}", rejected(&w, "a"));
+    w.change("a", asks(6));
+    w.settle();
+    let w = comes(w, "b", gib(1), Some(gib(2)));
+    assert_eq!(there(&w), "ab");
+}
+
+/// Replicas that serve ask for what they were declared with, though their deployment asks for something else by now.
+#[test]
+fn what_serves_stays_where_no_worker_can_hold_its_successor() {
+    let changes: [fn(&mut Spec); 3] = [
+        |spec| spec.model.format = engine(),
+        |spec| spec.model.format = ModelFormat::PYTHON,
+        |spec| spec.runtime.isolation = Some(Isolation::Sandbox),
+    ];
+    for change in changes {
+        let offer = IsolationOffer { most: Isolation::Process, lacks: "this machine lacks namespaces".to_owned() };
+        let mut w = world()
+            .worker_with("w", gib(4), |info| {
+                info.runtimes.truncate(1);
+                info.runtimes[0].isolation = Some(offer);
+            })
+            .resident("iris", gib(1));
+        w.settle();
+        let old = w.revision("iris");
+        w.change("iris", change);
+        w.settle();
+        let ready = w.world.worker(&worker_id("w")).and_then(|tracked| tracked.inventory.get(&old)).cloned();
+        let down = died(&ready.expect("it is ready"), Some(Duration::from_secs(1)), w.now).expect("it was ready");
+        let up = died(&down, None, w.now).expect("it is loaded");
+        w.report("w", false, vec![(old.clone(), Some(down))]);
+        w.advance();
+        assert_eq!(w.placed("iris"), ["w"], "its process is started again");
+        w.report("w", false, vec![(old.clone(), Some(up))]);
+        w.advance();
+        assert_eq!(w.answers("iris"), ["w"]);
+        w.restart("w");
+        w.advance();
+        assert_eq!(w.placed("iris"), ["w"], "it is loaded again");
+        w.settle();
+        assert_eq!(w.answers("iris"), ["w"]);
+        assert!(!w.was_told("ReplicaLost"), "{:?}", w.told);
+    }
+}
+
+#[test]
+fn an_older_copy_goes_to_no_worker_that_has_its_successors_runtime_alone() {
+    let mut w = world()
+        .worker_with("onnx", gib(4), |info| info.runtimes.truncate(1))
+        .worker_with("python", gib(8), |info| info.runtimes.retain(|runtime| runtime.takes(&ModelFormat::PYTHON)))
+        .resident("iris", gib(1));
+    w.settle();
+    assert_eq!(w.placed("iris"), ["onnx"]);
+    w.change("iris", |spec| spec.model.format = ModelFormat::PYTHON);
+    w.advance();
+    w.lose("onnx");
+    w.advance();
+    let on_python = w.placed("iris").iter().filter(|worker| *worker == "python").count();
+    assert_eq!(on_python, 1, "the new one");
+    w.settle();
+    assert_eq!(w.answers("iris"), ["python"]);
+}
+
+/// The limits are those of the runtime that the older copy runs in, not of its successor's.
+#[test]
+fn an_older_copy_of_another_format_keeps_to_the_limits_of_its_own_runtime() {
+    let mut w = world()
+        .worker("roomy", gib(8))
+        .worker_with("small", gib(6), |info| info.runtimes[0].memory = Some(gib(1)))
+        .resident("iris", gib(2));
+    w.settle();
+    assert_eq!(w.placed("iris"), ["roomy"]);
+    w.change("iris", |spec| spec.model.format = ModelFormat::PYTHON);
+    w.cordon("roomy", Cordon::Draining);
+    w.advance();
+    let mut placed = w.placed("iris");
+    placed.sort();
+    assert_eq!(placed, ["roomy", "small"], "the new one alone is put on the other worker");
+    w.settle();
+    assert_eq!(w.answers("iris"), ["small"]);
 }
 
 /// A deployment that asks for isolation goes where it is given whole, and nowhere else.
