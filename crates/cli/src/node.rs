@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   thread "gossip"*           thread "berth-election"*     thread "berth-control"          runtime of the data path
-//!   members: who is there ──▶  who leads ──────seat──────▶  a controller while this node    worker ◀─replicas─▶ gateway ── clients
+//!   members: who is there ──▶  who leads ───leadership───▶  a controller while this node    worker ◀─replicas─▶ gateway ── clients
 //!                                                           leads; control API; sources       │ links or uplinks*   │
 //!                                                                ▲         ▲                  └──────┐              │ hops*
 //!                                           port for other nodes*┴─────────┴── fleet, relay ◀───────┴──── peers ◀──┘

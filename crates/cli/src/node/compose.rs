@@ -270,10 +270,9 @@ fn functions(
     if !settings.roles.controller || (gateway.is_none() && !settings.sources.has_functions()) {
         return Ok(None);
     }
-    let gateway = gateway.map(|gateway| settings.reached_at(gateway)).transpose()?;
     let host = functions::host(
         &settings.server,
-        gateway,
+        (gateway, settings.advertised()),
         (
             settings.sources.functions_are_local(),
             settings.sources.function_artifacts(),

@@ -297,13 +297,18 @@ impl NodeSettings {
         })
     }
 
+    /// Host at which others reach this node, if it differs from the addresses to listen on.
+    pub(crate) fn advertised(&self) -> Option<&Host> {
+        self.cluster.as_ref()?.advertise.as_ref()
+    }
+
     /// Address under which other nodes reach a listener at `bound`: the advertised host with its port, else `bound`.
     /// May block to look up the name.
     ///
     /// # Errors
     /// [`Failure::Failed`]: the advertised name is not known.
     pub(crate) fn reached_at(&self, bound: SocketAddr) -> Result<SocketAddr, Failure> {
-        let Some(host) = self.cluster.as_ref().and_then(|cluster| cluster.advertise.as_ref()) else { return Ok(bound) };
+        let Some(host) = self.advertised() else { return Ok(bound) };
         let ip: IpAddr = host.resolve().map_err(|e| Failure::Failed(format!("--advertise: {e}")))?;
         Ok(SocketAddr::new(ip, bound.port()))
     }

@@ -6,28 +6,28 @@ use berth_functions::source::{Host, HostConfig, TraceHook};
 use berth_mesh::{PropagateHook, config::FunctionHook};
 use prometheus_client::registry::Registry;
 
-use super::{ServerSettings, tls::scheme};
+use super::{ServerSettings, tls::scheme, values};
 use crate::failure::Failure;
 
-/// Opens the host. `gateway`: where clients reach the functions; `all_local`: all run here, whatever their specs say;
-/// `artifacts`: so many are kept beyond those in use; `image`: builds run in it; `traces`: where spans belong.
+/// Opens the host. `gateway`: the address at which the gateway listens; `advertised`: the host that others use for this node;
+/// `all_local`: all run here, whatever their specs say; `artifacts`: so many are kept beyond those in use; `image`: builds run
+/// in it; `traces`: where spans belong.
 ///
 /// # Errors
 /// A node that is no gateway, or a folder that cannot be used.
 pub(crate) fn host(
     server: &ServerSettings,
-    gateway: Option<SocketAddr>,
+    (gateway, advertised): (Option<SocketAddr>, Option<&values::Host>),
     (all_local, artifacts, image, traces): (bool, usize, Option<&str>, Option<TraceHook>),
     registry: &mut Registry,
 ) -> Result<Arc<Host>, Failure> {
     let gateway = gateway.ok_or_else(|| {
         Failure::Usage("a controller with --source etcd=URL serves functions: give it the role gateway, too".to_owned())
     })?;
-    let host = if gateway.ip().is_unspecified() { "127.0.0.1".to_owned() } else { shown(gateway) };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let config = HostConfig {
         root: server.data.join("functions"),
-        gateway: format!("{}://{host}:{}", scheme(server.tls.is_some()), gateway.port()),
+        gateway: reached_at(gateway, advertised, server.tls.is_some()),
         credentials: credentials(server),
         python: server.cards.clone(),
         all_local,
@@ -48,12 +48,17 @@ fn credentials(server: &ServerSettings) -> BTreeMap<String, String> {
     server.credentials.clone().into_iter().chain(managed).collect()
 }
 
-/// The address without its port.
-fn shown(address: SocketAddr) -> String {
-    match address {
-        SocketAddr::V4(address) => address.ip().to_string(),
-        SocketAddr::V6(address) => format!("[{}]", address.ip()),
-    }
+/// URL at which clients reach the gateway. A name that is advertised stays a name: the certificate may have no address. A gateway
+/// on loopback is reached from this machine alone, whatever the node advertises.
+fn reached_at(gateway: SocketAddr, advertised: Option<&values::Host>, has_tls: bool) -> String {
+    let ip = gateway.ip();
+    let host = match advertised {
+        Some(host) if !ip.to_canonical().is_loopback() => host.to_string(),
+        _ if ip.is_unspecified() => "127.0.0.1".to_owned(),
+        _ => ip.to_string(),
+    };
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    format!("{}://{host}:{}", scheme(has_tls), gateway.port())
 }
 
 /// The gateway's way to functions; `propagate` has them continue the traces of requests.
@@ -65,4 +70,29 @@ pub(crate) fn hook(host: &Arc<Host>, propagate: Option<PropagateHook>) -> Functi
         }
         Box::pin(Arc::clone(&host).call(request))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_reached_at_the_advertised_host_where_the_gateway_is_open_to_others() {
+        for (gateway, advertised, has_tls, url) in [
+            ("127.0.0.1:80", None, false, "http://127.0.0.1:80"),
+            ("127.0.0.1:80", Some("10.0.0.9"), false, "http://127.0.0.1:80"),
+            ("[::1]:80", Some("10.0.0.9"), true, "https://[::1]:80"),
+            ("0.0.0.0:80", None, false, "http://127.0.0.1:80"),
+            ("[::]:80", None, false, "http://127.0.0.1:80"),
+            ("10.0.0.2:80", None, true, "https://10.0.0.2:80"),
+            ("[fd00::2]:80", None, false, "http://[fd00::2]:80"),
+            ("0.0.0.0:80", Some("10.0.0.9"), false, "http://10.0.0.9:80"),
+            ("10.0.0.2:80", Some("node-a.example"), true, "https://node-a.example:80"),
+            ("[::]:80", Some("[fd00::9]"), false, "http://[fd00::9]:80"),
+        ] {
+            let host = advertised.map(|host| values::Host::parse(host).expect("a host"));
+            let gateway = gateway.parse().expect("an address");
+            assert_eq!(reached_at(gateway, host.as_ref(), has_tls), url, "{gateway} {advertised:?}");
+        }
+    }
 }

@@ -22,8 +22,9 @@ pub const MANIFEST: &str = "berth.json";
 /// Adapter for Azure's Node.js worker.
 const NODE_ADAPTER: &str = "berth_function.mjs";
 
-const PYTHON_APP: &str = include_str!("../host/function_app.py");
-const NODE_APP: &str = include_str!("../host/function.mjs");
+/// Adapters: what a function takes and answers is decided as on this machine.
+const PYTHON_APP: &str = concat!(include_str!("../host/convention.py"), include_str!("../host/function_app.py"));
+const NODE_APP: &str = concat!(include_str!("../host/convention.js"), include_str!("../host/function.mjs"));
 
 /// The way to run an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,4 +112,33 @@ fn javascript(code: &Path, manifest: &Manifest) -> Result<(), BuildError> {
     fields.entry("name").or_insert_with(|| manifest.name.to_ascii_lowercase().into());
     fs_err::write(path, pretty(&package))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// tests/e2e/test_functions_adapters.py asks the adapters.
+    #[test]
+    fn adapters_are_complete_programs_over_the_entrypoint() {
+        for (language, file, parts) in [
+            (Language::Python, "function_app.py", ["def style_of(", "import_module(\"handler\")", "\"predict\""]),
+            (Language::JavaScript, NODE_ADAPTER, ["function styleOf(", "from \"./handler\"", "[\"predict\"]"]),
+        ] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let manifest = Manifest {
+                name: "words".to_owned(),
+                language,
+                module: "handler".to_owned(),
+                function: "predict".to_owned(),
+                version: None,
+            };
+            write(folder.path(), &manifest).expect("a layout");
+            let text = fs_err::read_to_string(folder.path().join(file)).expect("the adapter");
+            for part in parts {
+                assert!(text.contains(part), "{file} lacks {part}");
+            }
+            assert!(!text.contains("\"$"), "{file} has a gap");
+        }
+    }
 }

@@ -1,5 +1,5 @@
 // The module `@azure/functions-core`, which Azure's host brings along: `app.http` of @azure/functions registers with it.
-// Comes before host.cjs and check.cjs, in one file with them.
+// Comes before convention.js and host.cjs, and before check.cjs, in one file with them.
 // Source: the calls between azure-functions-nodejs-worker and @azure/functions 4 (types of @azure/functions-core).
 'use strict';
 

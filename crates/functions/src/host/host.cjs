@@ -37,90 +37,18 @@ function registration({ callback }) {
   return wanted;
 }
 
-// `json`: takes the parsed body. `azure`: (request, context). `azure3`: (context, request).
-function styleOf(handler) {
-  if (handler.azure) return 'azure';
-  const text = Function.prototype.toString.call(handler);
-  const first = /^(?:async\s*)?(?:function\s*\*?\s*[\w$]*\s*)?\(?\s*([\w$]*)/.exec(text)?.[1] ?? '';
-  if (handler.length >= 2) return /^(context|ctx)$/.test(first) ? 'azure3' : 'azure';
-  const asks = new RegExp(`\\b${first}\\s*\\.\\s*(json|text|arrayBuffer|formData|headers|query|params)\\b`);
-  return /^(request|req)$/.test(first) && asks.test(text) ? 'azure' : 'json';
-}
-
-const json = (status, value) => ({
-  status,
-  headers: { 'content-type': 'application/json' },
-  body: Buffer.from(JSON.stringify(value === undefined ? null : value, plain)),
-});
-
-// Typed arrays become lists.
-function plain(_, value) {
-  if (ArrayBuffer.isView(value) && !(value instanceof DataView)) return Array.from(value);
-  return typeof value === 'bigint' ? value.toString() : value;
-}
-
-async function whole(value) {
-  if (value === undefined || value === null) return { status: 204, headers: {}, body: Buffer.alloc(0) };
-  const isResponse = typeof value.arrayBuffer === 'function' && value.headers;
-  if (isResponse) {
-    return { status: value.status, headers: Object.fromEntries(value.headers), body: Buffer.from(await value.arrayBuffer()) };
-  }
-  if (typeof value !== 'object' || Array.isArray(value)) return text(200, {}, value);
-  const known = ['status', 'body', 'jsonBody', 'headers', 'cookies', 'statusCode', 'isRaw', 'enableContentNegotiation'];
-  if (!Object.keys(value).every((key) => known.includes(key))) return json(200, value);
-  const status = Number(value.status ?? value.statusCode ?? 200);
-  const headers = value.headers instanceof Headers ? Object.fromEntries(value.headers) : { ...value.headers };
-  if (value.jsonBody !== undefined) {
-    const answer = json(status, value.jsonBody);
-    return { ...answer, headers: { ...answer.headers, ...headers } };
-  }
-  return text(status, headers, value.body);
-}
-
-function text(status, headers, body) {
-  if (body === undefined || body === null) return { status, headers, body: Buffer.alloc(0) };
-  if (Buffer.isBuffer(body) || body instanceof Uint8Array) return { status, headers, body: Buffer.from(body) };
-  if (typeof body === 'object') {
-    const answer = json(status, body);
-    return { ...answer, headers: { ...answer.headers, ...headers } };
-  }
-  return { status, headers: { 'content-type': 'text/plain; charset=utf-8', ...headers }, body: Buffer.from(String(body)) };
-}
-
 function context() {
-  const log = (...words) => console.log(...words);
-  for (const level of ['trace', 'debug', 'info', 'warn', 'error', 'verbose']) log[level] = log;
-  return {
-    invocationId: Math.random().toString(16).slice(2),
-    functionName: process.env.BERTH_FUNCTION ?? name,
-    log, trace: log, debug: log, info: log, warn: log, error: log,
-    extraInputs: { get() {}, set() {} }, extraOutputs: { get() {}, set() {} },
-    bindings: {}, options: {},
-  };
+  const functionName = process.env.BERTH_FUNCTION ?? name;
+  return contextOf(Math.random().toString(16).slice(2), functionName, { log: (...words) => console.log(...words) });
 }
 
 async function answer(handler, style, request) {
   const { method, url, headers, body } = request;
-  if (style === 'json') {
-    if (method !== 'POST' && method !== 'PUT') return json(405, { error: 'this function takes a POST of JSON' });
-    let value;
-    try {
-      value = body.length ? JSON.parse(body.toString()) : undefined;
-    } catch (error) {
-      return json(400, { error: `the body is not JSON: ${error.message}` });
-    }
-    return json(200, await handler(value));
+  if (style === 'json') return answerJson(handler, method, body.toString());
+  if (style === 'azure3') {
+    return whole(await callEarlier(handler, context(), { method, url, headers, params: {}, body: body.toString() }));
   }
   const asked = new URL(url, 'http://localhost');
-  if (style === 'azure3') {
-    let parsed;
-    try { parsed = JSON.parse(body.toString()); } catch { parsed = body.toString(); }
-    const given = context();
-    const req = { method, url: asked.href, headers, query: Object.fromEntries(asked.searchParams), params: {}, body: parsed, rawBody: body.toString() };
-    given.req = req;
-    const returned = await handler(given, req);
-    return whole(given.res ?? returned);
-  }
   const carries = method !== 'GET' && method !== 'HEAD';
   const given = new Request(asked.href, { method, headers, body: carries && body.length ? body : undefined });
   Object.defineProperty(given, 'query', { value: asked.searchParams });

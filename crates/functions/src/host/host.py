@@ -3,11 +3,8 @@
 Arguments: the folder of the code, MODULE, FUNCTION, the path of the socket. The process ends when its standard input does.
 """
 
-import asyncio
 import http.server
 import importlib
-import inspect
-import json
 import os
 import socketserver
 import sys
@@ -23,40 +20,12 @@ def follow_parent():
     os._exit(0)
 
 
-def annotated(parameter):
-    annotation = parameter.annotation
-    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    return name.rsplit(".", 1)[-1] == "HttpRequest"
-
-
-def style_of(function, module):
-    """`json`: takes the parsed body. `azure`: takes an HttpRequest. `azure-context`: that and a context."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return "json"
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if not positional:
-        return "nothing"
-    if len(positional) > 1 and positional[1].name == "context":
-        return "azure-context"
-    imports = "azure.functions" in sys.modules and any(
-        getattr(value, "__name__", "") == "azure.functions" for value in vars(module).values()
-    )
-    if annotated(positional[0]) or (imports and positional[0].name == "req"):
-        return "azure"
-    return "json"
-
-
 def find(module, name):
     function = getattr(module, name, None)
     if function is None:
         have = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise SystemExit(f"{module.__name__} has no {name}, which spec.entrypoint names; it has {', '.join(have) or 'no functions'}")
-    # A function that the decorators of Azure's second model have wrapped.
-    wrapped = getattr(function, "_function", None)
-    if wrapped is not None and hasattr(wrapped, "get_user_function"):
-        return wrapped.get_user_function()
+    function = unwrapped(function)
     if not callable(function):
         raise SystemExit(f"{module.__name__}.{name} is no function")
     return function
@@ -86,35 +55,6 @@ class Context:
         self.retry_context = None
 
 
-def plain(value):
-    """Arrays and numbers of numpy and its kin."""
-    for method in ("tolist", "item", "numpy"):
-        if hasattr(value, method):
-            return getattr(value, method)()
-    if isinstance(value, (set, tuple)):
-        return list(value)
-    if isinstance(value, (bytes, bytearray)):
-        return value.decode()
-    raise TypeError(f"the function returned a {type(value).__name__}, which is no JSON")
-
-
-def as_json(value):
-    return 200, {"content-type": "application/json"}, json.dumps(value, default=plain).encode()
-
-
-def as_answer(value):
-    if hasattr(value, "get_body") and hasattr(value, "status_code"):
-        headers = {str(k).lower(): str(v) for k, v in dict(value.headers or {}).items()}
-        if value.mimetype and "content-type" not in headers:
-            headers["content-type"] = value.mimetype
-        return int(value.status_code), headers, bytes(value.get_body() or b"")
-    return None
-
-
-def refuse(status, message):
-    return status, {"content-type": "application/json"}, json.dumps({"error": message}).encode()
-
-
 class Function:
     def __init__(self, folder, module_name, name):
         sys.path.insert(0, folder)
@@ -132,21 +72,10 @@ class Function:
         if self.style.startswith("azure"):
             need_azure(module_name, name)
 
-    def call(self, *arguments):
-        value = self.function(*arguments)
-        return asyncio.run(value) if inspect.iscoroutine(value) else value
-
     def answer(self, method, url, headers, body):
         if self.style.startswith("azure"):
             return self.azure(method, url, headers, body)
-        if method not in ("POST", "PUT"):
-            return refuse(405, "this function takes a POST of JSON")
-        try:
-            value = json.loads(body) if body else None
-        except ValueError as error:
-            return refuse(400, f"the body is not JSON: {error}")
-        value = self.call() if self.style == "nothing" else self.call(value)
-        return as_answer(value) or as_json(value)
+        return answer_json(self.style, self.function, method, body)
 
     def azure(self, method, url, headers, body):
         import azure.functions as func
@@ -155,15 +84,7 @@ class Function:
         query = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
         request = func.HttpRequest(method=method, url=url, headers=headers, params=query, route_params={}, body=body)
         context = (Context(self.name),) if self.style == "azure-context" else ()
-        value = self.call(request, *context)
-        found = as_answer(value)
-        if found:
-            return found
-        if value is None:
-            return 204, {}, b""
-        if isinstance(value, (str, bytes)):
-            return 200, {"content-type": "text/plain; charset=utf-8"}, value.encode() if isinstance(value, str) else value
-        return as_json(value)
+        return as_answer(self.style, call(self.function, request, *context))
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -32,10 +32,14 @@ use crate::{
 };
 
 /// Program of Python functions.
-const PYTHON_HOST: &str = include_str!("../../host/host.py");
+const PYTHON_HOST: &str = concat!(include_str!("../../host/convention.py"), include_str!("../../host/host.py"));
 
 /// Program of JavaScript functions.
-const NODE_HOST: &str = concat!(include_str!("../../host/core.cjs"), include_str!("../../host/host.cjs"));
+const NODE_HOST: &str = concat!(
+    include_str!("../../host/core.cjs"),
+    include_str!("../../host/convention.js"),
+    include_str!("../../host/host.cjs")
+);
 
 /// The largest answer.
 const LARGEST_ANSWER: usize = 64 << 20;
