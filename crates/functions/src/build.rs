@@ -18,6 +18,7 @@ mod layout;
 mod log;
 mod packages;
 mod python;
+mod requirements;
 mod sandbox;
 mod tree;
 mod unpack;
@@ -45,7 +46,13 @@ pub use self::{
     layout::{MANIFEST, Manifest},
     log::BuildLog,
 };
-use self::{container::Container, documents::Outcome, packages::Package, sandbox::Sandbox, tree::Tree};
+use self::{
+    container::Container,
+    documents::Outcome,
+    packages::Package,
+    sandbox::{Sandbox, on_path},
+    tree::Tree,
+};
 pub(crate) use self::{
     javascript::find_node,
     log::{append_to_log, end_of_file},
@@ -65,7 +72,7 @@ use crate::{
 const LONGEST_STEP: Duration = Duration::from_secs(1_800);
 
 /// Version of the layout: artifacts of another one are built anew.
-const LAYOUT: &str = "2";
+const LAYOUT: &str = "3";
 
 /// Settings of builds.
 #[derive(Debug, Clone)]
@@ -191,7 +198,9 @@ impl Builder {
         let toolchain = Arc::new(Toolchain::new(config.python.clone(), root.join("packages/uv")));
         let environment = toolchain.environment();
         let container = Container::find(&environment, config.image.as_deref(), &root)?;
-        let sandbox = Sandbox::find(&environment, container);
+        // Berth's folder of data is two above: DATA/functions/builds.
+        let (bubblewrap, data) = (on_path(&environment, "bwrap"), root.ancestors().nth(2));
+        let sandbox = Sandbox::find(&config.python.environment, bubblewrap, container, data);
         let work = root.join("work");
         if work.exists() {
             fs_err::remove_dir_all(&work)?;

@@ -30,6 +30,16 @@ use crate::{
 /// Options of every call of npm.
 const QUIET: [&str; 3] = ["--no-audit", "--no-fund", "--no-progress"];
 
+/// Settings of every call of npm. Variables win over the `.npmrc` of the code, and are handed on to the npm that a package from Git is
+/// fetched with: neither says which program is `git`. The home folder's file may have been written by code of packages.
+const ALWAYS: [(&str, &str); 3] =
+    [("npm_config_git", "git"), ("npm_config_userconfig", "/dev/null"), ("npm_config_update_notifier", "false")];
+
+/// Settings of a call that fetches packages, and runs no code of theirs. An empty variable would not count: the option for Node.js
+/// is one that changes nothing.
+const FETCHES: [(&str, &str); 2] =
+    [("npm_config_ignore_scripts", "true"), ("npm_config_node_options", "--no-deprecation")];
+
 /// Endings of a module.
 pub(crate) const ENDINGS: [&str; 4] = ["js", "cjs", "mjs", "json"];
 
@@ -242,10 +252,10 @@ impl Builder {
         environment.extend([
             ("HOME".into(), home.clone().into()),
             ("npm_config_cache".into(), if fetches { cache.clone().into() } else { home.join("npm").into() }),
-            ("npm_config_update_notifier".into(), "false".into()),
             ("NODE_ENV".into(), "production".into()),
             ("CI".into(), "true".into()),
         ]);
+        environment.extend(settings_of_npm(fetches).map(|(name, value)| (name.into(), value.into())));
         environment.extend(self.config.python.environment.iter().filter(|(name, _)| is_of_npm(name)).cloned());
         let code = place.code();
         let step = Step {
@@ -266,6 +276,11 @@ impl Builder {
         let registry = fetches.then(|| of_packages(Language::JavaScript));
         self.asking(registry, self.sandbox.run(step, place.log)).await
     }
+}
+
+/// Settings of a call of npm.
+fn settings_of_npm(fetches: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+    ALWAYS.into_iter().chain(FETCHES.into_iter().filter(move |_| fetches))
 }
 
 /// Settings of npm that say where packages are.
@@ -413,6 +428,17 @@ fn say_what_it_is(code: &Path, file: &str, package: Option<&Value>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_does_not_say_which_programs_npm_runs() {
+        let names = |fetches| settings_of_npm(fetches).map(|(name, _)| name).collect::<Vec<_>>();
+        let (fetching, others) = (names(true), names(false));
+        for setting in ["git", "userconfig", "ignore_scripts", "node_options"] {
+            assert!(fetching.contains(&&*format!("npm_config_{setting}")), "{setting}: {fetching:?}");
+        }
+        assert!(!others.contains(&"npm_config_ignore_scripts"), "`npm rebuild` runs them: {others:?}");
+        assert!(settings_of_npm(true).all(|(_, value)| !value.is_empty()), "npm ignores an empty variable");
+    }
 
     #[test]
     fn a_link_that_a_step_has_planted_is_not_followed() {

@@ -9,7 +9,7 @@ use std::{
 use super::{
     BuildError, Builder, LONGEST_STEP, Workplace, blocking,
     container::{Container, in_image, is_version},
-    packages,
+    packages, requirements,
     sandbox::{Network, Step, prefix_of},
 };
 use crate::{dependencies::of_packages, deployment::Language};
@@ -88,6 +88,9 @@ impl Builder {
             return Ok(());
         }
         let tools = self.python_tools(place).await?;
+        if let Some(list) = list {
+            requirements::check(&code, list, tools.uv.is_none())?;
+        }
         let mut wishes: Vec<OsString> = Vec::new();
         if let Some(list) = list {
             wishes.extend(["-r".into(), (*list).into()]);
@@ -133,7 +136,8 @@ impl Builder {
                 ("uv pip install", uv, words)
             }
             None => {
-                let words = ["-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-compile"];
+                // Isolated: with `-m` alone, a module of the code would be taken for pip.
+                let words = ["-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-compile"];
                 let mut words: Vec<OsString> = words.map(Into::into).to_vec();
                 words.extend(["--only-binary=:all:".into(), "--target".into(), target.into()]);
                 ("pip install", &tools.python, words)

@@ -5,6 +5,8 @@
 //! sh: joins the control groups, lowers its limits ──exec──▶ bwrap: read-only system, no network ──exec──▶ program
 //! ```
 
+mod walls;
+
 use std::{
     ffi::OsString,
     io,
@@ -24,6 +26,8 @@ use tracing::Instrument as _;
 use berth_spec::ByteSize;
 use berth_worker::cgroup::{Cgroup, CgroupParents, Limits};
 
+pub(crate) use self::walls::Walls;
+use self::walls::{SETTINGS, certificates};
 use super::{
     BuildError, BuildLog,
     container::{Container, Running},
@@ -41,9 +45,6 @@ const DISK: u64 = 6 << 30;
 
 /// Interval at which the folder is measured.
 const MEASURE: Duration = Duration::from_secs(5);
-
-/// Folders of the system that programs may read.
-const SYSTEM: [&str; 9] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/nix", "/run/systemd/resolve"];
 
 /// Joins the groups, lowers limits, and becomes the program. Arguments: the number of groups, their files, the program.
 const SCRIPT: &str = r#"n=$1; shift
@@ -75,6 +76,10 @@ pub(crate) fn fenced(parents: &CgroupParents, memory_mib: u64, processes: u32) -
 pub(crate) struct Bubblewrap {
     found: Option<PathBuf>,
     works: OnceLock<bool>,
+    /// Certificates that the environment names.
+    certificates: Vec<PathBuf>,
+    /// Berth's folder of data, which is hidden where it lies in a folder that programs see.
+    data: Option<PathBuf>,
 }
 
 impl Bubblewrap {
@@ -97,7 +102,7 @@ impl Bubblewrap {
         command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
         if let Some(bubblewrap) = self.program() {
             walls.readable.extend(prefix_of(program));
-            command.arg(bubblewrap).args(walls.arguments());
+            command.arg(bubblewrap).args(self.arguments(&walls));
         }
         command.arg(program).env_clear().current_dir(walls.at);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
@@ -105,9 +110,10 @@ impl Bubblewrap {
     }
 }
 
-/// Folder of the installation that a program belongs to: the parent of its `bin`.
+/// Folder of the installation that a program belongs to: the parent of its `bin`. `None` for `/bin`, which programs see: its parent
+/// is the whole machine.
 pub(super) fn prefix_of(program: &Path) -> Option<PathBuf> {
-    program.parent().and_then(Path::parent).map(Path::to_owned)
+    program.parent().and_then(Path::parent).filter(|prefix| prefix.parent().is_some()).map(Path::to_owned)
 }
 
 fn works(program: &Path) -> bool {
@@ -222,10 +228,20 @@ impl Drop for EndsGroup {
 }
 
 impl Sandbox {
-    /// Looks for bubblewrap on the path, and for control groups.
-    pub(super) fn find(environment: &[(OsString, OsString)], container: Option<Container>) -> Self {
-        let bubblewrap = Arc::new(Bubblewrap { found: on_path(environment, "bwrap"), works: OnceLock::new() });
-        Self { bubblewrap, parents: CgroupParents::find(), container }
+    /// Looks for control groups. `environment`: all of Berth's; `data`: Berth's folder of data.
+    pub(super) fn find(
+        environment: &[(OsString, OsString)],
+        bubblewrap: Option<PathBuf>,
+        container: Option<Container>,
+        data: Option<&Path>,
+    ) -> Self {
+        let bubblewrap = Bubblewrap {
+            found: bubblewrap,
+            works: OnceLock::new(),
+            certificates: certificates(environment),
+            data: data.map(Path::to_owned),
+        };
+        Self { bubblewrap: Arc::new(bubblewrap), parents: CgroupParents::find(), container }
     }
 
     /// The container that steps run in.
@@ -313,7 +329,11 @@ impl Sandbox {
         let mut writable = step.writable.clone();
         writable.push(step.folder.to_owned());
         let network = step.network != Network::None;
-        let walls = Walls { readable: step.readable.clone(), writable, network, at: step.at };
+        let mut readable = step.readable.clone();
+        if step.network == Network::Machine {
+            readable.extend(SETTINGS.map(PathBuf::from));
+        }
+        let walls = Walls { readable, writable, network, at: step.at };
         let mut command = self.bubblewrap.command(step.program, &group, walls);
         command.envs(step.environment.iter().map(|(name, value)| (name, value)));
         Ok((command, Fence::Group(group)))
@@ -373,35 +393,6 @@ async fn follow(pipe: Option<impl AsyncRead + Unpin>, log: &BuildLog) {
     }
 }
 
-/// The part of the machine that a program sees.
-pub(crate) struct Walls<'a> {
-    /// Folders beside those of the system that it may read.
-    pub(crate) readable: Vec<PathBuf>,
-    /// Folders that it may write.
-    pub(crate) writable: Vec<PathBuf>,
-    /// True if it may reach the network.
-    pub(crate) network: bool,
-    /// Folder that it runs in.
-    pub(crate) at: &'a Path,
-}
-
-impl Walls<'_> {
-    /// Arguments of bubblewrap.
-    fn arguments(&self) -> Vec<OsString> {
-        let mut words: Vec<OsString> = ["--unshare-all", "--die-with-parent", "--new-session"].map(Into::into).to_vec();
-        if self.network {
-            words.push("--share-net".into());
-        }
-        words.extend(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"].map(Into::into));
-        let mut bind = |how: &str, path: &Path| words.extend([how.into(), path.into(), path.into()]);
-        SYSTEM.iter().for_each(|folder| bind("--ro-bind-try", Path::new(folder)));
-        self.readable.iter().for_each(|folder| bind("--ro-bind-try", folder));
-        self.writable.iter().for_each(|folder| bind("--bind", folder));
-        words.extend(["--chdir".into(), self.at.into(), "--".into()]);
-        words
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -431,5 +422,12 @@ mod tests {
         }
         assert_eq!(fs_err::read_to_string(&target).expect("read"), "ours");
         assert!(fs_err::read_dir(&elsewhere).expect("a folder").next().is_none());
+    }
+
+    #[test]
+    fn the_whole_machine_is_no_installation() {
+        let prefix = |program: &str| prefix_of(Path::new(program));
+        assert_eq!(prefix("/usr/bin/node"), Some("/usr".into()));
+        assert_eq!((prefix("/bin/python3"), prefix("/node"), prefix("python3")), (None, None, None));
     }
 }
