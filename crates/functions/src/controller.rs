@@ -271,11 +271,19 @@ impl Controller {
             let Some(function) = self.functions.get_mut(&key) else { continue };
             let task = TaskId(self.next);
             self.next += 1;
-            let Some(build) = function.start(&key, task, now) else { continue };
-            self.running.insert(task, key.clone());
-            self.changed.insert(key.clone());
-            effects.push(Effect::Build(task, build));
-            function.write_if_new(&key, effects);
+            match function.start(&key, task, now) {
+                Ok(None) => {}
+                Ok(Some(build)) => {
+                    self.running.insert(task, key.clone());
+                    self.changed.insert(key.clone());
+                    effects.push(Effect::Build(task, build));
+                    function.write_if_new(&key, effects);
+                }
+                Err(failure) => {
+                    self.changed.insert(key.clone());
+                    self.failed(task, &key, failure, now, effects);
+                }
+            }
         }
     }
 
@@ -285,8 +293,14 @@ impl Controller {
         let Some(function) = self.functions.get_mut(&key) else { return };
         match result {
             Ok(built) => {
-                if let Some(work) = function.built(&key, &built, now) {
-                    effects.push(Effect::Deploy(task, work, built.artifact));
+                match function.built(&key, &built, now) {
+                    Ok(None) => {}
+                    Ok(Some(work)) => effects.push(Effect::Deploy(task, work, built.artifact)),
+                    Err(failure) => {
+                        // No deployment follows that would end the turn.
+                        effects.push(Effect::Cancel(task));
+                        return self.failed(task, &key, failure, now, effects);
+                    }
                 }
                 function.write_if_new(&key, effects);
             }
@@ -383,5 +397,54 @@ impl Controller {
     #[must_use]
     pub fn has(&self, name: &FunctionName) -> bool {
         self.functions.contains_key(name.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use berth_control::store::Rev;
+    use serde_json::json;
+
+    use super::*;
+    use crate::status::ArtifactStatus;
+
+    #[test]
+    fn a_spec_that_cannot_be_read_again_fails_and_gives_its_turn_back() {
+        let now = Time(1);
+        let mut controller = Controller::new(Policy { parallel: 1 }, 1, BTreeMap::new());
+        let put = |controller: &mut Controller, key: &str| {
+            let object = json!({
+                "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": key},
+                "spec": {"type": "python", "sourceUri": "file:/a.zip", "entrypoint": "a.b", "target": {"platform": "local"}},
+            });
+            let declared = Declared::read(key, object.to_string().as_bytes(), Rev(1));
+            controller.on(Event::Put(key.to_owned(), Box::new(declared)), now)
+        };
+        put(&mut controller, "built");
+        put(&mut controller, "queued");
+        for function in controller.functions.values_mut() {
+            function.declared.text = "{}".into();
+        }
+        let built = Built {
+            artifact: ArtifactStatus::default(),
+            cached: false,
+            restored: false,
+            took: Duration::ZERO,
+            log_tail: "done".to_owned(),
+            notes: vec![],
+        };
+        let effects = controller.on(Event::Built(TaskId(1), Box::new(Ok(built))), now);
+        let works = |effect: &Effect| matches!(effect, Effect::Build(..) | Effect::Deploy(..));
+        assert!(!effects.iter().any(works), "{effects:?}");
+        for (key, step) in [("built", "Deployed"), ("queued", "Built")] {
+            let status = &controller.functions[key].status;
+            let fact = status.conditions.iter().find(|fact| fact.kind() == step).expect(step);
+            assert_eq!((status.phase, fact.status(), fact.reason()), (Phase::Failed, "False", "Internal"), "{key}");
+            assert!(fact.message().contains("spec.type is missing"), "{key}: {}", fact.message());
+        }
+        let effects = put(&mut controller, "next");
+        assert!(effects.iter().any(works), "its turn is free: {effects:?}");
     }
 }

@@ -8,7 +8,7 @@ use berth_spec::Time;
 use super::{
     effect::{Effect, Task, TaskId},
     event::{Built, Deployed, Failure, Retry, Served},
-    remembered::{Remembered, Runs},
+    remembered::{Remembered, Runs, share},
     writing::{CONTENDED, Overwrites, Writing},
 };
 use crate::{
@@ -98,7 +98,9 @@ impl Function {
         let mut stored = Arc::clone(&declared.status);
         let serves = served.is_some();
         if let Some(served) = served {
-            adopt(Arc::make_mut(&mut stored), served, now);
+            let status = Arc::make_mut(&mut stored);
+            adopt(status, served, now);
+            share(&declared.text, &mut status.history);
         }
         let last = stored.history.first();
         let same = match &*stored.observed_digest {
@@ -125,7 +127,11 @@ impl Function {
     }
 
     /// Takes another desired state.
-    pub(super) fn replace(&mut self, declared: Declared, now: Time) {
+    pub(super) fn replace(&mut self, mut declared: Declared, now: Time) {
+        // A change outside the spec leaves its text, which the history holds.
+        if let Some(past) = self.status.history.iter().find(|past| past.spec.0 == declared.text) {
+            declared.text = Arc::clone(&past.spec.0);
+        }
         let (declared, verdict) = Remembered::of(declared);
         self.declared = declared;
         (self.failures, self.seen) = (0, now);
@@ -215,10 +221,11 @@ impl Function {
         }
     }
 
-    fn work(&self, name: &str, known: Option<ArtifactStatus>, proved: bool) -> Option<Task> {
-        let spec = Arc::new(self.declared.spec(name)?);
+    /// The task of a turn, or the failure where its spec cannot be read again.
+    fn work(&self, key: &str, known: Option<ArtifactStatus>, proved: bool) -> Result<Task, Failure> {
+        let spec = Arc::new(self.declared.spec(key).map_err(unread)?);
         let traceparent = self.declared.about.annotations.get(TRACEPARENT).cloned();
-        Some(Task {
+        Ok(Task {
             spec,
             text: Arc::clone(&self.declared.text),
             known,
@@ -239,29 +246,30 @@ impl Function {
         (asks && self.status.history.iter().any(is_it)).then(|| digest.to_owned())
     }
 
-    /// Its turn has come.
-    pub(super) fn start(&mut self, name: &str, task: TaskId, now: Time) -> Option<Task> {
-        let Stage::Queued { known } = &mut self.stage else { return None };
+    /// Its turn has come; `None` where it waits for none.
+    pub(super) fn start(&mut self, key: &str, task: TaskId, now: Time) -> Result<Option<Task>, Failure> {
+        let Stage::Queued { known } = &mut self.stage else { return Ok(None) };
         let known = known.take();
-        let work = self.work(name, known.as_deref().cloned(), known.is_some())?;
+        let work = self.work(key, known.as_deref().cloned(), known.is_some())?;
         self.stage = Stage::Building { task, proved: known.is_some() };
         if known.is_none() {
             let message = format!("Builds {}.{}", work.spec.source, self.remainder());
             let build = BuildStatus {
                 id: task.to_string().into(),
                 started: now.to_string().into(),
-                log: format!("/v1/functions/{name}/log").into(),
+                log: format!("/v1/functions/{key}/log").into(),
                 ..BuildStatus::default()
             };
             let status = self.status_mut();
             status.build = Some(build);
             status.say(Phase::Building, &message);
         }
-        Some(work)
+        Ok(Some(work))
     }
 
-    pub(super) fn built(&mut self, name: &str, built: &Built, now: Time) -> Option<Task> {
-        let Stage::Building { task, proved } = self.stage else { return None };
+    /// Its artifact is there; `None` where it waits for none.
+    pub(super) fn built(&mut self, key: &str, built: &Built, now: Time) -> Result<Option<Task>, Failure> {
+        let Stage::Building { task, proved } = self.stage else { return Ok(None) };
         let proved = proved && built.restored;
         if !proved {
             self.note_build(&built.log_tail, built.took);
@@ -279,7 +287,7 @@ impl Function {
             status.say(Phase::Deploying, &message);
         }
         self.stage = Stage::Deploying { task, artifact: Box::new(built.artifact.clone()), proved };
-        self.work(name, None, proved)
+        self.work(key, None, proved).map(Some)
     }
 
     pub(super) fn deployed(&mut self, deployed: &Deployed, now: Time) {
@@ -301,12 +309,13 @@ impl Function {
 
     /// A build or deployment failed; returns the time of the next attempt.
     pub(super) fn failed(&mut self, failure: Failure, now: Time) -> Option<Time> {
-        let built = matches!(self.stage, Stage::Deploying { .. });
-        self.stage = Stage::Failed;
+        let before = std::mem::replace(&mut self.stage, Stage::Failed);
+        let built = matches!(before, Stage::Deploying { .. });
         if failure.retry == Retry::Later {
             self.failures += 1;
         }
-        if !built {
+        // A turn that did not begin leaves what is told of the last build.
+        if matches!(before, Stage::Building { .. }) {
             self.note_build(&failure.log_tail, failure.took);
         }
         let (fact, at) = (if built { "Deployed" } else { "Built" }, now.to_string());
@@ -347,6 +356,10 @@ impl Function {
     }
 
     fn note_build(&mut self, log_tail: &str, took: Duration) {
+        if self.status.build.is_none() {
+            // Nothing to change, hence no copy of a shared status.
+            return;
+        }
         if let Some(build) = &mut self.status_mut().build {
             build.log_tail = log_tail.into();
             build.took = format!("{:.1}s", took.as_secs_f64()).into();
@@ -450,8 +463,8 @@ impl Function {
     }
 }
 
-/// Takes the version that serves into the status of an object that tells of none: somebody has put it while Berth was away. The
-/// status speaks of no generation yet.
+/// Takes the version that serves into a status that names none: somebody has put the object while Berth was away. The status
+/// speaks of no generation yet.
 fn adopt(status: &mut Status, served: Served, now: Time) {
     // Of an app of Azure that an earlier version of Berth deployed it is known that it is there, and not that it answers.
     let is_known = served.endpoint.is_some() || served.revision.is_some();
@@ -465,6 +478,17 @@ fn adopt(status: &mut Status, served: Served, now: Time) {
         status.remember(revision);
     }
     status.set("Ready", true, "Serving", ("", &since));
+}
+
+/// The failure of a function whose spec was read before, and cannot be read now.
+fn unread(wrong: String) -> Failure {
+    Failure {
+        reason: "Internal",
+        message: format!("A valid spec cannot be read again: {wrong}. Report this, and change the spec to try again"),
+        retry: Retry::Never,
+        log_tail: String::new(),
+        took: Duration::ZERO,
+    }
 }
 
 /// A message and the sentences after it.
@@ -498,15 +522,26 @@ mod tests {
         assert!(is_shared(&function), "written");
         let spec = SpecText(object["spec"].to_string().into());
         let past = Revision { generation: 1, deployed: "t".to_owned(), artifact: "sha256:1".to_owned(), spec };
-        function.status_mut().history = vec![past];
+        function.status_mut().history = vec![past.clone()];
         object["status"] = serde_json::to_value(&*function.status).expect("JSON");
         function.note(read(&object, 3));
         function.write_if_new("f", &mut effects);
         assert!(is_shared(&function), "echoed");
+        let holds_one_text =
+            |function: &Function| Arc::ptr_eq(&function.status.history[0].spec.0, &function.declared.text);
         let mut function = Function::new(read(&object, 3), None, now);
         function.write_if_new("f", &mut effects);
         assert!(is_shared(&function), "read after a restart");
-        assert!(Arc::ptr_eq(&function.status.history[0].spec.0, &function.declared.text));
+        assert!(holds_one_text(&function), "read after a restart");
         assert_eq!(effects.len(), 1, "written once");
+        object["metadata"]["labels"] = json!({"team": "a"});
+        function.replace(read(&object, 4), now);
+        assert!(holds_one_text(&function), "put with another label");
+        let of_object = &function.declared.status.history[0].spec.0;
+        assert!(Arc::ptr_eq(of_object, &function.declared.text), "in the status of the object, too");
+        object.as_object_mut().expect("an object").remove("status");
+        let served = Served { revision: Some(past), ..Served::default() };
+        let function = Function::new(read(&object, 5), Some(served), now);
+        assert!(holds_one_text(&function), "adopted");
     }
 }

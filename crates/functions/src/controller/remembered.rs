@@ -6,7 +6,7 @@ use berth_control::store::Rev;
 
 use crate::{
     deployment::{About, Declared, FunctionSpec, Identity, Platform},
-    status::Status,
+    status::{Revision, Status},
 };
 
 /// An object without its parsed spec, which takes more memory than its text: each turn reads that again.
@@ -41,11 +41,7 @@ impl Remembered {
         if status.observed_digest == identity.digest {
             status.observed_digest = Arc::clone(&identity.digest);
         }
-        for past in &mut status.history {
-            if past.spec.0 == text {
-                past.spec.0 = Arc::clone(&text);
-            }
-        }
+        share(&text, &mut status.history);
         let runs = match &spec {
             Err(_) => Runs::Nowhere,
             Ok(spec) if matches!(spec.platform, Platform::Local) => Runs::Here,
@@ -55,8 +51,17 @@ impl Remembered {
         (remembered, spec.map(|_| unknown))
     }
 
-    /// The spec, where it is valid.
-    pub(super) fn spec(&self, name: &str) -> Option<FunctionSpec> {
-        (self.runs != Runs::Nowhere).then(|| FunctionSpec::reread(name, &self.text))?
+    /// The spec, or everything that is wrong with it.
+    pub(super) fn spec(&self, key: &str) -> Result<FunctionSpec, String> {
+        FunctionSpec::reread(key, &self.text)
+    }
+}
+
+/// Has the revisions with this very spec hold `text`, not a copy of it.
+pub(super) fn share(text: &Arc<str>, history: &mut [Revision]) {
+    for past in history {
+        if past.spec.0 == *text {
+            past.spec.0 = Arc::clone(text);
+        }
     }
 }

@@ -136,9 +136,16 @@ pub(super) fn read(key: &str, object: &Map<String, Value>, mistakes: &mut Mistak
 
 impl FunctionSpec {
     /// Reads once more the text of a spec that was valid.
-    pub(crate) fn reread(name: &str, text: &str) -> Option<Self> {
-        let object = Map::from_iter([("spec".to_owned(), serde_json::from_str(text).ok()?)]);
-        body(name, &object, &mut Mistakes::default())
+    ///
+    /// # Errors
+    /// Every mistake, by its path.
+    pub(crate) fn reread(key: &str, text: &str) -> Result<Self, String> {
+        let spec: Value = serde_json::from_str(text).map_err(|error| format!("spec is not JSON: {error}"))?;
+        let object = Map::from_iter([("spec".to_owned(), spec)]);
+        let mut mistakes = Mistakes::default();
+        let spec = body(key, &object, &mut mistakes);
+        let (wrong, _) = mistakes.done();
+        spec.filter(|_| wrong.is_empty()).ok_or_else(|| wrong.join("; "))
     }
 }
 
