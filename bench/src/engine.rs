@@ -24,7 +24,7 @@ pub(crate) struct Engine {
     pub(crate) load: Duration,
 }
 
-/// How often each is timed; the median is reported.
+/// Timed runs of each; the median is reported.
 const RUNS: usize = 2_000;
 
 pub(crate) fn measure() -> Result<Vec<Engine>> {

@@ -40,13 +40,13 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// How long the servers run before anything is counted.
+/// Time under load before anything is counted.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(700);
 
 /// gRPC clients share connections as real ones do: this many streams on one.
 const STREAMS: usize = 16;
 
-/// How connections are encrypted.
+/// Encryption of connections.
 #[derive(Clone)]
 pub(crate) struct Tls {
     pub(crate) connector: TlsConnector,

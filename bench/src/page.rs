@@ -74,29 +74,37 @@ impl Page {
     }
 
     fn throughput_bars(&mut self, rows: &[Row], engines: &[Engine]) {
-        let find = |model: &str, protocol: &str, concurrency: usize, server: &str| {
+        let most = CONCURRENCIES[2];
+        let iris = |protocol: &str, server: &str| {
             rows.iter()
-                .find(|row| {
-                    (row.model, row.protocol, row.concurrency, row.server) == (model, protocol, concurrency, server)
-                })
+                .find(|row| (row.model, row.protocol, row.concurrency, row.server) == ("iris", protocol, most, server))
                 .and_then(|row| row.figures.as_ref().ok())
         };
-        let most = CONCURRENCIES[2];
-        for (protocol, ceiling) in [("REST-JSON", "axum echo"), ("gRPC", "tonic echo")] {
-            if let (Some(berth), Some(echo)) =
-                (find("iris", protocol, most, "Berth"), find("iris", protocol, most, ceiling))
-            {
-                let share = berth.per_second / echo.per_second;
+        if let (Some(berth), Some(echo)) = (iris("gRPC", "Berth"), iris("gRPC", "tonic echo")) {
+            let share = berth.per_second / echo.per_second;
+            self.bar(
+                "gRPC, 64 callers: at least 95 % of the bare tonic echo",
+                format!("{:.1} %", share * 100.0),
+                share >= 0.95,
+            );
+            let times = berth.p99.as_secs_f64() / echo.p99.as_secs_f64();
+            self.bar(
+                "gRPC, 64 callers: p99 at most 1.2 times that of the bare tonic echo",
+                format!("{times:.2} times"),
+                times <= 1.2,
+            );
+        }
+        for protocol in ["REST-JSON", "gRPC"] {
+            if let (Some(berth), Some(beside)) = (iris(protocol, "Berth"), iris(protocol, "beside")) {
+                let share = berth.per_second / beside.per_second;
                 self.bar(
-                    format!("{protocol}, 64 callers: at least 60 % of the bare {ceiling}"),
-                    format!("{:.0} %", share * 100.0),
-                    share >= 0.6,
+                    format!("{protocol}, 64 callers: at least 95 % of the binary beside it"),
+                    format!("{:.1} %", share * 100.0),
+                    share >= 0.95,
                 );
             }
             for (peer, times) in [("MLServer", 20.0), ("Triton", 5.0)] {
-                if let (Some(berth), Some(peer_figures)) =
-                    (find("iris", protocol, most, "Berth"), find("iris", protocol, most, peer))
-                {
+                if let (Some(berth), Some(peer_figures)) = (iris(protocol, "Berth"), iris(protocol, peer)) {
                     let ratio = berth.per_second / peer_figures.per_second;
                     self.bar(
                         format!("{protocol}, 64 callers: at least {times:.0}× {peer}"),
@@ -105,18 +113,6 @@ impl Page {
                     );
                 }
             }
-        }
-        if let (Some(berth), Some(echo), Some(engine)) = (
-            find("iris", "REST-JSON", 1, "Berth"),
-            find("iris", "REST-JSON", 1, "axum echo"),
-            engines.iter().find(|e| e.model == "iris"),
-        ) {
-            let beyond = berth.p50.as_secs_f64() - echo.p50.as_secs_f64() - engine.run.as_secs_f64();
-            self.bar(
-                "Local path: at most 30 µs beyond engine and protocol (p50, one caller)",
-                format!("{:.0} µs", beyond * 1e6),
-                beyond <= 30e-6,
-            );
         }
         if let Some(engine) = engines.iter().find(|engine| engine.model == "convolutions") {
             let best = rows.iter().filter(|row| row.model == "convolutions" && row.server == "Berth");
@@ -155,11 +151,19 @@ impl Page {
             memory.per_loaded / 1024.0,
             memory.loaded
         );
-        if let Some(most) = memory.registered.last() {
+        let at = |models: usize| memory.registered.iter().find(|row| row.models == models);
+        if let Some(row) = at(100_000) {
             self.bar(
-                "100,000 registered models: at most 1 KiB of memory each",
-                format!("{:.0} B", most.per_model),
-                most.per_model <= 1024.0,
+                "100,000 registered models: at most 640 bytes of memory each",
+                format!("{:.0} bytes", row.per_model),
+                row.per_model <= 640.0,
+            );
+        }
+        if let Some(row) = at(1_000_000) {
+            self.bar(
+                "1,000,000 registered models on one node: at most 700 MB",
+                format!("{:.0} MB", row.resident as f64 / 1e6),
+                row.resident <= 700_000_000,
             );
         }
     }
@@ -177,12 +181,14 @@ impl Page {
             plain(miss.evicting.0),
             plain(miss.evicting.1)
         );
-        let added = miss.free.0.saturating_sub(miss.engine);
-        self.bar(
-            "A miss: at most 10 ms beyond the engine's own load (p50)",
-            micros(added),
-            added <= Duration::from_millis(10),
-        );
+        for (room, p50) in [("with room", miss.free.0), ("with an eviction", miss.evicting.0)] {
+            let added = p50.saturating_sub(miss.engine);
+            self.bar(
+                format!("A miss {room}: at most 1.5 ms beyond the engine's own load (p50)"),
+                micros(added),
+                added <= Duration::from_micros(1_500),
+            );
+        }
     }
 
     pub(crate) fn overload(&mut self, overload: &Overload) {
@@ -315,10 +321,12 @@ impl Page {
                 format!("{:.3} ms", largest.change_ms),
                 largest.change_ms <= 5.0,
             );
+        }
+        if let Some(plan) = plans.iter().find(|plan| (plan.workers, plan.deployments) == (1_000, 100_000)) {
             self.bar(
-                format!("Full plan from nothing at {size}: at most 2 s"),
-                format!("{:.0} ms", largest.full_ms),
-                largest.full_ms <= 2_000.0,
+                "Full plan from nothing of 100,000 deployments on 1,000 workers: at most 0.8 s",
+                format!("{:.0} ms", plan.full_ms),
+                plan.full_ms <= 800.0,
             );
         }
     }

@@ -1,4 +1,4 @@
-//! How long the planner takes: `plan_bench`, an example of the plan crate, prints one measure a line as JSON.
+//! Times of the planner: `plan_bench`, an example of the plan crate, prints one measure a line as JSON.
 
 use std::process::Command;
 

@@ -46,7 +46,7 @@ pub(crate) struct Hosted {
     pub(crate) config: String,
 }
 
-/// How long a server may take to come up, or to end.
+/// Time limit for a server to come up, or to end.
 const START: Duration = Duration::from_secs(60);
 
 impl Server {

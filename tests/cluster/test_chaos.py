@@ -1,4 +1,4 @@
-"""The seven chaos experiments of the registry's requirements document (§11.3, G24), one test each, under their names.
+"""Seven chaos experiments, one test each: what operators of a Git registry expect a cluster to survive, under their names.
 "Registry validation failures" are manifests refused by the control API here; commits are refused in the registry's own tests."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the registry's document (§9) promises to those who watch: every metric and every event, by its name and with its fields."""
+"""Every metric and every event that docs/observability.md promises for a Git registry, by its name and with its fields."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ use crate::{
     server::{Server, free, scratch},
 };
 
-/// How long a cluster may take to do what it was asked.
+/// Time limit for a cluster to do what it was asked.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One node to be.

@@ -75,7 +75,7 @@ fn proxy(behind: SocketAddr) -> Result<(SocketAddr, Server)> {
     Ok((address, Server::spawn("bare proxy", &mut command, scratch("proxy")?)?))
 }
 
-/// What Envoy speaks to the server behind it. Triton's REST port has no HTTP/2.
+/// Protocol of Envoy to the server behind it. Triton's REST port has no HTTP/2.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Speaks {
     Http1,

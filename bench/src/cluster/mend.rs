@@ -1,4 +1,4 @@
-//! How a cluster mends, seen by its clients: throughput and latency while a node dies, and how long until it is known, its
+//! Recovery of a cluster, seen by its clients: throughput and latency while a node dies, and the time until it is known, its
 //! copies are restored, and another controller decides.
 
 use std::{
@@ -27,7 +27,7 @@ const NODES: [Plan<'_>; 3] = [
 /// Callers of the load.
 const CALLERS: usize = 8;
 
-/// How long the load runs before and after.
+/// Duration of the load before and after.
 const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(5);
 

@@ -1,4 +1,4 @@
-//! How soon the bytes of a stream pass: messages of a bidirectional gRPC call that the model's runtime sends straight back.
+//! Latency of the bytes of a stream: messages of a bidirectional gRPC call that the model's runtime sends straight back.
 
 use std::{net::SocketAddr, time::Instant};
 

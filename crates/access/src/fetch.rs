@@ -42,7 +42,7 @@ impl IssuerAddress {
     pub(crate) fn new(url: &str, ca: Option<PathBuf>, insecure: bool) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{url:?} is no address of an issuer: write https://HOST/PATH, as the claim iss of its tokens has it"
+                "{url:?} is not an issuer's address: write https://HOST/PATH, as the claim iss of its tokens has it"
             )
         };
         let parsed = Url::parse(url).map_err(|_| wrong())?;

@@ -3,7 +3,7 @@
 //! ```text
 //! Candidate (brain) ◀──Event── Election (driver) ◀── the leader's key: watch, and a look now and then
 //!        └──Effect──▶ grant, claim, keep, release ──▶ etcd
-//!                     Seat ──▶ whoever runs the controller: Following | Leading { epoch, fence }
+//!               Leadership ──▶ whoever runs the controller: Following | Leading { epoch, fence }
 //! ```
 //! Who creates the key `/leader` under a lease leads; the revision that created it is the term's [`Epoch`]. The leader
 //! keeps the lease; when it dies the key goes, and the others, who watch it, claim it. A leader counts its lease from

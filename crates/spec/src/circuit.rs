@@ -1,5 +1,5 @@
-//! A circuit breaker: a dependency that keeps failing is left alone for a while. The one of the whole tree; the clock is
-//! an argument.
+//! A circuit breaker: a dependency that keeps failing is left alone for a while. All requests that can be cut off use it;
+//! docs/architecture.md names the places that count failures for another purpose. The clock is an argument.
 //!
 //! ```text
 //!          `threshold` failures in a row    `open_for`

@@ -3,10 +3,14 @@
 //!
 //! ```text
 //! registry_v3    manifests 3.x of a Git registry, with their model cards ─┐
-//! etcd_v1alpha1  keys of the function platform (not there yet)            ├─▶ manifest::raw ─▶ Spec
-//! kserve         objects of KServe and ModelMesh in files, one way        │
-//! crd            Kubernetes objects (not there yet)                      ─┘
+//!                                                                         ├─▶ manifest::raw ─▶ Spec
+//! kserve         objects of KServe and ModelMesh, one way                ─┘
 //! ```
+//! Two forms are not dialects, because they are objects of their own and not other spellings of the hub's manifest. Their
+//! crates read them: the functions that people keep in etcd as `v1alpha1` (`functions/src/deployment/spec.rs`), and the
+//! custom resources of the operator, whose versions convert into each other (`operator/src/conversion.rs`,
+//! `operator/src/api/spokes.rs`).
+//!
 //! One file per dialect holds its types, both conversions and its table: where each field goes, and what happens to a
 //! field that the hub has no place for. `docs/dialects.md` is made from the tables. Tests hold each table against the
 //! fields of its types and of the hub, and the conversions against each other.

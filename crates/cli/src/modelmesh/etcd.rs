@@ -67,7 +67,7 @@ impl KvStore {
             let (tls, rest) = match endpoint.split_once("://") {
                 Some(("http", rest)) => (false, rest),
                 Some(("https", rest)) => (true, rest),
-                _ => return Err(format!("{endpoint:?} is no address of etcd: write http://HOST:2379")),
+                _ => return Err(format!("{endpoint:?} is not a valid address of etcd: write http://HOST:2379")),
             };
             let host = rest.trim_end_matches('/');
             endpoints.push(if has_port(host) { host.to_owned() } else { format!("{host}:2379") });

@@ -33,7 +33,7 @@ pub(super) struct ElectionHandle {
 }
 
 impl ElectionHandle {
-    /// Stands for election. The seat says who leads, and the store is there once etcd has answered. `peers` are told where
+    /// Stands for election. The leadership says who leads, and the store is there once etcd has answered. `peers` are told where
     /// the one is who leads.
     pub(super) fn start(
         config: EtcdConfig,
@@ -75,7 +75,7 @@ async fn stand(
     let (mut leadership_rx, election) = Election::start(&store, me, Policy::default());
     let (mut found, mut news) = (election.found(), true);
     loop {
-        // Before the seat names it: whoever goes there goes to the right process.
+        // Before the leadership names it: whoever goes there goes to the right process.
         if let Some(leader) = &*found.borrow_and_update()
             && let Ok(at) = leader.peer.parse()
         {

@@ -106,7 +106,7 @@ impl Issuer {
         (client_id, client_secret): (&str, Option<Secret>),
     ) -> Result<Self, Failure> {
         let parsed =
-            Url::parse(url).map_err(|error| Failure::Usage(format!("{url:?} is no address of an issuer: {error}")))?;
+            Url::parse(url).map_err(|error| Failure::Usage(format!("{url:?} is not an issuer's address: {error}")))?;
         safe(&parsed)?;
         let mut client = Client::builder()
             .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))

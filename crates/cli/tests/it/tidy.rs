@@ -69,20 +69,25 @@ fn root() -> PathBuf {
 
 /// Every Rust file of the crates, with its text.
 fn sources() -> Vec<(PathBuf, String)> {
-    fn walk(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+    files(&["crates", "xtask"], &["rs"])
+}
+
+/// Every file below these folders with one of these endings, with its text.
+fn files(folders: &[&str], endings: &[&str]) -> Vec<(PathBuf, String)> {
+    fn walk(folder: &Path, endings: &[&str], found: &mut Vec<(PathBuf, String)>) {
         for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
             let path = entry.path();
             if path.is_dir() {
-                walk(&path, found);
-            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                walk(&path, endings, found);
+            } else if path.extension().is_some_and(|ending| endings.iter().any(|wanted| ending == *wanted)) {
                 let text = fs::read_to_string(&path).expect("UTF-8");
                 found.push((path, text));
             }
         }
     }
     let mut found = Vec::new();
-    for part in ["crates", "xtask"] {
-        walk(&root().join(part), &mut found);
+    for folder in folders {
+        walk(&root().join(folder), endings, &mut found);
     }
     found.sort();
     found
@@ -187,6 +192,18 @@ fn doc_comments_are_plain() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Sections of RFCs are the only ones that readers can look up.
+#[test]
+fn nothing_cites_sections_of_documents_that_readers_do_not_have() {
+    let mut wrong = Vec::new();
+    for (path, text) in files(&["crates", "bench", "tests", "xtask"], &["rs", "py"]) {
+        let cites = |line: &str| line.contains('\u{a7}') && !line.contains("RFC ");
+        let lines = text.lines().enumerate().filter(|&(_, line)| cites(line));
+        wrong.extend(lines.map(|(index, line)| format!("{}:{}: {}", shown(&path), index + 1, line.trim())));
+    }
+    assert!(wrong.is_empty(), "cite docs/ or state the rule: {wrong:#?}");
 }
 
 #[test]

@@ -181,7 +181,7 @@ impl Driver {
     }
 }
 
-/// The log line of the registry's document for a command (§9.2).
+/// Logs a command as the event `command_dispatched` (docs/observability.md).
 fn log_command(command: &Command, worker: &berth_spec::WorkerId, generation: berth_spec::Generation) {
     tracing::info!(
         event = "command_dispatched",
@@ -193,7 +193,7 @@ fn log_command(command: &Command, worker: &berth_spec::WorkerId, generation: ber
     );
 }
 
-/// The log line of the registry's document for a difference (§9.2).
+/// Logs a difference as the event `state_drift_detected` (docs/observability.md).
 fn log_drift(drift: &Drift) {
     let deployment_id = drift.deployment.as_ref().map(berth_spec::DeploymentName::as_str);
     let worker_id = drift.worker.as_ref().map(berth_spec::WorkerId::as_str);
@@ -201,7 +201,7 @@ fn log_drift(drift: &Drift) {
     tracing::info!(event = "state_drift_detected", drift_type, deployment_id, worker_id, details);
 }
 
-/// The log line of the registry's document for a card that nobody reads (§9.2).
+/// Logs a card that no worker reads as the event `schema_compatibility_violation` (docs/observability.md).
 fn log_violation(violation: &SchemaViolation) {
     let worker_versions = violation.reads.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     tracing::error!(

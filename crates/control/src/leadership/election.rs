@@ -36,7 +36,7 @@ pub struct Election {
 }
 
 impl Election {
-    /// Stands for election until [`Election::resign`]. The seat changes as terms begin and end; when it is
+    /// Stands for election until [`Election::resign`]. Leadership changes as terms begin and end; when it is
     /// [`Leadership::Following`], whatever was done as the leader has to stop, and cannot write any more.
     #[must_use]
     pub fn start(store: &EtcdStore, me: CandidateInfo, policy: Policy) -> (watch::Receiver<Leadership>, Self) {

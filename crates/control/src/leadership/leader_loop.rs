@@ -1,11 +1,11 @@
 //! One controller per term of leadership, built when the term begins and gone when it ends.
 //!
 //! ```text
-//! Standby ──Seat::Leading──▶ Deciding (restores, settles, plans)
-//!    ▲  ▲                       │ the seat is lost, or the store says Deposed: nothing is sent any more
-//!    │  └───────────────────────┘
-//!    │                          │ the store cannot be read at the start
-//!    └──────── a pause ─────────┘ and again, as long as the term lasts
+//! Standby ──Leadership::Leading──▶ Deciding (restores, settles, plans)
+//!    ▲  ▲                             │ leadership is lost, or the store says Deposed: nothing is sent any more
+//!    │  └─────────────────────────────┘
+//!    │                                │ the store cannot be read at the start
+//!    └─────────── a pause ────────────┘ and again, as long as the term lasts
 //! ```
 //! A standby holds nothing of what is declared: reading 100,000 deployments takes less time than noticing that the leader
 //! is dead, and memory for them on each controller would be paid for all the time.

@@ -8,7 +8,7 @@
 //!     │                          │ └──── Failed, or too slow: the next one ──────────┘
 //!     └──── Lost, or a later leader is known ◀────────────────────────────── Attached
 //! ```
-//! The order: who is known to lead (this node's own seat, a redirect), whom it was connected to last, then each controller
+//! The order: who is known to lead (this node's own leadership, a redirect), whom it was connected to last, then each controller
 //! in turn. A leader of a term that is earlier than one that was met is none any more, whatever it believes.
 
 use std::{collections::BTreeSet, time::Duration};
@@ -40,7 +40,7 @@ pub enum Target {
 /// Input of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// This node's seat says who leads, if it knows: perhaps this node itself.
+    /// The leader by this node's own election, if it knows one: perhaps this node itself.
     Leadership(Option<(WorkerId, Epoch)>),
     /// The dialled node leads.
     Welcomed(Epoch),
@@ -246,7 +246,7 @@ impl LeaderDiscovery {
         let said = self.said.iter().map(|(name, _)| name);
         let last = self.last.iter().filter_map(|last| match last {
             Target::Node(name) => Some(name),
-            // Whether this node leads, its seat says.
+            // Its own leadership says if this node leads.
             Target::Here => None,
         });
         let start = self.turn % controllers.len().max(1);

@@ -75,7 +75,7 @@ pub(super) fn address(text: &str) -> Result<Url, String> {
         "https" => {}
         "http" if loopback => {}
         "http" => return Err(format!("{text} is not encrypted, and credentials go over it: write https://")),
-        _ => return Err(format!("{text:?} is no address of a Vault: write https://HOST[:PORT]")),
+        _ => return Err(format!("{text:?} is not a valid address of a Vault: write https://HOST[:PORT]")),
     }
     if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
         return Err("an address of a Vault has no user, query or fragment: write https://HOST[:PORT]".to_owned());

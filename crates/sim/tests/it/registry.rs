@@ -1,6 +1,6 @@
-//! A registry of the size that its document asks for (§12.1: a hundred models, fifty workers) and beyond, from the commits
-//! of a real repository: validated by the real validator, placed by the real controller on agents that are real, under a
-//! clock that is not.
+//! A registry of the size that every fleet must take (a hundred models, fifty workers) and beyond, from the commits of a real
+//! repository: validated by the real validator, placed by the real controller on agents that are real, under a clock that
+//! is not.
 
 use std::{collections::BTreeMap, fmt::Write as _, process::Command, sync::Arc, time::Duration};
 

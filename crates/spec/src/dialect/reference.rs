@@ -10,8 +10,9 @@ const INTRODUCTION: &str = "# Dialects
 <!-- Generated from crates/spec/src/dialect: `UPDATE=1 cargo test -p berth-spec dialect` rewrites it. -->
 
 Berth reads models in several forms. The *hub version* is the manifest of `berth.dev/v1` ([manifest.md](manifest.md));
-every other form is a dialect that converts to it. What a user wrote is kept and shown as it was written; the hub version
-is what the rest of Berth works with.
+every other form is a dialect that converts to it; the hub version is what the rest of Berth works with. What is kept and
+shown is the manifest as it was written. For objects of KServe and ModelMesh, and for models of a Git registry, it is
+the hub version that they become.
 
 A field of a dialect has one of four fates:
 

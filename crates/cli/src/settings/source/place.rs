@@ -77,7 +77,7 @@ impl Place {
     fn etcd(place: &str) -> Result<Self, String> {
         if !place.contains("://") {
             return Err(format!(
-                "{place:?} is no address of etcd: write etcd=http://HOST:PORT, with ; between several addresses and the prefix of the keys \
+                "{place:?} is not a valid address of etcd: write etcd=http://HOST:PORT, with ; between several addresses and the prefix of the keys \
                  behind them; a folder begins with ./ or /"
             ));
         }

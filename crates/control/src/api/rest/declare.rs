@@ -100,7 +100,7 @@ pub(super) async fn plan(
     ),
     request_body(content = String, content_type = "application/yaml", description = "Manifests, up to 16 MiB"),
     responses(
-        (status = 200, description = "All of it is right", body = Validated),
+        (status = 200, description = "All manifests are valid", body = Validated),
         (status = 422, description = "A manifest is wrong", body = ErrorBody),
     )
 )]

@@ -37,7 +37,7 @@ const LOCAL: Authority = Authority::from_static("localhost");
 
 /// A text that is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no address of a runtime: write unix:/PATH, HOST:PORT or PORT")]
+#[error("{0:?} is not a valid address of a runtime: write unix:/PATH, HOST:PORT or PORT")]
 pub struct InvalidAddress(String);
 
 impl Address {
