@@ -1,6 +1,7 @@
 """New versions take over without a lost request; bad ones never touch the one that serves."""
 
 import json
+from collections import Counter
 
 from conftest import Load
 from harness.examples import ARTIFACTS, manifest
@@ -47,6 +48,36 @@ def test_a_bad_version_leaves_the_old_one_serving(berth, tmp_path):
     # The way forward is another declaration.
     berth.apply(manifest("iris", "iris-v2"))
     berth.available("iris")
+
+
+def test_a_canary_gets_its_share_until_it_is_promoted(berth):
+    berth.start()
+    berth.apply(manifest("iris"))
+    berth.available("iris")
+
+    def version() -> str:
+        status, answer = berth.infer("iris")
+        assert status == 200, answer
+        return answer["model_version"]
+
+    old = version()
+    berth.apply(manifest("iris", "iris-v2", rollout={"canary": 10}))
+    said = berth.run("rollout", "status", "iris")
+    assert "gets 10 % of requests" in said and "berth rollout promote iris" in said, said
+    until("the new version to answer", lambda: version() != old)
+    answered = Counter(version() for _ in range(200))
+    (new,) = answered.keys() - {old}
+    assert abs(answered[new] - 20) <= 2, answered
+    with Load(berth, "iris") as load:
+        load.more(20)
+        berth.run("rollout", "promote", "iris")
+        assert "is rolled out" in berth.run("rollout", "status", "iris")
+        load.more(20)
+    assert not load.failed, load.failed[:3]
+    assert {version() for _ in range(20)} == {new}
+    assert "canary" not in berth.deployment("iris")["spec"].get("rollout", {})
+    berth.run("rollout", "promote", "iris", code=1)
+    assert "nothing to promote" in berth.stderr, berth.stderr
 
 
 def test_the_wrong_digest_is_refused(berth):

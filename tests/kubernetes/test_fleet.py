@@ -77,11 +77,11 @@ def test_an_inference_service_is_served_and_its_status_says_so(plane, fleet, nam
     assert plane.kubectl("get", "isvc", "-n", namespace).split()[:3] == ["NAME", "URL", "READY"]
 
     # What cannot be carried over is refused with the field, and the model serves on.
-    plane.apply(service(namespace, canaryTrafficPercent=10))
+    plane.apply(service(namespace, workerSpec={}))
     until("the refusal", lambda: transition(plane, namespace) == "InvalidSpec")
     failure = status(plane, namespace, "isvc")["modelStatus"]["lastFailureInfo"]
-    assert failure["reason"] == "InvalidPredictorSpec" and "an Alias with weights" in failure["message"], failure
-    assert label(fleet, namespace) == [0] and "canaryTrafficPercent" in fleet.run("get", "sources", "-o", "json")
+    assert failure["reason"] == "InvalidPredictorSpec" and "over several nodes" in failure["message"], failure
+    assert label(fleet, namespace) == [0] and "workerSpec" in fleet.run("get", "sources", "-o", "json")
     assert fleet.metric("berth_kubernetes_refused_objects", source="kubernetes") == 1
     assert fleet.metric("berth_kubernetes_objects", kind="InferenceService") == 1
     assert fleet.metric("berth_kubernetes_readable", kind="InferenceService") == 1

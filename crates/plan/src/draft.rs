@@ -126,10 +126,14 @@ impl<'w> Work<'w> {
         &self.entry.deployment.name
     }
 
-    /// Returns true if its rollout waits for a replica to be ready.
+    /// Returns true if its rollout waits for a replica to be ready. A canary waits for its author, until it is promoted.
     pub(crate) fn unsettled(&self) -> bool {
-        matches!(self.rollout, Some(Rollout::Starting { .. } | Rollout::Surging { .. } | Rollout::Recreating { .. }))
-            && self.target > 0
+        let waits = match self.rollout {
+            Some(Rollout::Starting { .. } | Rollout::Surging { .. } | Rollout::Recreating { .. }) => true,
+            Some(Rollout::Canary { .. }) => self.entry.deployment.spec.rollout.canary.is_none(),
+            Some(Rollout::Stable { .. } | Rollout::Stuck { .. }) | None => false,
+        };
+        waits && self.target > 0
     }
 
     /// A revision by its id: the one that is wanted, or one that is remembered.

@@ -150,6 +150,8 @@ fn record(work: &Work<'_>, generation: Generation) -> Option<Record> {
     let remembered = match &rollout {
         Rollout::Stuck { .. } => true,
         Rollout::Surging { .. } | Rollout::Recreating { .. } => work.target > 0,
+        // The next request is to find both revisions and their shares again. Once promoted the new one is all there is.
+        Rollout::Canary { .. } => work.target > 0 || work.entry.deployment.spec.rollout.canary.is_some(),
         Rollout::Starting { .. } | Rollout::Stable { .. } => false,
     };
     if work.entry.deployment.deleting || (work.replicas.is_empty() && !remembered) {

@@ -87,6 +87,7 @@ pub fn deployment(called: &str) -> Deployment {
             when_full: WhenFull::Wait,
             drain_timeout: Duration::from_secs(30),
             deadline: Duration::from_secs(600),
+            canary: None,
         },
         warmup: Warmup::Generated,
         timeout: Duration::from_secs(30),

@@ -48,7 +48,9 @@ pub fn lint(world: &World, planned: &Planned) -> Vec<Violation> {
         }
     }
     for route in &planned.routes {
-        route_is_true(world, route, records.get(&route.deployment).copied(), &mut broken);
+        let record = records.get(&route.deployment).copied();
+        route_is_true(world, route, record, &mut broken);
+        shares_are_right(world, route, record, &mut broken);
     }
     wanted_or_explained(world, planned, &records, &mut broken);
     let next = Generation(world.generation().0 + 1);
@@ -101,7 +103,7 @@ fn assignments_match(
 fn shape(name: &DeploymentName, record: &Record, broken: &mut Vec<String>) {
     let live: BTreeSet<&RevisionId> = match &record.rollout {
         Rollout::Starting { revision } | Rollout::Stable { revision } => [revision].into(),
-        Rollout::Surging { from, to, .. } => [from, to].into(),
+        Rollout::Surging { from, to, .. } | Rollout::Canary { from, to, .. } => [from, to].into(),
         Rollout::Recreating { to, .. } => [to].into(),
         Rollout::Stuck { serving, .. } => [serving].into(),
     };
@@ -136,6 +138,41 @@ fn route_is_true(world: &World, route: &Route, record: Option<&Record>, broken: 
         if !route.versions.iter().any(|version| version.revision == *revision) {
             broken.push(format!("the route of {} splits to {revision}, which it does not name", route.deployment));
         }
+    }
+}
+
+/// One revision gets all requests, but for a canary: its share goes to the new revision while that is ready anywhere.
+fn shares_are_right(world: &World, route: &Route, record: Option<&Record>, broken: &mut Vec<String>) {
+    let mut shares: BTreeMap<&RevisionId, u32> = BTreeMap::new();
+    match record.map(|record| (record, &record.rollout)) {
+        None | Some((_, Rollout::Starting { .. })) => {}
+        Some((
+            _,
+            Rollout::Stable { revision: all }
+            | Rollout::Surging { from: all, .. }
+            | Rollout::Recreating { from: all, .. }
+            | Rollout::Stuck { serving: all, .. },
+        )) => {
+            shares.insert(all, 100);
+        }
+        Some((record, Rollout::Canary { from, to, .. })) => {
+            let answers = |worker: &WorkerId| {
+                world.worker(worker).is_some_and(|tracked| {
+                    tracked.answers() && tracked.inventory.get(to).is_some_and(berth_spec::Residency::is_ready)
+                })
+            };
+            let is_ready = record.replicas.iter().any(|replica| replica.revision == *to && answers(&replica.worker));
+            let declared = world.deployment(&route.deployment).and_then(|deployment| deployment.spec.rollout.canary);
+            let share = declared.filter(|_| is_ready).map_or(0, berth_spec::deployment::Percent::get);
+            shares.insert(from, 100 - share);
+            shares.insert(to, share);
+        }
+    }
+    let expected: Vec<(&RevisionId, u32)> = shares.into_iter().filter(|(_, share)| *share > 0).collect();
+    let mut given: Vec<(&RevisionId, u32)> = route.split.iter().map(|(revision, share)| (revision, *share)).collect();
+    given.sort_unstable();
+    if given != expected {
+        broken.push(format!("the route of {} gives {given:?} rather than {expected:?}", route.deployment));
     }
 }
 

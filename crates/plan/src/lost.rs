@@ -28,31 +28,34 @@ use crate::{
 pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let name = work.name().clone();
     for replica in work.replicas.clone() {
-        let Some(reason) = leaves(draft, work, &replica) else { continue };
+        if is_gone(draft, &replica) {
+            continue;
+        }
+        if work.entry.failed_there(&replica.revision, &replica.worker, draft.now).is_some() {
+            // The event of the load has told of it.
+            draft.drop_replicas(work, |other| *other == replica);
+            continue;
+        }
+        let Some(rejection) = unanswered_and_forbidden(draft, work, &replica) else { continue };
         draft.drop_replicas(work, |other| *other == replica);
         draft.tell(
             Severity::Warning,
             "ReplicaLost",
             (&name, Some(&replica.worker)),
-            format!("{name} left {}: {reason}", replica.worker),
+            format!("{name} left {}: the worker {rejection}", replica.worker),
         );
     }
     let_go_of_unused(draft, work);
     wait(draft, work);
 }
 
-fn leaves(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<String> {
-    if is_gone(draft, replica) {
-        return None;
-    }
-    if let Some(failure) = work.entry.failed_there(&replica.revision, &replica.worker, draft.now) {
-        return Some(format!("loading failed: {}", failure.message));
-    }
+/// Why a replica that answers nobody may not be where it is.
+fn unanswered_and_forbidden(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Rejection> {
     let answers = |rollout| draft.world.answers_at(&replica.worker, &replica.revision, rollout);
     if work.rollout.as_ref().is_some_and(answers) {
         return None;
     }
-    forbidden(draft, work, replica).map(|rejection| format!("the worker {rejection}"))
+    forbidden(draft, work, replica)
 }
 
 /// Why a replica may never be where it is, by what its own revision asks for.

@@ -115,7 +115,10 @@ impl Planned {
                     .is_some_and(|deployment| deployment.spec.replicas.min == 0 && !deployment.deleting);
                 let only = |record: &Record| match &record.rollout {
                     Rollout::Starting { revision } | Rollout::Stable { revision } => Some(revision.clone()),
-                    Rollout::Surging { .. } | Rollout::Recreating { .. } | Rollout::Stuck { .. } => None,
+                    Rollout::Surging { .. }
+                    | Rollout::Canary { .. }
+                    | Rollout::Recreating { .. }
+                    | Rollout::Stuck { .. } => None,
                 };
                 let (before, after) = (world.record(name).map(only), next.as_ref().map(only));
                 on_demand

@@ -1,8 +1,9 @@
-//! Computes the effect of applying or deleting deployments, without doing it.
-use std::sync::Arc;
+//! Computes the effect of applying or deleting deployments and of other settings of workers, without doing it.
+use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
-    ByteSize, Deployment, DeploymentName, Digest, InventoryChange, Residency, Revision, RevisionId, Time, WorkerId,
+    ByteSize, Deployment, DeploymentName, Digest, InventoryChange, Residency, Revision, RevisionId, Time,
+    UnknownWorkers, WorkerId, WorkerTerms,
     residency::{Phases, Ready},
 };
 
@@ -15,6 +16,13 @@ pub enum Change {
     Apply(Arc<Deployment>),
     /// Delete one.
     Delete(DeploymentName),
+    /// Put these settings of workers in place of all that there are.
+    Workers {
+        /// Settings by worker; a worker that is not among them has none.
+        terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
+        /// Rule for the workers that are not among them.
+        unknown: UnknownWorkers,
+    },
 }
 
 /// Outcome once everything has settled and every load succeeds.
@@ -64,7 +72,7 @@ pub enum Action {
 pub struct MemoryChange {
     /// Which.
     pub worker: WorkerId,
-    /// All that models may take.
+    /// All that models may take in the end.
     pub total: ByteSize,
     /// Claimed now.
     pub before: ByteSize,
@@ -88,6 +96,7 @@ pub fn preview(world: &World, changes: &[Change], now: Time) -> Preview {
         match change {
             Change::Apply(deployment) => then.set_deployment(Arc::clone(deployment)),
             Change::Delete(name) => then.remove_deployment(name),
+            Change::Workers { terms, unknown } => replace_terms(&mut then, terms, *unknown),
         }
     }
     settle(&mut then, now, &mut |world, planned| {
@@ -97,11 +106,27 @@ pub fn preview(world: &World, changes: &[Change], now: Time) -> Preview {
         }
     });
     for line in &mut preview.memory {
-        line.after = then.workers.get(&line.worker).map_or(ByteSize::ZERO, |tracked| tracked.used);
+        if let Some(tracked) = then.workers.get(&line.worker) {
+            (line.total, line.after) = (tracked.memory(), tracked.used);
+        }
         line.peak = line.peak.max(line.after);
     }
     preview.unplaced = unplaced(&then, world, changes);
     preview
+}
+
+/// Puts settings of workers in place of all that there are.
+fn replace_terms(world: &mut World, terms: &BTreeMap<WorkerId, Arc<WorkerTerms>>, unknown: UnknownWorkers) {
+    let gone: Vec<WorkerId> = world.all_terms().keys().filter(|worker| !terms.contains_key(*worker)).cloned().collect();
+    for worker in &gone {
+        world.set_terms(worker, None);
+    }
+    for (worker, terms) in terms {
+        if world.terms(worker) != Some(terms) {
+            world.set_terms(worker, Some(Arc::clone(terms)));
+        }
+    }
+    world.set_unknown_workers(unknown);
 }
 
 /// Plans until nothing is decided; whatever was placed becomes ready at once.
@@ -217,6 +242,7 @@ fn unplaced(then: &World, before: &World, changes: &[Change]) -> Vec<(Deployment
         changes.iter().any(|change| match change {
             Change::Apply(deployment) => deployment.name == *name,
             Change::Delete(other) => other == name,
+            Change::Workers { .. } => false,
         })
     };
     let lacked = |name: &DeploymentName| before.unplaced.contains(name) || before.refused.contains(name);

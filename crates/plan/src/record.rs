@@ -1,5 +1,6 @@
 //! Durable decisions about one deployment. The store keeps it, so that a restart goes on where the
-//! last plan stopped; only the controller writes it. A deployment without replicas has none, unless a rollout is stuck.
+//! last plan stopped; only the controller writes it. A deployment without replicas has none, unless a rollout is stuck or
+//! shares requests between two revisions.
 
 use berth_spec::{ByteSize, Generation, RevisionId, Time, WorkerId};
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,16 @@ pub enum Rollout {
         #[serde(default = "as_many_as_are_wanted")]
         copies: u32,
     },
+    /// Both serve: `to` gets the share of requests that the spec says (`rollout.canary`), until it is promoted. The share is
+    /// not kept here, so that another one changes the route alone.
+    Canary {
+        /// Serves, and gets the rest.
+        from: RevisionId,
+        /// Gets the share.
+        to: RevisionId,
+        /// Since when.
+        since: Time,
+    },
     /// There was no room for both and the author chose not to wait: `from` was taken away to make room for `to`.
     Recreating {
         /// Served, and serves again if `to` fails.
@@ -97,18 +108,18 @@ impl Rollout {
     pub fn challenger(&self) -> Option<&RevisionId> {
         match self {
             Self::Starting { .. } | Self::Stable { .. } => None,
-            Self::Surging { to, .. } | Self::Recreating { to, .. } => Some(to),
+            Self::Surging { to, .. } | Self::Canary { to, .. } | Self::Recreating { to, .. } => Some(to),
             Self::Stuck { failed, .. } => Some(failed),
         }
     }
 
-    /// The revision that gets the traffic; `None` while nothing has been ready.
+    /// The revision that gets the traffic, all but the share of a canary; `None` while nothing has been ready.
     #[must_use]
     pub fn serving(&self) -> Option<&RevisionId> {
         match self {
             Self::Starting { .. } => None,
             Self::Stable { revision } => Some(revision),
-            Self::Surging { from, .. } | Self::Recreating { from, .. } => Some(from),
+            Self::Surging { from, .. } | Self::Canary { from, .. } | Self::Recreating { from, .. } => Some(from),
             Self::Stuck { serving, .. } => Some(serving),
         }
     }
@@ -117,14 +128,15 @@ impl Rollout {
     pub fn live(&self) -> impl Iterator<Item = &RevisionId> {
         let (first, second) = match self {
             Self::Starting { revision } | Self::Stable { revision } => (revision, None),
-            Self::Surging { from, to, .. } => (from, Some(to)),
+            Self::Surging { from, to, .. } | Self::Canary { from, to, .. } => (from, Some(to)),
             Self::Recreating { to, .. } => (to, None),
             Self::Stuck { serving, .. } => (serving, None),
         };
         std::iter::once(first).chain(second)
     }
 
-    /// Returns true if another revision is about to take the place of this one.
+    /// Returns true if another revision is about to take the place of this one. The old one of a canary stays, and so moves
+    /// where it belongs.
     #[must_use]
     pub fn replaces(&self, revision: &RevisionId) -> bool {
         matches!(self, Self::Surging { from, .. } if from == revision)

@@ -9,6 +9,11 @@
 //!                                                         Recreating ──ready──→ Stable (of the new one)
 //!            spec changes                                      │
 //! Surging ◀──────────────── Stuck ◀──── failed, or too late ───┴── (from Surging too)
+//!
+//!            enough ready, rollout.canary            no rollout.canary any more, enough ready
+//! Surging ────────────────────────────────▶ Canary ───────────────────────────────────────────▶ Stable (of the new one)
+//!    ▲             wants a third one           │ │ wants the old one again
+//!    └─────────────────────────────────────────┘ └────────▶ Stable; failed wherever it may go: Stuck
 //! ```
 //! While a revision is being replaced it gets no copies beyond those that it had: what an update adds is of the new revision
 //! at once. A copy that is lost meanwhile is made up for with another one of the old revision, so that no less serves.
@@ -16,13 +21,21 @@
 //! `Stuck` serves the old revision and does not try the new one again until the spec changes, or what made it fail is no more:
 //! a worker that was refused has other credentials. A refusal that is owed to credentials which the worker has no longer
 //! makes nothing stuck: it is waited for until it may be tried again.
+//!
+//! `Canary` has no deadline: it lasts until the author promotes the new revision or goes back. Both revisions have all their
+//! copies. After `Recreating` nothing is left to share requests with, so that there is no canary.
 
-use berth_spec::{Generation, RevisionId, Time, event::Severity};
+use berth_spec::{Generation, RevisionId, Time, deployment::Percent, event::Severity, shortened};
 
 use crate::{
     Rollout,
     draft::{Draft, Work},
+    world::Verdict,
 };
+
+/// Most bytes of a cause in an event: the worker, the category and some 120 characters. The event of the load, and the status, have
+/// all of it.
+const CAUSE: usize = 160;
 
 /// Inputs of a rollout's next step.
 #[derive(Debug)]
@@ -40,6 +53,8 @@ struct Seen {
     enough: u32,
     /// When the new one is given up.
     deadline: Option<Time>,
+    /// The share of requests that the new one is to have; `None`: all.
+    canary: Option<Percent>,
 }
 
 /// Moves the rollout on.
@@ -53,6 +68,10 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let after = next(&before, &see(draft, work, &before), draft.now);
     if after != before {
         announce(draft, work, &after);
+        if matches!(after, Rollout::Canary { .. }) && matches!(work.verdict, Some(Verdict::SurgeWaits { .. })) {
+            // There is no deadline any more: what lacks room is refused again, without one.
+            work.verdict = None;
+        }
     }
     if let Rollout::Surging { to, .. } | Rollout::Recreating { to, .. } = &after
         && let Some(deadline) = deadline(work, to)
@@ -66,7 +85,9 @@ fn see(draft: &Draft<'_>, work: &Work<'_>, rollout: &Rollout) -> Seen {
     let ready = |revision: &RevisionId| work.ready(draft.world, revision);
     let (from, to) = match rollout {
         Rollout::Starting { revision } | Rollout::Stable { revision } => (revision, None),
-        Rollout::Surging { from, to, .. } | Rollout::Recreating { from, to, .. } => (from, Some(to)),
+        Rollout::Surging { from, to, .. } | Rollout::Canary { from, to, .. } | Rollout::Recreating { from, to, .. } => {
+            (from, Some(to))
+        }
         Rollout::Stuck { serving, .. } => (serving, None),
     };
     // What is assumed must not be outnumbered by less; it is no reason to go on either.
@@ -81,6 +102,7 @@ fn see(draft: &Draft<'_>, work: &Work<'_>, rollout: &Rollout) -> Seen {
         // As many as serve now: where the old one has not all that it wants, the new one need not either.
         enough: from_ready.min(work.target).max(1),
         deadline: to.and_then(|to| deadline(work, to)),
+        canary: work.entry.deployment.spec.rollout.canary,
     }
 }
 
@@ -112,7 +134,15 @@ fn next(state: &Rollout, seen: &Seen, now: Time) -> Rollout {
         Rollout::Recreating { from, to, .. } if *to != wanted => {
             Rollout::Recreating { from: from.clone(), to: wanted, since: now }
         }
+        Rollout::Canary { from, .. } if *from == wanted => Rollout::Stable { revision: wanted },
+        Rollout::Canary { from, to, .. } if *to != wanted => another(from, wanted, seen, now),
+        Rollout::Surging { from, to, .. } if seen.to_ready >= seen.enough && seen.canary.is_some() => {
+            Rollout::Canary { from: from.clone(), to: to.clone(), since: now }
+        }
         Rollout::Surging { to, .. } | Rollout::Recreating { to, .. } if seen.to_ready >= seen.enough => {
+            Rollout::Stable { revision: to.clone() }
+        }
+        Rollout::Canary { to, .. } if seen.to_ready >= seen.enough && seen.canary.is_none() => {
             Rollout::Stable { revision: to.clone() }
         }
         Rollout::Surging { from, to, .. } | Rollout::Recreating { from, to, .. } if late => Rollout::Stuck {
@@ -134,9 +164,24 @@ fn next(state: &Rollout, seen: &Seen, now: Time) -> Rollout {
     }
 }
 
+/// The next step of a canary whose new revision is replaced by a third one.
+fn another(from: &RevisionId, wanted: RevisionId, seen: &Seen, now: Time) -> Rollout {
+    if seen.copies > 0 {
+        Rollout::Surging { from: from.clone(), to: wanted, since: now, copies: seen.copies }
+    } else if seen.canary.is_some() {
+        // Nothing is loaded, so that nothing has to be waited for: the next request loads both.
+        Rollout::Canary { from: from.clone(), to: wanted, since: now }
+    } else {
+        Rollout::Starting { revision: wanted }
+    }
+}
+
 /// Gives the coming revision up because it failed wherever it may go. Says whether there was one.
 pub(crate) fn give_up(draft: &mut Draft<'_>, work: &mut Work<'_>, reason: &str) -> bool {
-    let Some(Rollout::Surging { from, to, .. } | Rollout::Recreating { from, to, .. }) = work.rollout.clone() else {
+    let Some(
+        Rollout::Surging { from, to, .. } | Rollout::Canary { from, to, .. } | Rollout::Recreating { from, to, .. },
+    ) = work.rollout.clone()
+    else {
         return false;
     };
     let stuck = Rollout::Stuck {
@@ -170,16 +215,22 @@ pub(crate) fn recreate(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
 
 fn announce(draft: &mut Draft<'_>, work: &Work<'_>, after: &Rollout) {
     let name = work.name().clone();
-    let completes = matches!(work.rollout, Some(Rollout::Surging { .. } | Rollout::Recreating { .. }));
+    let completes =
+        matches!(work.rollout, Some(Rollout::Surging { .. } | Rollout::Canary { .. } | Rollout::Recreating { .. }));
     let (severity, reason, message) = match after {
         Rollout::Surging { from, to, .. } => {
             (Severity::Normal, "RolloutStarted", format!("{name}: {to} is loaded beside {from}"))
+        }
+        Rollout::Canary { from, to, .. } => {
+            let percent = work.entry.deployment.spec.rollout.canary.map_or(0, Percent::get);
+            let message = format!("{name}: {to} gets {percent} % of requests, {from} the others, until it is promoted");
+            (Severity::Normal, "RolloutCanary", message)
         }
         Rollout::Stable { revision } if completes => {
             (Severity::Normal, "RolloutCompleted", format!("{name}: {revision} serves"))
         }
         Rollout::Stuck { serving, failed, reason, .. } => {
-            let what = remedy(after);
+            let (what, reason) = (remedy(after), shortened(reason.clone(), CAUSE));
             let message =
                 format!("{name}: {failed} is given up, {serving} goes on serving: {reason}; {what} to try again");
             (Severity::Warning, "RolloutStuck", message)

@@ -4,17 +4,17 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use berth_spec::{
-    Alias, Revision, RevisionId, Route, WorkerId,
+    Alias, RevisionId, Route, WorkerId,
     routes::{AliasRoute, OnMiss, Version},
 };
 
 use crate::{
-    Record, Replica, World,
+    Record, Replica, Rollout, World,
     retry::{self, Away, Restarting, Retrying},
     world::{Liveness, TrackedDeployment, Verdict},
 };
 
-/// The weight of the only revision in a split.
+/// The weights of a split, added up: they are percent.
 const WHOLE: u32 = 100;
 
 /// The route of a deployment with this record and verdict.
@@ -25,11 +25,11 @@ pub(crate) fn derive(
     verdict: Option<&Verdict>,
 ) -> Route {
     let deployment = &entry.deployment;
-    let serving = record.and_then(|record| record.rollout.serving());
+    let versions = versions(world, entry, record);
     Route {
         deployment: deployment.name.clone(),
-        split: serving.map(|revision| (revision.clone(), WHOLE)).into_iter().collect(),
-        versions: versions(world, entry, record),
+        split: record.map(|record| split(entry, &record.rollout, &versions)).unwrap_or_default(),
+        versions,
         on_miss: on_miss(world, entry, record, verdict),
         on_demand: deployment.spec.replicas.on_demand(),
         timeout: deployment.spec.timeout,
@@ -47,15 +47,37 @@ pub fn of_alias(alias: &Alias) -> AliasRoute {
     AliasRoute { name: alias.name.clone(), targets: weighs.cloned().collect(), sticky: alias.sticky.clone() }
 }
 
-/// The serving revision first. One that goes by the same version name as an earlier one cannot be asked for.
+/// Shares of requests: all for the revision that serves; of a canary so many percent for the new revision while it is ready
+/// anywhere, and for the old one what is left.
+fn split(entry: &TrackedDeployment, rollout: &Rollout, versions: &[Version]) -> Vec<(RevisionId, u32)> {
+    let Some(serving) = rollout.serving() else { return Vec::new() };
+    let is_ready = |to: &RevisionId| versions.iter().any(|each| each.revision == *to && !each.ready.is_empty());
+    match (rollout, entry.deployment.spec.rollout.canary) {
+        (Rollout::Canary { to, .. }, Some(percent)) if is_ready(to) => {
+            let shares = [(serving, WHOLE - percent.get()), (to, percent.get())];
+            let given = shares.into_iter().filter(|(_, weight)| *weight > 0);
+            given.map(|(revision, weight)| (revision.clone(), weight)).collect()
+        }
+        _ => vec![(serving.clone(), WHOLE)],
+    }
+}
+
+/// The serving revision first. One that goes by the same version name as an earlier one cannot be asked for; that of a canary
+/// goes by its hash then, since it gets requests all the same.
 fn versions(world: &World, entry: &TrackedDeployment, record: Option<&Record>) -> Vec<Version> {
     let Some(record) = record else { return vec![cold(entry)] };
     let mut versions: Vec<Version> = Vec::new();
     for revision in record.rollout.serving().into_iter().chain(record.rollout.live()) {
         let Some(known) = record.revisions.get(revision) else { continue };
-        if versions.iter().all(|version| version.revision != *revision && version.name != known.version) {
-            versions.push(version(known, ready_on(world, record, revision)));
+        if versions.iter().any(|version| version.revision == *revision) {
+            continue;
         }
+        let name = match versions.iter().any(|version| version.name == known.version) {
+            false => known.version.clone(),
+            true if matches!(record.rollout, Rollout::Canary { .. }) => revision.hash(),
+            true => continue,
+        };
+        versions.push(Version { name, revision: revision.clone(), ready: ready_on(world, record, revision) });
     }
     versions
 }
@@ -64,10 +86,6 @@ fn versions(world: &World, entry: &TrackedDeployment, record: Option<&Record>) -
 fn cold(entry: &TrackedDeployment) -> Version {
     let name = entry.deployment.spec.model.version.clone().unwrap_or_else(|| entry.wanted().hash());
     Version { name, revision: entry.wanted(), ready: Vec::new() }
-}
-
-fn version(revision: &Revision, ready: Vec<WorkerId>) -> Version {
-    Version { name: revision.version.clone(), revision: revision.id.clone(), ready }
 }
 
 /// The workers on which a revision is assigned and ready, or assumed to be.

@@ -194,6 +194,10 @@ fn words(error: &ValidationError<'_>) -> (String, String) {
             };
             (format!("{given} is not one of {}", known.join(", ")), remedy)
         }
+        Kind::Pattern { pattern } if is_endpoint(pattern) => (
+            format!("{given} is neither a path nor the URL of an HTTP endpoint"),
+            "write for example https://api.example.com/v1/sentiment, or /v1/sentiment".to_owned(),
+        ),
         Kind::Pattern { pattern } if is_pin(pattern) => {
             (format!("{given} is no package with one version"), example(pattern).unwrap_or_default())
         }
@@ -261,6 +265,11 @@ fn type_words(kind: &jsonschema::error::TypeKind) -> String {
 /// True for the pattern of a package with its version, which is too long to be shown.
 fn is_pin(pattern: &str) -> bool {
     pattern.contains(")?==([0-9]+!)?")
+}
+
+/// True for the pattern of the address that a model answers at: a path, or a URL that has one.
+fn is_endpoint(pattern: &str) -> bool {
+    pattern.starts_with("^([Hh][Tt][Tt][Pp]")
 }
 
 /// Example of a value that matches a pattern of the schemas.

@@ -137,7 +137,7 @@ fn shape(name: &DeploymentName, record: &Record, world: &World, broken: &mut Vec
     }
     let live: BTreeSet<&RevisionId> = match &record.rollout {
         Rollout::Starting { revision } | Rollout::Stable { revision } => [revision].into(),
-        Rollout::Surging { from, to, .. } => [from, to].into(),
+        Rollout::Surging { from, to, .. } | Rollout::Canary { from, to, .. } => [from, to].into(),
         Rollout::Recreating { to, .. } => [to].into(),
         Rollout::Stuck { serving, .. } => [serving].into(),
     };

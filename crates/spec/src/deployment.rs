@@ -257,6 +257,26 @@ pub struct Rollout {
     pub drain_timeout: Duration,
     /// The time in which the new revision must become ready before it is given up.
     pub deadline: Duration,
+    /// The share of requests that the new revision gets until it is promoted; `None`: all, once it is ready.
+    pub canary: Option<Percent>,
+}
+
+/// A share of requests in percent, from 0 to 99.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Percent(u8);
+
+impl Percent {
+    /// A share; `None` for all of it, and for more.
+    #[must_use]
+    pub fn new(percent: u32) -> Option<Self> {
+        u8::try_from(percent).ok().filter(|percent| *percent < 100).map(Self)
+    }
+
+    /// The number of percent.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0.into()
+    }
 }
 
 /// The way traffic moves to a new revision.

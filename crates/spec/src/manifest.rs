@@ -42,7 +42,7 @@ pub use schema::{alias_json_schema, function_json_schema, json_schema};
 pub use suggest::closest;
 
 pub use scalar::Problem;
-pub(crate) use schema::field_paths;
+pub(crate) use schema::{field_paths, function_field_paths};
 
 use self::{
     node::{Node, Place},
@@ -149,6 +149,14 @@ impl ManifestDeployment {
         let raw = document.written();
         Reader::new("", context).resolved(document, raw, |_| Place::default())
     }
+
+    /// Converts an object of KServe or ModelMesh to the hub version, and checks that.
+    ///
+    /// # Errors
+    /// As [`parse`]; errors have no place but the path.
+    pub fn of_kserve(object: &kserve::Object, context: &ParseContext) -> Result<Self, Vec<ManifestError>> {
+        Reader::new("", context).converted(object, Place::default(), |_| Place::default())
+    }
 }
 
 /// Reads a length of time as manifests write it: `500ms`, `30s`, `10m`, `1h30m`, `2d`.
@@ -186,7 +194,6 @@ impl<'a> Reader<'a> {
 
     /// An object of KServe or ModelMesh, kept as the hub version that it becomes.
     fn of_kserve(&self, node: &Node) -> Result<ManifestDeployment, Vec<ManifestError>> {
-        const REMEDY: &str = "docs/dialects.md lists the fields";
         let kind = node.get("kind").and_then(Node::text).unwrap_or_default();
         if !kserve::KINDS.contains(&kind) {
             let message = format!("{kind:?} is not a kind of KServe that Berth reads");
@@ -199,16 +206,26 @@ impl<'a> Reader<'a> {
             return Err(vec![self.error(node.place_of("kind"), "kind", Problem::new(message, remedy))]);
         }
         let object: kserve::Object = serde_json::from_value(node.to_json())
-            .map_err(|error| vec![self.error(node.at, "spec", Problem::new(error.to_string(), REMEDY))])?;
-        let document = kserve::convert(&object).map_err(|errors| {
+            .map_err(|error| vec![self.error(node.at, "spec", Problem::new(error.to_string(), kserve::REMEDY))])?;
+        self.converted(&object, node.at, |path| node.place_of(path))
+    }
+
+    /// The hub version of an object that begins at `at`.
+    fn converted(
+        &self,
+        object: &kserve::Object,
+        at: Place,
+        place_of: impl Fn(&str) -> Place,
+    ) -> Result<ManifestDeployment, Vec<ManifestError>> {
+        let document = kserve::convert(object).map_err(|errors| {
             let place = |error: ConversionError| {
                 let ConversionError { path, message, remedy } = error;
-                self.error(node.place_of(&path), &path, Problem::new(message, remedy))
+                self.error(place_of(&path), &path, Problem::new(message, remedy))
             };
             errors.into_iter().take(MOST_ERRORS + 1).map(place).collect::<Vec<_>>()
         })?;
         let raw = document.written();
-        self.resolved(document, raw, |_| node.at)
+        self.resolved(document, raw, |_| at)
     }
 
     /// The findings as errors, if there are any.

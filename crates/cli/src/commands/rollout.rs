@@ -1,4 +1,4 @@
-//! `berth rollout`: how far an update is, earlier generations, back to one of them, and fresh replicas.
+//! `berth rollout`: how far an update is, the end of a canary, earlier generations, back to one of them, and fresh replicas.
 
 use std::time::Duration;
 
@@ -31,11 +31,12 @@ use crate::{
   berth rollout history iris                 the last generations, and what changed
   berth rollout undo iris                    back to the generation before
   berth rollout undo iris --to-generation 3
+  berth rollout promote iris                 end a canary: the new revision gets all requests
   berth rollout restart iris                 fresh replicas of the same model, each before the old one goes
   berth rollout undo function/words          status, history and undo take functions, too
 
-undo and restart change the declaration on the server. What a folder or a Git repository declares is changed there:
-revert its commit, or write another text into spec.restart.")]
+promote, undo and restart change the declaration on the server. What a folder or a Git repository declares is changed
+there: remove spec.rollout.canary, revert its commit, or write another text into spec.restart.")]
 pub(crate) struct RolloutArgs {
     #[command(subcommand)]
     what: RolloutCommand,
@@ -49,6 +50,8 @@ enum RolloutCommand {
     History(HistoryArgs),
     /// Declare an earlier generation again
     Undo(UndoArgs),
+    /// Give all requests to the new revision of a canary
+    Promote(PromoteArgs),
     /// Replace all replicas by fresh ones
     Restart(RestartArgs),
 }
@@ -72,7 +75,8 @@ struct OneArgs {
   berth rollout status function/words
 
 Exit code 1 as soon as it is certain that the rollout failed, with the reason. A replica that finds no worker is no such
-failure: a worker may join. Meanwhile it says what it waits for, and at the limit why.")]
+failure: a worker may join. Meanwhile it says what it waits for, and at the limit why. A canary (spec.rollout.canary)
+ends the wait once the new revision gets its share of requests.")]
 struct StatusArgs {
     #[command(flatten)]
     one: OneArgs,
@@ -127,6 +131,20 @@ struct RestartArgs {
     force: bool,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  berth rollout promote iris                 remove spec.rollout.canary: the new revision gets all requests
+  berth rollout promote iris && berth rollout status iris
+
+The old revision is unloaded once enough of the new one answers. To give up a canary, declare the old model again.")]
+struct PromoteArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Take over what belongs to another source, such as a folder
+    #[arg(long)]
+    force: bool,
+}
+
 impl OneArgs {
     async fn names(&self, client: &Client) -> Result<Vec<DeploymentName>, Failure> {
         let named = self.target.find(client, &self.namespace, &[Resource::Deployments]).await?;
@@ -159,6 +177,7 @@ pub(crate) async fn run(args: &RolloutArgs) -> Result<(), Failure> {
         RolloutCommand::Status(args) => status(args).await,
         RolloutCommand::History(args) => history(args).await,
         RolloutCommand::Undo(args) => undo(args).await,
+        RolloutCommand::Promote(args) => promote(args).await,
         RolloutCommand::Restart(args) => restart(args).await,
     }
 }
@@ -298,11 +317,57 @@ async fn restart(args: &RestartArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+async fn promote(args: &PromoteArgs) -> Result<(), Failure> {
+    let client = args.one.api.client()?;
+    for name in args.one.names(&client).await? {
+        change(&client, &name, args.force, |_, manifest| without_canary(&name, manifest)).await?;
+        terminal::print(&format!("deployment/{name} is promoted: `berth rollout status {name}` waits for the end"))?;
+    }
+    Ok(())
+}
+
+/// Removes the share of requests of a new revision, so that it gets all.
+fn without_canary(name: &DeploymentName, manifest: &mut Value) -> Result<(), Failure> {
+    let rollout = manifest.pointer_mut("/spec/rollout").and_then(Value::as_object_mut);
+    let Some(rollout) = rollout.filter(|rollout| rollout.contains_key("canary")) else {
+        return Err(Failure::Failed(format!(
+            "deployment/{name} has no spec.rollout.canary: there is nothing to promote"
+        )));
+    };
+    rollout.remove("canary");
+    if rollout.is_empty()
+        && let Some(spec) = manifest["spec"].as_object_mut()
+    {
+        spec.remove("rollout");
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_promotion_removes_the_share_and_nothing_else() {
+        let name = DeploymentName::new("iris").expect("a name");
+        for (before, after) in [
+            (json!({"priority": 7, "rollout": {"canary": 10}}), json!({"priority": 7})),
+            (json!({"rollout": {"canary": 0, "deadline": "1m"}}), json!({"rollout": {"deadline": "1m"}})),
+        ] {
+            let mut manifest = json!({"spec": before});
+            without_canary(&name, &mut manifest).expect("there is one");
+            assert_eq!(manifest, json!({"spec": after}));
+        }
+        for before in [json!({}), json!({"rollout": {"whenFull": "wait"}})] {
+            let mut manifest = json!({"spec": before.clone()});
+            assert!(
+                without_canary(&name, &mut manifest).is_err_and(|why| why.to_string().contains("nothing to promote"))
+            );
+            assert_eq!(manifest, json!({"spec": before}), "nothing changed");
+        }
+    }
 
     #[test]
     fn a_generation_tells_what_it_changed() {

@@ -109,7 +109,7 @@ impl Until {
                     .any(|condition| condition.kind == *kind && condition.status.eq_ignore_ascii_case(wanted)),
                 Self::RolledOut => match status.phase.as_str() {
                     "Available" => status.revision.serving.as_ref() == Some(&status.revision.wanted),
-                    phase => phase == "ScaledDown",
+                    phase => phase == "ScaledDown" || canary(view).is_some(),
                 },
                 Self::Deleted => false,
             }
@@ -140,7 +140,11 @@ impl Until {
         Some(format!("{message} ({})", ended.reason))
     }
 
-    fn met(&self) -> String {
+    /// The text that says that it holds, by the state with which it does; `None`: there is no state any more.
+    fn met(&self, view: Option<&DeploymentView>) -> String {
+        if let (Self::RolledOut, Some(message)) = (self, view.and_then(canary)) {
+            return format!("is at its canary: {message}");
+        }
         match self {
             Self::Phase(phase) => format!("is {phase}"),
             Self::Condition { kind, status } => format!("has {kind}={status}"),
@@ -148,6 +152,13 @@ impl Until {
             Self::RolledOut => "is rolled out".to_owned(),
         }
     }
+}
+
+/// The message of a canary that does as declared: it ends a rollout as far as that ends by itself.
+fn canary(view: &DeploymentView) -> Option<&str> {
+    let mut conditions = view.status.conditions.iter();
+    let found = conditions.find(|condition| condition.kind == "Progressing" && condition.reason == "Canary");
+    found.map(|condition| condition.message.as_str())
 }
 
 pub(crate) async fn run(args: &WaitArgs) -> Result<(), Failure> {
@@ -168,13 +179,13 @@ pub(super) async fn until_all(
         let name = &DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
         let mut seen = WaitProgress::new(name);
         let waited = timeout_at(deadline, wait(client, name, until, &mut seen)).await;
-        let WaitProgress { last, line, .. } = seen;
+        let WaitProgress { last, line, met, .. } = seen;
         drop(line);
         match waited {
             Ok(done) => done?,
             Err(_) => return Err(last.failure(name.as_str(), until, limit)),
         }
-        terminal::print(&format!("deployment/{name} {}", until.met()))?;
+        terminal::print(&format!("deployment/{name} {}", met.unwrap_or_else(|| until.met(None))))?;
     }
     Ok(())
 }
@@ -183,6 +194,8 @@ pub(super) async fn until_all(
 struct WaitProgress {
     name: String,
     last: Last,
+    /// Text that says how the wait ended, where it ended well.
+    met: Option<String>,
     line: StatusLine,
     obstacles: progress::Obstacles,
 }
@@ -191,7 +204,7 @@ impl WaitProgress {
     fn new(name: &DeploymentName) -> Self {
         let name = format!("deployment/{name}");
         let line = StatusLine::new(&name);
-        Self { name, last: Last::Nothing, line, obstacles: progress::Obstacles::default() }
+        Self { name, last: Last::Nothing, met: None, line, obstacles: progress::Obstacles::default() }
     }
 
     fn note(&mut self, last: Last) {
@@ -256,7 +269,10 @@ impl Last {
 async fn wait(client: &Client, name: &DeploymentName, until: &Until, seen: &mut WaitProgress) -> Result<(), Failure> {
     loop {
         match client.get::<DeploymentView>(&path_of(name)).await {
-            Ok(view) if until.holds(&view) => return Ok(()),
+            Ok(view) if until.holds(&view) => {
+                seen.met = Some(until.met(Some(&view)));
+                return Ok(());
+            }
             Ok(view) if until.never(&view).is_some() => return Err(given_up(name, until, &view)),
             Ok(view) => seen.note(Last::Found(Box::new(view))),
             Err(Failure::NotFound(_)) if *until == Until::Deleted => return Ok(()),
@@ -299,6 +315,7 @@ async fn follow(
         match change? {
             WatchEvent::Added(view) | WatchEvent::Modified(view) if view.metadata.name == name.name() => {
                 if until.holds(&view) {
+                    seen.met = Some(until.met(Some(&view)));
                     return Ok(None);
                 }
                 if until.never(&view).is_some() {
@@ -357,6 +374,24 @@ mod tests {
         assert_eq!(until("Available").never(&view), None, "there may be room later");
         view.status.conditions[0].reason = "RolloutOverdue".to_owned();
         assert!(until("Available").never(&view).is_some(), "there was none for as long as a rollout may take");
+    }
+
+    #[test]
+    fn a_canary_ends_a_rollout_and_no_wait_for_the_model() {
+        let mut view: DeploymentView = serde_json::from_value(serde_json::json!({
+            "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "iris", "generation": 2},
+            "spec": {}, "status": {"phase": "Progressing", "observedGeneration": 2, "conditions": [
+                {"type": "Progressing", "status": "False", "reason": "Canary", "message": "iris@b gets 10 % of requests"}
+            ]}
+        }))
+        .expect("a deployment");
+        assert!(Until::RolledOut.holds(&view) && Until::RolledOut.never(&view).is_none());
+        assert_eq!(Until::RolledOut.met(Some(&view)), "is at its canary: iris@b gets 10 % of requests");
+        let available = Until::Phase("Available".to_owned());
+        assert!(!available.holds(&view) && available.never(&view).is_none());
+        view.status.conditions[0].reason = "RollingOut".to_owned();
+        assert!(!Until::RolledOut.holds(&view));
+        assert_eq!(Until::RolledOut.met(Some(&view)), "is rolled out");
     }
 
     #[test]

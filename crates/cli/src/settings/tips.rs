@@ -9,7 +9,7 @@ use clap::{
 };
 
 /// Commands of other tools, and those of Berth.
-const MEANT: [(&str, &str); 27] = [
+const MEANT: [(&str, &str); 28] = [
     ("check", "berth doctor"),
     ("create", "berth apply -f FILE"),
     ("deploy", "berth apply -f FILE"),
@@ -24,6 +24,7 @@ const MEANT: [(&str, &str); 27] = [
     ("nodes", "berth get nodes"),
     ("pause", "berth source pause NAME"),
     ("predict", "berth infer NAME -f FILE"),
+    ("promote", "berth rollout promote NAME"),
     ("ps", "berth get models"),
     ("pull", "berth fetch URI --to DIR"),
     ("remove", "berth delete NAME"),

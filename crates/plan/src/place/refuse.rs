@@ -1,6 +1,6 @@
 //! Handles a replica that has no place.
 
-use berth_spec::{ByteSize, Time, WorkerId, deployment::WhenFull};
+use berth_spec::{ByteSize, RevisionId, Time, WorkerId, deployment::WhenFull};
 
 use super::{
     Refusal, Rejection, Settled, Want, evict,
@@ -38,12 +38,14 @@ pub(super) fn refuse<'w>(
     }
     let coming = match &work.rollout {
         Some(Rollout::Surging { to, .. } | Rollout::Recreating { to, .. }) => *to == want.revision,
+        // Once as many answer as must, it is like any other that is to be elsewhere.
+        Some(Rollout::Canary { to, .. }) => *to == want.revision && !answers(draft.world, work, &want.revision),
         _ => false,
     };
     if coming && let Some(settled) = surge(draft, work, want, &verdict, refusals) {
         return settled;
     }
-    if work.ready(draft.world, &want.revision) >= work.least().min(work.target_of(&want.revision)) {
+    if answers(draft.world, work, &want.revision) {
         // As many answer as must, though some of them are to be elsewhere.
         if let Some(until) = verdict.ends() {
             work.wake_at(until);
@@ -56,6 +58,11 @@ pub(super) fn refuse<'w>(
         work.verdict = Some(verdict);
     }
     Settled::default()
+}
+
+/// Returns true if as many replicas of a revision answer as must.
+fn answers(world: &World, work: &Work<'_>, revision: &RevisionId) -> bool {
+    work.ready(world, revision) >= work.least().min(work.target_of(revision))
 }
 
 /// Handles a rollout whose next revision has no place.
@@ -83,18 +90,21 @@ fn surge<'w>(
     if when_full == WhenFull::Recreate && replaceable && rollout::recreate(draft, work) {
         return Some(Settled { moved: true, again: vec![work.name().clone()] });
     }
-    let Some(Rollout::Surging { since, .. }) = work.rollout else { return None };
-    let overdue = since + work.entry.deployment.spec.rollout.deadline;
+    let overdue = match work.rollout {
+        Some(Rollout::Surging { since, .. }) => Some(since + work.entry.deployment.spec.rollout.deadline),
+        Some(Rollout::Canary { .. }) => None,
+        _ => return None,
+    };
     let prospect = match verdict {
-        Verdict::NoCapacity { .. } if overdue <= draft.now => Prospect::Overdue,
+        Verdict::NoCapacity { .. } if overdue.is_some_and(|overdue| overdue <= draft.now) => Prospect::Overdue,
         Verdict::NoCapacity { .. } => Prospect::Blocked,
         _ => Prospect::Soon,
     };
-    if prospect == Prospect::Blocked {
+    if let (Prospect::Blocked, Some(overdue)) = (prospect, overdue) {
         work.wake_at(overdue);
     }
     let mut text = verdict.message();
-    if replaceable {
+    if replaceable && overdue.is_some() {
         text.push_str("; or set rollout.whenFull: recreate, which unloads the old revision first");
     }
     work.verdict.get_or_insert(Verdict::SurgeWaits { text, prospect });

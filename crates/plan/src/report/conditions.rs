@@ -96,7 +96,18 @@ fn progressing(seen: &Seen<'_>) -> Condition {
             let message = format!("{failed} was given up, {serving} goes on serving: {reason}; {what} to try again");
             return is(Truth::False, "RolloutStuck", &message);
         }
-        Some(Rollout::Surging { from, to, since, .. }) => {
+        Some(Rollout::Canary { from, to, .. }) if is_shared(seen) => {
+            let name = &seen.entry.deployment.name;
+            let message = match seen.canary {
+                Some(percent) => format!(
+                    "{to} gets {percent} % of requests, {from} the others; `berth rollout promote {name}` gives it all, \
+                     `berth rollout undo {name}` takes it back"
+                ),
+                None => format!("not loaded; once they are, {from} and {to} share requests"),
+            };
+            return is(Truth::False, "Canary", &message);
+        }
+        Some(Rollout::Surging { from, to, since, .. } | Rollout::Canary { from, to, since }) => {
             return match seen.verdict {
                 Some(Verdict::SurgeWaits { text, prospect }) => {
                     let message = format!("{to} waits for room beside {from}, which serves: {text}");
@@ -149,6 +160,13 @@ fn progressing(seen: &Seen<'_>) -> Condition {
         _ if seen.ready < seen.desired => is(Truth::True, "Loading", "replicas are on their way"),
         _ => is(Truth::False, "Settled", "there is nothing to do"),
     }
+}
+
+/// Returns true for a canary that does as declared: both revisions get requests, or nothing is loaded as nothing is wanted.
+fn is_shared(seen: &Seen<'_>) -> bool {
+    let is_declared = seen.entry.deployment.spec.rollout.canary.is_some();
+    let is_short = matches!(seen.verdict, Some(Verdict::SurgeWaits { .. }));
+    is_declared && (seen.desired == 0 || (seen.canary.is_some() && !is_short))
 }
 
 fn scheduled(seen: &Seen<'_>) -> Condition {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use berth_spec::{
     DeploymentName, RevisionId, Time, WorkerId,
+    deployment::Percent,
     status::{FailedLoad, Phase, ReplicaStatus, Status},
 };
 
@@ -58,6 +59,8 @@ pub(super) struct Seen<'a> {
     pub(super) retrying: Option<Retrying>,
     /// A replica that is loaded and whose process is not there.
     pub(super) down: Option<Restarting>,
+    /// Share of requests that the new revision of a canary gets, in percent; `None`: it is not ready, or there is no canary.
+    pub(super) canary: Option<u32>,
     /// Why the validation inference of what serves proves nothing, if so.
     pub(super) unproven: Option<&'a str>,
 }
@@ -100,6 +103,11 @@ impl<'a> Seen<'a> {
         });
         let retrying = record.and_then(|record| retry::first(world, record));
         let down = record.and_then(|record| retry::first_down(world, record));
+        let canary = record.and_then(|record| {
+            let Rollout::Canary { to, .. } = &record.rollout else { return None };
+            let is_ready = !crate::route::ready_on(world, record, to).is_empty();
+            spec.rollout.canary.filter(|_| is_ready).map(Percent::get)
+        });
         let unproven = record.and_then(|record| proof::lacking(world, record));
         let verdict = verdict(world, entry, now);
         Self {
@@ -116,6 +124,7 @@ impl<'a> Seen<'a> {
             lost,
             retrying,
             down,
+            canary,
             unproven,
         }
     }

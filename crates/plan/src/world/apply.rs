@@ -3,7 +3,7 @@
 use berth_spec::{ByteSize, DeploymentName, Placed, Residency, RevisionId, Time, WorkerId, routes::Readiness};
 
 use super::{Rank, TrackedDeployment, Verdict, World};
-use crate::{Planned, Record, Replica, planned::Note, proof::Settings};
+use crate::{Planned, Record, Replica, Rollout, planned::Note, proof::Settings};
 
 /// Deployments that are not ready and are named in the readiness: enough to start looking, and one line.
 const MISSING_NAMED: usize = 5;
@@ -74,11 +74,16 @@ impl World {
         self.set_wake(name, since.into_iter().chain(note.wake).min());
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.routed = note.routed;
+        let on_demand = entry.deployment.spec.replicas.min == 0;
         if note.verdict.is_some() || entry.warm.is_some() {
             let warm = entry.warm_mut();
             warm.verdict.clone_from(&note.verdict);
             warm.forgiven &= !note.forgave;
-            if warm.record.is_none() {
+            // A canary on demand is remembered while nothing of it is loaded.
+            let is_idle = |record: &Record| {
+                on_demand && record.replicas.is_empty() && matches!(record.rollout, Rollout::Canary { .. })
+            };
+            if warm.record.as_ref().is_none_or(is_idle) {
                 warm.paged_out = None;
                 warm.copies.goal = 0;
             }

@@ -157,12 +157,18 @@ impl World {
         let replicas = entry.deployment.spec.replicas;
         let least = replicas.min.max(1);
         let record = entry.record()?;
-        // In the midst of a rollout copies come and go for other reasons.
-        let (Rollout::Stable { revision } | Rollout::Stuck { serving: revision, .. }) = &record.rollout else {
+        // In the midst of a rollout copies come and go for other reasons; a canary may last for days.
+        let (Rollout::Stable { revision }
+        | Rollout::Canary { from: revision, .. }
+        | Rollout::Stuck { serving: revision, .. }) = &record.rollout
+        else {
             return None;
         };
         if replicas.max <= least || entry.deployment.deleting {
             return None;
+        }
+        if matches!(record.rollout, Rollout::Canary { .. }) && record.replicas.is_empty() {
+            return None; // remembered for its shares alone: it has no more copies than any other that is not loaded
         }
         let there = record.of(revision).filter_map(|replica| self.workers.get(&replica.worker));
         let (mut ready, mut coming) = (0, 0);

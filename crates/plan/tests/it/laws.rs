@@ -6,12 +6,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_plan::{
     Policy, Scope,
-    fixture::{Fixture, died, digest_of, loaded_in, name, worker, worker_id, world_with},
+    fixture::{Fixture, died, digest_of, loaded_in, name, worker, worker_id, world, world_with},
     plan,
 };
 use berth_spec::{
     ByteSize, Cordon, FailureCategory, GatewayId, Gpu, Load, Replicas, Residency, Spec, UnknownWorkers,
-    deployment::{GpuNeed, ModelFormat, Selector, Spread, WhenFull},
+    deployment::{GpuNeed, ModelFormat, Percent, Selector, Spread, WhenFull},
     member::{REGION, ZONE},
 };
 use proptest::prelude::*;
@@ -27,6 +27,12 @@ enum Happening {
         memory: Option<u8>,
         version: u8,
         recreate: bool,
+        canary: Option<u32>,
+    },
+    /// Another share for the new revision of a canary; `None` promotes it.
+    Share {
+        which: u8,
+        percent: Option<u32>,
     },
     Place {
         which: u8,
@@ -135,12 +141,15 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => Just(Progress::Gone),
         2 => any::<bool>().prop_map(Progress::Up),
     ];
-    let apply = (0_u8..8, 0_u32..3, 0_u32..3, 1_u8..4, prop::option::of(1_u8..12), 0_u8..3, any::<bool>());
+    let memory = || prop::option::of(1_u8..12);
+    let percent = || prop::option::of(0_u32..100);
+    let apply = (0_u8..8, 0_u32..3, 0_u32..3, 1_u8..4, memory(), 0_u8..3, any::<bool>(), percent());
     let demand = (0_u8..8, 0_u8..3, 0_u32..3, 0_u32..3, 0_u16..2_000);
     prop_oneof![
-        4 => apply.prop_map(|(which, min, extra, priority, memory, version, recreate)| Happening::Apply {
-            which, min, max: min + extra, priority, memory, version, recreate
+        4 => apply.prop_map(|(which, min, extra, priority, memory, version, recreate, canary)| Happening::Apply {
+            which, min, max: min + extra, priority, memory, version, recreate, canary
         }),
+        2 => (0_u8..8, percent()).prop_map(|(which, percent)| Happening::Share { which, percent }),
         3 => (0_u8..8, placing()).prop_map(|(which, how)| Happening::Place { which, how }),
         1 => (0_u8..8).prop_map(Happening::Delete),
         4 => demand.prop_map(|(which, gateway, waiting, in_flight, requests)| Happening::Demand {
@@ -206,7 +215,7 @@ fn size(n: u8) -> ByteSize {
 
 fn happen(w: &mut Fixture, what: &Happening) {
     match what {
-        Happening::Apply { which, min, max, priority, memory, version, recreate } => {
+        Happening::Apply { which, min, max, priority, memory, version, recreate, canary } => {
             let called = format!("m{which}");
             w.change(&called, |spec| {
                 spec.regions.clear();
@@ -215,8 +224,12 @@ fn happen(w: &mut Fixture, what: &Happening) {
                 spec.memory = memory.map(size);
                 spec.idle_after = (which % 2 == 0).then(|| Duration::from_secs(300));
                 spec.rollout.when_full = if *recreate { WhenFull::Recreate } else { WhenFull::Wait };
+                spec.rollout.canary = canary.and_then(Percent::new);
                 spec.model.uri = format!("file:///{which}/{version}").into();
             });
+        }
+        Happening::Share { which, percent } => {
+            w.change(&format!("m{which}"), |spec| spec.rollout.canary = percent.and_then(Percent::new));
         }
         Happening::Place { which, how } => w.change(&format!("m{which}"), |spec| place(spec, how)),
         Happening::Delete(which) => w.world.remove_deployment(&name(&format!("m{which}"))),
@@ -408,6 +421,50 @@ fn priorities_hold(before: &Fixture, planned: &berth_plan::Planned) {
 }
 
 proptest! {
+    /// Whatever the shares are, and in whichever order they come: they change routes, and a canary ends with its author alone.
+    #[test]
+    fn shares_change_routes_alone(
+        (copies, on_demand) in (1_u32..4, any::<bool>()),
+        shares in prop::collection::vec(0_u32..100, 2..6),
+        promotes in any::<bool>(),
+    ) {
+        let mut w = ["a", "b", "c"].iter().fold(world(), |w, worker| w.worker(worker, ByteSize::gib(4)));
+        let version = |w: &mut Fixture, version: u8, share: u32| {
+            w.change("iris", |spec| {
+                spec.memory = Some(ByteSize::gib(1));
+                spec.replicas = Replicas { min: if on_demand { 0 } else { copies }, max: copies };
+                spec.rollout.canary = Percent::new(share);
+                spec.model.uri = format!("file:///iris/{version}").into();
+            });
+            w.revision("iris")
+        };
+        let old = version(&mut w, 1, shares[0]);
+        w.demand("iris", 1);
+        w.settle();
+        w.demand("iris", 0);
+        let new = version(&mut w, 2, shares[0]);
+        w.settle();
+        let record = w.world.record(&name("iris")).cloned();
+        for (before, share) in shares.iter().zip(&shares[1..]) {
+            w.change("iris", |spec| spec.rollout.canary = Percent::new(*share));
+            let planned = w.plan_for(&Scope::All);
+            prop_assert!(!planned.decided() && planned.events.is_empty(), "{:#?}", planned);
+            prop_assert_eq!(planned.routes.len(), usize::from(before != share));
+            prop_assert_eq!(w.world.record(&name("iris")), record.as_ref());
+        }
+        if promotes {
+            w.change("iris", |spec| spec.rollout.canary = None);
+        } else {
+            version(&mut w, 1, shares[0]);
+        }
+        let (stays, leaves) = if promotes { (&new, &old) } else { (&old, &new) };
+        let planned = w.plan();
+        for change in planned.assignments.values() {
+            prop_assert!(change.set.is_empty() && change.unset == [leaves.clone()], "{:#?}", planned);
+        }
+        prop_assert_eq!(&planned.routes[0].split, &[(stays.clone(), 100)]);
+    }
+
     #[test]
     fn plans_are_lawful(history in prop::collection::vec(happening(), 1..60)) {
         let mut w = start();

@@ -1,6 +1,7 @@
 //! The planner as its callers see it: stories in tables, laws as properties.
 
 mod aliases;
+mod canaries;
 mod copies;
 mod drifting;
 mod eviction;

@@ -7,7 +7,7 @@ use berth_plan::{
     fixture::{Fixture, deployment, digest_of, gib, name, ready, world},
 };
 use berth_spec::{
-    Cordon, FailureCategory, Replicas, Residency, RevisionId,
+    Cordon, Failure, FailureCategory, Replicas, Residency, RevisionId,
     deployment::{Warmup, WhenFull},
     routes::OnMiss,
     status::Phase,
@@ -80,6 +80,40 @@ fn a_revision_that_is_late_is_given_up() {
     w.advance();
     assert!(w.was_told("RolloutStuck"));
     assert_eq!(w.placed("iris").len(), 1);
+}
+
+/// Its two loads have told of it already.
+#[test]
+fn a_checksum_that_fails_on_two_workers_is_one_event_of_the_planner() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).deploy("iris", |spec| {
+        spec.memory = Some(gib(1));
+        spec.replicas = Replicas { min: 2, max: 2 };
+    });
+    w.settle();
+    w.update("iris", "2");
+    w.advance();
+    let revision = w.revision("iris");
+    let message = format!("the artifact has another digest: {}", "0123456789abcdef ".repeat(20));
+    for worker in ["a", "b"] {
+        let failure = Failure {
+            category: FailureCategory::Checksum,
+            message: message.clone(),
+            attempts: 1,
+            at: w.now,
+            retry_at: None,
+            trace: None,
+            history: Vec::new(),
+            needs: None,
+        };
+        w.report(worker, false, vec![(revision.clone(), Some(Residency::Failed(Arc::new(failure))))]);
+    }
+    w.told.clear();
+    w.settle();
+    let [(reason, told)] = w.told.as_slice() else { panic!("{:#?}", w.told) };
+    assert_eq!(*reason, "RolloutStuck");
+    assert!(told.contains("checksum: the artifact has another digest") && !told.contains(&message), "{told}");
+    let conditions = w.status("iris").conditions;
+    assert!(conditions[1].message.contains(&message), "the status has all of it: {conditions:#?}");
 }
 
 #[test]

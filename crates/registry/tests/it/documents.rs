@@ -2,6 +2,7 @@
 
 use berth_git::Protocols;
 use berth_registry::{CardRules, Matrix, check_card};
+use berth_spec::manifest::endpoint_path;
 
 use crate::fixture::{CARD, WORKER, World, told};
 
@@ -15,7 +16,7 @@ berth:
   pinned: true
   scaling: {targetRate: 100, targetConcurrency: 2.5, secondCopy: never}
   placement: {spread: worker}
-  rollout: {whenFull: recreate, deadline: 5m, drainTimeout: 10s}
+  rollout: {whenFull: recreate, deadline: 5m, drainTimeout: 10s, canary: 10}
   warmup: \"off\"
   timeout: 5s
   idempotent: false
@@ -41,7 +42,6 @@ const MANIFESTS: &[Case] = &[
     ("priority: 80", "priority: 0", "too small"),
     ("pool: production", "pool: 1", "put it in quotes: \"1\""),
     ("pool: production", "pool: production\n    region: us-east-1", "asks for us-east-1"),
-    ("pool: production", "pool: production\n  endpoint: nowhere", "is no URL"),
     ("pool: production", "pool: production\n  endpoint: https://h/v2/x", "the gateway itself answers"),
     ("pool: production", "pool: production\n  endpoint: https://h/v1/x", ""),
     ("enabled: true", "enabled: true\nendpoint: https://h/v1/x", ""),
@@ -59,6 +59,7 @@ const MANIFESTS: &[Case] = &[
     ("enabled: true", "enabled: true\nberth: {whenFull: recreate}", "whenFull is no field here"),
     ("enabled: true", "enabled: true\nberth: {rollout: {whenfull: recreate}}", "did you mean whenFull?"),
     ("enabled: true", "enabled: true\nberth: {rollout: {whenFull: replace}}", "is not one of wait, recreate"),
+    ("enabled: true", "enabled: true\nberth: {rollout: {canary: 101}}", "write at most 100"),
     ("enabled: true", "enabled: true\nberth: {timeout: soon}", "(berth.timeout)"),
     ("enabled: true", "enabled: true\nberth: {timeout: 0s}", "no time at all (berth)"),
     ("enabled: true", "enabled: true\nberth: {idleAfter: 10m}", "(berth.idleAfter)"),
@@ -84,6 +85,40 @@ fn manifests() {
         let report = world.validate();
         assert_eq!(report.problems.is_empty(), part.is_empty(), "{to}: {}", told(&report));
         assert!(told(&report).contains(part), "{to}: {}", told(&report));
+    }
+}
+
+/// Endpoint, and a part of the message of the schema or of the parser; empty if both accept it.
+const ENDPOINTS: &[(&str, &str)] = &[
+    ("https://h/v1/x", ""),
+    ("http://h:8080/v1/x/", ""),
+    ("HTTPS://h/v1/x", ""),
+    ("/v1/x", ""),
+    ("/v1/x/", ""),
+    ("nowhere", "neither a path nor the URL of an HTTP endpoint"),
+    ("https://h", "neither a path nor"),
+    ("ftp://h/v1/x", "neither a path nor"),
+    ("https://h/v1/x?q=1", "neither a path nor"),
+    ("/v1/x#y", "neither a path nor"),
+    ("/v1//x", "no path of plain words"),
+    ("/v2/x", "the gateway itself answers"),
+];
+
+/// An editor marks no endpoint that Berth accepts, and what is refused is refused in both places.
+#[test]
+fn the_schema_and_the_parser_agree_on_endpoints() {
+    let world = World::new();
+    for (endpoint, part) in ENDPOINTS {
+        assert_eq!(endpoint_path(endpoint).is_ok(), part.is_empty(), "{endpoint}");
+        for (line, indent) in [("pool: production", "  "), ("enabled: true", "")] {
+            let text = world.manifest("iris-prod", "v1.2.3");
+            assert!(text.contains(line), "{line}");
+            let text = text.replacen(line, &format!("{line}\n{indent}endpoint: {endpoint}"), 1);
+            world.write("models/production/iris-prod.yaml", &text);
+            let report = world.validate();
+            assert_eq!(report.problems.is_empty(), part.is_empty(), "{endpoint}: {}", told(&report));
+            assert!(told(&report).contains(part), "{endpoint}: {}", told(&report));
+        }
     }
 }
 

@@ -274,6 +274,10 @@ pub struct RawRollout {
     pub drain_timeout: Span,
     /// The longest time that the new revision has to become ready. After that it is given up, and the old one serves on.
     pub deadline: Span,
+    /// The share of requests that the new revision gets, in percent, once it is ready; both revisions stay loaded until it is
+    /// promoted. A changed number takes effect at once. Not given, or 100: the new revision gets all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Whole<0, 100>>,
 }
 
 impl Default for RawRollout {
@@ -285,6 +289,7 @@ impl Default for RawRollout {
             drain_timeout: Span(Duration::from_secs(30)),
             // Large artifacts come over slow links in this time.
             deadline: Span(Duration::from_secs(600)),
+            canary: None,
         }
     }
 }

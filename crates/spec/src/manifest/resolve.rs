@@ -19,8 +19,8 @@ use super::{
 use crate::{
     ModelFormat, PinnedCard, Replicas, Signature, Spec, UseLimits,
     deployment::{
-        Batching, Concurrency, ModelDetails, ModelSource, Rollout, Scaling, SecondCopy, Selector, Settings, Spread,
-        Strategy, Warmup, WhenFull,
+        Batching, Concurrency, ModelDetails, ModelSource, Percent, Rollout, Scaling, SecondCopy, Selector, Settings,
+        Spread, Strategy, Warmup, WhenFull,
     },
 };
 
@@ -61,6 +61,7 @@ pub(super) fn resolve(document: &RawDeployment, base: Option<&str>) -> Result<Sp
             },
             drain_timeout: raw.rollout.drain_timeout.0,
             deadline: raw.rollout.deadline.0,
+            canary: raw.rollout.canary.and_then(|percent| Percent::new(percent.get())),
         },
         warmup: match warmup(&raw.warmup, &mut problems) {
             // How many numbers a row of it has is known to nobody.

@@ -114,8 +114,17 @@ pub(super) fn find_field(schema: &Json, name: &str) -> Option<String> {
     search(schema, name, "")
 }
 
-/// The paths of all fields of a manifest, mappings before what they hold: `spec`, `spec.model`, `spec.model.uri`.
+/// The paths of all fields of a `ModelDeployment`, mappings before what they hold: `spec`, `spec.model`, `spec.model.uri`.
 pub(crate) fn field_paths() -> Vec<String> {
+    paths_of(json_schema())
+}
+
+/// The paths of all fields of a `Function`, likewise.
+pub(crate) fn function_field_paths() -> Vec<String> {
+    paths_of(function_json_schema())
+}
+
+fn paths_of(schema: &Json) -> Vec<String> {
     fn walk(schema: &Json, path: &str, found: &mut Vec<String>) {
         for (name, field) in
             branches(schema).iter().filter_map(|b| b.get("properties").and_then(Json::as_object)).flatten()
@@ -126,6 +135,6 @@ pub(crate) fn field_paths() -> Vec<String> {
         }
     }
     let mut found = Vec::new();
-    walk(json_schema(), "", &mut found);
+    walk(schema, "", &mut found);
     found
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     ByteSize, Isolation, Replicas, UseLimits,
-    deployment::{GpuNeed, Scaling, SecondCopy, Spread, Warmup},
+    deployment::{GpuNeed, Percent, Scaling, SecondCopy, Spread, Warmup},
 };
 
 fn context() -> ParseContext {
@@ -35,7 +35,7 @@ spec:
     required: {zone: a}
     matchLabels: {disk: ssd}
     preferred: {gpu: "no"}
-  rollout: {strategy: blue-green, whenFull: recreate, drainTimeout: 5s, deadline: 1m}
+  rollout: {strategy: blue-green, whenFull: recreate, drainTimeout: 5s, deadline: 1m, canary: 10}
   warmup: {inputs: [{name: x, datatype: FP32, shape: [1, 4], data: [[0, 1, 2, 3.5]]}]}
   timeout: 1500ms
   concurrency: {max: 8, queue: 16}
@@ -88,6 +88,7 @@ fn every_field_arrives() {
     assert_eq!((spec.spread, spec.pinned, spec.idempotent), (Spread::Worker, true, false));
     let scaling = Scaling { target_rate: Some(600.0), target_concurrency: Some(2.5), second_copy: SecondCopy::Never };
     assert_eq!(spec.scaling, scaling);
+    assert_eq!(spec.rollout.canary.map(Percent::get), Some(10));
     let limits = UseLimits {
         rate: Some(100),
         burst: Some(20),
@@ -98,6 +99,16 @@ fn every_field_arrives() {
     assert_eq!(spec.limits, limits);
     let burst = spec_with("limits: {burst: 3}").expect_err("no rate");
     assert!(burst[0].starts_with("spec.limits.burst: a burst needs a rate"), "{burst:?}");
+}
+
+#[test]
+fn all_requests_are_no_canary() {
+    let canary = |percent: &str| {
+        spec_with(&format!("rollout: {{canary: {percent}}}")).map(|spec| spec.rollout.canary.map(Percent::get))
+    };
+    assert_eq!([canary("0"), canary("99"), canary("100")], [Ok(Some(0)), Ok(Some(99)), Ok(None)]);
+    assert_eq!(canary("101"), Err(vec!["spec.rollout.canary: 101 is too high; give 0 to 100".to_owned()]));
+    assert!(canary("-1").is_err() && canary("10%").is_err());
 }
 
 /// The spec of the minimal manifest with more in it.
@@ -167,6 +178,7 @@ fn where_and_how_many_make_no_new_revision() {
         "replicas: {regions: {eu: 1}}",
         "placement: {spread: worker}, pinned: true, idempotent: false",
         "scaling: {targetRate: 5}",
+        "rollout: {canary: 5}",
     ] {
         assert_eq!(id(spec_with(more).expect("right")), plain, "{more}");
     }
@@ -275,6 +287,7 @@ const WRONG: &[(&str, &str, &[&str])] = &[
         "canary",
         &["iris.yaml:24:23: spec.rollout.strategy: \"canary\" is not known here; use one of BlueGreen, blue-green"],
     ),
+    ("canary: 10", "canary: 101", &["iris.yaml:24:95: spec.rollout.canary: 101 is too high; give 0 to 100"]),
     (
         "recreate",
         "recreat",
@@ -447,7 +460,10 @@ mod properties {
                 ],
             ),
             field("selector", vec![json!({"matchLabels": {"a": "yes", "b": "1"}, "preferred": {"c": "~"}})]),
-            field("rollout", vec![json!({"strategy": "blue-green", "deadline": "1h30m"}), json!({"whenFull": "wait"})]),
+            field(
+                "rollout",
+                vec![json!({"strategy": "blue-green", "deadline": "1h30m"}), json!({"whenFull": "wait", "canary": 9})],
+            ),
             field("warmup", vec![json!("off"), json!("generated"), json!("required")]),
             field("timeout", vec![json!("500ms"), json!("2d")]),
             field("concurrency", vec![json!({"max": 1}), json!({"queue": 0})]),

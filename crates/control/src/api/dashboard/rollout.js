@@ -15,10 +15,11 @@ export function rollout(status) {
   const steps = [["Declared", true], ...STEPS.slice(2).map((step) => [step, far >= STEPS.indexOf(step)]), ["Serving", serving === wanted]];
   const at = failed ? -1 : steps.findIndex(([, done]) => !done);
   const idle = !mine.length && status.replicas.desired === 0;
+  const canary = (status.conditions ?? []).find((condition) => condition.type === "Progressing" && condition.reason === "Canary");
   return h("div", {},
     h("ol", { class: "steps" }, steps.map(([step, done], number) =>
       h("li", { class: done ? "done" : number === at && !idle ? "now" : "", "aria-current": number === at && !idle ? "step" : undefined }, h("span", { "aria-hidden": "true" }, done ? "✓ " : number === at && !idle ? "… " : "○ "), step))),
-    h("p", {}, said(wanted, serving, failed, idle)));
+    h("p", {}, canary && !failed ? canary.message : said(wanted, serving, failed, idle)));
 }
 
 function said(wanted, serving, failed, idle) {

@@ -72,6 +72,9 @@ pub struct RolloutExtension {
     /// The longest time that the new version has to become ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Span>,
+    /// The share of requests that the new version gets until it is promoted, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Whole<0, 100>>,
 }
 
 impl Extension {
@@ -96,6 +99,7 @@ impl Extension {
         spec.rollout.drain_timeout = rollout.drain_timeout.unwrap_or(Span(DRAIN));
         set(&mut spec.rollout.when_full, &rollout.when_full);
         set(&mut spec.rollout.deadline, &rollout.deadline);
+        spec.rollout.canary = rollout.canary;
         spec.idle_after.clone_from(&self.idle_after);
         set(&mut spec.pinned, &self.pinned);
         set(&mut spec.scaling, &self.scaling);
@@ -116,6 +120,7 @@ impl Extension {
             when_full: other(&spec.rollout.when_full, &plain_rollout.when_full),
             drain_timeout: other(&spec.rollout.drain_timeout, &plain_rollout.drain_timeout),
             deadline: other(&spec.rollout.deadline, &plain_rollout.deadline),
+            canary: spec.rollout.canary,
         };
         let (min_replicas, most, regions) = match &spec.replicas {
             RawReplicas::Exactly(replicas) => (None, *replicas, BTreeMap::new()),

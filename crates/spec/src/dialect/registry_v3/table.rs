@@ -3,7 +3,7 @@
 use super::super::{
     Dialect,
     Fate::{Annotation, To},
-    Field,
+    Field, Hub,
 };
 
 /// The registry dialect.
@@ -12,6 +12,7 @@ pub const DIALECT: Dialect = Dialect {
     introduction: "Operations write them below `models/` of a Git registry ([registry.md](registry.md)). The model is a model card in a \
                    repository of its own, which the registry pins to a commit. A field that the schema (`berth schema deployment`) does not name is ignored, with a \
                    warning in the validation report; in the block `berth` it is an error.",
+    hub: Hub::Deployment,
     one_way: false,
     fields: &[
         Field { path: "id", fate: To(&["metadata.name"]), note: "" },

@@ -158,6 +158,9 @@ pub struct RawFunctionLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_seconds: Option<Whole<1, 86_400>>,
     /// Memory of its process, in MiB. Not given: 2048.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "memoryMiB", skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<Whole<32, 1_048_576>>,
+    /// Another name for `memoryMiB`.
+    #[serde(default, rename = "memoryMib", skip_serializing_if = "Option::is_none")]
+    pub memory_mib_also: Option<Whole<32, 1_048_576>>,
 }
