@@ -7,8 +7,12 @@ use std::{
 
 use berth_control::source::{Prune, Snapshot};
 use berth_operator::{fleet, render::canonical};
-use berth_spec::{DeploymentName, dialect::kserve::RUNTIME, manifest::ManifestDeployment};
-use kube::core::DynamicObject;
+use berth_spec::{
+    DeploymentName,
+    dialect::kserve::{self, RUNTIME},
+    manifest::ManifestDeployment,
+};
+use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Value, json};
 
 use crate::{
@@ -76,17 +80,22 @@ pub(crate) fn convert(kind: Kind, object: &DynamicObject) -> Content {
                 }
             }
         },
-        _ => {
-            let manifest = json!({
-                "apiVersion": kind.api_version(),
-                "kind": kind.name(),
-                "metadata": fleet::described(&object.metadata),
-                "spec": spec,
-            });
-            fleet::read(&manifest, &object.metadata).map_err(fleet::told)
-        }
+        _ => of_kserve(kind, &object.metadata, spec),
     };
     Content::Model(read.map(Box::new))
+}
+
+/// The deployment that an object of KServe or ModelMesh becomes.
+fn of_kserve(kind: Kind, metadata: &ObjectMeta, spec: &Value) -> Result<ManifestDeployment, String> {
+    let context = fleet::context(metadata);
+    let described = kserve::Metadata {
+        name: metadata.name.clone().unwrap_or_default(),
+        namespace: Some(context.namespace.as_str().to_owned()),
+        labels: metadata.labels.clone().unwrap_or_default(),
+        annotations: fleet::annotations(metadata),
+    };
+    let object = kserve::Object::read(kind.name(), described, spec).map_err(|error| error.to_string())?;
+    ManifestDeployment::of_kserve(&object, &context).map_err(fleet::told)
 }
 
 /// The parts of a route that this source writes, and what Gateways say.

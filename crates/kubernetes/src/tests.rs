@@ -1,8 +1,10 @@
 //! Tables of what objects declare and what their statuses say.
 
 use berth_control::source::Prune;
+use berth_operator::fleet::told;
 use berth_spec::{
-    DeploymentName, Generation, RevisionId,
+    DeploymentName, Generation, Namespace, RevisionId,
+    manifest::{ParseContext, from_value},
     status::{Condition, Phase, Status, Truth},
 };
 use kube::{core::DynamicObject, runtime::watcher::Event};
@@ -10,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::{
     kind::Kind,
-    objects::{Effect, Key, Known, News, Objects},
-    plan::{Declared, Plan, Reason, Refusal, plan},
+    objects::{Content, Effect, Key, Known, News, Objects},
+    plan::{Declared, Plan, Reason, Refusal, convert, plan},
     routes::{Gateway, Ingress, ingress, missing, route},
     state::{Load, ModelState, Observed, Transition, state},
     status::{Facts, patch},
@@ -70,6 +72,42 @@ fn the_first_object_of_a_name_is_declared_and_what_is_refused_stays_as_it_was() 
     assert!(!planned.objects.contains_key(&key(Kind::Model, "pods")), "it has pods of its own");
     let kept = [DeploymentName::new("team/bad").expect("a name")].into();
     assert_eq!(planned.snapshot.prune, Prune::Except(kept));
+}
+
+#[test]
+fn an_object_of_kserve_says_the_same_as_in_a_file() {
+    let predictor = json!({
+        "modelType": { "name": "onnx" },
+        "path": "p.onnx",
+        "storage": { "s3": { "bucket": "b" } },
+    });
+    let trained = json!({
+        "inferenceService": "s",
+        "model": { "framework": "sklearn", "storageUri": "s3://b/m", "memory": "1Gi" },
+    });
+    let refused = json!({ "predictor": { "containers": [] }, "transformer": {} });
+    for (kind, spec) in [
+        (Kind::InferenceService, service(Some("r"))),
+        (Kind::Predictor, predictor),
+        (Kind::TrainedModel, trained),
+        (Kind::InferenceService, refused),
+        (Kind::InferenceService, json!({ "predictor": { "model": { "modelFormat": {} } } })),
+        (Kind::Predictor, Value::Null),
+        (Kind::TrainedModel, json!({ "inferenceService": 1 })),
+    ] {
+        let mut given = object(kind, "a", &spec, &Value::Null);
+        given.metadata.labels = Some([("tier".to_owned(), "gold".to_owned())].into());
+        let notes = ["note", "kubectl.kubernetes.io/last-applied-configuration"];
+        given.metadata.annotations = Some(notes.map(|name| (name.to_owned(), "x".to_owned())).into());
+        let file = json!({
+            "apiVersion": kind.api_version(), "kind": kind.name(), "spec": spec,
+            "metadata":
+                { "name": "a", "namespace": "team", "labels": { "tier": "gold" }, "annotations": { "note": "x" } },
+        });
+        let context = ParseContext { namespace: Namespace::new("team").expect("a name"), ..ParseContext::default() };
+        let of_file = from_value(&file, &context).map(Box::new).map_err(told);
+        assert_eq!(convert(kind, &given), Content::Model(of_file), "{kind:?}");
+    }
 }
 
 #[test]

@@ -23,13 +23,20 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// # Errors
 /// The fields that are wrong, with paths of the object and what to do.
 pub fn manifest(metadata: &ObjectMeta, fleet: &Value) -> Result<ManifestDeployment, String> {
+    let context = context(metadata);
+    // `fleet` is the hub version's `spec` as somebody wrote it: it is read, and its mistakes are told, as in a file.
     let manifest = json!({
         "apiVersion": "berth.dev/v1",
         "kind": "ModelDeployment",
-        "metadata": described(metadata),
+        "metadata": {
+            "name": metadata.name,
+            "namespace": context.namespace.as_str(),
+            "labels": metadata.labels.clone().unwrap_or_default(),
+            "annotations": annotations(metadata),
+        },
         "spec": fleet,
     });
-    read(&manifest, metadata).map_err(|errors| {
+    from_value(&manifest, &context).map_err(|errors| {
         let below = |mut error: ManifestError| {
             if let Some(rest) = error.path.strip_prefix("spec") {
                 error.path = format!("spec.fleet{rest}");
@@ -40,25 +47,19 @@ pub fn manifest(metadata: &ObjectMeta, fleet: &Value) -> Result<ManifestDeployme
     })
 }
 
-/// The metadata of an object, as manifests have them.
+/// The annotations of an object, without those that tools keep for themselves.
 #[must_use]
-pub fn described(metadata: &ObjectMeta) -> Value {
-    let mut annotations: BTreeMap<String, String> = metadata.annotations.clone().unwrap_or_default();
+pub fn annotations(metadata: &ObjectMeta) -> BTreeMap<String, String> {
+    let mut annotations = metadata.annotations.clone().unwrap_or_default();
     annotations.retain(|name, _| name != LAST_APPLIED && name != DIGEST);
-    json!({
-        "name": metadata.name,
-        "namespace": namespace(metadata).as_str(),
-        "labels": metadata.labels.clone().unwrap_or_default(),
-        "annotations": annotations,
-    })
+    annotations
 }
 
-/// Reads the manifest of an object.
-///
-/// # Errors
-/// All that is wrong with it.
-pub fn read(manifest: &Value, metadata: &ObjectMeta) -> Result<ManifestDeployment, Vec<ManifestError>> {
-    from_value(manifest, &ParseContext { namespace: namespace(metadata), ..ParseContext::default() })
+/// The context that an object is read in: the namespace is its own.
+#[must_use]
+pub fn context(metadata: &ObjectMeta) -> ParseContext {
+    let namespace = metadata.namespace.as_deref().and_then(|name| Namespace::new(name).ok()).unwrap_or_default();
+    ParseContext { namespace, ..ParseContext::default() }
 }
 
 /// Errors in one line.
@@ -70,10 +71,6 @@ pub fn told(errors: impl IntoIterator<Item = ManifestError>) -> String {
         format!("{path}{message}{remedy}")
     };
     errors.into_iter().map(one).collect::<Vec<_>>().join(". ")
-}
-
-fn namespace(metadata: &ObjectMeta) -> Namespace {
-    metadata.namespace.as_deref().and_then(|name| Namespace::new(name).ok()).unwrap_or_default()
 }
 
 /// The first rule that a model of a fleet breaks.

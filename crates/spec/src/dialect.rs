@@ -1,4 +1,4 @@
-//! The dialects: other forms in which people declare models. Each converts to the hub version of a manifest
+//! The dialects: other forms in which people declare models and functions. Each converts to the hub version of a manifest
 //! ([`manifest::raw`](crate::manifest::raw)) and, unless it is read only, back; typed, without a text in between.
 //!
 //! ```text
@@ -6,15 +6,21 @@
 //!                                                                         ├─▶ manifest::raw ─▶ Spec
 //! kserve         objects of KServe and ModelMesh, one way                ─┘
 //! ```
-//! Two forms are not dialects, because they are objects of their own and not other spellings of the hub's manifest. Their
-//! crates read them: the functions that people keep in etcd as `v1alpha1` (`functions/src/deployment/spec.rs`), and the
-//! custom resources of the operator, whose versions convert into each other (`operator/src/conversion.rs`,
-//! `operator/src/api/spokes.rs`).
-//!
 //! One file per dialect holds its types, both conversions and its table: where each field goes, and what happens to a
 //! field that the hub has no place for. `docs/dialects.md` is made from the tables. Tests hold each table against the
 //! fields of its types and of the hub, and the conversions against each other.
+//!
+//! Of three dialects only the table is here, with the types where they need nothing else. What they become is an object of
+//! another crate, which reads them and holds the table against its own fields in a test:
+//!
+//! | table | becomes | read in |
+//! |---|---|---|
+//! | [`custom_resources`] | pods, or with `spec.fleet` the hub's own `spec` | `operator/src/fleet.rs` |
+//! | [`etcd_v1alpha1`] | the spec of a function | `functions/src/deployment/spec.rs` |
+//! | [`kserve::serving_runtime`] | a worker's model server | `cli/src/settings/runtime/serving_runtime.rs` |
 
+pub mod custom_resources;
+pub mod etcd_v1alpha1;
 pub mod kserve;
 pub mod registry_v3;
 
@@ -24,7 +30,7 @@ pub use reference::reference_markdown;
 
 use std::fmt;
 
-use crate::manifest::Problem;
+use crate::manifest::{Problem, field_paths, function_field_paths};
 
 /// A dialect, for the reference page.
 #[derive(Debug)]
@@ -33,12 +39,36 @@ pub struct Dialect {
     pub title: &'static str,
     /// Its authors, and the place that they write it to.
     pub introduction: &'static str,
+    /// The kind that its fields go to.
+    pub hub: Hub,
     /// True for a dialect that is read and never written.
     pub one_way: bool,
     /// Every field of its own manifest.
     pub fields: &'static [Field],
     /// Inputs of the conversion that are not fields of that manifest.
     pub inputs: &'static [Field],
+}
+
+/// A kind of Berth's own that a dialect converts to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hub {
+    /// `ModelDeployment`.
+    Deployment,
+    /// `Function`.
+    Function,
+    /// `Runtime`, a file that workers read.
+    Runtime,
+}
+
+impl Hub {
+    /// The paths of its fields; `None` where this crate does not know them.
+    fn field_paths(self) -> Option<Vec<String>> {
+        match self {
+            Self::Deployment => Some(field_paths()),
+            Self::Function => Some(function_field_paths()),
+            Self::Runtime => None,
+        }
+    }
 }
 
 /// One field of a dialect.
@@ -66,7 +96,13 @@ pub enum Fate {
 }
 
 /// Every dialect, in the order of the reference page.
-pub const ALL: [&Dialect; 2] = [&registry_v3::DIALECT, &kserve::DIALECT];
+pub const ALL: [&Dialect; 5] = [
+    &registry_v3::DIALECT,
+    &kserve::DIALECT,
+    &kserve::serving_runtime::DIALECT,
+    &custom_resources::DIALECT,
+    &etcd_v1alpha1::DIALECT,
+];
 
 /// A field that cannot be converted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 //! The reference of the custom resources, docs/kubernetes-api.md, from their definitions. `UPDATE=1` writes it.
 
+use std::collections::BTreeSet;
+
 use berth_operator::{api::spokes::SPOKES, install::custom_resources};
+use berth_spec::dialect::custom_resources::DIALECT;
 use serde_json::Value;
 
 const HEAD: &str = "# Custom resources
@@ -102,4 +105,17 @@ fn the_page_lists_every_field() {
     }
     let page = std::fs::read_to_string(path).unwrap_or_default();
     assert!(page == text, "the page is old: UPDATE=1 cargo test -p berth-operator");
+}
+
+#[test]
+fn docs_dialects_has_every_field_of_a_model() {
+    let definitions = custom_resources("berth");
+    let of_model = |one: &&Value| one["spec"]["names"]["kind"] == "ModelDeployment";
+    let model = definitions.iter().find(of_model).expect("a definition");
+    let spec = &model["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let fields = spec["properties"].as_object().expect("fields").keys();
+    let fields: BTreeSet<String> = fields.map(|name| format!("spec.{name}")).collect();
+    let rows = DIALECT.fields.iter().map(|field| field.path.to_owned());
+    let rows: BTreeSet<String> = rows.filter(|path| path.starts_with("spec.")).collect();
+    assert_eq!(rows, fields);
 }

@@ -1,9 +1,11 @@
-//! Objects of KServe and ModelMesh in files: `InferenceService`, `Predictor`, `TrainedModel`. They are read, never written.
+//! Objects of KServe and ModelMesh, of files and of clusters: `InferenceService`, `Predictor`, `TrainedModel`. They are read, never
+//! written. Their `ServingRuntime`s are a dialect of their own ([`serving_runtime`]).
 //!
 //! A field that Berth has no place for is kept by name in the annotation [`IGNORED`]; one that changes what a client gets is
 //! refused. Field names: KServe 0.15 `pkg/apis/serving/v1beta1`, modelmesh-serving 0.12 `apis/serving/v1alpha1`.
 
 mod convert;
+pub mod serving_runtime;
 mod table;
 
 use std::collections::BTreeMap;
@@ -14,6 +16,8 @@ use serde_json::Value;
 
 pub use convert::convert;
 pub use table::DIALECT;
+
+use super::ConversionError;
 
 /// Beginning of `apiVersion` of all these objects.
 pub const GROUP: &str = "serving.kserve.io/";
@@ -30,6 +34,9 @@ pub const KIND: &str = "kserve.berth.dev/kind";
 /// Annotation with the runtime that the object names.
 pub const RUNTIME: &str = "kserve.berth.dev/runtime";
 
+/// The way out where a field has another form.
+pub(crate) const REMEDY: &str = "docs/dialects.md lists the fields";
+
 /// Fields that are not in the types; a map as it was written.
 type Others = BTreeMap<String, Value>;
 
@@ -45,6 +52,25 @@ pub enum Object {
     TrainedModel(Document<TrainedSpec>),
 }
 
+impl Object {
+    /// Reads an object of a cluster. Its metadata are given apart: API servers keep more in them than manifests do.
+    ///
+    /// # Errors
+    /// A kind that is not read, or the first field that has another form.
+    pub fn read(kind: &str, metadata: Metadata, spec: &Value) -> Result<Self, ConversionError> {
+        let read = match kind {
+            "InferenceService" => Document::read(metadata, spec).map(Self::InferenceService),
+            "Predictor" => Document::read(metadata, spec).map(Self::Predictor),
+            "TrainedModel" => Document::read(metadata, spec).map(Self::TrainedModel),
+            other => {
+                let message = format!("{other:?} is not a kind of KServe that Berth reads");
+                return Err(ConversionError::new("kind", message, format!("it reads {}", KINDS.join(", "))));
+            }
+        };
+        read.map_err(|error| ConversionError::new("spec", error.to_string(), REMEDY))
+    }
+}
+
 /// Name and spec; `status` is the server's.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub struct Document<S> {
@@ -52,6 +78,12 @@ pub struct Document<S> {
     pub metadata: Metadata,
     /// Wanted state.
     pub spec: S,
+}
+
+impl<'v, S: Deserialize<'v>> Document<S> {
+    fn read(metadata: Metadata, spec: &'v Value) -> Result<Self, serde_json::Error> {
+        Ok(Self { metadata, spec: S::deserialize(spec)? })
+    }
 }
 
 /// Name, namespace, labels and annotations. The rest is the server's.
@@ -109,6 +141,9 @@ pub struct ServicePredictor {
     /// Joining of requests.
     #[serde(default)]
     pub batcher: Option<Batcher>,
+    /// Share of requests that the newest revision gets, in percent.
+    #[serde(default)]
+    pub canary_traffic_percent: Option<u32>,
     /// Labels of the nodes.
     #[serde(default)]
     pub node_selector: BTreeMap<String, String>,
@@ -152,6 +187,22 @@ pub struct ServiceModel {
     #[serde(flatten)]
     #[schemars(skip)]
     pub others: Others,
+}
+
+/// A model below the name of its framework (`sklearn:`), as InferenceServices had it before `model`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct FrameworkModel {
+    #[serde(default)]
+    storage_uri: Option<String>,
+    #[serde(default)]
+    storage: Option<Storage>,
+    #[serde(default)]
+    runtime: Option<String>,
+    #[serde(default)]
+    resources: Resources,
+    #[serde(flatten)]
+    others: Others,
 }
 
 /// A framework and its version.

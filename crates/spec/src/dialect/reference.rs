@@ -3,13 +3,12 @@
 use std::fmt::Write as _;
 
 use super::{ALL, Dialect, Fate, Field};
-use crate::manifest::field_paths;
 
 const INTRODUCTION: &str = "# Dialects
 
 <!-- Generated from crates/spec/src/dialect: `UPDATE=1 cargo test -p berth-spec dialect` rewrites it. -->
 
-Berth reads models in several forms. The *hub version* is the manifest of `berth.dev/v1` ([manifest.md](manifest.md));
+Berth reads models and functions in several forms. The *hub version* is the manifest of `berth.dev/v1` ([manifest.md](manifest.md));
 every other form is a dialect that converts to it; the hub version is what the rest of Berth works with. What is kept and
 shown is the manifest as it was written. For objects of KServe and ModelMesh, and for models of a Git registry, it is
 the hub version that they become.
@@ -19,7 +18,7 @@ A field of a dialect has one of four fates:
 * it goes **to** a field of the hub version;
 * it is kept as an **annotation** of the deployment and has no other effect;
 * it is **refused**: the manifest is not accepted, and the error names the field;
-* it is **ignored**: the manifest is accepted, and the status names the field.
+* it is **ignored**: the manifest is accepted, and the field has no effect. Each section says where ignored fields are named.
 ";
 
 /// The page in Markdown.
@@ -44,7 +43,11 @@ fn section(dialect: &Dialect, page: &mut String) {
         page.push_str("\nThe conversion reads more than the manifest:\n\n| input | goes to | note |\n|---|---|---|\n");
         dialect.inputs.iter().for_each(|field| row(field, page));
     }
-    let unreachable = unreachable(dialect);
+    let Some(unreachable) = unreachable(dialect) else { return };
+    if unreachable.is_empty() {
+        page.push_str("\nThe dialect has a field for every part of the hub version.\n");
+        return;
+    }
     let back = if dialect.one_way { "" } else { " A deployment that sets one of them does not convert back." };
     let _ = writeln!(
         page,
@@ -63,8 +66,8 @@ fn row(field: &Field, page: &mut String) {
     let _ = writeln!(page, "| `{}` | {fate} | {} |", field.path, field.note);
 }
 
-/// Fields of `spec` and of `spec.model` that no field of the dialect goes to.
-fn unreachable(dialect: &Dialect) -> Vec<String> {
+/// Fields of `spec` and of `spec.model` that no field of the dialect goes to; `None` where the hub's fields are not known here.
+fn unreachable(dialect: &Dialect) -> Option<Vec<String>> {
     let reached: Vec<&str> = dialect
         .fields
         .iter()
@@ -83,9 +86,13 @@ fn unreachable(dialect: &Dialect) -> Vec<String> {
         None => false,
     };
     let is_reached = |path: &str| {
-        reached
-            .iter()
-            .any(|reached| *reached == path || reached.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+        reached.iter().any(|reached| *reached == path || is_below(reached, path) || is_below(path, reached))
     };
-    field_paths().into_iter().filter(of_interest).filter(|path| !is_reached(path)).collect()
+    let paths = dialect.hub.field_paths()?;
+    Some(paths.into_iter().filter(of_interest).filter(|path| !is_reached(path)).collect())
+}
+
+/// True for `spec.model.uri` below `spec.model`.
+fn is_below(path: &str, parent: &str) -> bool {
+    path.strip_prefix(parent).is_some_and(|rest| rest.starts_with('.'))
 }

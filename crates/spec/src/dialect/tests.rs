@@ -11,7 +11,7 @@ use super::{
 use crate::{
     PinnedCard,
     manifest::{
-        ManifestDeployment, ParseContext, field_paths, from_value, parse,
+        ManifestDeployment, ParseContext, from_value, parse,
         raw::{RawDeployment, Word},
     },
 };
@@ -77,12 +77,39 @@ fn every_field_of_kserves_objects_is_in_its_table() {
 }
 
 #[test]
+fn every_field_of_a_serving_runtime_is_in_its_table() {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let schema = settings.into_generator().into_root_schema_for::<kserve::serving_runtime::ServingRuntime>();
+    let mut fields = BTreeSet::new();
+    leaves(&schema.to_value(), "", &mut fields);
+    let table: BTreeSet<String> =
+        kserve::serving_runtime::DIALECT.fields.iter().map(|field| field.path.to_owned()).collect();
+    assert_eq!(fields, table);
+}
+
+#[test]
+fn every_field_of_a_function_is_in_the_table_of_etcd() {
+    let known = function_field_paths();
+    let below = |path: &str| known.iter().any(|other| other.starts_with(&format!("{path}.")));
+    let fields: BTreeSet<&str> =
+        known.iter().map(String::as_str).filter(|path| path.starts_with("spec.") && !below(path)).collect();
+    let reached = etcd_v1alpha1::DIALECT.fields.iter().filter_map(|field| match field.fate {
+        Fate::To(paths) => Some(paths),
+        _ => None,
+    });
+    let reached: BTreeSet<&str> = reached.flatten().copied().filter(|path| path.starts_with("spec.")).collect();
+    assert_eq!(reached, fields);
+}
+
+#[test]
 fn tables_lead_to_fields_of_the_hub() {
-    let known = field_paths();
-    for field in ALL.into_iter().flat_map(|dialect| dialect.fields.iter().chain(dialect.inputs)) {
-        let Fate::To(paths) = field.fate else { continue };
-        for path in paths {
-            assert!(known.iter().any(|known| known == path), "{}: the hub has no field {path}", field.path);
+    for dialect in ALL {
+        let Some(known) = dialect.hub.field_paths() else { continue };
+        for field in dialect.fields.iter().chain(dialect.inputs) {
+            let Fate::To(paths) = field.fate else { continue };
+            for path in paths {
+                assert!(known.iter().any(|known| known == path), "{}: the hub has no field {path}", field.path);
+            }
         }
     }
 }
@@ -128,7 +155,7 @@ prop_compose! {
             json!({"minReplicas": 1, "scaling": {"targetConcurrency": 4}, "batching": {"maxRows": 8, "maxDelay": "2ms"}}),
             json!({"minReplicas": 0, "idleAfter": "10m", "pinned": true, "idempotent": false, "warmup": "off"}),
             json!({"regions": {"eu-west-1": 2, "us-east-1": {"min": 0, "max": 1}}, "placement": {"spread": "worker"}}),
-            json!({"limits": {"rate": 5}, "concurrency": {"max": 3}, "rollout": {"drainTimeout": "5s"}}),
+            json!({"limits": {"rate": 5}, "concurrency": {"max": 3}, "rollout": {"drainTimeout": "5s", "canary": 10}}),
         ]),
     ) -> Declaration {
         let card = card(resources);

@@ -1,17 +1,18 @@
-//! `ServingRuntime` and `ClusterServingRuntime` of KServe and ModelMesh as files of a runtime.
+//! `ServingRuntime` and `ClusterServingRuntime` of KServe and ModelMesh as files of a runtime. Their fields, and where each goes, are a
+//! dialect ([`berth_spec::dialect::kserve::serving_runtime`]).
 //!
 //! A file has no image to run: with `builtInAdapter` the model server of this machine is started, with `grpcEndpoint` the adapter is
-//! one that runs already. Field names: modelmesh-serving 0.12 `apis/serving/v1alpha1`.
+//! one that runs already.
 
 use std::collections::BTreeMap;
 
-use berth_spec::FormatSupport;
-use serde::Deserialize;
+pub(super) use berth_spec::dialect::kserve::serving_runtime::KINDS;
+use berth_spec::{
+    FormatSupport,
+    dialect::kserve::serving_runtime::{BuiltInAdapter, Container, ServingRuntime, SupportedFormat},
+};
 
 use super::{ApiVersion, Kind, Metadata, RawFormat, RawProtocol, RawRuntime, RawSpec, values};
-
-/// Kinds that are read here.
-pub(super) const KINDS: [&str; 2] = ["ServingRuntime", "ClusterServingRuntime"];
 
 /// Settings of MLServer that give it ports of its own, and nothing beside models.
 const MLSERVER: [(&str, &str); 5] = [
@@ -41,61 +42,6 @@ const OPENVINO: [&str; 6] = [
     "--file_system_poll_wait_seconds=0",
     "--log_level=INFO",
 ];
-
-#[derive(Debug, Deserialize)]
-struct ServingRuntime {
-    metadata: Named,
-    spec: Spec,
-}
-
-#[derive(Debug, Deserialize)]
-struct Named {
-    name: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    #[serde(default)]
-    supported_model_formats: Vec<SupportedFormat>,
-    #[serde(default)]
-    multi_model: bool,
-    #[serde(default)]
-    disabled: bool,
-    grpc_endpoint: Option<String>,
-    grpc_data_endpoint: Option<String>,
-    built_in_adapter: Option<BuiltInAdapter>,
-    #[serde(default)]
-    containers: Vec<Container>,
-}
-
-#[derive(Debug, Deserialize)]
-struct SupportedFormat {
-    name: String,
-    version: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct BuiltInAdapter {
-    server_type: String,
-    #[serde(default)]
-    mem_buffer_bytes: u64,
-}
-
-#[derive(Debug, Deserialize)]
-struct Container {
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    resources: Resources,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct Resources {
-    #[serde(default)]
-    limits: BTreeMap<String, String>,
-}
 
 /// Reads the object.
 ///
@@ -186,10 +132,13 @@ fn formats(listed: &[SupportedFormat]) -> Vec<RawFormat> {
 mod tests {
     use std::path::Path;
 
-    use berth_spec::ByteSize;
+    use berth_spec::{
+        ByteSize,
+        dialect::{Fate, kserve::serving_runtime::DIALECT},
+    };
     use berth_worker::runtime::spi::Protocol;
 
-    use super::super::parse;
+    use super::super::{RawSpec, parse};
 
     const MLSERVER: &str = "
 apiVersion: serving.kserve.io/v1alpha1
@@ -234,6 +183,18 @@ spec:
         assert_eq!(settings.address.to_string(), "unix:/tmp/a.sock");
         assert_eq!(settings.inference.map(|address| address.to_string()).as_deref(), Some("8001"));
         assert!(settings.program.is_none());
+    }
+
+    #[test]
+    fn its_table_leads_to_fields_of_a_runtime() {
+        let text = serde_json::from_str::<RawSpec>(r#"{"unknown": 1}"#).expect_err("no such field").to_string();
+        assert!(text.contains("`formats`"), "it lists the fields: {text}");
+        for field in DIALECT.fields {
+            let Fate::To(paths) = field.fate else { continue };
+            for path in paths.iter().filter_map(|path| path.strip_prefix("spec.")) {
+                assert!(text.contains(&format!("`{path}`")), "{}: a Runtime has no spec.{path}", field.path);
+            }
+        }
     }
 
     #[test]

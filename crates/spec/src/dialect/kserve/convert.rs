@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 
 use super::{
-    super::ConversionError, IGNORED, KIND, Metadata, ModelFormat, Object, Others, RUNTIME, Resources, ServiceModel,
-    ServicePredictor, Storage, Trained,
+    super::ConversionError, FrameworkModel, IGNORED, KIND, Metadata, ModelFormat, Object, Others, RUNTIME, Resources,
+    ServiceModel, ServicePredictor, Storage, Trained,
 };
 use crate::{
     card::estimator,
@@ -26,7 +26,7 @@ const FRAMEWORKS: [&str; 10] =
     ["sklearn", "xgboost", "lightgbm", "onnx", "pytorch", "tensorflow", "triton", "paddle", "pmml", "huggingface"];
 
 /// Fields without which a client would get something else: path, and the way out.
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 5] = [
     ("transformer", "put what it does into a model card (docs/models.md), or run it in front of Berth"),
     ("explainer", "run it beside Berth"),
     (
@@ -35,7 +35,6 @@ const REFUSED: [(&str, &str); 6] = [
     ),
     ("workerSpec", "a model over several nodes is not there"),
     ("canary", "declare two deployments and an Alias with weights (docs/serving.md)"),
-    ("canaryTrafficPercent", "declare two deployments and an Alias with weights (docs/serving.md)"),
 ];
 
 /// Endings of models that are one file; everything else in a store is a folder.
@@ -174,6 +173,9 @@ impl Conversion {
             spec.batching.max_rows = rows.and_then(|rows| self.take("spec.predictor.batcher.maxBatchSize", rows));
             spec.batching.max_delay = Span(Duration::from_millis(batcher.max_latency.unwrap_or_default()));
         }
+        if let Some(percent) = predictor.canary_traffic_percent {
+            spec.rollout.canary = self.take("spec.predictor.canaryTrafficPercent", Whole::new(percent));
+        }
         let mut required = BTreeMap::new();
         for (key, value) in &predictor.node_selector {
             if let Some(label) = self.take("spec.predictor.nodeSelector", Label::read(value)) {
@@ -186,13 +188,17 @@ impl Conversion {
 
     /// A model below the name of its framework.
     fn old_model(&mut self, framework: &str, value: Value) -> Option<ServiceModel> {
-        let Value::Object(mut fields) = value else {
-            self.refuse(format!("spec.predictor.{framework}"), "it must be an object", "write storageUri below it");
+        let at = format!("spec.predictor.{framework}");
+        if !value.is_object() {
+            self.refuse(at, "it must be an object", "write storageUri below it");
             return None;
-        };
-        fields.insert("modelFormat".to_owned(), serde_json::json!({"name": framework}));
-        let read = serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string());
-        self.take(&format!("spec.predictor.{framework}"), read.map_err(|error| Problem::new(error, "")))
+        }
+        let read = serde_json::from_value(value).map_err(|error| Problem::new(error.to_string(), ""));
+        let FrameworkModel { storage_uri, storage, runtime, resources, mut others } = self.take(&at, read)?;
+        // The key says the format, whatever stands below it.
+        others.remove("modelFormat");
+        let model_format = ModelFormat { name: framework.to_owned(), version: None };
+        Some(ServiceModel { model_format, storage_uri, storage, runtime, resources, others })
     }
 
     fn scaling(&mut self, spec: &mut RawSpec, predictor: &ServicePredictor, by_mesh: bool) {

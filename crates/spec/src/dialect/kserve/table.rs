@@ -3,7 +3,7 @@
 use super::super::{
     Dialect,
     Fate::{Annotation, Ignored, Refused, To},
-    Field,
+    Field, Hub,
 };
 
 /// KServe's and ModelMesh's objects.
@@ -14,6 +14,7 @@ pub const DIALECT: Dialect = Dialect {
                    is ignored, and named in the annotation `kserve.berth.dev/ignored`. A `Predictor`, and an `InferenceService` with the annotation \
                    `serving.kserve.io/deploymentMode: ModelMesh`, is loaded by its first request. Fields of a `Predictor` and a `TrainedModel` are below, \
                    after those of an `InferenceService`.",
+    hub: Hub::Deployment,
     one_way: true,
     fields: &[
         Field { path: "metadata.name", fate: To(&["metadata.name"]), note: "" },
@@ -82,6 +83,11 @@ pub const DIALECT: Dialect = Dialect {
         },
         Field {
             path: "spec.predictor.canaryTrafficPercent",
+            fate: To(&["spec.rollout"]),
+            note: "`canary`; 100 promotes",
+        },
+        Field {
+            path: "spec.predictor.canary",
             fate: Refused,
             note: "declare two deployments and an `Alias` with weights",
         },

@@ -1,8 +1,11 @@
+use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
 
+use super::{Metadata, Object, convert};
 use crate::{
     DeploymentName,
-    manifest::{ManifestDeployment, ParseContext, parse},
+    deployment::Percent,
+    manifest::{ManifestDeployment, ParseContext, from_value, parse, raw::RawDeployment},
 };
 
 fn read(yaml: &str) -> Result<ManifestDeployment, Vec<String>> {
@@ -57,6 +60,17 @@ fn an_inference_service_becomes_a_deployment() {
             }),
             None => assert!(same(&spec[field], value), "{field}: {}", spec[field]),
         }
+    }
+}
+
+#[test]
+fn a_share_of_the_traffic_is_a_canary() {
+    let model = "model: {modelFormat: {name: onnx}, storageUri: 's3://b/m.onnx'}";
+    for (percent, share) in [("0", Some(0)), ("10", Some(10)), ("100", None), ("null", None)] {
+        let read = read(&service(&format!("{{canaryTrafficPercent: {percent}, {model}}}"), "Serverless"));
+        let read = read.expect(percent);
+        assert_eq!(read.spec.rollout.canary.map(Percent::get), share, "{percent}");
+        assert!(!read.annotations.contains_key("kserve.berth.dev/ignored"), "{percent}");
     }
 }
 
@@ -127,11 +141,8 @@ fn a_storage_of_a_secret_is_named_and_looked_up_by_the_worker() {
 fn what_cannot_be_carried_over_is_told_at_its_place() {
     let model = "model: {modelFormat: {name: onnx}, storageUri: 's3://b/m.onnx'}";
     for (predictor, path, says) in [
-        (
-            format!("{{canaryTrafficPercent: 10, {model}}}"),
-            "spec.predictor.canaryTrafficPercent",
-            "an Alias with weights",
-        ),
+        (format!("{{canaryTrafficPercent: 101, {model}}}"), "spec.predictor.canaryTrafficPercent", "give 0 to 100"),
+        (format!("{{canary: [], {model}}}"), "spec.predictor.canary", "an Alias with weights"),
         ("{containers: [{image: x}]}".to_owned(), "spec.predictor.containers", "models, not images"),
         ("{}".to_owned(), "spec.predictor", "write model.modelFormat.name"),
         (format!("{{{model}, onnx: {{}}}}"), "spec.predictor.onnx", "two models"),
@@ -152,4 +163,105 @@ fn what_cannot_be_carried_over_is_told_at_its_place() {
     let other = "apiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: a}\nspec: {}\n";
     let errors = read(other).expect_err("no model");
     assert!(errors[0].contains("docs/runtimes.md"), "{errors:#?}");
+}
+
+#[test]
+fn a_framework_as_a_key_says_the_format() {
+    for model in ["storageUri: 's3://b/m.json'", "modelFormat: {name: onnx}, storageUri: 's3://b/m.json'"] {
+        let read = read(&service(&format!("{{xgboost: {{{model}, protocolVersion: v2}}}}"), "Serverless"));
+        let read = read.expect(model);
+        assert_eq!(read.raw["spec"]["model"]["format"], "xgboost", "{model}");
+        let ignored = read.annotations.get("kserve.berth.dev/ignored").map(String::as_str);
+        assert_eq!(ignored, Some("spec.predictor.xgboost.protocolVersion"), "{model}");
+    }
+    for (model, says) in [("5", "it must be an object"), ("{storageUri: 5}", "invalid type: integer `5`")] {
+        let errors = read(&service(&format!("{{xgboost: {model}}}"), "Serverless")).expect_err(model);
+        assert!(errors[0].contains("spec.predictor.xgboost: ") && errors[0].contains(says), "{errors:#?}");
+    }
+}
+
+#[test]
+fn an_object_of_a_cluster_that_cannot_be_read_says_the_field() {
+    let metadata =
+        Metadata { name: "a".to_owned(), namespace: None, labels: Default::default(), annotations: Default::default() };
+    for (kind, spec, says) in [
+        ("InferenceService", json!({}), "spec: missing field `predictor`; docs/dialects.md lists the fields"),
+        ("Predictor", Value::Null, "spec: invalid type: null, expected struct PredictorSpec; docs/dialects.md"),
+        ("TrainedModel", json!({"inferenceService": 1}), "spec: invalid type: integer `1`, expected a string; docs/"),
+        (
+            "ServingRuntime",
+            json!({}),
+            "kind: \"ServingRuntime\" is not a kind of KServe that Berth reads; it reads Inf",
+        ),
+    ] {
+        let error = Object::read(kind, metadata.clone(), &spec).expect_err(kind).to_string();
+        assert!(error.starts_with(says), "{error}");
+    }
+}
+
+/// Fields of several objects in one.
+fn joined<const N: usize>(parts: [Value; N]) -> Value {
+    Value::Object(parts.into_iter().filter_map(|part| part.as_object().cloned()).flatten().collect())
+}
+
+prop_compose! {
+    fn inference_service()(
+        name in "[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?",
+        namespace in proptest::option::of(select(vec!["default", "team"])),
+        labels in proptest::collection::btree_map("[a-z]{1,8}", "[a-zA-Z0-9 ._-]{0,12}", 0..3),
+        (note, mode) in ("[ -~]{0,20}", select(vec!["ModelMesh", "Serverless"])),
+        format in select(vec![
+            json!({"name": "onnx"}),
+            json!({"name": "sklearn", "version": "1"}),
+            json!({"name": "pytorch"}),
+        ]),
+        place in select(vec![
+            json!({"storageUri": "s3://b/m"}),
+            json!({"storageUri": "pvc://claim/m", "runtime": "triton"}),
+            json!({"storage": {"key": "k", "path": "a/m.json", "parameters": {"bucket": "b", "more": "x"}}}),
+        ]),
+        resources in select(vec![
+            json!({}),
+            json!({"resources": {"requests": {"cpu": "100m"}, "limits": {"memory": "2Gi", "nvidia.com/gpu": 1}}}),
+            json!({"resources": {"requests": {"cpu": 2, "memory": "512Mi"}}}),
+        ]),
+        scaling in select(vec![
+            json!({}),
+            json!({"minReplicas": 0}),
+            json!({"minReplicas": 2}),
+            json!({"minReplicas": 1, "maxReplicas": 3, "scaleMetric": "rps", "scaleTarget": 2}),
+            json!({"maxReplicas": 4, "scaleTarget": 0.5}),
+        ]),
+        more in select(vec![
+            json!({}),
+            json!({"timeout": 9, "containerConcurrency": 4}),
+            json!({"batcher": {"maxBatchSize": 8, "maxLatency": 5}, "nodeSelector": {"disk": "ssd"}}),
+            json!({"serviceAccountName": "sa", "tolerations": [{"key": "a"}]}),
+        ]),
+    ) -> (Metadata, Value) {
+        let annotations = [("note", note.as_str()), ("serving.kserve.io/deploymentMode", mode)];
+        let annotations = annotations.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+        let model = joined([place, resources, json!({"modelFormat": format})]);
+        let spec = json!({"predictor": joined([scaling, more, json!({"model": model})])});
+        (Metadata { name, namespace: namespace.map(str::to_owned), labels, annotations }, spec)
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_hub_reads_what_an_inference_service_becomes((metadata, spec) in inference_service()) {
+        let context = ParseContext::default();
+        let object = Object::read("InferenceService", metadata.clone(), &spec).expect("right");
+        let hub = convert(&object).expect("it carries over");
+        prop_assert_eq!(RawDeployment::read(&hub.written()), Ok(hub.clone()));
+        let typed = ManifestDeployment::of(hub.clone(), &context).expect("the hub takes it");
+        prop_assert_eq!(from_value(&hub.written(), &context), Ok(typed.clone()));
+        prop_assert_eq!(ManifestDeployment::of_kserve(&object, &context), Ok(typed.clone()));
+        let Metadata { name, namespace, labels, annotations } = metadata;
+        let file = json!({
+            "apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "spec": spec,
+            "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations},
+        });
+        prop_assert_eq!(from_value(&file, &context), Ok(typed), "a file says the same as an object of a cluster");
+    }
 }

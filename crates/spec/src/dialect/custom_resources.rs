@@ -1,0 +1,42 @@
+//! The table of the operator's custom resources that a fleet serves: `ModelDeployment`, and `CLOpsDeployment`, of which the operator makes
+//! one. The types are the operator's (`operator/src/api`), because they describe pods; `operator/src/fleet.rs` reads `spec.fleet`,
+//! which is the hub's own `spec`.
+
+use super::{
+    Dialect,
+    Fate::{Refused, To},
+    Field, Hub,
+};
+
+/// Custom resources of the group `berth.dev`.
+pub const DIALECT: Dialect = Dialect {
+    title: "Custom resources",
+    introduction: "`CLOpsDeployment` and `ModelDeployment` of a cluster (`berth.dev/v1`; [kubernetes.md](kubernetes.md#a-fleet-that-follows-the-cluster)). Without `fleet` \
+                   they are pods, and no deployment of a fleet: [kubernetes-api.md](kubernetes-api.md) lists their fields, and those in which older versions differ. With `fleet` they become \
+                   the deployment below, and pods have no part in it. Of a `CLOpsDeployment` the operator makes a `ModelDeployment` of the same name, whose `spec` is `spec.model`; \
+                   its own labels and annotations stay where they are. A mistake is refused when the object is written, and told in its status.",
+    hub: Hub::Deployment,
+    one_way: true,
+    fields: &[
+        Field { path: "metadata.name", fate: To(&["metadata.name"]), note: "" },
+        Field { path: "metadata.namespace", fate: To(&["metadata.namespace"]), note: "" },
+        Field { path: "metadata.labels", fate: To(&["metadata.labels"]), note: "of the `ModelDeployment`" },
+        Field {
+            path: "metadata.annotations",
+            fate: To(&["metadata.annotations"]),
+            note: "of the `ModelDeployment`, without those of `kubectl` and of the operator",
+        },
+        Field { path: "spec.fleet", fate: To(&["spec"]), note: "all fields as they are; others are refused" },
+        Field { path: "spec.container", fate: Refused, note: "beside `fleet`" },
+        Field { path: "spec.parameters", fate: Refused, note: "beside `fleet`" },
+        Field { path: "spec.replicas", fate: Refused, note: "beside `fleet`: write `fleet.replicas`" },
+        Field {
+            path: "spec.autoscaling",
+            fate: Refused,
+            note: "beside `fleet`: write `fleet.replicas` and `fleet.scaling`",
+        },
+        Field { path: "spec.pod", fate: Refused, note: "beside `fleet`" },
+        Field { path: "spec.executor", fate: Refused, note: "beside `fleet`" },
+    ],
+    inputs: &[],
+};

@@ -1,0 +1,84 @@
+//! The table of functions that people keep in etcd (`v1alpha1`). `functions/src/deployment/spec.rs` reads them: places of code, and so Git,
+//! are known there. That reader takes manifests of functions, too, so that a field means the same in both.
+
+use super::{Dialect, Fate::To, Field, Hub};
+
+/// Functions in etcd.
+pub const DIALECT: Dialect = Dialect {
+    title: "Functions in etcd",
+    introduction: "People and tools put them below `/models/deployments/` as JSON, `apiVersion: v1alpha1` and `kind: ModelDeployment` ([functions.md](functions.md)). They \
+                   become what a manifest of kind `Function` is; `berth apply` writes the same objects. A field that is not in this table stays in the \
+                   object and has no effect; those of `spec` are named in the condition `SpecValid`. A field of a wrong form is refused: the phase is `Failed`, and \
+                   the message names it. `status` is written by Berth.",
+    hub: Hub::Function,
+    one_way: false,
+    fields: &[
+        Field { path: "apiVersion", fate: To(&["apiVersion"]), note: "`v1alpha1`, or `berth.dev/v1`" },
+        Field { path: "kind", fate: To(&["kind"]), note: "`ModelDeployment`, or `Function`" },
+        Field { path: "metadata.name", fate: To(&["metadata.name"]), note: "the last part of the key" },
+        Field { path: "metadata.labels", fate: To(&["metadata.labels"]), note: "" },
+        Field {
+            path: "metadata.annotations",
+            fate: To(&["metadata.annotations"]),
+            note: "without `berth.dev/origin`, which names the source that declared the function",
+        },
+        Field {
+            path: "metadata.generation",
+            fate: To(&["metadata.generation"]),
+            note: "a number that grows with each change; where it is left out or 0, Berth numbers the contents",
+        },
+        Field {
+            path: "metadata.deletionTimestamp",
+            fate: To(&["metadata.deleting"]),
+            note: "removes the function, then the object",
+        },
+        Field { path: "spec.type", fate: To(&["spec.type"]), note: "`keras` is `python`, `tfjs` is `javascript`" },
+        Field {
+            path: "spec.sourceUri",
+            fate: To(&["spec.sourceUri"]),
+            note: "a path of `file:` is absolute: there is no file that it could be relative to",
+        },
+        Field { path: "spec.sourceSha256", fate: To(&["spec.sourceSha256"]), note: "" },
+        Field { path: "spec.entrypoint", fate: To(&["spec.entrypoint"]), note: "" },
+        Field {
+            path: "spec.runtime.pythonVersion",
+            fate: To(&["spec.runtime.pythonVersion"]),
+            note: "refused beside JavaScript",
+        },
+        Field {
+            path: "spec.runtime.nodeVersion",
+            fate: To(&["spec.runtime.nodeVersion"]),
+            note: "refused beside Python",
+        },
+        Field { path: "spec.build.bundler", fate: To(&["spec.build.bundler"]), note: "refused beside Python" },
+        Field { path: "spec.build.configFile", fate: To(&["spec.build.configFile"]), note: "refused beside Python" },
+        Field { path: "spec.target.platform", fate: To(&["spec.target.platform"]), note: "" },
+        Field {
+            path: "spec.target.resourceGroup",
+            fate: To(&["spec.target.resourceGroup"]),
+            note: "without effect unless `platform` is `azure-function`, which needs it",
+        },
+        Field {
+            path: "spec.target.appName",
+            fate: To(&["spec.target.appName"]),
+            note: "without effect unless `platform` is `azure-function`, which needs it",
+        },
+        Field {
+            path: "spec.target.replicas",
+            fate: To(&["spec.target.replicas"]),
+            note: "without effect unless `platform` is `replica`",
+        },
+        Field { path: "spec.env", fate: To(&["spec.env"]), note: "refused where `platform` is `replica`" },
+        Field { path: "spec.limits.timeoutSeconds", fate: To(&["spec.limits.timeoutSeconds"]), note: "" },
+        Field { path: "spec.limits.concurrency", fate: To(&["spec.limits.concurrency"]), note: "" },
+        Field { path: "spec.limits.idleSeconds", fate: To(&["spec.limits.idleSeconds"]), note: "" },
+        Field { path: "spec.limits.memoryMiB", fate: To(&["spec.limits.memoryMiB"]), note: "" },
+        Field {
+            path: "spec.limits.memoryMib",
+            fate: To(&["spec.limits.memoryMib"]),
+            note: "another name for `memoryMiB`, which counts where both are there",
+        },
+        Field { path: "spec.probe", fate: To(&["spec.probe"]), note: "" },
+    ],
+    inputs: &[],
+};

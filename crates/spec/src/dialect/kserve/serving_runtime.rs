@@ -1,0 +1,148 @@
+//! `ServingRuntime` and `ClusterServingRuntime` of KServe and ModelMesh, as files of a worker. They are read, never written.
+//!
+//! The command line makes a `Runtime` of them (`cli/src/settings/runtime/serving_runtime.rs`): which programs a machine has, and on
+//! which ports, is known there. Field names: modelmesh-serving 0.12 `apis/serving/v1alpha1`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::super::{
+    Dialect,
+    Fate::{Refused, To},
+    Field, Hub,
+};
+
+/// Kinds that are read.
+pub const KINDS: [&str; 2] = ["ServingRuntime", "ClusterServingRuntime"];
+
+/// An object of either kind.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct ServingRuntime {
+    /// Its name.
+    pub metadata: RuntimeMetadata,
+    /// The model server.
+    pub spec: RuntimeSpec,
+}
+
+/// The part of the metadata that counts.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct RuntimeMetadata {
+    /// The name.
+    pub name: String,
+}
+
+/// A model server.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RuntimeSpec {
+    /// The formats that it takes.
+    #[serde(default)]
+    pub supported_model_formats: Vec<SupportedFormat>,
+    /// True for a server that loads models when it is told to.
+    #[serde(default)]
+    pub multi_model: bool,
+    /// True for a server that takes no models.
+    #[serde(default)]
+    pub disabled: bool,
+    /// The place where its adapter listens.
+    pub grpc_endpoint: Option<String>,
+    /// The place where requests go, if it is another.
+    pub grpc_data_endpoint: Option<String>,
+    /// A server that ModelMesh knows.
+    pub built_in_adapter: Option<BuiltInAdapter>,
+    /// The containers of its pods.
+    #[serde(default)]
+    pub containers: Vec<Container>,
+}
+
+/// A format, with one of its versions or all.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct SupportedFormat {
+    /// The name.
+    pub name: String,
+    /// The version. Left out: all.
+    pub version: Option<String>,
+}
+
+/// A server that ModelMesh knows.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BuiltInAdapter {
+    /// `mlserver`, `triton` or `ovms`.
+    pub server_type: String,
+    /// Bytes of its memory that are not for models.
+    #[serde(default)]
+    pub mem_buffer_bytes: u64,
+}
+
+/// A container.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct Container {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// Its resources.
+    #[serde(default)]
+    pub resources: ContainerResources,
+}
+
+/// Resources of a container.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+pub struct ContainerResources {
+    /// Upper limits.
+    #[serde(default)]
+    pub limits: BTreeMap<String, String>,
+}
+
+/// Runtimes of KServe and ModelMesh.
+pub const DIALECT: Dialect = Dialect {
+    title: "Runtimes of KServe and ModelMesh",
+    introduction: "A worker takes a file with a `ServingRuntime` or `ClusterServingRuntime` (`serving.kserve.io/v1alpha1`) by `--runtime` ([runtimes.md](runtimes.md#servingruntimes-of-kserve)) \
+                   and reads it as a file of kind `Runtime`. A field that is not in this table is ignored; it is named nowhere. In a cluster, a fleet looks at \
+                   `disabled` and `supportedModelFormats` of the runtime that an object names: a model that it could not take is refused, and its status says why \
+                   ([from-kserve.md](from-kserve.md)).",
+    hub: Hub::Runtime,
+    one_way: true,
+    fields: &[
+        Field { path: "metadata.name", fate: To(&["metadata.name"]), note: "" },
+        Field {
+            path: "spec.supportedModelFormats",
+            fate: To(&["spec.formats"]),
+            note: "a format without a version takes all versions",
+        },
+        Field {
+            path: "spec.multiModel",
+            fate: Refused,
+            note: "unless it is `true`: a server that holds the one model that it is started with cannot be used",
+        },
+        Field { path: "spec.disabled", fate: Refused, note: "where it is `true`" },
+        Field {
+            path: "spec.grpcEndpoint",
+            fate: To(&["spec.address"]),
+            note: "`port:NUMBER` or `unix:/PATH`; without effect beside `builtInAdapter`",
+        },
+        Field {
+            path: "spec.grpcDataEndpoint",
+            fate: To(&["spec.inferenceAddress"]),
+            note: "as `grpcEndpoint`, and without effect where that has none",
+        },
+        Field {
+            path: "spec.builtInAdapter.serverType",
+            fate: To(&["spec.protocol", "spec.layout", "spec.command", "spec.environment"]),
+            note: "`mlserver`, `triton` or `ovms`, started from this machine's `PATH`; others are refused",
+        },
+        Field {
+            path: "spec.builtInAdapter.memBufferBytes",
+            fate: To(&["spec.memory"]),
+            note: "subtracted from the limit of the container",
+        },
+        Field {
+            path: "spec.containers",
+            fate: To(&["spec.memory"]),
+            note: "`resources.limits.memory` of the container that is named as the server, else of the first; images and commands are ignored",
+        },
+    ],
+    inputs: &[],
+};
