@@ -3,7 +3,13 @@
 
 #![allow(dead_code, reason = "each target uses one of them")]
 
-use berth_mesh::oip::{AnswerForm, Decoded, Layout, decode, encode, grpc};
+use berth_mesh::oip::{
+    AnswerForm, Decoded, Layout, decode, encode, grpc,
+    plain::{
+        generate::{self, Answer},
+        predict,
+    },
+};
 use berth_spec::{Class, Datatype, InferError, InferResponse, Signature, Tensor, TensorSpec};
 use berth_wire::oip::{ModelInferRequest, model_infer_request::InferInputTensor};
 use bytes::Bytes;
@@ -73,6 +79,53 @@ pub(crate) fn grpc_contents(data: &[u8]) {
         ..ModelInferRequest::default()
     };
     assert_eq!(grpc::decode(typed).expect("it was accepted before").request.inputs, request.inputs);
+}
+
+/// One byte chooses the protocol (even: KServe's first, odd: Triton's generate) and the model (of one input, of three), the rest is a
+/// body in plain JSON. What is accepted is JSON, and survives being written as an answer and read again.
+pub(crate) fn plain(data: &[u8]) {
+    let Some((chosen, body)) = data.split_first() else { return };
+    let spec =
+        |name: &str, datatype, shape: &[i64]| TensorSpec { name: name.to_owned(), datatype, shape: shape.to_vec() };
+    let first = spec("x", Datatype::Fp32, &[-1, 2]);
+    let signature = match chosen & 2 {
+        0 => Signature { inputs: vec![first], ..Signature::default() },
+        _ => Signature {
+            inputs: vec![first, spec("text", Datatype::Bytes, &[-1])],
+            optional: vec![spec("flag", Datatype::Bool, &[1])],
+            ..Signature::default()
+        },
+    };
+    let read = if chosen & 1 == 0 { predict::decode } else { generate::decode };
+    let request = match read(body, &signature) {
+        Ok(request) => request,
+        Err(error) => return check_error(&error),
+    };
+    check_json(body);
+    let tensors = check(Decoded { request, ..Decoded::default() }).request.inputs;
+    let known = |name: &str| signature.inputs.iter().chain(&signature.optional).any(|spec| spec.name == name);
+    for (at, tensor) in tensors.iter().enumerate() {
+        assert!(known(&tensor.name) && tensors[..at].iter().all(|other| other.name != tensor.name), "{}", tensor.name);
+    }
+    if chosen & 1 == 1 {
+        let (model_name, model_version, parameters) = ("m", "1", Default::default());
+        let answer = Answer { model_name, model_version, id: None, parameters: &parameters, outputs: &tensors };
+        let document = generate::encode(answer).expect("strings of JSON are UTF-8");
+        assert!(!document.contains(&b'\n'), "an event has one line");
+        return check_json(&document);
+    }
+    let rows = tensors.first().map_or(0, |tensor| tensor.shape[0]);
+    let document = match predict::encode(&answer(tensors.clone())) {
+        Ok(document) => document,
+        Err(error) => return assert!(tensors.iter().any(|tensor| tensor.shape[0] != rows), "{error}"),
+    };
+    check_json(&document);
+    // Rows of a model with several inputs have names only where they are there, and several.
+    if signature.inputs.len() == 1 && tensors.len() == 1 || tensors.len() > 1 && rows > 0 {
+        let rest = document.strip_prefix(br#"{"predictions":"#).expect("how an answer begins");
+        let again = predict::decode(&[br#"{"instances":"#, rest].concat(), &signature);
+        assert_eq!(again.expect("an answer reads like a request").inputs, tensors);
+    }
 }
 
 /// Bytes from outside are never our fault.

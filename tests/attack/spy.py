@@ -82,11 +82,16 @@ class Spy(Berth):
 
     def processes(self) -> list[int]:
         """The model's processes: all below the server."""
-        found, waiting = [], [self.process.pid]
-        while waiting:
-            of = waiting.pop()
-            for task in Path(f"/proc/{of}/task").glob("*/children"):
-                children = [int(child) for child in task.read_text().split()]
-                found += children
-                waiting += children
-        return found
+        return below(self.process.pid)
+
+
+def below(pid: int) -> list[int]:
+    """The processes below one."""
+    found, waiting = [], [pid]
+    while waiting:
+        of = waiting.pop()
+        for task in Path(f"/proc/{of}/task").glob("*/children"):
+            children = [int(child) for child in task.read_text().split()]
+            found += children
+            waiting += children
+    return found

@@ -12,10 +12,11 @@ import pytest
 from conftest import deployment
 from test_access import admin, bearer, made  # noqa: F401  `admin` is a fixture
 
+from harness.functions import BUILD, ask
 from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.waiting import until
-from spy import Spy
+from spy import Spy, below
 
 
 def canary(name: str) -> str:
@@ -93,6 +94,57 @@ def test_credentials_of_the_environment(spy):
     found += [hit for answer in said for hit in hits(secrets, "an answer", answer)]
     assert spy.stop() == 0
     found += hits(secrets, "the log", spy.logged()) + in_files(secrets, spy.data)
+    assert not found, found
+
+
+SAYS = """\
+import os
+
+def there():
+    try:
+        return open("/proc/self/environ").read()
+    except OSError:
+        return ""
+
+def predict(body):
+    print(dict(os.environ), there(), flush=True)
+    return {"here": dict(os.environ), "there": there()}
+"""
+
+
+@pytest.mark.timeout(600)
+def test_builds_and_processes_of_functions(berth, tmp_path):
+    """The log of a build, also of one that its index refuses, and the process of a function show nothing of the server's environment."""
+    secrets = {"the key of S3": canary("s3"), "the password of the index": canary("index"), "a token": canary("token")}
+    berth.start(
+        env={
+            "AWS_ACCESS_KEY_ID": "anybody",
+            "AWS_SECRET_ACCESS_KEY": secrets["the key of S3"],
+            "UV_DEFAULT_INDEX": f"https://user:{quote(secrets['the password of the index'], safe='')}@127.0.0.1:1/simple",
+            "BERTH_CANARY_TOKEN": secrets["a token"],
+        }
+    )
+    for name, files in {"says": {"handler.py": SAYS}, "lacks": {"handler.py": SAYS, "requirements.txt": "no-such-package==1.0\n"}}.items():
+        (tmp_path / name).mkdir()
+        for file, text in files.items():
+            (tmp_path / name / file).write_text(text)
+        spec = {"type": "python", "sourceUri": f"file:{tmp_path / name}", "entrypoint": "handler.predict", "target": {"platform": "local"}}
+        berth.apply({"apiVersion": "berth.dev/v1", "kind": "Function", "metadata": {"name": name}, "spec": spec})
+
+    def settled(name: str, phase: str) -> bool:
+        return json.loads(berth.control(f"/v1/functions/{name}")[2]).get("status", {}).get("phase") == phase
+
+    until("the function to be deployed", lambda: settled("says", "Succeeded"), BUILD)
+    until("the build to fail", lambda: settled("lacks", "Failed"), BUILD)
+    status, answer = ask(berth, "says", {})
+    assert status == 200 and "BERTH_FUNCTION" in answer["here"], answer
+    found = hits(secrets, "an answer", json.dumps(answer)) + in_processes(secrets, [berth.process.pid, *below(berth.process.pid)])
+    until("the output of the process", lambda: b"BERTH_FUNCTION" in berth.control("/v1/functions/says/log")[2])
+    places = [f"/v1/functions/{name}{part}" for name in ("says", "lacks") for part in ("", "/log", "/provenance", "/sbom")]
+    for place in (*places, "/v1/functions", "/v1/events", "/v1/audit", "/metrics"):
+        found += hits(secrets, place, berth.control(place)[2])
+    assert berth.stop() == 0
+    found += hits(secrets, "the log", berth.logged()) + in_files(secrets, berth.data)
     assert not found, found
 
 

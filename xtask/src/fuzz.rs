@@ -15,15 +15,23 @@ use crate::{
 };
 
 /// A target, the test program that has it, and the parser.
-const TARGETS: [(&str, &str, &str); 15] = [
+const TARGETS: [(&str, &str, &str); 23] = [
     ("http", "mesh it", "connections to the inference port: HTTP/1.1 and HTTP/2, heads and paths"),
     ("token", "wire it", "tokens of strangers, JWT among them"),
     ("jwks", "wire it", "keys of issuers"),
     ("oip_json", "mesh it", "requests in JSON"),
+    ("plain", "mesh it", "requests in KServe's first protocol and in Triton's generate"),
     ("binary_body", "mesh it", "requests with binary tensors"),
     ("grpc_contents", "mesh it", "requests over gRPC"),
+    ("wire_field", "mesh unit", "the model's name in messages of any service"),
+    ("mmesh", "modelmesh unit", "registrations over ModelMesh's API"),
     ("manifest", "spec it", "manifests in YAML"),
     ("admission", "operator it", "what Kubernetes asks the operator's webhook"),
+    ("conversion", "operator it", "objects that Kubernetes wants in another version"),
+    ("webhook", "gitops unit", "signatures of webhooks"),
+    ("jobs", "executor unit", "paths and headers of jobs at the executor"),
+    ("function", "functions it", "objects of functions in etcd"),
+    ("archive", "functions unit", "archives with the code of functions"),
     ("registry", "registry it", "model cards and settings of registries"),
     ("git_url", "git it", "places of Git repositories, tags and commits"),
     ("secrets", "secrets it", "files of secrets"),

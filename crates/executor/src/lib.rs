@@ -16,6 +16,7 @@ mod body;
 mod broker;
 mod config;
 mod driver;
+mod files;
 mod health;
 mod jobs;
 mod log;
@@ -28,6 +29,10 @@ mod template;
 mod tls;
 mod upgrade;
 mod upstream;
+
+#[cfg(test)]
+#[path = "../../../fuzz/mutator.rs"]
+mod mutator;
 
 pub use self::{
     config::{Config, ConfigError},

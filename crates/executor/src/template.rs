@@ -92,6 +92,27 @@ impl Segment {
     }
 }
 
+/// True for a path with a segment `.` or `..`, also where dots and slashes are escaped, or parameters follow: servers differ in what they make
+/// of them. Others may have escaped slashes.
+pub(crate) fn has_dot_segments(path: &str) -> bool {
+    let mut plain = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let [first, after @ ..] = rest {
+        let (byte, after) = match rest {
+            [b'%', b'2', b'e' | b'E', after @ ..] => (b'.', after),
+            [b'%', b'2', b'f' | b'F', after @ ..] | [b'%', b'5', b'c' | b'C', after @ ..] => (b'/', after),
+            [b'\\', after @ ..] => (b'/', after),
+            _ => (*first, after),
+        };
+        plain.push(byte);
+        rest = after;
+    }
+    plain.split(|byte| *byte == b'/').any(|segment| {
+        let name = segment.split(|byte| *byte == b';').next().unwrap_or_default();
+        matches!(name, b"." | b"..")
+    })
+}
+
 impl fmt::Display for PathTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
@@ -119,6 +140,31 @@ mod tests {
             assert!(fits.iter().all(|path| template.matches(path)), "{template}");
             assert!(!others.iter().any(|path| template.matches(path)), "{template}");
         }
+    }
+
+    #[test]
+    fn segments_that_lead_elsewhere_are_found_in_each_form() {
+        for path in [
+            "/static/../predict",
+            "/static/..",
+            "/static/./a",
+            "/..",
+            "/static/%2e%2e/predict",
+            "/static/.%2E/predict",
+            "/static/%2E./predict",
+            "/static/%2e",
+            "/static/..%2fpredict",
+            "/static%2F..%2Fpredict",
+            "/static/..%5cpredict",
+            "/static/..\\predict",
+            "/static/..;a=b/predict",
+        ] {
+            assert!(has_dot_segments(path), "{path}");
+        }
+        for path in ["", "*", "/", "/a", "/a..", "/..a", "/...", "/a.b/c", "/a%2", "/%25", "/a%20b", "/.well-known/a"] {
+            assert!(!has_dot_segments(path), "{path}");
+        }
+        assert!(!has_dot_segments("/v2/models/a%2Fb/infer"), "a slash in a name is no segment");
     }
 
     #[test]

@@ -31,3 +31,7 @@ mod driver;
 mod follow;
 pub mod source;
 mod spans;
+
+#[cfg(test)]
+#[path = "../../../fuzz/mutator.rs"]
+mod mutator;

@@ -28,6 +28,10 @@ mod refusal;
 mod status;
 mod webhook;
 
+#[cfg(test)]
+#[path = "../../../fuzz/mutator.rs"]
+mod mutator;
+
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use berth_control::{

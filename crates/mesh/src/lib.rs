@@ -74,6 +74,10 @@ mod metrics;
 mod outcomes;
 pub mod top;
 
+#[cfg(test)]
+#[path = "../../../fuzz/mutator.rs"]
+mod mutator;
+
 pub use config::{BesideHook, BesideService, Config, Limits, PropagateHook, SpanHook};
 pub use endpoint::fleet::Fleet;
 pub use gateway::{Drained, Gateway, GatewayLink, Handle, build};

@@ -82,6 +82,26 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
+    use crate::mutator;
+
+    /// One byte chooses a path, the rest is a message: a short fuzz run, the same each time (`cargo xtask fuzz` for a long one).
+    /// Of a message that is not whole yet, what is found stays found.
+    #[test]
+    fn fuzz_wire_field() {
+        const PATHS: [&[u32]; 4] = [&[1], &[2], &[8, 1], &[2, 1, 3]];
+        mutator::run("wire_field", |data| {
+            let Some((&chosen, message)) = data.split_first() else { return };
+            let path = PATHS[usize::from(chosen) % PATHS.len()];
+            let whole = find(message, message.len(), path);
+            assert_ne!(whole, Found::More, "nothing more can come");
+            // The first and the last bytes tell as much as all prefixes, in less time.
+            let far = message.len().saturating_sub(32);
+            for here in (0..=message.len()).filter(|&here| here < 32 || here > far) {
+                let found = find(&message[..here], message.len(), path);
+                assert!(found == Found::More || found == whole, "{here}: {found:?}, {whole:?}");
+            }
+        });
+    }
 
     proptest! {
         #[test]

@@ -142,6 +142,35 @@ fn joined(errors: &[berth_spec::manifest::ManifestError]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutator;
+
+    /// Lines stand for the fields of requests (id, type, path, key): a short fuzz run, the same each time (`cargo xtask fuzz` for a long
+    /// one). What is taken says what it was registered with; what is refused is the sender's fault.
+    #[test]
+    fn fuzz_mmesh() {
+        let refused = |status: &Status| assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
+        mutator::run("mmesh", |data| {
+            let Ok(text) = str::from_utf8(data) else { return };
+            let mut lines = text.split('\n');
+            let mut field = || lines.next().unwrap_or_default().to_owned();
+            let (id, info) = (field(), ModelInfo { r#type: field(), path: field(), key: field() });
+            let name = match name(&Namespace::DEFAULT, "modelId", &id) {
+                Ok(name) => name,
+                Err(status) => return refused(&status),
+            };
+            match model(&name, &location(&info), true) {
+                Ok(manifest) => {
+                    assert_eq!(manifest.name, name);
+                    assert_eq!(attributes(&manifest.spec.model.uri), Some(location(&info)));
+                }
+                Err(status) => refused(&status),
+            }
+            match vmodel(&name, &name, &name, &info.key) {
+                Ok(alias) => assert_eq!(alias.targets, [(name, 1)]),
+                Err(status) => refused(&status),
+            }
+        });
+    }
 
     #[test]
     fn types_name_their_format_as_far_as_they_do() {

@@ -21,6 +21,11 @@ mod service;
 mod status;
 mod transition;
 mod vmodels;
+mod whole;
+
+#[cfg(test)]
+#[path = "../../../fuzz/mutator.rs"]
+mod mutator;
 
 pub use gateway::{PATHS, answer};
 pub use ids::type_name;

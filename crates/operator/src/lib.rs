@@ -14,7 +14,7 @@
 //! [`render::Record`], never on the operator's own version.
 //!
 //! Reading order: [`api`], the custom resources; [`conversion`] between their versions; [`fleet`], models without pods; [`render`]; [`compare`]; [`brain`]; [`admission`]; [`upgrade`], newer rules for old objects;
-//! [`queue`] and [`election`], two more state machines; [`driver`], which talks to the API server; [`vitals`],
+//! [`queue`], [`election`] and [`line_pace`], three more state machines; [`driver`], which talks to the API server; [`vitals`],
 //! its metrics; [`install`], what a cluster is given.
 
 pub mod api;
@@ -28,6 +28,7 @@ pub mod brain;
 pub mod upgrade;
 
 pub mod election;
+pub mod line_pace;
 pub mod queue;
 
 pub mod driver;

@@ -117,6 +117,44 @@ fn is_allowed(text: &str, allowed: &[Url]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{mutator, template::PathTemplate};
+
+    /// A template, a path, then a header in each line: a short fuzz run, the same each time (`cargo xtask fuzz` for a long one).
+    /// What is taken keeps its bounds, callbacks go to the allowed places alone, and the model sees none of the wishes.
+    #[test]
+    fn fuzz_jobs() {
+        let allowed = [Url::parse("https://hooks.example/berth").expect("a URL")];
+        let id = JobId::parse(&"0".repeat(32)).expect("an id");
+        mutator::run("jobs", |data| {
+            let text = String::from_utf8_lossy(data);
+            let mut lines = text.lines();
+            let (template, path) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+            if let Ok(read) = PathTemplate::parse(template) {
+                let fits = read.matches(path);
+                assert!(read.as_str() == template && (!fits || path.starts_with('/')), "{template} {path}");
+                assert!(template.contains('{') || fits == (path == template), "{template} {path}");
+            }
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+                if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+                    headers.append(name, value);
+                }
+            }
+            assert!(wait(&headers).is_none_or(|wait| wait <= LONGEST_WAIT));
+            if let Ok(wishes) = Wishes::read(&headers, &allowed) {
+                assert!(wishes.key.is_none_or(|key| (1..=LONGEST_KEY).contains(&key.len())));
+                let goes = wishes.callback.map(|callback| Url::parse(&callback).expect("a URL"));
+                let fits = |url: Url| {
+                    let below = url.path() == "/berth" || url.path().starts_with("/berth/");
+                    below && (url.scheme(), url.host_str(), url.port()) == ("https", Some("hooks.example"), None)
+                };
+                assert!(goes.is_none_or(fits));
+            }
+            settle(&mut headers, &id);
+            assert!(!headers.contains_key(PREFER) && !headers.contains_key(CALLBACK));
+            assert!(headers.contains_key(IDEMPOTENCY_KEY));
+        });
+    }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let pair =

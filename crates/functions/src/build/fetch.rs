@@ -82,11 +82,11 @@ impl Builder {
             saved.map_err(|_| late())??;
         }
         let wanted = spec.sha256.clone();
-        blocking(move || {
+        unpack::stoppable(move |stop| {
             if let Some(wanted) = wanted {
                 check(&archive, &wanted)?;
             }
-            unpack::unpack(&archive, &code, &named)
+            unpack::unpack(&archive, &code, &named, stop)
         })
         .await
     }

@@ -11,6 +11,8 @@ mod instance;
 mod record;
 mod version;
 
+pub(crate) use answer::refused;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -27,7 +29,7 @@ use futures::{FutureExt as _, future::BoxFuture};
 use self::{record::Record, version::Version};
 use super::{Target, revision};
 use crate::{
-    build::{ArtifactStore, Builder, Manifest, blocking, unpack_zip},
+    build::{ArtifactStore, Builder, Manifest, stoppable, unpack_zip},
     controller::{Deployed, Failure, Served, Task},
     driver::now,
     status::ArtifactStatus,
@@ -39,6 +41,9 @@ pub const PREFIX: &str = "/functions/";
 /// Processes of functions at once. Further ones end the one that has been idle for longest.
 const MOST_INSTANCES: usize = 64;
 
+/// Limit for the requests inside a process that is to end: they have their own time-outs.
+const DRAIN: Duration = Duration::from_secs(30);
+
 /// Settings of the target.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
@@ -46,6 +51,8 @@ pub struct LocalConfig {
     pub root: PathBuf,
     /// The gateway's address, as in `http://HOST:PORT`.
     pub gateway: String,
+    /// True if processes run in a sandbox or not at all.
+    pub sandbox_required: bool,
 }
 
 /// Runs functions on this machine.
@@ -69,6 +76,7 @@ impl LocalTarget {
     pub fn open(config: LocalConfig, builder: &Builder) -> io::Result<Self> {
         fs_err::create_dir_all(&config.root)?;
         let root = fs_err::canonicalize(&config.root)?;
+        let sandbox_required = config.sandbox_required;
         let target = Self {
             config: LocalConfig { root, ..config },
             artifacts: Arc::clone(builder.artifacts()),
@@ -76,6 +84,7 @@ impl LocalTarget {
                 toolchain: Arc::clone(builder.toolchain()),
                 parents: CgroupParents::find(),
                 bubblewrap: Arc::clone(builder.bubblewrap()),
+                sandbox_required,
             },
             routes: ArcSwap::default(),
             changing: Mutex::default(),
@@ -172,13 +181,19 @@ impl LocalTarget {
         }
     }
 
+    /// Ends all processes, each with its last request. What is deployed stays: the next request starts one.
+    pub(crate) async fn rest(&self) {
+        let versions: Vec<_> = self.routes.load().values().cloned().collect();
+        futures::future::join_all(versions.iter().map(|version| version.emptied(DRAIN))).await;
+    }
+
     /// Answers a request whose path begins with [`PREFIX`].
     pub async fn call(&self, request: http::Request<Bytes>) -> http::Response<Bytes> {
         let name = name_in(request.uri().path()).to_owned();
         let found = self.routes.load().get(&name).cloned();
         match found {
             Some(version) => version.call(request).await,
-            None => answer::refused(404, &format!("there is no function {name:?}: `berth get functions` lists them")),
+            None => refused(404, &format!("there is no function {name:?}: `berth get functions` lists them")),
         }
     }
 
@@ -196,9 +211,9 @@ impl LocalTarget {
         let zip = self.artifacts.path(&artifact.digest).filter(|path| path.is_file());
         let zip = zip.ok_or_else(ArtifactStore::gone)?;
         let to = folder.join("app");
-        blocking(move || {
+        stoppable(move |stop| {
             fs_err::create_dir_all(&to)?;
-            unpack_zip(&zip, &to)
+            unpack_zip(&zip, &to, stop)
         })
         .await?;
         let version = Version::new(record, folder, self.launcher.clone());
@@ -214,7 +229,7 @@ impl LocalTarget {
         said: &mut String,
     ) -> Result<Deployed, crate::build::BuildError> {
         let name = task.spec.name.as_str();
-        let deployed = Deployed { endpoint: self.endpoint(name) };
+        let deployed = Deployed { endpoint: self.endpoint(name), note: String::new() };
         let serving = self.routes.load().get(name).filter(|version| is_wanted(version, task, artifact)).cloned();
         // Another generation of the same goes on where it answers; what does not is deployed anew.
         if let Some(version) = serving
@@ -291,8 +306,7 @@ impl Target for LocalTarget {
         async move {
             if let Some(version) = self.replace(name, None) {
                 version.retire();
-                // Requests in flight have their own time-outs.
-                version.emptied(Duration::from_secs(30)).await;
+                version.emptied(DRAIN).await;
             }
             Ok(())
         }

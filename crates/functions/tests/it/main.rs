@@ -1,4 +1,5 @@
 //! Tests of functions from etcd.
 
 mod brain;
+mod mutations;
 mod swap;

@@ -53,6 +53,9 @@ pub fn decode(body: &[u8], signature: &Signature) -> Result<InferRequest, InferE
 fn columns(scanner: &mut Scanner<'_>, signature: &Signature) -> Result<Vec<Tensor>, InferError> {
     let mut inputs = Vec::new();
     scanner.object::<InferError>(|scanner, name| {
+        if inputs.iter().any(|input: &Tensor| input.name == name) {
+            return Err(InferError::Invalid(format!("input {name:?} is given twice")));
+        }
         inputs.push(read(scanner, known(signature, name)?, Missing::Last)?);
         Ok(())
     })?;
@@ -134,7 +137,7 @@ fn known<'a>(signature: &'a Signature, name: &str) -> Result<&'a TensorSpec, Inf
 /// Writes an answer. Outputs without rows in common make no list of predictions: such a model has the second protocol only.
 pub fn encode(response: &InferResponse) -> Result<Vec<u8>, InferError> {
     let mut out = b"{\"predictions\":[".to_vec();
-    let rows = response.outputs.first().and_then(|output| output.shape.first().copied()).unwrap_or(1);
+    let rows = response.outputs.first().map_or(0, |output| output.shape.first().copied().unwrap_or(1));
     if response.outputs.iter().any(|output| output.shape.first().copied().unwrap_or(1) != rows) {
         return Err(InferError::Unsupported(
             "the model's outputs differ in their first dimension, so they are no list of predictions: use /v2/models/NAME/infer"
@@ -212,6 +215,7 @@ mod tests {
             (br#"{"instances": [{"age": 1}, {"name": "x"}]}"#, two(), "every instance must have it once"),
             (br#"{"instances": [{"age": 1, "name": "x"}, {"name": "x"}]}"#, two(), "not every instance has it"),
             (br#"{"instances": [{"age": 1, "age": 1}]}"#, two(), "once"),
+            (br#"{"inputs": {"age": [1], "age": [1]}}"#, two(), "input \"age\" is given twice"),
         ] {
             let error = decode(body, &signature).expect_err(says).to_string();
             assert!(error.contains(says), "{error} / {says}");
@@ -242,5 +246,6 @@ mod tests {
         assert_eq!(encode(&two).expect("rows"), br#"{"predictions":[{"a":1.0,"b":[3.0]},{"a":2.0,"b":[4.0]}]}"#);
         let apart = answer(vec![fp32("a", &[2], &[1.0, 2.0]), fp32("b", &[3], &[3.0, 4.0, 5.0])]);
         assert!(encode(&apart).is_err());
+        assert_eq!(encode(&answer(Vec::new())).expect("no rows"), br#"{"predictions":[]}"#);
     }
 }

@@ -16,6 +16,11 @@ fn fuzz_binary_body() {
 }
 
 #[test]
+fn fuzz_plain() {
+    mutator::run("plain", properties::plain);
+}
+
+#[test]
 fn fuzz_grpc_contents() {
     mutator::run("grpc_contents", properties::grpc_contents);
 }
