@@ -39,6 +39,8 @@ def test_refused_webhooks_are_a_line_a_minute(berth, tmp_path):
     assert len(berth.logged_lines()) < 60, "nothing else was written for each of them"
     refused = [line for line in (berth.data / "audit.log").read_text().splitlines() if "webhook" in line]
     assert len(refused) <= 4, "the audit log counts them"
+    status, _, body = berth.control("/v1/webhook", "POST", b"{}")
+    assert status == 403 and b"git" not in body, "the one for all sources wants the same proof, and tells no names"
     assert berth.control("/healthz")[0] == 200
 
 

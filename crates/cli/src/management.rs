@@ -16,11 +16,11 @@ impl Management {
     /// The hook of the gateway.
     pub(crate) fn hook(&self) -> BesideService {
         let api = Arc::clone(&self.0);
-        let answer = move |request: http::Request<hyper::body::Incoming>| {
+        let answer = move |request: http::Request<bytes::Bytes>| {
             let api = api.get().cloned();
             let answer = async move {
                 match api {
-                    Some(api) => berth_modelmesh::answer(api, request).await,
+                    Some(api) => berth_modelmesh::answer(api, request.map(http_body_util::Full::new)).await,
                     None => {
                         let starting = Status::unavailable("the server is starting: try again");
                         starting.into_http().map(|(): ()| berth_peer::full(""))

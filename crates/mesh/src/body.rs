@@ -2,6 +2,7 @@
 
 mod broken;
 pub(crate) mod memory;
+pub(crate) mod overdue;
 pub(crate) mod read;
 pub(crate) mod relayed;
 pub(crate) mod reply;

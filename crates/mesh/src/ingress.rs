@@ -21,7 +21,7 @@ use std::{
 };
 
 use berth_peer::port::discard;
-use berth_spec::id::DEFAULT_NAMESPACE;
+use berth_spec::{InferError, id::DEFAULT_NAMESPACE, inference::Shed};
 use berth_wire::{
     access::{Arrival, Resource},
     api::AuditPort,
@@ -32,6 +32,7 @@ use berth_wire::{
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, HeaderName, Request, Response, header};
 use hyper::body::Incoming;
+use tokio::{sync::Semaphore, time::Instant};
 use tower_service::Service as _;
 use tracing::Instrument as _;
 
@@ -41,15 +42,29 @@ use self::{
     rest::Rest,
 };
 use crate::{
-    body::{reply::ReplyBody, timeout::BodyTimeout, watched::watched},
-    config::{BesideService, FunctionHook, SpanHook},
-    oip::grpc::methods::SERVICE,
+    body::{
+        read,
+        reply::{ReplyBody, counted_message},
+        timeout::BodyTimeout,
+        watched::watched,
+    },
+    config::{BesideHook, BesideService, FunctionHook, SpanHook},
+    oip::grpc::{frame::PREFIX, methods::SERVICE},
     stack::Stack,
     sticky::Client,
 };
 
 /// The server's name in its metadata.
 pub(crate) const SERVER: &str = "berth";
+
+/// Calls of a service beside at once. Some wait for a model to be loaded, others for a leader.
+const BESIDE_CALLS: usize = 512;
+
+/// The most bytes of such a call: a management call has a few KiB.
+const BESIDE_BODY: usize = (1 << 20) + PREFIX;
+
+/// The longest until such a call has come. Allows for bad links.
+const BESIDE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Answers requests. One per gateway, shared by all connections.
 pub(crate) struct Ingress {
@@ -61,6 +76,8 @@ pub(crate) struct Ingress {
     body_idle: Duration,
     guard: Guard,
     beside: Option<BesideService>,
+    /// Places of calls to it.
+    beside_calls: Semaphore,
 }
 
 impl Ingress {
@@ -79,7 +96,8 @@ impl Ingress {
             .accept_compressed(tonic::codec::CompressionEncoding::Deflate);
         let (body_idle, introspection) = (stack.limits.body_idle, Introspection::new(Arc::clone(&stack)));
         let rest = Rest::new(stack, version, guard, functions);
-        Arc::new(Self { rest, grpc, introspection, spans, body_idle, guard, beside })
+        let beside_calls = Semaphore::new(BESIDE_CALLS);
+        Arc::new(Self { rest, grpc, introspection, spans, body_idle, guard, beside, beside_calls })
     }
 
     /// Notes the client's address where an alias asks for it, and that it is on this machine where that is of use.
@@ -166,6 +184,25 @@ impl Ingress {
         response.map(|body| watched(body, &stack.access, asker, grpc))
     }
 
+    /// A call of a service beside. It is read here, within the bounds of the port: the service may wait for a leader, and keeps
+    /// the request until there is one.
+    async fn call_beside(&self, hook: &BesideHook, request: Request<Incoming>) -> Response<ReplyBody> {
+        let Ok(_place) = self.beside_calls.try_acquire() else {
+            let message = format!("{BESIDE_CALLS} calls of this service are being answered: try again in a second");
+            let busy = InferError::shed(Shed::QueueFull, message, Duration::from_secs(1));
+            return tonic::Status::from(Fault::from(busy)).into_http();
+        };
+        let (head, mut body) = request.into_parts();
+        let pace = (self.body_idle, Instant::now() + BESIDE_WITHIN);
+        match read::read(&mut body, BESIDE_BODY, pace, &self.rest.stack().memory).await {
+            Ok(whole) => {
+                let answer = hook(Request::from_parts(head, whole)).await;
+                answer.map(|body| ReplyBody::Grpc(tonic::body::Body::new(body)))
+            }
+            Err(error) => tonic::Status::from(Fault::from(error)).into_http(),
+        }
+    }
+
     async fn admitted(&self, mut request: Request<Incoming>, grpc: bool, from: Option<IpAddr>) -> Response<ReplyBody> {
         let stack = self.rest.stack();
         if !grpc {
@@ -185,7 +222,7 @@ impl Ingress {
             let ours = |paths: &[&str]| paths.iter().any(|prefix| path.starts_with(prefix));
             if let Some((_, hook)) = self.beside.as_ref().filter(|(paths, _)| ours(paths)) {
                 request.extensions_mut().insert(arrival(from));
-                return hook(request).await.map(|body| ReplyBody::Grpc(tonic::body::Body::new(body)));
+                return Box::pin(self.call_beside(hook, request)).await;
             }
             if introspection::action(path, request.headers()).is_some() {
                 let request = request.map(|body| BodyTimeout::new(body, self.body_idle));
@@ -207,7 +244,7 @@ impl Ingress {
         {
             return tonic::Status::unimplemented(format!("no such method: {path}")).into_http();
         }
-        response.map(ReplyBody::Grpc)
+        counted_message(response, &stack.memory).await
     }
 }
 

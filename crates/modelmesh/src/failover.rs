@@ -19,7 +19,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use tokio::time::Instant;
 use tonic::{Status, metadata::MetadataMap};
 
-use crate::service::MAX_REQUEST;
+use crate::whole;
 
 /// Time for which a call is repeated. A leader that died is followed within its lease, which is shorter.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -33,9 +33,6 @@ const TERM_ENDED: HeaderName = HeaderName::from_static("berth-term-ended");
 /// Largest error of the control API in bytes: a few lines of text.
 const MAX_ERROR: usize = 64 << 10;
 
-/// Bytes before a gRPC message: compression and length.
-const PREFIX: usize = 5;
-
 /// Answers a call, by this leader or the next.
 pub(crate) async fn call<B>(api: &ApiRouter, request: Request<B>) -> Response<Body>
 where
@@ -43,9 +40,9 @@ where
     B::Error: Into<BoxError>,
 {
     let (parts, body) = request.into_parts();
-    let body = match Limited::new(body, MAX_REQUEST + PREFIX).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) => return Status::resource_exhausted(format!("the request cannot be read: {error}")).into_http(),
+    let body = match whole::read(body).await {
+        Ok(body) => body,
+        Err(status) => return status.into_http(),
     };
     let until = Instant::now() + WITHIN;
     loop {

@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::{
+    Router,
+    body::Body,
+    extract,
+    middleware::{self, Next},
+    response,
+};
 use berth_control::{Handle, api::Notes, handle::Error};
 use berth_spec::DeploymentName;
 use berth_wire::mmesh::{
@@ -11,6 +17,7 @@ use berth_wire::mmesh::{
     VModelStatusInfo,
     model_mesh_server::{ModelMesh, ModelMeshServer},
 };
+use tokio::sync::Semaphore;
 use tonic::{Extensions, Request, Response, Status};
 
 use crate::{
@@ -20,6 +27,7 @@ use crate::{
     status::ModelState,
     transition::Transitions,
     vmodels::{self, Change},
+    whole,
 };
 
 /// The path below which the service answers.
@@ -36,6 +44,10 @@ pub struct Options {
 
 /// The largest request: attributes of a model, far below it.
 pub(crate) const MAX_REQUEST: usize = 1 << 20;
+
+/// Calls at once, each of at most [`MAX_REQUEST`]. Some wait for a model to be loaded: enough for a ModelMesh controller and its
+/// users, and a bound on memory.
+const CALLS: usize = 512;
 
 /// The service of one term of leadership.
 struct Service {
@@ -58,7 +70,21 @@ pub fn router(handle: Handle, options: Options) -> Router {
     let transitions = Transitions::new(handle.clone());
     transitions.resume();
     let service = ModelMeshServer::new(Service { handle, transitions, options }).max_decoding_message_size(MAX_REQUEST);
-    Router::new().route_service(&format!("{PATH}{{method}}"), service)
+    let places = Arc::new(Semaphore::new(CALLS));
+    let bounds = middleware::from_fn(move |request, next| bounded(Arc::clone(&places), request, next));
+    Router::new().route_service(&format!("{PATH}{{method}}"), service).layer(bounds)
+}
+
+/// Has the service answer a request that is there whole, and not too many at once.
+async fn bounded(places: Arc<Semaphore>, request: extract::Request, next: Next) -> response::Response {
+    let Ok(_place) = places.try_acquire() else {
+        return Status::unavailable(format!("{CALLS} calls are being answered: try again in a second")).into_http();
+    };
+    let (head, body) = request.into_parts();
+    match whole::read(body).await {
+        Ok(body) => next.run(extract::Request::from_parts(head, Body::from(body))).await,
+        Err(status) => status.into_http(),
+    }
 }
 
 fn when(load: bool, sync: bool) -> LoadWhen {

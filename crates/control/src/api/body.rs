@@ -1,19 +1,25 @@
-//! Manifests as they arrive: a bounded body of YAML or JSON, and the place that relative URIs start from.
+//! Bodies of requests as they arrive: manifests, which are a bounded body of YAML or JSON and the place that relative URIs start
+//! from, and small bodies. All of them are bounded in bytes, in time and in their number.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    body::Bytes,
+    body::{Body, Bytes, HttpBody as _},
     extract::{FromRequest, Request},
     http::{HeaderMap, StatusCode, header},
 };
-use berth_spec::{Class, manifest::ParseContext};
-use berth_wire::api::{BASE_URI_HEADER, MAX_BODY};
-use tokio::sync::OwnedSemaphorePermit;
+use berth_peer::port::AddressPlace;
+use berth_spec::{ByteSize, Class, manifest::ParseContext};
+use berth_wire::{
+    access::Arrival,
+    api::{BASE_URI_HEADER, MAX_BODY},
+};
+use http_body_util::LengthLimitError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     error::ApiError,
-    service::{BODIES, Service},
+    service::{BODIES, SMALL_BODIES, Service, WEBHOOKS},
 };
 
 /// Text of a request's body, and the location that it claims.
@@ -27,6 +33,15 @@ pub(crate) struct Manifests {
 
 /// Limit for receiving a body. Allows for large folders over slow links.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
+
+/// Limit for receiving a small body. Allows for bad links.
+const SMALL_ARRIVES_WITHIN: Duration = Duration::from_secs(10);
+
+/// Largest small body in bytes: a token with all its rules is far below it.
+const SMALL_BODY: usize = 64 << 10;
+
+/// Largest webhook in bytes. Git hosts list commits in it, and cut long lists.
+const WEBHOOK_BODY: usize = 1 << 20;
 
 /// Names the text in errors; `berth apply` puts its own file names there.
 const FILE_HEADER: &str = "x-berth-file";
@@ -64,6 +79,74 @@ impl FromRequest<Arc<Service>> for Manifests {
             ApiError::invalid("body", format!("the body is not UTF-8: byte {at} is wrong"), "send UTF-8 text")
         })?;
         Ok(Self { text, context, permit })
+    }
+}
+
+/// A body of a few lines. Its place is held until this is dropped, which is when the request is answered.
+#[derive(Debug)]
+pub(crate) struct SmallBody {
+    bytes: Bytes,
+    _permit: OwnedSemaphorePermit,
+    /// Of webhooks: one address leaves places to others.
+    _place: Option<AddressPlace>,
+}
+
+impl SmallBody {
+    /// The body.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Reads a webhook, which anybody may send.
+    pub(crate) async fn of_webhook(request: Request, service: &Service) -> Result<Self, ApiError> {
+        let permit = small_permit(&service.webhooks, WEBHOOKS)?;
+        let address = request.extensions().get::<Arrival>().and_then(|arrival| arrival.address);
+        let place = match address {
+            None => None,
+            Some(address) => Some(service.webhook_addresses.place(address).ok_or_else(|| busy(WEBHOOKS / 2))?),
+        };
+        let bytes = arrived(request.into_body(), WEBHOOK_BODY).await?;
+        Ok(Self { bytes, _permit: permit, _place: place })
+    }
+}
+
+impl FromRequest<Arc<Service>> for SmallBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
+        let permit = small_permit(&service.small_bodies, SMALL_BODIES)?;
+        let bytes = arrived(request.into_body(), SMALL_BODY).await?;
+        Ok(Self { bytes, _permit: permit, _place: None })
+    }
+}
+
+/// A place among the small bodies that are read at once.
+fn small_permit(places: &Arc<Semaphore>, most: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+    Arc::clone(places).try_acquire_owned().map_err(|_| busy(most))
+}
+
+fn busy(most: usize) -> ApiError {
+    let class = Class::Waiting { retry_in: Duration::from_secs(1) };
+    ApiError::new(class, format!("{most} such requests are being read: try again in a second"))
+}
+
+/// All of a small body.
+async fn arrived(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    let too_large = || ApiError::new(Class::TooLarge, format!("the body is larger than {}", ByteSize(limit as u64)));
+    // One that says so itself is not read.
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large());
+    }
+    match tokio::time::timeout(SMALL_ARRIVES_WITHIN, axum::body::to_bytes(body, limit)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) if std::error::Error::source(&error).is_some_and(|cause| cause.is::<LengthLimitError>()) => {
+            Err(too_large())
+        }
+        Ok(Err(_)) => Err(ApiError::invalid("body", "the body did not arrive whole", "send it again")),
+        Err(_) => {
+            let message = format!("the body did not arrive within {} s", SMALL_ARRIVES_WITHIN.as_secs());
+            Err(ApiError::invalid("body", message, "send it again"))
+        }
     }
 }
 
@@ -126,6 +209,8 @@ fn too_large() -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt as _;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -141,6 +226,24 @@ mod tests {
         for bad in [("content-type", "multipart/form-data"), ("content-encoding", "gzip")] {
             assert_eq!(check_media_type(&headers(&[bad])).expect_err(bad.1).info().code, 415);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn small_bodies_are_bounded_in_bytes_and_in_time() {
+        let pieces = |pieces: &[&'static str]| {
+            futures::stream::iter(pieces.to_vec()).map(|piece| Ok::<_, std::convert::Infallible>(Bytes::from(piece)))
+        };
+        let code = |error: ApiError| error.info().code;
+        let whole = arrived(Body::from_stream(pieces(&["ab", "cd"])), 4).await.expect("it fits");
+        assert_eq!(whole, "abcd");
+        let announced = arrived(Body::from("abcde"), 4).await;
+        assert_eq!(announced.map_err(code), Err(413));
+        let unannounced = arrived(Body::from_stream(pieces(&["abc", "de"])), 4).await;
+        assert_eq!(unannounced.map_err(code), Err(413));
+        let begun = tokio::time::Instant::now();
+        let held_back = pieces(&["ab"]).chain(futures::stream::pending());
+        let refused = arrived(Body::from_stream(held_back), 4).await.expect_err("it never ends");
+        assert_eq!((refused.info().code, begun.elapsed() >= SMALL_ARRIVES_WITHIN), (400, true));
     }
 
     #[test]

@@ -76,13 +76,17 @@ impl RequestMemory {
     /// The bytes of an answer, counted for as long as they, or a part of them, live: until the client has read them. Never
     /// refused, as the model has run; what comes next is.
     pub(crate) fn answer(self: &Arc<Self>, bytes: Bytes) -> Bytes {
-        if bytes.len() < SMALL {
-            return bytes;
-        }
-        self.all.force(bytes.len(), &self.held);
+        self.of_answer(bytes.len()).hold(bytes)
+    }
+
+    /// So many bytes of an answer, counted until the charge is dropped. Never refused.
+    pub(crate) fn of_answer(self: &Arc<Self>, bytes: usize) -> Charge {
         let mut charge = self.charge();
-        charge.bytes = bytes.len();
-        charge.hold(bytes)
+        if bytes >= SMALL {
+            self.all.force(bytes, &self.held);
+            charge.bytes = bytes;
+        }
+        charge
     }
 
     /// So many bytes, held until the charge is dropped.

@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
 };
 
@@ -13,7 +14,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
-use crate::exchange;
+use crate::{body::overdue, exchange};
 
 /// The origin of pieces that are still to come.
 pub(crate) enum Source {
@@ -43,13 +44,41 @@ impl Source {
 /// A body that is passed on: pieces that are here, then those that come, then the trailers.
 pub(crate) struct Relayed {
     pieces: std::vec::IntoIter<Bytes>,
-    rest: Option<Source>,
+    coming: Option<Arc<Coming>>,
     trailers: Option<HeaderMap>,
     deadline: Option<Pin<Box<Sleep>>>,
     /// Errors are told as trailers, which gRPC clients read; others see the body cut off.
     grpc: bool,
-    /// Whatever must be held until the last byte has gone.
-    guard: Option<Box<dyn Send>>,
+}
+
+/// Pieces that are still to come, and whatever must be held until the last of them has gone; `None`: it was let go of, because nobody
+/// read the answer in its time.
+pub(super) struct Coming(Mutex<Option<(Source, Box<dyn Send>)>>);
+
+impl Coming {
+    /// Ends the source, and lets go of what is held for it.
+    pub(super) fn let_go(&self) {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Not under the lock: what is held does more than nothing when it goes.
+        drop(held);
+    }
+
+    /// The next piece; an error where it was let go of.
+    fn poll_frame(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some((source, _)) => source.poll_frame(cx),
+            None => Poll::Ready(Some(Err(overtime()))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().is_some_and(|(source, _)| source.is_end_stream())
+    }
+}
+
+fn overtime() -> Status {
+    Status::deadline_exceeded("the call's time was over before its answer was complete")
 }
 
 impl Relayed {
@@ -59,13 +88,14 @@ impl Relayed {
         rest: Option<Source>,
         guard: impl Send + 'static,
     ) -> Self {
-        let guard: Option<Box<dyn Send>> = rest.is_some().then(|| Box::new(guard) as Box<dyn Send>);
-        Self { pieces: pieces.into_iter(), rest, trailers, deadline: None, grpc: false, guard }
+        let coming = rest.map(|rest| Arc::new(Coming(Mutex::new(Some((rest, Box::new(guard) as Box<dyn Send>))))));
+        Self { pieces: pieces.into_iter(), coming, trailers, deadline: None, grpc: false }
     }
 
-    /// Ends the stream of an answer with this head at the deadline.
+    /// Ends the stream of an answer with this head at the deadline, whether somebody reads it or not.
     pub(crate) fn until(mut self, deadline: Instant, head: &HeaderMap<HeaderValue>) -> Self {
-        if self.rest.is_some() {
+        if let Some(coming) = &self.coming {
+            overdue::begun(coming, deadline);
             self.deadline = Some(Box::pin(sleep_until(deadline)));
         }
         let kind = head.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
@@ -77,10 +107,10 @@ impl Relayed {
         if let Some(piece) = self.pieces.next() {
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
-        let Some(rest) = &mut self.rest else {
+        let Some(coming) = &self.coming else {
             return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
         };
-        let failed = match rest.poll_frame(cx) {
+        let failed = match coming.poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => return Poll::Ready(Some(Ok(frame))),
             Poll::Ready(None) => {
                 self.end();
@@ -88,9 +118,7 @@ impl Relayed {
             }
             Poll::Ready(Some(Err(error))) => error,
             Poll::Pending => match self.deadline.as_mut().map(|deadline| deadline.as_mut().poll(cx)) {
-                Some(Poll::Ready(())) => {
-                    Status::deadline_exceeded("the call's time was over before its answer was complete")
-                }
+                Some(Poll::Ready(())) => overtime(),
                 _ => return Poll::Pending,
             },
         };
@@ -107,13 +135,13 @@ impl Relayed {
 
     /// Lets go of everything: nothing more comes.
     fn end(&mut self) {
-        self.rest = None;
+        self.coming = None;
         self.deadline = None;
-        self.guard = None;
     }
 
     pub(crate) fn is_end_stream(&self) -> bool {
-        self.pieces.len() == 0 && self.trailers.is_none() && self.rest.as_ref().is_none_or(Source::is_end_stream)
+        let ended = self.coming.as_ref().is_none_or(|coming| coming.is_end_stream());
+        ended && self.pieces.len() == 0 && self.trailers.is_none()
     }
 }
 

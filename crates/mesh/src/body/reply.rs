@@ -3,15 +3,24 @@
 use std::{
     convert::Infallible,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
+use berth_peer::PeerBody;
 use bytes::Bytes;
 use futures::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use tokio::time::Instant;
 
-use crate::body::{relayed::Relayed, tapped::Tapped, watched::Watched};
+use crate::body::{
+    memory::{RequestMemory, SMALL},
+    relayed::{Relayed, Source},
+    tapped::Tapped,
+    watched::Watched,
+};
 
 /// Pieces of framed messages, and perhaps the status that ends them.
 pub(crate) type Messages = Pin<Box<dyn Stream<Item = Result<Bytes, tonic::Status>> + Send>>;
@@ -164,6 +173,60 @@ pub(crate) fn described(body: &impl serde::Serialize) -> Response<ReplyBody> {
     json(StatusCode::OK, body)
 }
 
+/// The same answer. One that is whole counts against `memory` until it is read.
+pub(crate) fn counted(answer: Response<ReplyBody>, memory: &Arc<RequestMemory>) -> Response<ReplyBody> {
+    answer.map(|body| match body {
+        ReplyBody::Whole(whole) => ReplyBody::Whole(memory.answer(whole)),
+        other => other,
+    })
+}
+
+/// An answer of the gRPC service, which counts against `memory` until it is read. The service answers unary calls alone, and their
+/// messages are there at once.
+pub(crate) async fn counted_message(
+    answer: Response<tonic::body::Body>,
+    memory: &Arc<RequestMemory>,
+) -> Response<ReplyBody> {
+    let (head, body) = answer.into_parts();
+    let collected = match body.collect().await {
+        Ok(collected) => collected,
+        Err(status) => return status.into_http(),
+    };
+    let trailers = collected.trailers().cloned();
+    let message = memory.answer(collected.to_bytes());
+    let is_well = |trailers: &HeaderMap| {
+        trailers.len() == 1 && trailers.get("grpc-status").is_some_and(|code| code.as_bytes() == b"0")
+    };
+    let body = match trailers {
+        None => ReplyBody::from(message),
+        Some(trailers) if is_well(&trailers) => ReplyBody::Message(message),
+        trailers => ReplyBody::Relayed(Box::new(Relayed::new((vec![message], trailers), None, ()))),
+    };
+    Response::from_parts(head, body)
+}
+
+/// An answer of somebody else's making. Unless it is small, it counts against `memory` as far as its length is known, and `guard` is
+/// held, until it has been read, which is by `deadline`.
+pub(crate) fn passed_on(
+    answer: Response<PeerBody>,
+    (guard, deadline): (impl Send + 'static, Instant),
+    memory: &Arc<RequestMemory>,
+) -> Response<ReplyBody> {
+    let (mut head, body) = answer.into_parts();
+    let length = body.size_hint().exact().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+    if length.is_some_and(|length| length < SMALL) {
+        return Response::from_parts(head, ReplyBody::Grpc(tonic::body::Body::new(body)));
+    }
+    if let Some(length) = length {
+        // What is passed on does not tell its length by itself.
+        head.headers.entry(header::CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    }
+    let charge = memory.of_answer(length.unwrap_or(0).min(memory.most()));
+    let relayed = Relayed::new((Vec::new(), None), Some(Source::Model(body)), (guard, charge));
+    let relayed = relayed.until(deadline, &head.headers);
+    Response::from_parts(head, ReplyBody::Relayed(Box::new(relayed)))
+}
+
 /// An answer without a body.
 pub(crate) fn empty() -> Response<ReplyBody> {
     Response::new(ReplyBody::Empty)
@@ -172,4 +235,52 @@ pub(crate) fn empty() -> Response<ReplyBody> {
 /// hyper wants a result.
 pub(crate) fn infallible(response: Response<ReplyBody>) -> Result<Response<ReplyBody>, Infallible> {
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fair::Shape;
+
+    #[tokio::test]
+    async fn answers_count_until_they_are_read() {
+        let memory = RequestMemory::new(1 << 20, Shape::new(false));
+        let large = || Bytes::from(vec![b' '; 64 << 10]);
+        let whole = counted(json(StatusCode::OK, large()), &memory);
+        assert_eq!(memory.used(), 64 << 10);
+        drop(whole);
+        let (guard, deadline) = (Arc::new(()), Instant::now() + std::time::Duration::from_secs(3_600));
+        let other = passed_on(Response::new(berth_peer::full(large())), (Arc::clone(&guard), deadline), &memory);
+        assert_eq!((memory.used(), Arc::strong_count(&guard)), (64 << 10, 2));
+        assert_eq!(other.headers()[header::CONTENT_LENGTH], (64 << 10).to_string());
+        let read = other.into_body().collect().await.expect("it is whole").to_bytes();
+        assert_eq!((read.len(), memory.used(), Arc::strong_count(&guard)), (64 << 10, 0, 1));
+        let small = passed_on(Response::new(berth_peer::full("small")), (Arc::clone(&guard), deadline), &memory);
+        assert_eq!((small.body().size_hint().exact(), memory.used(), Arc::strong_count(&guard)), (Some(5), 0, 1));
+    }
+
+    #[tokio::test]
+    async fn messages_of_the_grpc_service_count_with_their_status() {
+        let memory = RequestMemory::new(1 << 20, Shape::new(false));
+        let made = |trailers: Option<HeaderMap>| {
+            let frames = [Some(Frame::data(Bytes::from(vec![0; 64 << 10]))), trailers.map(Frame::trailers)];
+            let frames = frames.into_iter().flatten().map(Ok::<_, tonic::Status>);
+            let body = http_body_util::StreamBody::new(futures::stream::iter(frames.collect::<Vec<_>>()));
+            Response::new(tonic::body::Body::new(body))
+        };
+        for code in ["0", "13"] {
+            let trailers: HeaderMap = [("grpc-status", code)]
+                .into_iter()
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+                .collect();
+            let answer = counted_message(made(Some(trailers)), &memory).await;
+            assert_eq!(memory.used(), 64 << 10, "{code}");
+            let read = answer.into_body().collect().await.expect("it is whole");
+            assert_eq!(read.trailers().expect("a status")["grpc-status"], code);
+            assert_eq!(read.to_bytes().len(), 64 << 10);
+            assert_eq!(memory.used(), 0, "{code}");
+        }
+        let refused = counted_message(tonic::Status::not_found("no").into_http(), &memory).await;
+        assert!(refused.body().is_end_stream() && refused.headers()["grpc-status"] == "5");
+    }
 }

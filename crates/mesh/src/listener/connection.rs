@@ -30,7 +30,10 @@ use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{rt::TokioIo, server::conn::auto};
 use tokio_util::sync::CancellationToken;
 
-use crate::{body::reply::infallible, ingress::Ingress};
+use crate::{
+    body::{overdue::Watching, reply::infallible},
+    ingress::Ingress,
+};
 
 /// An event of one part of a connection.
 enum Event {
@@ -109,11 +112,12 @@ pub(super) async fn serve(
     let mut connection = pin!(http.serve_connection(TokioIo::new(held.clone()), service));
     // What hyper writes is held, and leaves by `held.send` alone.
     // The ends are parts like streams, so that they are looked at when they come and not whenever something is read.
-    let mut parts = FuturesUnordered::from_iter([
+    let signals = [
         ends.stopping.cancelled_owned().map(|()| Event::Stop).boxed(),
         ends.cut.cancelled_owned().map(|()| Event::Cut).boxed(),
         silence.map(Event::Silent).boxed(),
-    ]);
+    ];
+    let mut parts = FuturesUnordered::from_iter(signals.map(Watching::new));
     let turn = |cx: &mut Context<'_>| {
         let ended = connection.as_mut().poll(cx);
         // The message of an answer and its end leave in one write, and wake its reader once.
@@ -121,7 +125,7 @@ pub(super) async fn serve(
         if let Poll::Ready(ended) = ended {
             return Poll::Ready(ended);
         }
-        parts.extend(begun.take());
+        parts.extend(begun.take().into_iter().map(Watching::new));
         // An answer wakes the connection to write it: after the other answers that are ready, and so with them.
         while let Poll::Ready(event) = parts.poll_next_unpin(cx) {
             match event {

@@ -6,6 +6,8 @@ use berth_wire::oip::{
     self as wire, ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient,
     model_infer_request::InferInputTensor,
 };
+use http_body_util::BodyExt as _;
+use prost::Message as _;
 use tokio_stream::StreamExt as _;
 use tonic::{
     Code, Request,
@@ -149,6 +151,46 @@ async fn a_stream_answers_in_order_and_survives_errors() {
     let answers: Vec<_> = client.model_stream_infer(strict).await.expect("a stream").into_inner().collect().await;
     assert_eq!(answers.len(), 4);
     assert_eq!(answers[3].as_ref().expect_err("a status").code(), Code::NotFound);
+}
+
+/// A message that is no request fails alone: those before and after it are answered.
+#[tokio::test]
+async fn a_stream_survives_a_message_that_cannot_be_decoded() {
+    let mut house = House::new();
+    house.serve("iris", "1", Echo::open()).await;
+    // Of the one not even the names can be read, of the other not the tensors (field 5, of which the first key is none).
+    let nameless = vec![0x0f];
+    let names = ModelInferRequest { inputs: Vec::new(), raw_input_contents: Vec::new(), ..infer("iris", "3") };
+    let mut named = names.encode_to_vec();
+    named.extend([0x2a, 1, 0x0f]);
+    let mut body = Vec::new();
+    for message in [infer("iris", "1").encode_to_vec(), nameless, named, infer("iris", "4").encode_to_vec()] {
+        body.push(0);
+        body.extend(u32::try_from(message.len()).expect("short").to_be_bytes());
+        body.extend(message);
+    }
+    let mut connector = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
+    let http2 = connector.http2_only(true).build_http::<http_body_util::Full<bytes::Bytes>>();
+    let request = http::Request::post(house.uri("/inference.GRPCInferenceService/ModelStreamInfer"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(http_body_util::Full::new(bytes::Bytes::from(body)))
+        .expect("a request");
+    let answer = soon("an answer", http2.request(request)).await.expect("an answer");
+    let answer = soon("the end of the stream", answer.into_body().collect()).await.expect("a body");
+    assert_eq!(answer.trailers().expect("trailers").get("grpc-status").expect("a status"), "0");
+    let (mut rest, mut answers) = (answer.to_bytes(), Vec::new());
+    while !rest.is_empty() {
+        let prefix = rest.split_to(5);
+        let length = u32::from_be_bytes(prefix[1..].try_into().expect("four bytes")) as usize;
+        answers.push(wire::ModelStreamInferResponse::decode(rest.split_to(length)).expect("an answer"));
+    }
+    let id = |answer: &wire::ModelStreamInferResponse| answer.infer_response.as_ref().expect("an answer").id.clone();
+    assert_eq!(answers.iter().map(id).collect::<Vec<_>>(), ["1", "", "3", "4"]);
+    for (answer, fails) in answers.iter().zip([false, true, true, false]) {
+        assert_eq!(answer.error_message.contains("no ModelInferRequest"), fails, "{answer:?}");
+        assert!(fails || answer.error_message.is_empty(), "{answer:?}");
+    }
 }
 
 /// The head of a stream says how long each of its requests may take, or all of them together.

@@ -31,7 +31,10 @@ use tokio::{io::BufReader, net::TcpStream, sync::Semaphore, time::timeout};
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
-use super::{PeerHandler, refusals::Refusals};
+use super::{
+    PeerHandler,
+    refusals::{Kind, Refusal, Refusals},
+};
 use crate::{
     PeerBody,
     http2::{StreamSpawner, Streams},
@@ -94,11 +97,17 @@ impl Connection {
             Some(Ok(Ok(Greeted::Joining(stream)))) => {
                 return match joins.try_acquire() {
                     Ok(_place) => join(*stream, DialledFrom(from.ip()), handler).await,
-                    Err(_) => refusals.tell(from, "too many nodes join at once: it tries again"),
+                    Err(_) => {
+                        let busy = Refusal::new(Kind::Joining, "too many nodes join at once: it tries again");
+                        refusals.tell(from, &busy);
+                    }
                 };
             }
-            Some(Ok(Err(reason))) => return refusals.tell(from, &reason),
-            Some(Err(_)) => return refusals.tell(from, &format!("it did not finish the handshake within {GREET:?}")),
+            Some(Ok(Err(refusal))) => return refusals.tell(from, &refusal),
+            Some(Err(_)) => {
+                let slow = format!("it did not finish the handshake within {GREET:?}");
+                return refusals.tell(from, &Refusal::new(Kind::Slow, slow));
+            }
         };
         // A child: what cuts all connections cuts it, too.
         let ends = Ends { cut: ends.cut.child_token(), ..ends };
@@ -117,20 +126,22 @@ enum Greeted {
     Joining(Box<TlsStream<BufReader<TcpStream>>>),
 }
 
-async fn greet(stream: TcpStream, identity: &Identity, may_join: bool) -> Result<Greeted, String> {
+async fn greet(stream: TcpStream, identity: &Identity, may_join: bool) -> Result<Greeted, Refusal> {
     let stream = BufReader::with_capacity(window::READ, stream);
-    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(|error| tls::explain(&error))?;
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(|error| Refusal::of(&error))?;
     let joins = hello.client_hello().server_name() == Some(joining::SERVER_NAME);
     if joins && !may_join {
-        return Err("it wants to join, and this node issues no certificates: --authority makes it do so".to_owned());
+        let why = "it wants to join, and this node issues no certificates: --authority makes it do so";
+        return Err(Refusal::new(Kind::Joining, why));
     }
     let current = identity.current();
     let config = if joins { &current.joining } else { &current.server };
-    let stream = hello.into_stream(Arc::clone(config)).await.map_err(|error| tls::explain(&error))?;
+    let stream = hello.into_stream(Arc::clone(config)).await.map_err(|error| Refusal::of(&error))?;
     if joins {
         return Ok(Greeted::Joining(Box::new(stream)));
     }
-    let caller = tls::caller(stream.get_ref().1.peer_certificates())?;
+    let caller = tls::caller(stream.get_ref().1.peer_certificates());
+    let caller = caller.map_err(|why| Refusal::new(Kind::Nameless, why))?;
     Ok(Greeted::Node(Box::new(stream), caller))
 }
 

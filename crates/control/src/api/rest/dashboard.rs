@@ -140,7 +140,8 @@ pub(super) async fn signature(
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
-    service.trial(of, None).await.map(told)
+    let place = service.trial_place()?;
+    service.trial(of, None, place).await.map(told)
 }
 
 /// Sends one inference to a model, as a client of this node's gateway. For trying it: up to 1 MiB, and one of eight at a time.
@@ -161,12 +162,13 @@ pub(super) async fn infer(
     body: Body,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
+    let place = service.trial_place()?;
     let arrival = tokio::time::timeout(ARRIVES_WITHIN, axum::body::to_bytes(body, trial::MOST_BYTES)).await;
     let Ok(Ok(body)) = arrival else {
         let message = format!("the request is larger than {} MiB, or did not arrive whole", trial::MOST_BYTES >> 20);
         return Err(ApiError::new(berth_spec::Class::TooLarge, message));
     };
-    service.trial(of, Some(body)).await.map(told)
+    service.trial(of, Some(body), place).await.map(told)
 }
 
 /// The answer of a gateway as it came.

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    body::Bytes,
     extract::{Path, State},
     response::Response,
 };
 use berth_wire::api::{CreatedJoinToken, ErrorBody, JoinTokenView, List, NewJoinToken};
 
 use super::ask::{Answer, RawParameters, SenderName, created_secret};
-use crate::api::{error::ApiError, service::Service, trail::Notes};
+use crate::api::{body::SmallBody, error::ApiError, service::Service, trail::Notes};
 
 /// The join tokens, by the time of their creation; never their secrets.
 #[utoipa::path(
@@ -41,10 +40,10 @@ pub(super) async fn create(
     SenderName(by): SenderName,
     asked: RawParameters,
     notes: Notes,
-    body: Bytes,
+    body: SmallBody,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
-    let new: NewJoinToken = serde_json::from_slice(&body).map_err(|error| {
+    let new: NewJoinToken = serde_json::from_slice(body.bytes()).map_err(|error| {
         ApiError::invalid("body", format!("this is no join token: {error}"), "send {\"spec\": {\"roles\": …}}")
     })?;
     let created = service.create_join_token(&by, new).await?;

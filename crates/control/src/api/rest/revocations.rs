@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    body::Bytes,
     extract::{Path, State},
     http::StatusCode,
 };
 use berth_wire::api::{ErrorBody, List, NewRevocation, RevocationView};
 
 use super::ask::{Answer, RawParameters, SenderName};
-use crate::api::{error::ApiError, service::Service, trail::Notes};
+use crate::api::{body::SmallBody, error::ApiError, service::Service, trail::Notes};
 
 /// The revocations, by their time.
 #[utoipa::path(
@@ -44,10 +43,10 @@ pub(super) async fn revoke(
     SenderName(by): SenderName,
     asked: RawParameters,
     notes: Notes,
-    body: Bytes,
+    body: SmallBody,
 ) -> Result<(StatusCode, Json<RevocationView>), ApiError> {
     asked.nothing()?;
-    let new: NewRevocation = serde_json::from_slice(&body).map_err(|error| {
+    let new: NewRevocation = serde_json::from_slice(body.bytes()).map_err(|error| {
         ApiError::invalid("body", format!("this is no revocation: {error}"), "send {\"spec\": {\"node\": …}}")
     })?;
     let made = service.revoke(&by, new).await?;

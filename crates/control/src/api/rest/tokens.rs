@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    body::Bytes,
     extract::{Path, State},
     response::Response,
 };
 use berth_wire::api::{CreatedToken, ErrorBody, List, NewToken, PrincipalView, TokenView};
 
 use super::ask::{Answer, RawParameters, Sender, SenderName, created_secret};
-use crate::api::{error::ApiError, service::Service, trail::Notes};
+use crate::api::{body::SmallBody, error::ApiError, service::Service, trail::Notes};
 
 /// The sender of the request: its name, its roles and where they hold, the end of its token.
 #[utoipa::path(
@@ -48,10 +47,10 @@ pub(super) async fn create(
     SenderName(by): SenderName,
     asked: RawParameters,
     notes: Notes,
-    body: Bytes,
+    body: SmallBody,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
-    let new: NewToken = serde_json::from_slice(&body).map_err(|error| {
+    let new: NewToken = serde_json::from_slice(body.bytes()).map_err(|error| {
         ApiError::invalid("body", format!("this is no token: {error}"), "send {\"spec\": {\"role\": …}}")
     })?;
     let created = service.create_token(&by, new).await?;

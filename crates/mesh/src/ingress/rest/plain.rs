@@ -151,7 +151,8 @@ impl Plain {
         match runner.exchange(self.call(), &mut call).await? {
             LocalOutcome::Moved(why) => Ok(LocalOutcome::Moved(why)),
             LocalOutcome::Answered(response) => {
-                let events = events::of(response, asked, limit).map_err(|error| runner.failed(error))?;
+                let memory = Arc::clone(call.memory());
+                let events = events::of(response, asked, (limit, memory)).map_err(|error| runner.failed(error))?;
                 Ok(LocalOutcome::Answered(events))
             }
         }

@@ -12,7 +12,7 @@ use prost::Message as _;
 use tonic::Status;
 
 use crate::{
-    body::reply::ReplyBody,
+    body::{memory::RequestMemory, reply::ReplyBody},
     disclosure::without_places,
     oip::{
         grpc::{
@@ -40,11 +40,15 @@ pub(super) fn whole(event: Bytes) -> Response<ReplyBody> {
     response(ReplyBody::from(event))
 }
 
-/// The events of a stream. A message has at most `limit` bytes.
+/// The events of a stream. A message has at most `limit` bytes, which count against the memory until the event is read.
 ///
 /// # Errors
 /// The model refused the request before its first answer.
-pub(super) fn of(stream: Response<ReplyBody>, asked: Asked, limit: usize) -> Result<Response<ReplyBody>, InferError> {
+pub(super) fn of(
+    stream: Response<ReplyBody>,
+    asked: Asked,
+    bounds: (usize, Arc<RequestMemory>),
+) -> Result<Response<ReplyBody>, InferError> {
     if let Some(status) = Status::from_header_map(stream.headers()).filter(|status| status.code() != tonic::Code::Ok) {
         let message = status.message().to_owned();
         return Err(match status.code() {
@@ -52,22 +56,29 @@ pub(super) fn of(stream: Response<ReplyBody>, asked: Asked, limit: usize) -> Res
             _ => InferError::Model(message),
         });
     }
-    Ok(response(ReplyBody::Events(Box::pin(events(stream.into_body(), asked, limit)))))
+    Ok(response(ReplyBody::Events(Box::pin(events(stream.into_body(), asked, bounds)))))
 }
 
 /// Events of the messages in a body. One that failed, or cannot be told, is the last.
-fn events(body: ReplyBody, asked: Asked, limit: usize) -> impl Stream<Item = Bytes> + Send {
-    futures::stream::unfold(Some((body, BytesMut::new())), move |reading| {
-        let asked = asked.clone();
+fn events(
+    body: ReplyBody,
+    asked: Asked,
+    (limit, memory): (usize, Arc<RequestMemory>),
+) -> impl Stream<Item = Bytes> + Send {
+    let charge = memory.charge();
+    futures::stream::unfold(Some((body, BytesMut::new(), charge)), move |reading| {
+        let (asked, memory) = (asked.clone(), Arc::clone(&memory));
         async move {
-            let (mut body, mut pending) = reading?;
+            let (mut body, mut pending, mut charge) = reading?;
             loop {
                 match first(&pending) {
                     Some((_, length)) if length > limit => return Some((too_long(), None)),
                     Some((_, length)) if pending.len() >= PREFIX + length => {
                         let message = pending.split_to(PREFIX + length).freeze().slice(PREFIX..);
+                        // What is left of the next message counts again when more of it comes.
+                        charge = memory.charge();
                         match told(message, &asked) {
-                            Some(Ok(event)) => return Some((event, Some((body, pending)))),
+                            Some(Ok(event)) => return Some((memory.answer(event), Some((body, pending, charge)))),
                             Some(Err(event)) => return Some((event, None)),
                             None => continue,
                         }
@@ -77,7 +88,12 @@ fn events(body: ReplyBody, asked: Asked, limit: usize) -> impl Stream<Item = Byt
                 match body.frame().await? {
                     Err(status) => return Some((failed(&status), None)),
                     Ok(frame) => match frame.into_data() {
-                        Ok(data) => pending.extend_from_slice(&data),
+                        Ok(data) => {
+                            if let Err(error) = charge.grow_to(pending.len() + data.len()) {
+                                return Some((failure(&error.to_string(), error.reason()).into(), None));
+                            }
+                            pending.extend_from_slice(&data);
+                        }
                         Err(frame) => {
                             let status = frame.trailers_ref().and_then(Status::from_header_map)?;
                             return (status.code() != tonic::Code::Ok).then(|| (failed(&status), None));
@@ -128,7 +144,7 @@ mod tests {
     use futures::StreamExt as _;
 
     use super::*;
-    use crate::oip::grpc::frame::framed;
+    use crate::{fair::Shape, oip::grpc::frame::framed};
 
     fn message(text: &str) -> Bytes {
         let contents =
@@ -146,7 +162,8 @@ mod tests {
 
     async fn events_of(pieces: Vec<Result<Bytes, Status>>) -> Vec<String> {
         let body = ReplyBody::Stream(Box::pin(futures::stream::iter(pieces)));
-        let events = events(body, ("m".into(), Some("7".to_owned())), 100);
+        let memory = RequestMemory::new(1 << 20, Shape::new(false));
+        let events = events(body, ("m".into(), Some("7".to_owned())), (100, memory));
         events.map(|event| String::from_utf8(event.to_vec()).expect("UTF-8")).collect().await
     }
 
@@ -160,6 +177,17 @@ mod tests {
             let pieces = whole.chunks(cut).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
             assert_eq!(events_of(pieces).await, [said("a"), said("b\\n")], "{cut}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_message_for_which_there_is_no_memory_ends_the_stream() {
+        let memory = RequestMemory::new(16 << 10, Shape::new(false));
+        let whole = message(&"a".repeat(20_000));
+        let pieces: Vec<_> = whole.chunks(1_000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+        let body = ReplyBody::Stream(Box::pin(futures::stream::iter(pieces)));
+        let events: Vec<_> = events(body, ("m".into(), None), (1 << 20, Arc::clone(&memory))).collect().await;
+        assert!(events.len() == 1 && events[0].windows(9).any(|word| word == b"no_memory"), "{events:?}");
+        assert_eq!(memory.used(), 0);
     }
 
     #[tokio::test]
