@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import socket
+import urllib.request
 
 import pytest
 
 from harness.ports import free_port
+from harness.processes import BERTH, Process
 from harness.waiting import until
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 
 
-def connected(address: str, count: int, said: bytes = b"") -> list[socket.socket]:
+def connected(address: str, count: int, said: bytes = b"", source: str = "127.0.0.2") -> list[socket.socket]:
     """Sockets of strangers from another address than the tests', who said `said`, as far as they were let in."""
     host, port = address.split(":")
     sockets = []
     for _ in range(count):
         try:
-            stranger = socket.create_connection((host, int(port)), timeout=5, source_address=("127.0.0.2", 0))
+            stranger = socket.create_connection((host, int(port)), timeout=5, source_address=(source, 0))
             stranger.sendall(said)
         except OSError:
             break
@@ -84,3 +87,29 @@ def test_strangers_on_the_inference_port_leave_files_for_the_api(berth, files, m
     assert berth.get("/v2/health/live")[0] == 200
     assert not [line for line in berth.logged_lines() if "accept_failed" in line]
     del strangers
+
+
+def test_strangers_on_an_executor_leave_files_for_its_admin_port(tmp_path, files):
+    port, admin, model = free_port(), free_port(), free_port()
+    file = tmp_path / "executor.json"
+    ports = [{"name": "http", "listen": f"127.0.0.1:{port}", "upstream": model}]
+    file.write_text(json.dumps({"ports": ports, "admin": {"listen": f"127.0.0.1:{admin}"}}))
+    executor = Process("executor", tmp_path)
+
+    def alive() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{admin}/live", timeout=5) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    try:
+        executor.spawn("prlimit", "--nofile=1024:1024", BERTH, "executor", "--config", str(file))
+        until(lambda: f"the executor does not start: {executor.logged()}", alive)
+        strangers = [connected(f"127.0.0.1:{port}", 400, source=f"127.0.0.{last}") for last in range(2, 6)]
+        assert alive(), executor.logged()
+        # Of one address no more than a half is held; the connections of others wait in the kernel.
+        until("what an address has too many to be closed", lambda: closed(strangers[0][-1]))
+        assert not [line for line in executor.logged_lines() if "accept_failed" in line]
+    finally:
+        executor.close()

@@ -5,16 +5,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// The least of them, however few files there are.
 const LEAST: usize = 64;
 
-/// Raises the limit of open files of this process as far as the system lets it, and returns the connections that the
-/// inference port may have: half of the files. The control API, the store, models and logs share the other half.
-/// It has no more than `most`: each costs some 30 KiB at rest.
+/// Raises the limit of open files, and returns the connections that the inference port may have: half of the files. The control API, the
+/// store, models and logs share the other half. It has no more than `most`: each costs some 30 KiB at rest.
 pub(crate) fn raise(most: usize) -> usize {
+    shared(raise_limit(), most)
+}
+
+/// Raises the limit of open files of this process as far as the system lets it, and returns it; `None`: there is none.
+pub(crate) fn raise_limit() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     if let Err(error) = raised {
         tracing::debug!(event = "files_not_raised", %error);
     }
-    shared(if raised.is_ok() { maximum } else { current }, most)
+    if raised.is_ok() { maximum } else { current }
 }
 
 fn shared(files: Option<u64>, most: usize) -> usize {

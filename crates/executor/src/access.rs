@@ -1,7 +1,7 @@
 //! Access to the ports: tokens, client certificates and tokens of OpenID issuers, by the rules of Berth's other ports (`berth_wire::access`).
 //!
 //! ```text
-//! request ─▶ open path? ─▶ asker (401) ─▶ may it ask this model? (403) ─▶ within its limits? (429) ─▶ on, without its token
+//! request ─▶ dot segments? (400) ─▶ open path? ─▶ asker (401) ─▶ may it ask this model? (403) ─▶ within its limits? (429) ─▶ on, without its token
 //! tokens' file, access file ── followed, every 5 s ──▶ rules
 //! ```
 
@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use berth_access::{AccessFile, Follower};
 use berth_spec::ClientCertificate;
-use berth_wire::access::{Access, Action, Resource};
+use berth_wire::access::{Access, Action, Asker, Resource};
 use http::{HeaderMap, header};
 use prometheus_client::registry::Registry;
 
 pub(crate) use self::{settings::AccessSettings, usage::Used};
 use self::{tokens::TokenFile, usage::Usage};
-use crate::refusal::Refusal;
+use crate::{refusal::Refusal, template::has_dot_segments};
 
 /// The guard of all ports.
 pub(crate) struct Guard {
@@ -32,9 +32,29 @@ pub(crate) struct Guard {
 #[derive(Clone)]
 pub(crate) struct Sender(pub(crate) Arc<str>);
 
+/// The standing of somebody who was let in: it may end before their request does.
+#[derive(Clone)]
+pub(crate) struct Standing {
+    access: Arc<Access>,
+    asker: Asker,
+}
+
+impl Standing {
+    #[cfg(test)]
+    pub(crate) const fn new(access: Arc<Access>, asker: Asker) -> Self {
+        Self { access, asker }
+    }
+
+    /// False for one whose token was revoked, or is over.
+    pub(crate) fn holds(&self) -> bool {
+        self.access.still_knows(&self.asker)
+    }
+}
+
 /// Somebody who was let in.
 pub(crate) struct Admitted {
     pub(crate) principal: Arc<str>,
+    pub(crate) standing: Standing,
     /// Counts against the limits until it is dropped.
     pub(crate) used: Option<Used>,
 }
@@ -85,6 +105,10 @@ impl Guard {
         bytes: u64,
     ) -> Result<Option<Admitted>, Refusal> {
         let AccessSettings { model, open, .. } = &self.settings;
+        // An open path would lead out of itself, since servers leave such segments out.
+        if has_dot_segments(path) {
+            return Err(Refusal::DotSegments);
+        }
         if open.iter().any(|template| template.matches(path)) {
             headers.remove(header::AUTHORIZATION);
             return Ok(None);
@@ -97,7 +121,8 @@ impl Guard {
             .map_err(|denied| Refusal::Denied(denied.to_string().into()))?;
         let Some(principal) = &asker.0 else { return Ok(None) };
         let used = self.usage.enter(principal, bytes)?;
-        Ok(Some(Admitted { principal: Arc::clone(&principal.name), used }))
+        let principal = Arc::clone(&principal.name);
+        Ok(Some(Admitted { principal, standing: Standing { access: Arc::clone(&self.access), asker }, used }))
     }
 }
 

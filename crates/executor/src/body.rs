@@ -7,12 +7,14 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
+use tokio::time::{Sleep, sleep};
 
 use crate::{BoxError, log::Captured};
 
@@ -118,7 +120,10 @@ impl http_body::Body for Bounded {
 
 /// The next frame that says something. Empty ones are left out: servers and clients of HTTP/2 end a connection on which they get many, and
 /// that to a server is shared by all clients.
-fn poll_said(body: &mut Incoming, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+fn poll_said<B>(body: &mut B, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
     loop {
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
         let empty = matches!(&frame, Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty));
@@ -142,33 +147,66 @@ pub(crate) trait Watcher: Send + Unpin + 'static {
     fn end(&mut self);
 }
 
-/// The body of an answer, watched.
-pub(crate) struct Watched<W> {
-    pub(crate) inner: Incoming,
-    pub(crate) watcher: W,
+/// The end of a body whose sender fell silent.
+#[derive(Debug, thiserror::Error)]
+#[error("the model server sent nothing of its answer for {} s", .0.as_secs_f64())]
+pub(crate) struct Silent(Duration);
+
+/// A limit for the silences of a body. None begins while nobody asks for more: a slow reader is no silent sender.
+pub(crate) struct Idle {
+    limit: Option<Duration>,
+    /// Runs while more is awaited.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<W: Watcher> http_body::Body for Watched<W> {
+impl Idle {
+    /// `None`: a body may be silent for as long as it likes.
+    pub(crate) const fn new(limit: Option<Duration>) -> Self {
+        Self { limit, timer: None }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Silent> {
+        let Some(limit) = self.limit else { return Poll::Pending };
+        self.timer.get_or_insert_with(|| Box::pin(sleep(limit))).as_mut().poll(cx).map(|()| Silent(limit))
+    }
+}
+
+/// The body of an answer, watched. What holds memory for it ends before the watcher.
+pub(crate) struct Watched<B, W> {
+    pub(crate) inner: B,
+    pub(crate) watcher: W,
+    pub(crate) idle: Idle,
+}
+
+impl<B, W> http_body::Body for Watched<B, W>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+    W: Watcher,
+{
     type Data = Bytes;
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(poll_said(&mut self.inner, cx));
+        let this = &mut *self;
+        let Poll::Ready(frame) = poll_said(&mut this.inner, cx) else {
+            return this.idle.poll(cx).map(|silent| Some(Err(silent.into())));
+        };
+        this.idle.timer = None;
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
-                    self.watcher.data(data);
+                    this.watcher.data(data);
                 } else if let Some(status) = frame.trailers_ref().and_then(|trailers| trailers.get("grpc-status")) {
                     let status = status.clone();
-                    self.watcher.grpc_status(&status);
+                    this.watcher.grpc_status(&status);
                 }
                 // hyper asks no more when it knows that nothing comes.
-                if self.inner.is_end_stream() {
-                    self.watcher.end();
+                if this.inner.is_end_stream() {
+                    this.watcher.end();
                 }
             }
             Some(Err(_)) => {}
-            None => self.watcher.end(),
+            None => this.watcher.end(),
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
@@ -179,5 +217,108 @@ impl<W: Watcher> http_body::Body for Watched<W> {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+/// Bytes that are handed out at once. HTTP/2 keeps them until the client takes them, and nobody counts them then.
+const PIECE: usize = 16 << 10;
+
+/// Bytes that are handed out in copies of a small part: whoever leaves them unread keeps `held`, which counts them, to the last piece.
+pub(crate) struct Pieces<T> {
+    rest: Bytes,
+    _held: T,
+}
+
+impl<T> Pieces<T> {
+    pub(crate) const fn new(bytes: Bytes, held: T) -> Self {
+        Self { rest: bytes, _held: held }
+    }
+}
+
+impl<T: Unpin> http_body::Body for Pieces<T> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        let length = PIECE.min(self.rest.len());
+        // A part of the bytes themselves would keep all of them.
+        let piece = Bytes::copy_from_slice(&self.rest.split_to(length));
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use futures::{StreamExt as _, stream};
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    /// Tells of the end of a body.
+    struct Told(mpsc::Sender<()>);
+
+    impl Watcher for Told {
+        fn data(&mut self, _: &[u8]) {}
+
+        fn grpc_status(&mut self, _: &http::HeaderValue) {}
+
+        fn end(&mut self) {
+            self.0.send(()).expect("it listens");
+        }
+    }
+
+    #[tokio::test]
+    async fn pieces_are_small_and_hold_what_counts_them_to_the_last() {
+        let (bytes, held) = (Bytes::from(vec![7; 3 * PIECE - 1]), Arc::new(()));
+        let counts = Arc::downgrade(&held);
+        let mut body = Pieces::new(bytes.clone(), held);
+        let mut read = Vec::new();
+        while let Some(frame) = body.frame().await {
+            assert!(counts.upgrade().is_some());
+            let piece = frame.expect("no error").into_data().expect("data");
+            assert!(piece.len() <= PIECE);
+            read.extend_from_slice(&piece);
+            assert_eq!(body.size_hint().exact(), Some((bytes.len() - read.len()) as u64));
+        }
+        assert!(body.is_end_stream() && read == bytes);
+        drop(body);
+        assert!(counts.upgrade().is_none());
+        assert!(Pieces::new(Bytes::new(), ()).is_end_stream());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_that_falls_silent_is_given_up_and_a_slow_one_is_not() {
+        let (tell, told) = mpsc::channel();
+        let slow = || {
+            stream::iter(["a", "b", "c"]).then(|text| async move {
+                sleep(Duration::from_secs(9)).await;
+                Ok::<_, BoxError>(Frame::data(Bytes::from_static(text.as_bytes())))
+            })
+        };
+        for (limit, ends, expected) in [(Some(10), true, true), (Some(8), true, false), (None, false, false)] {
+            let parts = if ends { slow().boxed() } else { slow().chain(stream::pending()).boxed() };
+            let (watcher, idle) = (Told(tell.clone()), Idle::new(limit.map(Duration::from_secs)));
+            let body = Watched { inner: StreamBody::new(parts), watcher, idle };
+            let read = tokio::time::timeout(Duration::from_secs(3_600), body.collect()).await;
+            match read {
+                Ok(Ok(read)) => assert_eq!((read.to_bytes().as_ref(), expected), (&b"abc"[..], true)),
+                Ok(Err(error)) => assert!(error.is::<Silent>() && limit == Some(8), "{error}"),
+                Err(_) => assert_eq!(limit, None, "it waits on"),
+            }
+            assert_eq!(told.try_recv().is_ok(), expected);
+        }
     }
 }

@@ -36,6 +36,8 @@ pub struct Config {
     pub(crate) ports: Vec<PortConfig>,
     pub(crate) admin: SocketAddr,
     pub(crate) drain: DrainConfig,
+    /// Connections of one address, at all ports together; `None`: half of all.
+    pub(crate) max_connections_per_address: Option<usize>,
     /// Access rules; `None`: everybody may ask.
     pub(crate) access: Option<AccessSettings>,
 }
@@ -55,6 +57,8 @@ pub(crate) struct PortConfig {
     pub(crate) timeout: Duration,
     /// Until the server takes a connection.
     pub(crate) connect_timeout: Duration,
+    /// Longest silence within an answer; `None`: it may last.
+    pub(crate) idle_timeout: Option<Duration>,
     pub(crate) max_in_flight: usize,
     pub(crate) max_body: u64,
     pub(crate) retry: RetryConfig,
@@ -149,6 +153,7 @@ struct RawConfig {
     admin: RawAdmin,
     #[serde(default)]
     drain: RawDrain,
+    max_connections_per_address: Option<usize>,
     access: Option<access::RawAccess>,
 }
 
@@ -178,6 +183,7 @@ struct RawPort {
     paths: Vec<Template>,
     timeout: Option<Span>,
     connect_timeout: Option<Span>,
+    idle_timeout: Option<Span>,
     max_in_flight: Option<usize>,
     max_body: Option<Size>,
     #[serde(default)]
@@ -351,8 +357,13 @@ impl Config {
         }
         let or = |span: Option<Span>, seconds| span.map_or(Duration::from_secs(seconds), |span| span.0);
         let drain = DrainConfig { delay: or(raw.drain.delay, 5), timeout: or(raw.drain.timeout, 30) };
+        let max_connections_per_address = raw.max_connections_per_address;
+        if max_connections_per_address == Some(0) {
+            return Err(wrong(None, "maxConnectionsPerAddress is zero: nobody could connect".to_owned()));
+        }
         let access = raw.access.map(access::RawAccess::checked).transpose();
-        Ok(Self { ports, admin, drain, access: access.map_err(|message| wrong(None, message))? })
+        let access = access.map_err(|message| wrong(None, message))?;
+        Ok(Self { ports, admin, drain, max_connections_per_address, access })
     }
 }
 
@@ -392,6 +403,10 @@ impl RawPort {
             timeout: positive(self.health.timeout, "health.timeout", 2)?,
             failures: self.health.failures.unwrap_or(3).max(1),
         };
+        let idle_timeout = self.idle_timeout.map(|Span(span)| span);
+        if idle_timeout == Some(Duration::ZERO) {
+            return Err("idleTimeout is zero: no answer could ever pass".to_owned());
+        }
         let max_in_flight = self.max_in_flight.unwrap_or(1_024);
         if max_in_flight == 0 {
             return Err("maxInFlight is zero: no request could ever pass".to_owned());
@@ -406,6 +421,7 @@ impl RawPort {
             paths: self.paths.into_iter().map(|path| path.0).collect(),
             timeout: positive(self.timeout, "timeout", 300)?,
             connect_timeout: positive(self.connect_timeout, "connectTimeout", 10)?,
+            idle_timeout,
             max_in_flight,
             max_body: self.max_body.map_or(u64::MAX, |size| size.0),
             retry: RetryConfig { attempts, paths: self.retry.paths.into_iter().map(|path| path.0).collect() },
@@ -530,6 +546,10 @@ mod tests {
         for (text, expected) in [
             ("", "executor.yaml"),
             ("ports: []", "ports is empty"),
+            (
+                "ports: [{name: a, listen: 8081, upstream: 8080}]\nmaxConnectionsPerAddress: 0",
+                "maxConnectionsPerAddress is zero",
+            ),
             ("ports: [{name: a, listen: 8081}]", "missing field `upstream`"),
             ("ports: [{name: a, listen: 8081, upstream: 8080, timeuot: 1s}]", "executor.yaml:1:"),
             ("ports: [{name: a, listen: 99999, upstream: 8080}]", "\"99999\" is no port"),
@@ -537,6 +557,7 @@ mod tests {
             ("ports: [{name: a, listen: 8081, upstream: model}]", "no HOST:PORT"),
             ("ports: [{name: a b, listen: 8081, upstream: 8080}]", "the name \"a b\""),
             ("ports: [{name: a, listen: 8081, upstream: 8080, timeout: 0s}]", "timeout is zero"),
+            ("ports: [{name: a, listen: 8081, upstream: 8080, idleTimeout: 0s}]", "idleTimeout is zero"),
             ("ports: [{name: a, listen: 8081, upstream: 8080, paths: [predict]}]", "does not begin with a slash"),
             (
                 "ports: [{name: a, listen: 8081, upstream: 8080, breaker: {failures: 0, openFor: 1s}}]",

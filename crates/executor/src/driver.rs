@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use berth_peer::port::PortTls;
+use berth_peer::port::{Bounds, PortTls, Room};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -28,6 +28,7 @@ use crate::{
     access::{Followed, Guard},
     admin,
     config::{Config, ConfigError, DrainConfig, PortConfig},
+    files::FileShares,
     health,
     jobs::{JobQueue, Jobs},
     log::{Logger, Sink},
@@ -74,6 +75,9 @@ pub(crate) struct Fleet {
     /// Writers of logs. They outlive the ports.
     logs: TaskTracker,
     metrics: Arc<Metrics>,
+    /// Connections of all ports.
+    room: Room,
+    shares: FileShares,
     is_draining: AtomicBool,
     drain: Mutex<DrainConfig>,
 }
@@ -93,7 +97,18 @@ impl Executor {
     /// # Errors
     /// [`StartError`]: nothing runs then.
     pub fn start(path: &Path) -> Result<Self, StartError> {
+        Self::start_within(path, None)
+    }
+
+    /// The same, with as many open files as the process may have; `None`: there is no limit.
+    ///
+    /// # Errors
+    /// [`StartError`]: nothing runs then.
+    pub fn start_within(path: &Path, files: Option<u64>) -> Result<Self, StartError> {
         let config = Config::read(path)?;
+        let shares = FileShares::of(files);
+        let connections = shares.connections;
+        let per_address = config.max_connections_per_address.unwrap_or(connections / 2).min(connections);
         let admin = port::bind(config.admin).map_err(StartError::Port)?;
         let metrics = Arc::new(Metrics::new());
         let open = |settings| metrics.with_registry(|registry| Guard::open(settings, registry));
@@ -105,6 +120,8 @@ impl Executor {
             logs: TaskTracker::new(),
             metrics,
             guard,
+            room: Room::new(Bounds { connections, per_address }),
+            shares,
             is_draining: AtomicBool::new(false),
             drain: Mutex::new(config.drain),
         });
@@ -253,6 +270,11 @@ impl Fleet {
         if before.admin != after.admin {
             return Err("admin.listen changes with a restart: start the executor again, or undo it".to_owned());
         }
+        if before.max_connections_per_address != after.max_connections_per_address {
+            return Err(
+                "maxConnectionsPerAddress changes with a restart: start the executor again, or undo it".to_owned()
+            );
+        }
         if before.access != after.access {
             return Err(
                 "access changes with a restart, but for the files that it names: start the executor again, or undo it"
@@ -299,8 +321,27 @@ impl Fleet {
         tokio::time::timeout(timeout, idle).await.is_ok()
     }
 
+    /// Each port with its share of the files for connections to its server: more requests at once would leave none for the admin port.
+    fn within_files(&self, wanted: &[PortConfig]) -> Vec<PortConfig> {
+        let most = (self.shares.requests / wanted.len().max(1)).max(1);
+        let mut wanted = wanted.to_vec();
+        for port in wanted.iter_mut().filter(|port| port.max_in_flight > most) {
+            tracing::warn!(
+                event = "executor_files_short",
+                port = %port.name,
+                configured = port.max_in_flight,
+                most,
+                "maxInFlight is lowered to what the limit of open files allows: raise that limit"
+            );
+            port.max_in_flight = most;
+        }
+        wanted
+    }
+
     /// Makes the ports what is wanted. Nothing has changed where a new one cannot be bound.
     fn apply(&self, wanted: &[PortConfig]) -> io::Result<()> {
+        let wanted = self.within_files(wanted);
+        let wanted = wanted.as_slice();
         let mut ports = self.ports();
         let mut new = Vec::new();
         for port in wanted {
@@ -347,7 +388,7 @@ impl Fleet {
                 let over = ends.stopping.clone();
                 self.tasks.spawn(async move { over.run_until_cancelled_owned(tls.follow()).await });
             }
-            let accepting = port::run(listener, tls, Arc::clone(&proxy), ends.clone());
+            let accepting = port::run(listener, tls, Arc::clone(&proxy), ends.clone(), self.room.clone());
             match jobs {
                 None => drop(self.tasks.spawn(accepting)),
                 Some(queue) => drop(self.tasks.spawn(Jobs::run(queue, Arc::clone(&proxy), ends.clone(), accepting))),

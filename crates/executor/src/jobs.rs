@@ -12,6 +12,8 @@ mod attempt;
 mod callback;
 #[cfg(test)]
 mod conformance;
+mod followers;
+mod incoming;
 mod jetstream;
 mod job;
 mod ledger;

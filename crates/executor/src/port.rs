@@ -9,7 +9,7 @@
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use berth_peer::port::{Activity, Bounds, ClientStream, Counting, Inactivity, Patience, Port, PortTls, prepare};
+use berth_peer::port::{Activity, ClientStream, Counting, Inactivity, Patience, Port, PortTls, Room, prepare};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -28,11 +28,14 @@ use crate::{
 /// Connections that wait in the kernel to be accepted: room for a burst of new clients.
 const BACKLOG: i32 = 4_096;
 
-/// Most connections at a time. In a cluster all may come from one address, that of a proxy.
-const CONNECTIONS: usize = 16_384;
-
 /// Streams of one connection of HTTP/2.
 const STREAMS: u32 = 1_024;
+
+/// Largest head of a request of HTTP/1.1. What is read at once of its body is as much.
+const HEAD_BYTES: usize = 64 << 10;
+
+/// Largest headers of a request of HTTP/2, as HPACK counts them.
+const HEADER_LIST: u32 = 32 << 10;
 
 /// Longest wait for the head of a request on a connection of HTTP/1.1, also between two requests.
 const HEAD: Duration = Duration::from_secs(75);
@@ -73,11 +76,10 @@ pub(crate) struct Ends {
     pub(crate) leave: Arc<Notify>,
 }
 
-/// Accepts until it is told to stop, then waits for the last connection.
-pub(crate) async fn run(listener: TcpListener, tls: Option<PortTls>, proxy: Arc<Proxy>, ends: Ends) {
-    let bounds = Bounds { connections: CONNECTIONS, per_address: CONNECTIONS };
+/// Accepts until it is told to stop, then waits for the last connection. `room` is that of all ports.
+pub(crate) async fn run(listener: TcpListener, tls: Option<PortTls>, proxy: Arc<Proxy>, ends: Ends, room: Room) {
     let secure = tls.is_some();
-    let port = Port::new("executor", listener, bounds).with_tls(tls);
+    let port = Port::within("executor", listener, room).with_tls(tls);
     let connections = TaskTracker::new();
     while let Some((stream, from, place)) = ends.stopping.run_until_cancelled(port.accept()).await {
         prepare(&stream, UNREAD);
@@ -100,11 +102,12 @@ pub(crate) async fn run(listener: TcpListener, tls: Option<PortTls>, proxy: Arc<
 async fn serve(stream: ClientStream, patience: Patience, client: Client, proxy: Arc<Proxy>, ends: Ends) {
     let activity = Activity::default();
     let mut builder = auto::Builder::new(Counting(activity.clone()));
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEADER_LIST)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(PING_EVERY)

@@ -24,7 +24,7 @@ use berth_peer::port::discard;
 use berth_spec::{ClientCertificate, Time, circuit::CircuitBreaker};
 use berth_wire::request_id::RequestId;
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -35,7 +35,7 @@ pub(crate) use self::exchange::Exchange;
 use self::head::Origin;
 use crate::{
     access::{Guard, Sender},
-    body::{Body, Bounded, Sent, Watched, full},
+    body::{Body, Bounded, Idle, Sent, Watched, full},
     config::{PortConfig, Protocol},
     jobs::Jobs,
     log::Logger,
@@ -204,8 +204,14 @@ impl Proxy {
         let jobs = self.jobs.get().filter(|_| !is_grpc).and_then(|jobs| Some((jobs, jobs.asked(&request)?)));
         let forwarded = match (self.admit(&settings, &request), jobs) {
             (Ok(()), Some((jobs, asked))) => {
-                let mut response = jobs.serve(asked, request).await;
-                exchange.answered(response.status(), response.headers());
+                let follows = asked.follows();
+                let (head, inner) = jobs.serve(asked, request).await.into_parts();
+                exchange.answered(head.status, &head.headers);
+                if follows {
+                    exchange.stand_aside();
+                }
+                let body = Watched { inner, watcher: exchange, idle: Idle::new(None) };
+                let mut response = Response::from_parts(head, body.boxed_unsync());
                 id.mark(response.headers_mut());
                 return response;
             }
@@ -213,7 +219,10 @@ impl Proxy {
             (Err(refusal), _) => Err(refusal),
         };
         let mut response = match forwarded {
-            Ok((response, lease)) => self.pass_on(response, lease, exchange),
+            Ok((response, lease)) => {
+                let idle = idle(&settings.config, response.headers());
+                self.pass_on(response, lease, exchange, idle)
+            }
             Err(refusal) => self.refuse(&refusal, is_grpc, &mut exchange),
         };
         id.mark(response.headers_mut());
@@ -231,6 +240,9 @@ impl Proxy {
         let admitted = guard.admit(&path, request.headers_mut(), client.certificate.as_deref(), bytes)?;
         if let Some(admitted) = admitted {
             request.extensions_mut().insert(Sender(Arc::clone(&admitted.principal)));
+            if self.jobs.get().is_some() {
+                request.extensions_mut().insert(admitted.standing.clone());
+            }
             exchange.asked_by(admitted);
         }
         Ok(())
@@ -247,12 +259,13 @@ impl Proxy {
         response
     }
 
-    /// The answer with its body on the way.
+    /// The answer with its body on the way, which may be silent for so long.
     fn pass_on(
         &self,
         mut response: Response<Incoming>,
         lease: Option<Lease>,
         mut exchange: Exchange,
+        idle: Option<Duration>,
     ) -> Response<Body> {
         exchange.answered(response.status(), response.headers());
         if let Some(status) = response.headers().get("grpc-status") {
@@ -275,7 +288,8 @@ impl Proxy {
         if inner.is_end_stream() {
             crate::body::Watcher::end(&mut exchange);
         }
-        Response::from_parts(head, Watched { inner, watcher: exchange }.boxed_unsync())
+        let body = Watched { inner, watcher: exchange, idle: Idle::new(idle) };
+        Response::from_parts(head, body.boxed_unsync())
     }
 
     fn admit(&self, settings: &Settings, request: &Request<Incoming>) -> Result<(), Refusal> {
@@ -401,6 +415,13 @@ impl Proxy {
     }
 }
 
+/// Longest silence within an answer. Streams of events and calls of gRPC may have nothing to say for as long as they like.
+fn idle(config: &PortConfig, headers: &HeaderMap) -> Option<Duration> {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let streams = head::is_grpc(headers) || kind.starts_with(b"text/event-stream");
+    config.idle_timeout.filter(|_| !streams)
+}
+
 /// The version of HTTP towards the server.
 fn version(settings: &Settings, head: &request::Parts) -> Version {
     match settings.config.protocol {
@@ -441,6 +462,29 @@ impl Drop for Asked<'_> {
             && let Some(breaker) = self.proxy.breaker.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
         {
             breaker.unused(self.proxy.now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn streams_may_be_silent() {
+        let limit = Some(Duration::from_secs(30));
+        for (setting, kind, expected) in [
+            (", idleTimeout: 30s", "application/json", limit),
+            (", idleTimeout: 30s", "", limit),
+            (", idleTimeout: 30s", "text/event-stream; charset=utf-8", None),
+            (", idleTimeout: 30s", "application/grpc+proto", None),
+            ("", "application/json", None),
+        ] {
+            let text = format!("ports: [{{name: a, listen: 8081, upstream: 8080{setting}}}]");
+            let config = Config::parse(std::path::Path::new("executor.yaml"), &text).expect("it is right");
+            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]);
+            assert_eq!(idle(&config.ports[0], &headers), expected, "{setting} {kind}");
         }
     }
 }

@@ -15,6 +15,8 @@ pub(crate) enum Refusal {
     Denied(Box<str>),
     /// A limit of whoever asks, which lets the next one in after some seconds.
     Limited { limit: UseLimit, seconds: u64 },
+    /// The path has segments that lead out of it.
+    DotSegments,
     /// As many requests as may be are in flight.
     Busy { most: usize },
     /// The breaker is open for some more seconds.
@@ -42,6 +44,7 @@ impl Refusal {
             Self::Unknown(_) => "unauthenticated",
             Self::Denied(_) => "denied",
             Self::Limited { limit, .. } => limit.as_str(),
+            Self::DotSegments => "dot_segments",
             Self::Busy { .. } => "busy",
             Self::Open { .. } => "breaker_open",
             Self::Tunnel => "tunnel",
@@ -61,6 +64,7 @@ impl Refusal {
             Self::Unknown(_) => (StatusCode::UNAUTHORIZED, 16),
             Self::Denied(_) => (StatusCode::FORBIDDEN, 7),
             Self::Limited { .. } => (StatusCode::TOO_MANY_REQUESTS, 8),
+            Self::DotSegments => (StatusCode::BAD_REQUEST, 3),
             Self::Busy { .. } | Self::Open { .. } => (StatusCode::SERVICE_UNAVAILABLE, 14),
             Self::Tunnel => (StatusCode::METHOD_NOT_ALLOWED, 12),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, 8),
@@ -79,6 +83,10 @@ impl Refusal {
                     "your {} of this model is reached (access.limits, or that of your token): try again in {seconds} s",
                     limit.as_str()
                 )
+            }
+            Self::DotSegments => {
+                "the path has a segment . or .., which leads out of what is open to you: send the path that you mean"
+                    .to_owned()
             }
             Self::Busy { most } => {
                 format!("{most} requests are in flight, which is the most (maxInFlight): try again later")

@@ -8,7 +8,7 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use super::signal;
-use crate::{failure::Failure, settings::TelemetrySettings, telemetry::Telemetry, terminal};
+use crate::{descriptors, failure::Failure, settings::TelemetrySettings, telemetry::Telemetry, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -49,7 +49,7 @@ async fn serve(args: &ExecutorArgs) -> Result<(), Failure> {
     let worker: WorkerId = "executor".parse().map_err(|e| Failure::doing("no name for the log", e))?;
     let json = !std::io::IsTerminal::is_terminal(&std::io::stderr());
     let telemetry = Telemetry::start(&TelemetrySettings { filter: args.log.clone(), json, otlp: None, worker })?;
-    let executor = Executor::start(&args.config).map_err(|error| match error {
+    let executor = Executor::start_within(&args.config, descriptors::raise_limit()).map_err(|error| match error {
         StartError::Config(error) => Failure::Invalid(error.to_string()),
         StartError::Port(error) => Failure::Failed(error.to_string()),
     })?;

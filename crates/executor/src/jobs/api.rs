@@ -17,7 +17,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::{Value, json};
 use tokio::{
     sync::{
-        Semaphore, SemaphorePermit,
+        OwnedSemaphorePermit, Semaphore,
         broadcast::{Receiver, error::RecvError},
     },
     time::{Instant, timeout_at},
@@ -26,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     asked::{self, IDEMPOTENCY_KEY, PREFERENCE_APPLIED, Wishes},
+    followers::{self, Crowded, FollowerPlace, Followers},
+    incoming::{KIB, PACE, Unread, whole},
     job::{Answer, JobId, State, Status, StoredRequest},
     metrics::JobMetrics,
     queue::{Bounds, Cancelled, NewJob, Queue, QueueError, Submitted},
@@ -34,36 +36,27 @@ use super::{
 };
 use crate::{
     BoxError,
-    access::Sender,
-    body::{Body, full},
+    access::{Sender, Standing},
+    body::{Body, Pieces, full},
 };
 
 /// Time between two looks at a job, where no end is told.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The least speed of a request's body: what has come of it holds memory of all jobs meanwhile.
-#[derive(Debug, Clone, Copy)]
-struct Pace {
-    /// So many more bytes, or the end,
-    bytes: usize,
-    /// come within this time.
-    within: Duration,
-    /// Longest wait for the whole body.
-    whole: Duration,
-}
-
-const PACE: Pace = Pace { bytes: 64 << 10, within: Duration::from_secs(10), whole: Duration::from_mins(5) };
-
-/// The unit of memory for bodies that are being read.
-const KIB: usize = 1 << 10;
+/// Answers that are fetched from the queue at once, before their sizes are known and counted.
+const FETCHES: usize = 4;
 
 /// The front of one port's queue.
 pub(crate) struct JobApi {
     settings: JobSettings,
     queue: Arc<dyn Queue>,
     metrics: JobMetrics,
-    /// KiB for bodies that are being read.
-    room: Semaphore,
+    /// KiB for bodies of requests that are being read, and of answers that clients have not read yet.
+    room: Arc<Semaphore>,
+    /// All of it.
+    whole_room: usize,
+    fetches: Semaphore,
+    followers: Arc<Followers>,
     /// The port ends: nobody is kept waiting.
     stop: CancellationToken,
     /// Questions that the queue did not answer. Clients ask as often as they like.
@@ -82,6 +75,13 @@ pub(crate) enum Asked {
     Nothing,
 }
 
+impl Asked {
+    /// True if the answer goes on for as long as the job does.
+    pub(crate) const fn follows(&self) -> bool {
+        matches!(self, Self::Events(_))
+    }
+}
+
 impl JobApi {
     pub(crate) fn new(
         settings: JobSettings,
@@ -92,7 +92,17 @@ impl JobApi {
         let room = usize::try_from(settings.bounds.memory.div_ceil(KIB as u64))
             .unwrap_or(usize::MAX)
             .min(Semaphore::MAX_PERMITS);
-        Self { settings, queue, metrics, room: Semaphore::new(room), stop, unanswered: Damped::default() }
+        Self {
+            settings,
+            queue,
+            metrics,
+            room: Arc::new(Semaphore::new(room)),
+            whole_room: room,
+            fetches: Semaphore::new(FETCHES),
+            followers: Arc::default(),
+            stop,
+            unanswered: Damped::default(),
+        }
     }
 
     /// Tells what a request asks for; `None`: it is for the model server, now.
@@ -123,7 +133,12 @@ impl JobApi {
             Asked::Submit => self.submit(request).await,
             Asked::Status(id) => self.status(&id).await,
             Asked::Result(id) => self.result(&id, asked::wait(request.headers())).await,
-            Asked::Events(id) => self.events(id).await,
+            Asked::Events(id) => {
+                let extensions = request.extensions();
+                let sender = extensions.get::<Sender>().map(|Sender(name)| Arc::clone(name));
+                let standing = extensions.get::<Standing>().cloned();
+                self.events(id, sender, standing).await
+            }
             Asked::Cancel(id) => self.cancel(&id).await,
             Asked::Nothing => Ok(refusal(
                 StatusCode::NOT_FOUND,
@@ -152,7 +167,7 @@ impl JobApi {
         // It counts until it is in the queue, which counts it from there.
         let (body, _room) = match whole(body, self.settings.max_body, &self.room, PACE).await {
             Ok(read) => read,
-            Err(Unread::NoRoom) => return Ok(busy("the bodies of other jobs take all memory (async.memory)")),
+            Err(Unread::NoRoom) => return Ok(no_room()),
             Err(Unread::Refused(status, reason)) => return Ok(refusal(status, &reason)),
         };
         let id = JobId::generate();
@@ -211,15 +226,22 @@ impl JobApi {
             let Some(status) = self.queue.status(id).await? else { return Ok(self.unknown(id)) };
             match status.state {
                 State::Done => {
+                    let _fetch = self.fetches.acquire().await;
                     // It may have been forgotten in between.
-                    return Ok(self.queue.answer(id).await?.map_or_else(|| self.unknown(id), as_it_was));
+                    return Ok(self
+                        .queue
+                        .answer(id)
+                        .await?
+                        .map_or_else(|| self.unknown(id), |one| self.as_it_was(one)));
                 }
                 State::Dead => {
                     let mut view = view::status(id, &status);
+                    let _fetch = self.fetches.acquire().await;
                     if let Some(last) = self.queue.answer(id).await? {
-                        view["result"] = view::answer(last);
+                        view["result"] = view::answer(&last);
                     }
-                    return Ok(answer(StatusCode::BAD_GATEWAY, &view));
+                    let body = self.counted(view.to_string().into());
+                    return Ok(body.map_or_else(no_room, |body| json(StatusCode::BAD_GATEWAY, body)));
                 }
                 State::Cancelled => return Ok(answer(StatusCode::GONE, &view::status(id, &status))),
                 State::Queued | State::Running if Instant::now() >= until || self.stop.is_cancelled() => {
@@ -233,6 +255,25 @@ impl JobApi {
                 }
             }
         }
+    }
+
+    /// The answer of the model server.
+    fn as_it_was(&self, answer: Answer) -> Response<Body> {
+        let (status, headers) = (answer.status(), answer.headers());
+        let Some(body) = self.counted(answer.body) else { return no_room() };
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        response
+    }
+
+    /// A body that holds room until the client has read it; `None`: there is none. One that is larger than all of it, from an executor with
+    /// more memory, takes all.
+    fn counted(&self, bytes: Bytes) -> Option<Body> {
+        let needed = bytes.len().div_ceil(KIB).min(self.whole_room);
+        let held: OwnedSemaphorePermit =
+            Arc::clone(&self.room).try_acquire_many_owned(u32::try_from(needed).unwrap_or(u32::MAX)).ok()?;
+        Some(Pieces::new(bytes, held).boxed_unsync())
     }
 
     async fn cancel(&self, id: &JobId) -> Result<Response<Body>, QueueError> {
@@ -249,7 +290,16 @@ impl JobApi {
         })
     }
 
-    async fn events(&self, id: JobId) -> Result<Response<Body>, QueueError> {
+    async fn events(
+        &self,
+        id: JobId,
+        sender: Option<Arc<str>>,
+        standing: Option<Standing>,
+    ) -> Result<Response<Body>, QueueError> {
+        let place = match self.followers.place(sender) {
+            Ok(place) => place,
+            Err(crowded) => return Ok(crowd(crowded)),
+        };
         let ended = self.queue.ended();
         let Some(status) = self.queue.status(&id).await? else { return Ok(self.unknown(&id)) };
         let follower = Follower {
@@ -259,6 +309,8 @@ impl JobApi {
             told: None,
             next: Some(status),
             stop: self.stop.clone(),
+            standing,
+            _place: place,
         };
         let body = StreamBody::new(stream::unfold(follower, Follower::event));
         let mut response = Response::new(body.map_err(|never| match never {}).boxed_unsync());
@@ -285,12 +337,19 @@ struct Follower {
     told: Option<(State, u32)>,
     next: Option<Status>,
     stop: CancellationToken,
+    /// Of the principal who follows, where one is known.
+    standing: Option<Standing>,
+    _place: FollowerPlace,
 }
 
 impl Follower {
     /// The next event, or a comment that keeps the connection when nothing has changed.
     async fn event(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Self)> {
         if self.told.is_some_and(|(state, _)| state.is_end()) {
+            return None;
+        }
+        // Clients connect again, and are refused.
+        if self.standing.as_ref().is_some_and(|standing| !standing.holds()) {
             return None;
         }
         let until = Instant::now() + 15 * LOOK;
@@ -331,69 +390,6 @@ fn key_of(sender: Option<&Sender>, key: String) -> String {
     }
 }
 
-/// Reason why a body was not read.
-#[derive(Debug, PartialEq, Eq)]
-enum Unread {
-    NoRoom,
-    Refused(StatusCode, String),
-}
-
-/// A whole body, and the room that it holds: taken as data comes, so that who announces much and sends nothing takes none from others.
-async fn whole<B>(
-    body: B,
-    most: usize,
-    room: &Semaphore,
-    pace: Pace,
-) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Unread>
-where
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
-{
-    let refused = |status, reason: String| Err(Unread::Refused(status, reason));
-    let mut body = pin!(body);
-    let (mut read, mut held, mut permit) = (Vec::new(), 0, None::<SemaphorePermit<'_>>);
-    let now = Instant::now();
-    let (end, mut due, mut wanted) = (now + pace.whole, now + pace.within, pace.bytes);
-    loop {
-        let frame = match timeout_at(due.min(end), body.frame()).await {
-            Ok(Some(Ok(frame))) => frame,
-            Ok(None) => return Ok((read, permit)),
-            // The client has gone.
-            Ok(Some(Err(_))) => return refused(StatusCode::BAD_REQUEST, "the body broke off".to_owned()),
-            Err(_) if end <= due => {
-                let seconds = pace.whole.as_secs();
-                let reason = format!("the body did not arrive within {seconds} s: send it again");
-                return refused(StatusCode::REQUEST_TIMEOUT, reason);
-            }
-            Err(_) => {
-                let (bytes, seconds) = (pace.bytes, pace.within.as_secs());
-                let reason = format!("less than {bytes} bytes of the body arrived within {seconds} s: send it again");
-                return refused(StatusCode::REQUEST_TIMEOUT, reason);
-            }
-        };
-        // Nobody reads trailers.
-        let Ok(data) = frame.into_data() else { continue };
-        let length = read.len() + data.len();
-        if length > most {
-            let reason = format!("the body has more than {most} bytes, which is the most for a job (async.maxBody)");
-            return refused(StatusCode::PAYLOAD_TOO_LARGE, reason);
-        }
-        let needed = length.div_ceil(KIB);
-        if needed > held {
-            let more = u32::try_from(needed - held).unwrap_or(u32::MAX);
-            let more = room.try_acquire_many(more).map_err(|_| Unread::NoRoom)?;
-            match &mut permit {
-                Some(permit) => permit.merge(more),
-                None => permit = Some(more),
-            }
-            held = needed;
-        }
-        read.extend_from_slice(&data);
-        if length >= wanted {
-            (wanted, due) = (length + pace.bytes, Instant::now() + pace.within);
-        }
-    }
-}
-
 /// Waits until a job may have changed.
 async fn next_look(ended: &mut Receiver<JobId>, id: &JobId, until: Instant) {
     let told = async {
@@ -409,17 +405,12 @@ async fn next_look(ended: &mut Receiver<JobId>, id: &JobId, until: Instant) {
     let _ = timeout_at(until.min(Instant::now() + LOOK), pin!(told)).await;
 }
 
-/// The answer of the model server.
-fn as_it_was(answer: Answer) -> Response<Body> {
-    let (status, headers) = (answer.status(), answer.headers());
-    let mut response = Response::new(full(answer.body));
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    response
+fn answer(status: StatusCode, view: &Value) -> Response<Body> {
+    json(status, full(view.to_string()))
 }
 
-fn answer(status: StatusCode, view: &Value) -> Response<Body> {
-    let mut response = Response::new(full(view.to_string()));
+fn json(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers: &mut HeaderMap = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -433,28 +424,34 @@ fn busy(reason: &str) -> Response<Body> {
     response
 }
 
+fn no_room() -> Response<Body> {
+    busy("the bodies of other jobs take all memory (async.memory)")
+}
+
+/// The answer to one follower too many.
+fn crowd(crowded: Crowded) -> Response<Body> {
+    match crowded {
+        Crowded::Port => busy(&format!("{} event streams are open, which is the most", followers::MOST)),
+        Crowded::Principal => {
+            let most = followers::MOST_OF_ONE;
+            let reason = format!("you have {most} event streams open, which is the most: try again later");
+            let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, &reason);
+            response.headers_mut().insert(header::RETRY_AFTER, 5.into());
+            response
+        }
+    }
+}
+
 fn refusal(status: StatusCode, reason: &str) -> Response<Body> {
     answer(status, &json!({ "error": reason }))
 }
 
 #[cfg(test)]
 mod tests {
-    use futures::{FutureExt as _, StreamExt as _};
+    use berth_wire::access::{Access, Grant, Role, Secret, Snapshot, TokenRecord};
 
     use super::*;
-
-    type Part = Result<Frame<Bytes>, Infallible>;
-
-    fn part(length: usize) -> Part {
-        Ok(Frame::data(vec![b'x'; length].into()))
-    }
-
-    fn status<T>(read: Result<T, Unread>) -> Option<StatusCode> {
-        match read {
-            Err(Unread::Refused(status, _)) => Some(status),
-            _ => None,
-        }
-    }
+    use crate::jobs::{job::Priority, memory::MemoryQueue, queue::LEASE};
 
     #[test]
     fn a_sender_whose_name_begins_like_another_has_other_keys() {
@@ -465,53 +462,48 @@ mod tests {
         assert_eq!(key_of(None, "1".to_owned()), "1");
     }
 
-    #[tokio::test]
-    async fn a_body_that_never_comes_is_not_waited_for_without_an_end() {
-        let (soon, room) = (Duration::from_millis(20), Semaphore::new(4));
-        for pace in [Pace { within: soon, ..PACE }, Pace { whole: soon, ..PACE }] {
-            let silent = StreamBody::new(stream::pending::<Part>());
-            assert_eq!(status(whole(silent, 10, &room, pace).await), Some(StatusCode::REQUEST_TIMEOUT), "{pace:?}");
-        }
-        let long = whole(full("more than ten bytes"), 10, &room, PACE).await;
-        assert_eq!(status(long), Some(StatusCode::PAYLOAD_TOO_LARGE));
-        let (read, permit) = whole(full("ten bytes"), 10, &room, PACE).await.expect("whole");
-        assert_eq!((read.as_slice(), room.available_permits()), (&b"ten bytes"[..], 3));
-        drop(permit);
-        assert_eq!(room.available_permits(), 4);
-    }
-
-    #[tokio::test]
-    async fn a_body_that_drips_is_refused_and_one_that_comes_is_read() {
-        let pace = Pace { bytes: 1_000, within: Duration::from_millis(100), ..PACE };
-        let drips = |length: usize, parts: usize| {
-            let parts = stream::iter(0..parts).then(move |_| async move {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                part(length)
-            });
-            StreamBody::new(parts)
+    /// Somebody with a token, and the access that a change of tokens is told to.
+    fn somebody() -> (Arc<Access>, Standing) {
+        let (access, secret) = (Arc::new(Access::required()), Secret::generate());
+        let token = TokenRecord {
+            id: secret.id().to_owned(),
+            hash: secret.hash(),
+            grant: Grant { role: Role::Caller, namespaces: Vec::new(), models: Vec::new() },
+            description: String::new(),
+            created_by: String::new(),
+            created: 1,
+            expires: None,
+            limits: None,
         };
-        let room = Semaphore::new(1 << 10);
-        let read = whole(drips(1, usize::MAX), 1 << 20, &room, pace).await;
-        assert_eq!(status(read), Some(StatusCode::REQUEST_TIMEOUT));
-        assert_eq!(room.available_permits(), 1 << 10);
-        // It takes longer than the time for a part of it.
-        let (read, _) = whole(drips(1_000, 40), 1 << 20, &room, pace).await.expect("whole");
-        assert_eq!(read.len(), 40_000);
+        access.learn(&Snapshot { revision: 1, tokens: vec![token] });
+        let mut headers = HeaderMap::new();
+        let value = format!("Bearer {}", secret.reveal());
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_str(&value).expect("ASCII"));
+        let asker = access.asker(&headers, None).expect("it is known");
+        (Arc::clone(&access), Standing::new(access, asker))
     }
 
     #[tokio::test]
-    async fn room_is_taken_by_what_came_and_not_by_what_was_announced() {
-        let room = Semaphore::new(4);
-        let stalled = |length: usize| StreamBody::new(stream::iter([part(length)]).chain(stream::pending()));
-        // Up to four KiB each, and so far one.
-        let mut reading: Vec<_> = (0..3).map(|_| Box::pin(whole(stalled(1_000), 4 * KIB, &room, PACE))).collect();
-        for one in &mut reading {
-            assert!(one.as_mut().now_or_never().is_none());
-        }
-        assert_eq!(room.available_permits(), 1);
-        let too_much = whole(stalled(2 * KIB), 4 * KIB, &room, PACE).await;
-        assert!(matches!(too_much, Err(Unread::NoRoom)));
-        drop(reading);
-        assert_eq!(room.available_permits(), 4);
+    async fn an_event_stream_ends_with_the_token_that_it_was_asked_for_with() {
+        let bounds = Bounds { most: 1, memory: 1 << 20, keep: LEASE, lease: LEASE };
+        let (queue, id) = (MemoryQueue::new(bounds), JobId::generate());
+        let head = Request::post("/predict").body(()).expect("a request").into_parts().0;
+        let request = StoredRequest::new(&head, Vec::new());
+        let job = NewJob { id: id.clone(), priority: Priority::Normal, key: None, callback: None, request };
+        queue.submit(job).await.expect("it answers");
+        let (access, standing) = somebody();
+        let follower = Follower {
+            ended: queue.ended(),
+            next: queue.status(&id).await.expect("it answers"),
+            queue: Arc::new(queue),
+            id,
+            told: None,
+            stop: CancellationToken::new(),
+            standing: Some(standing),
+            _place: Arc::new(Followers::default()).place(None).expect("a place"),
+        };
+        let (_, follower) = follower.event().await.expect("where it stands");
+        access.learn(&Snapshot { revision: 2, tokens: Vec::new() });
+        assert!(follower.event().await.is_none());
     }
 }

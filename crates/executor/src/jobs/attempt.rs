@@ -82,6 +82,7 @@ fn is_passing(status: StatusCode) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use http::HeaderMap;
 
     use super::*;
@@ -91,7 +92,7 @@ mod tests {
 
     fn answered(status: u16) -> Outcome {
         let status = StatusCode::from_u16(status).expect("a status");
-        Outcome::Answered(Answer::new(status, &HeaderMap::new(), Vec::new()))
+        Outcome::Answered(Answer::new(status, &HeaderMap::new(), Bytes::new()))
     }
 
     fn word(next: &Next) -> &'static str {

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
@@ -60,7 +61,7 @@ impl Receiver {
             Err(why) => return Outcome::Failed(why),
         }
         match request.body(body).send().await {
-            Ok(answer) => Outcome::Answered(Answer::new(answer.status(), &HeaderMap::new(), Vec::new())),
+            Ok(answer) => Outcome::Answered(Answer::new(answer.status(), &HeaderMap::new(), Bytes::new())),
             Err(error) => Outcome::Failed(self.why(error)),
         }
     }
@@ -88,7 +89,7 @@ impl Receiver {
 fn message(id: &JobId, status: &Status, answer: Option<Answer>) -> Value {
     let mut message = view::status(id, status);
     if let (Value::Object(fields), Some(answer)) = (&mut message, answer) {
-        fields.insert("result".to_owned(), view::answer(answer));
+        fields.insert("result".to_owned(), view::answer(&answer));
     }
     json!({ "type": "job.ended", "data": message })
 }

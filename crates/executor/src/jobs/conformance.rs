@@ -30,7 +30,7 @@ fn job(body: &str) -> NewJob {
 }
 
 fn answered(text: &str) -> End {
-    End::Answered(Answer::new(StatusCode::OK, &HeaderMap::new(), text.as_bytes().to_vec()))
+    End::Answered(Answer::new(StatusCode::OK, &HeaderMap::new(), text.as_bytes().to_vec().into()))
 }
 
 fn dead() -> End {
@@ -70,7 +70,7 @@ async fn a_job_ends_once(queue: &dyn Queue) {
     assert!(!queue.end(&task.lease, dead()).await.expect("answers"));
     assert!(!queue.extend(&task.lease).await.expect("answers"));
     assert_eq!(state(queue, &id).await, State::Done);
-    assert_eq!(queue.answer(&id).await.expect("answers").map(|answer| answer.body), Some(b"first".to_vec()));
+    assert_eq!(queue.answer(&id).await.expect("answers").map(|answer| answer.body), Some(bytes::Bytes::from("first")));
     assert_eq!(queue.depth().await.expect("answers").jobs, [0, 0, 0]);
     assert_eq!(queue.status(&JobId::generate()).await.expect("answers"), None);
     assert_eq!(queue.take(Kind::Run).await.expect("answers"), None);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +75,23 @@ pub(crate) struct StoredRequest {
 pub(crate) struct Answer {
     status: u16,
     headers: Vec<(String, Vec<u8>)>,
-    pub(crate) body: Vec<u8>,
+    /// Shared by all who ask for it.
+    #[serde(with = "shared")]
+    pub(crate) body: Bytes,
+}
+
+/// Bytes in the form that a `Vec<u8>` has: a length, and so many of them.
+mod shared {
+    use bytes::Bytes;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        Vec::<u8>::deserialize(deserializer).map(Bytes::from)
+    }
 }
 
 /// Bytes of headers, as they are in memory.
@@ -123,7 +140,7 @@ impl StoredRequest {
 }
 
 impl Answer {
-    pub(crate) fn new(status: StatusCode, headers: &HeaderMap, body: Vec<u8>) -> Self {
+    pub(crate) fn new(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Self {
         Self { status: status.as_u16(), headers: stored(headers), body }
     }
 
@@ -233,6 +250,23 @@ mod tests {
         for broken in [&b""[..], &[FORM], &[FORM, 255, 255], &[FORM + 1, 0, 0, 0, 0]] {
             assert_eq!(StoredRequest::of_bytes(broken), None, "{broken:?}");
         }
+    }
+
+    #[test]
+    fn answers_have_the_form_of_before() {
+        /// As executors stored it that did not share bodies.
+        #[derive(Serialize, Deserialize)]
+        struct Before {
+            status: u16,
+            headers: Vec<(String, Vec<u8>)>,
+            body: Vec<u8>,
+        }
+        let (headers, body) = (vec![("a".to_owned(), b"b".to_vec())], vec![0, 1, 127, 128, 255]);
+        let answer = Answer { status: 200, headers: headers.clone(), body: body.clone().into() };
+        let before = Before { status: 200, headers, body };
+        let stored = postcard::to_extend(&before, vec![FORM]).expect("stored");
+        assert_eq!(answer.to_bytes(), stored);
+        assert_eq!(Answer::of_bytes(&stored), Some(answer));
     }
 
     #[test]

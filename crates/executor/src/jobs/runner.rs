@@ -8,6 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use berth_peer::port::Damped;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::request;
@@ -16,7 +17,7 @@ use tokio::{
         Semaphore,
         broadcast::{self, error::RecvError},
     },
-    time::{MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -52,6 +53,16 @@ pub(crate) struct Runner {
     pub(crate) runs: Patience,
     pub(crate) callbacks: Patience,
     pub(crate) metrics: JobMetrics,
+    pub(crate) told: Told,
+}
+
+/// Lines about jobs, which clients can cause at any rate: one a minute of each kind, with the number of jobs.
+#[derive(Default)]
+pub(crate) struct Told {
+    given_up: Damped,
+    not_stored: Damped,
+    lost: Damped,
+    not_renewed: Damped,
 }
 
 impl Runner {
@@ -150,15 +161,20 @@ impl Runner {
         self.metrics.attempted(lease.kind, &next);
         if let Err(error) = self.settle(&lease, next).await {
             // The lease runs out, and the job is run again.
-            tracing::warn!(job = %lease.id, %error, "the end of a job could not be stored");
+            if let Some(times) = self.told.not_stored.tell(Instant::now()) {
+                tracing::warn!(job = %lease.id, %error, times, "the end of a job could not be stored");
+            }
         }
     }
 
     async fn settle(&self, lease: &Lease, next: Next) -> Result<(), QueueError> {
         match next {
             Next::End(end) => {
-                if let End::Dead { why, .. } = &end {
-                    tracing::warn!(job = %lease.id, kind = ?lease.kind, attempts = lease.attempt, why, "given up");
+                if let End::Dead { why, .. } = &end
+                    && let Some(times) = self.told.given_up.tell(Instant::now())
+                {
+                    let attempts = lease.attempt;
+                    tracing::warn!(job = %lease.id, kind = ?lease.kind, attempts, why, times, "given up");
                 }
                 self.queue.end(lease, end).await?;
             }
@@ -192,11 +208,21 @@ impl Runner {
             match self.queue.extend(lease).await {
                 Ok(true) => {}
                 Ok(false) => {
-                    tracing::warn!(job = %lease.id, "the lease of a job was lost: it was cancelled, or another executor runs it");
+                    if let Some(times) = self.told.lost.tell(Instant::now()) {
+                        tracing::warn!(
+                            job = %lease.id,
+                            times,
+                            "the lease of a job was lost: it was cancelled, or another executor runs it"
+                        );
+                    }
                     return;
                 }
                 // It may be back before the lease runs out.
-                Err(error) => tracing::warn!(job = %lease.id, %error, "the lease of a job was not renewed"),
+                Err(error) => {
+                    if let Some(times) = self.told.not_renewed.tell(Instant::now()) {
+                        tracing::warn!(job = %lease.id, %error, times, "the lease of a job was not renewed");
+                    }
+                }
             }
         }
     }

@@ -14,7 +14,7 @@ use super::{
     memory::MemoryQueue,
     queue::{Queue, QueueError},
     redis::RedisQueue,
-    runner::Runner,
+    runner::{Runner, Told},
     settings::{JobSettings, QueueSettings},
 };
 use crate::{BoxError, body::Body, port::Ends, proxy::Proxy};
@@ -80,6 +80,7 @@ impl Jobs {
             runs: settings.runs,
             callbacks: settings.callbacks.patience,
             metrics: metrics.clone(),
+            told: Told::default(),
         };
         let stop = if queue.ends_with_process() { CancellationToken::new() } else { ends.stopping.clone() };
         let api = JobApi::new(settings, Arc::clone(&queue), metrics, ends.stopping.clone());

@@ -20,15 +20,15 @@ pub(crate) fn status(id: &JobId, status: &Status) -> Value {
 }
 
 /// An answer: its body as JSON or text where it is that, else in base64.
-pub(crate) fn answer(answer: Answer) -> Value {
+pub(crate) fn answer(answer: &Answer) -> Value {
     let headers = answer.headers();
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let mut view = json!({ "status": answer.status().as_u16(), "contentType": kind });
     let json = kind.contains("json").then(|| serde_json::from_slice::<Value>(&answer.body).ok()).flatten();
-    match (json, String::from_utf8(answer.body)) {
+    match (json, std::str::from_utf8(&answer.body)) {
         (Some(body), _) => view["body"] = body,
         (None, Ok(text)) => view["text"] = json!(text),
-        (None, Err(bytes)) => view["base64"] = json!(BASE64_STANDARD.encode(bytes.as_bytes())),
+        (None, Err(_)) => view["base64"] = json!(BASE64_STANDARD.encode(&answer.body)),
     }
     view
 }

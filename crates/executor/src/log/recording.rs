@@ -29,6 +29,16 @@ impl Captured {
     }
 }
 
+/// Bytes of an exchange beside its bodies, about: heads of the usual size and the line.
+pub(super) const HEAD: usize = 4 << 10;
+
+/// Bytes of headers, as they are in memory.
+pub(super) fn weight(headers: &HeaderMap) -> usize {
+    /// A name, a value and their entries in the map, about.
+    const ENTRY: usize = 104;
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + ENTRY).sum()
+}
+
 /// One direction of an exchange.
 #[derive(Debug, Default)]
 pub(super) struct Side {
@@ -43,7 +53,9 @@ pub(super) struct Side {
 pub(crate) struct Recording {
     logger: Arc<Logger>,
     /// Counts its memory until it is written.
-    pub(super) _room: OwnedSemaphorePermit,
+    room: OwnedSemaphorePermit,
+    /// Bytes of the heads that came so far.
+    heads: usize,
     began: Instant,
     /// Milliseconds since the Unix epoch.
     pub(super) at: u64,
@@ -67,7 +79,8 @@ impl Recording {
         let id = RequestId::of(headers).map(|id| id.to_string()).unwrap_or_default();
         Self {
             logger,
-            _room: room,
+            room,
+            heads: weight(headers) + path.len(),
             began: Instant::now(),
             at: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             id,
@@ -92,8 +105,18 @@ impl Recording {
         self.principal = Some(principal);
     }
 
-    pub(crate) fn answered(&mut self, headers: &HeaderMap) {
+    /// Keeps the head of the answer. False: it finds no room, and the exchange is not logged.
+    pub(crate) fn answered(&mut self, headers: &HeaderMap) -> bool {
+        let before = self.heads;
+        self.heads += weight(headers);
+        // What was charged first has room for heads of the usual size.
+        let more = self.heads.saturating_sub(before.max(HEAD));
+        if more > 0 {
+            let Some(more) = self.logger.charge(more) else { return false };
+            self.room.merge(more);
+        }
         self.response.headers = headers.clone();
+        true
     }
 
     pub(crate) fn data(&mut self, data: &[u8]) {
@@ -122,6 +145,35 @@ impl Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::{LogFamilies, LogSettings, Redaction, SinkSettings};
+
+    fn headers(bytes: usize) -> HeaderMap {
+        HeaderMap::from_iter([(::http::header::COOKIE, "x".repeat(bytes).parse().expect("a value"))])
+    }
+
+    #[test]
+    fn heads_count_as_they_are() {
+        let sink = SinkSettings::File { path: "/nowhere".into(), size: 1, keep: 0 };
+        let redaction = Redaction::default();
+        let settings = LogSettings { sample: 1.0, paths: Vec::new(), bodies: 0, redaction, memory: 64 << 10, sink };
+        for (request, answer, left) in [
+            (100, 100, Some(60 << 10)),
+            (10 << 10, 100, Some(53 << 10)),
+            (100, 10 << 10, Some(53 << 10)),
+            (30 << 10, 30 << 10, Some(3 << 10)),
+            (40 << 10, 40 << 10, None),
+        ] {
+            let logger = Logger::new(settings.clone(), "http".into(), LogFamilies::default());
+            let mut recording = logger.begin(&Method::GET, "/", &headers(request)).expect("there is room");
+            assert_eq!(recording.answered(&headers(answer)), left.is_some(), "{request} and {answer}");
+            let free = logger.free();
+            assert!(left.is_none_or(|left| free.abs_diff(left) < 1 << 10), "{request} and {answer}: {free}");
+            drop(recording);
+            assert_eq!(logger.free(), 64 << 10);
+        }
+        let logger = Logger::new(settings, "http".into(), LogFamilies::default());
+        assert!(logger.begin(&Method::GET, "/", &headers(64 << 10)).is_none());
+    }
 
     #[test]
     fn no_more_is_copied_than_may_be() {

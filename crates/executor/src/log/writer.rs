@@ -13,12 +13,17 @@ use prometheus_client::{
     registry::Registry,
 };
 use tokio::{
-    sync::{Notify, Semaphore},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{entry, recording::Recording, settings::LogSettings, sink::Sink};
+use super::{
+    entry,
+    recording::{HEAD, Recording, weight},
+    settings::LogSettings,
+    sink::Sink,
+};
 
 /// Lines that are written at once.
 const MOST_LINES: usize = 500;
@@ -29,9 +34,6 @@ const MOST_BYTES: usize = 512 << 10;
 /// Attempts to write lines, and the pause after the first one.
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(250);
-
-/// Bytes of an exchange beside its bodies, about: heads and the line.
-const HEAD: usize = 4 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabels {
@@ -91,14 +93,22 @@ impl Logger {
         if !paths.is_empty() && !paths.iter().any(|template| template.matches(path)) {
             return None;
         }
-        let bytes = u32::try_from(HEAD + 2 * bodies).unwrap_or(u32::MAX);
-        match Arc::clone(&self.room).try_acquire_many_owned(bytes) {
-            Ok(room) => Some(Recording::new(Arc::clone(self), room, (method, path, headers))),
-            Err(_) => {
-                self.count("dropped", 1);
-                None
-            }
+        let room = self.charge(HEAD.max(weight(headers) + path.len()) + 2 * bodies)?;
+        Some(Recording::new(Arc::clone(self), room, (method, path, headers)))
+    }
+
+    /// Room for so many bytes; `None`: there is none, and an exchange is dropped for it.
+    pub(super) fn charge(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let room = Arc::clone(&self.room).try_acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX)).ok();
+        if room.is_none() {
+            self.count("dropped", 1);
         }
+        room
+    }
+
+    #[cfg(test)]
+    pub(super) fn free(&self) -> usize {
+        self.room.available_permits()
     }
 
     pub(super) fn write(&self, recording: Recording) {

@@ -21,6 +21,8 @@ const GONE: u16 = 499;
 pub(crate) struct Exchange {
     proxy: Arc<Proxy>,
     labels: Option<RequestLabels>,
+    /// False: it is not among the requests in flight any more.
+    counts: bool,
     began: Instant,
     pub(super) sent: Arc<Sent>,
     received: u64,
@@ -49,6 +51,7 @@ impl Exchange {
         Self {
             proxy,
             labels: Some(labels),
+            counts: true,
             began,
             sent,
             received: 0,
@@ -67,10 +70,24 @@ impl Exchange {
     }
 
     /// Notes who asks.
-    pub(super) fn asked_by(&mut self, Admitted { principal, used }: Admitted) {
+    pub(super) fn asked_by(&mut self, Admitted { principal, used, .. }: Admitted) {
         self._used = used;
         if let Some(recording) = &mut self.recording {
             recording.asked_by(principal);
+        }
+    }
+
+    /// Counts no more among the requests in flight, nor against the limits of whoever asks. For those who follow a job: they wait, have a
+    /// bound of their own, and keep no executor from its end.
+    pub(super) fn stand_aside(&mut self) {
+        self._used = None;
+        self.leave();
+    }
+
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.counts) {
+            let now = self.proxy.in_flight.fetch_sub(1, Relaxed) - 1;
+            self.proxy.metrics.in_flight(&self.proxy.name, now);
         }
     }
 
@@ -78,8 +95,8 @@ impl Exchange {
         if let Some(labels) = &mut self.labels {
             labels.code = status.as_u16();
         }
-        if let Some(recording) = &mut self.recording {
-            recording.answered(headers);
+        if self.recording.as_mut().is_some_and(|recording| !recording.answered(headers)) {
+            self.recording = None;
         }
     }
 
@@ -122,8 +139,7 @@ impl Drop for Exchange {
             let outcome = (labels.code, Arc::clone(&labels.grpc));
             recording.over(outcome, self.sent.captured(), (self.sent.bytes(), self.received));
         }
-        let now = self.proxy.in_flight.fetch_sub(1, Relaxed) - 1;
-        self.proxy.metrics.in_flight(&self.proxy.name, now);
+        self.leave();
         self.proxy.metrics.exchanged(Exchanged {
             labels,
             seconds: self.began.elapsed().as_secs_f64(),

@@ -8,7 +8,11 @@ use http::request;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use super::{Exchange, Origin, Proxy, head, version};
-use crate::{BoxError, body::Body, jobs::Answer};
+use crate::{
+    BoxError,
+    body::{Body, Silent},
+    jobs::Answer,
+};
 
 impl Proxy {
     /// Sends it. `most`: the largest body of an answer.
@@ -34,14 +38,20 @@ impl Proxy {
             self.metrics.refused(&self.name, refusal.reason());
             refusal.message()
         })?;
-        let (head, body) = self.pass_on(response, lease, exchange).into_parts();
+        // Nobody waits for this answer who could give up: a server that stops in the middle would keep a place among those that run.
+        let idle = settings.config.idle_timeout.unwrap_or(settings.config.timeout);
+        let (head, body) = self.pass_on(response, lease, exchange, Some(idle)).into_parts();
         let body = collected(body, most).await.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 return format!("the answer has more than {most} bytes, which is the most for a job (async.maxBody)");
             }
-            "the model server broke off its answer".to_owned()
+            match error.downcast::<Silent>() {
+                Ok(silent) => format!("{silent} (idleTimeout, or timeout)"),
+                Err(_) => "the model server broke off its answer".to_owned(),
+            }
         })?;
-        Ok(Answer::new(head.status, &head.headers, body.into()))
+        // A copy: what was read may be a part of a buffer that is much larger, and answers are kept for a day.
+        Ok(Answer::new(head.status, &head.headers, Bytes::copy_from_slice(&body)))
     }
 }
 

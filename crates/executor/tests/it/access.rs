@@ -45,10 +45,9 @@ async fn a_token_lets_its_holder_in_and_no_further() {
     };
     let server = server(anywhere(), tells).await;
     let tokens = folder.path().join("tokens.json");
-    let access = format!(
-        "access: {{tokens: '{}', model: iris, open: [/health], limits: {{bytesPerSecond: 1B}}}}\n",
-        tokens.display()
-    );
+    let open = "open: [/health, '/static/{rest...}']";
+    let access =
+        format!("access: {{tokens: '{}', model: iris, {open}, limits: {{bytesPerSecond: 1B}}}}\n", tokens.display());
     let executor = executor(&(config(server.address, "") + &access));
     for (path, secret, expected) in [
         ("/a", None, "HTTP/1.1 401 "),
@@ -56,6 +55,9 @@ async fn a_token_lets_its_holder_in_and_no_further() {
         ("/a", Some(&other), "HTTP/1.1 403 "),
         ("/a", Some(&viewer), "HTTP/1.1 403 "),
         ("/health", None, "HTTP/1.1 200 "),
+        ("/static/a", None, "HTTP/1.1 200 "),
+        ("/static/../a", None, "HTTP/1.1 400 "),
+        ("/static/%2E%2e/a", Some(&caller), "HTTP/1.1 400 "),
         ("/health", Some(&caller), "HTTP/1.1 200 "),
         ("/a", Some(&caller), "HTTP/1.1 200 "),
     ] {

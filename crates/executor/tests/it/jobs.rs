@@ -8,9 +8,13 @@ use std::{
     },
 };
 
-use http::{Response, StatusCode};
-use http_body_util::BodyExt as _;
-use tokio::sync::Notify;
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Empty, StreamBody};
+use hyper::{body::Frame, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{net::TcpStream, sync::Notify, task::JoinSet};
 
 use crate::fixture::{anywhere, config, echo, executor, full, said, server};
 
@@ -54,6 +58,99 @@ async fn a_job_is_accepted_and_its_answer_fetched() {
     }
     executor.tells("berth_executor_jobs_submitted_total{port=\"http\",result=\"new\"} 1").await;
     assert_eq!(executor.ends().await, 0);
+}
+
+/// A connection of HTTP/2 whose answers stop after a few KiB, until they are read.
+async fn reluctant(address: SocketAddr) -> http2::SendRequest<Empty<Bytes>> {
+    let stream = TcpStream::connect(address).await.expect("it listens");
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(16 << 10).initial_connection_window_size(64 << 10);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    sender
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_read_counts_until_its_client_goes() {
+    let server = server(anywhere(), |_| async { Response::new(full(&"x".repeat(600 << 10))) }).await;
+    let jobs = JOBS.replace("attempts", "maxBody: 1MiB, memory: 1MiB, attempts");
+    let executor = executor(&config(server.address, &jobs));
+    let (_, id) = submit(executor.address, "", "x").await;
+    let path = format!("/jobs/{id}/result");
+    let first = get(executor.address, &path).await;
+    assert!(first.starts_with("HTTP/1.1 200 ") && first.ends_with("xxx"), "{}", first.len());
+    let request = Request::get(format!("http://x{path}")).body(Empty::<Bytes>::new()).expect("a request");
+    let mut sender = reluctant(executor.address).await;
+    let unread = sender.send_request(request).await.expect("an answer");
+    assert_eq!(unread.status(), StatusCode::OK);
+    executor.tells("berth_executor_requests_in_flight{port=\"http\"} 1").await;
+    let refused = get(executor.address, &path).await;
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("async.memory"), "{refused}");
+    drop(unread);
+    executor.tells("berth_executor_requests_in_flight{port=\"http\"} 0").await;
+    let again = get(executor.address, &path).await;
+    assert!(again.starts_with("HTTP/1.1 200 "), "{}", again.len());
+    assert_eq!(executor.ends().await, 0);
+}
+
+#[tokio::test]
+async fn those_who_follow_a_job_have_an_end_and_count_as_no_request() {
+    // More followers than there may be requests.
+    let server = server(anywhere(), |_| std::future::pending::<Response<crate::fixture::Body>>()).await;
+    let executor = executor(&config(server.address, &format!("maxInFlight: 2, {JOBS}")));
+    let (_, id) = submit(executor.address, "", "x").await;
+    let follow = async |sender: &mut http2::SendRequest<Empty<Bytes>>| {
+        let request = Request::get(format!("http://x/jobs/{id}/events")).body(Empty::<Bytes>::new());
+        sender.ready().await.expect("a connection");
+        sender.send_request(request.expect("a request")).await.expect("an answer")
+    };
+    // On several connections: a client takes many small frames on one for an attack.
+    let mut following = JoinSet::new();
+    for _ in 0..8 {
+        let mut sender = reluctant(executor.address).await;
+        for _ in 0..32 {
+            let answer = follow(&mut sender).await;
+            assert_eq!(answer.status(), StatusCode::OK);
+            following.spawn(answer.into_body().collect());
+        }
+    }
+    let mut sender = reluctant(executor.address).await;
+    let refused = follow(&mut sender).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(refused.headers().contains_key("retry-after"));
+    // The job, which runs.
+    executor.tells("berth_executor_requests_in_flight{port=\"http\"} 1").await;
+    let cancel = format!("DELETE /jobs/{id} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    assert!(said(executor.address, &cancel).await.starts_with("HTTP/1.1 200 "));
+    while let Some(events) = following.join_next().await {
+        let events = events.expect("no panic").expect("to its end").to_bytes();
+        assert!(String::from_utf8_lossy(&events).contains("event: end"), "{events:?}");
+    }
+    assert_eq!(follow(&mut sender).await.status(), StatusCode::OK);
+    assert_eq!(executor.ends().await, 0);
+}
+
+#[tokio::test]
+async fn a_server_that_stops_in_the_middle_of_an_answer_keeps_no_place() {
+    let server = server(anywhere(), |_| async {
+        let half = stream::iter([Ok::<_, hyper::Error>(Frame::data(Bytes::from_static(b"half")))]);
+        Response::new(StreamBody::new(half.chain(stream::pending())).boxed_unsync())
+    })
+    .await;
+    // `timeout` counts where there is no `idleTimeout`.
+    for (limit, seconds) in [("timeout: 1s", "1"), ("idleTimeout: 100ms", "0.1")] {
+        let jobs = JOBS.replace("attempts: 3", "attempts: 2, concurrency: 1");
+        let executor = executor(&config(server.address, &format!("{limit}, {jobs}")));
+        let (_, id) = submit(executor.address, "", "x").await;
+        let result = get(executor.address, &format!("/jobs/{id}/result")).await;
+        assert!(result.starts_with("HTTP/1.1 502 "), "{result}");
+        let why = format!("sent nothing of its answer for {seconds} s");
+        for part in ["\"state\":\"dead\"", "\"attempts\":2", &why] {
+            assert!(result.contains(part), "{part}: {result}");
+        }
+        executor.tells("berth_executor_requests_in_flight{port=\"http\"} 0").await;
+        assert_eq!(executor.ends().await, 0);
+    }
 }
 
 #[tokio::test]

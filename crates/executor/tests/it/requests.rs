@@ -7,7 +7,7 @@ use std::sync::{
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
-use http_body_util::{BodyExt as _, StreamBody};
+use http_body_util::{BodyExt as _, Empty, StreamBody};
 use hyper::body::{Body as _, Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
@@ -16,7 +16,7 @@ use tokio::{
     sync::{Notify, mpsc},
 };
 
-use crate::fixture::{anywhere, config, echo, executor, full, said, server};
+use crate::fixture::{anywhere, config, echo, executor, executor_within, full, said, server};
 
 const POST: &str = "POST /v1/models/iris:predict HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
 
@@ -169,6 +169,52 @@ async fn one_too_many_is_told_to_come_back() {
 }
 
 #[tokio::test]
+async fn an_address_has_as_many_connections_as_it_may() {
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&(config(server.address, "") + "maxConnectionsPerAddress: 1\n"));
+    let mut first = TcpStream::connect(executor.address).await.expect("it listens");
+    first.write_all(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"/a ") {
+        answer.push(first.read_u8().await.expect("an answer"));
+    }
+    let mut second = TcpStream::connect(executor.address).await.expect("it listens");
+    assert!(matches!(second.read(&mut [0]).await, Ok(0) | Err(_)), "it is closed");
+}
+
+#[tokio::test]
+async fn requests_in_flight_leave_files_for_the_admin_port() {
+    let server = server(anywhere(), |_| std::future::pending::<Response<crate::fixture::Body>>()).await;
+    // A share of 8.
+    let executor = executor_within(&config(server.address, "maxInFlight: 100"), Some(20));
+    let stream = TcpStream::connect(executor.address).await.expect("it listens");
+    let connected = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (mut sender, connection) = connected.expect("HTTP/2");
+    tokio::spawn(connection);
+    let request = || Request::get("http://x/").body(Empty::<Bytes>::new()).expect("a request");
+    let _waiting: Vec<_> = (0..8).map(|_| sender.send_request(request())).collect();
+    executor.tells("berth_executor_requests_in_flight{port=\"http\"} 8").await;
+    assert_eq!(sender.send_request(request()).await.expect("an answer").status(), 503);
+}
+
+#[tokio::test]
+async fn heads_that_are_too_large_are_refused() {
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&config(server.address, ""));
+    for (bytes, expected) in [(30 << 10, "HTTP/1.1 200 "), (80 << 10, "HTTP/1.1 431 ")] {
+        let cookie = "x".repeat(bytes);
+        let mut stream = TcpStream::connect(executor.address).await.expect("it listens");
+        let head = format!("GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncookie: {cookie}\r\n\r\n");
+        // As far as it is read: what nobody reads would break the connection under the answer.
+        let length = head.len().min(64 << 10);
+        stream.write_all(&head.as_bytes()[..length]).await.expect("it reads");
+        let mut answer = [0; 13];
+        stream.read_exact(&mut answer).await.expect("an answer");
+        assert_eq!(String::from_utf8_lossy(&answer), expected, "{bytes}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_that_is_too_large_is_refused_known_or_not() {
     let server = server(anywhere(), echo).await;
     let executor = executor(&config(server.address, "maxBody: 1KiB"));
@@ -194,6 +240,21 @@ async fn a_late_server_is_given_up_and_then_left_alone() {
     let answer = said(executor.address, get).await;
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("retry-after: 3600"), "{answer}");
     executor.tells("berth_executor_refused_total{port=\"http\",reason=\"breaker_open\"} 1").await;
+}
+
+#[tokio::test]
+async fn an_answer_that_stops_is_given_up() {
+    let server = server(anywhere(), |_| async {
+        let half = tokio_stream::iter([Ok::<_, hyper::Error>(Frame::data(Bytes::from_static(b"half")))]);
+        let parts = tokio_stream::StreamExt::chain(half, tokio_stream::pending());
+        Response::new(StreamBody::new(parts).boxed_unsync())
+    })
+    .await;
+    let executor = executor(&config(server.address, "idleTimeout: 100ms"));
+    let answer = said(executor.address, "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("half"), "{answer}");
+    assert!(!answer.ends_with("0\r\n\r\n"), "it looks whole: {answer}");
+    executor.tells("berth_executor_requests_in_flight{port=\"http\"} 0").await;
 }
 
 #[tokio::test]
