@@ -16,7 +16,7 @@ use berth_control::{
     handle::{Error, WatchEvent, WatchRequest, WatchStream},
     source::{Context, Counts, Problem, Request, Requests, SourceState},
 };
-use berth_operator::{FIELD_MANAGER, queue::Queue, render::MANAGED_BY};
+use berth_operator::{FIELD_MANAGER, line_pace::LinePace, queue::Queue, render::MANAGED_BY};
 use berth_spec::{DeploymentName, event::Severity};
 use futures::{StreamExt, stream, stream::BoxStream};
 use kube::{
@@ -106,6 +106,8 @@ struct Following {
     written: BTreeMap<Key, (Value, Value)>,
     /// Problems that were told already.
     told: BTreeSet<String>,
+    /// Statuses that could not be written, in the log.
+    failures: LinePace,
 }
 
 impl Following {
@@ -126,6 +128,7 @@ impl Following {
             writes: JoinSet::new(),
             written: BTreeMap::new(),
             told: BTreeSet::new(),
+            failures: LinePace::default(),
         }
     }
 
@@ -402,7 +405,9 @@ impl Following {
             Err(error) => {
                 self.metrics.wrote("failed");
                 let wait = self.queue.failed(key, now);
-                tracing::warn!(event = "object_not_written", object = %key, %error, retry_in = ?wait);
+                if let Some(left_out) = self.failures.tell(now) {
+                    tracing::warn!(event = "object_not_written", object = %key, %error, retry_in = ?wait, left_out);
+                }
             }
         }
     }

@@ -22,9 +22,36 @@ pub struct Request {
 }
 
 /// A body that is no AdmissionReview.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no AdmissionReview of admission.k8s.io/v1: it has no {0}")]
-pub struct Malformed(&'static str);
+#[derive(Debug, thiserror::Error)]
+pub enum Malformed {
+    /// No JSON, or nested too deep.
+    #[error("no JSON: {0}")]
+    NoJson(#[from] serde_json::Error),
+    /// More values than any object of a person has: each takes far more memory than its text does.
+    #[error("the AdmissionReview has more than {MOST_VALUES} values")]
+    TooMany,
+    /// A field is missing.
+    #[error("no AdmissionReview of admission.k8s.io/v1: it has no {0}")]
+    Missing(&'static str),
+}
+
+/// Most values of a review: objects of etcd's full length have fewer, unless somebody makes them for it.
+const MOST_VALUES: usize = 1 << 17;
+
+/// True if a text of JSON has at most so many values, about: each follows a comma or a bracket that opens.
+fn has_at_most(text: &[u8], most: usize) -> bool {
+    let (mut values, mut in_text, mut is_escaped) = (0, false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_text => is_escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => values += 1,
+            _ => {}
+        }
+    }
+    values <= most
+}
 
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,13 +69,18 @@ impl Request {
     ///
     /// # Errors
     /// It is none.
-    pub fn read(review: &Value) -> Result<Self, Malformed> {
-        let request = &review["request"];
-        let uid = request["uid"].as_str().ok_or(Malformed("request.uid"))?;
-        if !request["object"].is_object() {
-            return Err(Malformed("request.object"));
+    pub fn read(review: &[u8]) -> Result<Self, Malformed> {
+        if !has_at_most(review, MOST_VALUES) {
+            return Err(Malformed::TooMany);
         }
-        Ok(Self { uid: uid.to_owned(), object: request["object"].clone(), old: request["oldObject"].clone() })
+        let mut review: Value = serde_json::from_slice(review)?;
+        let mut take = |field: &str| review.pointer_mut(field).map(Value::take).unwrap_or_default();
+        let Value::String(uid) = take("/request/uid") else { return Err(Malformed::Missing("request.uid")) };
+        let (object, old) = (take("/request/object"), take("/request/oldObject"));
+        if !object.is_object() {
+            return Err(Malformed::Missing("request.object"));
+        }
+        Ok(Self { uid, object, old })
     }
 
     /// True if the answer depends on what is in it. A spec that stays is not looked at, so that labels can be changed and
@@ -143,6 +175,10 @@ mod tests {
         json!({ "request": { "uid": "r", "operation": "CREATE", "object": object } })
     }
 
+    fn read(review: &Value) -> Result<Request, Malformed> {
+        Request::read(review.to_string().as_bytes())
+    }
+
     fn container(ports: Value) -> Value {
         json!({ "container": { "image": "i", "ports": ports } })
     }
@@ -167,13 +203,13 @@ mod tests {
             (turned, "spec.model.fleet: a model cannot change between pods and a fleet"),
         ]);
         for (review, expected) in cases {
-            let request = Request::read(&review).expect("a request");
+            let request = read(&review).expect("a request");
             assert!(request.needs_review());
             let said = request.model().expect_err("a contradiction");
             assert!(said.starts_with(expected), "{said}");
         }
         let fine = review("CLOpsDeployment", json!({ "model": container(json!([{ "name": "a", "port": 1 }])) }));
-        let model = Request::read(&fine).expect("a request").model().expect("fine");
+        let model = read(&fine).expect("a request").model().expect("fine");
         assert_eq!((model.metadata.name.as_deref(), model.metadata.uid.as_deref()), (Some("iris"), Some("u")));
     }
 
@@ -186,21 +222,37 @@ mod tests {
         let mut derived = review("ModelDeployment", container(json!([])));
         derived["request"]["object"]["metadata"]["ownerReferences"] = json!([{ "controller": true }]);
         for review in [same, going, derived] {
-            assert!(!Request::read(&review).expect("a request").needs_review());
+            assert!(!read(&review).expect("a request").needs_review());
         }
     }
 
     #[test]
     fn answers_have_the_form_that_the_api_server_reads() {
-        let request = Request::read(&review("ModelDeployment", json!({}))).expect("a request");
+        let request = read(&review("ModelDeployment", json!({}))).expect("a request");
         let denied = request.answer(&Verdict::Denied("no".to_owned()));
         assert_eq!(denied["response"]["status"], json!({ "code": 422, "reason": "Invalid", "message": "no" }));
         assert_eq!((&denied["response"]["uid"], &denied["response"]["allowed"]), (&json!("r"), &json!(false)));
         let warned = request.answer(&Verdict::Warned("late".to_owned()));
         assert_eq!(warned["response"], json!({ "uid": "r", "allowed": true, "warnings": ["late"] }));
         for wrong in [json!(null), json!({ "request": { "uid": "r" } }), json!({ "request": { "object": {} } })] {
-            assert!(Request::read(&wrong).is_err());
+            assert!(read(&wrong).is_err());
         }
+    }
+
+    #[test]
+    fn what_takes_far_more_memory_than_its_text_is_refused() {
+        let of = |spec: &str| format!(r#"{{"request":{{"uid":"r","object":{{"spec":{spec}}}}}}}"#);
+        let many = |value: &str, count: usize| of(&format!("[{}]", vec![value; count].join(",")));
+        // Text that looks like values is none.
+        let text = format!("\"{}\\\"{}\"", "[{,".repeat(MOST_VALUES), ",".repeat(MOST_VALUES));
+        for fine in [of(&text), many("1", MOST_VALUES / 2), many("[]", MOST_VALUES / 4)] {
+            assert!(Request::read(fine.as_bytes()).is_ok());
+        }
+        for wrong in [many("1", MOST_VALUES + 1), many("{}", MOST_VALUES), many("[[]]", MOST_VALUES / 2)] {
+            assert!(matches!(Request::read(wrong.as_bytes()), Err(Malformed::TooMany)));
+        }
+        let deep = of(&("[".repeat(1_000) + &"]".repeat(1_000)));
+        assert!(matches!(Request::read(deep.as_bytes()), Err(Malformed::NoJson(_))));
     }
 
     #[test]

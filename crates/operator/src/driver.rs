@@ -41,6 +41,7 @@ use self::{
 use crate::{
     FIELD_MANAGER,
     brain::{self, Decision, Trouble},
+    line_pace::LinePace,
     queue::Queue,
     render::{self, Installation, MANAGED_BY},
     vitals::Vitals,
@@ -186,6 +187,7 @@ struct Reconciler {
     queue: Queue<Key>,
     /// The last failure, and the generation of the spec that it concerns.
     troubles: BTreeMap<Key, (i64, Trouble)>,
+    told: LinePace,
     attempts: JoinSet<Option<Ended>>,
     written: u64,
     vitals: Vitals,
@@ -202,6 +204,7 @@ impl Reconciler {
             mirror: Mirror::default(),
             queue: Queue::default(),
             troubles: BTreeMap::new(),
+            told: LinePace::default(),
             attempts: JoinSet::new(),
             written: 0,
             vitals,
@@ -314,7 +317,9 @@ impl Reconciler {
             return;
         };
         let wait = self.queue.failed(&key, now);
-        tracing::warn!(event = "attempt_failed", object = %key, ?trouble, retry_in = ?wait);
+        if let Some(left_out) = self.told.tell(now) {
+            tracing::warn!(event = "attempt_failed", object = %key, ?trouble, retry_in = ?wait, left_out);
+        }
         self.troubles.insert(key.clone(), (generation, trouble));
         self.report(&key);
     }

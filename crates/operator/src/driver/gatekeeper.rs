@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     FIELD_MANAGER,
-    admission::{Malformed, Request, Verdict, bundle},
+    admission::{Request, Verdict, bundle},
     api::{ModelDeployment, spokes::CONVERTED},
     brain::Trouble,
     conversion,
@@ -46,18 +46,14 @@ impl Gatekeeper {
     }
 
     /// The answer to an AdmissionReview.
-    ///
-    /// # Errors
-    /// It is none.
-    pub async fn review(&self, review: &Value) -> Result<Value, Malformed> {
-        let request = Request::read(review)?;
-        let verdict = self.verdict(&request).await;
+    pub async fn review(&self, request: &Request) -> Value {
+        let verdict = self.verdict(request).await;
         self.vitals.reviewed(match verdict {
             Verdict::Allowed => "allowed",
             Verdict::Warned(_) => "unchecked",
             Verdict::Denied(_) => "denied",
         });
-        Ok(request.answer(&verdict))
+        request.answer(&verdict)
     }
 
     async fn verdict(&self, request: &Request) -> Verdict {

@@ -1,7 +1,7 @@
 //! The webhook, which admits and converts objects: its port, and its certificate, which it makes and renews by itself. Each operator has its own key,
 //! which never leaves its pod; its certificate is published where the API server looks.
 
-mod lists;
+mod turns;
 
 use std::{
     net::SocketAddr,
@@ -9,27 +9,20 @@ use std::{
     time::Duration,
 };
 
-use berth_operator::driver::gatekeeper::Gatekeeper;
+use berth_operator::{admission, driver::gatekeeper::Gatekeeper};
 use berth_peer::port::{ClientAuth, Port, PortTls, SelfMade, TlsSettings, TlsVersion};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
-use serde_json::Value;
 
-use self::lists::Turns;
+use self::turns::{LISTS, REVIEWS, Turns};
 use super::port::{self, response};
 use crate::failure::Failure;
 
 /// Interval between looks at the certificate and at what the API server trusts: one small request each time, and a new
 /// operator is asked within seconds.
 const LOOK: Duration = Duration::from_secs(5);
-
-/// The longest question about one object: before and after, each as long as etcd takes it.
-const LONGEST: usize = 4 << 20;
-
-/// Time in which a question arrives. Whoever holds one back would keep a connection from API servers.
-const ARRIVES: Duration = Duration::from_secs(20);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -80,13 +73,13 @@ pub(super) async fn bind(
 impl Webhook {
     /// Answers, until it is dropped.
     pub(super) async fn serve(self) {
-        let (gatekeeper, turns) = (self.gatekeeper.clone(), Turns::default());
+        let (gatekeeper, reviews, lists) = (self.gatekeeper.clone(), Turns::of(REVIEWS), Turns::of(LISTS));
         let answer = move |request: Request<Incoming>| {
-            let (gatekeeper, turns) = (gatekeeper.clone(), turns.clone());
+            let (gatekeeper, reviews, lists) = (gatekeeper.clone(), reviews.clone(), lists.clone());
             async move {
                 match (request.method(), request.uri().path()) {
-                    (&Method::POST, "/admit") => review(&gatekeeper, request).await,
-                    (&Method::POST, "/convert") => convert(gatekeeper, request, &turns).await,
+                    (&Method::POST, "/admit") => review(&gatekeeper, request, &reviews).await,
+                    (&Method::POST, "/convert") => convert(gatekeeper, request, &lists).await,
                     _ => response(StatusCode::NOT_FOUND, TEXT, "use POST /admit or /convert\n".to_owned()),
                 }
             }
@@ -128,19 +121,26 @@ async fn keep_trusted(certificate: &Certificate, gatekeeper: &Gatekeeper) {
     }
 }
 
-async fn review(gatekeeper: &Gatekeeper, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let body = match read(request.into_body(), LONGEST, ARRIVES).await {
-        Ok(body) => body,
-        Err(refusal) => return refusal,
+async fn review(gatekeeper: &Gatekeeper, request: Request<Incoming>, turns: &Turns) -> Response<Full<Bytes>> {
+    let question = match turns.read(request.into_body()).await {
+        Ok(question) => question,
+        Err(refusal) => return response(refusal.status(), TEXT, format!("{refusal}\n")),
     };
-    let asked: Value = match serde_json::from_slice(&body) {
-        Ok(asked) => asked,
-        Err(error) => return response(StatusCode::BAD_REQUEST, TEXT, format!("no JSON: {error}\n")),
+    // A long one would keep others from this thread for some time.
+    let read = match question.is_long() {
+        false => Ok((admission::Request::read(question.bytes()), None)),
+        true => {
+            let read = move || (admission::Request::read(question.bytes()), question.into_turn());
+            tokio::task::spawn_blocking(read).await
+        }
     };
-    match gatekeeper.review(&asked).await {
-        Ok(answer) => response(StatusCode::OK, JSON, answer.to_string()),
-        Err(malformed) => response(StatusCode::BAD_REQUEST, TEXT, format!("{malformed}\n")),
-    }
+    // The turn is held until the answer is there, as what was read is.
+    let (asked, _turn) = match read {
+        Ok((Ok(asked), turn)) => (asked, turn),
+        Ok((Err(malformed), _)) => return response(StatusCode::BAD_REQUEST, TEXT, format!("{malformed}\n")),
+        Err(error) => return response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+    };
+    response(StatusCode::OK, JSON, gatekeeper.review(&asked).await.to_string())
 }
 
 async fn convert(gatekeeper: Gatekeeper, request: Request<Incoming>, turns: &Turns) -> Response<Full<Bytes>> {
@@ -153,39 +153,5 @@ async fn convert(gatekeeper: Gatekeeper, request: Request<Incoming>, turns: &Tur
         Ok(Ok(answer)) => response(StatusCode::OK, JSON, answer),
         Ok(Err(malformed)) => response(StatusCode::BAD_REQUEST, TEXT, format!("{malformed}\n")),
         Err(error) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
-    }
-}
-
-/// A body of at most `longest` bytes that arrives within a time.
-async fn read<B>(body: B, longest: usize, within: Duration) -> Result<Bytes, Response<Full<Bytes>>>
-where
-    B: hyper::body::Body<Data = Bytes>,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    match tokio::time::timeout(within, Limited::new(body, longest).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) => Err(response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, format!("{error}\n"))),
-        Err(_) => Err(response(StatusCode::REQUEST_TIMEOUT, TEXT, "the question did not arrive in time\n".to_owned())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures::stream;
-    use http_body_util::StreamBody;
-    use hyper::body::Frame;
-
-    use super::*;
-
-    type Part = Result<Frame<Bytes>, std::convert::Infallible>;
-
-    #[tokio::test]
-    async fn a_question_that_is_held_back_keeps_no_connection() {
-        let held = StreamBody::new(stream::pending::<Part>());
-        let refusal = read(held, 10, Duration::from_millis(20)).await.expect_err("it never comes");
-        assert_eq!(refusal.status(), StatusCode::REQUEST_TIMEOUT);
-        let long = read(Full::from("more than ten bytes"), 10, ARRIVES).await.expect_err("too long");
-        assert_eq!(long.status(), StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!(read(Full::from("ten bytes"), 10, ARRIVES).await.expect("whole"), "ten bytes");
     }
 }

@@ -1,9 +1,17 @@
 //! One request handed to `git http-backend` (git-http-backend(1)), which speaks CGI (RFC 3875).
 
-use std::{io, net::SocketAddr, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
 
+use berth_peer::port::{AddressLimit, AddressPlace, Bounds};
 use futures::StreamExt;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
@@ -12,6 +20,7 @@ use hyper::{
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, ChildStdin, ChildStdout, Command},
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::Instant,
 };
@@ -20,7 +29,10 @@ use tokio_util::io::ReaderStream;
 use super::{Body, plain};
 
 /// Limit for one request. Allows for cloning large repositories over slow links.
-const LONGEST: Duration = Duration::from_secs(900);
+pub(super) const LONGEST: Duration = Duration::from_secs(900);
+
+/// Longest wait for the end of another process, where as many run as may.
+const PLACE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Largest push in bytes (512 MiB). Keeps one push from filling the disk.
 const LARGEST_PUSH: &str = "536870912";
@@ -53,6 +65,14 @@ pub(super) enum Service {
 /// Runner of git processes.
 pub(super) struct Backend {
     root: PathBuf,
+    processes: Arc<Semaphore>,
+    of_address: Arc<AddressLimit>,
+}
+
+/// The place of one process. Counts until it is dropped.
+struct ProcessPlace {
+    _process: OwnedSemaphorePermit,
+    _of_address: AddressPlace,
 }
 
 /// The repository and the service of a request; `None` for all that is not smart HTTP.
@@ -77,8 +97,17 @@ pub(super) fn is_name(name: &str) -> bool {
 }
 
 impl Backend {
-    pub(super) const fn new(root: PathBuf) -> Self {
-        Self { root }
+    /// Runs as many processes as there may be connections: one of HTTP/2 has several requests.
+    pub(super) fn new(root: PathBuf, bounds: Bounds) -> Self {
+        let processes = Arc::new(Semaphore::new(bounds.connections));
+        Self { root, processes, of_address: AddressLimit::new(bounds.per_address) }
+    }
+
+    /// A place for one more process; `None`: there is none in time, or the address has its share.
+    async fn place(&self, address: IpAddr) -> Option<ProcessPlace> {
+        let of_address = self.of_address.place(address)?;
+        let process = tokio::time::timeout(PLACE_WITHIN, Arc::clone(&self.processes).acquire_owned()).await;
+        Some(ProcessPlace { _process: process.ok()?.ok()?, _of_address: of_address })
     }
 
     pub(super) async fn run(
@@ -92,8 +121,13 @@ impl Backend {
         if !self.root.join(format!("{name}.git")).is_dir() {
             return plain(StatusCode::NOT_FOUND, &format!("there is no repository {name}.git"));
         }
+        let Some(place) = self.place(peer.ip()).await else {
+            let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, "too many requests run at once: try again later");
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
+            return response;
+        };
         let command = self.command(service, user, &request, peer);
-        match tokio::time::timeout(LONGEST, exchange(command, request.into_body())).await {
+        match tokio::time::timeout(LONGEST, exchange(command, request.into_body(), place)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("git failed: {error}")),
             Err(_) => plain(StatusCode::GATEWAY_TIMEOUT, "git took too long"),
@@ -139,7 +173,7 @@ impl Backend {
 }
 
 /// Feeds the request in while the answer comes out.
-async fn exchange(mut command: Command, body: Incoming) -> io::Result<Response<Body>> {
+async fn exchange(mut command: Command, body: Incoming, place: ProcessPlace) -> io::Result<Response<Body>> {
     let mut child = command.spawn()?;
     let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(io::Error::other("git has no pipes"));
@@ -154,6 +188,7 @@ async fn exchange(mut command: Command, body: Incoming) -> io::Result<Response<B
         output: ReaderStream::new(output),
         _child: child,
         _feeding: feeding,
+        _place: place,
         until: Instant::now() + LONGEST,
     };
     let body = futures::stream::try_unfold(held, |mut held| async move {
@@ -172,6 +207,7 @@ struct ResponseStream {
     output: ReaderStream<BufReader<ChildStdout>>,
     _child: Child,
     _feeding: JoinSet<()>,
+    _place: ProcessPlace,
     until: Instant,
 }
 
@@ -214,6 +250,18 @@ async fn head(output: &mut BufReader<ChildStdout>) -> io::Result<(StatusCode, He
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn processes_have_a_bound_and_each_address_its_share() {
+        let backend = Backend::new(PathBuf::new(), Bounds { connections: 2, per_address: 1 });
+        let address = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let first = backend.place(address(1)).await.expect("a place");
+        assert!(backend.place(address(1)).await.is_none(), "it has its share");
+        let _second = backend.place(address(2)).await.expect("a place");
+        assert!(backend.place(address(3)).await.is_none(), "as many run as may");
+        drop(first);
+        assert!(backend.place(address(3)).await.is_some());
+    }
 
     #[test]
     fn only_smart_http_has_a_target() {
