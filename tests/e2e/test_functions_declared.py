@@ -273,3 +273,44 @@ def test_two_controllers_and_three_members_of_etcd(tmp_path):
         gate.open.set()
         for process in (*nodes, etcd, gate):
             process.close()
+
+
+@pytest.mark.timeout(900)
+def test_every_gateway_answers_and_who_is_overtaken_steps_aside(tmp_path):
+    """A follower forwards requests to the leader. A leader that was overtaken ends its processes, and forwards as well."""
+    etcd, nodes = Etcd(tmp_path), []
+    text = {"text": "word " * 100_000}
+    try:
+        pki = tmp_path / "pki"
+        for arguments in (["init", str(pki)], ["issue", str(pki), "a"], ["issue", str(pki), "b"]):
+            made = Process("pki", tmp_path)
+            made.spawn(BERTH, "pki", *arguments)
+            assert made.process.wait(PATIENCE) == 0, made.logged()
+        first = Node(tmp_path, "a", pki, etcd, "")
+        nodes = [first, Node(tmp_path, "b", pki, etcd, first.gossip)]
+        for node in nodes:
+            node.launch()
+        etcd.put(function("words", archive(tmp_path, "1.zip", {"handler.py": WORDS % 1})))
+        etcd.settled("words", "Succeeded", 1)
+        leader = until("a leader", lambda: next((node for node in nodes if node.metric("berth_leader") == 1), None))
+        follower = next(node for node in nodes if node is not leader)
+        until("the follower to forward", lambda: ask(follower, "words", {"text": "a"})[0] == 200)
+        assert ask(follower, "words", text) == (200, {"version": 1, "words": 100_000})
+        assert ask(follower, "nothing", {}) == ask(leader, "nothing", {})
+        assert ask(follower, "nothing", {})[0] == 404
+
+        # It hangs until another leads, then finds that out.
+        until("its process to be counted", lambda: leader.metric("berth_function_processes") == 1)
+        leader.pause()
+        until("the other to lead", lambda: follower.metric("berth_leader") == 1)
+        at_home = f"http://{follower.http}/"
+        until("its own endpoint", lambda: etcd.status("words").get("endpoint", "").startswith(at_home), BUILD)
+        leader.resume()
+        until("its processes to end", lambda: leader.metric("berth_function_processes") == 0)
+        until("it to forward", lambda: ask(leader, "words", text) == (200, {"version": 1, "words": 100_000}))
+        etcd.put(function("words", archive(tmp_path, "2.zip", {"handler.py": WORDS % 2}), 2))
+        etcd.settled("words", "Succeeded", 2)
+        assert ask(leader, "words", {"text": "a"})[1]["version"] == 2
+    finally:
+        for process in (*nodes, etcd):
+            process.close()

@@ -7,7 +7,7 @@ use clap::Args;
 use crate::{
     failure::Failure,
     node::{self, Hooks, settings::NodeSettings},
-    settings::{ServerArgs, source::SourceArgs},
+    settings::{ServerArgs, source::SourceArgs, values::Host},
 };
 
 #[derive(Debug, Args)]
@@ -29,6 +29,10 @@ pub(crate) struct UpArgs {
     /// Folder of manifests to serve and watch
     #[arg(value_name = "FOLDER")]
     pub(crate) folder: Option<PathBuf>,
+    /// Host or address at which others reach this server: clients of functions and, in a cluster, other nodes [default: the addresses
+    /// to listen on]
+    #[arg(long, value_name = "HOST", env = "BERTH_ADVERTISE", value_parser = Host::parse)]
+    pub(crate) advertise: Option<Host>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     #[command(flatten)]
@@ -46,5 +50,30 @@ pub(crate) fn settings(args: UpArgs) -> Result<NodeSettings, Failure> {
     if !args.server.insecure {
         sources.check_exposed()?;
     }
-    NodeSettings::alone(args.server, sources)
+    NodeSettings::alone(args.server, sources, args.advertise)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct TestArgs {
+        #[command(flatten)]
+        args: UpArgs,
+    }
+
+    #[test]
+    fn a_server_that_is_alone_is_reached_at_the_advertised_host() {
+        let advertised = |words: &[&str]| {
+            let words = std::iter::once("up").chain(words.iter().copied());
+            let args = TestArgs::try_parse_from(words).expect("arguments").args;
+            let settings = settings(args).expect("settings");
+            settings.advertised().map(ToString::to_string)
+        };
+        assert_eq!(advertised(&["--advertise", "models.example"]).as_deref(), Some("models.example"));
+        assert_eq!(advertised(&[]), None);
+    }
 }

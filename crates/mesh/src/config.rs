@@ -16,7 +16,6 @@ use berth_wire::access::Access;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
-use hyper::body::Incoming;
 
 use crate::{calls, controls::LogControl, data_plane::CurrentDataPlane, payload};
 
@@ -29,7 +28,17 @@ pub type SpanHook = Arc<dyn Fn(&HeaderMap) -> Option<tracing::Span> + Send + Syn
 pub type PropagateHook = Arc<dyn Fn(&mut HeaderMap) + Send + Sync>;
 
 /// Answers requests whose path begins with [`FUNCTIONS`]: functions are no models, and have neither routes nor parking.
-pub type FunctionHook = Arc<dyn Fn(http::Request<Bytes>) -> BoxFuture<'static, http::Response<Bytes>> + Send + Sync>;
+pub type FunctionHook =
+    Arc<dyn Fn(FunctionSender, http::Request<Bytes>) -> BoxFuture<'static, http::Response<PeerBody>> + Send + Sync>;
+
+/// Sender of a request to a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FunctionSender {
+    /// A client of this node.
+    Client,
+    /// Another node, which takes this one for the leader. Such a request is not forwarded again.
+    Node,
+}
 
 /// Path below which functions answer.
 pub const FUNCTIONS: &str = "/functions/";
@@ -37,8 +46,8 @@ pub const FUNCTIONS: &str = "/functions/";
 /// Encodes the metrics of the process, as the control API tells them.
 pub type MetricsHook = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Answers gRPC calls below a path that are no inferences.
-pub type BesideHook = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> + Send + Sync>;
+/// Answers gRPC calls below a path that are no inferences. Their requests are there whole: at most 1 MiB, and framed as they came.
+pub type BesideHook = Arc<dyn Fn(Request<Bytes>) -> BoxFuture<'static, Response<PeerBody>> + Send + Sync>;
 
 /// Services of others on the port of the gateway: the prefixes of their paths, and what answers.
 pub type BesideService = (&'static [&'static str], BesideHook);

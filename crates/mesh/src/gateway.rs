@@ -153,6 +153,7 @@ pub fn build(
         (limits.clone(), Arc::clone(&memory)),
         (Arc::clone(&hops), served),
         (config.spans.clone(), calls.clone()),
+        Arc::clone(&config.functions),
     );
     let stack = Arc::new(Stack {
         routes,

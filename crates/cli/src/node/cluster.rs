@@ -123,7 +123,8 @@ impl Membership {
         };
         let sources = settings.sources.build(&settings.server.data, functions, registry)?;
         let metrics = Metrics::register(registry);
-        let parts = ControllerParts { config, metrics, store, leadership, view, sources };
+        let functions = functions.cloned();
+        let parts = ControllerParts { config, metrics, store, leadership, view, sources, functions };
         Ok(ControllerRole { view: views, deciding: Some(Deciding::Terms(Box::new(parts))), election: Some(election) })
     }
 

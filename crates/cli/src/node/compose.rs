@@ -37,6 +37,7 @@ use super::{
     cluster::{ControllerRole, Membership},
     control_plane::{self, Deciding, Followed, Parts},
     election::ElectionHandle,
+    functions::FunctionRoute,
     issuing,
     running::{Links, Running},
     seams,
@@ -132,7 +133,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
             |e| Failure::Failed(format!("{e}: is another server running? --http and --also-http take other addresses")),
         )?;
     let api = listen(settings.server.api)?;
-    let functions = functions((settings, telemetry), look.local_addr(), &later.functions, &mut registry)?;
+    let functions = functions((settings, telemetry), look.local_addr(), &mut registry)?;
     let (role, links, relay) = match (&membership, cluster) {
         (Some(membership), Some(cluster)) => {
             let role = membership.stand((settings, cluster), (functions.as_ref(), audit.clone()), &mut registry)?;
@@ -152,6 +153,11 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     }
     // Nobody else sets it.
     let _ = later.metrics.set(Arc::clone(&seams.metrics));
+    if functions.is_some() || relay.is_some() {
+        let (me, leadership) = (settings.server.name.clone(), view.clone());
+        let (relay, propagate) = (relay.clone(), telemetry.propagation());
+        let _ = later.functions.set(FunctionRoute { me, host: functions, leadership, relay, propagate }.hook());
+    }
     let front = ApiRouter::new(view.clone(), relay, seams);
     later.management.connect(&front);
     let (abort, aborted) = mpsc::channel(1);
@@ -263,16 +269,15 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 fn functions(
     (settings, telemetry): (&NodeSettings, &Telemetry),
     gateway: Option<SocketAddr>,
-    hook: &Arc<OnceLock<FunctionHook>>,
     registry: &mut Registry,
 ) -> Result<Option<Arc<Host>>, Failure> {
     // A controller that is no gateway has nothing that functions could be asked through.
     if !settings.roles.controller || (gateway.is_none() && !settings.sources.has_functions()) {
         return Ok(None);
     }
-    let host = functions::host(
+    functions::host(
         &settings.server,
-        (gateway, settings.advertised()),
+        (gateway, settings.advertised(), settings.cluster.is_some()),
         (
             settings.sources.functions_are_local(),
             settings.sources.function_artifacts(),
@@ -280,10 +285,8 @@ fn functions(
             telemetry.continuation(),
         ),
         registry,
-    )?;
-    // Nobody else sets it.
-    let _ = hook.set(functions::hook(&host, telemetry.propagation()));
-    Ok(Some(host))
+    )
+    .map(Some)
 }
 
 /// A node that is alone decides as long as it lives, over the store in its data folder.

@@ -5,7 +5,7 @@
 //!    └── one of them fails ──▶ the same, with the failure
 //! ```
 
-use std::{net::TcpListener, time::Duration};
+use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use berth_access::Follower;
 use berth_control::{
@@ -15,6 +15,7 @@ use berth_control::{
     source::{self, Setup},
     store::etcd::EtcdConfig,
 };
+use berth_functions::source::Host;
 use berth_peer::port::PortTls;
 use berth_spec::Epoch;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
@@ -51,6 +52,8 @@ pub(super) struct ControllerParts {
     pub(super) view: watch::Sender<LeadershipView>,
     /// The sources of deployments that the leader follows.
     pub(super) sources: Setup,
+    /// Functions that run here while this node leads.
+    pub(super) functions: Option<Arc<Host>>,
 }
 
 /// Files of both ports for clients, which are followed here.
@@ -162,15 +165,19 @@ async fn first_failure(tasks: &mut JoinSet<Result<(), Failure>>) -> Result<(), F
 
 /// Runs a controller whenever this node leads. Until etcd has answered once, nobody here does.
 async fn decide(deciding: ControllerParts, stop: CancellationToken) {
-    let ControllerParts { config, metrics, store, leadership, view, sources } = deciding;
+    let ControllerParts { config, metrics, store, leadership, view, sources, functions } = deciding;
     // Who stands for election on this node asks the same etcd, and tells.
     let connected = election::connect(store, |error| tracing::debug!(event = "store_awaited", error));
     let Some(store) = stop.run_until_cancelled(connected).await else { return };
-    let (terms, mut views) = LeaderLoop::new(config, std::sync::Arc::new(store), metrics, leadership);
+    let (terms, mut views) = LeaderLoop::new(config, Arc::new(store), metrics, leadership);
     let following = follow(sources, views.clone(), stop.clone());
     let tell = async {
         loop {
-            view.send_replace(views.borrow_and_update().clone());
+            let current = views.borrow_and_update().clone();
+            if let (Some(functions), LeadershipView::Following { leader: Some(_) }) = (&functions, &current) {
+                functions.stand_aside();
+            }
+            view.send_replace(current);
             if views.changed().await.is_err() {
                 return;
             }

@@ -6,6 +6,7 @@
 //! /own/…                    what this node tells of itself     ──▶ its gateway's counters, its rules
 //! /certify/renew            the next certificate of a node     ──▶ the CA, if it is here
 //! /certify/join             the first one, by a join token     ──▶ the same; the only thing that needs no certificate
+//! /functions/…              requests to functions              ──▶ the functions of this node, if it leads
 //! everything else           inference that was forwarded here  ──▶ the replicas of this node
 //! ```
 //! What a node may ask is decided by the roles in its certificate: a worker relays no calls and forwards no requests. It learns which

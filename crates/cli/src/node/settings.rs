@@ -75,7 +75,8 @@ struct ClusterArgs {
     /// Address for connections from other nodes (TLS)
     #[arg(long, value_name = "ADDR", env = "BERTH_PEER", default_value = "127.0.0.1:7947", value_parser = values::socket)]
     peer: SocketAddr,
-    /// Host or address that other nodes use for this node [default: as in --gossip and --peer]
+    /// Host or address at which others reach this server: clients of functions and, in a cluster, other nodes [default: the addresses
+    /// to listen on]
     #[arg(long, value_name = "HOST", env = "BERTH_ADVERTISE", value_parser = Host::parse)]
     advertise: Option<Host>,
     /// Roles of this node: controller, worker, gateway
@@ -113,6 +114,8 @@ pub(crate) struct NodeSettings {
     pub(crate) data_plane: Option<berth_mesh::data_plane::CurrentDataPlane>,
     /// Settings of ModelMesh's management API.
     pub(crate) management: berth_modelmesh::Options,
+    /// Host at which others reach it, if it differs from the addresses to listen on.
+    pub(crate) advertise: Option<Host>,
     /// The cluster that it is a node of; `None`: it is alone, with an embedded store.
     pub(crate) cluster: Option<ClusterSettings>,
 }
@@ -130,8 +133,6 @@ pub(crate) struct ClusterSettings {
     pub(crate) gossip: SocketAddr,
     /// Address for connections from other nodes (TLS).
     pub(crate) peer: SocketAddr,
-    /// Host that other nodes use, if it differs from the addresses to listen on.
-    pub(crate) advertise: Option<Host>,
     /// The CA from which it gives certificates to nodes.
     pub(crate) authority: Option<AuthoritySettings>,
     /// Gossip addresses of other nodes. Names are looked up at each use, because they may change.
@@ -260,6 +261,7 @@ impl NodeSettings {
             built_in: true,
             data_plane: None,
             management: berth_modelmesh::Options::default(),
+            advertise: cluster.advertise,
             server,
             cluster: Some(ClusterSettings {
                 store,
@@ -267,18 +269,18 @@ impl NodeSettings {
                 pki,
                 gossip: cluster.gossip,
                 peer: cluster.peer,
-                advertise: cluster.advertise,
                 authority,
                 join: cluster.join,
             }),
         })
     }
 
-    /// The settings of a node that is alone: all roles, and every GPU that the driver finds.
+    /// The settings of a node that is alone: all roles, and every GPU that the driver finds. `advertise` is the host at which clients
+    /// reach it.
     ///
     /// # Errors
     /// [`Failure::Usage`]: settings that contradict each other.
-    pub(crate) fn alone(server: ServerArgs, sources: SourceSettings) -> Result<Self, Failure> {
+    pub(crate) fn alone(server: ServerArgs, sources: SourceSettings, advertise: Option<Host>) -> Result<Self, Failure> {
         let name = WorkerId::new(ALONE).expect("the name of a node that is alone is a name");
         let mut server = ServerSettings::new(server, name)?;
         server.cards.local_repositories |= sources.is_local();
@@ -293,13 +295,14 @@ impl NodeSettings {
             built_in: true,
             data_plane: None,
             management: berth_modelmesh::Options::default(),
+            advertise,
             cluster: None,
         })
     }
 
     /// Host at which others reach this node, if it differs from the addresses to listen on.
     pub(crate) fn advertised(&self) -> Option<&Host> {
-        self.cluster.as_ref()?.advertise.as_ref()
+        self.advertise.as_ref()
     }
 
     /// Address under which other nodes reach a listener at `bound`: the advertised host with its port, else `bound`.

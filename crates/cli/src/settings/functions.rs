@@ -3,21 +3,21 @@
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use berth_functions::source::{Host, HostConfig, TraceHook};
-use berth_mesh::{PropagateHook, config::FunctionHook};
+use berth_spec::Isolation;
 use prometheus_client::registry::Registry;
 
 use super::{ServerSettings, tls::scheme, values};
 use crate::failure::Failure;
 
 /// Opens the host. `gateway`: the address at which the gateway listens; `advertised`: the host that others use for this node;
-/// `all_local`: all run here, whatever their specs say; `artifacts`: so many are kept beyond those in use; `image`: builds run
-/// in it; `traces`: where spans belong.
+/// `in_cluster`: other nodes may lead; `all_local`: all run here, whatever their specs say; `artifacts`: so many are kept beyond
+/// those in use; `image`: builds run in it; `traces`: where spans belong.
 ///
 /// # Errors
 /// A node that is no gateway, or a folder that cannot be used.
 pub(crate) fn host(
     server: &ServerSettings,
-    (gateway, advertised): (Option<SocketAddr>, Option<&values::Host>),
+    (gateway, advertised, in_cluster): (Option<SocketAddr>, Option<&values::Host>, bool),
     (all_local, artifacts, image, traces): (bool, usize, Option<&str>, Option<TraceHook>),
     registry: &mut Registry,
 ) -> Result<Arc<Host>, Failure> {
@@ -36,6 +36,8 @@ pub(crate) fn host(
         artifacts,
         builder_image: image.map(str::to_owned),
         traces,
+        in_cluster,
+        sandbox_required: server.isolation.level == Some(Isolation::Sandbox),
     };
     Host::open(config, registry).map_err(|error| Failure::doing("functions cannot start", error))
 }
@@ -59,17 +61,6 @@ fn reached_at(gateway: SocketAddr, advertised: Option<&values::Host>, has_tls: b
     };
     let host = if host.contains(':') { format!("[{host}]") } else { host };
     format!("{}://{host}:{}", scheme(has_tls), gateway.port())
-}
-
-/// The gateway's way to functions; `propagate` has them continue the traces of requests.
-pub(crate) fn hook(host: &Arc<Host>, propagate: Option<PropagateHook>) -> FunctionHook {
-    let host = Arc::clone(host);
-    Arc::new(move |mut request| {
-        if let Some(propagate) = &propagate {
-            propagate(request.headers_mut());
-        }
-        Box::pin(Arc::clone(&host).call(request))
-    })
 }
 
 #[cfg(test)]

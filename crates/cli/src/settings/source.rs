@@ -2,6 +2,7 @@
 //! `--source kubernetes[=NAMESPACE]`, and the settings of Git sources.
 
 mod place;
+mod texts;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use berth_control::source::{Setup, Source, SourceName, directory::Directory};
+use berth_control::{
+    source::{Setup, Source, SourceName, directory::Directory},
+    store::etcd::EtcdConfig,
+};
 use berth_functions::source::{FunctionSource, Host};
 use berth_git::{Git, HostKeys, Identity, Protocols, Remote, SigningKey};
 use berth_gitops::{GitConfig, GitCredentials, GitMetrics, GitSource, WriteBackTo};
@@ -24,8 +28,15 @@ use berth_spec::Secret;
 use clap::{Args, ValueEnum};
 use prometheus_client::registry::Registry;
 
-use self::place::{Named, Place};
-use super::{kubernetes::KubernetesArgs, store::is_loopback, values};
+use self::{
+    place::{Named, Place},
+    texts::{author, cluster_name, host_file, write_back},
+};
+use super::{
+    kubernetes::KubernetesArgs,
+    store::{EtcdAccess, EtcdOptions, is_loopback},
+    values,
+};
 use crate::failure::Failure;
 
 /// Sources of deployments besides the API.
@@ -37,6 +48,21 @@ pub(crate) struct SourceArgs {
     /// the last part of the URL or path. In a cluster, give all controllers the same sources; only the leader follows them
     #[arg(long, value_name = "[NAME=]PLACE,…", env = "BERTH_SOURCE", value_delimiter = ',', value_parser = Named::from_str)]
     source: Vec<Named>,
+    /// CA certificates for the etcd of --source etcd=https://… (PEM) [default: the system's CAs]
+    #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_ETCD_CA")]
+    source_etcd_ca: Option<PathBuf>,
+    /// Client certificate for the etcd of --source (PEM)
+    #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_ETCD_CERT")]
+    source_etcd_cert: Option<PathBuf>,
+    /// Key of that client certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_ETCD_KEY")]
+    source_etcd_key: Option<PathBuf>,
+    /// User name in the etcd of --source
+    #[arg(long, value_name = "NAME", env = "BERTH_SOURCE_ETCD_USER")]
+    source_etcd_user: Option<String>,
+    /// File with the password of that user
+    #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_ETCD_PASSWORD_FILE")]
+    source_etcd_password_file: Option<PathBuf>,
     /// Platform of functions: as their specs say (spec), or this machine for all (local)
     #[arg(long, value_enum, value_name = "WHERE", env = "BERTH_FUNCTION_TARGET", default_value_t)]
     function_target: FunctionTarget,
@@ -118,48 +144,12 @@ enum FunctionTarget {
     Local,
 }
 
-fn host_file(text: &str) -> Result<(String, PathBuf), String> {
-    const HOW: &str = "write https://HOST[:PORT]=FILE";
-    let (url, file) = text.rsplit_once('=').ok_or(HOW)?;
-    let remote = Remote::parse(&format!("{}/x", url.trim_end_matches('/')), Protocols::default().with_http())
-        .map_err(|_| HOW)?;
-    if file.is_empty() { Err(HOW.to_owned()) } else { Ok((remote.origin(), PathBuf::from(file))) }
-}
-
-fn write_back(text: &str) -> Result<WriteBackTo, String> {
-    match (text, text.strip_prefix("branch=")) {
-        ("off", _) => Ok(WriteBackTo::Off),
-        ("main", _) => Ok(WriteBackTo::Followed),
-        (_, Some(branch)) if berth_git::Rev::Branch(branch.to_owned()).is_safe() => {
-            Ok(WriteBackTo::Branch(branch.to_owned()))
-        }
-        _ => Err("write branch=NAME, main or off".to_owned()),
-    }
-}
-
-fn author(text: &str) -> Result<Identity, String> {
-    let parts = text.strip_suffix('>').and_then(|text| text.split_once('<'));
-    match parts.map(|(name, email)| (name.trim(), email.trim())) {
-        Some((name, email)) if !name.is_empty() && email.contains('@') => {
-            Ok(Identity { name: name.to_owned(), email: email.to_owned() })
-        }
-        _ => Err("write NAME <ADDRESS>".to_owned()),
-    }
-}
-
-fn cluster_name(text: &str) -> Result<String, String> {
-    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if !text.is_empty() && text.len() <= 63 && text.chars().all(fine) {
-        Ok(text.to_owned())
-    } else {
-        Err("use up to 63 letters, digits, dashes and dots".to_owned())
-    }
-}
-
 /// The sources of a server.
 #[derive(Debug)]
 pub(crate) struct SourceSettings {
     sources: Vec<Named>,
+    /// Certificates and the user of the etcd that functions are followed in.
+    etcd: EtcdAccess,
     args: SourceArgs,
 }
 
@@ -186,7 +176,8 @@ impl SourceArgs {
                 "only one source of functions is followed: give --source etcd=URL once".to_owned(),
             ));
         }
-        let settings = SourceSettings { sources, args: self };
+        let etcd = self.etcd(etcd_of(&sources))?;
+        let settings = SourceSettings { sources, etcd, args: self };
         settings.check()?;
         Ok(settings)
     }
@@ -251,7 +242,7 @@ impl SourceSettings {
 
     /// True if functions are followed.
     pub(crate) fn has_functions(&self) -> bool {
-        self.sources.iter().any(|source| matches!(source.place, Place::Etcd(_)))
+        etcd_of(&self.sources).is_some()
     }
 
     /// True if all functions run on this machine, whatever their specs say.
@@ -310,7 +301,10 @@ impl SourceSettings {
                     Arc::new(GitSource::new(self.git(name, (remote, branch), data, metrics)?))
                 }
                 (Place::Etcd(config), _) => match host {
-                    Some(host) => Arc::new(FunctionSource::etcd(config.clone(), Arc::clone(host))),
+                    Some(host) => {
+                        let config = self.etcd.add_to(config.clone(), ETCD)?;
+                        Arc::new(FunctionSource::etcd(config, Arc::clone(host)))
+                    }
                     None => continue,
                 },
                 (Place::Kubernetes(namespace), _) => {
@@ -365,10 +359,42 @@ impl SourceSettings {
     }
 }
 
+/// Beginning of the names of options for the etcd of `--source`.
+const ETCD: &str = "--source-etcd";
+
+/// The etcd that functions are followed in.
+fn etcd_of(sources: &[Named]) -> Option<&EtcdConfig> {
+    sources.iter().find_map(|source| match &source.place {
+        Place::Etcd(config) => Some(config),
+        Place::Directory(_) | Place::Git { .. } | Place::Kubernetes(_) => None,
+    })
+}
+
 /// The shortest interval: a host is asked twice a second at most.
 const LEAST: Duration = Duration::from_millis(500);
 
 impl SourceArgs {
+    /// Certificates and the user of the etcd of `--source`. They have the meaning of those of `--store`.
+    fn etcd(&self, source: Option<&EtcdConfig>) -> Result<EtcdAccess, Failure> {
+        let options = EtcdOptions {
+            ca: self.source_etcd_ca.clone(),
+            cert: self.source_etcd_cert.clone(),
+            key: self.source_etcd_key.clone(),
+            user: self.source_etcd_user.clone(),
+            password_file: self.source_etcd_password_file.clone(),
+        };
+        match (source, options.given()) {
+            (Some(config), _) => {
+                let address = format!("--source etcd=http://{}", config.endpoints.join(";"));
+                options.checked(ETCD, (&address, config.tls.is_some(), "etcd=https://"))
+            }
+            (None, Some(name)) => Err(Failure::Usage(format!(
+                "{ETCD}-{name} requires a source of functions in etcd: --source etcd=https://HOST:PORT"
+            ))),
+            (None, None) => Ok(EtcdAccess::default()),
+        }
+    }
+
     /// By origin. The files are read now, so that what is wrong with them is told, and again at each use.
     fn credentials(&self, remote: &Remote) -> Result<BTreeMap<String, GitCredentials>, Failure> {
         let token =
@@ -474,6 +500,14 @@ mod tests {
             ("--source git+https://a/r.git --source git+https://b/r.git", "two sources are named r"),
             ("--source /srv/m --source-token-file f", "--source-token-file requires a Git source"),
             ("--vault-addr https://v", "--vault-addr requires a Git source"),
+            ("--source /srv/m --source-etcd-user me", "--source-etcd-user requires a source of functions in etcd"),
+            ("--source etcd=http://h:1 --source-etcd-ca f", "--source etcd=http://h:1 is without TLS"),
+            (
+                "--source etcd=https://h --source-etcd-cert f",
+                "--source-etcd-cert and --source-etcd-key belong together",
+            ),
+            ("--source etcd=https://h --source-etcd-user me", "--source-etcd-password-file belong together"),
+            ("--source etcd=https://me:secret@h", "use --source-etcd-user and --source-etcd-password-file"),
             ("--kubernetes-selector a=b", "--kubernetes-selector requires a Kubernetes source"),
             ("--source kubernetes --source kubernetes=a", "two sources are named kubernetes"),
             ("--source git+https://a/r.git,git+https://b/s.git --source-token-file f", "is for one host"),

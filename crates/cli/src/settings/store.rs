@@ -1,9 +1,13 @@
 //! Address of the cluster's store: `etcd://10.0.0.2:2379,10.0.0.3:2379`, or `etcds://` for TLS, with `/PREFIX` at the
-//! end if several clusters share one.
+//! end if several clusters share one. Certificates and the user of an etcd, which sources in etcd have as well.
 
-use std::{net::IpAddr, path::PathBuf, str::FromStr as _};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    str::FromStr as _,
+};
 
-use berth_control::store::etcd::Address;
+use berth_control::store::etcd::{Address, Credentials, EtcdConfig, EtcdTls};
 use clap::Args;
 
 use crate::failure::Failure;
@@ -37,36 +41,125 @@ pub(crate) struct StoreArgs {
 pub(crate) struct StoreSettings {
     /// Address of the store.
     pub(crate) address: Address,
-    /// TLS settings; `None` for plain connections.
-    pub(crate) tls: Option<StoreTls>,
-    /// User and password.
-    pub(crate) login: Option<StoreLogin>,
+    /// Its certificates and its user.
+    pub(crate) access: EtcdAccess,
 }
 
-/// TLS settings of the store.
+/// Certificates and the user of an etcd, as options say them.
+#[derive(Debug, Default)]
+pub(super) struct EtcdOptions {
+    pub(super) ca: Option<PathBuf>,
+    pub(super) cert: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+    pub(super) user: Option<String>,
+    pub(super) password_file: Option<PathBuf>,
+}
+
+/// Certificates and the user of an etcd, which go together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct EtcdAccess {
+    tls: Option<TlsFiles>,
+    login: Option<Login>,
+}
+
+/// Certificates of an etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StoreTls {
+struct TlsFiles {
     /// The authorities that its certificate may come from (PEM); `None`: those of the system.
-    pub(crate) ca: Option<PathBuf>,
+    ca: Option<PathBuf>,
     /// The certificate to show and its key (PEM).
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// User and password of the store.
+/// User and password of an etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StoreLogin {
-    /// User name.
-    pub(crate) user: String,
-    /// The file with the password.
-    pub(crate) password_file: PathBuf,
+struct Login {
+    user: String,
+    password_file: PathBuf,
 }
 
-impl StoreLogin {
+impl EtcdOptions {
+    /// The first one that is given, by the end of its name.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let all = [
+            ("ca", self.ca.is_some()),
+            ("cert", self.cert.is_some()),
+            ("key", self.key.is_some()),
+            ("user", self.user.is_some()),
+            ("password-file", self.password_file.is_some()),
+        ];
+        all.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+    }
+
+    /// Checks that they go together. `flag` is the beginning of their names, `address` the flag with the address, `tls` its kind of
+    /// connection, and `secure` the scheme that asks for TLS.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`]: what was said contradicts itself.
+    pub(super) fn checked(self, flag: &str, (address, tls, secure): (&str, bool, &str)) -> Result<EtcdAccess, Failure> {
+        let both = |a: &str, b: &str, given: (bool, bool)| match given.0 == given.1 {
+            true => Ok(()),
+            false => Err(Failure::Usage(format!("{flag}-{a} and {flag}-{b} belong together: give both, or none"))),
+        };
+        both("cert", "key", (self.cert.is_some(), self.key.is_some()))?;
+        both("user", "password-file", (self.user.is_some(), self.password_file.is_some()))?;
+        if !tls && (self.ca.is_some() || self.cert.is_some()) {
+            return Err(Failure::Usage(format!(
+                "{address} is without TLS, so certificates are of no use: write {secure}"
+            )));
+        }
+        Ok(EtcdAccess {
+            tls: tls.then_some(TlsFiles { ca: self.ca, identity: self.cert.zip(self.key) }),
+            login: self.user.zip(self.password_file).map(|(user, password_file)| Login { user, password_file }),
+        })
+    }
+}
+
+impl EtcdAccess {
+    /// Adds what the files hold to a configuration. Blocks. `flag` is the beginning of the options' names.
+    ///
+    /// # Errors
+    /// The option and its file, which cannot be read.
+    pub(crate) fn add_to(&self, config: EtcdConfig, flag: &str) -> Result<EtcdConfig, Failure> {
+        let credentials = self
+            .login
+            .as_ref()
+            .map(|login| Ok::<_, Failure>(Credentials { user: login.user.clone(), password: login.password()? }));
+        Ok(EtcdConfig {
+            tls: self.tls.as_ref().map(|files| files.read(flag)).transpose()?,
+            credentials: credentials.transpose()?,
+            ..config
+        })
+    }
+}
+
+impl TlsFiles {
+    fn read(&self, flag: &str) -> Result<EtcdTls, Failure> {
+        let named = self.ca.iter().map(|ca| ("ca", ca));
+        let named = named.chain(self.identity.iter().flat_map(|(cert, key)| [("cert", cert), ("key", key)]));
+        for (name, file) in named {
+            readable(&format!("{flag}-{name}"), file)?;
+        }
+        let identity = self.identity.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        EtcdTls::read(self.ca.as_deref(), identity)
+            .map_err(|error| Failure::Usage(format!("{flag}-ca, {flag}-cert and {flag}-key: {error}")))
+    }
+}
+
+/// Says which setting names a file that is not there: three of them do.
+fn readable(flag: &str, file: &Path) -> Result<(), Failure> {
+    match std::fs::File::open(file) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::Usage(format!("{flag} {}: {error}", file.display()))),
+    }
+}
+
+impl Login {
     /// Reads the password, without the end of the line.
     ///
     /// # Errors
     /// [`Failure::Failed`], [`Failure::NotFound`]: the file cannot be read, or is empty.
-    pub(crate) fn password(&self) -> Result<String, Failure> {
+    fn password(&self) -> Result<String, Failure> {
         let text = fs_err::read_to_string(&self.password_file)?;
         match text.trim_end_matches(['\r', '\n']) {
             "" => Err(Failure::Failed(format!("{} holds no password", self.password_file.display()))),
@@ -107,28 +200,16 @@ impl StoreArgs {
     /// # Errors
     /// [`Failure::Usage`]: what was said contradicts itself.
     pub(crate) fn settings(self) -> Result<Option<StoreSettings>, Failure> {
-        let Some(url) = self.store else { return Ok(None) };
-        let both = |what, a: bool, b: bool| match a == b {
-            true => Ok(()),
-            false => Err(Failure::Usage(format!("{what} belong together: give both, or none"))),
+        let Some(address) = self.store else { return Ok(None) };
+        let options = EtcdOptions {
+            ca: self.store_ca,
+            cert: self.store_cert,
+            key: self.store_key,
+            user: self.store_user,
+            password_file: self.store_password_file,
         };
-        both("--store-cert and --store-key", self.store_cert.is_some(), self.store_key.is_some())?;
-        both("--store-user and --store-password-file", self.store_user.is_some(), self.store_password_file.is_some())?;
-        let secured = self.store_ca.is_some() || self.store_cert.is_some();
-        if !url.tls && secured {
-            return Err(Failure::Usage(format!(
-                "--store {url} is without TLS, so certificates are of no use: write etcds://"
-            )));
-        }
-        let identity = self.store_cert.zip(self.store_key);
-        Ok(Some(StoreSettings {
-            tls: url.tls.then_some(StoreTls { ca: self.store_ca, identity }),
-            address: url,
-            login: self
-                .store_user
-                .zip(self.store_password_file)
-                .map(|(user, password_file)| StoreLogin { user, password_file }),
-        }))
+        let access = options.checked("--store", (&format!("--store {address}"), address.tls, "etcds://"))?;
+        Ok(Some(StoreSettings { address, access }))
     }
 }
 
@@ -137,6 +218,37 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+
+    #[test]
+    fn what_the_files_hold_is_read_and_a_missing_one_is_told_by_its_flag() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs_err::write(&path, text).expect("written");
+            Some(path)
+        };
+        let options = EtcdOptions {
+            ca: file("ca", "authority"),
+            cert: file("cert", "certificate"),
+            key: file("key", "key"),
+            user: Some("me".to_owned()),
+            password_file: file("password", "secret\n"),
+        };
+        let config = EtcdConfig::parse("etcds://a:1/p").expect("an address");
+        let access = options.checked("--x", ("--x etcds://a:1", true, "etcds://")).expect("they go together");
+        let read = access.add_to(config.clone(), "--x").expect("read");
+        assert_eq!((&read.endpoints, &read.prefix), (&config.endpoints, &config.prefix));
+        let tls = read.tls.expect("TLS");
+        assert_eq!(tls.authorities.as_deref(), Some(b"authority".as_slice()));
+        assert_eq!(tls.identity, Some((b"certificate".to_vec(), b"key".to_vec())));
+        assert_eq!(read.credentials, Some(Credentials { user: "me".to_owned(), password: "secret".to_owned() }));
+
+        let options = EtcdOptions { ca: Some("/nowhere/ca.pem".into()), ..EtcdOptions::default() };
+        assert_eq!(options.given(), Some("ca"));
+        let access = options.checked("--x", ("--x etcds://a:1", true, "etcds://")).expect("they go together");
+        let error = access.add_to(config, "--x").expect_err("it is not there").to_string();
+        assert_eq!(error, "--x-ca /nowhere/ca.pem: No such file or directory (os error 2)");
+    }
 
     #[derive(Debug, Parser)]
     struct TestArgs {

@@ -9,13 +9,15 @@ use axum::{
     extract::Request,
     response::{IntoResponse, Response},
 };
-use berth_peer::{Peers, SendError};
-use berth_spec::{Class, WorkerId};
+use berth_peer::{PeerBody, Peers, SendError};
+use berth_spec::{Class, Epoch, WorkerId};
 use berth_wire::api::{API_VERSION, ReadinessView, VersionView};
 use http::{HeaderMap, HeaderName, StatusCode, Uri, Version, header};
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 
-use super::{Seams, admit, error::ApiError};
+use super::{Seams, admit, error::ApiError, router::Relay};
+use crate::leadership::LeadershipView;
 
 /// Prefix of relayed paths.
 pub const RELAY: &str = "/relay";
@@ -40,16 +42,89 @@ const HOP: [HeaderName; 7] = [
     HeaderName::from_static("keep-alive"),
 ];
 
+/// Reason why the leader has not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    /// Nothing reached it.
+    #[error("cannot be reached ({0})")]
+    NotSent(String),
+    /// The connection broke: the leader may have received the request, and may have acted on it.
+    #[error("was asked and did not answer ({0})")]
+    Broken(String),
+}
+
+impl Relay {
+    /// Leader other than this node, as far as it is known.
+    #[must_use]
+    pub fn leader(&self, view: &LeadershipView) -> Option<(WorkerId, Epoch)> {
+        later(view, Some(self))
+    }
+
+    /// Sends a request to the leader at its own path, and gives the answer: both without the headers of one connection. `within` is
+    /// the limit for the head of the answer.
+    ///
+    /// # Errors
+    /// [`NoAnswer`], which says whether the leader may have acted on it.
+    pub async fn ask(
+        &self,
+        leader: &WorkerId,
+        mut request: http::Request<PeerBody>,
+        within: Duration,
+    ) -> Result<http::Response<PeerBody>, NoAnswer> {
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        // HTTP/2 wants to know of whom it is asked.
+        let uri = format!("https://{leader}{path}").parse::<Uri>();
+        *request.uri_mut() = uri.map_err(|error| NoAnswer::NotSent(error.to_string()))?;
+        *request.version_mut() = Version::HTTP_2;
+        request.extensions_mut().clear();
+        without_hop(request.headers_mut());
+        let response = ask(&self.peers, leader, request, within).await?;
+        let (mut parts, body) = response.into_parts();
+        without_hop(&mut parts.headers);
+        parts.version = Version::default();
+        Ok(http::Response::from_parts(parts, body.map_err(Into::into).boxed_unsync()))
+    }
+}
+
+/// Leader other than this node, by the election or by what this node's uplink has found.
+pub(super) fn later(view: &LeadershipView, relay: Option<&Relay>) -> Option<(WorkerId, Epoch)> {
+    let elected = match view {
+        LeadershipView::Following { leader } => leader.clone(),
+        LeadershipView::Leading { .. } => None,
+    };
+    let found = relay.and_then(|relay| relay.found.as_ref()?.borrow().clone());
+    // The later one knows better.
+    [elected, found].into_iter().flatten().max_by_key(|(_, epoch)| *epoch)
+}
+
+/// Sends a request over a line to the leader.
+async fn ask(
+    peers: &Peers,
+    leader: &WorkerId,
+    request: http::Request<PeerBody>,
+    within: Duration,
+) -> Result<http::Response<Incoming>, NoAnswer> {
+    let not_sent = |why: &str| NoAnswer::NotSent(why.to_owned());
+    let peer = peers.leader(leader).ok_or_else(|| not_sent("the members do not know it"))?;
+    // What it claims of itself was held against its certificate when the line was made.
+    if !peer.member().roles.controller {
+        return Err(not_sent("it is no controller"));
+    }
+    let sent = tokio::select! {
+        sent = tokio::time::timeout(within, peer.send(request)) => sent,
+        () = peer.lost() => return Err(NoAnswer::Broken("it is gone".to_owned())),
+    };
+    match sent {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(error @ SendError::NotSent { .. })) => Err(not_sent(&error.to_string())),
+        Ok(Err(error @ SendError::Broken { .. })) => Err(NoAnswer::Broken(error.to_string())),
+        Err(_) => Err(NoAnswer::Broken("it does not answer".to_owned())),
+    }
+}
+
 /// Sends a request to the leader, and gives its answer.
 pub(super) async fn send(peers: &Peers, leader: &WorkerId, request: Request) -> Response {
     let writes = !request.method().is_safe();
-    let Some(peer) = peers.leader(leader) else {
-        return unreachable(leader, "the members do not know it").into_response();
-    };
-    // What it claims of itself was held against its certificate when the line was made.
-    if !peer.member().roles.controller {
-        return unreachable(leader, "it is no controller").into_response();
-    }
     let Some(request) = onward(leader, request) else {
         return ApiError::new(Class::Invalid, "the path of the request cannot be relayed").into_response();
     };
@@ -57,15 +132,10 @@ pub(super) async fn send(peers: &Peers, leader: &WorkerId, request: Request) -> 
     let grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
     let within = if grpc { CALL_WITHIN } else { HEAD_WITHIN };
     let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
-    let sent = tokio::select! {
-        sent = tokio::time::timeout(within, peer.send(request)) => sent,
-        () = peer.lost() => return broken(leader, "it is gone", writes).into_response(),
-    };
-    match sent {
-        Ok(Ok(response)) => answered(response),
-        Ok(Err(error @ SendError::NotSent { .. })) => unreachable(leader, &error.to_string()).into_response(),
-        Ok(Err(error @ SendError::Broken { .. })) => broken(leader, &error.to_string(), writes).into_response(),
-        Err(_) => broken(leader, "it does not answer", writes).into_response(),
+    match ask(peers, leader, request, within).await {
+        Ok(response) => answered(response),
+        Err(NoAnswer::NotSent(why)) => unreachable(leader, &why).into_response(),
+        Err(NoAnswer::Broken(why)) => broken(leader, &why, writes).into_response(),
     }
 }
 
@@ -92,7 +162,7 @@ pub(super) fn stripped(mut request: Request) -> Result<Request, ApiError> {
     Ok(request)
 }
 
-fn answered(response: http::Response<hyper::body::Incoming>) -> Response {
+fn answered(response: http::Response<Incoming>) -> Response {
     let (mut parts, body) = response.into_parts();
     without_hop(&mut parts.headers);
     // The version is the client's connection's.

@@ -308,13 +308,7 @@ impl ApiRouter {
     }
 
     fn leader(&self) -> Option<(WorkerId, Epoch)> {
-        let leadership = match &*self.0.leadership.borrow() {
-            LeadershipView::Following { leader } => leader.clone(),
-            LeadershipView::Leading { .. } => None,
-        };
-        let found = self.0.relay.as_ref().and_then(|relay| relay.found.as_ref()?.borrow().clone());
-        // The later one knows better.
-        [leadership, found].into_iter().flatten().max_by_key(|(_, epoch)| *epoch)
+        relay::later(&self.0.leadership.borrow(), self.0.relay.as_ref())
     }
 
     /// The router, where this node leads.

@@ -4,7 +4,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -24,14 +27,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Summary, metrics::Metrics};
 use crate::{
     build::{BuildConfig, Builder, Document, end_of_file},
-    controller::{Built, Failure, Served},
+    controller::{Built, Failure, Policy, Served},
     deployment::{FunctionSpec, Platform},
     objects::Objects,
     spans::TraceHook,
     status::Phase,
     target::{
         AzureTarget, ReplicaTarget, Target,
-        local::{LocalConfig, LocalTarget, name_in},
+        local::{LocalConfig, LocalTarget, name_in, refused},
     },
 };
 
@@ -59,6 +62,10 @@ pub struct HostConfig {
     pub builder_image: Option<String>,
     /// Joins spans to the traces of who has put an object; `None` where traces go nowhere.
     pub traces: Option<TraceHook>,
+    /// True in a cluster: another node may have led while this one was away.
+    pub in_cluster: bool,
+    /// True if functions run in a sandbox or not at all (`--isolation sandbox`).
+    pub sandbox_required: bool,
 }
 
 /// Functions of this machine.
@@ -73,6 +80,10 @@ pub struct Host {
     board: Mutex<Summaries>,
     /// Objects that are followed, once it is known what there is.
     objects: watch::Sender<Option<Objects>>,
+    /// Another node has led since this one knew what there is: what is deployed here may be out of date.
+    overtaken: AtomicBool,
+    /// Ends processes after another node has taken over.
+    resting: Mutex<Option<AbortOnDropHandle<()>>>,
     metrics: Metrics,
     runtime: Threads,
 }
@@ -102,14 +113,14 @@ impl Host {
     /// # Errors
     /// If a folder cannot be used.
     pub fn open(config: HostConfig, registry: &mut Registry) -> io::Result<Arc<Self>> {
-        let HostConfig { root, gateway, credentials, python, all_local, parallel, artifacts, builder_image, traces } =
-            config;
+        let HostConfig { root, gateway, credentials, python, all_local, parallel, artifacts, .. } = config;
+        let HostConfig { builder_image, traces, in_cluster, sandbox_required, .. } = config;
         let variables = credentials.clone();
         let (build_root, kept, image) = (root.join("builds"), artifacts, builder_image);
         let build = BuildConfig { root: build_root, credentials, python, all_local, kept, image };
         let builder = Builder::open(build)?;
         let replicas = ReplicaTarget::new(builder.artifacts(), &gateway);
-        let local = LocalConfig { root: root.join("run"), gateway };
+        let local = LocalConfig { root: root.join("run"), gateway, sandbox_required };
         let local = LocalTarget::open(local, &builder)?;
         let azure = AzureTarget::open(&root.join("azure"), &variables, &builder)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -131,6 +142,8 @@ impl Host {
             traces,
             board: Mutex::default(),
             objects: watch::Sender::new(None),
+            overtaken: AtomicBool::new(in_cluster),
+            resting: Mutex::default(),
             metrics,
             runtime: Threads(Some(runtime)),
         }))
@@ -175,8 +188,14 @@ impl Host {
         }
     }
 
-    pub(crate) fn parallel(&self) -> usize {
-        self.parallel
+    /// Bounds of the controller.
+    pub(crate) fn policy(&self) -> Policy {
+        let mut policy = Policy { parallel: self.parallel, ..Policy::default() };
+        if self.all_local {
+            // Specs that name a cloud are deployed on this machine, too.
+            policy.elsewhere = 0;
+        }
+        policy
     }
 
     /// The target of a platform.
@@ -209,20 +228,51 @@ impl Host {
 
     /// Answers a request to a function.
     pub async fn call(self: Arc<Self>, request: http::Request<Bytes>) -> http::Response<Bytes> {
-        let host = Arc::clone(&self);
         let uri = request.uri().clone();
+        let asked = name_in(uri.path());
+        if let Some(why) = self.awaited(asked) {
+            return again(&why);
+        }
+        let host = Arc::clone(&self);
         let answer = match self.start(async move { host.local.call(request).await }) {
             Some(running) => running.await.ok(),
             None => None,
         };
-        let answer = answer.unwrap_or_else(|| {
-            let mut response = http::Response::new(Bytes::from_static(b"{\"error\":\"the server is stopping\"}"));
-            *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
-            response
-        });
-        let name = name_in(uri.path());
-        self.metrics.answered(self.local.serves(name).then_some(name), answer.status().as_u16());
+        let answer = answer.unwrap_or_else(|| again("the server is stopping"));
+        self.metrics.answered(self.local.serves(asked).then_some(asked), answer.status().as_u16());
         answer
+    }
+
+    /// Reason why a request is worth another attempt; `None`: it is answered here.
+    fn awaited(&self, name: &str) -> Option<String> {
+        if !self.is_current() {
+            return Some("this node has just begun to lead and does not know the functions yet".to_owned());
+        }
+        if self.local.serves(name) {
+            return None;
+        }
+        awaited(name, self.function(name)?.status.phase)
+    }
+
+    /// True if what is deployed here is what was deployed last, by any node.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        !self.overtaken.load(Relaxed) || self.objects.borrow().is_some()
+    }
+
+    /// Another node leads: ends the processes of functions, each with its last request. Their files stay for another term.
+    pub fn stand_aside(self: &Arc<Self>) {
+        if self.overtaken.swap(true, Relaxed) {
+            return;
+        }
+        let host = Arc::clone(self);
+        let resting = self.start(async move {
+            host.local.rest().await;
+            let (running, _) = host.local.load();
+            host.metrics.processes(running);
+            tracing::info!(event = "functions_stood_aside", running, "another node leads and runs the functions");
+        });
+        *self.resting.lock().unwrap_or_else(PoisonError::into_inner) = resting;
     }
 
     /// Joins spans to traces.
@@ -239,6 +289,7 @@ impl Host {
     /// Takes declarations for these objects, all of which people see by now, or for none.
     pub(crate) fn attach(&self, objects: Option<Objects>) {
         if objects.is_some() {
+            self.overtaken.store(false, Relaxed);
             let mut board = self.board();
             for gone in std::mem::take(&mut board.earlier) {
                 board.functions.remove(&gone);
@@ -315,6 +366,20 @@ impl Host {
     }
 }
 
+/// Reason why a function that does not answer yet, in this phase, is worth another attempt.
+fn awaited(name: &str, phase: Phase) -> Option<String> {
+    let is_on_its_way = matches!(phase, Phase::Pending | Phase::Building | Phase::Deploying);
+    is_on_its_way
+        .then(|| format!("the function {name} is not deployed yet: `berth explain function/{name}` says how far it is"))
+}
+
+/// A refusal for now.
+fn again(why: &str) -> http::Response<Bytes> {
+    let mut response = refused(503, why);
+    response.headers_mut().insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
+    response
+}
+
 impl FunctionBoard for Host {
     fn list(&self) -> Vec<FunctionView> {
         self.functions().iter().map(Summary::view).collect()
@@ -330,6 +395,7 @@ impl FunctionBoard for Host {
             FunctionText::Log => return Some(self.log(name)),
             FunctionText::Sbom => Document::Sbom,
             FunctionText::Provenance => Document::Provenance,
+            FunctionText::Lock => Document::Lock,
         };
         let path = self.builder.artifacts().document(&function.status.artifact.as_ref()?.digest, document)?;
         std::fs::File::open(path).and_then(std::io::read_to_string).ok()
@@ -365,5 +431,27 @@ impl Host {
         let said = self.local.said(name).filter(|said| !said.is_empty());
         let said = said.map(|said| format!("--- output of the function ---\n{said}")).unwrap_or_default();
         built + &said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_its_way_is_worth_another_attempt() {
+        for (phase, expected) in [
+            (Phase::Pending, true),
+            (Phase::Building, true),
+            (Phase::Deploying, true),
+            (Phase::Succeeded, false),
+            (Phase::Failed, false),
+            (Phase::Terminating, false),
+        ] {
+            assert_eq!(awaited("words", phase).is_some(), expected, "{phase:?}");
+        }
+        let refused = again("no");
+        assert_eq!((refused.status().as_u16(), refused.body().as_ref()), (503, br#"{"error":"no"}"#.as_slice()));
+        assert_eq!(refused.headers()["retry-after"], "1");
     }
 }

@@ -7,8 +7,14 @@
 //!
 //! No routes are asked, nothing is forwarded again, and nothing counts as demand: that is the business of the gateway
 //! that the client spoke to. Whatever was not run says so, so that it can be sent elsewhere.
+//!
+//! Requests to functions have no revision: they come here because this node leads, and go to the hook of functions.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use berth_peer::PeerBody;
 use berth_spec::{InferError, RevisionId, id::percent_decode, inference::Shed};
@@ -26,11 +32,12 @@ use crate::{
     admission::{Admission, Permit},
     body::{
         memory::RequestMemory,
-        reply::ReplyBody,
+        read,
+        reply::{ReplyBody, passed_on},
         upload::{Bounds, Upload},
     },
     calls::Calls,
-    config::{Limits, SpanHook},
+    config::{FUNCTIONS, FunctionHook, FunctionSender, Limits, SpanHook},
     forward::{
         buffered::{Failure, boxed},
         head::{DEADLINE, EXCHANGE, LOST, MODEL_NAME, NOT_RUN, REVISION, STREAM, VERSION, VERSIONS},
@@ -80,6 +87,7 @@ struct Inner {
     served: Arc<Served>,
     spans: Option<SpanHook>,
     calls: Option<Arc<Calls>>,
+    functions: Arc<OnceLock<FunctionHook>>,
 }
 
 /// The part of a request's head that nodes say to each other.
@@ -129,11 +137,12 @@ impl PeerService {
         (limits, memory): (Limits, Arc<RequestMemory>),
         (admission, served): (Arc<Admission>, Arc<Served>),
         (spans, calls): (Option<SpanHook>, Option<Arc<Calls>>),
+        functions: Arc<OnceLock<FunctionHook>>,
     ) -> Self {
-        Self(Arc::new(Inner { replicas, limits, memory, admission, served, spans, calls }))
+        Self(Arc::new(Inner { replicas, limits, memory, admission, served, spans, calls, functions }))
     }
 
-    /// Answers one request of the peer port: those under `/v2/` and `/inference.GRPCInferenceService/`.
+    /// Answers one request of the peer port: those under `/v2/`, `/inference.GRPCInferenceService/` and [`FUNCTIONS`].
     #[must_use]
     pub fn serve(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
         let inner = Arc::clone(&self.0);
@@ -181,6 +190,9 @@ impl Inner {
     }
 
     async fn answer(&self, request: Request<Incoming>, grpc: bool) -> Result<Response<ReplyBody>, Refusal> {
+        if request.uri().path().starts_with(FUNCTIONS) {
+            return Box::pin(self.function(request)).await;
+        }
         let (head, body) = request.into_parts();
         let head = Arc::new(head);
         let asked = Asked::of(&head.headers, &self.limits)?;
@@ -202,6 +214,20 @@ impl Inner {
         } else {
             rest_answer(&head, &mut runner, &mut upload).await
         }
+    }
+
+    /// Answers a request to a function, which the gateway of the other node has admitted.
+    async fn function(&self, request: Request<Incoming>) -> Result<Response<ReplyBody>, Refusal> {
+        let (mut head, mut body) = request.into_parts();
+        let permit = self.admission.enter().map_err(|_| self.turned_away())?;
+        let hook = self.functions.get().ok_or_else(|| Refusal::Failed(Fault::no_such_path()))?;
+        let pace = (self.limits.body_idle, Instant::now() + self.limits.deadline);
+        let whole = read::read(&mut body, self.limits.body, pace, &self.memory).await?;
+        // The authority is this node's name, which the client did not write.
+        let path = head.uri.path_and_query().cloned().ok_or_else(|| Refusal::Failed(Fault::no_such_path()))?;
+        head.uri = path.into();
+        let answer = hook(FunctionSender::Node, Request::from_parts(head, whole)).await;
+        Ok(passed_on(answer, (permit, Instant::now() + self.limits.deadline), &self.memory))
     }
 
     fn turned_away(&self) -> Refusal {

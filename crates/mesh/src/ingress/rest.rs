@@ -28,10 +28,10 @@ use tokio::time::Instant;
 use crate::{
     body::{
         read,
-        reply::{ReplyBody, described, empty, json},
+        reply::{ReplyBody, counted, described, empty, json, passed_on},
         upload::Upload,
     },
-    config::{FUNCTIONS, FunctionHook},
+    config::{FUNCTIONS, FunctionHook, FunctionSender},
     deployment::Loaded,
     forward::{
         admitted::Call,
@@ -139,7 +139,10 @@ impl Rest {
                     Err(fault) => Err(fault),
                 }
             }
-            other => Box::pin(self.describe(&head, &mut body, namespace, other)).await,
+            other => {
+                let described = Box::pin(self.describe(&head, &mut body, namespace, other)).await;
+                described.map(|answer| counted(answer, &self.stack.memory))
+            }
         };
         match reply {
             Ok(response) => response,
@@ -188,18 +191,18 @@ impl Rest {
         let hook = Arc::clone(self.stack.features.metrics.as_ref()?.get()?);
         // Many deployments take a while to write.
         let metrics = tokio::task::spawn_blocking(move || hook()).await.ok()?;
-        let mut response = json(StatusCode::OK, metrics);
+        let mut response = counted(json(StatusCode::OK, metrics), &self.stack.memory);
         let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         Some(response)
     }
 
-    /// At the path of a function. Its caller is counted like that of a model.
+    /// At the path of a function. Its caller is counted like that of a model, until the answer has been read.
     async fn function(&self, hook: &FunctionHook, head: &Parts, body: &mut Option<Incoming>) -> Reply {
         self.guard.check(&head.uri, &head.headers)?;
         let asker = head.extensions.get();
         let metered = self.stack.meter(asker, None, (Some(&head.headers), Instant::now()))?;
-        let _permit = self.stack.admission.enter()?.metered(metered);
+        let permit = self.stack.admission.enter()?.metered(metered);
         let limits = &self.stack.limits;
         let Some(incoming) = body else { return Err(Fault::no_such_path()) };
         let pace = (limits.body_idle, Instant::now() + limits.deadline);
@@ -207,7 +210,8 @@ impl Rest {
         let mut request = Request::new(whole);
         (*request.method_mut(), *request.uri_mut()) = (head.method.clone(), head.uri.clone());
         *request.headers_mut() = head.headers.clone();
-        Ok(hook(request).await.map(ReplyBody::from))
+        let answer = hook(FunctionSender::Client, request).await;
+        Ok(passed_on(answer, (permit, Instant::now() + limits.deadline), &self.stack.memory))
     }
 
     fn short_enough(&self, head: &Parts) -> Result<(), Fault> {

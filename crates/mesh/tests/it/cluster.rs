@@ -2,6 +2,7 @@
 
 mod answers;
 mod faults;
+mod functions;
 mod routes;
 mod streamed;
 pub(crate) mod town;

@@ -82,6 +82,8 @@ impl Place {
             ));
         }
         let config = berth_functions::source::address(place).map_err(|error| {
+            // The client of etcd names the options of the cluster's store.
+            let error = error.to_string().replace("--store-", "--source-etcd-");
             format!("{error}: write etcd=http://HOST:PORT, with ; between several addresses and the prefix of the keys behind them")
         })?;
         Ok(Self::Etcd(config))

@@ -12,7 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_worker::cgroup::Cgroup;
+use berth_spec::ByteSize;
+use berth_worker::cgroup::{Cgroup, Limits};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
@@ -99,6 +100,9 @@ pub(super) struct Instance {
 impl Instance {
     /// Starts a process and waits until it is ready.
     pub(super) async fn start(start: Start<'_>, launcher: &Launcher, log: Arc<BuildLog>) -> Result<Self, String> {
+        if let Some(refusal) = launcher.refusal() {
+            return Err(refusal.to_owned());
+        }
         let folder = private_folder().map_err(|error| error.to_string())?;
         let guard = Folder(folder.clone());
         let socket = folder.join(SOCKET);
@@ -117,10 +121,11 @@ impl Instance {
         };
         let host = folder.join(host);
         fs_err::write(&host, text).map_err(|error| error.to_string())?;
-        let limits = fenced(&launcher.parents, start.memory_mib, PROCESSES);
+        let memory = Some(ByteSize::mib(start.memory_mib));
+        let limits = fenced(&launcher.parents, Limits { memory, cpus: None, processes: PROCESSES });
         let readable = vec![start.app.to_owned()];
         let walls = Walls { readable, writable: vec![folder.clone()], network: true, at: start.app };
-        let mut command = launcher.bubblewrap.command(&program, &limits, walls);
+        let mut command = launcher.bubblewrap.command(&program, &limits, None, walls);
         if start.manifest.language == Language::Python {
             command.args(["-s", "-B", "-u"]);
         }
@@ -184,7 +189,11 @@ impl Instance {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| gone(&error))?;
         let asked = async {
             let answer = sender.send_request(sent(request)).await.map_err(|error| gone(&error))?;
-            let (head, body) = answer.into_parts();
+            let (mut head, body) = answer.into_parts();
+            // They are of this connection, not of the client's.
+            for name in ["connection", "keep-alive", "transfer-encoding", "upgrade"] {
+                head.headers.remove(name);
+            }
             let body = Limited::new(body, LARGEST_ANSWER).collect().await;
             let body = body.map_err(|error| match error.is::<LengthLimitError>() {
                 true => CallError::TooLarge,

@@ -36,6 +36,10 @@ const START: Duration = Duration::from_secs(120);
 /// Pause after a start that failed, so that a function that dies at once does not take a processor.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
+/// Refusal of a process without a sandbox.
+const UNCONFINED: &str = "--isolation sandbox is set, and bubblewrap does not work on this machine: install it (apt-get install bubblewrap), \
+                          or leave --isolation out";
+
 /// Programs and limits of processes.
 #[derive(Debug, Clone)]
 pub(super) struct Launcher {
@@ -43,6 +47,15 @@ pub(super) struct Launcher {
     pub(super) parents: CgroupParents,
     /// Without it, processes see what this one sees.
     pub(super) bubblewrap: Arc<Bubblewrap>,
+    /// True if nothing starts without it.
+    pub(super) sandbox_required: bool,
+}
+
+impl Launcher {
+    /// Reason why no process may start.
+    pub(super) fn refusal(&self) -> Option<&'static str> {
+        (self.sandbox_required && self.bubblewrap.program().is_none()).then_some(UNCONFINED)
+    }
 }
 
 /// A deployed version.
@@ -152,13 +165,14 @@ impl Version {
         }
     }
 
-    /// Waits until no request is inside, or the time is up.
+    /// Ends its process once no request is inside, or the time is up.
     pub(super) async fn emptied(&self, limit: Duration) {
         let end = Instant::now() + limit;
         while self.in_flight() > 0 && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         *self.instance.lock().await = None;
+        self.look().running = false;
     }
 
     /// Starts it and asks it once.
@@ -351,6 +365,24 @@ mod tests {
         status::{ArtifactStatus, SpecText},
     };
 
+    /// A launcher without bubblewrap.
+    fn launcher(home: &Path, sandbox_required: bool) -> Launcher {
+        Launcher {
+            toolchain: Arc::new(Toolchain::new(Settings::default(), home.to_owned())),
+            parents: CgroupParents::find(),
+            bubblewrap: Arc::default(),
+            sandbox_required,
+        }
+    }
+
+    #[test]
+    fn nothing_starts_without_a_sandbox_that_is_required() {
+        let home = tempfile::tempdir().expect("a folder");
+        for (required, refusal) in [(true, Some(UNCONFINED)), (false, None)] {
+            assert_eq!(launcher(home.path(), required).refusal(), refusal);
+        }
+    }
+
     #[test]
     fn another_generation_of_the_same_is_noted_and_serves_since_the_first() {
         let home = tempfile::tempdir().expect("a folder");
@@ -376,13 +408,8 @@ mod tests {
             limits: spec.limits.clone(),
             revision: Some(revision(1, first)),
         };
-        let launcher = Launcher {
-            toolchain: Arc::new(Toolchain::new(Settings::default(), home.path().to_owned())),
-            parents: CgroupParents::find(),
-            bubblewrap: Arc::default(),
-        };
         record.write(home.path()).expect("written");
-        let version = Version::new(record, home.path().to_owned(), launcher);
+        let version = Version::new(record, home.path().to_owned(), launcher(home.path(), false));
         version.note(|since| revision(2, &since)).expect("written");
         assert_eq!(version.revision().as_deref(), Some(&revision(2, first)));
         assert_eq!(Record::read(home.path()).and_then(|record| record.revision), Some(revision(2, first)));

@@ -25,6 +25,7 @@ pub(crate) struct Node {
     pub(crate) name: &'static str,
     pub(crate) house: House,
     pub(crate) roster: MembersWriter,
+    pub(crate) peers: Peers,
     /// The runtime of the port. Dropping it ends all connections, as the end of a process does.
     port: Option<Runtime>,
 }
@@ -104,7 +105,7 @@ impl Town {
             let handler = Arc::new(Port(house.handle.peer_service()));
             port.spawn(async move { listener.run(handler, CancellationToken::new()).await });
             until("it knows the others", || peers.all().len() + 1 >= places.len()).await;
-            nodes.push(Node { name, house, roster, port: Some(port) });
+            nodes.push(Node { name, house, roster, peers, port: Some(port) });
         }
         Self { nodes, _pki: pki }
     }
