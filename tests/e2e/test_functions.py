@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tarfile
 import threading
+import urllib.error
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -47,19 +48,22 @@ def functions(berth, etcd):
     return berth.start(*berth.arguments)
 
 
+def classifier(folder: Path) -> str:
+    """TensorFlow.js itself, with a model that is trained here; its URI."""
+    training = folder / "training"
+    shutil.copytree(CODE / "pixels-tfjs", training)
+    for command in (["npm", "install", "--no-audit", "--no-fund"], ["node", "train.mjs"]):
+        subprocess.run(command, cwd=training, check=True, capture_output=True, timeout=BUILD)
+    return archive_of(folder, "js.zip", CODE / "pixels-tfjs", **{"model.js": (training / "model.js").read_bytes()})
+
+
 @pytest.mark.timeout(900)
 def test_both_lines_of_a_manual_answer(functions, etcd, tmp_path):
     """Verbatim but for the place of the code."""
     # A model that Keras has saved, read as its format says: an installed Keras would take half a gigabyte.
     keras = archive_of(tmp_path, "src.zip", CODE / "sentiment-keras")
     etcd.put(KERAS.replace("azure-blob://artifacts/models/sentiment-analyzer/v1.2.0/src.zip", keras))
-    # TensorFlow.js itself, with a model that is trained here.
-    training = tmp_path / "training"
-    shutil.copytree(CODE / "pixels-tfjs", training)
-    for command in (["npm", "install", "--no-audit", "--no-fund"], ["node", "train.mjs"]):
-        subprocess.run(command, cwd=training, check=True, capture_output=True, timeout=BUILD)
-    tfjs = archive_of(tmp_path, "js.zip", CODE / "pixels-tfjs", **{"model.js": (training / "model.js").read_bytes()})
-    etcd.put(TFJS.replace("azure-blob://artifacts/models/image-classifier-js/v0.8.1/src.zip", tfjs))
+    etcd.put(TFJS.replace("azure-blob://artifacts/models/image-classifier-js/v0.8.1/src.zip", classifier(tmp_path)))
     status = etcd.settled("sentiment-analyzer", "Succeeded", 1)
     answer = at_endpoint(functions, status, {"text": "good good film"})
     assert answer["positive"] > 0.98 and at_endpoint(functions, status, {"text": "a bad film"})["positive"] < 0.2
@@ -129,6 +133,27 @@ def test_update_break_roll_back_delete(functions, etcd, tmp_path):
     etcd.ctl("del", "/models/deployments/words")
     until("the function to go", lambda: ask(functions, "words", {"text": "a"})[0] == 404)
     assert etcd.object("words") == {}, "what was deleted stays deleted"
+
+
+@pytest.mark.timeout(600)
+def test_an_etcd_that_asks_for_a_user(berth, etcd, tmp_path, monkeypatch):
+    """The user may do nothing but read and write below the prefix. Its password is seen nowhere."""
+    for arguments in (
+        ("user", "add", "root:all"), ("user", "grant-role", "root", "root"), ("role", "add", "functions"),
+        ("role", "grant-permission", "--prefix=true", "functions", "readwrite", "/models/deployments/"),
+        ("user", "add", "berth:pass-word"), ("user", "grant-role", "berth", "functions"), ("auth", "enable"),
+    ):  # fmt: skip
+        etcd.ctl(*arguments)
+    monkeypatch.setenv("ETCDCTL_USER", "root:all")
+    password = tmp_path / "password"
+    password.write_text("pass-word\n")
+    source = ("--source", f"etcd={etcd.client}", "--function-target", "local")
+    berth.start(*source, "--source-etcd-user", "berth", "--source-etcd-password-file", str(password))
+    etcd.put(function("words", archive(tmp_path, "1.zip", {"handler.py": WORDS % 1})))
+    etcd.settled("words", "Succeeded", 1)
+    assert ask(berth, "words", {"text": "a b"}) == (200, {"version": 1, "words": 2})
+    told = berth.run("get", "sources", "-o", "json") + berth.run("get", "events", "-o", "json") + berth.logged()
+    assert "pass-word" not in told and "pass-word" not in json.dumps(etcd.object("words"))
 
 
 @pytest.mark.timeout(600)
@@ -392,6 +417,14 @@ def azure_blob(url: str, method: str, path: str, body: bytes = b"") -> None:
         assert answer.status == 201
 
 
+def container_of(url: str, name: str) -> None:
+    """Makes a container, which another test may have made before."""
+    try:
+        azure_blob(url, "PUT", f"/{name}?restype=container")
+    except urllib.error.HTTPError as error:
+        assert error.code == 409
+
+
 @pytest.mark.timeout(900)
 def test_code_comes_from_many_places(berth, etcd, files, azurite, tmp_path):
     """A web server, Azure Blob Storage and a commit; the first line of the manual, verbatim."""
@@ -402,7 +435,7 @@ def test_code_comes_from_many_places(berth, etcd, files, azurite, tmp_path):
         (tmp_path / "handler.py").write_text(source["handler.py"])
         tar.add(tmp_path / "handler.py", "code/handler.py")
     files.files["src.tar.gz"] = tarred.getvalue()
-    azure_blob(azurite, "PUT", "/artifacts?restype=container")
+    container_of(azurite, "artifacts")
     azure_blob(azurite, "PUT", "/artifacts/models/sentiment-analyzer/v1.2.0/src.zip", zipped)
     repository = tmp_path / "repository"
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
@@ -466,6 +499,14 @@ def packages(azurite) -> dict[str, str]:
     }
 
 
+# Settings of an app for `timeoutSeconds: 90` and `concurrency: 2`.
+LIMITS = {
+    "AzureFunctionsJobHost__functionTimeout": "00:01:30",
+    "AzureFunctionsJobHost__extensions__http__maxConcurrentRequests": "2",
+    "PYTHON_THREADPOOL_THREAD_COUNT": "2",
+}
+
+
 @pytest.mark.timeout(900)
 def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
     """Created, updated beside what serves, a broken one kept from it, drift corrected, deleted."""
@@ -496,9 +537,11 @@ def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
     assert azure.calls["POST", "/syncfunctiontriggers", "production"] == 1
 
     azure.lost_swaps = 1
-    etcd.put(words(WORDS % 2, 2))
+    etcd.put(words(WORDS % 2, 2, limits={"timeoutSeconds": 90, "concurrency": 2, "memoryMiB": 512}))
     two = etcd.settled("words", "Succeeded", 2)
     assert two["endpoint"] == one["endpoint"] and at(two) == {"version": 2, "words": 3}
+    assert {name: production.settings.get(name) for name in LIMITS} == LIMITS
+    assert "spec.limits.memoryMiB" in next(fact["message"] for fact in two["conditions"] if fact["type"] == "Deployed")
     assert azure.sites["words-prod", "berth"].settings["BERTH_ARTIFACT"] == one["artifact"]["digest"], "the way back"
 
     swaps = azure.calls["POST", "/slotsswap", "slot"]
@@ -512,8 +555,10 @@ def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
     assert "the new version answers spec.probe with 500" in failed["message"], failed["message"]
     assert azure.calls["POST", "/slotsswap", "slot"] == swaps and at(two) == {"version": 2, "words": 3}
 
+    # The failure between has not forgotten the settings of the version that serves.
     etcd.put(words(WORDS % 2, 36))
     four = etcd.settled("words", "Succeeded", 36)
+    assert at(four) == at(two) and not LIMITS.keys() & production.settings.keys()
     # Somebody changes the app by hand; the next look finds it. A restart looks at once.
     production.settings = {**production.settings, "WHO": "them", "THEIRS": "stays"}
     berth.kill()
@@ -543,6 +588,29 @@ def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
     assert "belongs to the function words" in etcd.settled("other", "Failed", 1)["message"]
     etcd.ctl("del", "/models/deployments/words")
     until("the app to go", lambda: not azure.sites)
+
+
+@pytest.mark.timeout(900)
+def test_the_second_line_of_a_manual_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
+    """Verbatim: TensorFlow.js from Azure Blob Storage, bundled by Rollup, asked in @azure/functions, in an app of its own."""
+    code = Path(classifier(tmp_path).removeprefix("file:")).read_bytes()
+    container_of(azurite, "artifacts")
+    azure_blob(azurite, "PUT", "/artifacts/models/image-classifier-js/v0.8.1/src.zip", code)
+    azure.groups["ml-edge-rg"] = {"location": "northeurope"}
+    berth.start("--source", f"etcd={etcd.client}", env=packages(azurite) | azure.environment())
+    etcd.put(TFJS)
+    status = etcd.settled("image-classifier-js", "Succeeded", 1)
+    app = azure.sites["image-classifier-js-prod", None]
+    assert status["endpoint"] == f"http://127.0.0.1:{app.port}/api/image-classifier-js"
+    request = urllib.request.Request(status["endpoint"], b'{"pixels": [1, 1, 0, 0]}')
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        left, right = json.load(answer)["scores"]
+    assert left > 0.9 and right < 0.1
+    assert (app.body["location"], app.body["properties"]["siteConfig"]["linuxFxVersion"]) == ("northeurope", "Node|18")
+    assert (app.settings["FUNCTIONS_WORKER_RUNTIME"], app.settings["BERTH_ARTIFACT"]) == ("node", status["artifact"]["digest"])
+    assert "image-classifier-js answers" in berth.run("logs", "function/image-classifier-js")
+    stored = etcd.object("image-classifier-js")
+    assert {name: stored[name] for name in ("metadata", "spec")} == {name: json.loads(TFJS)[name] for name in ("metadata", "spec")}
 
 
 @pytest.mark.timeout(900)

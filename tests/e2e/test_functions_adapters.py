@@ -1,4 +1,7 @@
-"""The adapters for Azure answer as the programs that run functions on this machine. Stubs stand for the libraries of Azure."""
+"""The adapters for Azure answer as the programs that run functions on this machine; the check knows the route that Berth asks.
+
+Stubs stand for the libraries of Azure.
+"""
 
 from __future__ import annotations
 
@@ -200,3 +203,96 @@ def test_javascript_answers_as_on_this_machine(tmp_path, name, method, body, ans
     for file, text in {"handler.mjs": SCRIPT, "ask.mjs": ASK_NODE, "berth_function.mjs": adapter}.items():
         (tmp_path / file).write_text(text)
     assert run(tmp_path, "node", "ask.mjs", method, body) == answer
+
+
+# One function with a route, as azure.functions tells of it.
+INDEXED = """
+class One:
+    def __init__(self, route):
+        self.route = route
+    def get_function_name(self):
+        return "score"
+    def get_user_function(self):
+        return lambda: None
+    def get_bindings(self):
+        return [self]
+    def get_dict_repr(self):
+        return {"name": "req", "type": "httpTrigger", "direction": 0, "route": self.route}
+
+class FunctionApp(list):
+    def get_functions(self):
+        return self
+"""
+
+WORKER = """
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+bindings = loader = protos = MagicMock()
+
+class Registry:
+    def add_function(self, name, function, metadata):
+        self.function = function
+    def get_function(self, name):
+        return SimpleNamespace(input_types={}, output_types={}, requires_context=False, return_type=None, func=self.function)
+
+functions = SimpleNamespace(Registry=Registry)
+"""
+
+REGISTERS = """
+const core = require('@azure/functions-core');
+core.setProgrammingModel({
+  name: 'stub', version: '4.0.0',
+  getInvocationModel: () => ({
+    getArguments: async () => ({ context: {}, inputs: [] }),
+    invokeFunction: async (context, inputs, callback) => callback(),
+    getResponse: async () => ({ returnValue: { http: { statusCode: '200', body: { string: '' } } } }),
+  }),
+});
+core.registerFunction({ name: 'score', bindings: { req: { type: 'httpTrigger', route: ROUTE } } }, () => {});
+"""
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+@pytest.mark.parametrize(
+    ("route", "host", "found"),
+    [
+        ("words", "{}", None),
+        ("/Words/", "{}", None),
+        ("{*rest}", "{}", None),
+        ("words/{id?}", "{}", None),
+        ("api/words", '{"extensions": {"http": {"routePrefix": ""}}}', None),
+        ("other", "{} // Azure takes comments", None),
+        ("other", "{}", "/api/other"),
+        ("other/{id}", "{}", "/api/other/{id}"),
+        (None, "{}", "/api/score"),
+        ("words", '{"extensions": {"http": {"routePrefix": "v1"}}}', "/v1/words"),
+    ],
+)
+def test_code_with_a_route_that_nobody_asks_is_refused(tmp_path, language, route, host, found):
+    """Azure's host answers 404 there, as it does while it starts: nothing would tell the two apart."""
+    code, worker = tmp_path / "code", tmp_path / "worker"
+    packages = code / ".python_packages/lib/site-packages"
+    files = {code / "berth.json": '{"name": "words"}', code / "host.json": host}
+    if language == "python":
+        files |= {
+            code / "function_app.py": f"import azure.functions as func\napp = func.FunctionApp([func.One({route!r})])\n",
+            packages / "azure/__init__.py": "", packages / "azure/functions.py": INDEXED,
+            worker / "azure_functions_worker.py": WORKER, tmp_path / "check.py": program("check.py"),
+        }  # fmt: skip
+        command = [sys.executable, "-s", "-B", "check.py", str(code), str(worker), ""]
+    else:
+        files |= {
+            code / "package.json": '{"main": "index.js"}', code / "index.js": REGISTERS.replace("ROUTE", json.dumps(route)),
+            tmp_path / "check.cjs": program("core.cjs", "check.cjs"),
+        }  # fmt: skip
+        command = ["node", "check.cjs", str(code), ""]
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+    if found is None:
+        assert done.returncode == 0, done.stderr
+    else:
+        refusal = f"error: Berth asks the function at /api/words, and the code answers at {found} only"
+        assert done.returncode == 1 and refusal in done.stderr, done.stderr

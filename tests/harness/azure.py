@@ -41,7 +41,9 @@ print(json.dumps(function(json.load(sys.stdin))))
 RUN_NODE = """
 const about = require('./berth.json');
 const body = JSON.parse(require('fs').readFileSync(0));
-Promise.resolve(require('./' + about.module)[about.function](body)).then((value) => console.log(JSON.stringify(value)));
+// Typed arrays become lists, as in the adapter.
+const plain = (_, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);
+Promise.resolve(require('./' + about.module)[about.function](body)).then((value) => console.log(JSON.stringify(value, plain)));
 """
 
 

@@ -51,6 +51,8 @@ pub enum FunctionText {
     Sbom,
     /// The provenance of its artifact (SLSA).
     Provenance,
+    /// The lock that its build came to, where its code has none.
+    Lock,
 }
 
 /// Functions of this process.

@@ -83,7 +83,7 @@ fn settle(controller: &mut Controller, effects: Vec<Effect>, rev: &mut u64) {
             Effect::Build(task, _) => Event::Built(task, Box::new(Ok(built(task)))),
             Effect::Deploy(task, work, _) => {
                 let endpoint = format!("http://127.0.0.1:8080/functions/{}", work.spec.name);
-                Event::Deployed(task, Ok(Deployed { endpoint }))
+                Event::Deployed(task, Ok(Deployed { endpoint, note: String::new() }))
             }
             _ => continue,
         };

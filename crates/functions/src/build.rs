@@ -15,6 +15,7 @@ mod fetch;
 mod git;
 mod javascript;
 mod layout;
+mod lock;
 mod log;
 mod packages;
 mod python;
@@ -49,6 +50,7 @@ pub use self::{
 use self::{
     container::Container,
     documents::Outcome,
+    lock::Lock,
     packages::Package,
     sandbox::{Sandbox, on_path},
     tree::Tree,
@@ -58,7 +60,7 @@ pub(crate) use self::{
     log::{append_to_log, end_of_file},
     python::VERSION as PYTHON_VERSION,
     sandbox::{Bubblewrap, Walls, fenced},
-    unpack::unpack_zip,
+    unpack::{stoppable, unpack_zip},
 };
 use crate::{
     controller::{Built, Failure, Retry, Task, TaskId},
@@ -164,6 +166,8 @@ struct Workplace<'a> {
     log: &'a BuildLog,
     notes: Vec<String>,
     packages: Vec<Package>,
+    /// The lock of these, where the code has none.
+    lock: Option<Lock>,
     tools: container::Found,
 }
 
@@ -300,7 +304,8 @@ impl Builder {
         let spec = &*task.spec;
         let folder = self.config.root.join("work").join(id.to_string());
         let tools = container::Found::default();
-        let mut place = Workplace { spec, folder, log, notes: Vec::new(), packages: Vec::new(), tools };
+        let (notes, packages) = (Vec::new(), Vec::new());
+        let mut place = Workplace { spec, folder, log, notes, packages, lock: None, tools };
         fs_err::create_dir_all(&place.folder)?;
         let (artifact, cached) = self.built(id, &mut place).await?;
         if self.goes_to_azure(spec) {
@@ -332,8 +337,12 @@ impl Builder {
                 tools.key()
             }
         };
-        // An app of Azure brings the library of its worker along.
-        let tools = if self.goes_to_azure(spec) { format!("{tools}, for Azure") } else { tools };
+        let tools = match spec.language {
+            _ if !self.goes_to_azure(spec) => tools,
+            Language::Python => format!("{tools}, for Azure ({})", python::AZURE),
+            // An app of Azure brings the library of its worker along.
+            Language::JavaScript => format!("{tools}, for Azure"),
+        };
         let key = key(spec, &tree, &tools);
         if let Some(artifact) = self.artifacts.built(&key) {
             log.line("the same inputs were built before");
@@ -359,6 +368,7 @@ impl Builder {
             spec,
             tree: &tree.digest,
             packages: &place.packages,
+            lock: place.lock.as_ref(),
             tools: &tools,
             isolation: self.isolation(),
             layout: LAYOUT,

@@ -18,6 +18,7 @@ mod event;
 mod function;
 mod line;
 mod remembered;
+mod view;
 mod writing;
 
 use std::{
@@ -30,7 +31,7 @@ use berth_spec::Time;
 pub use self::{
     effect::{Effect, Task, TaskId},
     event::{Built, Deployed, Event, Failure, Retry, Served},
-    function::View,
+    view::View,
 };
 use self::{
     function::{Function, Stage},
@@ -42,16 +43,22 @@ use crate::{
     writer::Written,
 };
 
+/// Deployments elsewhere beside the turns: enough that a cloud which takes minutes holds nobody up, and few enough for its limits of
+/// calls.
+const ELSEWHERE: usize = 16;
+
 /// Bounds of the controller.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
-    /// Builds and deployments at once.
+    /// Turns: builds, and deployments on this machine, at once.
     pub parallel: usize,
+    /// Deployments elsewhere that hold no turn: they only wait for others. Further ones hold theirs.
+    pub elsewhere: usize,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { parallel: 2 }
+        Self { parallel: 2, elsewhere: ELSEWHERE }
     }
 }
 
@@ -62,7 +69,7 @@ pub struct Controller {
     /// Each in a box: a tree leaves a third of its places empty.
     functions: BTreeMap<String, Box<Function>>,
     line: Line,
-    /// Tasks that hold a turn.
+    /// Builds and deployments that run.
     running: BTreeMap<TaskId, String>,
     retries: BTreeSet<(Time, String)>,
     /// Statuses that are written again at a time: somebody else overwrites them.
@@ -264,9 +271,16 @@ impl Controller {
         }
     }
 
+    /// Turns that are taken.
+    fn turns(&self) -> usize {
+        let waits = |key: &&String| self.functions.get(*key).is_some_and(|function| function.waits_elsewhere());
+        let waiting = self.running.values().filter(waits).count();
+        self.running.len() - waiting.min(self.policy.elsewhere)
+    }
+
     /// Gives turns to those who wait.
     fn start(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        while self.running.len() < self.policy.parallel {
+        while self.turns() < self.policy.parallel {
             let Some(key) = self.line.next() else { return };
             let Some(function) = self.functions.get_mut(&key) else { continue };
             let task = TaskId(self.next);
@@ -413,7 +427,7 @@ mod tests {
     #[test]
     fn a_spec_that_cannot_be_read_again_fails_and_gives_its_turn_back() {
         let now = Time(1);
-        let mut controller = Controller::new(Policy { parallel: 1 }, 1, BTreeMap::new());
+        let mut controller = Controller::new(Policy { parallel: 1, ..Policy::default() }, 1, BTreeMap::new());
         let put = |controller: &mut Controller, key: &str| {
             let object = json!({
                 "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": key},

@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use self::field::Mistakes;
 pub use self::{
     source::CodeUri,
-    spec::{AzureApp, Bundler, Entrypoint, FunctionSpec, Language, Limits, Platform},
+    spec::{AzureApp, Bundler, Entrypoint, FunctionSpec, Language, Limits, NamedLimits, Platform},
 };
 use crate::status::Status;
 

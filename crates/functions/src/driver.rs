@@ -25,7 +25,7 @@ use tracing::Instrument as _;
 
 use crate::{
     build::append_to_log,
-    controller::{Built, Controller, Deployed, Effect, Event, Failure, Policy, Served, Task, TaskId},
+    controller::{Built, Controller, Deployed, Effect, Event, Failure, Served, Task, TaskId},
     follow::{News, follow},
     objects::Objects,
     source::{Happened, Host, Report, Summary},
@@ -93,13 +93,12 @@ impl Driver {
         reports: mpsc::Sender<Report>,
         replicas: BTreeMap<String, Served>,
     ) -> Self {
-        let policy = Policy { parallel: host.parallel() };
         // Numbers of builds are times, so that those of two terms differ.
         let mut serving = host.serving();
         for (name, served) in replicas {
             serving.entry(name).or_insert(served);
         }
-        let controller = Controller::new(policy, now().as_millis(), serving);
+        let controller = Controller::new(host.policy(), now().as_millis(), serving);
         Self {
             objects,
             host,

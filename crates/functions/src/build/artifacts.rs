@@ -4,6 +4,7 @@
 //! artifacts/DIGEST.zip                an artifact
 //! artifacts/DIGEST.sbom.json          the packages in it
 //! artifacts/DIGEST.provenance.json    its inputs, and the build that made it
+//! artifacts/DIGEST.lock               the lock of its packages, where its code has none
 //! artifacts/built/KEY                 the digest that these inputs gave
 //! ```
 
@@ -46,7 +47,7 @@ impl ArtifactStore {
     /// Path of a document beside an artifact; `None` where the digest is none.
     #[must_use]
     pub fn document(&self, digest: &str, document: Document) -> Option<PathBuf> {
-        self.path(digest).map(|zip| zip.with_extension(format!("{}.json", document.as_str())))
+        self.path(digest).map(|zip| zip.with_extension(document.ending()))
     }
 
     /// Path of an artifact; `None` where the digest is none.
@@ -90,7 +91,7 @@ impl ArtifactStore {
         &self,
         key: &str,
         made: &Path,
-        write: impl Fn(Document, &ArtifactStatus) -> String,
+        write: impl Fn(Document, &ArtifactStatus) -> Option<String>,
     ) -> Result<ArtifactStatus, BuildError> {
         let (digits, size) = digest_of(made)?;
         if size > LARGEST {
@@ -101,8 +102,13 @@ impl ArtifactStore {
         let place = self.path(&digest).ok_or_else(|| BuildError::lasting("Internal", "a digest is none"))?;
         let artifact = ArtifactStatus { digest, size };
         for document in Document::ALL {
-            let beside = place.with_extension(format!("{}.json", document.as_str()));
-            fs_err::write(beside, write(document, &artifact))?;
+            let beside = place.with_extension(document.ending());
+            match write(document, &artifact) {
+                Some(text) => fs_err::write(beside, text)?,
+                // Other code may have given the same bytes before.
+                None if beside.exists() => fs_err::remove_file(beside)?,
+                None => {}
+            }
         }
         fs_err::rename(made, place)?;
         fs_err::write(self.record(key), &artifact.digest)?;
@@ -128,7 +134,7 @@ impl ArtifactStore {
             fs_err::remove_file(path)?;
             for document in Document::ALL {
                 // Artifacts of earlier versions have none.
-                let _ = std::fs::remove_file(path.with_extension(format!("{}.json", document.as_str())));
+                let _ = std::fs::remove_file(path.with_extension(document.ending()));
             }
         }
         self.forget_records()?;
@@ -159,7 +165,9 @@ mod tests {
         for content in ["one", "two", "three"] {
             let made = home.path().join("made");
             fs_err::write(&made, content).expect("written");
-            let artifact = store.keep(content, &made, |document, artifact| format!("{document:?} {}", artifact.digest));
+            let text =
+                |document: Document, artifact: &ArtifactStatus| Some(format!("{document:?} {}", artifact.digest));
+            let artifact = store.keep(content, &made, text);
             kept.push(artifact.expect("kept"));
         }
         let used = BTreeSet::from([kept[0].digest.clone()]);
@@ -167,9 +175,19 @@ mod tests {
         assert!(store.has(&kept[0]), "it is in use");
         assert_eq!(usize::from(store.has(&kept[1])) + usize::from(store.has(&kept[2])), 1);
         for (artifact, inputs) in kept.iter().zip(["one", "two", "three"]) {
-            let beside = store.document(&artifact.digest, Document::Sbom).expect("a path");
-            assert_eq!(store.has(artifact), beside.exists(), "documents go with their artifact");
+            for document in Document::ALL {
+                let beside = store.document(&artifact.digest, document).expect("a path");
+                assert_eq!(store.has(artifact), beside.exists(), "documents go with their artifact");
+            }
             assert_eq!(store.has(artifact), store.built(inputs).is_some(), "and what is noted of it");
         }
+        // Another build gives the same bytes, from code that has a lock.
+        let made = home.path().join("made");
+        fs_err::write(&made, "one").expect("written");
+        let text = |document: Document, _: &ArtifactStatus| (document != Document::Lock).then(|| "text".to_owned());
+        let again = store.keep("others", &made, text).expect("kept");
+        assert_eq!(again, kept[0]);
+        let exists = |document| store.document(&again.digest, document).expect("a path").exists();
+        assert!(exists(Document::Sbom) && !exists(Document::Lock), "its documents are those of the last build");
     }
 }

@@ -28,12 +28,12 @@ use std::{
 
 use tokio::{process::Command, sync::OnceCell};
 
-use self::podman::{ASK, Gone, NoAnswer, answer, clear_left_behind, last_words, removal, remover, warn_of_limits};
+use self::podman::{ASK, Gone, NoAnswer, answer, bounds, clear_left_behind, last_words, removal, remover};
 use super::{
     BuildError, BuildLog,
     javascript::NodeTools,
     python::PythonTools,
-    sandbox::{MEMORY_MIB, Network, PROCESSES, Step, fresh, on_path},
+    sandbox::{MEMORY_MIB, Network, PROCESSES, Step, cpus, fresh, on_path},
 };
 use crate::driver::now;
 
@@ -92,6 +92,8 @@ pub(super) struct Container {
     label: String,
     /// Folder of files that no container sees.
     own: PathBuf,
+    /// Processors of a step; `None`: podman cannot bound them here.
+    cpus: Option<f32>,
     /// Containers that were started.
     next: AtomicU64,
     remover: SyncSender<Gone>,
@@ -132,7 +134,7 @@ impl Container {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         std::fs::DirBuilder::new().mode(0o700).create(&own)?;
-        warn_of_limits(&podman, &own);
+        let cpus = bounds(&podman, &own).then(cpus);
         tracing::info!(event = "function_isolation", isolation = "container", image, "isolation of builds");
         Ok(Some(Self {
             remover: remover(podman.clone())?,
@@ -140,6 +142,7 @@ impl Container {
             image: image.to_owned(),
             label,
             own,
+            cpus,
             next: AtomicU64::new(0),
             has_network: AtomicBool::new(false),
             killed: Mutex::default(),
@@ -249,11 +252,14 @@ pub(super) struct Running<'a> {
 impl Running<'_> {
     /// The client that runs a step in it.
     pub(super) fn command(&self, step: &Step<'_>, network: &str) -> io::Result<Command> {
-        let Container { podman, label, .. } = self.container;
+        let Container { podman, label, cpus, .. } = self.container;
         let memory = format!("{MEMORY_MIB}m");
         let mut command = Command::new(podman);
         command.args(OPTIONS).args(["--name", &self.name, "--label", label, "--network", network]);
         command.args(["--memory", &memory, "--memory-swap", &memory, "--pids-limit", &PROCESSES.to_string()]);
+        if let Some(cpus) = cpus {
+            command.args(["--cpus", &cpus.to_string()]);
+        }
         command.args(["--timeout", &(step.limit + GRACE).as_secs().to_string()]);
         command.args(["--tmpfs", "/tmp:rw,exec,mode=1777"]);
         command.arg("--mount").arg(mount(step.folder, ""));
@@ -389,7 +395,10 @@ mod tests {
 
     use serde_json::Value;
 
-    use super::{podman::unlimited, *};
+    use super::{
+        podman::{holds, unlimited},
+        *,
+    };
 
     /// A container whose podman is a program that does nothing.
     fn container(own: &Path) -> Container {
@@ -398,6 +407,7 @@ mod tests {
             image: "builder:1".to_owned(),
             label: "dev.berth.build=/data".to_owned(),
             own: own.to_owned(),
+            cpus: Some(1.5),
             next: AtomicU64::new(0),
             remover: remover("/bin/true".into()).expect("a thread"),
             has_network: AtomicBool::new(false),
@@ -442,7 +452,7 @@ mod tests {
         let text = words.join(" ");
         let (here, cache, file) = (folder.path().display(), cache.path().display(), running.variables.display());
         assert!(text.contains("--network none") && text.contains("--read-only --cap-drop all"), "{text}");
-        assert!(text.contains("--security-opt label=disable") && text.contains("--timeout 90"), "{text}");
+        assert!(text.contains("--security-opt label=disable") && text.contains("--cpus 1.5 --timeout 90"), "{text}");
         let mounts =
             format!("--mount type=bind,src={here},dst={here} --mount type=bind,src={cache},dst={cache},readonly");
         assert!(text.contains(&format!("{mounts} --env-file {file}")), "{text}");
@@ -494,7 +504,9 @@ mod tests {
             let host = serde_json::json!({
                 "cgroupVersion": version, "cgroupControllers": controllers, "security": {"rootless": rootless},
             });
-            unlimited(&serde_json::json!({ "host": host })).is_some()
+            let about = serde_json::json!({ "host": host });
+            assert_eq!(holds(&about, "cpu"), controllers.contains(&"cpu"));
+            unlimited(&about).is_some()
         };
         assert!(!told(false, "v1", &[]) && !told(true, "v2", &["cpu", "memory", "pids"]));
         assert!(told(true, "v1", &["memory", "pids"]) && told(true, "v2", &["memory"]));

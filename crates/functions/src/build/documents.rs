@@ -1,13 +1,13 @@
-//! Documents beside an artifact: the bill of its materials, and how it came to be.
+//! Documents beside an artifact: the bill of its materials, how it came to be, and the lock of its packages.
 //!
 //! Sources: CycloneDX 1.6 (ECMA-424), the in-toto Statement v1, and SLSA Provenance v1 (slsa.dev/spec/v1.0/provenance).
 
 use berth_spec::Time;
 use serde_json::{Value, json};
 
-use super::packages::Package;
+use super::{lock::Lock, packages::Package};
 use crate::{
-    deployment::{Bundler, CodeUri, FunctionSpec},
+    deployment::{Bundler, CodeUri, FunctionSpec, digest},
     status::ArtifactStatus,
 };
 
@@ -21,18 +21,21 @@ pub enum Document {
     Sbom,
     /// Its inputs and its build, as SLSA provenance.
     Provenance,
+    /// The lock that its build came to, where the code has none: `package-lock.json` or `requirements.lock`.
+    Lock,
 }
 
 impl Document {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Sbom, Self::Provenance];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Sbom, Self::Provenance, Self::Lock];
 
-    /// The word in names of files and in addresses.
+    /// The end of the name of its file, after the digest of the artifact.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub const fn ending(self) -> &'static str {
         match self {
-            Self::Sbom => "sbom",
-            Self::Provenance => "provenance",
+            Self::Sbom => "sbom.json",
+            Self::Provenance => "provenance.json",
+            Self::Lock => "lock",
         }
     }
 }
@@ -43,6 +46,8 @@ pub(super) struct Outcome<'a> {
     /// Digest of the files of the code.
     pub(super) tree: &'a str,
     pub(super) packages: &'a [Package],
+    /// The lock of these; `None`: the code has one, or no packages.
+    pub(super) lock: Option<&'a Lock>,
     /// The programs of the build.
     pub(super) tools: &'a str,
     pub(super) isolation: &'a str,
@@ -53,13 +58,14 @@ pub(super) struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// The text of a document. The bill of materials is the same for the same packages.
-    pub(super) fn write(&self, document: Document, artifact: &ArtifactStatus) -> String {
+    /// The text of a document, if there is such a one. The bill of materials is the same for the same packages.
+    pub(super) fn write(&self, document: Document, artifact: &ArtifactStatus) -> Option<String> {
         let value = match document {
             Document::Sbom => self.sbom(artifact),
             Document::Provenance => self.provenance(artifact),
+            Document::Lock => return self.lock.map(|lock| lock.text.clone()),
         };
-        format!("{value:#}\n")
+        Some(format!("{value:#}\n"))
     }
 
     fn sbom(&self, artifact: &ArtifactStatus) -> Value {
@@ -112,6 +118,10 @@ impl Outcome<'_> {
             Some(digest) => json!({"uri": package.purl, "digest": {"sha512": digest}}),
             None => json!({"uri": package.purl}),
         }));
+        let byproducts = self.lock.map(|lock| {
+            let found = digest(lock.text.as_bytes());
+            json!({"name": lock.name, "digest": {"sha256": found.trim_start_matches("sha256:")}})
+        });
         json!({
             "_type": "https://in-toto.io/Statement/v1",
             "subject": [{"name": format!("{}.zip", spec.name), "digest": {"sha256": digits(artifact)}}],
@@ -132,6 +142,7 @@ impl Outcome<'_> {
                     "metadata": {
                         "invocationId": self.id, "startedOn": self.started.to_string(), "finishedOn": self.ended.to_string(),
                     },
+                    "byproducts": byproducts.into_iter().collect::<Vec<_>>(),
                 },
             },
         })

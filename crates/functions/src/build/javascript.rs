@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::{
     BuildError, Builder, LONGEST_STEP, Workplace, blocking,
     container::in_image,
+    lock::Lock,
     packages,
     python::contents,
     sandbox::{Network, Step, fresh, fresh_folder},
@@ -158,12 +159,15 @@ impl Builder {
         let locked = ["package-lock.json", "npm-shrinkwrap.json"].iter().any(|lock| code.join(lock).is_file());
         let how = if locked { "ci" } else { "install" };
         if !locked {
-            place.notes.push("There is no package-lock.json: another build may get newer packages.".to_owned());
+            place.notes.push(Lock::note("There is no package-lock.json", place.spec.name.as_str()));
         }
         let install = [how, "--ignore-scripts", "--include=dev"];
         self.npm(place, tools, (&format!("npm {how}"), &install), Network::Machine).await?;
         let lock = fs_err::read_to_string(code.join("node_modules/.package-lock.json")).unwrap_or_default();
         place.packages = packages::of_node(&lock);
+        if !locked {
+            place.lock = Lock::of_node(&code);
+        }
         if lock.contains("\"hasInstallScript\": true") {
             self.npm(place, tools, ("npm rebuild", &["rebuild", "--foreground-scripts"]), Network::None).await?;
         }

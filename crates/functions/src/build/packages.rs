@@ -30,12 +30,7 @@ pub(super) fn of_python(folder: &Path) -> Result<Vec<Package>, BuildError> {
             continue;
         }
         let text = fs_err::read_to_string(entry.path().join("METADATA"))?;
-        // The description after the first empty line may say anything.
-        let head = text.split("\n\n").next().unwrap_or_default();
-        let field = |name: &str| {
-            let value = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty() && value != "UNKNOWN")
-        };
+        let field = |name: &str| field(&text, name);
         let (Some(name), Some(version)) = (field("Name"), field("Version")) else { continue };
         found.push(Package {
             purl: format!("pkg:pypi/{}@{version}", name.to_ascii_lowercase().replace(['_', '.'], "-")),
@@ -48,6 +43,20 @@ pub(super) fn of_python(folder: &Path) -> Result<Vec<Package>, BuildError> {
     }
     found.sort();
     Ok(found)
+}
+
+/// Name and version of an installed package, by its `.dist-info`.
+pub(super) fn name_and_version(info: &Path) -> Result<Option<(String, String)>, BuildError> {
+    let text = fs_err::read_to_string(info.join("METADATA"))?;
+    Ok(field(&text, "Name").zip(field(&text, "Version")))
+}
+
+/// A field of a package's metadata.
+fn field(text: &str, name: &str) -> Option<String> {
+    // The description after the first empty line may say anything.
+    let head = text.split("\n\n").next().unwrap_or_default();
+    let value = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty() && value != "UNKNOWN")
 }
 
 /// A licence; some packages give its whole text.

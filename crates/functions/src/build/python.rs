@@ -2,6 +2,7 @@
 //! looks for them.
 
 use std::{
+    env::consts::ARCH,
     ffi::OsString,
     path::{Path, PathBuf},
 };
@@ -9,6 +10,7 @@ use std::{
 use super::{
     BuildError, Builder, LONGEST_STEP, Workplace, blocking,
     container::{Container, in_image, is_version},
+    lock::Lock,
     packages, requirements,
     sandbox::{Network, Step, prefix_of},
 };
@@ -22,6 +24,23 @@ const LISTS: [&str; 2] = ["requirements.lock", "requirements.txt"];
 
 /// Version of Python where the spec names none.
 pub(crate) const VERSION: &str = "3.11";
+
+/// The machine that wheels are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wheels {
+    /// The one that builds.
+    Host,
+    /// Azure's.
+    Azure,
+}
+
+/// Platform of wheels for Azure's workers, in uv's words. Up to Python 3.11 they run on Debian 11, whose glibc is 2.31
+/// (Azure/azure-functions-python-worker#1651); wheels are made for 2.28 and then for 2.34.
+pub(super) const AZURE: &str = "x86_64-manylinux_2_28";
+
+/// Words of uv and pip that tell of a package without a wheel that fits.
+const NO_WHEEL: [&str; 4] =
+    ["no usable wheels", "with a matching", "building from source is disabled", "No matching distribution found"];
 
 /// Programs of a Python build.
 #[derive(Clone)]
@@ -38,7 +57,7 @@ impl PythonTools {
     /// The part of them that decides the outcome.
     pub(super) fn key(&self) -> String {
         let installer = if self.uv.is_some() { "uv" } else { "pip" };
-        format!("python {} {installer}{}", self.version, in_image(self.image.as_deref()))
+        format!("python {} {installer} {ARCH}{}", self.version, in_image(self.image.as_deref()))
     }
 
     /// Finds the programs of an image.
@@ -99,15 +118,18 @@ impl Builder {
             wishes.push("azure-functions".into());
         }
         if list == Some(&LISTS[1]) && !place.code().join(LISTS[0]).is_file() {
-            place.notes.push("requirements.txt is no lock: another build may get newer packages.".to_owned());
+            place.notes.push(Lock::note("requirements.txt is no lock", place.spec.name.as_str()));
         }
-        let target = code.join(PACKAGES);
-        self.install(place, &tools, wishes, &target).await?;
-        place.packages = blocking(move || {
+        let (target, locked) = (code.join(PACKAGES), list == Some(&LISTS[0]) && !needs_azure);
+        let wheels = if self.goes_to_azure(place.spec) { Wheels::Azure } else { Wheels::Host };
+        self.install(place, &tools, wheels, wishes, &target).await?;
+        let (packages, lock) = blocking(move || {
+            let lock = if locked { None } else { Some(Lock::of_python(&target, &code)?) };
             tidy(&target)?;
-            packages::of_python(&target)
+            Ok((packages::of_python(&target)?, lock))
         })
         .await?;
+        (place.packages, place.lock) = (packages, lock);
         Ok(())
     }
 
@@ -116,6 +138,7 @@ impl Builder {
         &self,
         place: &Workplace<'_>,
         tools: &PythonTools,
+        wheels: Wheels,
         wishes: Vec<OsString>,
         target: &Path,
     ) -> Result<(), BuildError> {
@@ -133,6 +156,8 @@ impl Builder {
                 let words = ["pip", "install", "--no-progress", "--no-build", "--no-config", "--python"];
                 let mut words: Vec<OsString> = words.map(Into::into).to_vec();
                 words.extend([tools.python.clone().into(), "--target".into(), target.into()]);
+                // The version of Python is that of the interpreter, down to its patch.
+                words.extend(for_uv(wheels));
                 ("uv pip install", uv, words)
             }
             None => {
@@ -140,6 +165,7 @@ impl Builder {
                 let words = ["-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-compile"];
                 let mut words: Vec<OsString> = words.map(Into::into).to_vec();
                 words.extend(["--only-binary=:all:".into(), "--target".into(), target.into()]);
+                words.extend(for_pip(wheels, ARCH)?);
                 ("pip install", &tools.python, words)
             }
         };
@@ -158,8 +184,51 @@ impl Builder {
             network: Network::Machine,
             limit: LONGEST_STEP,
         };
-        self.asking(Some(of_packages(Language::Python)), self.sandbox.run(step, place.log)).await
+        let done = self.asking(Some(of_packages(Language::Python)), self.sandbox.run(step, place.log)).await;
+        done.map_err(|error| without_wheel(error, &place.log.tail(), &tools.version, wheels))
     }
+}
+
+/// Options of uv that choose wheels.
+fn for_uv(wheels: Wheels) -> Vec<OsString> {
+    match wheels {
+        Wheels::Host => Vec::new(),
+        Wheels::Azure => vec!["--python-platform".into(), AZURE.into()],
+    }
+}
+
+/// The same of pip, which takes each tag by itself, the best first. It reads conditions of requirements (`platform_machine`) as of the
+/// machine `arch` that it runs on.
+fn for_pip(wheels: Wheels, arch: &str) -> Result<Vec<OsString>, BuildError> {
+    if wheels == Wheels::Host {
+        return Ok(Vec::new());
+    }
+    if arch != "x86_64" {
+        let message =
+            format!("Azure runs x86_64, and on this {arch} machine only uv chooses packages for it: install uv");
+        return Err(BuildError::passing("NoUv", message));
+    }
+    let tags = (5..=28).rev().map(|minor| format!("manylinux_2_{minor}_x86_64"));
+    // pip knows the two before 2014, too.
+    let tags = tags.chain(["manylinux2014_x86_64", "linux_x86_64"].map(str::to_owned));
+    Ok(tags.flat_map(|tag| [OsString::from("--platform"), tag.into()]).collect())
+}
+
+/// The error of an installation, with the remedy where a package has no wheel that fits. `said`: the end of the log.
+fn without_wheel(error: BuildError, said: &str, version: &str, wheels: Wheels) -> BuildError {
+    let step = said.rfind("\n$ ").map_or(said, |at| &said[at..]);
+    // uv breaks its lines anywhere.
+    let step = step.split_whitespace().collect::<Vec<_>>().join(" ");
+    if error.reason != "BuildFailed" || !NO_WHEEL.iter().any(|words| step.contains(words)) {
+        return error;
+    }
+    let platform = if wheels == Wheels::Azure { AZURE } else { "this machine" };
+    let message = format!(
+        "{}; only wheels are installed, and a package has none for Python {version} on {platform}: choose a version that has one, or \
+         name a wheel as in NAME @ https://HOST/FILE.whl",
+        error.message
+    );
+    BuildError { reason: "NoWheel", message, ..error }
 }
 
 /// The names at the top of the code, for a message.
@@ -211,4 +280,43 @@ fn tidy(packages: &Path) -> Result<(), BuildError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(words: Vec<OsString>) -> Vec<String> {
+        words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn wheels_for_azure_are_chosen_by_its_platform() {
+        assert_eq!(texts(for_uv(Wheels::Azure)), ["--python-platform", "x86_64-manylinux_2_28"]);
+        let pip = texts(for_pip(Wheels::Azure, "x86_64").expect("options"));
+        assert_eq!(pip[..4], ["--platform", "manylinux_2_28_x86_64", "--platform", "manylinux_2_27_x86_64"]);
+        assert!(!pip.iter().any(|word| word.contains("manylinux_2_29")), "newer than Azure's glibc: {pip:?}");
+        assert!(for_uv(Wheels::Host).is_empty() && for_pip(Wheels::Host, "aarch64").expect("options").is_empty());
+        let message = for_pip(Wheels::Azure, "aarch64").expect_err("pip would read the conditions of this machine");
+        assert!(message.text().ends_with("install uv"));
+    }
+
+    #[test]
+    fn a_package_without_a_wheel_is_told_with_the_remedy() {
+        let failed = || BuildError::lasting("BuildFailed", "uv pip install failed: no");
+        let disabled = "$ fetch\n$ uv pip install\n  hint: Wheels are required for `a` because building from\n      source is disabled\n";
+        for (said, told) in [
+            (disabled, true),
+            ("a\n$ uv pip install\n  × Because a==1 has no wheels with a\n  matching platform tag, no\n", true),
+            ("a\n$ uv pip install\n  × Because a==1 has no usable\n      wheels, no\n", true),
+            ("a\n$ pip install\nERROR: No matching distribution found for a\n", true),
+            ("building from source is disabled\n$ uv pip install\n  × Because a==1 needs b>2, no\n", false),
+        ] {
+            let error = without_wheel(failed(), said, "3.11", Wheels::Azure);
+            assert_eq!(error.reason == "NoWheel", told, "{said}");
+            assert_eq!(error.message.contains("for Python 3.11 on x86_64-manylinux_2_28"), told, "{}", error.message);
+        }
+        let away = BuildError::away("RegistryUnreachable", "timed out");
+        assert_eq!(without_wheel(away, disabled, "3.11", Wheels::Host).reason, "RegistryUnreachable");
+    }
 }

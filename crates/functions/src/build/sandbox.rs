@@ -24,7 +24,10 @@ use tokio::{
 use tracing::Instrument as _;
 
 use berth_spec::ByteSize;
-use berth_worker::cgroup::{Cgroup, CgroupParents, Limits};
+use berth_worker::{
+    capacity::Capacity,
+    cgroup::{Cgroup, CgroupParents, Limits},
+};
 
 pub(crate) use self::walls::Walls;
 use self::walls::{SETTINGS, certificates};
@@ -40,16 +43,20 @@ pub(super) const MEMORY_MIB: u64 = 4_096;
 /// Processes and threads of one step.
 pub(super) const PROCESSES: u32 = 512;
 
+/// Processors of one step: bundlers start a thread for each that the machine has, and gain little beyond two.
+const CPUS: f32 = 2.0;
+
 /// Bytes of a build's folder.
 const DISK: u64 = 6 << 30;
 
 /// Interval at which the folder is measured.
 const MEASURE: Duration = Duration::from_secs(5);
 
-/// Joins the groups, lowers limits, and becomes the program. Arguments: the number of groups, their files, the program.
-const SCRIPT: &str = r#"n=$1; shift
+/// Joins the groups, lowers limits, and becomes the program. Arguments: the seconds of processor time that each process gets, or
+/// nothing; the number of groups, their files, the program.
+const SCRIPT: &str = r#"t=$1; n=$2; shift 2
 while [ "$n" -gt 0 ]; do echo $$ > "$1" || exit 125; shift; n=$((n-1)); done
-ulimit -c 0; ulimit -f 4194304
+ulimit -c 0; ulimit -f 4194304; [ -z "$t" ] || ulimit -t "$t"
 exec "$@""#;
 
 /// Place where programs of strangers run.
@@ -57,18 +64,28 @@ exec "$@""#;
 pub(super) struct Sandbox {
     bubblewrap: Arc<Bubblewrap>,
     parents: CgroupParents,
+    /// Processors of one step.
+    cpus: f32,
     /// Where there is one, steps of builds run in it.
     container: Option<Container>,
 }
 
 /// Control groups of a program of strangers. Bounds that this machine cannot give are left out, and the log says so.
-pub(crate) fn fenced(parents: &CgroupParents, memory_mib: u64, processes: u32) -> Cgroup {
-    let limits = Limits { memory: Some(ByteSize::mib(memory_mib)), cpus: None, processes };
+pub(crate) fn fenced(parents: &CgroupParents, limits: Limits) -> Cgroup {
     let (group, undone) = Cgroup::raise(parents, limits);
-    if let Some(why) = undone {
-        tracing::warn!(event = "function_not_fenced", why);
+    let Some(why) = undone else { return group };
+    tracing::warn!(event = "function_not_fenced", why);
+    if limits.cpus.is_none() {
+        return group;
     }
-    group
+    // A kernel without quotas has the other bounds all the same.
+    drop(group);
+    fenced(parents, Limits { cpus: None, ..limits })
+}
+
+/// Processors of one step on this machine: a control group may not have more than the one above it.
+pub(super) fn cpus() -> f32 {
+    Capacity::probe().cpus.min(CPUS)
 }
 
 /// The bubblewrap program, tried when it is first needed.
@@ -96,10 +113,18 @@ impl Bubblewrap {
     }
 
     /// A program with no environment, in a process group and in control groups of its own, within walls where bubblewrap works.
-    pub(crate) fn command(&self, program: &Path, group: &Cgroup, mut walls: Walls<'_>) -> Command {
+    /// `cpu`: processor time of each of its processes.
+    pub(crate) fn command(
+        &self,
+        program: &Path,
+        group: &Cgroup,
+        cpu: Option<Duration>,
+        mut walls: Walls<'_>,
+    ) -> Command {
         let doors: Vec<PathBuf> = group.groups().iter().map(|folder| folder.join("cgroup.procs")).collect();
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", SCRIPT, "sh"]).arg(doors.len().to_string()).args(&doors);
+        let seconds = cpu.map(|cpu| cpu.as_secs().to_string()).unwrap_or_default();
+        command.args(["-c", SCRIPT, "sh"]).arg(seconds).arg(doors.len().to_string()).args(&doors);
         if let Some(bubblewrap) = self.program() {
             walls.readable.extend(prefix_of(program));
             command.arg(bubblewrap).args(self.arguments(&walls));
@@ -241,7 +266,7 @@ impl Sandbox {
             certificates: certificates(environment),
             data: data.map(Path::to_owned),
         };
-        Self { bubblewrap: Arc::new(bubblewrap), parents: CgroupParents::find(), container }
+        Self { bubblewrap: Arc::new(bubblewrap), parents: CgroupParents::find(), cpus: cpus(), container }
     }
 
     /// The container that steps run in.
@@ -325,7 +350,8 @@ impl Sandbox {
             let running = container.begin(step);
             return Ok((running.command(step, network)?, Fence::Container(running)));
         }
-        let group = fenced(&self.parents, MEMORY_MIB, PROCESSES);
+        let memory = Some(ByteSize::mib(MEMORY_MIB));
+        let group = fenced(&self.parents, Limits { memory, cpus: Some(self.cpus), processes: PROCESSES });
         let mut writable = step.writable.clone();
         writable.push(step.folder.to_owned());
         let network = step.network != Network::None;
@@ -334,7 +360,9 @@ impl Sandbox {
             readable.extend(SETTINGS.map(PathBuf::from));
         }
         let walls = Walls { readable, writable, network, at: step.at };
-        let mut command = self.bubblewrap.command(step.program, &group, walls);
+        // A process in a group with a quota takes no more than this. Where there is no quota, it is the bound.
+        let cpu = step.limit.mul_f32(CPUS);
+        let mut command = self.bubblewrap.command(step.program, &group, Some(cpu), walls);
         command.envs(step.environment.iter().map(|(name, value)| (name, value)));
         Ok((command, Fence::Group(group)))
     }
@@ -422,6 +450,65 @@ mod tests {
         }
         assert_eq!(fs_err::read_to_string(&target).expect("read"), "ours");
         assert!(fs_err::read_dir(&elsewhere).expect("a folder").next().is_none());
+    }
+
+    #[tokio::test]
+    async fn each_process_gets_its_processor_time() {
+        async fn said(cpu: Option<Duration>) -> String {
+            let walls = Walls { readable: Vec::new(), writable: Vec::new(), network: false, at: Path::new("/") };
+            let mut command = Bubblewrap::default().command(Path::new("/bin/sh"), &Cgroup::default(), cpu, walls);
+            let output = command.args(["-c", "ulimit -t"]).output().await.expect("a shell");
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
+        assert_eq!(said(Some(Duration::from_secs(7))).await, "7");
+        assert_ne!(said(None).await, "7");
+    }
+
+    /// Runs where bubblewrap does.
+    #[tokio::test]
+    async fn a_step_in_bubblewrap_sees_and_writes_what_is_its_own() {
+        let home = tempfile::tempdir().expect("a folder");
+        let data = home.path().join("data");
+        let [folder, other] = ["1", "2"].map(|name| data.join("functions/builds/work").join(name));
+        for folder in [&folder, &other] {
+            fs_err::create_dir_all(folder).expect("a folder");
+        }
+        fs_err::write(home.path().join("key"), "secret").expect("written");
+        let environment: [(OsString, OsString); 1] = [("PATH".into(), std::env::var_os("PATH").unwrap_or_default())];
+        let sandbox = Sandbox::find(&environment, on_path(&environment, "bwrap"), None, Some(&data));
+        if sandbox.isolation() != "bubblewrap" {
+            eprintln!("bubblewrap does not work on this machine: nothing is checked");
+            return;
+        }
+        let script = r#"for path in "$@"; do test -e "$path" && echo "sees $path"; done
+            for path in /usr /bin /lib; do (: > "$path/berth-planted") 2>/dev/null && echo "writes $path"; done
+            : > planted; readlink /proc/self/ns/net"#;
+        let homes = ["/root", "/home"].map(PathBuf::from).into_iter().filter(|path| !home.path().starts_with(path));
+        let hidden: Vec<OsString> = homes.chain([home.path().join("key"), other]).map(Into::into).collect();
+        let machine = fs_err::read_link("/proc/self/ns/net").expect("a link").display().to_string();
+        for network in [Network::None, Network::Machine] {
+            let log = BuildLog::create(&home.path().join("log")).expect("a log");
+            let step = Step {
+                name: "look",
+                function: "words",
+                program: Path::new("/bin/sh"),
+                image: None,
+                arguments: ["-c", script, "sh"].map(OsString::from).into_iter().chain(hidden.clone()).collect(),
+                environment: environment.to_vec(),
+                folder: &folder,
+                at: &folder,
+                writable: Vec::new(),
+                readable: Vec::new(),
+                network,
+                limit: Duration::from_secs(60),
+            };
+            sandbox.run(step, &log).await.expect("it looks");
+            let said = log.tail();
+            let words: Vec<&str> = said.lines().collect();
+            assert!(words.len() == 2 && words[0] == "$ look", "it sees or writes more: {said}");
+            assert_eq!(words[1] == machine, network == Network::Machine, "{said}");
+            fs_err::remove_file(folder.join("planted")).expect("its own folder is written");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 use std::{
     collections::BTreeMap,
+    env::consts::ARCH,
     ffi::OsString,
     io::Write as _,
     path::{Path, PathBuf},
@@ -17,13 +18,18 @@ use std::{
 };
 
 use super::{
-    BuildError, Builder, Workplace, blocking,
+    BuildError, Builder, Workplace,
     container::fits_a_line,
     javascript::NodeTools,
-    python::PythonTools,
+    python::{PythonTools, Wheels},
     sandbox::{Network, Step, fresh, fresh_folder},
+    tree::Tree,
 };
-use crate::{build::unpack_zip, deployment::Language, status::ArtifactStatus};
+use crate::{
+    build::{stoppable, unpack_zip},
+    deployment::Language,
+    status::ArtifactStatus,
+};
 
 /// Program of the check of Python.
 const PYTHON: &str = include_str!("../host/check.py");
@@ -57,12 +63,17 @@ impl Builder {
         let zip = zip.ok_or_else(|| BuildError::lasting("Internal", "a digest is none"))?;
         let app = place.folder.join("check");
         let to = app.clone();
-        blocking(move || {
+        let native = stoppable(move |stop| {
             fresh_folder(&to)?;
-            unpack_zip(&zip, &to)
+            unpack_zip(&zip, &to, stop)?;
+            has_native(&to)
         })
         .await?;
         let checked = match place.spec.language {
+            Language::Python if native && ARCH != "x86_64" => {
+                place.log.line(&format!("skipped: its packages are for x86_64, and this machine is {ARCH}"));
+                Ok(())
+            }
             Language::Python => {
                 let tools = self.python_tools(place).await?;
                 self.check_python(place, &tools, &app).await
@@ -154,8 +165,8 @@ impl Builder {
             return Ok(kept);
         }
         let made = place.folder.join("worker");
-        self.install(place, tools, BESIDE.map(Into::into).to_vec(), &made).await?;
-        self.install(place, tools, vec!["--no-deps".into(), WORKER.into()], &made).await?;
+        self.install(place, tools, Wheels::Host, BESIDE.map(Into::into).to_vec(), &made).await?;
+        self.install(place, tools, Wheels::Host, vec!["--no-deps".into(), WORKER.into()], &made).await?;
         match fs_err::rename(&made, &kept) {
             // Another build was faster.
             Err(_) if kept.is_dir() => Ok(kept),
@@ -163,6 +174,11 @@ impl Builder {
             Ok(()) => Ok(kept),
         }
     }
+}
+
+/// True if an app has libraries that only Azure's machines load.
+fn has_native(app: &Path) -> Result<bool, BuildError> {
+    Ok(Tree::list(app)?.iter().any(|file| file.path.ends_with(".so")))
 }
 
 /// The probe of the spec; empty where it has none.
@@ -180,6 +196,16 @@ fn awkward(env: &BTreeMap<String, String>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_app_with_libraries_is_known() {
+        let app = tempfile::tempdir().expect("a folder");
+        fs_err::create_dir(app.path().join("numpy")).expect("made");
+        fs_err::write(app.path().join("numpy/core.py"), "").expect("written");
+        assert!(!has_native(app.path()).expect("read"));
+        fs_err::write(app.path().join("numpy/core.cpython-311-x86_64-linux-gnu.so"), "").expect("written");
+        assert!(has_native(app.path()).expect("read"));
+    }
 
     #[test]
     fn variables_with_several_lines_are_set_by_the_program() {

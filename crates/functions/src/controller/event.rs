@@ -67,6 +67,8 @@ pub struct Built {
 pub struct Deployed {
     /// URL that answers a POST of JSON.
     pub endpoint: String,
+    /// Remarks for people; empty: there are none.
+    pub note: String,
 }
 
 /// Another attempt after a failure.

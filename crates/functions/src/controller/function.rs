@@ -12,7 +12,7 @@ use super::{
     writing::{CONTENDED, Overwrites, Writing},
 };
 use crate::{
-    deployment::{ARTIFACT, About, Declared},
+    deployment::{ARTIFACT, Declared},
     status::{ArtifactStatus, BuildStatus, Condition, Phase, Revision, SpecText, Status},
 };
 
@@ -38,7 +38,7 @@ pub(super) struct Function {
     /// The object that came while the earlier one was being removed.
     pub(super) next: Option<Box<Declared>>,
     /// Number of the desired state.
-    number: i64,
+    pub(super) number: i64,
     /// An earlier version answers.
     serves: bool,
     /// Failures in a row.
@@ -72,23 +72,6 @@ pub(super) enum Stage {
         /// Nothing is left of it but its object.
         done: bool,
     },
-}
-
-/// A function, for people.
-#[derive(Debug)]
-pub struct View<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// Its spec as JSON text; empty where there is none.
-    pub text: &'a Arc<str>,
-    /// Labels, annotations, owner.
-    pub about: &'a About,
-    /// Its status.
-    pub status: &'a Arc<Status>,
-    /// Number of the desired state.
-    pub generation: i64,
-    /// Revision of the store at which the object was written.
-    pub rev: Rev,
 }
 
 impl Function {
@@ -214,6 +197,11 @@ impl Function {
         matches!(self.stage, Stage::Deploying { proved: true, .. })
     }
 
+    /// True while a cloud or workers deploy it.
+    pub(super) fn waits_elsewhere(&self) -> bool {
+        matches!(self.stage, Stage::Deploying { .. }) && self.declared.runs == Runs::Elsewhere
+    }
+
     pub(super) fn task(&self) -> Option<TaskId> {
         match self.stage {
             Stage::Building { task, .. } | Stage::Deploying { task, .. } => Some(task),
@@ -302,7 +290,7 @@ impl Function {
         let status = self.status_mut();
         (status.artifact, status.endpoint) = (Some(artifact), Some(deployed.endpoint.clone()));
         status.remember(revision);
-        status.set("Deployed", true, "Deployed", ("", &now));
+        status.set("Deployed", true, "Deployed", (&deployed.note, &now));
         status.set("Ready", true, "Serving", ("", &now));
         self.conclude(Phase::Succeeded, "Deployment is active and healthy.");
     }
@@ -455,11 +443,6 @@ impl Function {
         let (identity, status) = (self.declared.identity.clone(), Arc::clone(&self.status));
         self.writing = Writing::Underway(Box::new(identity.clone()));
         effects.push(Effect::Write(key.to_owned(), identity, status));
-    }
-
-    pub(super) fn view<'a>(&'a self, name: &'a str) -> View<'a> {
-        let Remembered { text, about, rev, .. } = &self.declared;
-        View { name, text, about, status: &self.status, generation: self.number, rev: *rev }
     }
 }
 

@@ -37,6 +37,8 @@ pub struct FunctionSpec {
     pub env: BTreeMap<String, String>,
     /// Bounds of its processes and requests.
     pub limits: Limits,
+    /// The bounds that the spec itself names: a cloud has defaults of its own for the others.
+    pub named_limits: NamedLimits,
     /// JSON that a new version has to answer before it takes over.
     pub probe: Option<Value>,
 }
@@ -118,12 +120,41 @@ impl Default for Limits {
     }
 }
 
-/// Fields of `spec`.
-const FIELDS: [&str; 10] =
+/// The fields of `spec.limits` that are there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NamedLimits {
+    /// `timeoutSeconds`.
+    pub timeout: Option<Duration>,
+    /// `concurrency`.
+    pub concurrency: Option<usize>,
+    /// `idleSeconds`.
+    pub idle: Option<Duration>,
+    /// `memoryMiB`.
+    pub memory_mib: Option<u64>,
+}
+
+impl NamedLimits {
+    /// These limits, with Berth's defaults for the others.
+    fn complete(&self) -> Limits {
+        let otherwise = Limits::default();
+        Limits {
+            timeout: self.timeout.unwrap_or(otherwise.timeout),
+            concurrency: self.concurrency.unwrap_or(otherwise.concurrency),
+            idle: self.idle.unwrap_or(otherwise.idle),
+            memory_mib: self.memory_mib.unwrap_or(otherwise.memory_mib),
+        }
+    }
+}
+
+/// Fields of `spec`. docs/dialects.md has them with those below them (`berth_spec::dialect::etcd_v1alpha1`).
+pub(super) const FIELDS: [&str; 10] =
     ["type", "sourceUri", "sourceSha256", "entrypoint", "runtime", "build", "target", "env", "limits", "probe"];
 
 /// The most replicas of a function.
 const MOST_REPLICAS: u64 = 1_000;
+
+/// The bounds of a process's memory, in MiB: an interpreter fits into the least, and the most is 1 TiB.
+const MEMORY: (u64, u64) = (32, 1 << 20);
 
 /// The most variables of the environment.
 const MOST_VARIABLES: usize = 100;
@@ -177,7 +208,7 @@ fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Opti
     let bundler = language.and_then(|language| bundler(&spec, language, mistakes));
     let platform = platform(&spec, mistakes);
     let env = environment(&spec, mistakes);
-    let limits = limits(&spec, mistakes);
+    let named_limits = limits(&spec, mistakes);
     if let (Some(Platform::Replica { .. }), Some(language)) = (&platform, language) {
         replica(key, language, &env, mistakes);
     }
@@ -194,7 +225,8 @@ fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Opti
         bundler,
         platform: platform?,
         env,
-        limits,
+        limits: named_limits.complete(),
+        named_limits,
         probe,
     })
 }
@@ -392,17 +424,17 @@ fn environment(spec: &Object<'_>, mistakes: &mut Mistakes) -> BTreeMap<String, S
     variables
 }
 
-fn limits(spec: &Object<'_>, mistakes: &mut Mistakes) -> Limits {
+fn limits(spec: &Object<'_>, mistakes: &mut Mistakes) -> NamedLimits {
     let given = spec.below("limits", "spec.limits", mistakes);
-    given.only(&["timeoutSeconds", "concurrency", "idleSeconds", "memoryMiB"], mistakes);
-    let otherwise = Limits::default();
+    given.only(&["timeoutSeconds", "concurrency", "idleSeconds", "memoryMiB", "memoryMib"], mistakes);
     let seconds =
         |field, most, mistakes: &mut Mistakes| given.whole(field, (1, most), mistakes).map(Duration::from_secs);
     let concurrency = given.whole("concurrency", (1, 1_000), mistakes).and_then(|number| usize::try_from(number).ok());
-    Limits {
-        timeout: seconds("timeoutSeconds", 600, mistakes).unwrap_or(otherwise.timeout),
-        concurrency: concurrency.unwrap_or(otherwise.concurrency),
-        idle: seconds("idleSeconds", 86_400, mistakes).unwrap_or(otherwise.idle),
-        memory_mib: given.whole("memoryMiB", (32, 1 << 20), mistakes).unwrap_or(otherwise.memory_mib),
+    NamedLimits {
+        timeout: seconds("timeoutSeconds", 600, mistakes),
+        concurrency,
+        idle: seconds("idleSeconds", 86_400, mistakes),
+        // Manifests were written with the second name.
+        memory_mib: given.whole("memoryMiB", MEMORY, mistakes).or_else(|| given.whole("memoryMib", MEMORY, mistakes)),
     }
 }

@@ -1,4 +1,16 @@
-//! The two lines of a platform team's manual, verbatim, and mistakes in them.
+//! The two lines of a platform team's manual, verbatim, and mistakes in them; the table of fields; the way from manifests and back.
+
+use berth_spec::{
+    dialect::etcd_v1alpha1::DIALECT,
+    manifest::{
+        Manifest, ParseContext, parse_all,
+        raw::{
+            FunctionBundler, FunctionPlatform, FunctionType, RawFunctionBuild, RawFunctionLimits, RawFunctionRuntime,
+            RawFunctionSpec, RawFunctionTarget, Whole,
+        },
+    },
+};
+use proptest::{option::of, prelude::*, sample::select};
 
 use super::*;
 
@@ -122,4 +134,132 @@ fn places_of_code() {
         assert_eq!(CodeUri::parse(text).is_ok(), fine, "{text}");
     }
     assert_eq!(CodeUri::parse("https://h/x.zip?sig=1").expect("a URI").to_string(), "https://h/x.zip");
+}
+
+#[test]
+fn the_table_of_the_dialect_has_the_fields_that_are_read() {
+    let unknown = |path: &str| {
+        let mut object = json!({
+            "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "f"}, "spec": {"type": "keras"},
+        });
+        let mut at = &mut object;
+        for part in path.split('.') {
+            at = &mut at[part];
+        }
+        *at = json!(1);
+        read("f", &object.to_string()).unknown
+    };
+    let rows = || DIALECT.fields.iter().map(|field| field.path).filter(|path| path.starts_with("spec."));
+    for path in rows() {
+        assert_eq!(unknown(path), Vec::<String>::new(), "{path} is not read");
+    }
+    for path in ["spec.other", "spec.runtime.other", "spec.build.other", "spec.target.other", "spec.limits.other"] {
+        assert_eq!(unknown(path), [path]);
+    }
+    for field in spec::FIELDS {
+        let path = format!("spec.{field}");
+        let is_of = |row: &str| row.strip_prefix(&path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        assert!(rows().any(is_of), "{path} has no row");
+    }
+}
+
+#[test]
+fn memory_has_two_spellings() {
+    for (limits, mib) in
+        [(r#"{"memoryMiB":64}"#, 64), (r#"{"memoryMib":65}"#, 65), (r#"{"memoryMib":65,"memoryMiB":64}"#, 64)]
+    {
+        let text = KERAS.replacen(r#""runtime""#, &format!(r#""limits":{limits},"runtime""#), 1);
+        let declared = read("sentiment-analyzer", &text);
+        assert_eq!((declared.spec.expect("a spec").limits.memory_mib, declared.unknown.len()), (mib, 0), "{limits}");
+    }
+    let wrong = KERAS.replacen(r#""runtime""#, r#""limits":{"memoryMib":1},"runtime""#, 1);
+    let message = read("sentiment-analyzer", &wrong).spec.expect_err("1 MiB holds nothing");
+    assert!(message.starts_with("spec.limits.memoryMib must be a whole number from 32"), "{message}");
+}
+
+prop_compose! {
+    fn limits()(
+        (seconds, concurrency) in (of(1_u32..=600), of(1_u32..=1_000)),
+        (idle, memory) in (of(1_u32..=86_400), of(32_u32..=1_048_576)),
+    ) -> RawFunctionLimits {
+        RawFunctionLimits {
+            timeout_seconds: seconds.map(Whole::constant),
+            concurrency: concurrency.map(Whole::constant),
+            idle_seconds: idle.map(Whole::constant),
+            memory_mib: memory.map(Whole::constant),
+            memory_mib_also: None,
+        }
+    }
+}
+
+prop_compose! {
+    fn function()(
+        (is_python, is_versioned, is_built) in any::<(bool, bool, bool)>(),
+        source in select(vec![
+            "file:/srv/a.zip",
+            "https://h/x.tar.gz?sig=1",
+            "s3://b/k.zip",
+            "azure-blob://c/a/b.zip",
+            "git+https://h/r.git@0123456789abcdef0123456789abcdef01234567",
+        ]),
+        sha256 in of("[0-9a-f]{64}"),
+        platform in select(vec![FunctionPlatform::Local, FunctionPlatform::AzureFunction, FunctionPlatform::Replica]),
+        bundler in of(select(vec![FunctionBundler::Rollup, FunctionBundler::Esbuild, FunctionBundler::None])),
+        replicas in of(1_u32..=1_000),
+        env in proptest::collection::btree_map("[A-Z_][A-Z0-9_]{0,6}", "[ -~]{0,9}", 0..3),
+        limits in of(limits()),
+        probe in of(select(vec![json!({"text": "one"}), json!([1, 2.5]), json!("")])),
+    ) -> RawFunctionSpec {
+        // Workers run Python, without variables.
+        let is_replica = platform == FunctionPlatform::Replica;
+        let is_python = is_python || is_replica;
+        let is_azure = platform == FunctionPlatform::AzureFunction;
+        let version = |wanted: bool, text: &str| (wanted && is_versioned).then(|| text.to_owned());
+        RawFunctionSpec {
+            r#type: if is_python { FunctionType::Keras } else { FunctionType::Tfjs },
+            source_uri: source.to_owned(),
+            source_sha256: sha256,
+            entrypoint: if is_python { "src.handler.predict" } else { "dist/bundle.handler" }.to_owned(),
+            runtime: Some(RawFunctionRuntime {
+                python_version: version(is_python, "3.11"),
+                node_version: version(!is_python, "20"),
+            }),
+            build: (is_built && !is_python).then(|| RawFunctionBuild {
+                bundler,
+                config_file: Some("build/rollup.config.js".to_owned()),
+            }),
+            target: RawFunctionTarget {
+                platform,
+                resource_group: is_azure.then(|| "ml-prod-rg".to_owned()),
+                app_name: is_azure.then(|| "sentiment-prod".to_owned()),
+                replicas: replicas.filter(|_| is_replica).map(Whole::constant),
+            },
+            env: if is_replica { BTreeMap::new() } else { env },
+            limits,
+            probe,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_function_is_the_same_in_a_manifest_and_in_etcd(raw in function()) {
+        let wanted = serde_json::to_value(&raw).expect("JSON");
+        let object = |version: &str, kind: &str| {
+            json!({"apiVersion": version, "kind": kind, "metadata": {"name": "f"}, "spec": wanted}).to_string()
+        };
+        let manifest = object("berth.dev/v1", "Function");
+        let parsed = parse_all(&manifest, &ParseContext::default());
+        let Ok([Manifest::Function(function)]) = parsed.as_deref() else { panic!("no function: {parsed:?}") };
+        prop_assert_eq!(&function.spec, &wanted);
+        prop_assert_eq!(check(function), Ok(()));
+        let (ours, theirs) = (read("f", &manifest), read("f", &object("v1alpha1", "ModelDeployment")));
+        prop_assert_eq!(&ours.spec, &theirs.spec);
+        prop_assert_eq!(&ours.unknown, &Vec::<String>::new());
+        let spec = ours.spec.expect("a spec");
+        prop_assert_eq!(FunctionSpec::reread("f", &ours.text), Ok(Arc::unwrap_or_clone(Arc::clone(&spec))));
+        let memory = raw.limits.as_ref().and_then(|limits| limits.memory_mib).map(|mib| u64::from(mib.get()));
+        prop_assert_eq!(spec.named_limits.memory_mib, memory);
+        prop_assert_eq!(serde_json::from_str::<RawFunctionSpec>(&ours.text).ok(), Some(raw), "and back");
+    }
 }

@@ -34,6 +34,42 @@ async function ask({ metadata, callback }, trigger) {
   return [Number(answered.statusCode ?? answered.status ?? 200), body.slice(0, 300)];
 }
 
+function readJson(file) {
+  return JSON.parse(fs.readFileSync(path.join(folder, file), 'utf8'));
+}
+
+// The beginning of every path, as Azure's host reads it; undefined where it cannot be read here: that host takes comments, too.
+function routePrefix() {
+  const prefix = process.env.AzureFunctionsJobHost__extensions__http__routePrefix;
+  if (prefix !== undefined) return prefix;
+  try {
+    return readJson('host.json').extensions?.http?.routePrefix ?? 'api';
+  } catch {
+    return undefined;
+  }
+}
+
+// False where a path is certainly another one: parameters may stand for anything.
+function mayBe(path, wanted) {
+  const at = path.indexOf('{');
+  return at < 0 ? wanted === path.toLowerCase() : wanted.startsWith(path.slice(0, at).toLowerCase().replace(/\/$/, ''));
+}
+
+function trimmed(path) {
+  return path.replace(/^\/+|\/+$/g, '');
+}
+
+// Refuses code that does not answer where Berth asks it: Azure's host would answer 404, as it does while it starts.
+function checkRoutes(routes) {
+  const prefix = routePrefix();
+  if (prefix === undefined) return;
+  const wanted = `api/${readJson('berth.json').name}`;
+  const paths = routes.map((route) => trimmed(`${prefix}/${trimmed(route)}`));
+  if (paths.some((path) => mayBe(path, wanted.toLowerCase()))) return;
+  const found = paths.map((path) => `/${path}`).join(', ');
+  refuse(`Berth asks the function at /${wanted}, and the code answers at ${found} only: give one of them that route, or rename the function`);
+}
+
 async function main() {
   process.chdir(folder);
   const entry = JSON.parse(fs.readFileSync(path.join(folder, 'package.json'), 'utf8')).main;
@@ -43,16 +79,17 @@ async function main() {
     console.error(error);
     refuse(`Azure's worker cannot load the code: ${error?.name ?? 'Error'}: ${error?.message ?? error}`);
   }
-  let asked = 0;
+  const routes = [];
   for (const one of registered) {
     const trigger = Object.keys(one.metadata.bindings).find((name) => one.metadata.bindings[name].type === 'httpTrigger');
     if (!trigger) continue;
     const [status, body] = await ask(one, trigger).catch((error) => refuse(`Azure's worker cannot take what ${one.metadata.name} returns: ${error.message}`));
     console.log(`${one.metadata.name} answers ${status} in @azure/functions: ${body}`);
     if (probe && (status < 200 || status > 299)) refuse(`${one.metadata.name} answers spec.probe with ${status} ${body}`);
-    asked += 1;
+    routes.push(one.metadata.bindings[trigger].route || one.metadata.name);
   }
-  if (!asked) refuse('the code registers no function with an HTTP trigger');
+  if (!routes.length) refuse('the code registers no function with an HTTP trigger');
+  checkRoutes(routes);
   // Timers and servers of the code do not keep it.
   process.exit(0);
 }

@@ -121,6 +121,40 @@ def ask(registry, name, found):
     return int(http.status_code or 200), body.decode(errors="replace")[:300]
 
 
+def read_json(file):
+    with open(os.path.join(folder, file), encoding="utf-8") as opened:
+        return json.load(opened)
+
+
+def route_prefix():
+    """The beginning of every path, as Azure's host reads it; None where it cannot be read here: that host takes comments, too."""
+    prefix = os.environ.get("AzureFunctionsJobHost__extensions__http__routePrefix")
+    try:
+        return read_json("host.json")["extensions"]["http"]["routePrefix"] if prefix is None else prefix
+    except (OSError, ValueError):
+        return None
+    except (KeyError, TypeError):
+        return "api"
+
+
+def may_be(path, wanted):
+    """False where a path is certainly another one: parameters may stand for anything."""
+    fixed, parameter, _ = path.lower().partition("{")
+    return wanted.startswith(fixed.rstrip("/")) if parameter else wanted == fixed
+
+
+def check_routes(routes):
+    """Refuses code that does not answer where Berth asks it: Azure's host would answer 404, as it does while it starts."""
+    prefix = route_prefix()
+    if prefix is None:
+        return
+    wanted = f"api/{read_json('berth.json')['name']}"
+    paths = [f"{prefix}/{route.strip('/')}".strip("/") for route in routes]
+    if not any(may_be(path, wanted.lower()) for path in paths):
+        found = ", ".join(f"/{path}" for path in paths)
+        refuse(f"Berth asks the function at /{wanted}, and the code answers at {found} only: give one of them that route, or rename the function")
+
+
 def main():
     registry = functions.Registry()
     first_model = not os.path.isfile(os.path.join(folder, "function_app.py"))
@@ -131,20 +165,22 @@ def main():
         refuse(f"Azure's worker cannot load the code: {type(error).__name__}: {error}")
     if not all_of_them:
         refuse("Azure's worker finds no function in the code")
-    asked = 0
+    routes = []
     for name, function, found, where in all_of_them:
         try:
             registry.add_function(name, function, metadata_of(name, found, where))
         except Exception as error:
             refuse(f"Azure's worker refuses the function: {error}")
-        if any(str(plain(about["type"])) == "httpTrigger" for about in found.values()):
+        trigger = next((about for about in found.values() if str(plain(about["type"])) == "httpTrigger"), None)
+        if trigger is not None:
             status, body = ask(registry, name, found)
             print(f"{name} answers {status} in azure_functions_worker: {body}")
             if probe and not 200 <= status < 300:
                 refuse(f"{name} answers spec.probe with {status} {body}")
-            asked += 1
-    if not asked:
+            routes.append(trigger.get("route") or name)
+    if not routes:
         refuse("no function of the code has an HTTP trigger")
+    check_routes(routes)
     # Threads of the code do not keep it.
     sys.stdout.flush()
     os._exit(0)

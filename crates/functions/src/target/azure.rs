@@ -26,7 +26,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use http::Method;
+use http::{HeaderMap, Method, StatusCode, header::CONTENT_TYPE};
 use serde_json::{Value, json};
 
 use self::{
@@ -78,7 +78,7 @@ struct Deployment<'a> {
     paths: Paths,
     /// Settings that the app has to have.
     settings: BTreeMap<String, String>,
-    /// Variables of the earlier spec.
+    /// Settings of the earlier spec.
     earlier: Vec<String>,
 }
 
@@ -134,12 +134,13 @@ impl AzureTarget {
             earlier: mine.as_ref().map(|record| record.env.clone()).unwrap_or_default(),
         };
         let found = deployment.app(Place::Production).await?;
+        let deployed = |endpoint: String| Deployed { endpoint, note: app::limits_left_out(spec) };
         // The earlier version serves until the new one answers.
         let earlier = mine.and_then(|record| record.version);
         let record = Record {
             group: wanted.group.clone(),
             app: wanted.app.clone(),
-            env: spec.env.keys().cloned().collect(),
+            env: app::wanted(spec).into_keys().collect(),
             version: earlier.clone(),
         };
         let serving = |endpoint: &str| {
@@ -154,7 +155,7 @@ impl AzureTarget {
             if differs.is_empty() {
                 let endpoint = deployment.endpoint(app)?;
                 self.arrived(account, name, (serving(&endpoint), &others)).await?;
-                return Ok(Deployed { endpoint });
+                return Ok(deployed(endpoint));
             }
             if task.proved {
                 tracing::warn!(
@@ -167,15 +168,17 @@ impl AzureTarget {
             }
         }
         account.packages.upload(name, artifact, &self.artifacts).await?;
-        // Noted first: what is half done has to be removed as well.
-        self.note(name, others.iter().chain([&record]))?;
+        // Noted first: what is half done has to be removed as well. The settings of the earlier spec are there until the swap.
+        let mut begun = record.clone();
+        begun.env.extend(deployment.earlier.iter().filter(|name| !record.env.contains(name)).cloned());
+        self.note(name, others.iter().chain([&begun]))?;
         let endpoint = match &found {
             None => deployment.create().await?,
             Some(app) => deployment.replace(app).await?,
         };
         account.packages.sweep(name, artifact).await?;
         self.arrived(account, name, (serving(&endpoint), &others)).await?;
-        Ok(Deployed { endpoint })
+        Ok(deployed(endpoint))
     }
 
     /// Removes the apps that the function was in before.
@@ -354,8 +357,7 @@ impl Deployment<'_> {
             let said = match asked.send().await {
                 Ok(answer) => {
                     let status = answer.status();
-                    // A host that starts (403: it is still stopped), or has not found its functions yet.
-                    let starts = matches!(status.as_u16(), 403 | 404 | 502 | 503 | 504);
+                    let starts = starts(status, answer.headers());
                     let right = status.is_success() || (self.spec.probe.is_none() && !starts);
                     if right {
                         return Ok(endpoint);
@@ -379,6 +381,14 @@ impl Deployment<'_> {
             tokio::time::sleep(PROBE_AGAIN).await;
         }
     }
+}
+
+/// True of an answer that a host gives while it starts: 403 where it is still stopped, 404 where it has not found its functions. Its 404 is
+/// empty or a page; one with JSON is the function's own.
+fn starts(status: StatusCode, headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let is_json = kind.trim_start().to_ascii_lowercase().starts_with("application/json");
+    matches!(status.as_u16(), 403 | 502 | 503 | 504) || (status == StatusCode::NOT_FOUND && !is_json)
 }
 
 /// The first words of an answer, which comes from code that may send anything.
@@ -425,5 +435,32 @@ impl Target for AzureTarget {
 
     fn remove<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), Failure>> {
         async move { self.take_down(name).await.map_err(|trouble| failure(trouble, Duration::ZERO)) }.boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_404_with_json_is_the_functions_own() {
+        for (status, kind, waits) in [
+            (404, "", true),
+            (404, "text/html; charset=utf-8", true),
+            (404, "application/json", false),
+            (404, "Application/JSON; charset=utf-8", false),
+            (403, "application/json", true),
+            (503, "text/plain", true),
+            (500, "", false),
+            (401, "", false),
+            (200, "application/json", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            if !kind.is_empty() {
+                headers.insert(CONTENT_TYPE, kind.parse().expect("a header"));
+            }
+            let code = StatusCode::from_u16(status).expect("a status");
+            assert_eq!(starts(code, &headers), waits, "{status} {kind}");
+        }
     }
 }

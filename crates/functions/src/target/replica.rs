@@ -101,7 +101,7 @@ impl ReplicaTarget {
         if !task.proved {
             ready(&handle, &name, applied.generation).await?;
         }
-        Ok(Deployed { endpoint: self.endpoint(task.spec.name.as_str()) })
+        Ok(Deployed { endpoint: self.endpoint(task.spec.name.as_str()), note: String::new() })
     }
 
     async fn take_down(&self, name: &str) -> Result<(), BuildError> {

@@ -39,12 +39,7 @@ fn artifact(digit: u64) -> ArtifactStatus {
 
 impl Play {
     fn new() -> Self {
-        Self {
-            brain: Controller::new(Policy { parallel: 2 }, 1, BTreeMap::new()),
-            now: Time(1),
-            rev: 1,
-            effects: vec![],
-        }
+        Self { brain: Controller::new(Policy::default(), 1, BTreeMap::new()), now: Time(1), rev: 1, effects: vec![] }
     }
 
     fn declared(&mut self, object: &Value) -> (String, Declared) {
@@ -101,7 +96,8 @@ impl Play {
     }
 
     fn deployed(&mut self, task: u64) {
-        self.on(Event::Deployed(TaskId(task), Ok(Deployed { endpoint: "http://h/functions/f".to_owned() })));
+        let deployed = Deployed { endpoint: "http://h/functions/f".to_owned(), note: String::new() };
+        self.on(Event::Deployed(TaskId(task), Ok(deployed)));
     }
 
     fn failed(&mut self, task: u64, retry: Retry) {
@@ -311,7 +307,7 @@ fn a_restart_builds_nothing_that_was_built() {
 
 /// A controller that starts while a version serves, and finds `stored`.
 fn restarted(play: &mut Play, stored: &Value, served: Served) -> Play {
-    let brain = Controller::new(Policy { parallel: 2 }, 1, BTreeMap::from([("f".to_owned(), served)]));
+    let brain = Controller::new(Policy::default(), 1, BTreeMap::from([("f".to_owned(), served)]));
     let mut next = Play { brain, ..Play::new() };
     let (name, declared) = play.declared(stored);
     next.rev = play.rev;
@@ -498,7 +494,7 @@ fn an_object_may_ask_for_the_artifact_of_an_earlier_deployment_of_its_spec() {
 #[test]
 fn a_listing_removes_what_is_gone_and_turns_are_few() {
     let serving = ["old", "c"].map(|name| (name.to_owned(), Served::default()));
-    let brain = Controller::new(Policy { parallel: 2 }, 1, BTreeMap::from(serving));
+    let brain = Controller::new(Policy::default(), 1, BTreeMap::from(serving));
     let mut play = Play { brain, ..Play::new() };
     let objects = ["a", "b", "c"].map(|name| play.declared(&object(name, "a.zip", None)));
     play.on(Event::Listed(objects.into()));
@@ -665,6 +661,45 @@ fn what_runs_elsewhere_is_looked_at_again_and_nothing_is_written() {
     play.deployed(3);
     assert_eq!(play.settle(), None, "nothing differed");
     assert_eq!(play.status("cloud").phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_deployment_that_waits_for_a_cloud_holds_no_turn_but_for_those_beyond_a_bound() {
+    let brain = Controller::new(Policy { parallel: 1, elsewhere: 1 }, 1, BTreeMap::new());
+    let mut play = Play { brain, ..Play::new() };
+    for name in ["cloud", "other"] {
+        let mut cloud = object(name, "a.zip", None);
+        cloud["spec"]["target"] = json!({"platform": "azure-function", "resourceGroup": "g", "appName": name});
+        play.put(&cloud);
+    }
+    play.put(&object("here", "a.zip", None));
+    play.put(&object("next", "a.zip", None));
+    assert_eq!(play.builds(), [1], "a build holds the turn");
+    play.built(1);
+    assert_eq!(play.builds(), [1, 2], "its deployment does not");
+    play.built(2);
+    assert_eq!(play.builds(), [1, 2], "one beyond the bound does");
+    play.deployed(1);
+    assert_eq!(play.builds(), [1, 2, 3]);
+    play.built(3);
+    assert_eq!(play.builds(), [1, 2, 3], "a deployment on this machine holds its turn");
+    play.deployed(3);
+    assert_eq!(play.builds(), [1, 2, 3, 4]);
+    play.on(Event::Deleted("other".to_owned()));
+    assert!(play.effects.iter().any(|effect| matches!(effect, Effect::Cancel(TaskId(2)))));
+    assert_eq!(play.status("here").phase, Phase::Succeeded);
+}
+
+#[test]
+fn what_a_target_remarks_stands_in_the_condition() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    play.built(1);
+    let note = "Azure does not take spec.limits.memoryMiB.".to_owned();
+    play.on(Event::Deployed(TaskId(1), Ok(Deployed { endpoint: "http://h/f".to_owned(), note: note.clone() })));
+    let conditions = play.status("f").conditions;
+    let deployed = conditions.iter().find(|fact| fact.kind() == "Deployed").expect("a fact");
+    assert_eq!((deployed.status(), deployed.message()), ("True", note.as_str()));
 }
 
 #[test]

@@ -110,6 +110,25 @@ pub(super) async fn provenance(
     Ok(typed(text, "application/vnd.in-toto+json"))
 }
 
+/// The lock that the build of a function's artifact came to, where its code has none: `package-lock.json` or `requirements.lock`.
+#[utoipa::path(
+    get, path = "/v1/functions/{name}/lock", tag = "tell", operation_id = "function_lock",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 200, description = "A file to be added to the code", body = String, content_type = "text/plain"),
+        (status = 404, description = "There is no such function, or no lock was made", body = ErrorBody),
+    )
+)]
+pub(super) async fn lock(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    asked: RawParameters,
+) -> Result<Response, ApiError> {
+    asked.nothing()?;
+    let text = service.function_text(name, FunctionText::Lock).await?;
+    Ok(typed(text, "text/plain; charset=utf-8"))
+}
+
 /// Declare one function. `If-Match` (or `metadata.resourceVersion` in the body) detects other writers; `If-None-Match: *`
 /// requires that it is new.
 #[utoipa::path(

@@ -30,6 +30,9 @@ impl Service {
             FunctionText::Sbom | FunctionText::Provenance => ApiError::not_found(format!(
                 "the function {name:?} has no artifact with documents: nothing of it is deployed, or an earlier version of Berth built it"
             )),
+            FunctionText::Lock => ApiError::not_found(format!(
+                "no lock of the function {name:?} was made: its code has one or has no packages, or nothing of it is deployed"
+            )),
         };
         let Some(board) = self.handle.functions.as_ref().map(Arc::clone) else { return Err(unknown) };
         let read = tokio::task::spawn_blocking(move || board.text(&name, text)).await;

@@ -107,28 +107,33 @@ pub(super) fn clear_left_behind(podman: &Path, label: &str, own: &Path) {
     }
 }
 
-/// Says so where podman cannot bound what a step takes.
-pub(super) fn warn_of_limits(podman: &Path, own: &Path) {
+/// Says so where podman cannot bound what a step takes; true if it can bound the processors.
+pub(super) fn bounds(podman: &Path, own: &Path) -> bool {
     let about = asked(podman, &["info", "--format", "json"], own).unwrap_or_default();
-    if let Some(why) = unlimited(&serde_json::from_str(&about).unwrap_or_default()) {
+    let about: Value = serde_json::from_str(&about).unwrap_or_default();
+    if let Some(why) = unlimited(&about) {
         tracing::warn!(event = "function_not_fenced", why, "builds in containers take what they want");
     }
+    holds(&about, "cpu")
+}
+
+/// True if podman, which tells this about itself, has a control group. It refuses to run a container with a limit of another.
+pub(super) fn holds(about: &Value, wanted: &str) -> bool {
+    let controllers = about["host"]["cgroupControllers"].as_array();
+    controllers.is_some_and(|controllers| controllers.iter().any(|controller| controller.as_str() == Some(wanted)))
 }
 
 /// The reason why podman, which tells this about itself, holds no limits.
 pub(super) fn unlimited(about: &Value) -> Option<&'static str> {
     let host = &about["host"];
-    let holds = |wanted: &str| {
-        let controllers = host["cgroupControllers"].as_array();
-        controllers.is_some_and(|controllers| controllers.iter().any(|controller| controller.as_str() == Some(wanted)))
-    };
     if host["security"]["rootless"].as_bool() != Some(true) {
         return None;
     }
     if host["cgroupVersion"].as_str() == Some("v1") {
         return Some("podman without root holds no limits with cgroups of version 1");
     }
-    (!holds("memory") || !holds("pids")).then_some("the control groups memory and pids are not delegated to this user")
+    (!holds(about, "memory") || !holds(about, "pids"))
+        .then_some("the control groups memory and pids are not delegated to this user")
 }
 
 /// Starts the thread that removes containers.

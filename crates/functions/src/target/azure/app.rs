@@ -2,9 +2,10 @@
 //!
 //! Source: the REST reference of App Service, version 2023-12-01 (learn.microsoft.com/rest/api/appservice: Web Apps Create Or
 //! Update, Create Or Update Slot, Update Application Settings, List Application Settings, Swap Slot; App Service Plans Create
-//! Or Update), and the app settings of Azure Functions (learn.microsoft.com/azure/azure-functions/functions-app-settings).
+//! Or Update), the app settings of Azure Functions (learn.microsoft.com/azure/azure-functions/functions-app-settings), and
+//! `host.json` with its overrides (learn.microsoft.com/azure/azure-functions/functions-host-json).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -37,6 +38,19 @@ const ARTIFACT: &str = "BERTH_ARTIFACT";
 
 /// Setting that names the place of the package.
 const PACKAGE: &str = "WEBSITE_RUN_FROM_PACKAGE";
+
+/// Settings that override `host.json`, whether Berth or the code has brought it. A change of a limit needs no build.
+const TIMEOUT: &str = "AzureFunctionsJobHost__functionTimeout";
+const CONCURRENCY: &str = "AzureFunctionsJobHost__extensions__http__maxConcurrentRequests";
+
+/// Setting for the threads that Azure's Python worker calls functions on.
+const THREADS: &str = "PYTHON_THREADPOOL_THREAD_COUNT";
+
+/// The most threads of a Python worker: further ones wait for the same processor.
+const MOST_THREADS: usize = 32;
+
+/// The longest that Azure's load balancer waits for the answer to a request.
+const LONGEST_ANSWER: Duration = Duration::from_secs(230);
 
 /// Versions that are used where the spec names none.
 const PYTHON: &str = "3.11";
@@ -145,13 +159,47 @@ pub(super) fn owned_by(function: &str) -> Value {
     json!({"operation": "Merge", "properties": {"tags": {OWNER: function}}})
 }
 
+/// Settings that a spec asks for: its limits, and over them its variables.
+pub(super) fn wanted(spec: &FunctionSpec) -> BTreeMap<String, String> {
+    let mut settings = BTreeMap::new();
+    if let Some(timeout) = spec.named_limits.timeout {
+        let seconds = timeout.as_secs();
+        let text = format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60);
+        settings.insert(TIMEOUT.to_owned(), text);
+    }
+    if let Some(concurrency) = spec.named_limits.concurrency {
+        settings.insert(CONCURRENCY.to_owned(), concurrency.to_string());
+        if spec.language == Language::Python {
+            settings.insert(THREADS.to_owned(), concurrency.min(MOST_THREADS).to_string());
+        }
+    }
+    settings.extend(spec.env.clone());
+    settings
+}
+
+/// Sentences about the limits of a spec that Azure does not take; empty: there are none.
+pub(super) fn limits_left_out(spec: &FunctionSpec) -> String {
+    let named = &spec.named_limits;
+    let mut left_out = Vec::new();
+    if named.idle.is_some() {
+        left_out.push("Azure does not take spec.limits.idleSeconds: its plan decides when an idle instance ends.");
+    }
+    if named.memory_mib.is_some() {
+        left_out.push("Azure does not take spec.limits.memoryMiB: its plan sets the memory of an instance.");
+    }
+    if named.timeout.is_some_and(|timeout| timeout > LONGEST_ANSWER) {
+        left_out.push("Azure waits 230 s at most for an answer, and spec.limits.timeoutSeconds is longer.");
+    }
+    left_out.join(" ")
+}
+
 /// Settings of an app for an artifact: those of Azure Functions, Berth's, and the spec's.
 pub(super) fn settings(
     config: &AzureConfig,
     spec: &FunctionSpec,
     (artifact, package): (&ArtifactStatus, &str),
 ) -> BTreeMap<String, String> {
-    let mut settings = spec.env.clone();
+    let mut settings = wanted(spec);
     let worker = if spec.language == Language::Python { "python" } else { "node" };
     let mut add = |name: &str, value: String| drop(settings.insert(name.to_owned(), value));
     add("FUNCTIONS_EXTENSION_VERSION", "~4".to_owned());
@@ -184,7 +232,7 @@ pub(super) fn listed(answer: &Value) -> BTreeMap<String, String> {
     fields.map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
 }
 
-/// Settings of an app with ours over them: what others have set stays. Variables of an earlier spec go.
+/// Settings of an app with ours over them: what others have set stays. Settings of an earlier spec go.
 pub(super) fn merged(
     found: &BTreeMap<String, String>,
     ours: &BTreeMap<String, String>,
@@ -196,7 +244,7 @@ pub(super) fn merged(
     merged
 }
 
-/// Differences between an app and what is wanted; empty: none. `earlier` are variables of the spec before.
+/// Differences between an app and what is wanted; empty: none. `earlier` are settings of the spec before.
 pub(super) fn drift(
     app: &Value,
     found: &BTreeMap<String, String>,
@@ -249,4 +297,74 @@ pub(super) fn endpoint(config: &AzureConfig, app: &Value, spec: &FunctionSpec) -
 /// The body of a swap of the slot with production.
 pub(super) fn swap() -> Value {
     json!({"targetSlot": "production", "preserveVnet": true})
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_control::store::Rev;
+
+    use super::*;
+    use crate::deployment::Declared;
+
+    fn spec(kind: &str, more: &Value) -> FunctionSpec {
+        let mut object = json!({
+            "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "words"},
+            "spec": {"type": kind, "sourceUri": "file:/a.zip", "entrypoint": "a.b",
+                     "target": {"platform": "azure-function", "resourceGroup": "rg", "appName": "words-prod"}},
+        });
+        for (field, value) in more.as_object().into_iter().flatten() {
+            object["spec"][field] = value.clone();
+        }
+        let declared = Declared::read("words", object.to_string().as_bytes(), Rev(1));
+        FunctionSpec::clone(&declared.spec.expect("a spec"))
+    }
+
+    #[test]
+    fn limits_that_a_spec_names_become_settings() {
+        let all = json!({"timeoutSeconds": 90, "concurrency": 64, "idleSeconds": 60, "memoryMiB": 512});
+        for (kind, more, settings, told) in [
+            ("python", json!({}), json!({}), vec![]),
+            (
+                "python",
+                json!({"limits": all}),
+                json!({TIMEOUT: "00:01:30", CONCURRENCY: "64", THREADS: "32"}),
+                vec!["spec.limits.idleSeconds", "spec.limits.memoryMiB"],
+            ),
+            (
+                "javascript",
+                json!({"limits": {"timeoutSeconds": 600, "concurrency": 2}}),
+                json!({TIMEOUT: "00:10:00", CONCURRENCY: "2"}),
+                vec!["spec.limits.timeoutSeconds"],
+            ),
+            (
+                "python",
+                json!({"limits": {"timeoutSeconds": 230, "concurrency": 2}, "env": {THREADS: "7", "WHO": "me"}}),
+                json!({TIMEOUT: "00:03:50", CONCURRENCY: "2", THREADS: "7", "WHO": "me"}),
+                vec![],
+            ),
+        ] {
+            let spec = spec(kind, &more);
+            assert_eq!(json!(wanted(&spec)), settings, "{kind} {more}");
+            let left_out = limits_left_out(&spec);
+            assert_eq!(left_out.matches("spec.limits.").count(), told.len(), "{left_out}");
+            for field in told {
+                assert!(left_out.contains(field), "{field}: {left_out}");
+            }
+        }
+    }
+
+    #[test]
+    fn settings_of_an_earlier_spec_go() {
+        let earlier: Vec<String> =
+            wanted(&spec("python", &json!({"limits": {"timeoutSeconds": 9}}))).into_keys().collect();
+        let found = [(TIMEOUT, "00:00:09"), ("THEIRS", "stays")];
+        let found = BTreeMap::from(found.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let without = spec("python", &json!({}));
+        let ours = wanted(&without);
+        let merged = merged(&found, &ours, &earlier);
+        assert_eq!(json!(merged), json!({"THEIRS": "stays"}));
+        let app = json!({"properties": {"state": "Running"}});
+        let differs = drift(&app, &found, (&ours, &earlier), &without);
+        assert_eq!(differs, [format!("its setting {TIMEOUT} is not in the spec any more")]);
+    }
 }

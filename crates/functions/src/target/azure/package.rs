@@ -10,6 +10,7 @@ use object_store::{
     path::Path as Key,
     signer::Signer as _,
 };
+use tokio::sync::Semaphore;
 
 use super::{config::AzureConfig, resource::Trouble};
 use crate::{
@@ -23,11 +24,15 @@ const KEPT: usize = 5;
 /// An app reads its package at each start, however long it lives.
 const SIGNED_FOR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// Packages that are uploaded at once: each is in memory, and many deployments run beside each other.
+const UPLOADS: usize = 2;
+
 /// The store of packages.
 pub(super) struct Packages {
     store: MicrosoftAzure,
     container: String,
     signed: bool,
+    uploads: Semaphore,
 }
 
 impl Packages {
@@ -42,7 +47,8 @@ impl Packages {
         let store = known.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build();
         let store = store
             .map_err(|error| Trouble::lasting("PackagesUnusable", format!("cannot use Azure Blob Storage: {error}")))?;
-        Ok(Self { store, container: config.container.clone(), signed: config.account_key.is_some() })
+        let (container, signed) = (config.container.clone(), config.account_key.is_some());
+        Ok(Self { store, container, signed, uploads: Semaphore::new(UPLOADS) })
     }
 
     fn key(function: &str, artifact: &ArtifactStatus) -> Key {
@@ -83,13 +89,14 @@ impl Packages {
             let Some(path) = artifacts.document(&artifact.digest, document).filter(|path| path.is_file()) else {
                 continue;
             };
-            self.put(Self::file(function, artifact, &format!("{}.json", document.as_str())), &path).await?;
+            self.put(Self::file(function, artifact, document.ending()), &path).await?;
         }
         // Last: what has a package has its documents.
         self.put(key, &zip).await
     }
 
     async fn put(&self, key: Key, file: &Path) -> Result<(), Trouble> {
+        let _turn = self.uploads.acquire().await;
         let bytes = tokio::fs::read(file).await;
         let bytes = bytes.map_err(|error| Trouble::passing("DiskError", format!("{}: {error}", file.display())))?;
         self.store.put(&key, PutPayload::from(bytes)).await.map(drop).map_err(|error| self.wrong(&error))

@@ -19,7 +19,7 @@ use crate::{
 pub(super) struct Record {
     pub(super) group: String,
     pub(super) app: String,
-    /// Variables of the spec that were set.
+    /// Settings of the spec that were made: its variables, and those for its limits.
     pub(super) env: Vec<String>,
     /// The version that serves there. `None` until one has answered, and in records of earlier versions of Berth: the next look
     /// at the app fills it in.

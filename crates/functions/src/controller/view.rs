@@ -1,0 +1,32 @@
+//! A function, for people.
+
+use std::sync::Arc;
+
+use berth_control::store::Rev;
+
+use super::{function::Function, remembered::Remembered};
+use crate::{deployment::About, status::Status};
+
+/// A function, for people.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its spec as JSON text; empty where there is none.
+    pub text: &'a Arc<str>,
+    /// Labels, annotations, owner.
+    pub about: &'a About,
+    /// Its status.
+    pub status: &'a Arc<Status>,
+    /// Number of the desired state.
+    pub generation: i64,
+    /// Revision of the store at which the object was written.
+    pub rev: Rev,
+}
+
+impl Function {
+    pub(super) fn view<'a>(&'a self, name: &'a str) -> View<'a> {
+        let Remembered { text, about, rev, .. } = &self.declared;
+        View { name, text, about, status: &self.status, generation: self.number, rev: *rev }
+    }
+}
