@@ -21,6 +21,9 @@ MLSERVER = os.environ.get("MLSERVER")
 # The same with Triton, as its Python package carries it.
 TRITON = os.environ.get("TRITON")
 
+# A library with NVML's interface and two devices.
+NVML = Path(__file__).parents[2] / "crates/worker/tests/fixtures/nvml.c"
+
 TRAIN = """
 import sys
 import numpy as np
@@ -96,6 +99,33 @@ def test_a_runtime_is_started_and_started_again(berth, tmp_path):
     assert (berth.data / "runtimes" / "started.log").exists()
     assert berth.stop() == 0
     assert gone(pids(berth)[1])
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_runtime_that_is_started_sees_the_gpus_of_its_worker(berth, tmp_path):
+    """Two devices, of a library that stands in for the driver's; the operator may choose one of them."""
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, NVML], check=True, capture_output=True, timeout=60)
+    devices = ["GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"]
+    script = 'echo "sees $CUDA_VISIBLE_DEVICES"; exec "$0" testing runtime --listen "$1"'
+    spec = {"command": ["/bin/sh", "-c", script, BERTH, "127.0.0.1:{port}"], "formats": ["scripted"]}
+    arguments = ("--runtime", declared(tmp_path, spec), "--nvml-library", str(library))
+
+    def seen() -> list[str]:
+        log = berth.data / "runtimes" / "started.log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [line for line in lines if line.startswith("sees ")]
+
+    berth.start(*arguments)
+    berth.apply(model("m", "scripted", "runtime:SIZE_1000?type=T"))
+    assert predicted(berth, "m", [1.0]) == 1.0
+    own = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(devices))
+    until(lambda: f"a word of all devices; it said {seen()}", lambda: seen() == [f"sees {own}"])
+    assert berth.stop() == 0
+
+    declared(tmp_path, spec | {"environment": {"CUDA_VISIBLE_DEVICES": devices[1]}})
+    berth.start(*arguments)
+    until(lambda: f"a word of one device; it said {seen()}", lambda: seen()[1:] == [f"sees {devices[1]}"])
 
 
 def test_a_model_server_isolates_nothing_and_says_so(berth, tmp_path):

@@ -114,7 +114,8 @@ pub fn build(config: Config, local: Arc<LocalReplicas>, registry: &mut Registry)
     let families = Families::register(registry);
     let engine = OnnxEngine::open(config.onnx_library.as_deref(), &Options::default(), families.clone());
     let mut config = config;
-    let mut runtimes = servers(&mut config, &families)?;
+    let gpus = WorkerGpus::find(&mut config)?;
+    let mut runtimes = servers(&mut config, &gpus, &families)?;
     let disk = |error: std::io::Error| Fault::disk(&error);
     let processes = Processes::open(&config.data, &config.isolation).map_err(disk)?;
     let missing = match engine {
@@ -129,7 +130,7 @@ pub fn build(config: Config, local: Arc<LocalReplicas>, registry: &mut Registry)
     for reason in &missing {
         tracing::warn!(event = "runtime_missing", runtime = "onnx", reason);
     }
-    Ok(Worker { missing, ..build_with(config, runtimes, local, registry)? })
+    Ok(Worker { missing, ..build_on(gpus, config, runtimes, local, registry)? })
 }
 
 /// A worker with the declared model servers and nothing else.
@@ -138,18 +139,20 @@ pub fn build_with_servers(
     local: Arc<LocalReplicas>,
     registry: &mut Registry,
 ) -> Result<Worker, Fault> {
-    let runtimes = servers(&mut config, &Families::register(registry))?;
+    let gpus = WorkerGpus::find(&mut config)?;
+    let runtimes = servers(&mut config, &gpus, &Families::register(registry))?;
     // The models are elsewhere: this machine's memory says nothing about them.
     let said: Option<ByteSize> = runtimes.iter().map(|runtime| runtime.info().memory).sum();
     config.memory = config.memory.or(said);
-    build_with(config, runtimes, local, registry)
+    build_on(gpus, config, runtimes, local, registry)
 }
 
 /// The declared model servers, once they are ready. Blocks. As many loads run at once as they take, unless the operator says.
-fn servers(config: &mut Config, families: &Families) -> Result<Vec<Arc<dyn Runtime>>, Fault> {
+fn servers(config: &mut Config, gpus: &WorkerGpus, families: &Families) -> Result<Vec<Arc<dyn Runtime>>, Fault> {
     let mut runtimes: Vec<Arc<dyn Runtime>> = Vec::new();
     let mut loads = 0;
-    for settings in std::mem::take(&mut config.runtimes) {
+    for mut settings in std::mem::take(&mut config.runtimes) {
+        settings.program = settings.program.map(|program| program.with_gpus(&gpus.devices));
         let runtime = SpiRuntime::open(settings, families.clone())
             .map_err(|error| Fault::new(FailureCategory::Runtime, error.to_string()))?;
         loads += runtime.parallel_loads();
@@ -167,8 +170,38 @@ fn default_loads() -> usize {
     (cores / 2).clamp(1, 4)
 }
 
+/// The GPUs that models of a worker may use.
+struct WorkerGpus {
+    /// Those that the driver knows: their load is looked at.
+    found: Gpus,
+    /// The declared ones; else those that were found.
+    devices: Vec<Gpu>,
+}
+
+impl WorkerGpus {
+    fn find(config: &mut Config) -> Result<Self, Fault> {
+        let found = Gpus::find(config.nvml_library.as_deref())
+            .map_err(|error| Fault::new(FailureCategory::Runtime, error.to_string()))?;
+        let declared = std::mem::take(&mut config.gpus);
+        let devices = if declared.is_empty() { found.devices().to_vec() } else { numbered(declared) };
+        Ok(Self { found, devices })
+    }
+}
+
 /// A worker with these runtimes.
 pub fn build_with(
+    mut config: Config,
+    runtimes: Vec<Arc<dyn Runtime>>,
+    local: Arc<LocalReplicas>,
+    registry: &mut Registry,
+) -> Result<Worker, Fault> {
+    let gpus = WorkerGpus::find(&mut config)?;
+    build_on(gpus, config, runtimes, local, registry)
+}
+
+/// A worker with these runtimes and GPUs.
+fn build_on(
+    gpus: WorkerGpus,
     config: Config,
     runtimes: Vec<Arc<dyn Runtime>>,
     local: Arc<LocalReplicas>,
@@ -190,8 +223,6 @@ pub fn build_with(
         parallel_loads: config.parallel_loads.unwrap_or_else(default_loads).max(1),
         parallel_fetches: config.parallel_fetches.max(1),
     };
-    let gpus = Gpus::find(config.nvml_library.as_deref())
-        .map_err(|error| Fault::new(FailureCategory::Runtime, error.to_string()))?;
     let described = runtimes.iter().map(|runtime| config.runtime_limits.under(runtime.info())).collect();
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let info = WorkerInfo {
@@ -200,7 +231,7 @@ pub fn build_with(
         labels: config.labels,
         memory,
         cpus: capacity.cpus,
-        gpus: if config.gpus.is_empty() { gpus.devices().to_vec() } else { numbered(config.gpus) },
+        gpus: gpus.devices,
         max_models: config.max_models,
         runtimes: described,
         schema_versions: berth_spec::card::SCHEMA_VERSIONS.map(str::to_owned).to_vec(),
@@ -229,7 +260,7 @@ pub fn build_with(
             metrics,
             credentials,
         },
-        gpus,
+        gpus: gpus.found,
         retries: config.retries,
         missing: Vec::new(),
         leaving: CancellationToken::new(),

@@ -195,8 +195,8 @@ pub trait Runtime: Send + Sync + 'static {
     /// parallel; an engine that cannot orders them itself. Dropping the model unloads it.
     fn load(&self, request: &LoadRequest) -> Result<Loaded, LoadError>;
 
-    /// A load ends within seconds of [`LoadRequest::cancel`], as one in a process of its own does. One that cannot be
-    /// interrupted costs a thread where it hangs; the worker bounds how many.
+    /// A load ends within seconds of [`LoadRequest::cancel`], as one in a process of its own does. One that does not costs a
+    /// thread where it hangs; the worker bounds how many.
     fn is_interruptible(&self) -> bool {
         false
     }

@@ -9,6 +9,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     io::{self, BufReader, Read, Write as _},
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
     path::{Path, PathBuf},
@@ -19,6 +20,7 @@ use std::{
 };
 
 use berth_sandbox::{Isolation, Launcher, Network, Sandbox};
+use berth_spec::Gpu;
 use fs_err as fs;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -36,9 +38,12 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The most bytes of a file of output. There are two: the one that is written and the one before.
 const LONGEST_LOG: u64 = 8 << 20;
 
+/// The variable that names the GPUs which a process sees.
+const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
 /// Variables of the worker that every program gets: where things are, and no credentials.
 const INHERITED: [&str; 8] =
-    ["PATH", "HOME", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
+    ["PATH", "HOME", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", VISIBLE_DEVICES, "NVIDIA_VISIBLE_DEVICES"];
 
 /// A program, as an operator declares it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,6 +58,24 @@ pub struct Program {
     pub log: PathBuf,
     /// The launcher that confines processes; `None`: it is started as it is.
     pub launcher: Option<PathBuf>,
+}
+
+impl Program {
+    /// Shows the program all GPUs of its worker: one process holds many models, and each of them may be given any
+    /// device. A declared environment counts more, and so does the worker's own, which may name some of the devices.
+    #[must_use]
+    pub(crate) fn with_gpus(self, gpus: &[Gpu]) -> Self {
+        self.seeing(gpus, std::env::var_os(VISIBLE_DEVICES).as_deref())
+    }
+
+    /// The same, with the variable of the worker itself.
+    fn seeing(mut self, gpus: &[Gpu], own: Option<&OsStr>) -> Self {
+        if own.is_none() && !gpus.is_empty() {
+            let ids: Vec<&str> = gpus.iter().map(|gpu| gpu.id.as_str()).collect();
+            self.environment.entry(VISIBLE_DEVICES.to_owned()).or_insert_with(|| ids.join(","));
+        }
+        self
+    }
 }
 
 /// The owner of a running program. It ends with this.
@@ -254,6 +277,8 @@ fn keep(output: impl Read, path: &Path, tail: &Tail) {
 
 #[cfg(test)]
 mod tests {
+    use berth_spec::ByteSize;
+
     use super::*;
 
     fn shell(log: &Path, script: &str) -> Program {
@@ -286,6 +311,23 @@ mod tests {
         drop(lasting);
         // Orphans are in the group until somebody has collected them.
         until(|| rustix::process::test_kill_process_group(pid).is_err());
+    }
+
+    #[test]
+    fn a_program_sees_the_gpus_of_its_worker_unless_somebody_says() {
+        let gpu = |id: &str| Gpu { id: id.to_owned(), kind: "nvidia-l4".to_owned(), memory: ByteSize::gib(24) };
+        let both = [gpu("GPU-a"), gpu("GPU-b")];
+        for (why, gpus, declared, own, expected) in [
+            ("all of the worker's", &both[..], None, None, Some("GPU-a,GPU-b")),
+            ("the operator chose", &both, Some("1"), None, Some("1")),
+            ("the worker itself sees one, which is inherited", &both, None, Some("1"), None),
+            ("none were found, which says nothing", &[], None, None, None),
+        ] {
+            let declared = declared.map(|value: &str| (VISIBLE_DEVICES.to_owned(), value.to_owned()));
+            let program = Program { environment: declared.into_iter().collect(), ..Program::default() };
+            let seeing = program.seeing(gpus, own.map(OsStr::new));
+            assert_eq!(seeing.environment.get(VISIBLE_DEVICES).map(String::as_str), expected, "{why}");
+        }
     }
 
     #[test]

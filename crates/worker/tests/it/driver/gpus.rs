@@ -3,10 +3,15 @@
 use std::{path::Path, process::Command};
 
 use berth_spec::deployment::GpuNeed;
-use berth_worker::gpu::Gpus;
+use berth_worker::{
+    build_with_servers,
+    gpu::Gpus,
+    runtime::spi,
+    scripted::{self, Listen, Server},
+};
 
 use super::{cards::start_on, *};
-use crate::prepare::World;
+use crate::{prepare::World, spi::declared};
 
 const FIRST: &str = "GPU-aaaaaaaa-0000-0000-0000-000000000000";
 const SECOND: &str = "GPU-bbbbbbbb-0000-0000-0000-000000000000";
@@ -34,6 +39,38 @@ fn devices_are_found_and_looked_at() {
 fn none_is_fine_unless_the_library_was_named() {
     let error = Gpus::find(Some(Path::new("/nowhere/libnvidia-ml.so.1"))).err().expect("it was named");
     assert!(error.to_string().contains("--nvml-library"), "{error}");
+}
+
+/// The model server that answers is in this process; the program that is started beside it tells what it sees.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_model_server_that_is_started_sees_the_gpus_of_its_worker() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (socket, seen) = (dir.path().join("server.sock"), dir.path().join("seen"));
+    let listen = Listen::Unix(socket.clone());
+    let server = Server::bind(&listen, scripted::Settings::default()).await.expect("it listens");
+    drop(TaskTracker::new().spawn(server.run()));
+    let file = seen.display();
+    let script = format!("printf %s \"$CUDA_VISIBLE_DEVICES\" > {file}.new && mv {file}.new {file}; exec sleep 600");
+    let mut settings = declared(format!("unix:{}", socket.display()).parse().expect("an address"));
+    settings.program = Some(spi::Program {
+        command: ["/bin/sh", "-c", &script].map(str::to_owned).to_vec(),
+        log: dir.path().join("server.log"),
+        ..spi::Program::default()
+    });
+    let mut config = Bench::config(&dir, prepare::Settings::default());
+    config.nvml_library = Some(nvml(dir.path()));
+    config.runtimes = vec![settings];
+    let worker = build_with_servers(config, Arc::default(), &mut Registry::default()).expect("built");
+    assert_eq!(worker.info().gpus.len(), 2);
+    let end = std::time::Instant::now() + PATIENCE;
+    while !seen.exists() {
+        assert!(std::time::Instant::now() < end, "the program does not run");
+        tokio::task::yield_now().await;
+    }
+    // Where the tests themselves are to use some GPUs, so is the program.
+    let own = std::env::var_os("CUDA_VISIBLE_DEVICES").and_then(|own| own.into_string().ok());
+    let expected = own.unwrap_or_else(|| format!("{FIRST},{SECOND}"));
+    assert_eq!(fs_err::read_to_string(&seen).expect("written"), expected);
 }
 
 #[tokio::test]
