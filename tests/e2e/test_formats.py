@@ -12,14 +12,26 @@ import pytest
 
 SKLEARN = ["scikit-learn==1.7.2", "joblib==1.5.2", "numpy==2.3.4"]
 COLUMNS = [*SKLEARN, "pandas==2.3.3"]
+XGBOOST = ["xgboost-cpu==3.1.1", "numpy==2.3.4"]
+LIGHTGBM = ["lightgbm==4.6.0", *SKLEARN]
 MLFLOW = ["mlflow-skinny==3.6.0", "scikit-learn==1.7.2", "numpy==2.3.4", "pandas==2.3.3", "cloudpickle==3.1.2"]
 
 # Makes the models in the environment that serves them: 3 features, the class is whether the first is above 0.5.
 TRAIN = """
 import sys, numpy
-from sklearn.linear_model import LogisticRegression
 rng = numpy.random.default_rng(0)
 X = rng.random((200, 3)); y = (X[:, 0] > 0.5).astype(int)
+if sys.argv[1] == "xgboost":
+    import xgboost
+    booster = xgboost.train({"objective": "multi:softmax", "num_class": 2}, xgboost.DMatrix(X, y), 10)
+    # Its form is that of the name's ending.
+    booster.save_model(sys.argv[2])
+    sys.exit()
+if sys.argv[1] == "lightgbm":
+    import joblib, lightgbm
+    joblib.dump(lightgbm.LGBMClassifier(n_estimators=20, verbose=-1).fit(X, y), sys.argv[2])
+    sys.exit()
+from sklearn.linear_model import LogisticRegression
 model = LogisticRegression(C=1000)
 if sys.argv[1] == "columns":
     # Fitted on a data frame, of which it picks columns by name.
@@ -52,9 +64,21 @@ def declared(name: str, format: str, place: Path, packages: list[str]) -> dict:
     return {"apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": name}, "spec": spec}
 
 
-@pytest.mark.parametrize(("format", "kind", "packages"), [("sklearn", "joblib", SKLEARN), ("sklearn", "columns", COLUMNS), ("mlflow", "mlflow", MLFLOW)])
-def test_a_model_needs_no_card(berth, tmp_path, format, kind, packages):
-    place = trained(kind, packages, tmp_path / ("model" if kind == "mlflow" else "model.joblib"))
+@pytest.mark.parametrize(
+    ("format", "kind", "file", "packages"),
+    [
+        ("sklearn", "joblib", "model.joblib", SKLEARN),
+        ("sklearn", "columns", "model.joblib", COLUMNS),
+        ("xgboost", "xgboost", "model.ubj", XGBOOST),
+        ("xgboost", "xgboost", "model.json", XGBOOST),
+        ("xgboost", "xgboost", "model.bst", XGBOOST),
+        ("lightgbm", "lightgbm", "model.joblib", LIGHTGBM),
+        ("mlflow", "mlflow", "model", MLFLOW),
+    ],
+)
+def test_a_model_needs_no_card(berth, tmp_path, format, kind, file, packages):
+    # PyTorch and TensorFlow come in gigabytes: the worker's tests read their models with stand-ins (frameworks.rs).
+    place = trained(kind, packages, tmp_path / file)
     berth.start()
     berth.apply(declared("above", format, place, packages))
     berth.run("wait", "above", "--timeout", "170s")

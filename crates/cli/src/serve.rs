@@ -28,12 +28,13 @@ use crate::{
   berth serve model.onnx                     an ONNX model
   berth serve ./models                       every ONNX file of a folder, each loaded by its first request
   berth serve model.joblib                   a scikit-learn estimator (.joblib, .pkl)
-  berth serve model.ubj                      an XGBoost model (.ubj, .json)
+  berth serve model.ubj                      an XGBoost model (.ubj, .json, .bst)
   berth serve model.txt                      a LightGBM model in text form
   berth serve model.pt                       a TorchScript model; model.keras, a Keras model
   berth serve ./mlruns/…/model               a folder that MLflow wrote
   berth serve ./my-model                     a folder with model-card.yaml
   berth serve model.joblib --requirements requirements.txt
+  berth serve model.joblib --python 3.12     with another version of Python
 
 The command prints a request to try as soon as the model answers. Estimators run with the packages of --requirements, of a
 requirements.txt beside the file, or else of pinned defaults, which it names. It listens on loopback until Ctrl-C.
@@ -48,6 +49,9 @@ pub(crate) struct ServeArgs {
     /// File with the packages of an estimator, each pinned: NAME==VERSION
     #[arg(long, value_name = "FILE")]
     requirements: Option<PathBuf>,
+    /// Version of Python for an estimator [default: that of an MLflow folder, else 3.11]
+    #[arg(long, value_name = "VERSION")]
+    python: Option<String>,
     /// Use these weights instead of those that a card names
     #[arg(long, value_name = "FILE")]
     artifact: Option<PathBuf>,
@@ -70,7 +74,7 @@ const UP_LOG: &str = "warn,berth=info";
 
 /// Serves a file or folder until it is told to stop.
 pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
-    let ServeArgs { what, model, requirements, artifact, mut server } = args;
+    let ServeArgs { what, model, requirements, python, artifact, mut server } = args;
     if server.config.is_some() {
         let message = "`berth serve` reads no file of settings (--config, BERTH_CONFIG): use flags, or `berth up`";
         return Err(Failure::Usage(message.to_owned()));
@@ -86,10 +90,14 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
     let manifests = server.data.join("serve/manifests");
     let place = declare::Place { manifests: manifests.clone(), code: server.data.join("serve/code") };
     let sources = NoSources::try_parse_from(["berth"]).map_err(|error| Failure::Usage(error.to_string()))?;
-    let settings = up::settings(UpArgs { folder: Some(manifests), server, source: sources.source })?;
+    let settings = up::settings(UpArgs { folder: Some(manifests), advertise: None, server, source: sources.source })?;
     let prepare = move || {
-        let choices =
-            Choices { name: model.as_deref(), requirements: requirements.as_deref(), artifact: artifact.as_deref() };
+        let choices = Choices {
+            name: model.as_deref(),
+            requirements: requirements.as_deref(),
+            python: python.as_deref(),
+            artifact: artifact.as_deref(),
+        };
         let declared = declare::declare(&found, choices, &place)?;
         for note in &declared.notes {
             terminal::print(&format!("{note}\n"))?;

@@ -55,11 +55,16 @@ pub(super) enum Asked {
 pub(super) struct Choices<'a> {
     pub(super) name: Option<&'a str>,
     pub(super) requirements: Option<&'a Path>,
+    pub(super) python: Option<&'a str>,
     pub(super) artifact: Option<&'a Path>,
 }
 
 /// Writes the manifests, in place of those of before.
 pub(super) fn declare(what: &What, choices: Choices<'_>, place: &Place) -> Result<Declared, Failure> {
+    if choices.python.is_some() && !matches!(what, What::Estimator(..)) {
+        let message = "--python is for estimators; a card names its own (runtime.python_version), and ONNX needs none";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let (documents, declared) = match what {
         What::Onnx(files) => onnx(files, choices)?,
         What::Card(folder) => {
@@ -71,14 +76,16 @@ pub(super) fn declare(what: &What, choices: Choices<'_>, place: &Place) -> Resul
         What::Estimator(framework, file) => {
             let name = name_of(choices.name, file)?;
             let packages = framework.packages(file, choices.requirements)?;
+            let python = framework.python(file, choices.python)?;
             let endpoint = format!("/v1/{}", name.as_str());
             let model = json!({
                 "format": framework.format(),
                 "uri": format!("file:{}", file.display()),
-                "environment": {"packages": packages.pins},
+                "environment": {"python": python.version, "packages": packages.pins},
             });
             let document = manifest(&name, json!({"model": model, "replicas": 1, "endpoint": endpoint}));
-            let notes = vec![format!("packages: {}", packages.from)];
+            let mut notes = vec![format!("packages: {}", packages.from)];
+            notes.extend(python.note.map(|note| format!("Python: {note}")));
             let model = Model { name, asked: Asked::Rows(endpoint), declared: model };
             (vec![document], Declared { notes, models: vec![model] })
         }
@@ -147,6 +154,7 @@ fn name_of(chosen: Option<&str>, path: &Path) -> Result<DeploymentName, Failure>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::estimator::Framework;
 
     #[test]
     fn several_graphs_are_loaded_when_they_are_asked_for_and_those_of_before_are_gone() {
@@ -162,5 +170,20 @@ mod tests {
         let one = declare(&What::Onnx(files[..1].to_vec()), chosen, &place).expect("declared");
         assert_eq!(one.models[0].name.as_str(), "mine");
         assert!(!place.manifests.join("1.yaml").exists());
+        let chosen = Choices { python: Some("3.12"), ..Choices::default() };
+        let refused = declare(&What::Onnx(files), chosen, &place).expect_err("no estimator");
+        assert!(refused.to_string().contains("--python"), "{refused}");
+    }
+
+    #[test]
+    fn an_estimator_is_declared_with_the_python_that_was_chosen() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = Place { manifests: folder.path().join("manifests"), code: folder.path().join("code") };
+        let what = What::Estimator(Framework::Sklearn, folder.path().join("m.joblib"));
+        for (python, expected) in [(Some("3.12"), "3.12"), (None, "3.11")] {
+            let declared = declare(&what, Choices { python, ..Choices::default() }, &place).expect("declared");
+            assert_eq!(declared.models[0].declared["environment"]["python"], expected);
+            assert_eq!(declared.notes.len(), 1, "{:?}", declared.notes);
+        }
     }
 }

@@ -71,6 +71,9 @@ impl What {
             "onnx" => return Ok(Some(Self::Onnx(vec![file.to_owned()]))),
             "joblib" | "pkl" | "pickle" => Framework::Sklearn,
             "ubj" => Framework::Xgboost,
+            // Both have this ending; LightGBM's form is text.
+            "bst" if begins(file)?.starts_with("tree\n") => Framework::Lightgbm,
+            "bst" => Framework::Xgboost,
             "pt" | "pth" => Framework::Pytorch,
             "keras" | "h5" => Framework::Tensorflow,
             "json" if begins(file)?.contains("\"learner\"") => Framework::Xgboost,
@@ -91,7 +94,7 @@ fn begins(file: &Path) -> Result<String, Failure> {
 fn unknown(path: &Path) -> Failure {
     Failure::Usage(format!(
         "{} holds no model that is known: an .onnx file, a folder of them, a folder with model-card.yaml, a scikit-learn \
-         .joblib or .pkl, an XGBoost .ubj or .json, a LightGBM text file, a PyTorch .pt, a Keras .keras, a SavedModel or \
+         .joblib or .pkl, an XGBoost .ubj, .json or .bst, a LightGBM text file, a PyTorch .pt, a Keras .keras, a SavedModel or \
          MLflow folder. For anything else write a card: `berth card new`",
         path.display()
     ))
@@ -117,10 +120,19 @@ mod tests {
         assert_eq!(of("sk/m.joblib"), estimator(Framework::Sklearn, &joblib));
         assert_eq!(of("sk"), estimator(Framework::Sklearn, &joblib), "the only one of a folder");
         assert_eq!(of("m.ubj"), estimator(Framework::Xgboost, &ubj));
-        let json = put("m.json", "{\"learner\": {}}");
-        assert_eq!(of("m.json"), estimator(Framework::Xgboost, &json));
-        let text = put("m.txt", "tree\nversion=v4\nmax_feature_idx=3\n");
-        assert_eq!(of("m.txt"), estimator(Framework::Lightgbm, &text));
+        for (name, content, framework) in [
+            ("m.json", "{\"learner\": {}}", Framework::Xgboost),
+            ("m.bst", "{L\0\0\0", Framework::Xgboost),
+            ("m.txt", "tree\nversion=v4\nmax_feature_idx=3\n", Framework::Lightgbm),
+            ("text.bst", "tree\nversion=v4\nmax_feature_idx=3\n", Framework::Lightgbm),
+            ("m.pt", "", Framework::Pytorch),
+            ("m.pth", "", Framework::Pytorch),
+            ("m.keras", "", Framework::Tensorflow),
+            ("m.h5", "", Framework::Tensorflow),
+        ] {
+            let file = put(name, content);
+            assert_eq!(of(name), estimator(framework, &file), "{name}");
+        }
         let graphs = vec![put("graphs/a.onnx", ""), put("graphs/b.onnx", "")];
         put("graphs/README.txt", "tree");
         assert_eq!(of("graphs"), Ok(What::Onnx(graphs)));
@@ -129,6 +141,9 @@ mod tests {
         assert_eq!(of("card"), Ok(What::Card(root.join("card"))));
         put("flow/MLmodel", "");
         assert_eq!(of("flow"), Ok(What::Estimator(Framework::Mlflow, root.join("flow"))));
+        put("saved/saved_model.pb", "");
+        put("saved/variables/variables.index", "");
+        assert_eq!(of("saved"), Ok(What::Estimator(Framework::Tensorflow, root.join("saved"))));
         put("two/a.pkl", "");
         put("two/b.pkl", "");
         assert!(of("two").is_err_and(|text| text.contains("name one of the files")));

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use super::package::{Pin, normal_name};
+use super::package::{Pin, is_marker, normal_name};
 
 /// The most packages of a lock: far more than the largest environments have.
 const MOST: usize = 2_000;
@@ -134,8 +134,7 @@ fn package(entry: &str) -> Result<String, String> {
             "{shown:?} is no pinned package: a lock has NAME==VERSION with hashes, and no options or URLs"
         ));
     }
-    let plain = |c: char| c.is_ascii_alphanumeric() || " ._-=<>!~()'\",".contains(c);
-    if marker.is_some_and(|marker| marker.is_empty() || !marker.chars().all(plain)) {
+    if marker.is_some_and(|marker| !is_marker(marker)) {
         return Err(format!("the marker of {pin} cannot be read"));
     }
     let mut hashes: Vec<&str> = hashes.split_whitespace().collect();

@@ -31,6 +31,16 @@ impl<'a> Pin<'a> {
         fits.then_some(Self { name, version })
     }
 
+    /// Reads a pin that may have an environment marker behind it: `NAME==VERSION ; python_version >= "3.11"`.
+    #[must_use]
+    pub fn read_marked(text: &'a str) -> Option<Self> {
+        match text.split_once(';') {
+            Some((pin, marker)) if is_marker(marker.trim()) => Self::read(pin.trim_end()),
+            Some(_) => None,
+            None => Self::read(text),
+        }
+    }
+
     /// The name as indexes compare it: `Scikit_Learn` is `scikit-learn`.
     #[must_use]
     pub fn normal_name(&self) -> String {
@@ -44,6 +54,11 @@ impl<'a> Pin<'a> {
         let (given, given_local) = parts(version);
         wanted == given && wanted_local.is_none_or(|local| Some(local) == given_local)
     }
+}
+
+/// True for a text that may be an environment marker: an installer can take it for nothing else.
+pub(super) fn is_marker(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || " ._-=<>!~()'\",".contains(c))
 }
 
 /// A package's name as indexes compare it.
@@ -109,5 +124,17 @@ mod tests {
             assert_eq!(Pin::read(pin).expect(pin).is_met_by(version), met, "{pin} {version}");
         }
         assert_eq!(normal_name("Scikit_Learn"), "scikit-learn");
+    }
+
+    #[test]
+    fn a_pin_may_have_a_marker_and_no_option() {
+        let pin = Pin { name: "a", version: "1.0" };
+        let marked = ["a==1.0; python_version < '3.13'", "a==1.0 ; sys_platform == \"linux\" and extra == 'x'"];
+        for fine in ["a==1.0"].into_iter().chain(marked) {
+            assert_eq!(Pin::read_marked(fine), Some(pin), "{fine}");
+        }
+        for odd in ["a==1.0 ;", "a ; os_name < '3'", "a==1.0 ; x --index-url=https://h", "a==1.0 ; x\n-r y", ";"] {
+            assert_eq!(Pin::read_marked(odd), None, "{odd}");
+        }
     }
 }

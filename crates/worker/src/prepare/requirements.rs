@@ -18,7 +18,7 @@ pub(super) fn of(runtime: &Runtime) -> Result<Vec<String>, Fault> {
     }
     let mut packages = runtime.dependencies.clone();
     packages.extend(framework(runtime));
-    if let Some(odd) = packages.iter().find(|package| Pin::read(package).is_none()) {
+    if let Some(odd) = packages.iter().find(|package| Pin::read_marked(package).is_none()) {
         let message = format!("{odd:?} is no pinned package: write NAME==VERSION in runtime.dependencies");
         return Err(Fault::new(FailureCategory::Dependencies, message));
     }
@@ -42,7 +42,8 @@ const fn system_packages(framework: Framework) -> &'static [&'static str] {
 /// packages have it.
 fn framework(runtime: &Runtime) -> Option<String> {
     let (names, system) = (runtime.framework.packages(), system_packages(runtime.framework));
-    let named = |package: &String| Pin::read(package).is_some_and(|pin| names.contains(&pin.normal_name().as_str()));
+    let named =
+        |package: &String| Pin::read_marked(package).is_some_and(|pin| names.contains(&pin.normal_name().as_str()));
     let there = runtime.dependencies.iter().any(named)
         || runtime.system_packages.iter().any(|package| system.contains(&package.as_str()));
     let usual = names.first().filter(|_| !there)?;
@@ -75,6 +76,7 @@ mod tests {
             (Framework::Onnx, &["onnxruntime-gpu==1.18.0"], &[], &["onnxruntime-gpu==1.18.0"]),
             (Framework::Tensorflow, &["b==1", "a==1", "b==1"], &[], &["a==1", "b==1", "tensorflow==1.5.0"]),
             (Framework::Custom, &[], &[], &[]),
+            (Framework::Pytorch, &["torch==2 ; python_version < '3.13'"], &[], &["torch==2 ; python_version < '3.13'"]),
         ] {
             assert_eq!(of(&runtime(framework, dependencies, system)).expect("fine"), expected, "{dependencies:?}");
         }
@@ -82,11 +84,10 @@ mod tests {
 
     #[test]
     fn nothing_but_pinned_packages() {
-        for fine in ["a==1.0.0", "a-b_c.d[x,y]==1.0rc1+cpu", "a==1!2.0"] {
-            assert!(Pin::read(fine).is_some(), "{fine}");
+        for fine in ["a==1.0.0", "a-b_c.d[x,y]==1.0rc1+cpu", "a==1!2.0", "a==1; python_version >= '3.11'"] {
+            assert_eq!(of(&runtime(Framework::Custom, &[fine], &[])).expect(fine), [fine]);
         }
         for odd in ["a", "-r==x", "a>=1", "a==", "==1", "a==1 --index-url x", "a @ https://h/x", "a==*", "a[==1", ""] {
-            assert!(Pin::read(odd).is_none(), "{odd}");
             assert_eq!(
                 of(&runtime(Framework::Custom, &[odd], &[])).expect_err(odd).category,
                 FailureCategory::Dependencies

@@ -7,20 +7,24 @@ rows of many requests in one call.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, List
 
 from . import loaders
 from .loaders import Rows
+from .marks import arrays, batched
 
 
-def to_rows(request: Any, config: Any = None) -> Any:
+@batched
+@arrays
+def to_rows(requests: List[Any]) -> List[Any]:
     """One row of numbers for each request."""
-    return request["features"]
+    return [request["features"] for request in requests]
 
 
-def to_answer(output: Any, config: Any = None) -> Any:
-    """What the model predicts for the row."""
-    return {"prediction": output}
+@batched
+def to_answer(outputs: List[Any]) -> List[Any]:
+    """Predictions for the rows, numpy's as Python's own."""
+    return [{"prediction": output.tolist() if hasattr(output, "tolist") else output} for output in outputs]
 
 
 PICKLES = (".joblib", ".pkl", ".pickle")
@@ -67,7 +71,13 @@ def load_pytorch(path: str) -> Any:
     def predict(rows: Any) -> Any:
         with torch.no_grad():
             result = module(torch.as_tensor(rows, dtype=torch.float32))
-        return result.numpy()
+        if not hasattr(result, "detach"):
+            raise TypeError(
+                "the module returned a {}, not one tensor with a result for each row: return that tensor alone, or "
+                "write a model card, whose postprocessing takes what there is".format(type(result).__name__)
+            )
+        # A module may turn gradients on again, or compute elsewhere than on the processor.
+        return result.detach().cpu().numpy()
 
     return Rows(module, predict)
 

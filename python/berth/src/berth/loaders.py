@@ -157,9 +157,11 @@ def _xgboost(path: str) -> Any:
     booster.load_model(path)
 
     def predict(rows: Any) -> Any:
-        # A data frame brings its own names; rows of numbers are taken to be in the order of training.
-        names = None if hasattr(rows, "iloc") else booster.feature_names
-        return booster.predict(xgboost.DMatrix(rows, feature_names=names))
+        # A data frame brings its own names; rows of numbers are taken to be in the order of training, and predicted
+        # where they lie: a `DMatrix` costs more than a small batch.
+        if hasattr(rows, "iloc"):
+            return booster.predict(xgboost.DMatrix(rows))
+        return booster.inplace_predict(rows)
 
     return Rows(booster, predict)
 
