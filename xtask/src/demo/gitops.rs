@@ -379,6 +379,8 @@ fn host(fleet: &Fleet<'_>, tokens: &Tokens, root: &Path, port: u16) -> Result<Pr
     fs_err::create_dir_all(root)?;
     serve.arg(root).args(["--create", "model-registry", "--create", "sentiment-model", "--users"]).arg(tokens.users());
     serve.args(["--git-token", &format!("broker@127.0.0.1={}", tokens.file("broker").display())]);
+    // The nodes poll every second.
+    serve.arg("--no-announce");
     serve.arg("--cache").arg(fleet.folder.join("git-cache")).stdout(Stdio::null());
     show(&serve);
     let process = Process::spawn(&mut serve)?;

@@ -362,7 +362,15 @@ fn a_server_has_roles_hooks_and_no_anonymous_readers() {
     let server = Server::start(
         &served,
         &users,
-        &["--create", "model-registry", "--create", "iris-model", "--local-repositories"],
+        &[
+            "--create",
+            "model-registry",
+            "--create",
+            "iris-model",
+            "--local-repositories",
+            "--announce",
+            "http://127.0.0.1:1",
+        ],
     );
     let at = |name: &str, token: &str, repository: &str| server.url(name, token, repository);
 
@@ -379,7 +387,10 @@ fn a_server_has_roles_hooks_and_no_anonymous_readers() {
     world.commit("good");
     let (taken, told) = push(&world.registry(), &[&at("mel", &ml, "model-registry"), "main"]);
     assert!(!taken && told.contains("403"), "{told}");
-    assert!(push(&world.registry(), &[&at("ada", &ops, "model-registry"), "main"]).0);
+    // Pushes to the registry are announced; that nobody listens is no reason to refuse them.
+    let (taken, told) = push(&world.registry(), &[&at("ada", &ops, "model-registry"), "main"]);
+    assert!(taken && told.contains("no server was told") && told.contains("127.0.0.1:1"), "{told}");
+    assert!(!served.join("iris-model.git/hooks/post-receive").exists());
     assert!(!push(&world.registry(), &[&at("ada", &ops, "model-registry"), "main:berth/actual-state"]).0);
     assert!(push(&world.registry(), &[&at("berth", &berth_token, "model-registry"), "main:berth/actual-state"]).0);
 

@@ -15,6 +15,7 @@ mod tokens;
 use std::sync::Arc;
 
 use berth_audit::AuditLog;
+use berth_peer::port::AddressLimit;
 use berth_spec::{DeploymentName, id::percent_decode};
 use berth_wire::{
     access::Access,
@@ -37,6 +38,13 @@ use crate::{
 /// [`berth_wire::api::MAX_BODY`] while it is parsed.
 pub(crate) const BODIES: usize = 8;
 
+/// Small bodies read at a time, each of at most 64 KiB. More than people and scripts send at once.
+pub(crate) const SMALL_BODIES: usize = 32;
+
+/// Webhooks read at a time, each of at most 1 MiB. Strangers may send them, so they take no place of others; half of them are
+/// left to other addresses.
+pub(crate) const WEBHOOKS: usize = 32;
+
 /// Operations of the control API.
 pub(crate) struct Service {
     pub(super) handle: Handle,
@@ -55,6 +63,9 @@ pub(crate) struct Service {
     leader: super::LeaderSource,
     issuing: Option<Arc<super::Issuing>>,
     pub(super) bodies: Arc<Semaphore>,
+    pub(super) small_bodies: Arc<Semaphore>,
+    pub(super) webhooks: Arc<Semaphore>,
+    pub(super) webhook_addresses: Arc<AddressLimit>,
     kept: dashboard::Kept,
     /// Ends watches, which would not end by themselves.
     pub(super) shutdown: CancellationToken,
@@ -83,6 +94,9 @@ impl Service {
             leader: seams.leader,
             issuing: seams.issuing,
             bodies: Arc::new(Semaphore::new(BODIES)),
+            small_bodies: Arc::new(Semaphore::new(SMALL_BODIES)),
+            webhooks: Arc::new(Semaphore::new(WEBHOOKS)),
+            webhook_addresses: AddressLimit::new(WEBHOOKS / 2),
             kept: dashboard::Kept::default(),
             shutdown,
         }

@@ -6,4 +6,5 @@ mod formats;
 mod nodes;
 mod rest;
 mod watching;
+mod webhooks;
 pub(crate) mod world;

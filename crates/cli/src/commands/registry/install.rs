@@ -1,6 +1,9 @@
 //! `berth registry hook install`: the hook as a file of a bare repository.
 
-use std::{os::unix::fs::PermissionsExt, path::PathBuf};
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use berth_git::{Repository, Stop};
 use clap::Args;
@@ -26,6 +29,13 @@ pub(super) struct InstallArgs {
     repository: PathBuf,
     #[command(flatten)]
     rules: Rules,
+    #[command(flatten)]
+    announce: AnnounceArgs,
+}
+
+/// Servers that are told of pushes.
+#[derive(Debug, Args)]
+pub(super) struct AnnounceArgs {
     /// Control API that is told of every push to a registry, so that it looks at once; several separated by commas
     #[arg(long, value_name = "URL,…", default_value = DEFAULT_API)]
     announce: String,
@@ -43,7 +53,13 @@ const MARK: &str = "# Written by `berth registry hook install`; installing again
 pub(super) fn run(args: &InstallArgs) -> Result<(), Failure> {
     let repository = Repository::open(access::git(), &args.repository, &args.rules.access.stop())?;
     install(&repository, &args.rules, &args.rules.access.stop())?;
-    announcing(&repository, args)?;
+    match announcing(&repository, args.rules.kind, &args.announce)? {
+        Announcing::Off => {}
+        Announcing::To(api) => {
+            terminal::print(&format!("pushes are announced to {api}; --no-announce turns that off"))?;
+        }
+        Announcing::Foreign(path) => terminal::print(&foreign(&path))?,
+    }
     let shown = repository.folder().display();
     let what = match args.rules.kind {
         RepositoryKind::Registry => format!("pushes to {} must pass validation", args.rules.branch),
@@ -56,31 +72,48 @@ pub(super) fn run(args: &InstallArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// State of the hook that tells a server of pushes.
+pub(super) enum Announcing {
+    /// There is none.
+    Off,
+    /// Pushes are told to this control API.
+    To(String),
+    /// This hook of another program stays.
+    Foreign(PathBuf),
+}
+
+/// Remedy for a hook of another program.
+pub(super) fn foreign(path: &Path) -> String {
+    format!("{} stays: call `berth registry hook post-receive` from it", path.display())
+}
+
 /// Writes the hook that tells a server of pushes, or removes ours.
-fn announcing(repository: &Repository, args: &InstallArgs) -> Result<(), Failure> {
-    let path = repository.folder().join("hooks/post-receive");
+pub(super) fn announcing(
+    repository: &Repository,
+    kind: RepositoryKind,
+    announce: &AnnounceArgs,
+) -> Result<Announcing, Failure> {
+    let folder = repository.folder().join("hooks");
+    let path = folder.join("post-receive");
     let there = fs::read_to_string(&path).ok();
     let is_ours = there.as_ref().is_none_or(|text| text.contains(MARK));
-    if args.no_announce || args.rules.kind == RepositoryKind::Model {
+    if announce.no_announce || kind == RepositoryKind::Model {
         if there.is_some() && is_ours {
             fs::remove_file(&path)?;
         }
-        return Ok(());
+        return Ok(Announcing::Off);
     }
     if !is_ours {
-        let message = format!("{} stays: call `berth registry hook post-receive` from it", path.display());
-        return Ok(terminal::print(&message)?);
+        return Ok(Announcing::Foreign(path));
     }
     let program = std::env::current_exe()?.display().to_string();
     let mut words = vec![program];
-    words.extend(["registry", "hook", "post-receive", "--api", &args.announce].map(str::to_owned));
-    if let Some(file) = &args.announce_secret {
+    words.extend(["registry", "hook", "post-receive", "--api", &announce.announce].map(str::to_owned));
+    if let Some(file) = &announce.announce_secret {
         words.extend(["--secret-file".to_owned(), std::path::absolute(file)?.display().to_string()]);
     }
-    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    fs::write(&path, format!("#!/bin/sh\n{MARK}\nexec {}\n", words.join(" ")))?;
-    fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
-    Ok(terminal::print(&format!("pushes are announced to {}; --no-announce turns that off", args.announce))?)
+    put(&folder, "post-receive", &script_of(&words))?;
+    Ok(Announcing::To(announce.announce.clone()))
 }
 
 /// Writes the hook and makes the repository strict.
@@ -96,13 +129,18 @@ pub(super) fn install(repository: &Repository, rules: &Rules, stop: &Stop) -> Re
         );
         return Err(Failure::Failed(message));
     }
-    fs::create_dir_all(&folder)?;
-    // Under another name first: a push meanwhile sees the old hook or the whole new one.
-    let half = folder.join(".pre-receive.new");
-    fs::write(&half, script(rules)?)?;
-    fs::set_permissions(&half, std::fs::Permissions::from_mode(0o755))?;
-    fs::rename(&half, &path)?;
+    put(&folder, "pre-receive", &script(rules)?)?;
     repository.configure("receive.fsckObjects", "true", stop)?;
+    Ok(())
+}
+
+/// Writes a hook under another name first: a push meanwhile sees the old hook or the whole new one.
+fn put(folder: &Path, name: &str, script: &str) -> Result<(), Failure> {
+    fs::create_dir_all(folder)?;
+    let half = folder.join(format!(".{name}.new"));
+    fs::write(&half, script)?;
+    fs::set_permissions(&half, std::fs::Permissions::from_mode(0o755))?;
+    fs::rename(&half, folder.join(name))?;
     Ok(())
 }
 
@@ -118,8 +156,12 @@ fn script(rules: &Rules) -> Result<String, Failure> {
         words.extend(["--writer".to_owned(), writer.clone()]);
     }
     words.extend(rules.access.arguments()?);
+    Ok(script_of(&words))
+}
+
+fn script_of(words: &[String]) -> String {
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    Ok(format!("#!/bin/sh\n{MARK}\nexec {}\n", words.join(" ")))
+    format!("#!/bin/sh\n{MARK}\nexec {}\n", words.join(" "))
 }
 
 /// One word for the shell, whatever it holds.

@@ -44,8 +44,11 @@ use super::{
 };
 use crate::{commands::signal, failure::Failure, settings::tls::scheme, terminal};
 
-/// Bounds of the port, which bound the number of git processes. One address leaves half of them to others.
+/// Bounds of the port, and of git processes: as many of these may run as connections may be open. One address leaves half of them to others.
 const BOUNDS: Bounds = Bounds { connections: 128, per_address: 64 };
+
+/// Requests of one HTTP/2 connection at once. Git sends one after the other.
+const STREAMS: u32 = 4;
 
 /// Limit for the first request, its TLS handshake included, and for running requests at shutdown.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -101,6 +104,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value = "main", value_name = "BRANCH")]
     branch: String,
     #[command(flatten)]
+    announce: install::AnnounceArgs,
+    #[command(flatten)]
     access: access::AccessArgs,
 }
 
@@ -121,7 +126,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
         (Some(certificate), Some(key)) => Some(port_tls(certificate.clone(), key.clone())?),
         _ => None,
     };
-    let (backend, registries) = (Backend::new(root), args.registry.clone());
+    let (backend, registries) = (Backend::new(root, BOUNDS), args.registry.clone());
     let server = Arc::new(Server { backend, users, registries, told: Told::default() });
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -131,7 +136,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
         .block_on(serve(server, args.listen, tls))
 }
 
-/// Makes repositories that are wanted, and puts the hook into all that are there.
+/// Makes repositories that are wanted, and puts the hooks into all that are there.
 fn make_repositories(args: &ServeArgs, root: &std::path::Path, writers: Vec<String>) -> Result<(), Failure> {
     let git = access::git();
     for name in &args.create {
@@ -152,7 +157,11 @@ fn make_repositories(args: &ServeArgs, root: &std::path::Path, writers: Vec<Stri
         let writer = writers.clone();
         let rules = Rules { kind, branch: args.branch.clone(), writer, access: args.access.clone() };
         let stop = Stop::within(PATIENCE);
-        install::install(&Repository::open(Arc::clone(&git), &path, &stop)?, &rules, &stop)?;
+        let repository = Repository::open(Arc::clone(&git), &path, &stop)?;
+        install::install(&repository, &rules, &stop)?;
+        if let install::Announcing::Foreign(path) = install::announcing(&repository, kind, &args.announce)? {
+            eprintln!("{}", install::foreign(&path));
+        }
     }
     Ok(())
 }
@@ -210,7 +219,12 @@ async fn connection(server: Arc<Server>, greeted: Greeted, peer: SocketAddr) {
     });
     let mut builder = Builder::new(Counting(activity.clone()));
     builder.http1().timer(TokioTimer::new()).header_read_timeout(SILENCE);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(SILENCE).keep_alive_timeout(PATIENCE);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .keep_alive_interval(SILENCE)
+        .keep_alive_timeout(PATIENCE);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), answer));
     // A peer that breaks the line ends its own request only.
     tokio::select! {
@@ -218,7 +232,8 @@ async fn connection(server: Arc<Server>, greeted: Greeted, peer: SocketAddr) {
         silence = activity.silence(patience) => {
             if silence == Inactivity::Idle {
                 connection.as_mut().graceful_shutdown();
-                let _ = connection.await;
+                // A request may have begun meanwhile; a client that never leaves has no more than its time.
+                let _ = tokio::time::timeout(backend::LONGEST, connection).await;
             }
         }
     }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    body::Bytes,
-    extract::{Path, State},
-    http::{HeaderMap, StatusCode},
+    extract::{Path, Request, State},
+    http::StatusCode,
 };
 use berth_wire::api::{ErrorBody, List, SecretView, SourceView};
 
 use super::ask::{Answer, RawParameters};
-use crate::api::{error::ApiError, service::Service};
+use crate::api::{body::SmallBody, error::ApiError, service::Service};
 
 /// The sources of deployments, by name.
 #[utoipa::path(
@@ -105,15 +104,43 @@ pub(super) async fn resume(
         (status = 202, description = "The source will be read"),
         (status = 403, description = "The secret was not proved", body = ErrorBody),
         (status = 404, description = "There is no such source", body = ErrorBody),
+        (status = 413, description = "It is larger than 1 MiB", body = ErrorBody),
+        (status = 503, description = "Too many are being read", body = ErrorBody),
     )
 )]
 pub(super) async fn webhook(
     State(service): State<Arc<Service>>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
+    request: Request,
 ) -> Result<StatusCode, ApiError> {
-    service.webhook(&name, &headers, &body)?;
+    // Strangers send these: nothing is read for a name that nobody configured.
+    let source = service.webhook_source(&name)?;
+    let headers = request.headers().clone();
+    let body = SmallBody::of_webhook(request, &service).await?;
+    service.webhook(&source, &headers, body.bytes())?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// Takes a webhook for all Git registries that are followed, so that the sender need not know their names. The proof is that of the
+/// webhook of one source.
+#[utoipa::path(
+    post, path = "/v1/webhook", tag = "operate", operation_id = "webhook_of_all",
+    responses(
+        (status = 202, description = "The registries will be read"),
+        (status = 403, description = "The secret was not proved", body = ErrorBody),
+        (status = 404, description = "No Git registry is followed", body = ErrorBody),
+        (status = 413, description = "It is larger than 1 MiB", body = ErrorBody),
+        (status = 503, description = "Too many are being read", body = ErrorBody),
+    )
+)]
+pub(super) async fn webhook_of_all(
+    State(service): State<Arc<Service>>,
+    request: Request,
+) -> Result<StatusCode, ApiError> {
+    let registries = service.webhook_sources()?;
+    let headers = request.headers().clone();
+    let body = SmallBody::of_webhook(request, &service).await?;
+    service.webhook_of_all(&registries, &headers, body.bytes())?;
     Ok(StatusCode::ACCEPTED)
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use axum::http::HeaderMap;
 use berth_peer::port::Damped;
-use berth_spec::{Generation, WorkerId};
+use berth_spec::{Generation, Origin, WorkerId};
 use berth_wire::api::{
     API_VERSION, Kind, List, Metadata, RefusedRevision, SecretStatus, SecretView, SourceBreaker, SourceSpec,
     SourceStatus, SourceView, Timestamp,
@@ -42,24 +42,43 @@ impl Service {
         self.source(name)
     }
 
-    pub(crate) fn webhook(&self, name: &str, headers: &HeaderMap, body: &[u8]) -> Result<(), ApiError> {
-        let known = SourceName::new(name).ok();
-        match known.and_then(|name| self.handle.sources().webhook(&name, headers, body)) {
-            // Strangers reach this route, and names of sources are not for them.
-            None => Err(ApiError::not_found(format!("there is no source {name:?}"))),
+    /// The source that a webhook is for. Tells no names, because strangers reach this route.
+    pub(crate) fn webhook_source(&self, name: &str) -> Result<SourceName, ApiError> {
+        let found = SourceName::new(name).ok().filter(|name| self.handle.sources().get(name).is_some());
+        found.ok_or_else(|| nowhere(name))
+    }
+
+    pub(crate) fn webhook(&self, name: &SourceName, headers: &HeaderMap, body: &[u8]) -> Result<(), ApiError> {
+        match self.handle.sources().webhook(name, headers, body) {
+            None => Err(nowhere(name.as_str())),
             Some(Ok(())) => Ok(()),
-            Some(Err(problem)) => {
-                // Strangers can do this at any rate.
-                if let Some(times) = WEBHOOKS_REFUSED.tell(tokio::time::Instant::now()) {
-                    tracing::warn!(
-                        event = "webhook_refused",
-                        source = name,
-                        times,
-                        "no valid proof of the webhook secret"
-                    );
-                }
-                Err(ApiError::forbidden(problem))
-            }
+            Some(Err(problem)) => Err(refused(name.as_str(), problem)),
+        }
+    }
+
+    /// The Git sources, which a webhook for all of them is for.
+    pub(crate) fn webhook_sources(&self) -> Result<Vec<SourceName>, ApiError> {
+        let registries = self.handle.sources().list().into_iter().filter(|source| source.kind == Origin::GIT);
+        let names: Vec<_> = registries.map(|source| source.name).collect();
+        if names.is_empty() { Err(ApiError::not_found("this server follows no Git registry")) } else { Ok(names) }
+    }
+
+    /// Takes one webhook for these sources. Tells no names, because strangers reach this route.
+    pub(crate) fn webhook_of_all(
+        &self,
+        registries: &[SourceName],
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<(), ApiError> {
+        let sources = self.handle.sources();
+        // Each is asked: the first that takes it must not keep it from the others.
+        let taken: Vec<_> = registries.iter().filter_map(|name| sources.webhook(name, headers, body)).collect();
+        if taken.iter().any(Result::is_ok) {
+            return Ok(());
+        }
+        match taken.into_iter().find_map(Result::err) {
+            Some(problem) => Err(refused("all", problem)),
+            None => Err(ApiError::not_found("this server follows no Git registry")),
         }
     }
 
@@ -99,6 +118,19 @@ impl Service {
         };
         Ok(List::of(secrets.iter().map(view).collect()))
     }
+}
+
+/// The answer to a webhook for a source that there is not.
+fn nowhere(source: &str) -> ApiError {
+    ApiError::not_found(format!("there is no source {source:?}"))
+}
+
+/// The answer to a webhook without a valid proof, and its log line: strangers can send these at any rate.
+fn refused(source: &str, problem: String) -> ApiError {
+    if let Some(times) = WEBHOOKS_REFUSED.tell(tokio::time::Instant::now()) {
+        tracing::warn!(event = "webhook_refused", source, times, "no valid proof of the webhook secret");
+    }
+    ApiError::forbidden(problem)
 }
 
 fn view(source: &source::SourceStatus) -> SourceView {
