@@ -70,7 +70,8 @@ def test_what_needs_no_token(berth, admin):
     assert called(berth, SERVICE + "ServerLive", None) == grpc.StatusCode.OK
     assert called(berth, "/grpc.health.v1.Health/Check", None) == grpc.StatusCode.OK
     assert called(berth, "/grpc.health.v1.Health/Watch", None) == grpc.StatusCode.UNIMPLEMENTED
-    assert berth.control("/v1/sources/none/webhook", "POST", "{}")[0] == 404, "webhooks prove a secret of their own"
+    for path in ("/v1/sources/none/webhook", "/v1/webhook"):
+        assert berth.control(path, "POST", "{}")[0] == 404, f"{path}: webhooks prove a secret of their own"
 
 
 def test_a_token_holds_where_it_was_given(berth, admin):
@@ -104,6 +105,9 @@ def test_a_token_holds_where_it_was_given(berth, admin):
     for path in ("/v1/plan", "/v1/validate"):
         assert declared(elsewhere, path) == 403 and declared(inside, path) == 200, path
     assert berth.control("/v1/plan?delete=other", "POST", json.dumps(inside), deployer)[0] == 403
+    # Settings of workers move the models of everybody.
+    assert berth.control("/v1/plan/registry", "POST", json.dumps({"manifests": [inside]}), deployer)[0] == 403
+    assert berth.control("/v1/plan/registry", "POST", json.dumps({"manifests": [inside]}), bearer(admin))[0] == 200
     assert berth.control("/v1/namespaces/shop/deployments", headers=deployer)[0] == 200
     assert berth.control("/v1/namespaces/default/deployments", headers=deployer)[0] == 403
     assert berth.control("/v1/deployments", headers=deployer)[0] == 403

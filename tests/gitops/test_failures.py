@@ -310,6 +310,13 @@ def test_a_plan_says_what_a_branch_would_do(world):
     world.registry.commit("Not pushed yet")
     told = world.fleet.berth("plan", "--local-repositories", "--registry", str(world.registry.work))
     assert "doubler" in told and "another" in told
+    # Workers are planned as the commit makes them.
+    for name in world.workers:
+        world.registry.worker(name, capacity={"max_models": 1})
+    world.registry.commit("Less room, not pushed yet")
+    told = world.fleet.berth("plan", "--local-repositories", "--registry", str(world.registry.work))
+    assert f"worker/{world.workers[0]}: models 20 -> 1" in told and "The plan above accounts for these changes." in told, told
+    assert "cannot be placed" in told, told
     until("nothing to be touched", lambda: world.ready("doubler", "1.0.0", 2))
 
 

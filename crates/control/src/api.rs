@@ -53,7 +53,7 @@ use crate::Handle;
 pub use certify::Issuing;
 pub use peer_queries::OWN;
 pub(crate) use peer_queries::differing;
-pub use relay::RELAY;
+pub use relay::{NoAnswer, RELAY};
 pub use router::{ApiRouter, Relay};
 pub use serve::serve;
 pub use trail::Notes;

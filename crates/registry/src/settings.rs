@@ -47,6 +47,18 @@ pub enum UnknownWorkers {
     Refuse,
 }
 
+impl UnknownWorkers {
+    /// Rule for the planner.
+    #[must_use]
+    pub fn rule(self) -> berth_spec::UnknownWorkers {
+        match self {
+            Self::Allow => berth_spec::UnknownWorkers::Allow,
+            Self::Ignore => berth_spec::UnknownWorkers::Ignore,
+            Self::Refuse => berth_spec::UnknownWorkers::Refuse,
+        }
+    }
+}
+
 /// Completeness of `workers/`, where validation looks for a worker of each deployment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

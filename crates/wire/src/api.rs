@@ -54,7 +54,7 @@ pub use node::{
     Capacity, ClusterStatus, Cpus, DrainStep, DrainView, ExpectedView, GpuView, MassLossView, Models, NodeList,
     NodeSpec, NodeStatus, NodeView, RuntimeView,
 };
-pub use plan::{PlanStep, PlanView, StepKind, Unplaced, WorkerMemoryChange};
+pub use plan::{PlanStep, PlanView, RegistryDraft, StepKind, Unplaced, WorkerDraft, WorkerMemoryChange};
 pub use principal::{GrantView, PrincipalStatus, PrincipalView};
 pub use revocation::{NewRevocation, RevocationSpec, RevocationStatus, RevocationView};
 pub use rollout::{PastGeneration, RolloutHistory};

@@ -75,7 +75,7 @@ impl<'a> ForPrograms<'a> {
 pub(crate) async fn run(args: &PlanArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     if let Some(wanted) = args.registry.read().await? {
-        let changes = registry::run(wanted, &client, args.output).await?;
+        let changes = registry::run(wanted, args.registry.source(), &client, args.output).await?;
         return if changes && args.detailed_exitcode { Err(Failure::Changes) } else { Ok(()) };
     }
     let mut changes = false;

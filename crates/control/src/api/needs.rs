@@ -53,6 +53,7 @@ const NEEDS: &[(&str, &str, Action, Place)] = &[
     ("PUT DELETE", "/v1/namespaces/{namespace}/aliases/{name}", Declare, Place::Name),
     ("POST", "/v1/apply", Declare, Place::Body),
     ("POST", "/v1/plan", Declare, Place::Body),
+    ("POST", "/v1/plan/registry", Declare, Place::Body),
     ("POST", "/v1/validate", Declare, Place::Body),
     ("GET", "/v1/replicas", ReadDeployments, Place::Server),
     ("GET", "/v1/namespaces/{namespace}/replicas", ReadDeployments, Place::Namespace),
@@ -76,12 +77,14 @@ const NEEDS: &[(&str, &str, Action, Place)] = &[
     ("GET", "/v1/functions/{name}/log", ReadFleet, Place::Server),
     ("GET", "/v1/functions/{name}/sbom", ReadFleet, Place::Server),
     ("GET", "/v1/functions/{name}/provenance", ReadFleet, Place::Server),
+    ("GET", "/v1/functions/{name}/lock", ReadFleet, Place::Server),
     ("GET", "/v1/sources", ReadFleet, Place::Server),
     ("GET", "/v1/sources/{name}", ReadFleet, Place::Server),
     ("POST", "/v1/sources/{name}/sync", OperateSources, Place::Server),
     ("POST", "/v1/sources/{name}/pause", OperateSources, Place::Server),
     ("POST", "/v1/sources/{name}/resume", OperateSources, Place::Server),
     ("POST", "/v1/sources/{name}/webhook", SendWebhook, Place::Server),
+    ("POST", "/v1/webhook", SendWebhook, Place::Server),
     ("GET", "/v1/secrets", ReadSecrets, Place::Server),
     ("GET", "/v1/top", ReadFleet, Place::Server),
     ("GET", "/v1/dashboard/models", ReadFleet, Place::Server),
@@ -162,7 +165,7 @@ impl Need<'_> {
                 | CertifyNodes
                 | SendWebhook
         );
-        changing && !self.safe && !matches!(self.pattern, "/v1/plan" | "/v1/validate")
+        changing && !self.safe && !matches!(self.pattern, "/v1/plan" | "/v1/plan/registry" | "/v1/validate")
     }
 
     /// True if the pattern leaves out which method is called.
@@ -298,10 +301,12 @@ mod tests {
             (Method::POST, "/v1/nodes/a/drain", Some("Node - a")),
             (Method::POST, "/v1/workers/a/cordon", Some("Worker - a")),
             (Method::POST, "/v1/sources/git/pause", Some("Source - git")),
+            (Method::POST, "/v1/webhook", Some("")),
             (Method::DELETE, "/v1/tokens/abc", Some("Token - abc")),
             (Method::POST, "/v1/apply", Some("")),
             (Method::POST, "/mmesh.ModelMesh/registerModel", Some("")),
             (Method::POST, "/v1/plan", None),
+            (Method::POST, "/v1/plan/registry", None),
             (Method::POST, "/v1/validate", None),
             (Method::POST, "/v1/deployments/x/try", None),
             (Method::GET, "/v1/tokens", None),

@@ -3,9 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_plan::world::MassLoss;
-use berth_spec::{
-    Breaker, Cordon, Epoch, Health, Member, Roles, RuntimeInfo, Time, WorkerId, WorkerTerms, worker::EvictionStrategy,
-};
+use berth_spec::{Breaker, Cordon, Epoch, Health, Member, Roles, RuntimeInfo, Time, WorkerId};
 use berth_wire::api::{
     API_VERSION, BreakerView, Capacity, ClusterStatus, Cpus, DrainStep, DrainView, ExpectedView, GpuView, Kind,
     MassLossView, Metadata, Models, NodeList, NodeSpec, NodeStatus, NodeView, RuntimeView, TermsView, Timestamp,
@@ -125,7 +123,7 @@ impl Sides {
                     .as_ref()
                     .and_then(|worker| worker.terms.as_deref())
                     .or(expected.map(|expected| &*expected.terms))
-                    .map(terms),
+                    .map(TermsView::of),
                 expected: self.expected.as_ref().map(|(expected, source)| ExpectedView {
                     since: Timestamp(expected.since),
                     source: source.as_ref().map(ToString::to_string),
@@ -246,22 +244,6 @@ fn breaker(breaker: &Breaker) -> BreakerView {
         failures: breaker.failures,
         opened_at: breaker.opened_at.map(Timestamp),
         retry_at: breaker.retry_at.map(Timestamp),
-    }
-}
-
-fn terms(terms: &WorkerTerms) -> TermsView {
-    TermsView {
-        memory: terms.memory.map(|memory| memory.0),
-        cpus: terms.cpus,
-        max_models: terms.max_models,
-        max_gpus: terms.max_gpus,
-        schema_versions: terms.schema_versions.clone(),
-        eviction_strategy: match terms.eviction.strategy {
-            EvictionStrategy::Lru => "lru",
-            EvictionStrategy::Priority => "priority",
-        }
-        .to_owned(),
-        evicts: terms.eviction.automatic,
     }
 }
 

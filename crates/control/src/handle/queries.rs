@@ -1,6 +1,6 @@
 //! Reading deployments: the driver says what it knows, the store adds the manifest as the user wrote it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use berth_plan::preview::{Change, Preview};
 use berth_spec::{Deployment, DeploymentName, Origin, RevisionId, Time, WorkerId};
@@ -10,9 +10,12 @@ use super::{
     Cordon, Error, Handle, Request,
     view::{DeploymentPage, DeploymentView, Known, ListRequest, RevisionView, Scan},
 };
-use crate::store::{
-    Op, Rev, Txn,
-    layout::{self, StoredDeployment},
+use crate::{
+    source::WorkerSettings,
+    store::{
+        Op, Rev, Txn,
+        layout::{self, StoredDeployment},
+    },
 };
 
 /// The most deployments in one page.
@@ -28,6 +31,8 @@ pub enum PreviewRequest {
     Apply(Box<super::ApplyRequest>),
     /// Preview of a deletion.
     Delete(DeploymentName),
+    /// Preview of settings of workers in place of those in force.
+    Workers(WorkerSettings),
 }
 
 impl Handle {
@@ -79,6 +84,10 @@ impl Handle {
             changes.push(match request {
                 PreviewRequest::Apply(request) => Change::Apply(self.would_be(*request).await?),
                 PreviewRequest::Delete(name) => Change::Delete(name),
+                PreviewRequest::Workers(WorkerSettings { terms, unknown }) => {
+                    let terms = terms.into_iter().map(|(worker, terms)| (worker, Arc::new(terms))).collect();
+                    Change::Workers { terms, unknown }
+                }
             });
         }
         self.ask(|reply| Request::Preview { changes, reply }).await

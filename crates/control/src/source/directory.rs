@@ -58,7 +58,13 @@ impl Directory {
     /// # Errors
     /// [`Unreadable`] if it is not a folder that can be read.
     pub fn open(path: &Path) -> Result<Self, Unreadable> {
-        let failed = |error: std::io::Error| Unreadable { path: path.to_owned(), reason: error.to_string() };
+        let failed = |error: std::io::Error| {
+            let reason = match error.kind() {
+                std::io::ErrorKind::NotFound => "it is not there: make it, or name another".to_owned(),
+                _ => error.to_string(),
+            };
+            Unreadable { path: path.to_owned(), reason }
+        };
         let path = fs_err::canonicalize(path).map_err(failed)?;
         fs_err::read_dir(&path).map_err(failed)?;
         Ok(Self { path })

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_control::source::{Prune, Snapshot, WorkerSettings};
-use berth_registry::{Desired, DesiredDeployment, settings::UnknownWorkers as Unknown, to_hub};
+use berth_registry::{Desired, DesiredDeployment, to_hub};
 use berth_spec::{
-    DeploymentName, UnknownWorkers, WorkerId,
+    DeploymentName, WorkerId,
     manifest::{ManifestDeployment, ParseContext},
 };
 
@@ -50,10 +50,5 @@ fn joined(errors: &[impl ToString]) -> String {
 fn workers(desired: &Desired) -> WorkerSettings {
     let named =
         desired.workers.iter().filter_map(|worker| Some((WorkerId::new(&worker.worker_id).ok()?, worker.terms())));
-    let unknown = match desired.settings.unknown_workers {
-        Unknown::Allow => UnknownWorkers::Allow,
-        Unknown::Ignore => UnknownWorkers::Ignore,
-        Unknown::Refuse => UnknownWorkers::Refuse,
-    };
-    WorkerSettings { terms: named.collect::<BTreeMap<_, _>>(), unknown }
+    WorkerSettings { terms: named.collect::<BTreeMap<_, _>>(), unknown: desired.settings.unknown_workers.rule() }
 }

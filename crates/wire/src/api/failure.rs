@@ -1,5 +1,6 @@
 //! Failed loads, and their consequences on a node.
 
+use berth_spec::{WorkerTerms, worker::EvictionStrategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -97,4 +98,24 @@ pub struct TermsView {
     pub eviction_strategy: String,
     /// True if models may be evicted to make room.
     pub evicts: bool,
+}
+
+impl TermsView {
+    /// The JSON form of terms, without their labels.
+    #[must_use]
+    pub fn of(terms: &WorkerTerms) -> Self {
+        Self {
+            memory: terms.memory.map(|memory| memory.0),
+            cpus: terms.cpus,
+            max_models: terms.max_models,
+            max_gpus: terms.max_gpus,
+            schema_versions: terms.schema_versions.clone(),
+            eviction_strategy: match terms.eviction.strategy {
+                EvictionStrategy::Lru => "lru",
+                EvictionStrategy::Priority => "priority",
+            }
+            .to_owned(),
+            evicts: terms.eviction.automatic,
+        }
+    }
 }

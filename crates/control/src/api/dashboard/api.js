@@ -15,6 +15,20 @@ export function keepToken(token) {
   sessionStorage.setItem(KEPT, token);
 }
 
+export function hasToken() {
+  return sessionStorage.getItem(KEPT) !== null;
+}
+
+/// An answer, or null where the role does not reach so far: the rest is shown without it.
+export async function allowed(answer) {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof Refused && error.status === 403) return null;
+    throw error;
+  }
+}
+
 /// Sends a request; gives the response as it is, whatever its status.
 export async function send(path, { method = "GET", body, headers = {}, signal } = {}) {
   const token = sessionStorage.getItem(KEPT);

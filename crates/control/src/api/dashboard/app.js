@@ -4,7 +4,7 @@
 //        ▲                     │ 401: ask for a token      every page.every ms while the tab is looked at
 //        └── go(place) ────────┘
 
-import { Refused, keepToken } from "./api.js";
+import { Refused, hasToken, keepToken } from "./api.js";
 import { h, patch } from "./dom.js";
 import * as events from "./events.js";
 import * as fleet from "./fleet.js";
@@ -52,6 +52,7 @@ async function show() {
   const at = place();
   const page = PAGES[at.page];
   document.title = `${page.title(at)} · Berth`;
+  $("change-token").hidden = !hasToken();
   patch($("nav"), h("nav", { id: "nav", "aria-label": "Pages" }, MENU.map(([name, title]) =>
     h("a", { href: `#/${name}`, "aria-current": at.page === name || (name === "models" && at.page === "model") ? "page" : undefined }, title))));
   while (!mine.signal.aborted) {
@@ -65,6 +66,8 @@ async function show() {
       if (mine.signal.aborted) return;
       if (error.status === 401) return askForToken(error.message);
       if (!(error instanceof Refused)) console.error(error);
+      // A token that does not suffice is not asked for by itself: it may do on other pages.
+      if (error.status === 403) $("change-token").hidden = false;
       problem(error.message);
     }
     await pause(page.every, mine.signal);
@@ -162,6 +165,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 $("theme").onclick = () => theme(theme());
+$("change-token").onclick = () => askForToken("");
 $("help").onclick = () => $("keys").showModal();
 $("token").onclose = () => {
   const text = $("token-text").value.trim();

@@ -31,7 +31,6 @@ export function draw({ nodes, memory, busiest, past, pasts }, { query }, go) {
   const workers = [...memory.values()];
   const sum = (what) => workers.reduce((sum, one) => sum + what(one), 0);
   const used = sum((one) => one.memory.used), total = sum((one) => one.memory.total);
-  const active = busiest.items.reduce((sum, one) => sum + one.requestsPerSecond, 0);
   const phases = Object.entries(busiest.phases);
   // The age at which models are evicted (LRU age): the oldest of the workers.
   const oldest = workers.map((one) => one.leavesFirst?.lastUsed).filter(Boolean).sort()[0];
@@ -46,7 +45,7 @@ export function draw({ nodes, memory, busiest, past, pasts }, { query }, go) {
       ["Workers", number(workers.length), nodes.items.length === 1 ? "1 node" : `${number(nodes.items.length)} nodes`],
       ["Memory for models", bytes(used), `of ${bytes(total)} (${percent(used, total)})`],
       ["Models", number(busiest.total), phases.map(([phase, count]) => `${number(count)} ${phase}`).join(", ")],
-      ["Requests", `${rate(active)} /s`, "ten busiest models"],
+      ["Requests", `${rate(latest(past, "requestsPerSecond"))} /s`, "of all models"],
       ["Misses", `${rate(latest(past, "missesPerSecond"))} /s`, "requests that found nothing ready"],
       ["LRU age", oldest ? ago(oldest) : "–", oldest ? "last use of the model that is evicted next" : "none may be evicted"],
       ["Leader", nodes.status.leader ?? "none", nodes.status.epoch ? `term ${nodes.status.epoch}` : ""],

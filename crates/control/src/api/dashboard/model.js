@@ -1,6 +1,6 @@
 // One model: figures, rollout, replicas, explanation, events, log, declaration.
 
-import { get, pathOf } from "./api.js";
+import { allowed, get, pathOf, split } from "./api.js";
 import { h } from "./dom.js";
 import { ago, bytes, clock, millis, number, percent, rate, short } from "./format.js";
 import { badge, figures, section, table } from "./parts.js";
@@ -18,15 +18,17 @@ export const title = ({ part }) => part;
 
 export async function load({ part, query }, signal) {
   const path = pathOf(part);
+  const [namespace, name] = split(part);
+  // A role that is limited to a namespace, or to models, reaches the deployment and not all that is told of it elsewhere.
   const [deployment, page, explanation, events, past, said] = await Promise.all([
     get(path, {}, signal),
-    get("v1/dashboard/models", { deployment: part }, signal),
+    allowed(get("v1/dashboard/models", { deployment: part }, signal)),
     get(`${path}/explain`, {}, signal),
-    get("v1/events", { deployment: part, limit: 50 }, signal),
-    history({ deployment: part }, query.range, signal),
+    allowed(get(`v1/namespaces/${encodeURIComponent(namespace)}/events`, { deployment: name, limit: 50 }, signal)),
+    allowed(history({ deployment: part }, query.range, signal)),
     log(path, signal),
   ]);
-  return { deployment, row: page.items[0], explanation, events, past, said };
+  return { deployment, row: page?.items[0], explanation, events, past, said };
 }
 
 export function draw({ deployment, row, explanation, events, past, said }, { part, query }, go) {
@@ -35,7 +37,7 @@ export function draw({ deployment, row, explanation, events, past, said }, { par
     h("p", { class: "path" }, h("a", { href: "#/models" }, "Models")),
     h("h1", {}, part, " ", badge(status.phase)),
     h("p", { class: "quiet" }, [
-      `format ${row.format}`,
+      row ? `format ${row.format}` : null,
       `declared by ${metadata.origin}`,
       `generation ${metadata.generation}`,
       metadata.deleting ? "being deleted" : null,
@@ -45,21 +47,23 @@ export function draw({ deployment, row, explanation, events, past, said }, { par
       h("p", { class: "notice" }, h("b", {}, `${condition.type}: ${condition.reason}`), " ", condition.message)),
     figures([
       ["Replicas", `${status.replicas.ready} of ${status.replicas.desired}`, "ready"],
-      ["Requests", `${rate(row.requestsPerSecond)} /s`, `${number(row.requests)} since the start, ${number(row.inFlight)} in flight`],
-      ["Latency", millis(row.latency?.p50), row.latency ? `p90 ${millis(row.latency.p90)}, p99 ${millis(row.latency.p99)}` : "no request in the last 10 s"],
-      ["Errors", `${rate(row.failuresPerSecond)} /s`, `${number(row.failures)} since the start (${percent(row.failures, row.requests)})`],
-      ["Misses", number(row.misses), "requests that found nothing ready"],
-      ["Memory", bytes(row.memory), `last use ${ago(row.lastUsed)}`],
+      ...(row ? [
+        ["Requests", `${rate(row.requestsPerSecond)} /s`, `${number(row.requests)} since the start, ${number(row.inFlight)} in flight`],
+        ["Latency", millis(row.latency?.p50), row.latency ? `p90 ${millis(row.latency.p90)}, p99 ${millis(row.latency.p99)}` : "no request in the last 10 s"],
+        ["Errors", `${rate(row.failuresPerSecond)} /s`, `${number(row.failures)} since the start (${percent(row.failures, row.requests)})`],
+        ["Misses", number(row.misses), "requests that found nothing ready"],
+        ["Memory", bytes(row.memory), `last use ${ago(row.lastUsed)}`],
+      ] : []),
     ]),
-    section("History", ranges(query, go), h("div", { class: "charts" },
+    past ? section("History", ranges(query, go), h("div", { class: "charts" },
       chart(past, "Requests per second", [["requestsPerSecond", "requests"], ["failuresPerSecond", "errors"], ["missesPerSecond", "misses"]], rate),
-      chart(past, "Latency", [["p50", "p50"], ["p99", "p99"]], millis))),
+      chart(past, "Latency", [["p50", "p50"], ["p99", "p99"]], millis))) : null,
     section("Rollout", rollout(status)),
     section("Replicas", replicas(status)),
     section("Where it fits, and why", placement(explanation)),
-    section("Events", list(events.items.toReversed())),
+    section("Events", events ? list(events.items.toReversed()) : h("p", { class: "quiet" }, "Not shown: events need a role on the whole namespace.")),
     section("Log", lines(said)),
-    section("Try it", tryIt(part)),
+    section("Try it", tryIt(part, spec)),
     section("Declaration", h("details", {}, h("summary", {}, "As it was written"), h("pre", {}, JSON.stringify(spec, null, 2)))),
   ];
 }

@@ -5,22 +5,35 @@ import { h } from "./dom.js";
 import { ago, clock, number } from "./format.js";
 import { badge } from "./parts.js";
 
+// Roles that may read, pause and resume a source.
+const OPERATE = ["operator", "admin"];
+
 export const every = 3_000;
 export const title = () => "Sources";
 
-export function load(_place, signal) {
-  return get("v1/sources", {}, signal);
+// The server's answer to the last button, if it refused.
+let refusal = "";
+
+export async function load(_place, signal) {
+  const [sources, me] = await Promise.all([get("v1/sources", {}, signal), get("v1/whoami", {}, signal)]);
+  return { sources, operates: operates(me.status) };
 }
 
-export function draw(sources, _place, go) {
+/// True if whoever looks may operate sources: their role holds everywhere, or nobody is asked.
+function operates({ authenticated, grants }) {
+  return !authenticated || grants.some(({ role, namespaces, models }) => OPERATE.includes(role) && !namespaces?.length && !models?.length);
+}
+
+export function draw({ sources, operates }, _place, go) {
   return [
     h("h1", {}, "Sources"),
-    sources.items.length ? sources.items.map((source) => shown(source, go))
-      : h("p", { class: "quiet" }, "No source: what is served was declared by the API. `berth up FOLDER` and `berth registry` add sources."),
+    refusal ? h("p", { class: "notice bad", role: "alert" }, refusal) : null,
+    sources.items.length ? sources.items.map((source) => shown(source, operates, go))
+      : h("p", { class: "quiet" }, "No source: what is served was declared by the API. `berth up FOLDER` and `--source` add sources."),
   ];
 }
 
-function shown({ metadata, spec, status }, go) {
+function shown({ metadata, spec, status }, operates, go) {
   const facts = [
     ["Location", spec.location],
     ["In force", status.applied ? `${status.applied.slice(0, 12)}${status.appliedAt ? `, since ${clock(status.appliedAt)}` : ""}` : "nothing yet"],
@@ -30,7 +43,8 @@ function shown({ metadata, spec, status }, go) {
     ...Object.entries(status.details ?? {}),
   ].filter(Boolean);
   const does = (what) => async () => {
-    await post(`v1/sources/${encodeURIComponent(metadata.name)}/${what}`).catch((error) => alert(error.message));
+    refusal = "";
+    await post(`v1/sources/${encodeURIComponent(metadata.name)}/${what}`).catch((error) => { refusal = error.message; });
     go({});
   };
   return h("article", { "data-key": metadata.name },
@@ -41,7 +55,7 @@ function shown({ metadata, spec, status }, go) {
     (status.conflicts ?? []).map((conflict) => h("p", { class: "notice" }, conflict)),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     (status.breakers ?? []).length ? h("ul", {}, status.breakers.map((breaker) => h("li", {}, breaker.dependency, " ", badge(breaker.state), ` ${breaker.failures} failures`))) : null,
-    h("p", { class: "tools" },
+    operates ? h("p", { class: "tools" },
       h("button", { type: "button", onclick: does("sync") }, "Read now"),
-      h("button", { type: "button", onclick: does(status.paused ? "resume" : "pause") }, status.paused ? "Resume" : "Pause")));
+      h("button", { type: "button", onclick: does(status.paused ? "resume" : "pause") }, status.paused ? "Resume" : "Pause")) : null);
 }

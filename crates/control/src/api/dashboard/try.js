@@ -7,13 +7,38 @@ import { table } from "./parts.js";
 
 // Values that an example is filled with; larger inputs are left to be pasted.
 const MOST_EXAMPLE = 64;
+// Length where a model leaves it open: that of a row whose length only the model knows, and people see what to change.
+const OPEN = 4;
+// What models without a card take.
+const ROWS = { examples: [{ features: Array(OPEN).fill(0) }] };
 const TEXTS = ["BYTES"], TRUTHS = ["BOOL"];
 
 /// The section; what people type stays, because the page never changes the inside of it.
-export function tryIt(deployment) {
+export function tryIt(deployment, spec) {
   const place = h("div", { "data-kept": true, "data-key": `try/${deployment}`, class: "try" });
   place.append(h("button", { type: "button", onclick: () => open(place, deployment) }, "Make a form from its inputs"));
-  return place;
+  return [place, ownJson(spec)];
+}
+
+/// A request in the model's own JSON, for a shell. The page sends none: the gateway decides which of several deployments answers at a
+/// path, so a right to infer with this one is not enough.
+function ownJson({ endpoint, model }) {
+  const schema = model?.card?.card?.interface?.input_schema ?? (model?.environment ? ROWS : null);
+  if (!endpoint || !schema) return null;
+  // Of a URL the path is meant.
+  const path = endpoint.replace(/^\w+:\/\/[^/]*/, "");
+  return h("details", {}, h("summary", {}, "In its own JSON, with curl"), h("pre", {}, command(path, made(schema, { left: MOST_EXAMPLE }))));
+}
+
+/// A document for a JSON schema: its example or default, else one with the fields that it requires. `budget` ends large ones.
+function made(schema, budget) {
+  if (!schema || budget.left-- <= 0) return null;
+  const said = [schema.examples?.[0], schema.default, schema.const, schema.enum?.[0]].find((value) => value !== undefined);
+  if (said !== undefined) return said;
+  const type = [schema.type].flat()[0] ?? (schema.properties ? "object" : "");
+  if (type === "object") return Object.fromEntries((schema.required ?? []).map((name) => [name, made(schema.properties?.[name], budget)]));
+  if (type === "array") return Array.from({ length: Math.min(schema.minItems ?? 1, MOST_EXAMPLE) }, () => made(schema.items, budget));
+  return { string: "text", number: 0, integer: 0, boolean: false }[type] ?? null;
 }
 
 async function open(place, deployment) {
@@ -32,7 +57,7 @@ async function open(place, deployment) {
 
 function form(deployment, metadata) {
   const inputs = (metadata.inputs ?? []).map((input) => {
-    const shape = input.shape.map((size) => (size < 0 ? 1 : size));
+    const shape = input.shape.map((size, at) => (size >= 0 ? size : at === 0 ? 1 : OPEN));
     const field = h("textarea", { rows: 3, spellcheck: "false", name: input.name, "aria-describedby": `about-${input.name}` });
     field.value = example(input.datatype, shape);
     return { ...input, field };
@@ -54,7 +79,7 @@ function form(deployment, metadata) {
   };
   return h("form", { onsubmit: submit },
     inputs.length ? inputs.map((input) => h("label", {}, h("b", {}, input.name), " ",
-      h("span", { class: "quiet", id: `about-${input.name}` }, `${input.datatype} [${input.shape.join(", ")}], as JSON; the outer list is the batch`), input.field))
+      h("span", { class: "quiet", id: `about-${input.name}` }, `${input.datatype} [${input.shape.join(", ")}], as JSON; the outer list is the batch${input.shape.indexOf(-1, 1) > 0 ? ", and the other lengths of -1 are yours to say" : ""}`), input.field))
       : h("p", {}, "The model says nothing of its inputs."),
     h("p", {}, button), answer);
 }
@@ -93,6 +118,10 @@ function shown(response, took) {
 function curl(deployment, request) {
   const [namespace, name] = split(deployment);
   const path = `${namespace === "default" ? "" : `/namespaces/${encodeURIComponent(namespace)}`}/v2/models/${encodeURIComponent(name)}/infer`;
+  return h("details", {}, h("summary", {}, "The same with curl"), h("pre", {}, command(path, request)));
+}
+
+function command(path, request) {
   const body = JSON.stringify(request).replaceAll("'", "'\\''");
-  return h("details", {}, h("summary", {}, "The same with curl"), h("pre", {}, `curl -H 'content-type: application/json' -d '${body}' GATEWAY${path}`));
+  return `curl -H 'content-type: application/json' -d '${body}' GATEWAY${path}`;
 }

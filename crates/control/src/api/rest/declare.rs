@@ -1,6 +1,6 @@
 //! Say what should be served.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json,
@@ -8,18 +8,24 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
-use berth_spec::manifest::ParseContext;
+use berth_spec::{UnknownWorkers, WorkerId, manifest::ParseContext};
 use berth_wire::{
-    access::{Action, Resource},
-    api::{AliasView, Applied, ApplyResult, DeploymentView, ErrorBody, Outcome, PlanView, Validated},
+    access::{Action, Denied, Resource},
+    api::{
+        AliasView, Applied, ApplyResult, DeploymentView, ErrorBody, Outcome, PlanView, RegistryDraft, Validated,
+        WorkerDraft,
+    },
 };
 
 use super::ask::{Answer, Of, RawParameters, Sender, expect, namespace, write};
-use crate::api::{
-    body::Manifests,
-    error::ApiError,
-    service::{ALIAS, DEPLOYMENT, Declared, Delete, Service, coded_name},
-    trail::Notes,
+use crate::{
+    api::{
+        body::Manifests,
+        error::ApiError,
+        service::{ALIAS, DEPLOYMENT, Declared, Delete, Service, coded_name, name},
+        trail::Notes,
+    },
+    source::WorkerSettings,
 };
 
 /// Declares every document of the body, YAML or JSON; none where one is refused beforehand. If writing fails halfway,
@@ -88,7 +94,56 @@ pub(super) async fn plan(
     }
     let documents = Declared::inside(namespace(&query)?, text, context).await?;
     documents.allowed(&asker, service.access())?;
-    service.plan(documents, deleted).await.map(Json)
+    service.plan(documents, deleted, None).await.map(Json)
+}
+
+/// Preview the effect of a registry: of its deployments, and of its settings of workers in place of those in force.
+/// Changes nothing.
+#[utoipa::path(
+    post, path = "/v1/plan/registry", tag = "declare",
+    request_body(content = RegistryDraft, description = "All that the registry declares, up to 16 MiB"),
+    responses(
+        (status = 200, description = "Loads, evictions, memory before and after", body = PlanView),
+        (status = 400, description = "The request is wrong", body = ErrorBody),
+        (status = 409, description = "Declared by another source", body = ErrorBody),
+        (status = 422, description = "A manifest is wrong", body = ErrorBody),
+    )
+)]
+pub(super) async fn plan_registry(
+    State(service): State<Arc<Service>>,
+    Sender(asker): Sender,
+    asked: RawParameters,
+    Manifests { text, context, permit: _permit }: Manifests,
+) -> Answer<PlanView> {
+    asked.nothing()?;
+    let draft: RegistryDraft = serde_json::from_str(&text).map_err(|error| {
+        let remedy = "send {\"manifests\": […], \"deleted\": […], \"workers\": {…}, \"unknownWorkers\": \"allow\"}";
+        ApiError::invalid("body", format!("this is no registry: {error}"), remedy)
+    })?;
+    let deleted = draft.deleted.iter().map(|text| name(text)).collect::<Result<Vec<_>, _>>()?;
+    let refused = |denied: Denied| ApiError::forbidden(denied.to_string());
+    for name in &deleted {
+        asker.may(Action::Declare, Resource::Model(name.key())).map_err(refused)?;
+    }
+    // Settings of workers move the models of everybody, and the answer says where.
+    asker.may(Action::ReadFleet, Resource::Server).map_err(refused)?;
+    let workers = worker_settings(draft.workers, draft.unknown_workers)?;
+    let documents = Declared::of_registry(&draft.manifests, context).await?;
+    documents.allowed(&asker, service.access())?;
+    service.plan(documents, deleted, Some(workers)).await.map(Json)
+}
+
+fn worker_settings(drafts: BTreeMap<String, WorkerDraft>, unknown: UnknownWorkers) -> Result<WorkerSettings, ApiError> {
+    let typed = drafts.into_iter().map(|(worker, draft)| {
+        let path = format!("workers.{worker}");
+        let id = WorkerId::new(&worker)
+            .map_err(|error| ApiError::invalid(&path, format!("{worker:?} is not a name: {error}"), ""))?;
+        let terms = draft.typed().ok_or_else(|| {
+            ApiError::invalid(&path, "the evictionStrategy is unknown", "write \"lru\" or \"priority\"")
+        })?;
+        Ok((id, terms))
+    });
+    Ok(WorkerSettings { terms: typed.collect::<Result<_, ApiError>>()?, unknown })
 }
 
 /// Checks the body against the rules for manifests, and nothing else.

@@ -20,6 +20,7 @@ use crate::{
     api::{error::ApiError, trail::Notes, view},
     functions::ApplyFunction,
     handle::{ApplyAlias, ApplyMode, ApplyRequest, DeleteAlias, DeleteRequest, Error, Ownership, PreviewRequest},
+    source::WorkerSettings,
     store::{Rev, StoreError},
 };
 
@@ -110,6 +111,15 @@ impl Declared {
                 Err(ApiError::invalid("metadata.namespace", message, remedy))
             }
         }
+    }
+
+    /// Reads the manifests of a registry, which may have none.
+    pub(crate) async fn of_registry(manifests: &[serde_json::Value], context: ParseContext) -> Result<Self, ApiError> {
+        if manifests.is_empty() {
+            return Ok(Self(Vec::new()));
+        }
+        let text: Vec<String> = manifests.iter().map(ToString::to_string).collect();
+        Self::parse(text.join("\n---\n"), context).await
     }
 
     /// Off the runtime: reading a large body takes a second, in which the controller, which may share the thread, would
@@ -286,14 +296,21 @@ impl Service {
         Ok(view::applied(kind, applied.map_err(|error| expect.refused(error))?))
     }
 
-    /// Previews applying the documents and deleting those of `deleted` that exist.
-    pub(crate) async fn plan(&self, documents: Declared, deleted: Vec<DeploymentName>) -> Result<PlanView, ApiError> {
+    /// Previews applying the documents and deleting those of `deleted` that exist, with other settings of workers if
+    /// some are given.
+    pub(crate) async fn plan(
+        &self,
+        documents: Declared,
+        deleted: Vec<DeploymentName>,
+        workers: Option<WorkerSettings>,
+    ) -> Result<PlanView, ApiError> {
         // Whoever owns it: nothing is changed, and who may change it is told.
         let write = Write { mode: ApplyMode::DryRun, ownership: Ownership::Warn };
         let requests = documents.requests(&write);
         let results = self.apply_each(requests.clone()).await?;
         let applied = requests.deployments.into_iter().map(|request| PreviewRequest::Apply(Box::new(request)));
-        let changes = applied.chain(deleted.into_iter().map(PreviewRequest::Delete)).collect();
+        let deleted = deleted.into_iter().map(PreviewRequest::Delete);
+        let changes = applied.chain(deleted).chain(workers.map(PreviewRequest::Workers)).collect();
         let preview = self.handle.preview(changes).await?;
         Ok(view::plan(&preview, results))
     }

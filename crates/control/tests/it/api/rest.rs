@@ -149,6 +149,54 @@ async fn a_dry_run_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_registry_is_planned_with_its_workers() {
+    let mut world = World::start().await;
+    world.worker("node-1", ByteSize::gib(1)).await;
+    world.post("/v1/apply", manifest("iris")).await.ok(200);
+    world.until_phase("iris", "Available").await;
+    let wine = json!({
+        "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "wine"},
+        "spec": {
+            "model": {"format": "onnx", "uri": "https://example.com/wine.onnx", "sha256": "ab".repeat(32)},
+            "resources": {"memory": "512MiB"},
+        },
+    });
+    let roomy = json!({"memory": 1u64 << 30, "evictionStrategy": "lru", "evicts": true});
+    let small = json!({"memory": 256u64 << 20, "evictionStrategy": "lru", "evicts": true});
+    for (worker, unknown, placed) in [
+        (json!({"node-1": roomy}), "allow", true),
+        (json!({"node-1": small}), "allow", false),
+        (json!({"node-2": roomy}), "allow", true),
+        (json!({"node-2": roomy}), "ignore", false),
+    ] {
+        let draft = json!({"manifests": [wine], "workers": worker, "unknownWorkers": unknown});
+        let plan = world.post("/v1/plan/registry", draft.to_string()).await.ok(200);
+        assert_eq!(plan["documents"][0]["outcome"], "created", "{plan}");
+        let unplaced = plan["unplaced"].as_array().expect("a list");
+        assert_eq!(unplaced.is_empty(), placed, "{worker} {unknown}: {plan}");
+        let loads = plan["steps"].as_array().expect("a list").iter().any(|step| step["deployment"] == "wine");
+        assert_eq!(loads, placed, "{worker} {unknown}: {plan}");
+    }
+    let emptied = world.post("/v1/plan/registry", json!({"deleted": ["iris"]}).to_string()).await.ok(200);
+    assert_eq!((&emptied["documents"], &emptied["steps"][0]["action"]), (&json!([]), &json!("Unload")), "{emptied}");
+    for (draft, says) in [
+        (json!(3), "this is no registry"),
+        (json!({"workers": {"node-1": {"evictionStrategy": "fifo"}}}), "write \"lru\" or \"priority\""),
+        (json!({"workers": {"": small}}), "is not a name"),
+        (json!({"unknownWorkers": "never"}), "this is no registry"),
+        (json!({"deleted": ["iris "]}), "is not a name"),
+    ] {
+        let error = world.post("/v1/plan/registry", draft.to_string()).await.refused(400, "BadRequest");
+        assert!(error.to_string().contains(&says.replace('"', "\\\"")), "{draft}: {error}");
+    }
+    assert_eq!(
+        world.get("/v1/deployments").await.ok(200)["items"].as_array().map(Vec::len),
+        Some(1),
+        "nothing changed"
+    );
+}
+
+#[tokio::test]
 async fn what_is_not_there_gets_a_suggestion() {
     let world = World::start().await;
     world.post("/v1/apply", manifest("iris")).await.ok(200);
