@@ -19,6 +19,7 @@ mod overload;
 mod page;
 mod payload;
 mod planning;
+mod python;
 mod restart;
 mod server;
 mod throughput;
@@ -55,6 +56,9 @@ pub(crate) struct Arguments {
     /// The `bin` folder of an environment with Envoy.
     #[arg(long)]
     envoy: Option<PathBuf>,
+    /// The `bin` folder of an environment with BentoML and the frameworks of the Python models.
+    #[arg(long)]
+    python: Option<PathBuf>,
     /// Seconds per measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
@@ -125,6 +129,9 @@ fn main() -> Result<()> {
     }
     if wants("plan") {
         page.plan(&planning::measure(&arguments)?);
+    }
+    if wants("python") {
+        page.python(&load.block_on(python::measure(&arguments))?);
     }
     if wants("overload") {
         page.overload(&load.block_on(overload::measure(&arguments))?);

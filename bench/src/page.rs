@@ -12,6 +12,7 @@ use crate::{
     miss::Miss,
     overload::Overload,
     planning::Plan,
+    python::Measured,
     restart::{self, Restart},
     throughput::{CONCURRENCIES, Row},
 };
@@ -71,6 +72,67 @@ impl Page {
             }
         }
         self.throughput_bars(rows, engines);
+    }
+
+    pub(crate) fn python(&mut self, all: &[Measured]) {
+        self.text.push_str(
+            "\n## Models of Python's frameworks\n\n\
+             Over HTTP/1.1, one row in each request, in the JSON that users of each server send. Every server runs the model in one process. \
+             Berth is `berth serve` without further settings; Triton's python backend and BentoML join requests with their batchers, and MLServer \
+             does as it does unless it is told otherwise.\n\n\
+             | model | callers | server | requests/s | p50 µs | p99 µs |\n|---|---|---|---|---|---|\n",
+        );
+        for measured in all {
+            let name = measured.kind.name;
+            let _ = writeln!(self.text, "| {name} | 1 | none: the framework's call | | {} | |", plain(measured.bare));
+            for row in &measured.rows {
+                let (callers, server) = (row.concurrency, row.server);
+                let _ = match &row.figures {
+                    Ok(figures) => writeln!(
+                        self.text,
+                        "| {name} | {callers} | {server} | {:.0} | {} | {} |",
+                        figures.per_second,
+                        plain(figures.p50),
+                        plain(figures.p99)
+                    ),
+                    Err(error) => writeln!(self.text, "| {name} | {callers} | {server} | failed: {error} | | |"),
+                };
+            }
+        }
+        self.text.push('\n');
+        for measured in all {
+            let _ = writeln!(self.text, "* {}: {}.", measured.kind.name, measured.kind.told);
+        }
+        for measured in all {
+            self.python_bars(measured);
+        }
+    }
+
+    fn python_bars(&mut self, measured: &Measured) {
+        let name = measured.kind.name;
+        let figures = |server: &str, callers: usize| {
+            let mut rows = measured.rows.iter();
+            rows.find(|row| row.server == server && row.concurrency == callers)
+                .and_then(|row| row.figures.as_ref().ok())
+        };
+        let most = CONCURRENCIES[2];
+        if let (Some(berth), Some(peer)) = (figures("Berth", most), figures("MLServer", most)) {
+            let ratio = berth.per_second / peer.per_second;
+            self.bar(format!("{name}, 64 callers: at least 10× MLServer"), format!("{ratio:.1}×"), ratio >= 10.0);
+        }
+        let others =
+            ["Triton", "BentoML"].iter().filter_map(|server| Some((server, figures(server, most)?.per_second)));
+        let best = others.max_by(|one, other| one.1.total_cmp(&other.1));
+        if let (Some(berth), Some((server, rate))) = (figures("Berth", most), best) {
+            let ratio = berth.per_second / rate;
+            let what = format!("{name}, 64 callers: at least 2× the best of the others");
+            self.bar(what, format!("{ratio:.1}× {server}"), ratio >= 2.0);
+        }
+        if let Some(berth) = figures("Berth", 1) {
+            let ratio = berth.p50.as_secs_f64() / measured.bare.as_secs_f64();
+            let what = format!("{name}, one caller: p50 at most 1.3 times the framework's own call");
+            self.bar(what, format!("{ratio:.2} times"), ratio <= 1.3);
+        }
     }
 
     fn throughput_bars(&mut self, rows: &[Row], engines: &[Engine]) {

@@ -46,8 +46,8 @@ pub(crate) struct Hosted {
     pub(crate) config: String,
 }
 
-/// Time limit for a server to come up, or to end.
-const START: Duration = Duration::from_secs(60);
+/// Time limit for a server to come up, or to end. Berth may have to fetch a model's packages first.
+const START: Duration = Duration::from_secs(180);
 
 impl Server {
     /// Starts a program in a process group of its own; its output goes to `files/log`.
@@ -181,13 +181,7 @@ impl Server {
             fs_err::copy(model.artifact, folder.join("1/model.onnx"))?;
             fs_err::write(folder.join("config.pbtxt"), &model.config)?;
         }
-        let package = triton_package(bin)?;
-        let home = package.join("tritonserver");
-        // The stub must lie beside the backend, whose library path is relative to it.
-        fs_err::copy(
-            home.join("python_backend_stubs/3.11/triton_python_backend_stub"),
-            home.join("backends/python/triton_python_backend_stub"),
-        )?;
+        let home = triton_home(bin)?;
         let mut command = Command::new(home.join("bin/tritonserver"));
         command.env("PATH", path_with(bin)?).arg(format!("--model-repository={}", files.join("models").display()));
         command.arg(format!("--backend-directory={}", home.join("backends").display()));
@@ -208,7 +202,8 @@ impl Server {
         Ok(server)
     }
 
-    async fn ready(&mut self, path: &str) -> Result<()> {
+    /// Waits until a `GET` of `path` gets 200.
+    pub(crate) async fn ready(&mut self, path: &str) -> Result<()> {
         let address = self.http.context("it has an HTTP port")?;
         let started = Instant::now();
         let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
@@ -269,6 +264,17 @@ fn triton_config(model: &Model) -> String {
     )
 }
 
+/// The folder of Triton itself within its wheel, ready to run.
+pub(crate) fn triton_home(bin: &Path) -> Result<PathBuf> {
+    let home = triton_package(bin)?.join("tritonserver");
+    // The stub must lie beside the backend, whose library path is relative to it.
+    fs_err::copy(
+        home.join("python_backend_stubs/3.11/triton_python_backend_stub"),
+        home.join("backends/python/triton_python_backend_stub"),
+    )?;
+    Ok(home)
+}
+
 fn triton_package(bin: &Path) -> Result<PathBuf> {
     let lib = bin.parent().context("a bin folder has a parent")?.join("lib");
     for version in fs_err::read_dir(lib)? {
@@ -280,7 +286,8 @@ fn triton_package(bin: &Path) -> Result<PathBuf> {
     bail!("there is no pytriton beside {}", bin.display())
 }
 
-fn path_with(bin: &Path) -> Result<std::ffi::OsString> {
+/// `PATH` with `bin` first.
+pub(crate) fn path_with(bin: &Path) -> Result<std::ffi::OsString> {
     let old = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(fs_err::canonicalize(bin)?).chain(std::env::split_paths(&old));
     Ok(std::env::join_paths(folders)?)

@@ -23,14 +23,15 @@ pub(crate) struct Options {
     /// Seconds per measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// Only these parts (throughput, memory, miss, plan, overload, auth, executor, restart); all when not given. The page is written
+    /// Only these parts (throughput, memory, miss, plan, python, overload, auth, executor, restart); all when not given. The page is written
     /// only for all.
     /// `cluster` measures a cluster instead, or parts of that (hop, stream, mend, registered, change); `gitops` the way from a
     /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers; `functions` from
-    /// `etcdctl put` to an answer.
+    /// `etcdctl put` to an answer; `dashboard` the page of models with 100,000 of them in Chromium.
     parts: Vec<String>,
     /// Options to run a part smaller or larger: `density -- --models 2000 --rate 100`, `restart -- --requests 1000000`, or those of
-    /// `bench/paging/measure.py`: `paging -- --forests 200 --memory 512MiB --requests 1000`.
+    /// `bench/paging/measure.py`: `paging -- --forests 200 --memory 512MiB --requests 1000`, or of `bench/dashboard/measure.py`:
+    /// `dashboard -- --models 2000 --rounds 1`.
     #[arg(last = true)]
     rest: Vec<String>,
 }
@@ -44,6 +45,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     if options.parts.iter().any(|part| part == "paging") {
         return paging(workspace, &options.rest);
+    }
+    if options.parts.iter().any(|part| part == "dashboard") {
+        return dashboard(workspace, &options.rest);
     }
     let made = setup::engine_and_models(workspace)?;
     step("building as it is shipped");
@@ -86,6 +90,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if options.parts.iter().any(|part| part == "density") {
         step("measuring many models over two model servers");
         return execute(bench.args(&options.rest));
+    }
+    if options.parts.is_empty() || options.parts.iter().any(|part| part == "python") {
+        let python = Environment::ensure(workspace, "frameworks", "bench/python/requirements.txt")?;
+        bench.arg("--python").arg(python.bin()).env("BERTH_UV", python::uv(workspace)?);
     }
     if !options.alone {
         let mlserver = Environment::ensure(workspace, "mlserver", "bench/mlserver/requirements.txt")?;
@@ -170,6 +178,26 @@ fn paging(workspace: &Workspace, options: &[String]) -> Result<()> {
     measure.arg(workspace.path("bench/paging/measure.py")).args(options);
     if options.is_empty() {
         measure.arg("--out").arg(workspace.path("docs/benchmarks-paging.md"));
+    }
+    measure
+        .env("BERTH", workspace.target("release-lto").join("berth"))
+        .env("ORT_DYLIB_PATH", &made.engine)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    execute(&mut measure)
+}
+
+/// The dashboard with many models: the figures of docs/benchmarks-dashboard.md, which is written by a whole run only.
+fn dashboard(workspace: &Workspace, options: &[String]) -> Result<()> {
+    let made = setup::engine_and_models(workspace)?;
+    debian::ensure(&[debian::CHROMIUM])?;
+    let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
+    step("building as it is shipped");
+    execute(cargo(workspace).args(["build", "--profile", "release-lto", "--bin", "berth", "--package", "berth-cli"]))?;
+    step("measuring the dashboard with many models");
+    let mut measure = Command::new(python.program("python"));
+    measure.arg(workspace.path("bench/dashboard/measure.py")).args(options);
+    if options.is_empty() {
+        measure.arg("--out").arg(workspace.path("docs/benchmarks-dashboard.md"));
     }
     measure
         .env("BERTH", workspace.target("release-lto").join("berth"))
