@@ -59,7 +59,7 @@ actual=$(sha256sum "$work/berth.tar.gz" | cut -d' ' -f1)
 
 mkdir "$work/root"
 tar -xzf "$work/berth.tar.gz" -C "$work/root" --strip-components=1
-"$work/root/bin/berth" --version >/dev/null || fail "this binary does not run on this machine (glibc 2.36 or later is needed)"
+"$work/root/bin/berth" --version >/dev/null || fail "this binary does not run on this machine (glibc @GLIBC@ or later is needed)"
 mkdir -p "$prefix/bin" "$prefix/lib/berth"
 # Replaced by renaming: a berth that runs keeps its file.
 for file in lib/berth/libonnxruntime.so bin/berth; do

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,7 @@ def declare(folder: Path) -> Path:
 def test_archive(tmp_path: Path) -> None:
     archive, prefix = package("berth-*-linux-*.tar.gz"), tmp_path / "prefix"
     installer = PACKAGES / "install.sh"
+    assert re.search(r"glibc 2\.\d+ or later", installer.read_text()), "the version that the binary needs"
     said = run("sh", installer, "--prefix", prefix)
     assert f"installed berth" in said and str(prefix) in said, said
     berth = prefix / "bin/berth"
@@ -151,8 +153,72 @@ def test_deb(tmp_path: Path) -> None:
     assert "/var/lib/berth" in settings, settings
 
 
+# This system in a mount namespace of its own: all that an installation changes lies on a tmpfs above it. /run is empty, as in a
+# container without systemd. Ends with its standard input.
+LAYERS = """
+set -e
+layers=$1
+mkdir -p "$layers"
+mount -t tmpfs layers "$layers"
+for name in usr etc var; do
+  mkdir -p "$layers/$name" "$layers/work/$name"
+  mount -t overlay overlay -o "lowerdir=/$name,upperdir=$layers/$name,workdir=$layers/work/$name" "/$name"
+done
+mount -t tmpfs run /run
+echo ready
+exec cat
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("dpkg"), reason="an installation takes root and Debian")
+def test_deb_is_installed_serves_as_its_user_and_is_purged(tmp_path: Path) -> None:
+    deb, models = package("berth_*.deb"), declare(tmp_path / "models")
+    for needed in ("adduser", "ca-certificates"):
+        if subprocess.run(["dpkg-query", "--show", needed], capture_output=True).returncode != 0:
+            pytest.skip(f"the package depends on {needed}, which this machine does not have")
+    command = ["unshare", "--mount", "sh", "-c", LAYERS, "sh", str(tmp_path / "layers")]
+    system = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=PLAIN)
+    try:
+        if system.stdout.readline() != "ready\n":
+            pytest.skip(f"this machine has no overlay file systems: {system.stderr.read()}")
+        inside = ["nsenter", f"--mount=/proc/{system.pid}/ns/mnt", "--"]
+        # The second time as an update does.
+        for _ in range(2):
+            run(*inside, "dpkg", "--install", deb, env={"DEBIAN_FRONTEND": "noninteractive"})
+        assert run(*inside, "stat", "-c", "%U %G %a", "/var/lib/berth").strip() == "berth berth 700"
+        # The user reads no folder of root's.
+        run(*inside, "cp", "-r", models, "/var/models")
+        run(*inside, "chmod", "-R", "a+rX", "/var/models")
+        as_berth = [*inside, "setpriv", "--reuid=berth", "--regid=berth", "--init-groups"]
+        Server(tmp_path, *as_berth, "/usr/bin/berth", data="/var/lib/berth", models="/var/models").serves()
+        run(*inside, "test", "-e", "/var/lib/berth/state.redb")
+        run(*inside, "dpkg", "--purge", "berth", env={"DEBIAN_FRONTEND": "noninteractive"})
+        for gone in ("/usr/bin/berth", "/usr/lib/berth", "/etc/berth", "/var/lib/berth"):
+            run(*inside, "test", "!", "-e", gone)
+    finally:
+        system.kill()
+        system.communicate()
+
+
+# The root as `podman run --read-only --tmpfs /tmp -v …:/var/lib/berth` makes it, with what a container engine gives besides:
+# processes and devices.
+READ_ONLY = """
+set -e
+root=$1 data=$2
+shift 2
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount --bind /dev "$root/dev"
+mount -t tmpfs -o mode=1777 tmp "$root/tmp"
+mount --bind "$data" "$root/var/lib/berth"
+mount -o remount,bind,ro "$root"
+if touch "$root/etc/written" 2>/dev/null; then echo "the root can be written to"; exit 1; fi
+exec chroot --userspec=65532:65532 "$root" /usr/bin/berth "$@"
+"""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a root of its own takes root")
-def test_image_serves_as_a_user_in_a_root_of_its_own(tmp_path: Path) -> None:
+def test_image_serves_as_a_user_in_a_root_that_is_read_only(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with tarfile.open(package("berth-*-oci.tar")) as image:
         index = json.load(image.extractfile("index.json"))
@@ -164,10 +230,11 @@ def test_image_serves_as_a_user_in_a_root_of_its_own(tmp_path: Path) -> None:
                 files.extractall(root, filter="fully_trusted")
     assert config["User"] == "65532:65532" and config["Entrypoint"] == ["/usr/bin/berth"]
     models = declare(root / "models")
-    # What a container engine gives besides: processes and devices.
     for name in ("proc", "dev"):
         (root / name).mkdir()
-    mounts = f"mount -t proc proc {root}/proc && mount --bind /dev {root}/dev && exec chroot --userspec=65532:65532 {root} /usr/bin/berth \"$@\""
-    inside = ["unshare", "--mount", "sh", "-c", mounts, "sh"]
+    data = tmp_path / "volume"
+    data.mkdir(mode=0o700)
+    os.chown(data, 65532, 65532)
+    inside = ["unshare", "--mount", "sh", "-c", READ_ONLY, "sh", str(root), str(data)]
     Server(tmp_path, *inside, data="/var/lib/berth", models="/models").serves()
-    assert (root / "var/lib/berth/state.redb").exists() and models.exists()
+    assert (data / "state.redb").exists() and models.exists()
