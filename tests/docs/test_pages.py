@@ -14,7 +14,7 @@ import pytest
 from harness import pages
 from harness.examples import EXAMPLES
 from harness.processes import BERTH
-from harness.terminal import Terminal
+from harness.terminal import Failed, Terminal
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
@@ -69,3 +69,27 @@ def test_few_commands_are_left_out():
 )
 def test_outputs_are_compared(shown, there, differs):
     assert (pages.difference(shown, there) is not None) == differs
+
+
+@pytest.mark.parametrize(
+    ("note", "command", "as_shown"),
+    [
+        ("", "echo said", True),
+        ("", "echo said; false", False),
+        ("<!-- fails -->", "echo said; false", True),
+        ("<!-- fails -->", "echo said", False),
+    ],
+)
+def test_commands_end_as_the_page_says(note: str, command: str, as_shown: bool, tmp_path: Path):
+    """Also those whose output is shown."""
+    page = tmp_path / "page.md"
+    page.write_text(f"{note}\n```console\n$ echo first\nfirst\n$ {command}\nsaid\n```\n")
+    terminal = Terminal(tmp_path / "work", dict(os.environ))
+    try:
+        if as_shown:
+            terminal.follow(page.name, pages.read(page))
+        else:
+            with pytest.raises(Failed, match="ended with"):
+                terminal.follow(page.name, pages.read(page))
+    finally:
+        terminal.close()

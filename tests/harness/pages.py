@@ -6,6 +6,7 @@ reader sees. A block with `title="FILE"` is a file that the reader writes. Comme
     <!-- prepare         commands that a reader does not see: they make what the page takes as given
     ... -->
     <!-- stays -->       the command goes on in a terminal of its own; it is ready when it has printed what the block shows
+    <!-- fails -->       the last command ends with an error; all others, and those of other blocks, end well
     <!-- not run: WHY --> nothing here can run it
     <!-- python -->      the block is a program in Python, and runs
 
@@ -20,7 +21,7 @@ from pathlib import Path
 
 BEGIN = re.compile(r"^( *)```(\w*)\s*(.*)$")
 TITLE = re.compile(r'title="([^"]+)"')
-COMMENT = re.compile(r"^<!-- (prepare|stays|not run:|python)\s*(.*)$")
+COMMENT = re.compile(r"^<!-- (prepare|stays|fails|not run:|python)\s*(.*)$")
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Step:
     lines: list[str]
     name: str = ""
     stays: bool = False
+    fails: bool = False
 
     @property
     def text(self) -> str:
@@ -114,7 +116,7 @@ def _take(page: Page, language: str, title: re.Match | None, step: Step, notes: 
     elif title:
         page.steps.append(Step("file", step.line, step.lines, name=title[1]))
     elif language in ("sh", "console"):
-        step.stays = "stays" in notes
+        step.stays, step.fails = "stays" in notes, "fails" in notes
         page.steps.append(step)
     elif "python" in notes:
         page.steps.append(Step("python", step.line, step.lines))

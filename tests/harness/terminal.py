@@ -87,7 +87,7 @@ class Terminal:
                 if step.stays and command is commands[-1]:
                     self._starts(command)
                 else:
-                    self._compared(command)
+                    self._compared(command, step.fails and command is commands[-1])
         else:
             self._checked(step.text, step.line)
 
@@ -99,15 +99,16 @@ class Terminal:
         if status != 0:
             raise Failed(f"a command failed with {status}\n{text}\n--- output\n{output[-4000:]}")
 
-    def _compared(self, command) -> None:
+    def _compared(self, command, fails: bool) -> None:
         began = time.monotonic()
         status, output = self._run(command.text)
         self.times.append((time.monotonic() - began, command.text))
         differs = difference(command.shown, output.splitlines())
         if differs:
             raise Failed(f"line {command.line}: {command.text}\n{differs}\n--- output\n{output[-4000:]}")
-        if status != 0 and not command.shown:
-            raise Failed(f"line {command.line}: ended with {status}\n{command.text}\n--- output\n{output[-4000:]}")
+        if (status > 0) != fails or status < 0:
+            wanted = ", and the page says that it fails" if fails else ""
+            raise Failed(f"line {command.line}: ended with {status}{wanted}\n{command.text}\n--- output\n{output[-4000:]}")
 
     def _starts(self, command) -> None:
         output = self._output()
