@@ -1,11 +1,17 @@
 """The command line as a new user types it."""
 
+import contextlib
 import json
+import os
+import re
+import subprocess
+import threading
 
 import pytest
 
 from harness.examples import ARTIFACTS, EXAMPLES, manifest
-from harness.waiting import until
+from harness.processes import BERTH
+from harness.waiting import PATIENCE, until
 
 
 def test_get_lists_and_formats(shared):
@@ -118,6 +124,30 @@ def test_help_version_and_completions(berth):
         assert "berth" in berth.run("completions", shell)
 
 
+def test_names_are_completed(shared):
+    def completed(*words: str) -> list[str]:
+        """What a shell offers for the last word, as `berth completions bash` asks for it; options aside."""
+        asked = {"COMPLETE": "bash", "_CLAP_IFS": "\n", "_CLAP_COMPLETE_INDEX": str(len(words))}
+        env = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
+        command = [BERTH, "--", "berth", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE, env=env | asked | {"BERTH_API": f"http://{shared.api}"})
+        return [word for word in done.stdout.split("\n") if word and not word.startswith("-")]
+
+    nodes = [line.rpartition("/")[2] for line in shared.run("get", "nodes", "-o", "name").split()]
+    assert nodes
+    for words, offered in (
+        (["infer", "ir"], ["iris"]),
+        (["describe", "ir"], ["iris"]),
+        (["describe", "deployment/ir"], ["deployment/iris"]),
+        (["describe", "deployment", "ir"], ["iris"]),
+        (["get", "nodes", ""], nodes),
+        (["infer", "nothing-that-is-there"], []),
+    ):
+        # A server that is busy for half a second has nothing offered.
+        said = []
+        until(lambda: f"{offered} for {words}, and not {said[-1]}", lambda: said.append(completed(*words)) or said[-1] == offered)
+
+
 @pytest.mark.parametrize("arguments", [["get"], ["apply"], ["no-such-command"], ["up", "--memory", "much"]])
 def test_usage_errors(berth, arguments):
     berth.run(*arguments, code=2)
@@ -147,6 +177,40 @@ def test_logs_are_json_with_the_agreed_fields(shared):
     assert {"command_dispatched", "model_load_started", "model_load_success"} <= events, sorted(events)
     started = next(line for line in lines if line["event"] == "model_load_success")
     assert started["context"]["deployment_id"] in ("iris", "sentiment")
+
+
+def test_a_cold_start_is_few_lines_on_a_terminal(berth):
+    """Where no terminal is, the same are JSON: see above."""
+    berth.folder.mkdir(parents=True, exist_ok=True)
+    controller, terminal = os.openpty()
+    shown = bytearray()
+
+    def read() -> None:
+        # A terminal that its last program has left fails to be read.
+        with contextlib.suppress(OSError):
+            while piece := os.read(controller, 65_536):
+                shown.extend(piece)
+
+    reader = threading.Thread(target=read)
+    command = [BERTH, "up", "--data", str(berth.data), "--http", berth.http, "--api", berth.api]
+    berth.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal, env=os.environ | {"NO_COLOR": "1"})
+    os.close(terminal)
+    reader.start()
+    try:
+        until("the control API", berth.alive)
+        berth.apply(manifest("cold", replicas={"min": 0}))
+        until("an answer", lambda: berth.infer("cold")[0] == 200)
+        until(lambda: f"the line of the load: {shown.decode(errors='replace')}", lambda: b" loaded in " in shown)
+        assert berth.stop() == 0
+    finally:
+        berth.close()
+        reader.join()
+        os.close(controller)
+    text = shown.decode()
+    assert not [line for line in text.splitlines() if line.startswith("{")], text
+    lines = [line for line in text.splitlines() if re.match(r"\d\d:\d\d:\d\d  cold ", line)]
+    assert 1 <= len(lines) <= 5, text
+    assert not [line for line in lines if " warn " in line or " ERROR " in line], text
 
 
 def test_metrics_have_the_agreed_names(shared):

@@ -44,7 +44,7 @@ def test_a_name_is_enough_and_a_kind_tells_namesakes_apart(fleet):
 def test_describe_shows_a_request_that_works(fleet):
     described = fleet.run("describe", "iris")
     line = next(line for line in described.splitlines() if "| berth infer iris" in line)
-    request = line.strip().removeprefix("echo '").split("' | ")[0]
+    request = line.strip().removeprefix("printf '%s\\n' '").split("' | ")[0]
     assert "label" in fleet.run("infer", "iris", stdin=request)
     assert "Inputs" in described and "Outputs" in described
 

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from harness.examples import EXAMPLES, manifest
-from harness.waiting import PATIENCE
+from harness.waiting import PATIENCE, until
 
 GRAFANA = sorted((Path(__file__).parents[2] / "docs/grafana").glob("*.json"))
 # Nothing is asked of the outside, by the browser itself neither.
@@ -96,6 +96,89 @@ def test_what_strangers_write_stays_text(berth, page):
     expect(page.locator("h1")).to_contain_text(evil)
     expect(page.get_by_text("<script>alert(2)<b>").first).to_be_visible()
     assert page.locator("main img, main script").count() == 0
+
+
+def test_a_role_shows_what_it_may_and_a_token_is_changed(berth, page, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    berth.start("--auth", "tokens", models=folder)
+    file = berth.data / "admin.token"
+    until("the admin's token", lambda: file.exists() and file.read_text().strip())
+    admin = file.read_text().strip()
+    bearer = {"authorization": f"Bearer {admin}"}
+    until("the token to be known", lambda: berth.control("/v1/tokens", headers=bearer)[0] == 200)
+    status, _, answer = berth.control("/v1/apply", "POST", json.dumps(manifest("iris")), bearer)
+    assert status == 200, answer
+
+    def made(role: str, **spec) -> str:
+        status, _, answer = berth.control("/v1/tokens", "POST", json.dumps({"spec": {"role": role} | spec}), bearer)
+        assert status == 201, answer
+        return json.loads(answer)["secret"]
+
+    def use(secret: str) -> None:
+        page.locator("#token-text").fill(secret)
+        page.get_by_role("button", name="Use this token").click()
+
+    change = page.get_by_role("button", name="Token", exact=True)
+    read = page.get_by_role("button", name="Read now")
+    show(page, berth, "sources")
+    use(made("viewer"))
+    expect(page.locator("article")).to_have_count(1)
+    expect(read).to_have_count(0)
+    change.click()
+    use(admin)
+    expect(read).to_be_visible()
+
+    # What a role does not reach is left out, or told; another token can be given at any time.
+    change.click()
+    use(made("caller"))
+    expect(page.locator("#problem")).to_be_visible()
+    change.click()
+    use(made("viewer", namespaces=["default"], models=["iris"]))
+    show(page, berth, "model/iris")
+    expect(page.locator("h1")).to_contain_text("iris")
+    expect(page.locator("main")).to_contain_text("Where it fits")
+    expect(page.locator("main")).to_contain_text("Not shown: events need a role on the whole namespace.")
+    change.click()
+    use(made("viewer", namespaces=["default"]))
+    expect(page.locator("main")).to_contain_text("Declared")
+
+
+def test_a_request_in_the_own_json_of_a_model_is_made_from_its_schema(berth, page):
+    def own(name: str, model: dict) -> dict:
+        document = manifest(name, endpoint=f"/v1/{name}", replicas={"min": 0})
+        document["spec"]["model"] = model
+        return document
+
+    schema = {
+        "type": "object",
+        "required": ["text", "scores", "mode"],
+        "properties": {
+            "text": {"type": "string", "examples": ["it's fine"]},
+            "scores": {"type": "array", "minItems": 2, "items": {"type": "number"}},
+            "mode": {"type": "object", "required": ["fast"], "properties": {"fast": {"type": "boolean", "default": True}}},
+            "note": {"type": "string"},
+        },
+    }
+    function = {"module": "src.model", "function": "f"}
+    card = {
+        "schemaVersion": "3.0.0",
+        "metadata": {"name": "m", "version": "1.0.0", "description": "a model", "owner": "a@example.org"},
+        "runtime": {"framework": "custom", "framework_version": "1", "python_version": "3.11", "dependencies": []},
+        "artifacts": {"storage_type": "http", "model_path": "http://127.0.0.1:1/m"},
+        "code": {"repository": "http://127.0.0.1:1/m.git", "path": "src/", "ref": "v1.0.0"},
+        "preprocessing": function,
+        "postprocessing": function,
+        "interface": {"input_schema": schema, "output_schema": {}},
+    }
+    pinned = {"card": card, "repository": "http://127.0.0.1:1/m.git", "ref": "v1.0.0", "commit": "0" * 40, "codeCommit": "0" * 40}
+    rows = {"format": "sklearn", "uri": "file:/nowhere/model.joblib", "environment": {}}
+    berth.start()
+    berth.apply(own("carded", {"format": "python", "card": pinned}), own("rows", rows))
+    for name, body in (("carded", '{"text":"it\'\\\'\'s fine","scores":[0,0],"mode":{"fast":true}}'), ("rows", '{"features":[0,0,0,0]}')):
+        show(page, berth, f"model/{name}")
+        page.get_by_text("In its own JSON, with curl").click()
+        expect(page.locator("main")).to_contain_text(f"-d '{body}' GATEWAY/v1/{name}")
 
 
 def test_events_come_live_and_a_lost_server_is_told(berth, page):

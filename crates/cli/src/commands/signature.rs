@@ -91,9 +91,9 @@ fn zeros_of(name: &DeploymentName, metadata: &Value) -> Option<String> {
     Some(to_paste(&json!({ "inputs": tensors }), &quoted(name)))
 }
 
-/// The request for a shell.
+/// The request for a shell. `echo` of some shells would read the backslashes of JSON as its own.
 fn to_paste(request: &Value, target: &str) -> String {
-    format!("echo '{}' | berth infer {target}", request.to_string().replace('\'', "'\\''"))
+    format!("printf '%s\\n' '{}' | berth infer {target}", request.to_string().replace('\'', "'\\''"))
 }
 
 fn tensors(list: &Value) -> Option<String> {
@@ -124,9 +124,9 @@ mod tests {
     #[test]
     fn a_request_can_be_pasted() {
         let metadata = json!({"inputs": [{"name": "it's", "datatype": "FP32", "shape": [-1, 2]}]});
-        let expected =
-            r#"echo '{"inputs":[{"data":[0,0],"datatype":"FP32","name":"it'\''s","shape":[1,2]}]}' | berth infer iris"#;
-        assert_eq!(zeros_of(&name("iris"), &metadata).as_deref(), Some(expected));
+        let request = r#"{"inputs":[{"data":[0,0],"datatype":"FP32","name":"it'\''s","shape":[1,2]}]}"#;
+        let expected = format!("printf '%s\\n' '{request}' | berth infer iris");
+        assert_eq!(zeros_of(&name("iris"), &metadata), Some(expected));
         assert_eq!(zeros_of(&name("iris"), &json!({"inputs": []})), None);
         assert_eq!(quoted(&name("default/a b")), "'default/a b'".replace("default/", ""));
     }
@@ -148,11 +148,13 @@ mod tests {
         let property = |schema: Value| json!({"type": "object", "required": ["x"], "properties": {"x": schema}});
         let numbers = property(json!({"type": "array", "items": {"type": "number"}, "examples": [[5.5, 3.5]]}));
         let at = |endpoint| carded(&name("iris"), &numbers, endpoint).expect("a request");
-        assert_eq!(at(Some("https://api.example.com/v1/iris")), r#"echo '{"x":[5.5,3.5]}' | berth infer /v1/iris"#);
+        let pasted = r#"printf '%s\n' '{"x":[5.5,3.5]}' | berth infer /v1/iris"#;
+        assert_eq!(at(Some("https://api.example.com/v1/iris")), pasted);
         let tensors = r#"{"inputs":[{"data":[5.5,3.5],"datatype":"FP64","name":"x","shape":[1,2]}]}"#;
-        assert_eq!(at(None), format!("echo '{tensors}' | berth infer iris"));
+        assert_eq!(at(None), format!("printf '%s\\n' '{tensors}' | berth infer iris"));
         let either = property(json!({"type": ["string", "null"], "examples": ["hello"]}));
         let document = r#"{"inputs":[{"data":["{\"x\":\"hello\"}"],"datatype":"BYTES","name":"request","shape":[1]}]}"#;
-        assert_eq!(carded(&name("iris"), &either, None), Some(format!("echo '{document}' | berth infer iris")));
+        let pasted = format!("printf '%s\\n' '{document}' | berth infer iris");
+        assert_eq!(carded(&name("iris"), &either, None), Some(pasted));
     }
 }

@@ -87,8 +87,7 @@ fn told(target: &str, at: &Level, mut fields: Fields) -> Sentence {
 
 fn is_step_of_load(fields: &Fields) -> bool {
     let reason = text(fields, "reason").unwrap_or_default();
-    let failed = || text(fields, "details").is_some_and(|details| details.contains("loading failed"));
-    STEP_REASONS.contains(&reason.as_str()) || reason == "ReplicaLost" && failed()
+    STEP_REASONS.contains(&reason.as_str())
 }
 
 /// The events of every day.

@@ -153,6 +153,13 @@ const CASES: &[Case] = &[
     ),
     (&[], &["up", "--http", "0.0.0.0:8080"], 2, &[], &["--insecure"]),
     (&[], &["up", "--http", ":9", "--api", ":9"], 2, &[], &["two ports"]),
+    (
+        &[],
+        &["up", "./nothing", "--data", "data", "--http", "127.0.0.1:0", "--api", "127.0.0.1:0"],
+        2,
+        &[],
+        &["nothing cannot be served: it is not there: make it, or name another"],
+    ),
     (&[], &["version"], 0, &["berth "], &[]),
     (&[], &["help"], 0, &["Exit codes:", "5  timed out"], &[]),
     (&[], &["man", "infer"], 0, &[".TH berth-infer"], &[]),
