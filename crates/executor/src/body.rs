@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
@@ -223,38 +223,67 @@ where
 /// Bytes that are handed out at once. HTTP/2 keeps them until the client takes them, and nobody counts them then.
 const PIECE: usize = 16 << 10;
 
-/// Bytes that are handed out in copies of a small part: whoever leaves them unread keeps `held`, which counts them, to the last piece.
+/// Bytes that are handed out in copies of a small part: whoever leaves them unread keeps `held`, which counts them, to the last piece
+/// or until they are [let go of](LetGo).
 pub(crate) struct Pieces<T> {
-    rest: Bytes,
-    _held: T,
+    held: Arc<Mutex<Option<(Bytes, T)>>>,
+    left: usize,
 }
 
-impl<T> Pieces<T> {
-    pub(crate) const fn new(bytes: Bytes, held: T) -> Self {
-        Self { rest: bytes, _held: held }
+/// The way to let go of bytes that nobody reads, and of what counts them. HTTP/2 does not ask for a body whose client takes nothing.
+pub(crate) struct LetGo<T>(Weak<Mutex<Option<(Bytes, T)>>>);
+
+impl<T> LetGo<T> {
+    /// True if the body has gone.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// Lets go; what is read next is an error.
+    pub(crate) fn now(self) {
+        if let Some(held) = self.0.upgrade() {
+            drop(held.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 }
 
-impl<T: Unpin> http_body::Body for Pieces<T> {
+impl<T> Pieces<T> {
+    pub(crate) fn new(bytes: Bytes, held: T) -> Self {
+        Self { left: bytes.len(), held: Arc::new(Mutex::new(Some((bytes, held)))) }
+    }
+
+    pub(crate) fn let_go(&self) -> LetGo<T> {
+        LetGo(Arc::downgrade(&self.held))
+    }
+}
+
+impl<T> http_body::Body for Pieces<T> {
     type Data = Bytes;
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if self.rest.is_empty() {
+        if self.left == 0 {
             return Poll::Ready(None);
         }
-        let length = PIECE.min(self.rest.len());
-        // A part of the bytes themselves would keep all of them.
-        let piece = Bytes::copy_from_slice(&self.rest.split_to(length));
+        let piece = {
+            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some((rest, _)) = held.as_mut() else {
+                return Poll::Ready(Some(Err("the answer was not read in its time".into())));
+            };
+            let length = PIECE.min(rest.len());
+            // A part of the bytes themselves would keep all of them.
+            Bytes::copy_from_slice(&rest.split_to(length))
+        };
+        self.left -= piece.len();
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
+        self.left == 0
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
+        SizeHint::with_exact(self.left as u64)
     }
 }
 
@@ -297,6 +326,17 @@ mod tests {
         drop(body);
         assert!(counts.upgrade().is_none());
         assert!(Pieces::new(Bytes::new(), ()).is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn what_nobody_reads_can_be_let_go_of() {
+        let (held, mut body) = (Arc::new(()), None);
+        let pieces = Pieces::new(Bytes::from(vec![7; 3 * PIECE]), Arc::clone(&held));
+        let let_go = pieces.let_go();
+        assert!(body.insert(pieces).frame().await.is_some_and(|frame| frame.is_ok()));
+        let_go.now();
+        assert_eq!(Arc::strong_count(&held), 1);
+        assert!(body.expect("it is there").frame().await.is_some_and(|frame| frame.is_err()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -133,7 +133,8 @@ impl Driver {
                     if heard_now != Heard::Nothing {
                         self.report().await;
                     }
-                    if heard_now == Heard::All {
+                    // A term that has ended takes nothing on: another node may have it by now.
+                    if heard_now == Heard::All && !stop.is_cancelled() {
                         // From now on it is known what there is, and whose it is.
                         self.host.attach(Some(self.objects.clone()));
                     }

@@ -73,8 +73,8 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
             work.verdict = None;
         }
     }
-    if let Rollout::Surging { to, .. } | Rollout::Recreating { to, .. } = &after
-        && let Some(deadline) = deadline(work, to)
+    if let Rollout::Surging { to, since, .. } | Rollout::Recreating { to, since, .. } = &after
+        && let Some(deadline) = deadline(work, to, *since)
     {
         work.wake_at(deadline);
     }
@@ -83,12 +83,12 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
 
 fn see(draft: &Draft<'_>, work: &Work<'_>, rollout: &Rollout) -> Seen {
     let ready = |revision: &RevisionId| work.ready(draft.world, revision);
-    let (from, to) = match rollout {
-        Rollout::Starting { revision } | Rollout::Stable { revision } => (revision, None),
-        Rollout::Surging { from, to, .. } | Rollout::Canary { from, to, .. } | Rollout::Recreating { from, to, .. } => {
-            (from, Some(to))
-        }
-        Rollout::Stuck { serving, .. } => (serving, None),
+    let (from, to, since) = match rollout {
+        Rollout::Starting { revision } | Rollout::Stable { revision } => (revision, None, draft.now),
+        Rollout::Surging { from, to, since, .. }
+        | Rollout::Canary { from, to, since }
+        | Rollout::Recreating { from, to, since } => (from, Some(to), *since),
+        Rollout::Stuck { serving, since, .. } => (serving, None, *since),
     };
     // What is assumed must not be outnumbered by less; it is no reason to go on either.
     let from_ready = if to.is_some() { work.answering(draft.world, from) } else { ready(from) };
@@ -101,16 +101,16 @@ fn see(draft: &Draft<'_>, work: &Work<'_>, rollout: &Rollout) -> Seen {
         to_ready: to.map_or(0, ready),
         // As many as serve now: where the old one has not all that it wants, the new one need not either.
         enough: from_ready.min(work.target).max(1),
-        deadline: to.and_then(|to| deadline(work, to)),
+        deadline: to.and_then(|to| deadline(work, to, since)),
         canary: work.entry.deployment.spec.rollout.canary,
     }
 }
 
 /// When a revision should have become ready: counted from when its first replica was placed, not from when it was
-/// wanted, since it may have to wait for room.
-fn deadline(work: &Work<'_>, to: &RevisionId) -> Option<Time> {
+/// wanted, since it may have to wait for room. One that was a canary is waited for from its promotion.
+fn deadline(work: &Work<'_>, to: &RevisionId, since: Time) -> Option<Time> {
     let placed = work.replicas.iter().filter(|replica| replica.revision == *to).map(|replica| replica.placed).min();
-    placed.map(|placed| placed + work.entry.deployment.spec.rollout.deadline)
+    placed.map(|placed| placed.max(since) + work.entry.deployment.spec.rollout.deadline)
 }
 
 fn next(state: &Rollout, seen: &Seen, now: Time) -> Rollout {
@@ -144,6 +144,10 @@ fn next(state: &Rollout, seen: &Seen, now: Time) -> Rollout {
         }
         Rollout::Canary { to, .. } if seen.to_ready >= seen.enough && seen.canary.is_none() => {
             Rollout::Stable { revision: to.clone() }
+        }
+        // Promoted, and not ready any more: an update like any other.
+        Rollout::Canary { from, to, .. } if seen.canary.is_none() && seen.copies > 0 => {
+            Rollout::Surging { from: from.clone(), to: to.clone(), since: now, copies: seen.copies }
         }
         Rollout::Surging { from, to, .. } | Rollout::Recreating { from, to, .. } if late => Rollout::Stuck {
             serving: from.clone(),

@@ -201,9 +201,12 @@ fn idle_since(draft: &Draft<'_>, work: &Work<'_>) -> Option<Time> {
     if work.entry.warm.as_ref().is_some_and(|warm| warm.in_flight() > 0) {
         return None;
     }
-    let serves = work.rollout.as_ref()?.live().next()?;
-    let ready_since = work.replicas.iter().filter(|replica| replica.revision == *serves).filter_map(|replica| {
-        match draft.world.workers.get(&replica.worker)?.inventory.get(serves)? {
+    let rollout = work.rollout.as_ref()?;
+    // Either revision of a canary serves where the other is loaded nowhere.
+    let serving = if matches!(rollout, Rollout::Canary { .. }) { 2 } else { 1 };
+    let serves = |replica: &&Replica| rollout.live().take(serving).any(|revision| *revision == replica.revision);
+    let ready_since = work.replicas.iter().filter(serves).filter_map(|replica| {
+        match draft.world.workers.get(&replica.worker)?.inventory.get(&replica.revision)? {
             Residency::Ready(ready) => Some(ready.since.max(replica.placed)),
             _ => None,
         }

@@ -89,12 +89,17 @@ impl Framework {
         let written = if self == Self::Mlflow && file.is_file() { fs::read_to_string(&file)? } else { String::new() };
         // A pickle of one version of Python may be unreadable for another.
         let said = written.lines().find_map(|line| line.strip_prefix("python:"));
-        let version = said.and_then(|said| minor(said.trim().trim_matches(['"', '\''])));
+        let version = said.and_then(|said| minor(said.trim().trim_matches(['"', '\'']))).filter(|said| runs(said));
         let version = version.unwrap_or_else(|| PYTHON.to_owned());
         let note =
             (version != PYTHON).then(|| format!("{version}, as {} says; --python takes another", file.display()));
         Ok(Python { version, note })
     }
+}
+
+/// True of the versions `3.MINOR` that models run with; older ones are tried with the usual one.
+fn runs(version: &str) -> bool {
+    version.strip_prefix("3.").and_then(|minor| minor.parse().ok()).is_some_and(|minor: u8| minor >= 8)
 }
 
 /// The packages of a file of requirements; or the number of the line that is none, and why.
@@ -201,7 +206,12 @@ mod tests {
         assert_eq!(version(Framework::Sklearn, None).expect("a version"), PYTHON, "only MLflow writes it");
         assert_eq!(version(Framework::Mlflow, Some("3.10")).expect("a version"), "3.10");
         assert_eq!(version(Framework::Sklearn, Some("3.13.1")).expect("a version"), "3.13");
-        let quoted = [("python: '3.13'\n", "3.13"), ("python: \"3.9.1\"\n", "3.9"), ("python: cpython\n", PYTHON)];
+        let quoted = [
+            ("python: '3.13'\n", "3.13"),
+            ("python: \"3.9.1\"\n", "3.9"),
+            ("python: cpython\n", PYTHON),
+            ("python: 3.7.16\n", PYTHON),
+        ];
         for (text, expected) in quoted {
             said(text);
             assert_eq!(version(Framework::Mlflow, None).expect("a version"), expected, "{text}");

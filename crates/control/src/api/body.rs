@@ -41,7 +41,7 @@ const SMALL_ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 const SMALL_BODY: usize = 64 << 10;
 
 /// Largest webhook in bytes. Git hosts list commits in it, and cut long lists.
-const WEBHOOK_BODY: usize = 1 << 20;
+const WEBHOOK_BODY: usize = 4 << 20;
 
 /// Names the text in errors; `berth apply` puts its own file names there.
 const FILE_HEADER: &str = "x-berth-file";

@@ -6,7 +6,13 @@
 //! GET /jobs/ID/events     server-sent events       DELETE /jobs/ID       ends it
 //! ```
 
-use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use berth_peer::port::Damped;
 use bytes::Bytes;
@@ -37,11 +43,14 @@ use super::{
 use crate::{
     BoxError,
     access::{Sender, Standing},
-    body::{Body, Pieces, full},
+    body::{Body, LetGo, Pieces, full},
 };
 
 /// Time between two looks at a job, where no end is told.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Longest time for reading an answer.
+const READ_WITHIN: Duration = Duration::from_mins(5);
 
 /// Answers that are fetched from the queue at once, before their sizes are known and counted.
 const FETCHES: usize = 4;
@@ -56,6 +65,8 @@ pub(crate) struct JobApi {
     /// All of it.
     whole_room: usize,
     fetches: Semaphore,
+    /// Answers that clients read, from the oldest.
+    unread: Mutex<VecDeque<(Instant, LetGo<OwnedSemaphorePermit>)>>,
     followers: Arc<Followers>,
     /// The port ends: nobody is kept waiting.
     stop: CancellationToken,
@@ -99,6 +110,7 @@ impl JobApi {
             room: Arc::new(Semaphore::new(room)),
             whole_room: room,
             fetches: Semaphore::new(FETCHES),
+            unread: Mutex::default(),
             followers: Arc::default(),
             stop,
             unanswered: Damped::default(),
@@ -165,6 +177,7 @@ impl JobApi {
             Err(reason) => return Ok(refusal(StatusCode::BAD_REQUEST, &reason)),
         };
         // It counts until it is in the queue, which counts it from there.
+        self.let_go();
         let (body, _room) = match whole(body, self.settings.max_body, &self.room, PACE).await {
             Ok(read) => read,
             Err(Unread::NoRoom) => return Ok(no_room()),
@@ -270,10 +283,31 @@ impl JobApi {
     /// A body that holds room until the client has read it; `None`: there is none. One that is larger than all of it, from an executor with
     /// more memory, takes all.
     fn counted(&self, bytes: Bytes) -> Option<Body> {
+        self.let_go();
         let needed = bytes.len().div_ceil(KIB).min(self.whole_room);
         let held: OwnedSemaphorePermit =
             Arc::clone(&self.room).try_acquire_many_owned(u32::try_from(needed).unwrap_or(u32::MAX)).ok()?;
-        Some(Pieces::new(bytes, held).boxed_unsync())
+        let pieces = Pieces::new(bytes, held);
+        let mut unread = self.unread();
+        if unread.len() == unread.capacity() {
+            unread.retain(|(_, answer)| !answer.is_over());
+        }
+        unread.push_back((Instant::now(), pieces.let_go()));
+        Some(pieces.boxed_unsync())
+    }
+
+    /// Lets go of answers that nobody has read in their time: they keep others from their room.
+    fn let_go(&self) {
+        let mut unread = self.unread();
+        while unread.front().is_some_and(|(since, answer)| answer.is_over() || since.elapsed() >= READ_WITHIN) {
+            if let Some((_, answer)) = unread.pop_front() {
+                answer.now();
+            }
+        }
+    }
+
+    fn unread(&self) -> MutexGuard<'_, VecDeque<(Instant, LetGo<OwnedSemaphorePermit>)>> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn cancel(&self, id: &JobId) -> Result<Response<Body>, QueueError> {

@@ -63,6 +63,7 @@ fn address(info: &Path, name: &str, code: &Path) -> Option<String> {
         return Some(format!("./{}", path.strip_prefix(code).ok()?.display()));
     }
     // A lock is read by more people than the code.
+    url.set_query(None);
     let clean = url.set_username("").and_then(|()| url.set_password(None));
     clean.ok().map(|()| format!("{name} @ {url}"))
 }

@@ -284,8 +284,14 @@ fn read_some(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
 pub(crate) fn unpack_zip(archive: &Path, folder: &Path, stop: &Stop) -> Result<(), BuildError> {
     let mut file = File::open(archive)?;
     let size = file.metadata()?.len();
-    if counted(&mut file, size)? > MOST_FILES as u64 {
-        return Err(too_many_files());
+    match counted(&mut file, size)? {
+        Some(count) if count <= MOST_FILES as u64 => {}
+        Some(_) => return Err(too_many_files()),
+        None => {
+            return Err(invalid(
+                "the ZIP file is damaged: it has no end record that fits, as one that did not arrive whole",
+            ));
+        }
     }
     let mut budget = Budget::of(archive)?;
     let meter = Meter::new(stop, LARGEST_DIRECTORY, Refusal::Directory);
@@ -314,10 +320,11 @@ pub(crate) fn unpack_zip(archive: &Path, folder: &Path, stop: &Stop) -> Result<(
     Ok(())
 }
 
-/// The number of files that a ZIP file claims in its end record; 0 where none is found, which its reader then tells.
+/// The number of files that a ZIP file claims in its end record. `None`: there is none with which the file ends, and its reader
+/// would look for another, which nobody has counted.
 ///
 /// Source: PKWARE's APPNOTE.TXT 6.3.10, sections 4.3.14 to 4.3.16.
-fn counted(file: &mut File, size: u64) -> io::Result<u64> {
+fn counted(file: &mut File, size: u64) -> io::Result<Option<u64>> {
     /// Bytes of an end record without its comment.
     const END: usize = 22;
     /// Bytes of the locator before it, where there is a record with larger numbers.
@@ -330,21 +337,26 @@ fn counted(file: &mut File, size: u64) -> io::Result<u64> {
     file.seek(SeekFrom::Start(size - tail))?;
     file.by_ref().take(tail).read_to_end(&mut bytes)?;
     let begins = bytes.windows(END).rposition(|record| record.starts_with(b"PK\x05\x06"));
-    let Some(begins) = begins else { return Ok(0) };
+    let Some(begins) = begins else { return Ok(None) };
+    let comment = number(&bytes, begins + END - 2, 2);
+    if (begins + END) as u64 + comment != tail {
+        return Ok(None);
+    }
     let mut count = number(&bytes, begins + 8, 2).max(number(&bytes, begins + 10, 2));
     let locator = begins.checked_sub(LOCATOR).and_then(|at| bytes.get(at..begins));
     if let Some(locator) = locator.filter(|locator| locator.starts_with(b"PK\x06\x07")) {
         let mut record = [0; 56];
         let place = number(locator, 8, 8);
-        if place <= size {
-            file.seek(SeekFrom::Start(place))?;
-            if read_some(file, &mut record)? == record.len() && record.starts_with(b"PK\x06\x06") {
-                count = number(&record, 24, 8).max(number(&record, 32, 8));
-            }
+        file.seek(SeekFrom::Start(place.min(size)))?;
+        if read_some(file, &mut record)? != record.len() || !record.starts_with(b"PK\x06\x06") {
+            return Ok(None);
         }
+        // The largest number of the end record says that this one has it.
+        count = if count == u64::from(u16::MAX) { 0 } else { count };
+        count = count.max(number(&record, 24, 8)).max(number(&record, 32, 8));
     }
     file.rewind()?;
-    Ok(count)
+    Ok(Some(count))
 }
 
 /// Headers that speak of the entry after them.

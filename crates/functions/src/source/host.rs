@@ -41,6 +41,9 @@ use crate::{
 /// Limit for the first listing: a store that is away answers no sooner.
 const ATTACH: Duration = Duration::from_secs(10);
 
+/// Time between two looks at processes that are to end.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Settings of the host.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
@@ -267,8 +270,15 @@ impl Host {
         }
         let host = Arc::clone(self);
         let resting = self.start(async move {
-            host.local.rest().await;
-            let (running, _) = host.local.load();
+            // Requests that still waited may have started a process again.
+            let running = loop {
+                host.local.rest().await;
+                let (running, inside) = host.local.load();
+                if (running == 0 && inside == 0) || host.is_current() {
+                    break running;
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            };
             host.metrics.processes(running);
             tracing::info!(event = "functions_stood_aside", running, "another node leads and runs the functions");
         });

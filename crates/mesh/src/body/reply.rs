@@ -205,24 +205,25 @@ pub(crate) async fn counted_message(
     Response::from_parts(head, body)
 }
 
-/// An answer of somebody else's making. Unless it is small, it counts against `memory` as far as its length is known, and `guard` is
-/// held, until it has been read, which is by `deadline`.
+/// An answer of somebody else's making. Unless it is small, its parts count against `memory` as long as a connection has them, and
+/// `guard` is held until it has been passed on, which is by `deadline`.
 pub(crate) fn passed_on(
     answer: Response<PeerBody>,
     (guard, deadline): (impl Send + 'static, Instant),
     memory: &Arc<RequestMemory>,
 ) -> Response<ReplyBody> {
     let (mut head, body) = answer.into_parts();
-    let length = body.size_hint().exact().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
-    if length.is_some_and(|length| length < SMALL) {
+    let length = body.size_hint().exact();
+    if length.is_some_and(|length| length < SMALL as u64) {
         return Response::from_parts(head, ReplyBody::Grpc(tonic::body::Body::new(body)));
     }
     if let Some(length) = length {
         // What is passed on does not tell its length by itself.
         head.headers.entry(header::CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
     }
-    let charge = memory.of_answer(length.unwrap_or(0).min(memory.most()));
-    let relayed = Relayed::new((Vec::new(), None), Some(Source::Model(body)), (guard, charge));
+    let memory = Arc::clone(memory);
+    let body = body.map_frame(move |frame| frame.map_data(|data| memory.answer(data))).boxed_unsync();
+    let relayed = Relayed::new((Vec::new(), None), Some(Source::Model(body)), guard);
     let relayed = relayed.until(deadline, &head.headers);
     Response::from_parts(head, ReplyBody::Relayed(Box::new(relayed)))
 }
@@ -251,10 +252,13 @@ mod tests {
         drop(whole);
         let (guard, deadline) = (Arc::new(()), Instant::now() + std::time::Duration::from_secs(3_600));
         let other = passed_on(Response::new(berth_peer::full(large())), (Arc::clone(&guard), deadline), &memory);
-        assert_eq!((memory.used(), Arc::strong_count(&guard)), (64 << 10, 2));
+        assert_eq!(Arc::strong_count(&guard), 2);
         assert_eq!(other.headers()[header::CONTENT_LENGTH], (64 << 10).to_string());
         let read = other.into_body().collect().await.expect("it is whole").to_bytes();
-        assert_eq!((read.len(), memory.used(), Arc::strong_count(&guard)), (64 << 10, 0, 1));
+        // A connection has the bytes when the body has gone already.
+        assert_eq!((read.len(), memory.used(), Arc::strong_count(&guard)), (64 << 10, 64 << 10, 1));
+        drop(read);
+        assert_eq!(memory.used(), 0);
         let small = passed_on(Response::new(berth_peer::full("small")), (Arc::clone(&guard), deadline), &memory);
         assert_eq!((small.body().size_hint().exact(), memory.used(), Arc::strong_count(&guard)), (Some(5), 0, 1));
     }

@@ -10,7 +10,7 @@ use crate::{
     Rollout, World, claim,
     draft::{Draft, Work},
     lost, rollout,
-    scale::{self, MakesDo},
+    scale::{self, Extra, MakesDo},
     world::{Prospect, TrackedDeployment, Verdict},
 };
 
@@ -25,6 +25,10 @@ pub(super) fn refuse<'w>(
     need: ByteSize,
     refusals: &[Refusal],
 ) -> Settled {
+    if want.extra == Extra::Yes && is_shared(work, &want.revision) {
+        // A canary may last for days: what serves meanwhile keeps its copies.
+        return Settled::default();
+    }
     match scale::make_do(draft, work, &want.revision, want.extra) {
         // What it has matters more now than as one of several: others may have less to hope for.
         MakesDo::Without => return Settled { moved: true, again: Vec::new() },
@@ -58,6 +62,12 @@ pub(super) fn refuse<'w>(
         work.verdict = Some(verdict);
     }
     Settled::default()
+}
+
+/// Returns true for the new revision of a canary.
+fn is_shared(work: &Work<'_>, revision: &RevisionId) -> bool {
+    let canary = work.entry.deployment.spec.rollout.canary;
+    canary.is_some() && matches!(&work.rollout, Some(Rollout::Canary { to, .. }) if to == revision)
 }
 
 /// Returns true if as many replicas of a revision answer as must.

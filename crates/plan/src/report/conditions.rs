@@ -100,8 +100,9 @@ fn progressing(seen: &Seen<'_>) -> Condition {
             let name = &seen.entry.deployment.name;
             let message = match seen.canary {
                 Some(percent) => format!(
-                    "{to} gets {percent} % of requests, {from} the others; `berth rollout promote {name}` gives it all, \
-                     `berth rollout undo {name}` takes it back"
+                    "{to} gets {percent} % of requests, {from} the others; `berth rollout promote {name}` gives it all; to \
+                     take it back declare the old model again, or `berth rollout undo {name} --to-generation N` \
+                     (`berth rollout history {name}`)"
                 ),
                 None => format!("not loaded; once they are, {from} and {to} share requests"),
             };

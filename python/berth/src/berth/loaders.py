@@ -7,6 +7,7 @@ item that is a table of rows gives the results of all of them.
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any, Callable, Dict, List
 
@@ -156,12 +157,16 @@ def _xgboost(path: str) -> Any:
     booster = xgboost.Booster()
     booster.load_model(path)
 
+    kind = json.loads(booster.save_config())["learner"]["gradient_booster"]["name"]
+    in_place = kind != "gblinear" and hasattr(booster, "inplace_predict")
+
     def predict(rows: Any) -> Any:
-        # A data frame brings its own names; rows of numbers are taken to be in the order of training, and predicted
-        # where they lie: a `DMatrix` costs more than a small batch.
-        if hasattr(rows, "iloc"):
-            return booster.predict(xgboost.DMatrix(rows))
-        return booster.inplace_predict(rows)
+        # Rows of numbers are taken to be in the order of training, and predicted where they lie if the booster can: a
+        # `DMatrix` costs more than a small batch. A data frame brings its own names.
+        if in_place and not hasattr(rows, "iloc"):
+            return booster.inplace_predict(rows)
+        names = None if hasattr(rows, "iloc") else booster.feature_names
+        return booster.predict(xgboost.DMatrix(rows, feature_names=names))
 
     return Rows(booster, predict)
 
