@@ -81,7 +81,8 @@ fn a_canary_shares_requests_until_it_is_promoted() {
     let (status, condition) = (w.status("iris"), progressing(&w));
     assert_eq!((status.phase, status.ready, status.serving), (Phase::Progressing, 1, Some(old.clone())));
     assert_eq!((condition.reason.as_str(), condition.status), ("Canary", Truth::False));
-    for part in ["gets 10 % of requests", "`berth rollout promote iris`", "`berth rollout undo iris`"] {
+    for part in ["gets 10 % of requests", "`berth rollout promote iris`", "`berth rollout undo iris --to-generation N`"]
+    {
         assert!(condition.message.contains(part), "{condition:?}");
     }
     w.run(Duration::from_secs(86_400));
@@ -175,7 +176,11 @@ fn a_new_revision_that_is_lost_gets_nothing_until_it_is_back() {
 
     promoted.change("iris", |spec| spec.rollout.canary = None);
     promoted.advance();
-    assert_eq!((shares(&promoted), is_canary(&promoted)), (vec![(old.clone(), 100)], true), "not before it is ready");
+    assert_eq!(
+        (shares(&promoted), is_canary(&promoted)),
+        (vec![(old.clone(), 100)], false),
+        "an update like any other"
+    );
     promoted.attach(&held);
     promoted.settle();
     assert_eq!((shares(&promoted), on(&promoted, &old).len()), (vec![(new.clone(), 100)], 0));
