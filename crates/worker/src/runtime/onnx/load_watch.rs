@@ -31,7 +31,7 @@ pub(super) const BY_ITSELF: Duration = Duration::from_secs(10);
 
 struct Load {
     id: u64,
-    /// It is left alone until then.
+    /// The moment from which it may be cancelled.
     until: Instant,
     given_up: CancellationToken,
     canceler: LoadCanceler,
