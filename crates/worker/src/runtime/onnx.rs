@@ -5,8 +5,7 @@
 //!       (once per process)                └────────────── memory is measured around it ──────────┘
 //! ```
 //! Where a deployment or the operator wants it, a graph runs in a process of its own instead ([`isolated`]).
-//! Sessions are made and freed one at a time, so that what the heap grows by is that model's. Runs are concurrent. Both end early
-//! where nobody waits for them: `watchdog` stops runs, `load_watch` cancels loads.
+//! Sessions are made and freed one at a time, so that what the heap grows by is that model's. Runs are concurrent.
 
 mod account;
 mod call;
@@ -14,7 +13,6 @@ mod graph;
 mod isolated;
 mod labels;
 mod library;
-mod load_watch;
 mod memory;
 mod model;
 mod protobuf;
@@ -131,10 +129,6 @@ impl Runtime for OnnxEngine {
         RuntimeInfo { isolation, ..RuntimeInfo::unlimited("onnx", &[ModelFormat::ONNX]) }
     }
 
-    fn is_interruptible(&self) -> bool {
-        true
-    }
-
     fn overhead(&self) -> Option<ByteSize> {
         Some(self.account.overhead())
     }
@@ -194,9 +188,8 @@ impl OnnxEngine {
         let found = graph::inspect(&graph, &request.artifact)?;
         let mut books = self.account.open();
         let before = Used::now();
-        let (session, peak) = Peak::of(size, || session::build(&self.environment, &graph, threads, &request.cancel));
-        let session = session.and_then(|session| prepared(session, &found, revision.signature.as_deref()));
-        let (call, signature, named) = session.inspect_err(|_| self.account.nothing_came(&books))?;
+        let (session, peak) = Peak::of(size, || session::build(&self.environment, &graph, threads));
+        let (call, signature, named) = prepared(session?, &found, revision.signature.as_deref())?;
         let signature = Arc::new(signature);
         let known = books.known(&request.digest).cloned();
         let verdict = match &known {

@@ -82,12 +82,6 @@ impl Account {
         ByteSize(self.overhead.load(Relaxed))
     }
 
-    /// Gives back what a load took that failed or was given up, possibly nearly all of a model.
-    pub(super) fn nothing_came(&self, books: &Books) {
-        memory::give_back();
-        self.settle(books);
-    }
-
     fn settle(&self, books: &Books) {
         if let Some(resident) = memory::resident() {
             self.overhead.store(resident.saturating_sub(books.live) + books.passing, Relaxed);

@@ -12,9 +12,8 @@ use ort::{
     },
     value::{Outlet, TensorElementType, ValueType},
 };
-use tokio_util::sync::CancellationToken;
 
-use super::{call::providers, load_watch};
+use super::call::providers;
 use crate::{
     artifacts::Source,
     runtime::{LoadError, named::NamedDimensions},
@@ -73,25 +72,12 @@ pub(super) fn graph(artifact: &Source) -> Result<PathBuf, LoadError> {
     })
 }
 
-/// Loads and optimises the graph, until it is `given_up`. `threads` run inside one run, the caller's included.
-pub(super) fn build(
-    environment: &Environment,
-    artifact: &Path,
-    threads: usize,
-    given_up: &CancellationToken,
-) -> Result<Session, LoadError> {
-    let was_given_up = || LoadError::new(FailureCategory::Internal, "the load was given up");
-    if given_up.is_cancelled() {
-        return Err(was_given_up());
-    }
+/// Loads and optimises the graph. `threads` run inside one run, the caller's included.
+pub(super) fn build(environment: &Environment, artifact: &Path, threads: usize) -> Result<Session, LoadError> {
     let mut builder = options(environment, threads).map_err(|error| {
         LoadError::new(FailureCategory::Runtime, format!("onnxruntime refused its options: {}", error.message()))
     })?;
-    let _watched = load_watch::begin(given_up, builder.canceler(), load_watch::BY_ITSELF);
     builder.commit_from_file(artifact).map_err(|error| {
-        if given_up.is_cancelled() {
-            return was_given_up();
-        }
         let message = without_path(error.message(), artifact);
         let category = if message.contains("bad_alloc") || message.contains("Failed to allocate memory") {
             FailureCategory::Memory
@@ -254,35 +240,7 @@ fn narrow(side: &str, own: &mut [TensorSpec], declared: &[TensorSpec]) -> Result
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
-    use super::*;
-    use crate::runtime::onnx::library;
-
-    /// Longer than the watchdog needs, also on a machine that compiles beside the tests.
-    const PATIENCE: Duration = Duration::from_secs(60);
-
-    /// Needs the library of ONNX Runtime, as the tests of the engine do.
-    #[test]
-    fn a_load_that_is_given_up_is_ended_by_the_library() {
-        let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/onnxruntime");
-        let library = std::env::var_os("ORT_DYLIB_PATH").map_or(fetched, PathBuf::from);
-        let Ok(environment) = library::open(Some(&library)) else { return };
-        let given_up = CancellationToken::new();
-        let mut builder = options(&environment, 1).expect("its options");
-        let watched = load_watch::begin(&given_up, builder.canceler(), Duration::ZERO);
-        builder.commit_from_memory(FIRST).map(drop).expect("it is wanted");
-        given_up.cancel();
-        let end = Instant::now() + PATIENCE;
-        let error = loop {
-            match builder.commit_from_memory(FIRST).map(drop) {
-                Err(error) => break error,
-                Ok(()) => assert!(Instant::now() < end, "nobody tells the library"),
-            }
-        };
-        assert_eq!(error.code(), ort::ErrorCode::ModelLoadCanceled, "{error}");
-        drop(watched);
-    }
+    use super::explained;
 
     #[test]
     fn the_librarys_words_become_sentences_with_a_remedy() {

@@ -1,4 +1,4 @@
-//! Stops runs of ONNX Runtime that last too long. Its thread looks at [loads](load_watch) as well.
+//! Stops runs of ONNX Runtime that last too long.
 //!
 //! ```text
 //!             begin                 end
@@ -26,7 +26,6 @@ use std::{
 
 use ort::{AsPointer, session::RunOptions, sys};
 
-use super::load_watch;
 use crate::runtime::batch::{Stop, stop::Waiting};
 
 /// Time between two looks. A run outlives its deadline by as much; twenty looks a second cost nothing that can be
@@ -209,13 +208,12 @@ fn word(until: Instant) -> u64 {
 }
 
 /// Starts the thread that looks, once.
-pub(super) fn watch() {
+fn watch() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let look = || {
             loop {
                 thread::sleep(LOOK_EVERY);
-                load_watch::look();
                 let now = word(Instant::now());
                 let mut slots = slots();
                 // The thread of a slot that nobody else holds has ended.
@@ -226,7 +224,7 @@ pub(super) fn watch() {
             }
         };
         if let Err(error) = thread::Builder::new().name("berth-watchdog".to_owned()).spawn(look) {
-            tracing::error!(%error, "no thread that stops runs and loads can be started: they are not bounded");
+            tracing::error!(%error, "no thread that stops runs can be started: runs of models are not bounded");
         }
     });
 }

@@ -77,16 +77,6 @@ fn what_cannot_be_served_says_what_to_do() {
 }
 
 #[test]
-fn a_load_that_nobody_waits_for_ends_and_leaves_nothing() {
-    let Some(engine) = engine() else { return };
-    let given_up = request("mlp");
-    given_up.cancel.cancel();
-    let error = refused(engine.load(&given_up));
-    assert_eq!((error.category, &*error.message), (FailureCategory::Internal, "the load was given up"));
-    load(engine, "mlp").map(drop).expect("the next one is another load");
-}
-
-#[test]
 fn a_declared_signature_must_agree() {
     let Some(engine) = engine() else { return };
     let declared = |inputs: Vec<TensorSpec>| {
