@@ -129,7 +129,7 @@ fn next(sender: FunctionSender, leader: Option<WorkerId>, is_current: bool) -> N
     }
 }
 
-/// A refusal for now.
+/// A refusal that passes: 503, to be tried again after a second.
 fn again(why: &str) -> Response<PeerBody> {
     let mut response = refused(StatusCode::SERVICE_UNAVAILABLE, why);
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

@@ -383,7 +383,7 @@ fn awaited(name: &str, phase: Phase) -> Option<String> {
         .then(|| format!("the function {name} is not deployed yet: `berth explain function/{name}` says how far it is"))
 }
 
-/// A refusal for now.
+/// A refusal that passes: 503, to be tried again after a second.
 fn again(why: &str) -> http::Response<Bytes> {
     let mut response = refused(503, why);
     response.headers_mut().insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
