@@ -208,6 +208,9 @@ impl Run<'_> {
             None => self.stages.not_run("tests: Rust", "the tools are missing"),
         }
         self.stages.step("dependencies", || deny::check(self.workspace));
+        if lints_in_builds() {
+            return self.stages.note("lints: in the builds, by RUSTC_WORKSPACE_WRAPPER");
+        }
         let mut lints = compiler(self.workspace);
         lints.args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]);
         self.stages.run("lints", &mut lints, str::to_owned);
@@ -233,6 +236,14 @@ impl Run<'_> {
     fn keep(&self, times: Vec<Timed>) {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).extend(times);
     }
+}
+
+/// True if what compiles the repository's crates lints them too, and refuses what it finds: `.ci/run` sets it so, for nothing is compiled
+/// for lints alone then. All targets are built for the tests.
+fn lints_in_builds() -> bool {
+    let is =
+        |name: &str, end: &[u8]| std::env::var_os(name).is_some_and(|value| value.as_encoded_bytes().ends_with(end));
+    is("RUSTC_WORKSPACE_WRAPPER", b"clippy-driver") && is("CLIPPY_ARGS", b"-Dwarnings")
 }
 
 /// Name of a suite's stage.
