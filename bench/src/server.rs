@@ -25,12 +25,21 @@ pub(crate) struct Server {
     pub(crate) api: Option<SocketAddr>,
     /// True if it speaks the binary tensor extension over REST.
     pub(crate) binary: bool,
+    /// True if its workers leave its process group: it is asked to end first, and ends them.
+    pub(crate) has_workers_outside: bool,
     process: Child,
     files: PathBuf,
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.has_workers_outside {
+            Command::new("kill").args(["-TERM", "--", &self.process.id().to_string()]).status().ok();
+            let begin = Instant::now();
+            while begin.elapsed() < END && matches!(self.process.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
         let group = format!("-{}", self.process.id());
         Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status().ok();
         self.process.wait().ok();
@@ -49,6 +58,9 @@ pub(crate) struct Hosted {
 /// Time limit for a server to come up, or to end. Berth may have to fetch a model's packages first.
 const START: Duration = Duration::from_secs(180);
 
+/// Time that a server gets to end its workers.
+const END: Duration = Duration::from_secs(10);
+
 impl Server {
     /// Starts a program in a process group of its own; its output goes to `files/log`.
     pub(crate) fn spawn(name: &'static str, command: &mut Command, files: PathBuf) -> Result<Self> {
@@ -60,7 +72,7 @@ impl Server {
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        Ok(Self { name, http: None, grpc: None, api: None, binary: true, process, files })
+        Ok(Self { name, http: None, grpc: None, api: None, binary: true, has_workers_outside: false, process, files })
     }
 
     /// Berth on `models`, an empty folder being allowed, with more arguments.

@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers; `functions` from
     /// `etcdctl put` to an answer; `dashboard` the page of models with 100,000 of them in Chromium.
     parts: Vec<String>,
-    /// Options to run a part smaller or larger: `density -- --models 2000 --rate 100`, `restart -- --requests 1000000`, or those of
+    /// Options to run a part smaller or larger: `density -- --models 2000 --rate 100`, `restart -- --requests 10000`, or those of
     /// `bench/paging/measure.py`: `paging -- --forests 200 --memory 512MiB --requests 1000`, or of `bench/dashboard/measure.py`:
     /// `dashboard -- --models 2000 --rounds 1`.
     #[arg(last = true)]
@@ -50,19 +50,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         return dashboard(workspace, &options.rest);
     }
     let made = setup::engine_and_models(workspace)?;
-    step("building as it is shipped");
-    execute(cargo(workspace).args([
-        "build",
-        "--profile",
-        "release-lto",
-        "--bin",
-        "berth",
-        "--package",
-        "berth-cli",
-        "--package",
-        "berth-bench",
-    ]))?;
-    execute(cargo(workspace).args(["build", "--profile", "release-lto", "--package", "berth-bench"]))?;
+    build(workspace)?;
     execute(cargo(workspace).args([
         "build",
         "--profile",
@@ -106,6 +94,15 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     execute(bench.args(&options.rest))
 }
 
+/// Builds all programs that any part measures. Each part names all of their packages, since cargo would compile anew, with other
+/// features, what another choice of packages compiled.
+fn build(workspace: &Workspace) -> Result<()> {
+    step("building as it is shipped");
+    let mut build = cargo(workspace);
+    build.args(["build", "--profile", "release-lto", "--bins", "--example", "controller_bench"]);
+    execute(build.args(["--package", "berth-cli", "--package", "berth-bench", "--package", "berth-functions"]))
+}
+
 /// The same for a cluster: etcd, Envoy and simulated workers instead of other model servers.
 fn cluster(workspace: &Workspace, options: &Options, mut bench: Command) -> Result<()> {
     debian::ensure(&[debian::ETCD])?;
@@ -122,8 +119,7 @@ fn gitops(workspace: &Workspace) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT])?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    step("building as it is shipped");
-    execute(cargo(workspace).args(["build", "--profile", "release-lto", "--bin", "berth", "--package", "berth-cli"]))?;
+    build(workspace)?;
     step("measuring the way from a commit to a running fleet");
     let mut measure = Command::new(python.program("python"));
     measure
@@ -143,11 +139,7 @@ fn functions(workspace: &Workspace, options: &[String]) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::NODE, debian::NPM, debian::BUBBLEWRAP])?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    step("building as it is shipped");
-    execute(cargo(workspace).args(["build", "--profile", "release-lto", "--bin", "berth", "--package", "berth-cli"]))?;
-    let example =
-        ["build", "--profile", "release-lto", "--package", "berth-functions", "--example", "controller_bench"];
-    execute(cargo(workspace).args(example))?;
+    build(workspace)?;
     step("measuring the way from etcdctl put to an answer");
     let mut measure = Command::new(python.program("python"));
     measure
@@ -171,8 +163,7 @@ fn functions(workspace: &Workspace, options: &[String]) -> Result<()> {
 fn paging(workspace: &Workspace, options: &[String]) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    step("building as it is shipped");
-    execute(cargo(workspace).args(["build", "--profile", "release-lto", "--bin", "berth", "--package", "berth-cli"]))?;
+    build(workspace)?;
     step("measuring more models in use than fit");
     let mut measure = Command::new(python.program("python"));
     measure.arg(workspace.path("bench/paging/measure.py")).args(options);
@@ -191,8 +182,7 @@ fn dashboard(workspace: &Workspace, options: &[String]) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     debian::ensure(&[debian::CHROMIUM])?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    step("building as it is shipped");
-    execute(cargo(workspace).args(["build", "--profile", "release-lto", "--bin", "berth", "--package", "berth-cli"]))?;
+    build(workspace)?;
     step("measuring the dashboard with many models");
     let mut measure = Command::new(python.program("python"));
     measure.arg(workspace.path("bench/dashboard/measure.py")).args(options);
