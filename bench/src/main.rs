@@ -69,7 +69,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 1_000.0)]
     rate: f64,
     /// Requests of `restart`, through which the model server is killed and the executor ends.
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = restart::REQUESTS)]
     requests: u64,
     /// The parts to run; all of one machine, and the page is written, when none is given. `cluster` measures a cluster
     /// instead, or some of its parts: hop, stream, mend, registered, change; `density` many models in two model servers.

@@ -11,7 +11,6 @@ use crate::load::Request;
 pub(crate) struct Model {
     /// Its name everywhere.
     pub(crate) name: &'static str,
-    /// The artifact.
     pub(crate) artifact: &'static str,
     /// The input's name.
     pub(crate) input: &'static str,

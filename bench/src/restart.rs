@@ -27,6 +27,9 @@ use crate::{
 /// Callers that send one request after the other.
 const CALLERS: usize = 64;
 
+/// Requests of a whole run: the bar speaks of a million.
+pub(crate) const REQUESTS: u64 = 1_000_000;
+
 /// Times that the model server is killed.
 pub(crate) const KILLS: u64 = 5;
 

@@ -1,11 +1,18 @@
 //! `docs/benchmarks-density.md`.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use anyhow::Result;
 
 use super::{FILLING, HELD, LOAD, Row, SIZE, WARMING, cost::Cost};
-use crate::page::{machine, plain};
+use crate::page::{machine, plain, standing};
+
+/// The most that Berth may add to a call of 1 KiB at p50.
+const ADDED: Duration = Duration::from_micros(60);
+/// The most that it may add to a call of 4 MiB at p50, in percent.
+const ADDED_SHARE: f64 = 5.0;
+/// The most bytes of Berth's memory for each model.
+const PER_MODEL: f64 = 1_024.0;
 
 /// Figures that others have published, with their set-ups.
 const OTHERS: &str = "\
@@ -35,7 +42,7 @@ pub(super) fn of(rows: &[Row], costs: &[Cost], rate: f64) -> Result<String> {
     );
     for row in rows {
         let [hit, miss] = row.seen.quantiles();
-        let millis = |(p50, p99): (std::time::Duration, std::time::Duration)| {
+        let millis = |(p50, p99): (Duration, Duration)| {
             format!("{:.2} / {:.2}", p50.as_secs_f64() * 1e3, p99.as_secs_f64() * 1e3)
         };
         let [hits, belady, unused] = row.hits;
@@ -62,12 +69,54 @@ pub(super) fn of(rows: &[Row], costs: &[Cost], rate: f64) -> Result<String> {
          | call | message | direct p50 | through Berth p50 | added | through Berth p99 |\n|---|---|---|---|---|---|\n",
     );
     for Cost { kind, size, direct, through } in costs {
-        let added = through.p50.saturating_sub(direct.p50);
-        let share = added.as_secs_f64() / direct.p50.as_secs_f64() * 100.0;
+        let (added, share) = overhead(direct.p50, through.p50);
         let (d, t, a, p99) = (plain(direct.p50), plain(through.p50), plain(added), plain(through.p99));
         let _ = writeln!(text, "| {kind} | {size} | {d} | {t} | {a} ({share:.0} %) | {p99} |");
     }
+    text.push_str(&standing(&bars(rows, costs)));
     text.push('\n');
     text.push_str(OTHERS);
     Ok(text)
+}
+
+/// The time that Berth adds, and its share of the direct call in percent.
+fn overhead(direct: Duration, through: Duration) -> (Duration, f64) {
+    let added = through.saturating_sub(direct);
+    (added, added.as_secs_f64() / direct.as_secs_f64() * 100.0)
+}
+
+/// The bars of many models, with what was measured.
+fn bars(rows: &[Row], costs: &[Cost]) -> Vec<(String, String, bool)> {
+    let of_calls = costs.iter().filter_map(|Cost { kind, size, direct, through }| {
+        let (time, share) = overhead(direct.p50, through.p50);
+        let (what, stands) = (|most: &str| format!("{kind}, {size}: Berth adds at most {most} (p50)"), plain(time));
+        match *size {
+            "1 KiB" => Some((what(&format!("{} µs", plain(ADDED))), format!("{stands} µs"), time <= ADDED)),
+            "4 MiB" => Some((what(&format!("{ADDED_SHARE:.0} %")), format!("{share:.0} %"), share <= ADDED_SHARE)),
+            _ => None,
+        }
+    });
+    let of_memory = rows.iter().map(|row| {
+        let what = format!("{} models: at most {PER_MODEL:.0} B of Berth's memory for each", row.models);
+        (what, format!("{:.0} B", row.per_model), row.per_model <= PER_MODEL)
+    });
+    of_calls.chain(of_memory).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Figures;
+
+    #[test]
+    fn a_bar_is_met_or_not_as_measured() {
+        let figures = |micros| Figures { per_second: 1.0, p50: Duration::from_micros(micros), p99: Duration::ZERO };
+        let cost =
+            |size, direct, through| Cost { kind: "unary", size, direct: figures(direct), through: figures(through) };
+        let costs = [cost("1 KiB", 100, 161), cost("100 KiB", 100, 900), cost("4 MiB", 1_000, 1_050)];
+        let stand = bars(&[], &costs);
+        let [first, second] = &stand[..] else { panic!("two of them have bars: {stand:?}") };
+        assert_eq!((first.1.as_str(), first.2), ("61 µs", false));
+        assert_eq!((second.1.as_str(), second.2), ("5 %", true));
+    }
 }
