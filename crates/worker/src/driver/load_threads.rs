@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! run ──▶ thread ──result──▶ Ok | Err
-//!   └─ time is up ─▶ cancel ─▶ ends in time (a process is killed): Err(Timeout), no thread is left
-//!                        └───▶ cannot be interrupted: abandoned and counted, its result is dropped when it comes
+//!   └─ time is up ─▶ cancel ─▶ ends in time (a process is killed, a library looks up): Err(Timeout), no thread is left
+//!                        └───▶ does not: abandoned and counted
 //! ```
+//! A result that comes late is dropped by the thread that made it: unloading a model blocks.
 //! A runtime with [`MOST_ABANDONED`] abandoned threads gets no further work until one of them has ended.
 
 use std::{
     collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -22,7 +24,8 @@ use crate::fault::Fault;
 /// one bad model beside a good one.
 pub(super) const MOST_ABANDONED: usize = 2;
 
-/// The time in which work must end after it was cancelled: a process that is killed is gone within seconds.
+/// The time in which work must end after it was cancelled: a process that is killed is gone within seconds, and most steps of a
+/// load in a library are shorter.
 const CANCEL_GRACE: Duration = Duration::from_secs(30);
 
 /// One piece of blocking work.
@@ -47,8 +50,10 @@ pub(super) struct LoadThreads(Arc<Mutex<BTreeMap<String, usize>>>);
 
 /// One thread's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum ThreadState {
     Running,
+    /// Its time is up.
+    Late,
     Abandoned,
     Ended,
 }
@@ -69,30 +74,35 @@ impl LoadThreads {
             );
             return Err(Fault::new(FailureCategory::Runtime, message));
         }
-        let standing = Arc::new(Mutex::new(Standing::Running));
+        let standing = Arc::new(Mutex::new(ThreadState::Running));
         let (ended, threads, runtime) = (Arc::clone(&standing), self.clone(), job.runtime.clone());
         let thread = tokio::task::spawn_blocking(move || {
-            let result = work();
-            if std::mem::replace(&mut *locked(&ended), Standing::Ended) == Standing::Abandoned {
+            let result = catch_unwind(AssertUnwindSafe(work));
+            let stood = std::mem::replace(&mut *locked(&ended), ThreadState::Ended);
+            if stood == ThreadState::Abandoned {
                 threads.count(&runtime, |count| count.saturating_sub(1));
                 tracing::warn!(event = "abandoned_call_ended", runtime, left = threads.abandoned(&runtime));
             }
-            result
+            match result {
+                Ok(result) => (stood == ThreadState::Running).then_some(result),
+                Err(panic) => resume_unwind(panic),
+            }
         });
         tokio::pin!(thread);
         let result = match tokio::time::timeout(job.limit, &mut thread).await {
             Ok(result) => result,
+            // It ended at the last moment.
+            Err(_) if !becomes_late(&standing) => thread.await,
             Err(_) => {
                 job.cancel.cancel();
-                if job.interruptible {
-                    // What it says of its cancellation is not the reason.
-                    if tokio::time::timeout(CANCEL_GRACE, &mut thread).await.is_ok() {
-                        return Err(job.too_long);
-                    }
+                // What it says of its cancellation is not the reason.
+                if job.interruptible && tokio::time::timeout(CANCEL_GRACE, &mut thread).await.is_ok() {
+                    return Err(job.too_long);
                 }
+                // Counted before it can end.
                 let mut standing = locked(&standing);
-                if *standing == Standing::Running {
-                    *standing = Standing::Abandoned;
+                if *standing == ThreadState::Late {
+                    *standing = ThreadState::Abandoned;
                     self.count(&job.runtime, |count| count + 1);
                     let (runtime, abandoned) = (&job.runtime, self.abandoned(&job.runtime));
                     tracing::error!(event = "call_abandoned", runtime, what = job.what, abandoned);
@@ -100,7 +110,11 @@ impl LoadThreads {
                 return Err(job.too_long);
             }
         };
-        result.unwrap_or_else(|error| Err(Fault::internal(format!("the runtime panicked: {error}"))))
+        match result {
+            Ok(Some(result)) => result,
+            Ok(None) => Err(job.too_long),
+            Err(error) => Err(Fault::internal(format!("the runtime panicked: {error}"))),
+        }
     }
 
     /// Threads of a runtime that were abandoned and still run.
@@ -115,15 +129,36 @@ impl LoadThreads {
     }
 }
 
+/// Marks a thread that still runs when its time is up as late; false if it has ended.
+fn becomes_late(standing: &Mutex<ThreadState>) -> bool {
+    let mut standing = locked(standing);
+    if *standing == ThreadState::Running {
+        *standing = ThreadState::Late;
+    }
+    *standing == ThreadState::Late
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::{
+        sync::mpsc,
+        thread::{self, ThreadId},
+    };
 
     use super::*;
+
+    /// Tells which thread drops it.
+    struct Model(mpsc::Sender<ThreadId>);
+
+    impl Drop for Model {
+        fn drop(&mut self) {
+            let _ = self.0.send(thread::current().id());
+        }
+    }
 
     fn job(interruptible: bool, cancel: &CancellationToken) -> Job {
         Job {
@@ -149,6 +184,21 @@ mod tests {
         };
         let failed = threads.run(job(true, &cancel), work).await.expect_err("it took too long");
         assert_eq!((failed.category, threads.abandoned("onnx")), (FailureCategory::Timeout, 0));
+    }
+
+    #[tokio::test]
+    async fn a_model_that_comes_late_is_unloaded_where_that_may_block() {
+        let (threads, cancel) = (LoadThreads::default(), CancellationToken::new());
+        let (told, (dropped, dropped_on)) = (cancel.clone(), mpsc::channel());
+        let work = move || {
+            while !told.is_cancelled() {
+                thread::yield_now();
+            }
+            Ok(Model(dropped))
+        };
+        let failed = threads.run(job(true, &cancel), work).await.map(drop).expect_err("it took too long");
+        assert_eq!(failed.category, FailureCategory::Timeout);
+        assert_ne!(dropped_on.try_recv().expect("it is dropped"), thread::current().id());
     }
 
     #[tokio::test]

@@ -5,14 +5,17 @@
 //!       (once per process)                └────────────── memory is measured around it ──────────┘
 //! ```
 //! Where a deployment or the operator wants it, a graph runs in a process of its own instead ([`isolated`]).
-//! Sessions are made and freed one at a time, so that what the heap grows by is that model's. Runs are concurrent.
+//! Sessions are made and freed one at a time ([`engine_lock`]), so that what the heap grows by is that model's. Runs are
+//! concurrent. Both end early where nobody waits for them: `watchdog` stops runs, `load_watch` cancels loads.
 
 mod account;
 mod call;
+mod engine_lock;
 mod graph;
 mod isolated;
 mod labels;
 mod library;
+mod load_watch;
 mod memory;
 mod model;
 mod protobuf;
@@ -129,6 +132,11 @@ impl Runtime for OnnxEngine {
         RuntimeInfo { isolation, ..RuntimeInfo::unlimited("onnx", &[ModelFormat::ONNX]) }
     }
 
+    /// True, though not within a step of the library: see `load_watch`.
+    fn is_interruptible(&self) -> bool {
+        true
+    }
+
     fn overhead(&self) -> Option<ByteSize> {
         Some(self.account.overhead())
     }
@@ -186,23 +194,31 @@ impl OnnxEngine {
         let threads = self.threads_for(&revision.runtime);
 
         let found = graph::inspect(&graph, &request.artifact)?;
-        let mut books = self.account.open();
-        let before = Used::now();
-        let (session, peak) = Peak::of(size, || session::build(&self.environment, &graph, threads));
-        let (call, signature, named) = prepared(session?, &found, revision.signature.as_deref())?;
+        let given_up = &request.cancel;
+        let held = self.account.for_load(given_up).ok_or_else(session::unwanted)?;
+        let before = if held.is_alone() { Used::now() } else { Used::unknown() };
+        let (session, peak) = Peak::of(size, given_up, || session::build(&self.environment, &graph, threads, given_up));
+        let session = session.and_then(|session| prepared(session, &found, revision.signature.as_deref()));
+        // A load that failed has taken memory all the same, possibly nearly all of a model.
+        let (call, signature, named) = session.inspect_err(|_| memory::give_back())?;
         let signature = Arc::new(signature);
-        let known = books.known(&request.digest).cloned();
+        let known = self.account.known(&request.digest);
         let verdict = match &known {
             Some(known) => known.verdict.clone(),
             None => rows_are_independent(&call, &signature).err(),
         };
+        if given_up.is_cancelled() {
+            drop(call);
+            memory::give_back();
+            return Err(session::unwanted());
+        }
         let before_that = known.and_then(|known| known.measured);
         let (memory, measured) = before.grown(size, before_that);
         let known = Known { verdict: verdict.clone(), measured: measured.then_some(memory).or(before_that) };
-        books.remember(request.digest, known);
+        self.account.remember(request.digest, known);
         let peak = peak.saturating_sub(before.resident_after(memory));
-        let call = Accounted::enter(call, memory, peak, &self.account, &mut books);
-        drop(books);
+        let call = Accounted::enter(call, memory, peak, &self.account, &held);
+        drop(held);
 
         let batching = verdict.as_ref().map(|reason| format!("batching is off: {reason}"));
         let aside = found.unbounded.map(|operator| {

@@ -1,7 +1,8 @@
 //! Accounts for the memory of the engine's models, and of the process beside them.
 //!
-//! Sessions are made, measured and freed one at a time: what the heap grows by is then that session's, and what is resident
-//! beside all of them is nobody's: program, libraries, requests in flight, and what the allocator holds back.
+//! Sessions are made, measured and freed one at a time ([`EngineLock`]): what the heap grows by is then that session's, and what
+//! is resident beside all of them is nobody's: program, libraries, requests in flight, what the allocator holds back, and what a
+//! load has taken that is stuck.
 
 use std::{
     collections::HashMap,
@@ -12,8 +13,12 @@ use std::{
 };
 
 use berth_spec::{ByteSize, Digest, InferError, Tensor};
+use tokio_util::sync::CancellationToken;
 
-use super::memory;
+use super::{
+    engine_lock::{EngineGuard, EngineLock},
+    memory,
+};
 use crate::runtime::batch::{Engine, Stop, View};
 
 /// Contents that are remembered, so that a model that is paged in again is not tried out again: three runs, and a size that
@@ -23,6 +28,8 @@ const MAX_REMEMBERED: usize = 4096;
 /// The account of one engine.
 #[derive(Debug, Default)]
 pub(super) struct Account {
+    /// Held while a session is made or freed.
+    lock: EngineLock,
     books: Mutex<Books>,
     overhead: AtomicU64,
 }
@@ -34,9 +41,9 @@ const GIVEN_BACK_FROM: u64 = 4 << 20;
 /// left.
 const FADES: u64 = 32;
 
-/// Held while a session is made or freed.
+/// The entries. Locked for a moment.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+struct Books {
     /// Bytes of the sessions that there are.
     live: u64,
     /// Bytes that a load takes for a moment beside the model: the graph as it is read.
@@ -47,20 +54,14 @@ pub(super) struct Books {
 /// The measurements of a content.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
-    /// Why its rows may not be joined; `None`: they may.
+    /// The reason why its rows may not be joined; `None`: they may.
     pub(super) verdict: Option<String>,
     /// Its size, once it was measured.
     pub(super) measured: Option<ByteSize>,
 }
 
 impl Books {
-    /// The measurements of a content, if there are any.
-    pub(super) fn known(&self, digest: &Digest) -> Option<&Known> {
-        self.known.get(digest)
-    }
-
-    /// Remembers what was found out.
-    pub(super) fn remember(&mut self, digest: Digest, known: Known) {
+    fn remember(&mut self, digest: Digest, known: Known) {
         if self.known.len() < MAX_REMEMBERED || self.known.contains_key(&digest) {
             self.known.insert(digest, known);
         }
@@ -68,24 +69,37 @@ impl Books {
 }
 
 impl Account {
-    /// Waits until no session is being made or freed.
-    pub(super) fn open(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until no session is being made or freed; `None`: the load was given up before.
+    pub(super) fn for_load(&self, given_up: &CancellationToken) -> Option<EngineGuard<'_>> {
+        self.lock.for_load(given_up)
+    }
+
+    /// The measurements of a content, if there are any.
+    pub(super) fn known(&self, digest: &Digest) -> Option<Known> {
+        self.books().known.get(digest).cloned()
+    }
+
+    /// Remembers what was found out.
+    pub(super) fn remember(&self, digest: Digest, known: Known) {
+        self.books().remember(digest, known);
     }
 
     /// The memory of the process beside the models, the making of another one included; while a session is being made
     /// or freed, the last figure before that.
     pub(super) fn overhead(&self) -> ByteSize {
-        if let Ok(books) = self.books.try_lock() {
-            self.settle(&books);
-        }
+        self.lock.if_idle(|| self.settle());
         ByteSize(self.overhead.load(Relaxed))
     }
 
-    fn settle(&self, books: &Books) {
+    fn settle(&self) {
         if let Some(resident) = memory::resident() {
+            let books = self.books();
             self.overhead.store(resident.saturating_sub(books.live) + books.passing, Relaxed);
         }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,21 +111,24 @@ pub(super) struct Accounted<E: Engine> {
 }
 
 impl<E: Engine> Accounted<E> {
-    /// Enters a session into the open books, and what its making took for a moment beside it.
+    /// Enters a session into the books, and what its making took for a moment beside it. The engine's lock is held.
     pub(super) fn enter(
         engine: E,
         memory: ByteSize,
         passing: ByteSize,
         account: &Arc<Account>,
-        books: &mut Books,
+        _held: &EngineGuard<'_>,
     ) -> Self {
-        books.live += memory.0;
-        books.passing = passing.0.max(books.passing - books.passing / FADES);
+        {
+            let mut books = account.books();
+            books.live += memory.0;
+            books.passing = passing.0.max(books.passing - books.passing / FADES);
+        }
         // What the allocator keeps of it would else count as taken.
         if passing.0 > GIVEN_BACK_FROM {
             memory::give_back();
         }
-        account.settle(books);
+        account.settle();
         Self { engine: Some(engine), memory, account: Arc::clone(account) }
     }
 }
@@ -137,11 +154,14 @@ impl<E: Engine> Engine for Accounted<E> {
 
 impl<E: Engine> Drop for Accounted<E> {
     fn drop(&mut self) {
-        let mut books = self.account.open();
+        let _held = self.account.lock.for_unload();
         drop(self.engine.take());
         memory::give_back();
-        books.live = books.live.saturating_sub(self.memory.0);
-        self.account.settle(&books);
+        {
+            let mut books = self.account.books();
+            books.live = books.live.saturating_sub(self.memory.0);
+        }
+        self.account.settle();
     }
 }
 
@@ -163,16 +183,16 @@ mod tests {
         let before = account.overhead();
         assert!(before > ByteSize::mib(1), "the program itself");
         let size = ByteSize::mib(64);
-        let mut books = account.open();
-        let entered = Accounted::enter(Block(vec![1; size.0 as usize]), size, ByteSize::ZERO, &account, &mut books);
-        assert_eq!(account.overhead(), ByteSize(account.overhead.load(Relaxed)), "open books are not waited for");
-        drop(books);
-        let held = account.overhead();
-        assert!(held.0 < before.0 + size.0 / 2, "{held} after {before}");
+        let held = account.for_load(&CancellationToken::new()).expect("nobody holds it");
+        let entered = Accounted::enter(Block(vec![1; size.0 as usize]), size, ByteSize::ZERO, &account, &held);
+        assert_eq!(account.overhead(), ByteSize(account.overhead.load(Relaxed)), "a load is not waited for");
+        drop(held);
+        let after = account.overhead();
+        assert!(after.0 < before.0 + size.0 / 2, "{after} after {before}");
         let stop = Stop::at(std::time::Instant::now());
         assert!(entered.run(&[], &[], &stop).is_ok_and(|outputs| outputs.is_empty()));
         drop(entered);
-        assert_eq!(account.open().live, 0);
+        assert_eq!(account.books().live, 0);
     }
 
     #[test]
@@ -187,7 +207,7 @@ mod tests {
         (0..MAX_REMEMBERED).for_each(|n| books.remember(digest(n), known(1)));
         books.remember(digest(MAX_REMEMBERED), known(1));
         books.remember(digest(0), known(2));
-        assert!(books.known(&digest(MAX_REMEMBERED)).is_none());
-        assert_eq!(books.known(&digest(0)).and_then(|known| known.measured), Some(ByteSize(2)));
+        assert!(!books.known.contains_key(&digest(MAX_REMEMBERED)));
+        assert_eq!(books.known.get(&digest(0)).and_then(|known| known.measured), Some(ByteSize(2)));
     }
 }

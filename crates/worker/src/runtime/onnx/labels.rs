@@ -10,7 +10,7 @@ const FILE: &str = "labels.txt";
 /// The most labels: the largest sets that models are trained on have some 20,000.
 pub(super) const MOST: usize = 100_000;
 
-/// The longest file that is read.
+/// The longest file that is read: 100,000 classes with long names.
 const LONGEST: u64 = 8 << 20;
 
 /// Labels in the folder of a graph; none where there is no such file, or one that is not text.

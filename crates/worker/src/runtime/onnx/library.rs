@@ -12,7 +12,7 @@ use ort::{environment::Environment, logging::LogLevel};
 /// The name of the library's file; versions follow it after a dot.
 const FILE: &str = "libonnxruntime.so";
 
-/// Why the engine is not there.
+/// The reason why the engine is not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The library is nowhere.
@@ -28,7 +28,7 @@ pub enum OpenError {
     /// The library is there but not usable.
     #[error("{} is not a usable ONNX Runtime 1.24 or later: {message}", path.display())]
     Unusable {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The message of the loader.
         message: String,

@@ -10,6 +10,7 @@ use std::{
 };
 
 use berth_spec::ByteSize;
+use tokio_util::sync::CancellationToken;
 
 /// The least that is believed of any model: session, graph and names.
 const FLOOR: u64 = 64 << 10;
@@ -26,6 +27,12 @@ impl Used {
     #[must_use]
     pub(super) fn now() -> Self {
         Self { heap: heap(), resident: resident() }
+    }
+
+    /// No measurement: something else takes or gives back memory meanwhile.
+    #[must_use]
+    pub(super) fn unknown() -> Self {
+        Self { heap: None, resident: None }
     }
 
     /// The resident memory with so much more than then.
@@ -60,8 +67,8 @@ const EVERY: Duration = Duration::from_millis(2);
 pub(super) struct Peak;
 
 impl Peak {
-    /// Does the work; gives the most that was resident meanwhile, nothing for a small file.
-    pub(super) fn of<T>(artifact: ByteSize, work: impl FnOnce() -> T) -> (T, ByteSize) {
+    /// Does the work; gives the most that was resident until it ended or was `given_up`, nothing for a small file.
+    pub(super) fn of<T>(artifact: ByteSize, given_up: &CancellationToken, work: impl FnOnce() -> T) -> (T, ByteSize) {
         if artifact < WATCHED_FROM {
             return (work(), ByteSize::ZERO);
         }
@@ -69,7 +76,7 @@ impl Peak {
         std::thread::scope(|scope| {
             let watch = || {
                 let mut peak = 0;
-                while !done.load(Relaxed) {
+                while !done.load(Relaxed) && !given_up.is_cancelled() {
                     std::thread::park_timeout(EVERY);
                     peak = resident().unwrap_or_default().max(peak);
                 }

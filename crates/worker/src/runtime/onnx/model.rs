@@ -43,7 +43,6 @@ pub(super) struct Footprint {
     pub(super) batchable: bool,
 }
 
-/// The model.
 pub(super) struct OnnxModel {
     checker: Checker,
     named: NamedDimensions,

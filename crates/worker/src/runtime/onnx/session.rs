@@ -12,8 +12,9 @@ use ort::{
     },
     value::{Outlet, TensorElementType, ValueType},
 };
+use tokio_util::sync::CancellationToken;
 
-use super::call::providers;
+use super::{call::providers, load_watch};
 use crate::{
     artifacts::Source,
     runtime::{LoadError, named::NamedDimensions},
@@ -72,12 +73,28 @@ pub(super) fn graph(artifact: &Source) -> Result<PathBuf, LoadError> {
     })
 }
 
-/// Loads and optimises the graph. `threads` run inside one run, the caller's included.
-pub(super) fn build(environment: &Environment, artifact: &Path, threads: usize) -> Result<Session, LoadError> {
+/// The end of a load that nobody waits for.
+pub(super) fn unwanted() -> LoadError {
+    LoadError::new(FailureCategory::Internal, "the load was given up")
+}
+
+/// Loads and optimises the graph, until it is `given_up`. `threads` run inside one run, the caller's included.
+pub(super) fn build(
+    environment: &Environment,
+    artifact: &Path,
+    threads: usize,
+    given_up: &CancellationToken,
+) -> Result<Session, LoadError> {
     let mut builder = options(environment, threads).map_err(|error| {
         LoadError::new(FailureCategory::Runtime, format!("onnxruntime refused its options: {}", error.message()))
     })?;
-    builder.commit_from_file(artifact).map_err(|error| {
+    let watched = load_watch::begin(given_up, builder.canceler());
+    let session = builder.commit_from_file(artifact);
+    drop(watched);
+    if given_up.is_cancelled() {
+        return Err(unwanted());
+    }
+    session.map_err(|error| {
         let message = without_path(error.message(), artifact);
         let category = if message.contains("bad_alloc") || message.contains("Failed to allocate memory") {
             FailureCategory::Memory
@@ -240,7 +257,48 @@ fn narrow(side: &str, own: &mut [TensorSpec], declared: &[TensorSpec]) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::explained;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::runtime::onnx::library::{self, OpenError};
+
+    /// Longer than the watchdog needs, also on a machine that compiles beside the tests.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// The library for the tests of this program, all of which have to ask here: a process loads one. `None`: there is none, and nobody
+    /// named one.
+    fn environment() -> Option<Environment> {
+        let named = std::env::var_os("ORT_DYLIB_PATH").map(PathBuf::from);
+        let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/onnxruntime");
+        match library::open(Some(named.as_ref().unwrap_or(&fetched))) {
+            Ok(environment) => Some(environment),
+            Err(error @ OpenError::NotFound(_)) if named.is_none() => {
+                eprintln!("skipped: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Needs the library of ONNX Runtime, as the tests of the engine do.
+    #[test]
+    fn a_load_that_is_given_up_is_ended_by_the_library() {
+        let Some(environment) = environment() else { return };
+        let given_up = CancellationToken::new();
+        let mut builder = options(&environment, 1).expect("its options");
+        let watched = load_watch::begin(&given_up, builder.canceler());
+        builder.commit_from_memory(FIRST).map(drop).expect("it is wanted");
+        given_up.cancel();
+        let end = Instant::now() + PATIENCE;
+        let error = loop {
+            match builder.commit_from_memory(FIRST).map(drop) {
+                Err(error) => break error,
+                Ok(()) => assert!(Instant::now() < end, "nobody tells the library"),
+            }
+        };
+        assert_eq!(error.code(), ort::ErrorCode::ModelLoadCanceled, "{error}");
+        drop(watched);
+    }
 
     #[test]
     fn the_librarys_words_become_sentences_with_a_remedy() {

@@ -1,4 +1,4 @@
-//! Stops runs of ONNX Runtime that last too long.
+//! Stops runs of ONNX Runtime that last too long. Its thread looks at [loads](load_watch) as well.
 //!
 //! ```text
 //!             begin                 end
@@ -26,6 +26,7 @@ use std::{
 
 use ort::{AsPointer, session::RunOptions, sys};
 
+use super::load_watch;
 use crate::runtime::batch::{Stop, stop::Waiting};
 
 /// Time between two looks. A run outlives its deadline by as much; twenty looks a second cost nothing that can be
@@ -208,12 +209,13 @@ fn word(until: Instant) -> u64 {
 }
 
 /// Starts the thread that looks, once.
-fn watch() {
+pub(super) fn watch() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let look = || {
             loop {
                 thread::sleep(LOOK_EVERY);
+                load_watch::look();
                 let now = word(Instant::now());
                 let mut slots = slots();
                 // The thread of a slot that nobody else holds has ended.
@@ -224,7 +226,7 @@ fn watch() {
             }
         };
         if let Err(error) = thread::Builder::new().name("berth-watchdog".to_owned()).spawn(look) {
-            tracing::error!(%error, "no thread that stops runs can be started: runs of models are not bounded");
+            tracing::error!(%error, "no thread that stops runs and loads can be started: they are not bounded");
         }
     });
 }

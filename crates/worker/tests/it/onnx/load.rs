@@ -1,14 +1,21 @@
 //! Loading: signatures, notes, errors, memory.
 
-use std::sync::Arc;
+use std::{
+    io::Write as _,
+    sync::{Arc, mpsc},
+    thread,
+};
 
-use berth_spec::{ByteSize, Datatype, FailureCategory, Revision, Serving, Signature, TensorSpec, deployment::Warmup};
+use berth_spec::{
+    ByteSize, Datatype, Digest, FailureCategory, Revision, Serving, Signature, TensorSpec, deployment::Warmup,
+};
 use berth_worker::{
     artifacts::Source,
-    runtime::{LoadError, LoadRequest, Loaded, Runtime, Validation},
+    runtime::{LoadError, LoadRequest, Loaded, Runtime, Validation, onnx::OnnxEngine},
 };
 
 use super::{engine, load, request};
+use crate::spi::PATIENCE;
 
 fn spec(name: &str, datatype: Datatype, shape: &[i64]) -> TensorSpec {
     TensorSpec { name: name.to_owned(), datatype, shape: shape.to_vec() }
@@ -74,6 +81,60 @@ fn what_cannot_be_served_says_what_to_do() {
         refused(engine.load(&changed("add", |revision| revision.runtime.execution_provider = "tpu".to_owned())));
     assert_eq!(error.category, FailureCategory::Runtime);
     assert!(error.message.contains("\"tpu\"") && error.message.contains("cpu"), "{error}");
+}
+
+#[test]
+fn a_load_that_nobody_waits_for_ends_and_leaves_nothing() {
+    let Some(engine) = engine() else { return };
+    let given_up = request("mlp");
+    given_up.cancel.cancel();
+    let error = refused(engine.load(&given_up));
+    assert_eq!((error.category, &*error.message), (FailureCategory::Internal, "the load was given up"));
+    load(engine, "mlp").map(drop).expect("the next one is another load");
+}
+
+/// Loads on a thread of its own, which nobody waits for longer than [`PATIENCE`].
+fn loading(engine: &'static OnnxEngine, request: LoadRequest) -> mpsc::Receiver<Option<LoadError>> {
+    let (ended, end) = mpsc::channel();
+    thread::spawn(move || ended.send(engine.load(&request).err()));
+    end
+}
+
+/// The library reads the graph of the first load from a pipe: that is a step which it does not end before the pipe is closed. Where a
+/// library reads files otherwise, this fails and leaves its threads behind.
+#[test]
+fn a_load_behind_one_that_is_stuck_ends_when_nobody_waits_for_it() {
+    let Some(engine) = engine() else { return };
+    let directory = tempfile::tempdir().expect("a folder");
+    let pipe = directory.path().join("stuck.onnx");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+    let mut writer = fs_err::OpenOptions::new().read(true).write(true).open(&pipe).expect("it opens");
+    let stuck = LoadRequest { artifact: Source::File(pipe), digest: Digest([7; 32]), ..request("add") };
+    let waiting = request("mlp");
+    let (give_up, no_longer_wanted) = (stuck.cancel.clone(), waiting.cancel.clone());
+    // If this test fails, the other ones overtake the load.
+    let _given_up = give_up.clone().drop_guard();
+    let first = loading(engine, stuck);
+    // The beginning of a text of 1 MiB. More than a pipe holds is written once the library reads.
+    let mut begun = vec![0x12, 0x80, 0x80, 0x40];
+    begun.resize(128 << 10, b'a');
+    let (written, taken) = mpsc::channel();
+    thread::spawn(move || {
+        writer.write_all(&begun).expect("it is read");
+        written.send(writer)
+    });
+    let writer = taken.recv_timeout(PATIENCE).expect("the library reads the pipe");
+    let second = loading(engine, waiting);
+    no_longer_wanted.cancel();
+    let error = second.recv_timeout(PATIENCE).expect("it ends").expect("it was given up");
+    assert_eq!(error.message, "the load was given up");
+    give_up.cancel();
+    assert!(matches!(first.try_recv(), Err(mpsc::TryRecvError::Empty)), "it waits for the rest of its text");
+    drop(writer);
+    let error = first.recv_timeout(PATIENCE).expect("it ends").expect("it was given up");
+    assert_eq!(error.message, "the load was given up");
+    load(engine, "mlp").map(drop).expect("nobody is in the way");
 }
 
 #[test]

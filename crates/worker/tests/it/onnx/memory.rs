@@ -1,14 +1,15 @@
-//! The measured memory is near the true one, and unloading gives it back. Runs in a process of its own: the other tests
-//! would take and give back memory beside it.
+//! The measured memory is near the true one, unloading gives it back, and loads that are given up keep none. Runs in a process
+//! of its own: the other tests would take and give back memory beside it.
 
-use std::{process::Command, sync::Arc};
+use std::{process::Command, sync::Arc, thread};
 
 use berth_spec::{Datatype, deployment::Warmup};
 use berth_worker::{
     artifacts::Source,
-    runtime::{Runtime, Validation},
+    runtime::{LoadRequest, Runtime, Validation},
 };
 use bytes::{BufMut, BytesMut};
+use tokio_util::sync::CancellationToken;
 
 use super::{engine, request};
 
@@ -127,4 +128,19 @@ fn measure() {
     drop(loaded);
     let freed = before.saturating_sub(resident());
     assert!(freed > memory / 2, "{freed} bytes of {memory} came back");
+
+    let before = resident();
+    for _ in 0..4 {
+        let given_up = LoadRequest { cancel: CancellationToken::new(), ..request.clone() };
+        thread::scope(|scope| {
+            let load = scope.spawn(|| engine.load(&given_up).map(drop));
+            // In the midst of it, unless it is faster than this looks.
+            while !load.is_finished() && resident() < before + weights / 2 {
+                thread::yield_now();
+            }
+            given_up.cancel.cancel();
+        });
+    }
+    let kept = resident().saturating_sub(before);
+    assert!(kept < weights / 2, "{kept} bytes of loads that were given up stayed");
 }

@@ -22,6 +22,7 @@ use std::{
 use berth_spec::{Datatype, FailureCategory, InferError, Tensor};
 use bytes::Bytes;
 use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     documents::{self, Order},
@@ -147,7 +148,8 @@ fn loaded(load: &LoadGraph) -> Result<(Call, Graph), LoadError> {
         None => Source::File(load.graph.clone()),
     };
     let found = graph::inspect(&load.graph, &source)?;
-    let session = session::build(&environment, &load.graph, load.threads)?;
+    // A load that is given up ends with this process.
+    let session = session::build(&environment, &load.graph, load.threads, &CancellationToken::new())?;
     let (call, signature, named) = prepared(session, &found, load.signature.as_ref())?;
     let unbatched = rows_are_independent(&call, &signature).err();
     Ok((call, Graph { signature, named, unbatched }))
