@@ -136,6 +136,31 @@ def test_update_break_roll_back_delete(functions, etcd, tmp_path):
 
 
 @pytest.mark.timeout(600)
+def test_a_namespace_is_a_part_of_the_key(functions, etcd, tmp_path):
+    """`/models/deployments/team/words` is another function than `/models/deployments/words`."""
+    def put(key: str, number: int, namespace: str | None = None) -> None:
+        document = function("words", archive(tmp_path, f"{number}.zip", {"handler.py": WORDS % number}))
+        document["metadata"] |= {"namespace": namespace} if namespace else {}
+        etcd.ctl("put", f"/models/deployments/{key}", json.dumps(document))
+
+    put("words", 1)
+    put("team/words", 2)
+    put("shop/words", 3, "shop")
+    put("other/words", 4, "team")
+    put("default/words", 5)
+    for number, key in enumerate(("words", "team/words", "shop/words"), 1):
+        assert at_endpoint(functions, etcd.settled(key, "Succeeded", 1), {"text": "a"}) == {"version": number, "words": 1}
+    assert 'metadata.namespace is "team", but the key' in etcd.settled("other/words", "Failed", 1)["message"]
+    assert "leave default/ out of the key" in etcd.settled("default/words", "Failed", 1)["message"]
+    etcd.ctl("del", "/models/deployments/default/words")
+    etcd.ctl("del", "/models/deployments/team/words")
+    gone = lambda: functions.post("/namespaces/team/functions/words", {"text": "a"})[0] == 404
+    until("the function of the team to go", gone)
+    assert ask(functions, "words", {"text": "a"}) == (200, {"version": 1, "words": 1}), "the others stay"
+    assert functions.post("/namespaces/shop/functions/words", {"text": "a"})[0] == 200
+
+
+@pytest.mark.timeout(600)
 def test_an_etcd_that_asks_for_a_user(berth, etcd, tmp_path, monkeypatch):
     """The user may do nothing but read and write below the prefix. Its password is seen nowhere."""
     for arguments in (
@@ -611,6 +636,44 @@ def test_the_second_line_of_a_manual_goes_to_azure(berth, etcd, azurite, azure, 
     assert "image-classifier-js answers" in berth.run("logs", "function/image-classifier-js")
     stored = etcd.object("image-classifier-js")
     assert {name: stored[name] for name in ("metadata", "spec")} == {name: json.loads(TFJS)[name] for name in ("metadata", "spec")}
+
+
+@pytest.mark.timeout(900)
+def test_the_first_model_and_callers_with_a_key(berth, etcd, azurite, azure, tmp_path):
+    """`programmingModel: v1` has a `function.json`; with `authLevel: function` new versions are asked with the key of their place."""
+    berth.start("--source", f"etcd={etcd.client}", env=packages(azurite) | azure.environment())
+    target = {"platform": "azure-function", "resourceGroup": "ml-prod-rg", "appName": "words-prod"}
+
+    def put(number: int, generation: int, files: dict | None = None, **more) -> None:
+        uri = archive(tmp_path, f"{generation}.zip", {"handler.py": WORDS % number} | (files or {}))
+        etcd.put(function("words", uri, generation, target=target | more, probe={"text": "a b"}))
+
+    def at(status: dict, **headers) -> tuple[int, object]:
+        request = urllib.request.Request(status["endpoint"], b'{"text": "a b c"}', headers)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, None
+
+    azure.late_keys = 1
+    put(1, 1, programmingModel="v1", authLevel="function")
+    one = etcd.settled("words", "Succeeded", 1)
+    assert "words answers 200 in azure_functions_worker" in berth.run("logs", "function/words")
+    key = {"x-functions-key": azure.sites["words-prod", None].key}
+    assert (at(one), at(one, **key)) == ((401, None), (200, {"version": 1, "words": 3}))
+    assert not azure.late_keys, "the key was asked for again"
+    put(2, 2, authLevel="function")
+    two = etcd.settled("words", "Succeeded", 2)
+    assert azure.calls["POST", "/host/default/listkeys", "slot"] == 1
+    assert (at(two), at(two, **key)) == ((401, None), (200, {"version": 2, "words": 3}))
+    put(2, 3)
+    three = etcd.settled("words", "Succeeded", 3)
+    assert not three["build"]["cached"], "who may call it is in the artifact"
+    assert at(three) == (200, {"version": 2, "words": 3})
+    put(4, 4, {"function_app.py": ""}, programmingModel="v1")
+    failed = etcd.settled("words", "Failed", 4)
+    assert "the code brings function_app.py" in failed["message"] and at(three)[1]["version"] == 2
 
 
 @pytest.mark.timeout(900)

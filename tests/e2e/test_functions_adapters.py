@@ -104,7 +104,7 @@ def program(*files: str) -> str:
 
 
 def filled(text: str, module: str, function: str) -> str:
-    for name, value in {"NAME": "x", "MODULE": module, "FUNCTION": function}.items():
+    for name, value in {"NAME": "x", "MODULE": module, "FUNCTION": function, "AUTH": "anonymous"}.items():
         text = text.replace(f'"${name}"', json.dumps(value))
     return text
 
@@ -134,7 +134,7 @@ def run(folder: Path, *command: str) -> list:
 )
 def test_python_answers_as_on_this_machine(tmp_path, name, method, body, status, answer):
     (tmp_path / "azure").mkdir()
-    adapter = filled(program("convention.py", "function_app.py"), "handler", name)
+    adapter = filled(program("convention.py", "azure_entry.py", "function_app.py"), "handler", name)
     files = {
         "azure/__init__.py": "", "azure/functions.py": AZURE, "handler.py": HANDLER, "ask.py": ASK,
         "host.py": program("convention.py", "host.py"), "function_app.py": adapter,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 
 import pytest
@@ -135,6 +136,70 @@ def test_the_way_back_has_the_code_of_before(berth, tmp_path):
     berth.run("apply", "-f", str(manifest))
     berth.run("rollout", "status", "function/words")
     assert ask(berth, "words", {"text": "a"})[1]["version"] == 2
+
+
+@pytest.mark.timeout(600)
+def test_a_name_in_two_namespaces_is_two_functions(berth, tmp_path):
+    """Both answer, each with code, log, events and records of its own; one goes, the other stays."""
+    manifest = tmp_path / "words.yaml"
+    berth.start()
+    for number, namespace, written in ((1, "default", "words"), (2, "team", "team/words")):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "handler.py").write_text(WORDS % number)
+        manifest.write_text(MANIFEST.replace("file:code", f"file:{number}"))
+        assert berth.run("apply", "-f", str(manifest), "-n", namespace) == f"function/{written} created\n"
+        berth.run("rollout", "status", "function/words", "-n", namespace)
+
+    def asked(path: str) -> tuple[int, object]:
+        status, _, body = berth.post(path, {"text": "a b"})
+        return status, json.loads(body)
+
+    ours, theirs = "/functions/words", "/namespaces/team/functions/words"
+
+    def both_answer() -> None:
+        assert asked(ours) == asked("/namespaces/default/functions/words") == (200, {"version": 1, "words": 2})
+        assert asked(theirs) == (200, {"version": 2, "words": 2})
+
+    both_answer()
+    assert asked("/functions/team%2Fwords")[0] == asked("/namespaces/shop/functions/words")[0] == 404
+    shown = json.loads(berth.run("get", "function", "words", "-n", "team", "-o", "json"))
+    assert shown["status"]["endpoint"] == f"http://{berth.http}{theirs}"
+    assert (shown["metadata"]["name"], shown["metadata"]["namespace"]) == ("words", "team")
+    again = berth.run("get", "function", "team/words", "-o", "yaml")
+    assert berth.run("apply", "-f", "-", stdin=again) == "function/team/words unchanged\n", "what was printed can be applied"
+
+    for words, names in ([], "function/words\n"), (["-n", "team"], "function/team/words\n"), (["-A"], "function/team/words\nfunction/words\n"):
+        assert berth.run("get", "functions", *words, "-o", "name") == names, words
+    assert re.search(r"^team +words +Succeeded", berth.run("get", "functions", "-A"), re.MULTILINE)
+    described = berth.run("describe", "function/words", "-n", "team")
+    assert re.search(r"^Namespace: +team$", described, re.MULTILINE) and "function/team/words" in described
+    about = json.loads(berth.run("get", "events", "--for", "function/team/words", "-o", "json"))["items"]
+    assert about and {event["function"] for event in about} == {"team/words"}
+    assert "build" in berth.run("logs", "function/team/words") and "Succeeded" in berth.run("explain", "function/words", "-n", "team")
+    assert berth.metric("berth_function_requests_total", namespace="team", function="words", **{"class": "2xx"}) == 1
+    assert berth.metric("berth_function_requests_total", namespace="default", function="words", **{"class": "2xx"}) == 2
+    # The same files at another place are the same artifact, and each is told its own place.
+    shutil.copytree(tmp_path / "1", tmp_path / "ours")
+    manifest.write_text(MANIFEST.replace("file:code", "file:ours"))
+    berth.run("apply", "-f", str(manifest), "-n", "team")
+    berth.run("rollout", "status", "function/team/words")
+    assert asked(theirs) == (200, {"version": 1, "words": 2})
+    told = [json.loads(berth.control(f"/v1{path}/provenance")[2]) for path in (ours, theirs)]
+    assert told[0]["subject"] == told[1]["subject"], "one artifact"
+    for provenance, folder, other in ((told[0], "1", "ours"), (told[1], "ours", "1")):
+        assert provenance["predicate"]["buildDefinition"]["externalParameters"]["sourceUri"] == f"file:{tmp_path}/{folder}"
+        assert f"file:{tmp_path}/{other}" not in json.dumps(provenance)
+    assert "is what 1 was" in berth.run("rollout", "undo", "function/words", "-n", "team")
+    berth.run("rollout", "status", "function/team/words")
+
+    berth.kill()
+    berth.start()
+    both_answer()
+    until("both to be known", lambda: berth.run("get", "functions", "-A", "-o", "name", code=None).count("\n") == 2)
+    assert berth.run("delete", "function/words", "-n", "team") == "function/team/words deleted\n"
+    until("the function to go", lambda: asked(theirs)[0] == 404)
+    assert asked(ours) == (200, {"version": 1, "words": 2})
+    assert berth.run("get", "functions", "-A", "-o", "name") == "function/words\n"
 
 
 @pytest.mark.timeout(600)
@@ -303,14 +368,74 @@ def test_every_gateway_answers_and_who_is_overtaken_steps_aside(tmp_path):
         until("its process to be counted", lambda: leader.metric("berth_function_processes") == 1)
         leader.pause()
         until("the other to lead", lambda: follower.metric("berth_leader") == 1)
-        at_home = f"http://{follower.http}/"
-        until("its own endpoint", lambda: etcd.status("words").get("endpoint", "").startswith(at_home), BUILD)
+        at_home, answers = f"http://{follower.http}/", set()
+
+        def is_at_home() -> bool:
+            answers.add(ask(follower, "words", {"text": "a"})[0])
+            return etcd.status("words").get("endpoint", "").startswith(at_home)
+
+        until("its own endpoint", is_at_home, BUILD)
+        assert 404 not in answers, "it exists, and is built there"
         leader.resume()
         until("its processes to end", lambda: leader.metric("berth_function_processes") == 0)
         until("it to forward", lambda: ask(leader, "words", text) == (200, {"version": 1, "words": 100_000}))
         etcd.put(function("words", archive(tmp_path, "2.zip", {"handler.py": WORDS % 2}), 2))
         etcd.settled("words", "Succeeded", 2)
         assert ask(leader, "words", {"text": "a"})[1]["version"] == 2
+    finally:
+        for process in (*nodes, etcd):
+            process.close()
+
+
+@pytest.mark.timeout(900)
+def test_who_leads_next_serves_all_of_it_without_a_build(tmp_path):
+    """Three controllers, two of which copy the artifacts. The leader dies, and so does the code: a function serves, and one whose newest
+    spec is wrong serves its earlier version."""
+    etcd, nodes = Etcd(tmp_path), []
+    try:
+        pki = tmp_path / "pki"
+        for arguments in (["init", str(pki)], *(["issue", str(pki), name] for name in "abc")):
+            made = Process("pki", tmp_path)
+            made.spawn(BERTH, "pki", *arguments)
+            assert made.process.wait(PATIENCE) == 0, made.logged()
+        first = Node(tmp_path, "a", pki, etcd, "")
+        nodes = [first, *(Node(tmp_path, name, pki, etcd, first.gossip) for name in "bc")]
+        for node in nodes:
+            node.launch()
+        for number, name in ((1, "words"), (2, "broken")):
+            etcd.put(function(name, archive(tmp_path, f"{number}.zip", {"handler.py": WORDS % number})))
+            etcd.settled(name, "Succeeded", 1)
+        etcd.put(function("broken", f"file:{tmp_path}/3.zip", 2, entrypoint="nothing"))
+        assert etcd.settled("broken", "Failed", 2)["message"].endswith("The previous version keeps serving.")
+
+        leader = until("a leader", lambda: next((node for node in nodes if node.metric("berth_leader") == 1), None))
+        others = [node for node in nodes if node is not leader]
+        digests = [etcd.status(name)["artifact"]["digest"].removeprefix("sha256:") for name in ("words", "broken")]
+        kept = [
+            node.data / "functions" / "builds" / "artifacts" / f"{digest}.{ending}"
+            for node in others for digest in digests for ending in ("zip", "sbom.json", "provenance.json")
+        ]  # fmt: skip
+        until(lambda: f"copies of all: {[path for path in kept if not path.exists()]}", lambda: all(path.exists() for path in kept))
+        for node in others:
+            until("copies to be counted", lambda: node.metric("berth_function_artifact_copies_total", result="copied") == 6)
+            assert node.metric("berth_function_artifact_copies_total", result="failed") == 0
+
+        for number in (1, 2):
+            (tmp_path / f"{number}.zip").unlink()
+        leader.kill()
+        heir = until("another to lead", lambda: next((node for node in others if node.metric("berth_leader") == 1), None))
+        at_home = f"http://{heir.http}/"
+        for number, name, phase in ((1, "words", "Succeeded"), (2, "broken", "Failed")):
+            until(f"{name} there", lambda: etcd.status(name).get("endpoint", "").startswith(at_home), BUILD)
+            for node in others:
+                until(f"{name} to answer", lambda: ask(node, name, {"text": "a b"}) == (200, {"version": number, "words": 2}))
+            assert etcd.status(name)["phase"] == phase
+        told = etcd.settled("broken", "Failed", 2)
+        assert "write MODULE.FUNCTION" in told["message"] and told["message"].endswith("The previous version keeps serving.")
+        ready = next(fact for fact in told["conditions"] if fact["type"] == "Ready")
+        assert (ready["status"], ready["reason"]) == ("True", "Serving")
+        assert heir.metric("berth_function_builds_total") == 0, "nothing was built there"
+        assert json.loads(heir.control("/v1/functions/words/provenance")[2])["predicateType"] == "https://slsa.dev/provenance/v1"
     finally:
         for process in (*nodes, etcd):
             process.close()

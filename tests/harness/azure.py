@@ -1,10 +1,10 @@
 """The part of Azure Resource Manager that deploys functions, and the apps: each runs its package as the platform does.
 
 Sources: the REST reference of App Service, version 2023-12-01 (Web Apps: Get, Get Slot, Create Or Update, Create Or Update Slot, Delete,
-Delete Slot, Start, Stop, List Application Settings, Update Application Settings, Swap Slot, Sync Function Triggers; App Service Plans:
+Delete Slot, Start, Stop, List Application Settings, Update Application Settings, List Host Keys, Swap Slot, Sync Function Triggers; App Service Plans:
 Create Or Update), those of resource groups and tags, version 2021-04-01 (Get; Update At Scope), "Track asynchronous Azure operations" (202, Location, Azure-AsyncOperation, Retry-After),
-"Understand how Azure Resource Manager throttles requests" (429), the client credentials flow of the Microsoft identity platform, and
-"Run your functions from a package file in Azure" (WEBSITE_RUN_FROM_PACKAGE).
+"Understand how Azure Resource Manager throttles requests" (429), the client credentials flow of the Microsoft identity platform,
+"Run your functions from a package file in Azure" (WEBSITE_RUN_FROM_PACKAGE), and "Azure Functions HTTP trigger" (authLevel, x-functions-key).
 Simplified: no role assignments, one subscription, and a package is run by the Python or Node.js at hand.
 """
 
@@ -56,11 +56,24 @@ def refused(status: int, code: str, message: str = "") -> Answer:
     return said(status, {"error": {"code": code, "message": message or code}})
 
 
+def auth_level(folder: Path, about: dict) -> str:
+    """The level that a package asks for, where the host finds it: in the first model of Python in `function.json`, else in the code."""
+    described = folder / about["name"] / "function.json"
+    if described.is_file():
+        function = json.loads(described.read_text())
+        assert (described.parent / function["scriptFile"]).is_file() and not (folder / "function_app.py").exists(), "laid out for the v1 model"
+        return next(binding["authLevel"] for binding in function["bindings"] if binding["type"] == "httpTrigger")
+    code = folder / ("function_app.py" if about["language"] == "python" else "berth_function.mjs")
+    found = re.search(r'(?:AuthLevel, |authLevel: )"(\w+)"', code.read_text())
+    return found[1] if found else "anonymous"
+
+
 class Site(HttpServer):
-    """A place of an app: production, or a slot. A swap exchanges what it runs, and its address stays."""
+    """A place of an app: production, or a slot. A swap exchanges what it runs; its address and its key stay."""
 
     def __init__(self, name: str, body: dict):
         self.name, self.settings, self.state, self.body = name, {}, "Running", body
+        self.key = f"key-{id(self)}"
         super().__init__()
 
     def resource(self) -> dict:
@@ -79,8 +92,11 @@ class Site(HttpServer):
             content.extractall(folder)
             files = {path.name for path in Path(folder).iterdir()}
             about = json.loads((Path(folder) / "berth.json").read_text())
+            level = auth_level(Path(folder), about)
+            if level == "function" and request.headers.get("x-functions-key") != self.key:
+                return Answer(401)
             if about["language"] == "python":
-                assert {"host.json", "function_app.py", "requirements.txt"} <= files, "laid out for the v2 model"
+                assert {"host.json", "requirements.txt"} <= files and files & {"function_app.py", about["name"]}, "laid out for a model"
                 command = [sys.executable, "-c", RUN]
             else:
                 assert {"host.json", "package.json", "node_modules"} <= files, "laid out for the v4 model"
@@ -99,7 +115,7 @@ class Azure(HttpServer):
     def __init__(self):
         self.groups, self.plans, self.sites = {"ml-prod-rg": {"location": "westeurope"}}, {}, {}
         self.calls, self.throttle, self.operations = Counter(), 0, {}
-        self.lost_swaps = 0
+        self.lost_swaps, self.late_keys = 0, 0
         self.lock = threading.RLock()
         super().__init__()
 
@@ -180,6 +196,11 @@ class Azure(HttpServer):
             case ("POST", "/start" | "/stop"):
                 site.state = "Running" if below == "/start" else "Stopped"
                 return said(200)
+            case ("POST", "/host/default/listkeys"):
+                if self.late_keys:  # the host, which keeps them, has not started
+                    self.late_keys -= 1
+                    return refused(400, "BadRequest", "Encountered an error (ServiceUnavailable) from host runtime.")
+                return said(200, {"masterKey": "master", "functionKeys": {"default": site.key}, "systemKeys": {}})
             case ("POST", "/syncfunctiontriggers"):
                 return said(204)
             case ("PATCH", "/providers/Microsoft.Resources/tags/default"):

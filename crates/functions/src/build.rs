@@ -8,8 +8,10 @@
 //! Each build has a folder of its own, which goes with it. Everything that it does is bounded: bytes, files, time, memory,
 //! processes, output. Programs of strangers run in `sandbox`.
 
+mod arrival;
 mod artifacts;
 mod container;
+pub mod copies;
 mod documents;
 mod fetch;
 mod git;
@@ -19,6 +21,7 @@ mod lock;
 mod log;
 mod packages;
 mod python;
+mod registries;
 mod requirements;
 mod sandbox;
 mod tree;
@@ -34,6 +37,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use berth_spec::network::Destination;
 use berth_worker::{
     breaker::Dependency,
     prepare::{Settings, Toolchain},
@@ -42,6 +46,7 @@ use berth_worker::{
 use tracing::Instrument as _;
 
 pub use self::{
+    arrival::Arrival,
     artifacts::ArtifactStore,
     documents::Document,
     layout::{MANIFEST, Manifest},
@@ -52,6 +57,7 @@ use self::{
     documents::Outcome,
     lock::Lock,
     packages::Package,
+    registries::Registries,
     sandbox::{Sandbox, on_path},
     tree::Tree,
 };
@@ -59,13 +65,13 @@ pub(crate) use self::{
     javascript::find_node,
     log::{append_to_log, end_of_file},
     python::VERSION as PYTHON_VERSION,
-    sandbox::{Bubblewrap, Walls, fenced},
+    sandbox::{Bubblewrap, Reach, Walls, fenced},
     unpack::{stoppable, unpack_zip},
 };
 use crate::{
     controller::{Built, Failure, Retry, Task, TaskId},
     dependencies::{self, Dependencies, LeftAlone},
-    deployment::{FunctionSpec, Language, Platform},
+    deployment::{FunctionSpec, Language, Platform, file_stem},
     driver::now,
     status::ArtifactStatus,
 };
@@ -74,7 +80,7 @@ use crate::{
 const LONGEST_STEP: Duration = Duration::from_secs(1_800);
 
 /// Version of the layout: artifacts of another one are built anew.
-const LAYOUT: &str = "3";
+const LAYOUT: &str = "4";
 
 /// Settings of builds.
 #[derive(Debug, Clone)]
@@ -91,6 +97,10 @@ pub struct BuildConfig {
     pub kept: usize,
     /// The image of podman that builds run in; `None`: they run with the tools of this machine.
     pub image: Option<String>,
+    /// Hosts that packages are fetched from beside the registries that the environment names.
+    pub hosts: Vec<Destination>,
+    /// The program that gives steps a network of their own: one that calls [`berth_sandbox::entered`] first. `None`: there is none.
+    pub launcher: Option<PathBuf>,
 }
 
 /// Builds functions. One per controller.
@@ -203,8 +213,10 @@ impl Builder {
         let environment = toolchain.environment();
         let container = Container::find(&environment, config.image.as_deref(), &root)?;
         // Berth's folder of data is two above: DATA/functions/builds.
-        let (bubblewrap, data) = (on_path(&environment, "bwrap"), root.ancestors().nth(2));
-        let sandbox = Sandbox::find(&config.python.environment, bubblewrap, container, data);
+        let (programs, data) = ((on_path(&environment, "bwrap"), config.launcher.clone()), root.ancestors().nth(2));
+        let (environment, index) = (&config.python.environment, config.python.package_index.as_deref());
+        let registries = Registries::find(environment, index, &config.hosts);
+        let sandbox = Sandbox::find(environment, programs, container, data, registries);
         let work = root.join("work");
         if work.exists() {
             fs_err::remove_dir_all(&work)?;
@@ -247,7 +259,7 @@ impl Builder {
     /// Path of the log of a function's last build.
     #[must_use]
     pub fn log_path(&self, name: &str) -> PathBuf {
-        self.config.root.join("logs").join(format!("{name}.log"))
+        self.config.root.join("logs").join(format!("{}.log", file_stem(name)))
     }
 
     /// Builds. Dropping the future ends every process of it.
@@ -352,13 +364,13 @@ impl Builder {
             Language::Python => self.python(place).await?,
             Language::JavaScript => self.javascript(place).await?,
         }
-        let (code, manifest) = (place.code(), Manifest::of(spec));
+        let (code, manifest, entry) = (place.code(), Manifest::of(spec), spec.entry);
         let made = place.folder.join("artifact.zip");
         let (artifacts, to) = (Arc::clone(&self.artifacts), made.clone());
         blocking(move || {
             // A step may have planted links, which the files of the layout would be written through.
             Tree::list(&code)?;
-            layout::write(&code, &manifest)?;
+            layout::write(&code, &manifest, entry)?;
             zipped::write(&code, &made)
         })
         .await?;
@@ -400,9 +412,11 @@ impl Builder {
 
 /// Identity of a build: everything that decides what comes out.
 fn key(spec: &FunctionSpec, tree: &Tree, tools: &str) -> String {
+    // The name is in the artifact, its namespace is not.
+    let (name, entry) = (spec.name.name(), spec.entry);
     let parts = format!(
-        "{LAYOUT}\n{}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{tools}",
-        tree.digest, spec.language, spec.entrypoint, spec.version, spec.bundler, spec.name
+        "{LAYOUT}\n{}\n{:?}\n{:?}\n{:?}\n{:?}\n{name:?}\n{entry:?}\n{tools}",
+        tree.digest, spec.language, spec.entrypoint, spec.version, spec.bundler
     );
     crate::deployment::digest(parts.as_bytes())
 }
@@ -457,6 +471,8 @@ mod tests {
             all_local: true,
             kept: 1,
             image: None,
+            hosts: Vec::new(),
+            launcher: None,
         })
         .expect("a builder");
         let task = |folder: &Path, kept: Option<String>| {

@@ -9,6 +9,7 @@
 //!                    │                          ▼                       ▼
 //!                    └──── its time comes ── Failed (an earlier version goes on serving)
 //!
+//! found by a new leader ──a version served elsewhere──▶ Reviving: that one first (`function/takeover.rs`) ──▶ Queued
 //! Serving ──time to look at it again──▶ Queued (functions of Azure: proved, nothing is built)
 //! deleted, or its deletion is asked for ──▶ Removing ──▶ (nothing)
 //! ```
@@ -34,7 +35,7 @@ pub use self::{
     view::View,
 };
 use self::{
-    function::{Function, Stage},
+    function::{Found, Function, Stage},
     line::Line,
 };
 use crate::{
@@ -105,7 +106,7 @@ impl Controller {
         match event {
             Event::Listed(objects) => self.listed(objects, now, &mut effects),
             Event::Put(key, declared) if self.is_echo(&key, &declared) => {}
-            Event::Put(key, declared) => self.put(key, *declared, (None, now), &mut effects),
+            Event::Put(key, declared) => self.put(key, *declared, (Found::Put, now), &mut effects),
             Event::Deleted(key) => self.deleted(&key, now, &mut effects),
             Event::Built(task, result) => self.built(task, *result, now, &mut effects),
             Event::Deployed(task, result) => self.deployed(task, result, now, &mut effects),
@@ -162,8 +163,8 @@ impl Controller {
         let mut serving = std::mem::take(&mut self.serving);
         effects.extend(serving.keys().filter(|name| !there.contains(name)).cloned().map(Effect::Remove));
         for (key, declared) in objects {
-            let served = serving.remove(&key);
-            self.put(key, declared, (served, now), effects);
+            let found = Found::Listed(serving.remove(&key));
+            self.put(key, declared, (found, now), effects);
         }
     }
 
@@ -172,16 +173,10 @@ impl Controller {
         self.functions.get(key).is_some_and(|function| function.is_echo(declared))
     }
 
-    fn put(
-        &mut self,
-        key: String,
-        declared: Declared,
-        (served, now): (Option<Served>, Time),
-        effects: &mut Vec<Effect>,
-    ) {
+    fn put(&mut self, key: String, declared: Declared, (found, now): (Found, Time), effects: &mut Vec<Effect>) {
         self.changed.insert(key.clone());
         let Some(function) = self.functions.get_mut(&key) else {
-            let function = Function::new(declared, served, now);
+            let function = Function::new(declared, found, now);
             self.functions.insert(key.clone(), Box::new(function));
             self.begin(&key, effects);
             return;
@@ -201,7 +196,7 @@ impl Controller {
                 return;
             }
             Stage::Removing { done: true } => {
-                self.functions.insert(key.clone(), Box::new(Function::new(declared, None, now)));
+                self.functions.insert(key.clone(), Box::new(Function::new(declared, Found::Put, now)));
                 self.begin(&key, effects);
                 return;
             }
@@ -219,7 +214,7 @@ impl Controller {
         let Some(function) = self.functions.get_mut(key) else { return };
         match function.stage {
             Stage::Queued { known: None } => self.line.change(&function.declared.about.origin, key.to_owned()),
-            Stage::Queued { known: Some(_) } => self.line.repetition(key.to_owned()),
+            Stage::Queued { known: Some(_) } | Stage::Reviving { .. } => self.line.repetition(key.to_owned()),
             Stage::Removing { done: false } => effects.push(Effect::Remove(key.to_owned())),
             _ => {}
         }
@@ -250,7 +245,7 @@ impl Controller {
         self.changed.insert(key.to_owned());
         *done = true;
         if let Some(declared) = function.next.take() {
-            self.functions.insert(key.to_owned(), Box::new(Function::new(*declared, None, now)));
+            self.functions.insert(key.to_owned(), Box::new(Function::new(*declared, Found::Put, now)));
             self.begin(key, effects);
         } else if function.gone {
             self.functions.remove(key);
@@ -332,6 +327,7 @@ impl Controller {
                     function.deployed(&deployed, now);
                     function.write_if_new(&key, effects);
                 }
+                self.after_revival(&key);
             }
             Err(failure) => self.failed(task, &key, failure, now, effects),
         }
@@ -344,6 +340,15 @@ impl Controller {
             self.retries.insert((at, key.to_owned()));
         }
         function.write_if_new(key, effects);
+        self.after_revival(key);
+    }
+
+    /// Has the desired state wait for its turn, where the version that served last had one before it.
+    fn after_revival(&mut self, key: &str) {
+        let Some(function) = self.functions.get(key) else { return };
+        if matches!(function.stage, Stage::Queued { .. }) {
+            self.line.change(&function.declared.about.origin, key.to_owned());
+        }
     }
 
     fn retry(&mut self, now: Time, effects: &mut Vec<Effect>) {

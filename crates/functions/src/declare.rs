@@ -13,6 +13,7 @@ use berth_control::{
 };
 use berth_spec::{
     DeploymentName, Generation, Origin,
+    id::DEFAULT_NAMESPACE,
     manifest::{ManifestFunction, changes},
 };
 use bytes::Bytes;
@@ -175,7 +176,12 @@ fn merged(
     }
     // A person may have numbered it, or left that to the controller.
     let generation = before.map(generation_of).unwrap_or_default().max(told_in(object.get("status"))).max(known);
-    metadata.insert("name".to_owned(), json!(manifest.name.as_str()));
+    metadata.insert("name".to_owned(), json!(manifest.name.name()));
+    match manifest.name.namespace() {
+        // It may be left out, as it was before there were others.
+        DEFAULT_NAMESPACE => metadata.retain(|field, value| field != "namespace" || *value == DEFAULT_NAMESPACE),
+        namespace => drop(metadata.insert("namespace".to_owned(), json!(namespace))),
+    }
     let generation = generation.saturating_add(1);
     if let Some(artifact) = annotations.get_mut(ARTIFACT).filter(|text| !text.contains(' ')) {
         // For this generation alone: who asks for another one wants a build.
@@ -261,6 +267,34 @@ mod tests {
         assert_eq!(read.spec.expect("right").env["A"], "2");
         let stale = ApplyFunction { expect: Some(first.rev), ..apply("3", &Origin::API) };
         assert!(matches!(objects.apply(&stale, 0).await, Err(Error::Stale { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_name_is_taken_in_its_namespace_alone() {
+        let objects = Objects::all_of(Arc::new(MemoryStore::default()));
+        let mut of_team = apply("2", &Origin::API);
+        of_team.manifest.name = DeploymentName::new("team/words").expect("a name");
+        for (request, key, namespace) in
+            [(&apply("1", &Origin::API), "/words", None), (&of_team, "/team/words", Some("team"))]
+        {
+            let applied = objects.apply(request, 0).await.expect("applied");
+            assert_eq!((applied.outcome, applied.generation), (ApplyOutcome::Created, Generation(1)), "{key}");
+            let stored = objects.store.get(key).await.expect("it answers").expect("it is there");
+            let object: Value = serde_json::from_slice(&stored.value).expect("JSON");
+            let metadata = &object["metadata"];
+            assert_eq!(
+                (&metadata["name"], metadata.get("namespace").and_then(Value::as_str)),
+                (&json!("words"), namespace)
+            );
+            let again = objects.apply(request, 0).await.expect("applied");
+            assert_eq!(again.outcome, ApplyOutcome::Unchanged, "{key}");
+        }
+        let (name, origin) = (of_team.manifest.name.clone(), Origin::API);
+        let request =
+            DeleteFunction { name, origin, expect: None, mode: ApplyMode::Commit, ownership: Ownership::Respect };
+        objects.delete(&request).await.expect("deleted");
+        assert!(objects.store.get("/team/words").await.expect("it answers").is_none());
+        assert!(objects.store.get("/words").await.expect("it answers").is_some(), "the other one stays");
     }
 
     #[tokio::test]

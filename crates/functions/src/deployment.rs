@@ -1,9 +1,10 @@
 //! The object that people put into etcd: read without trust, with every mistake named by its path.
 //!
 //! ```text
-//! bytes under /models/deployments/NAME ──▶ Declared { generation, digest, spec or its mistakes, stored status }
+//! bytes under /models/deployments/[NAMESPACE/]NAME ──▶ Declared { generation, digest, spec or its mistakes, stored status }
 //! ```
 
+mod entry;
 mod field;
 mod source;
 mod spec;
@@ -11,12 +12,13 @@ mod spec;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use berth_control::store::Rev;
-use berth_spec::{Origin, manifest::ManifestFunction};
+use berth_spec::{DeploymentName, Namespace, Origin, id::DEFAULT_NAMESPACE, manifest::ManifestFunction};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::field::Mistakes;
 pub use self::{
+    entry::{AuthLevel, AzureEntry, ProgrammingModel},
     source::CodeUri,
     spec::{AzureApp, Bundler, Entrypoint, FunctionSpec, Language, Limits, NamedLimits, Platform},
 };
@@ -28,37 +30,97 @@ const LONGEST_NAME: usize = 63;
 /// The largest object. etcd takes 1.5 MiB; a spec is a few hundred bytes.
 const LARGEST: usize = 256 << 10;
 
-/// Name of a function: the last part of its key.
+/// Name of a function: a namespace, and a name in it. Its text is the written form of docs/names.md (`words`, `team/words`), and its
+/// key in a store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FunctionName(Arc<str>);
+pub struct FunctionName(DeploymentName);
 
 impl FunctionName {
-    /// Reads a name: 1 to 63 letters, digits, dashes, underscores and dots, of which the first is a letter or a digit.
+    /// Reads the written form: `NAME` in the default namespace, `NAMESPACE/NAME` in another. The name has 1 to 63 letters, digits,
+    /// dashes, underscores and dots, of which the first is a letter or a digit.
     ///
     /// # Errors
     /// The rule, where the text breaks it.
     pub fn new(text: &str) -> Result<Self, String> {
+        let (namespace, name) = parts_of(text);
+        let namespace = Namespace::new(namespace).map_err(|why| format!("{namespace:?} is not a namespace: {why}"))?;
         let plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
-        let begins = text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric());
-        if begins && text.len() <= LONGEST_NAME && text.bytes().all(plain) {
-            return Ok(Self(text.into()));
+        let begins = name.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric());
+        if !begins || name.len() > LONGEST_NAME || !name.bytes().all(plain) {
+            return Err(format!(
+                "the name {name:?} is invalid: use 1 to {LONGEST_NAME} letters, digits, dashes, underscores and dots, beginning with a letter or a digit"
+            ));
         }
-        Err(format!(
-            "the name {text:?} is invalid: use 1 to {LONGEST_NAME} letters, digits, dashes, underscores and dots, beginning with a letter or a digit"
-        ))
+        let whole =
+            DeploymentName::within(&namespace, name).map_err(|why| format!("the name {name:?} is invalid: {why}"))?;
+        // A function has one key.
+        if whole.as_str() != text {
+            return Err(format!(
+                "{text:?} is another way to write {name:?}: leave {DEFAULT_NAMESPACE}/ out of the key"
+            ));
+        }
+        Ok(Self(whole))
     }
 
-    /// The text.
+    /// The written form.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_str()
+    }
+
+    /// The name in its namespace.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// The namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    /// The same as a type of its own.
+    #[must_use]
+    pub fn to_namespace(&self) -> Namespace {
+        self.0.to_namespace()
     }
 }
 
 impl fmt::Display for FunctionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
+}
+
+impl From<FunctionName> for DeploymentName {
+    fn from(FunctionName(name): FunctionName) -> Self {
+        name
+    }
+}
+
+/// The namespace and the name of a key. A key may be any text: neither needs to be valid.
+pub(crate) fn parts_of(key: &str) -> (&str, &str) {
+    key.split_once('/').unwrap_or((DEFAULT_NAMESPACE, key))
+}
+
+/// The path of a function below the address of a gateway, and below `/v1` of the control API.
+pub(crate) fn path_of(key: &str) -> String {
+    match parts_of(key) {
+        (DEFAULT_NAMESPACE, name) => format!("/functions/{name}"),
+        (namespace, name) => format!("/namespaces/{namespace}/functions/{name}"),
+    }
+}
+
+/// The beginning of the names of files about a function: its key with `/` percent-coded. Names have no `%`; a key may be any text, and
+/// one that looks like a coded name has files of its own.
+pub(crate) fn file_stem(key: &str) -> String {
+    key.replace('%', "%25").replace('/', "%2F")
+}
+
+/// The key of a function whose files begin so.
+pub(crate) fn key_of_stem(stem: &str) -> String {
+    stem.replace("%2F", "/").replace("%25", "%")
 }
 
 /// Identity of a desired state: a person's generation, if given, and the content of the spec.
@@ -199,11 +261,10 @@ impl Declared {
 /// # Errors
 /// Every mistake, by its path.
 pub fn check(function: &ManifestFunction) -> Result<(), String> {
-    let name = function.name.as_str();
-    let object = json!({
-        "apiVersion": "berth.dev/v1", "kind": "Function", "metadata": {"name": name}, "spec": function.spec,
-    });
-    Declared::of(name, object.to_string().as_bytes()).spec.map(drop)
+    let (name, namespace) = (function.name.name(), function.name.namespace());
+    let metadata = json!({"name": name, "namespace": namespace});
+    let object = json!({"apiVersion": "berth.dev/v1", "kind": "Function", "metadata": metadata, "spec": function.spec});
+    Declared::of(function.name.as_str(), object.to_string().as_bytes()).spec.map(drop)
 }
 
 /// Identity of the desired state of an object; `None` where it is none.

@@ -34,10 +34,10 @@ use crate::{
     writer,
 };
 
-/// News that wait for the controller.
+/// News that wait for the controller: a burst of changes; senders wait beyond that.
 const QUEUE: usize = 256;
 
-/// Interval at which idle processes are looked for.
+/// Interval at which idle processes are looked for: their times are given in seconds.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Sweeps between two clean-ups of the disk.
@@ -302,7 +302,7 @@ impl Driver {
 
     fn clean(&mut self) {
         let mut used = self.host.local().used();
-        used.extend(self.controller.view().filter_map(|view| Some(view.status.artifact.as_ref()?.digest.clone())));
+        used.extend(self.controller.view().flat_map(|view| view.status.artifacts()).map(str::to_owned));
         let host = Arc::clone(&self.host);
         self.work.spawn(async move {
             let swept = tokio::task::spawn_blocking(move || host.builder().artifacts().sweep(&used)).await;

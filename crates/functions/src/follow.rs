@@ -20,7 +20,7 @@ use crate::{controller::Event, deployment::Declared, objects::Objects};
 /// Pause after an error: long enough for a store that is away.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Pause between two looks whether the store answers.
+/// Pause between two looks whether the store answers: an outage is told within some seconds.
 const LOOK: Duration = Duration::from_secs(4);
 
 /// The longest that a store takes to answer a look. Together with the pause, people hear of its end within ten seconds.

@@ -1,6 +1,9 @@
 //! Functions: people put JSON under `/models/deployments/NAME` of their etcd, or declare `kind: Function` through the API and
 //! sources; a controller builds what that names, deploys it as a function, and reports in the same object.
 //!
+//! A function is known by its *key*: the written form of its name, [`deployment::FunctionName`]. What people put under a key that is no
+//! name is told in its status, and never deployed; so keys are texts, and names are what passed the rule.
+//!
 //! ```text
 //! store ──list, watch──▶ follow ──Event──▶ controller (brain) ──Effect──▶ driver
 //!   ▲                                                                      ├── build: fetch ▶ unpack ▶ packages, bundle ▶ ZIP (cache)

@@ -1,4 +1,7 @@
 //! The objects of functions: below a prefix of a store, which is people's etcd or Berth's own.
+//!
+//! The rest of the key is the written form of the function's name: `NAME` in the namespace `default`, `NAMESPACE/NAME` in another. So
+//! keys that were written before there were namespaces mean the same now as then.
 
 use std::sync::Arc;
 
@@ -26,13 +29,32 @@ impl Objects {
         self.prefix
     }
 
-    /// Key of an object.
+    /// Key of the object of a function.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
-    /// The name of a function from its key.
+    /// The name of a function from its key. It may be none: a key may be any text.
     pub(crate) fn name_of<'k>(&self, key: &'k str) -> &'k str {
         key.strip_prefix(self.prefix).unwrap_or(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_control::store::memory::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn keys_of_before_are_those_of_the_default_namespace() {
+        let own = Objects::of_berth(Arc::new(MemoryStore::default()));
+        let etcd = Objects::all_of(Arc::new(MemoryStore::default()));
+        for (name, in_own, in_etcd) in
+            [("words", "/functions/words", "/words"), ("team/words", "/functions/team/words", "/team/words")]
+        {
+            assert_eq!((own.key(name).as_str(), etcd.key(name).as_str()), (in_own, in_etcd));
+            assert_eq!((own.name_of(in_own), etcd.name_of(in_etcd)), (name, name));
+        }
     }
 }

@@ -6,6 +6,7 @@
 mod etcd;
 mod host;
 mod metrics;
+mod shared;
 mod summary;
 
 pub(crate) use self::summary::{Happened, Report};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error as _};
 use serde_json::Value;
 
-/// The longest message in a status.
+/// The longest message in a status, in characters: some paragraphs; the log of a build has the rest.
 const LONGEST_MESSAGE: usize = 2_000;
 
 /// Deployed specs in a status: the one that serves, and some for a way back.
@@ -13,6 +13,9 @@ const MOST_REVISIONS: usize = 6;
 
 /// Bytes of those specs: objects stay far below the limit of etcd.
 const LARGEST_HISTORY: usize = 64 << 10;
+
+/// Reason of `Ready` while a new leader starts the version that served under another one.
+pub(crate) const TAKING_OVER: &str = "TakingOver";
 
 /// Status of a function. Berth alone writes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -243,6 +246,17 @@ impl Status {
             self.history.pop();
         }
         self.history.shrink_to_fit();
+    }
+
+    /// Digests of the artifacts that the function needs: the one that serves, and the one that did last.
+    pub fn artifacts(&self) -> impl Iterator<Item = &str> {
+        let serves = self.artifact.iter().map(|artifact| &*artifact.digest);
+        serves.chain(self.history.first().map(|last| &*last.artifact))
+    }
+
+    /// True while a new leader starts the version that served under another one.
+    pub(crate) fn is_taken_over(&self) -> bool {
+        self.conditions.iter().any(|fact| fact.kind() == "Ready" && fact.reason() == TAKING_OVER)
     }
 
     /// Sets a condition. Its time changes with its status only.

@@ -27,15 +27,15 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use crate::{
     FLAG, confine, loopback,
     namespaces::{self, die_with_parent},
-    passing, root,
+    own_network, passing, root,
     spec::{Network, Order},
 };
 
 /// The exit code where the sandbox could not be made.
-const NOT_MADE: u8 = 125;
+pub(crate) const NOT_MADE: u8 = 125;
 
 /// The exit code where the program could not be started.
-const NOT_STARTED: u8 = 126;
+pub(crate) const NOT_STARTED: u8 = 126;
 
 /// Continuations of this program in a sandbox, by name; `None`: there is none of that name.
 pub type Own = fn(&str) -> Option<ExitCode>;
@@ -45,7 +45,11 @@ pub type Own = fn(&str) -> Option<ExitCode>;
 #[must_use]
 pub fn entered(own: Own) -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
-    if words.next()? != FLAG {
+    let flag = words.next()?;
+    if flag == own_network::FLAG {
+        return Some(own_network::start(words));
+    }
+    if flag != FLAG {
         return None;
     }
     let order = words.next().unwrap_or_default();

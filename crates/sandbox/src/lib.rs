@@ -10,6 +10,8 @@
 //! The launcher is the program `berth` itself, started anew: between fork and exec of a process with threads next to nothing may
 //! be done, and in a fresh process with one thread everything. [`Launcher::find`] tries once what this machine allows; what is
 //! missing is told by the caller, never silently. Not here: control groups are made by the caller, and are only joined.
+//!
+//! A program that others confine, or nobody, gets a network of its own by [`OwnNetwork`], and no more.
 
 mod confine;
 mod files;
@@ -18,6 +20,7 @@ mod launcher;
 mod loopback;
 mod mounts;
 mod namespaces;
+mod own_network;
 mod passing;
 mod root;
 mod spec;
@@ -26,6 +29,7 @@ mod syscalls;
 pub use self::{
     launch::{Own, entered},
     launcher::Launcher,
+    own_network::OwnNetwork,
     passing::receive,
     spec::{Isolation, Limits, Mechanisms, Network, Sandbox},
 };

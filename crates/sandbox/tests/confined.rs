@@ -2,13 +2,17 @@
 //! own: a test harness has threads, and a launcher has one.
 
 use std::{
-    io::Write as _,
-    os::unix::process::ExitStatusExt as _,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::ExitStatusExt as _},
+    },
     path::{Path, PathBuf},
-    process::{ExitCode, Stdio},
+    process::{Command, ExitCode, Stdio},
 };
 
-use berth_sandbox::{Isolation, Launcher, Limits, Network, Sandbox};
+use berth_sandbox::{Isolation, Launcher, Limits, Network, OwnNetwork, Sandbox, receive};
 use tempfile::TempDir;
 
 /// A name, whether this machine can, and the case.
@@ -18,15 +22,20 @@ fn main() -> ExitCode {
     if let Some(code) = berth_sandbox::entered(own) {
         return code;
     }
+    let mut words = std::env::args().skip(1);
+    if words.next().as_deref() == Some(CONNECTS) {
+        return connects(words);
+    }
     let launcher = Launcher::find(std::env::current_exe().expect("a program")).expect("it runs");
     let mechanisms = launcher.mechanisms();
     let _ = writeln!(std::io::stderr(), "{mechanisms:?}, missing: {:?}", launcher.missing());
-    let cases: [Case; 10] = [
+    let cases: [Case; 11] = [
         ("files_of_others_are_not_seen", mechanisms.files, files_of_others_are_not_seen),
         ("hidden_folders_are_empty", mechanisms.files, hidden_folders_are_empty),
         ("only_the_own_folder_is_written", mechanisms.files, only_the_own_folder_is_written),
         ("processes_of_others_are_not_seen", mechanisms.processes, processes_of_others_are_not_seen),
         ("the_loopback_is_its_own", mechanisms.network, the_loopback_is_its_own),
+        ("an_own_network_has_one_way_out", mechanisms.network, an_own_network_has_one_way_out),
         ("no_privileges_are_left", true, no_privileges_are_left),
         ("what_it_leaves_behind_ends_with_it", mechanisms.processes, what_it_leaves_behind_ends_with_it),
         ("it_ends_as_the_program_does", true, it_ends_as_the_program_does),
@@ -173,6 +182,45 @@ fn the_loopback_is_its_own(launcher: &Launcher) {
     let place = Place::new();
     let said = answers(launcher, &place.sandbox(), "tail -n +3 /proc/net/dev | cut -d: -f1");
     assert_eq!(said, "lo");
+}
+
+/// The first argument of this program as one that connects.
+const CONNECTS: &str = "--connects";
+
+/// Says something to ports of the loopback, and prints those that took it, and how many bytes standard input holds.
+fn connects(ports: impl Iterator<Item = String>) -> ExitCode {
+    let mut input = Vec::new();
+    let read = std::io::stdin().read_to_end(&mut input).expect("nothing");
+    for port in ports {
+        let number: u16 = port.parse().expect("a port");
+        let said = TcpStream::connect(("127.0.0.1", number)).and_then(|mut stream| stream.write_all(b"hello"));
+        if said.is_ok() {
+            let _ = writeln!(std::io::stdout(), "{port}");
+        }
+    }
+    let _ = writeln!(std::io::stdout(), "{read}");
+    ExitCode::SUCCESS
+}
+
+fn an_own_network_has_one_way_out(launcher: &Launcher) {
+    let network = if launcher.mechanisms().user_namespace { OwnNetwork::NewForUser } else { OwnNetwork::New };
+    let of_machine = TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
+    let closed = of_machine.local_addr().expect("an address").port().to_string();
+    let itself = std::env::current_exe().expect("a program");
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let mut command = Command::new(&itself);
+    command.args(network.arguments(3128)).arg(&itself).args([CONNECTS, "3128", &closed]);
+    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::piped());
+    let child = command.spawn().expect("started");
+    // It holds a copy of the other end.
+    drop(command);
+    let listener = receive(&ours).expect("a listener");
+    let (mut stream, _) = listener.accept().expect("a connection");
+    let mut said = String::new();
+    stream.read_to_string(&mut said).expect("read");
+    let output = child.wait_with_output().expect("ended");
+    let reached = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!((said.as_str(), reached.as_str(), output.status.code()), ("hello", "3128\n0\n", Some(0)));
 }
 
 fn no_privileges_are_left(launcher: &Launcher) {

@@ -4,7 +4,11 @@ mod log;
 
 use std::time::{Duration, Instant};
 
-use berth_spec::manifest::{FieldChange, changes};
+use berth_spec::{
+    DeploymentName,
+    id::DEFAULT_NAMESPACE,
+    manifest::{FieldChange, changes},
+};
 use berth_wire::api::{ApplyResult, EventView, FunctionRevision, FunctionView, Timestamp};
 use reqwest::{
     Method,
@@ -15,6 +19,7 @@ use serde_json::{Value, json};
 pub(super) use self::log::{LogWanted, print_log};
 use super::{
     describe::{facts, section},
+    namespace::{events_in, path_in},
     output::{Form, Row, or_dash, print_value, table},
     resource::{Resource, not_found},
 };
@@ -34,12 +39,13 @@ const ARTIFACT: &str = "berth.dev/artifact";
 const LOOK: Duration = Duration::from_millis(200);
 
 /// All that is known about a function.
-pub(super) async fn described(client: &Client, name: &str) -> Result<String, Failure> {
-    let function: FunctionView = client.get(&[Resource::Functions.plural(), name]).await?;
+pub(super) async fn described(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
+    let function: FunctionView = client.get(&path_in(Resource::Functions, name)).await?;
     let (metadata, status) = (&function.metadata, &function.status);
     let artifact = status.artifact.as_ref().map(|artifact| format!("{} ({})", artifact.digest, size(artifact.size)));
     let mut text = facts(&[
-        ("Name", function.metadata.name.clone()),
+        ("Name", metadata.name.clone()),
+        ("Namespace", metadata.namespace.clone()),
         ("Type", or_dash(function.text("/type"))),
         ("Source", or_dash(function.text("/sourceUri"))),
         ("Platform", or_dash(function.text("/target/platform"))),
@@ -68,25 +74,21 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
 }
 
 /// Recent events about a function.
-async fn events(client: &Client, name: &str) -> Result<String, Failure> {
-    let about = [("function", name.to_owned())];
-    let events = match client.list::<EventView>(&[Resource::Events.plural()], &about).await {
-        Ok(events) => events.items,
-        Err(Failure::Forbidden(_)) => return Ok("not shown: events need a role on the whole server\n".to_owned()),
-        Err(other) => return Err(other),
-    };
+async fn events(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
+    let (namespace, about) = (name.to_namespace(), [("function", name.name().to_owned())]);
+    let events = client.list::<EventView>(&events_in(&namespace), &about).await?.items;
     Ok(if events.is_empty() { "none lately\n".to_owned() } else { table(&events, Form::Table) })
 }
 
-async fn read(client: &Client, name: &str) -> Result<FunctionView, Failure> {
-    match client.get(&[Resource::Functions.plural(), name]).await {
-        Err(Failure::NotFound(_)) => Err(not_found(client, Resource::Functions, name).await),
+async fn read(client: &Client, name: &DeploymentName) -> Result<FunctionView, Failure> {
+    match client.get(&path_in(Resource::Functions, name)).await {
+        Err(Failure::NotFound(_)) => Err(not_found(client, Resource::Functions, name.as_str()).await),
         other => other,
     }
 }
 
 /// Prints what a function is doing, why, and what would help.
-pub(super) async fn explain(client: &Client, name: &str, form: Form) -> Result<(), Failure> {
+pub(super) async fn explain(client: &Client, name: &DeploymentName, form: Form) -> Result<(), Failure> {
     let function = read(client, name).await?;
     match form {
         Form::Json | Form::Yaml => print_value(&function.status, form),
@@ -95,7 +97,7 @@ pub(super) async fn explain(client: &Client, name: &str, form: Form) -> Result<(
 }
 
 fn explained(function: &FunctionView) -> String {
-    let (name, status) = (&function.metadata.name, &function.status);
+    let (name, status) = (function.metadata.written(), &function.status);
     let mut text = format!("{name}: {}: {}\n", status.phase, status.message);
     let wanted = i64::try_from(function.metadata.generation).unwrap_or(i64::MAX);
     if wanted != status.observed_generation {
@@ -125,7 +127,7 @@ fn explained(function: &FunctionView) -> String {
 
 /// Commands that help in a state; empty where there are none.
 fn help(function: &FunctionView) -> String {
-    let (name, status) = (&function.metadata.name, &function.status);
+    let (name, status) = (function.metadata.written(), &function.status);
     let mut help = Vec::new();
     match status.phase.as_str() {
         "Failed" => {
@@ -157,8 +159,8 @@ fn shortened(message: &str) -> String {
 
 /// A name in a cell of a table: a key of etcd may be any text, and a row is a line.
 fn name_in_a_cell(name: &str) -> String {
-    /// Characters of the longest name of a function.
-    const MOST: usize = 63;
+    /// Characters of the longest name of a function with its namespace.
+    const MOST: usize = 127;
     let mut text: String = name.chars().take(MOST).collect::<String>().replace('\n', "\\n");
     if name.chars().nth(MOST).is_some() {
         text.push('…');
@@ -178,7 +180,7 @@ fn told(fields: &[FieldChange]) -> String {
 }
 
 /// Waits until the newest generation of a function serves or has failed.
-pub(super) async fn rolled_out(client: &Client, name: &str, timeout: Duration) -> Result<(), Failure> {
+pub(super) async fn rolled_out(client: &Client, name: &DeploymentName, timeout: Duration) -> Result<(), Failure> {
     let end = Instant::now() + timeout;
     loop {
         let function = read(client, name).await?;
@@ -206,7 +208,7 @@ pub(super) async fn rolled_out(client: &Client, name: &str, timeout: Duration) -
 /// Prints the specs that were deployed, or one of them as a manifest.
 pub(super) async fn history(
     client: &Client,
-    name: &str,
+    name: &DeploymentName,
     (generation, form): (Option<u64>, Form),
 ) -> Result<(), Failure> {
     let function = read(client, name).await?;
@@ -234,7 +236,11 @@ pub(super) async fn history(
 }
 
 /// Declares again what was deployed before: its spec, and its artifact where that is still kept.
-pub(super) async fn undo(client: &Client, name: &str, (to, force): (Option<u64>, bool)) -> Result<(), Failure> {
+pub(super) async fn undo(
+    client: &Client,
+    name: &DeploymentName,
+    (to, force): (Option<u64>, bool),
+) -> Result<(), Failure> {
     for _ in 1..ATTEMPTS {
         let function = read(client, name).await?;
         let past = &function.status.history;
@@ -249,7 +255,7 @@ pub(super) async fn undo(client: &Client, name: &str, (to, force): (Option<u64>,
         };
         let query: &[_] = if force { &[("force", "true".to_owned())] } else { &[] };
         let request = client
-            .request(Method::PUT, &[Resource::Functions.plural(), name], query)
+            .request(Method::PUT, &path_in(Resource::Functions, name), query)
             .header(CONTENT_TYPE, "application/json")
             .header(IF_MATCH, format!("\"{}\"", function.metadata.resource_version))
             .body(way_back(&function, wanted).to_string());
@@ -285,6 +291,9 @@ fn way_back(function: &FunctionView, past: &FunctionRevision) -> Value {
 fn manifest(function: &FunctionView, spec: &Value) -> Value {
     let metadata = &function.metadata;
     let mut own = json!({"name": metadata.name});
+    if !matches!(metadata.namespace.as_str(), "" | DEFAULT_NAMESPACE) {
+        own["namespace"] = json!(metadata.namespace);
+    }
     if !metadata.labels.is_empty() {
         own["labels"] = json!(metadata.labels);
     }
@@ -297,7 +306,7 @@ fn manifest(function: &FunctionView, spec: &Value) -> Value {
     json!({"apiVersion": function.api_version, "kind": function.kind, "metadata": own, "spec": spec})
 }
 
-fn unknown(name: &str, number: u64, past: &[FunctionRevision]) -> Failure {
+fn unknown(name: &DeploymentName, number: u64, past: &[FunctionRevision]) -> Failure {
     let known: Vec<String> = past.iter().map(|one| one.generation.to_string()).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     Failure::NotFound(format!("generation {number} of function/{name} is not kept: there are {known}"))
@@ -308,14 +317,22 @@ impl Row for FunctionView {
         (&["NAME", "PHASE", "GENERATION", "MESSAGE"], &["ENDPOINT", "TYPE", "PLATFORM", "SOURCE", "ARTIFACT"]);
 
     fn name(&self) -> String {
-        self.metadata.name.clone()
+        self.metadata.written()
+    }
+
+    fn namespace(&self) -> Option<String> {
+        Some(self.metadata.namespace.clone())
+    }
+
+    fn name_within(&self) -> Option<String> {
+        Some(name_in_a_cell(&self.metadata.name))
     }
 
     fn cells(&self) -> Vec<String> {
         let status = &self.status;
         let artifact = status.artifact.as_ref().map(|artifact| artifact.digest.clone()).unwrap_or_default();
         vec![
-            name_in_a_cell(&self.metadata.name),
+            name_in_a_cell(&self.metadata.written()),
             status.phase.clone(),
             self.metadata.generation.to_string(),
             shortened(&status.message),
@@ -383,6 +400,19 @@ mod tests {
     }
 
     #[test]
+    fn a_function_of_another_namespace_is_told_and_printed_with_it() {
+        let mut function = failed(json!({"type": "python"}), Vec::new());
+        let metadata = |function: &FunctionView| manifest(function, &function.spec)["metadata"].clone();
+        assert_eq!((function.name(), metadata(&function)), ("f".to_owned(), json!({"name": "f"})));
+        function.metadata.namespace = "team".to_owned();
+        assert_eq!((function.name(), function.name_within()), ("team/f".to_owned(), Some("f".to_owned())));
+        assert_eq!(metadata(&function), json!({"name": "f", "namespace": "team"}));
+        function.status.build = Some(berth_wire::api::FunctionBuild::default());
+        let text = explained(&function);
+        assert!(text.starts_with("team/f: Failed") && text.contains("`berth logs function/team/f`"), "{text}");
+    }
+
+    #[test]
     fn the_way_back_names_the_artifact_where_the_spec_is_the_same() {
         let past = |artifact: &str| FunctionRevision {
             artifact: artifact.to_owned(),
@@ -403,7 +433,7 @@ mod tests {
     fn a_key_that_is_no_name_stays_in_its_row() {
         assert_eq!(name_in_a_cell("words"), "words");
         assert_eq!(name_in_a_cell("a\nb"), "a\\nb");
-        assert_eq!(name_in_a_cell(&"ü".repeat(64)), format!("{}…", "ü".repeat(63)));
+        assert_eq!(name_in_a_cell(&"ü".repeat(128)), format!("{}…", "ü".repeat(127)));
     }
 
     #[test]

@@ -5,21 +5,28 @@
 //! artifacts/DIGEST.sbom.json          the packages in it
 //! artifacts/DIGEST.provenance.json    its inputs, and the build that made it
 //! artifacts/DIGEST.lock               the lock of its packages, where its code has none
+//! artifacts/DIGEST.half               an artifact that another node sends
 //! artifacts/built/KEY                 the digest that these inputs gave
 //! ```
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
-use super::{BuildError, documents::Document, tree::digest_of};
-use crate::status::ArtifactStatus;
+use super::{
+    BuildError,
+    arrival::{Arrival, HALF},
+    copies::{Listed, Listing, LocalArtifact, is_digest, platform},
+    documents::{Document, provenance_for},
+    tree::digest_of,
+};
+use crate::{deployment::FunctionSpec, status::ArtifactStatus};
 
-/// The largest artifact.
-const LARGEST: u64 = 1 << 30;
+/// The largest artifact: functions that bring a model come near it, and a build that went wrong does not fill the disk.
+pub(super) const LARGEST: u64 = 1 << 30;
 
 /// Artifacts on disk.
 #[derive(Debug)]
@@ -36,6 +43,12 @@ impl ArtifactStore {
     /// If it cannot be used.
     pub fn open(root: &Path, kept: usize) -> io::Result<Self> {
         fs_err::create_dir_all(root.join("built"))?;
+        // Of copies that the process before was killed amid.
+        for entry in fs_err::read_dir(root)?.flatten() {
+            if entry.path().extension().is_some_and(|ending| ending == HALF) {
+                fs_err::remove_file(entry.path())?;
+            }
+        }
         Ok(Self { root: root.to_owned(), kept })
     }
 
@@ -50,12 +63,73 @@ impl ArtifactStore {
         self.path(digest).map(|zip| zip.with_extension(document.ending()))
     }
 
+    /// A document beside an artifact as that of one function, whose spec is `spec`; `None`: there is none. Blocks.
+    pub(crate) fn document_for(&self, digest: &str, document: Document, spec: Option<&FunctionSpec>) -> Option<String> {
+        let text = fs_err::read_to_string(self.document(digest, document)?).ok()?;
+        if document == Document::Provenance { provenance_for(&text, spec) } else { Some(text) }
+    }
+
     /// Path of an artifact; `None` where the digest is none.
     #[must_use]
     pub fn path(&self, digest: &str) -> Option<PathBuf> {
-        let digits = digest.strip_prefix("sha256:")?;
-        let fine = digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        fine.then(|| self.root.join(format!("{digits}.zip")))
+        let digits = digest.strip_prefix("sha256:").filter(|_| is_digest(digest))?;
+        Some(self.root.join(format!("{digits}.zip")))
+    }
+
+    /// The artifacts of these digests, for other nodes. Blocks.
+    pub(crate) fn listing(&self, used: BTreeSet<String>) -> Listing {
+        let listed = |digest: String| {
+            let size = self.path(&digest).and_then(|path| path.metadata().ok()).map(|found| found.len());
+            let documents = self.documents(&digest).into_iter().map(|document| document.ending().to_owned());
+            Listed { size, documents: documents.collect(), digest }
+        };
+        Listing { platform: platform(), artifacts: used.into_iter().map(listed).collect() }
+    }
+
+    /// Every artifact that is here, by its digest. Blocks.
+    pub(crate) fn held(&self) -> io::Result<BTreeMap<String, LocalArtifact>> {
+        let mut held = BTreeMap::new();
+        for entry in fs_err::read_dir(&self.root)?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(digits) = name.strip_suffix(".zip") else { continue };
+            let digest = format!("sha256:{digits}");
+            // One that goes meanwhile is not here.
+            if let Ok(found) = entry.metadata() {
+                let documents = self.documents(&digest);
+                held.insert(digest, LocalArtifact { size: found.len(), documents });
+            }
+        }
+        Ok(held)
+    }
+
+    fn documents(&self, digest: &str) -> Vec<Document> {
+        let is_there = |document: &Document| self.document(digest, *document).is_some_and(|path| path.is_file());
+        Document::ALL.into_iter().filter(is_there).collect()
+    }
+
+    /// Begins to take an artifact that another node sends. Blocks.
+    ///
+    /// # Errors
+    /// If it is none, is too large, or the disk does not take it.
+    pub fn arrival(&self, artifact: &ArtifactStatus) -> io::Result<Arrival> {
+        let place = self.path(&artifact.digest).filter(|_| artifact.size <= LARGEST);
+        let place = place.ok_or_else(|| {
+            let wrong = format!("{} of {} bytes is no artifact", artifact.digest, artifact.size);
+            io::Error::new(io::ErrorKind::InvalidInput, wrong)
+        })?;
+        Arrival::begin(artifact.clone(), place)
+    }
+
+    /// Keeps a document that another node sends beside an artifact. Blocks.
+    ///
+    /// # Errors
+    /// If the disk does not take it.
+    pub fn keep_document(&self, digest: &str, document: Document, text: &[u8]) -> io::Result<()> {
+        let place = self.document(digest, document);
+        let place = place.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a digest is none"))?;
+        let half = place.with_extension(HALF);
+        fs_err::write(&half, text)?;
+        fs_err::rename(half, place)
     }
 
     /// True if the artifact is here.

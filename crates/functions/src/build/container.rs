@@ -193,7 +193,10 @@ impl Container {
     pub(super) async fn network(&self, step: &Step<'_>, log: &BuildLog) -> &'static str {
         match step.network {
             Network::None => "none",
-            Network::Machine => "host",
+            Network::Registries => {
+                log.line("this step reaches the whole network of the machine: builds in containers are not kept to registries");
+                "host"
+            }
             Network::Own => {
                 if self.has_network(step).await {
                     return "private";

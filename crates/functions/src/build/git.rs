@@ -10,7 +10,7 @@ use berth_git::{Category, CheckoutLimits, Credentials, Git, History, Mirror, Oid
 
 use super::{BuildError, BuildLog, blocking};
 
-/// The longest fetch.
+/// The longest fetch: a large repository over a slow line takes minutes, and a host that hangs keeps no build for ever.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// A commit, and where to put it.

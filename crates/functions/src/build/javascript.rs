@@ -142,7 +142,7 @@ impl Builder {
         let prefix = aside.to_string_lossy().into_owned();
         let mut words = vec!["install", "--ignore-scripts", "--prefix", prefix.as_str()];
         words.extend(worker_check::library(place.spec.version.as_deref()));
-        self.npm(place, tools, ("npm install @azure/functions", &words), Network::Machine).await?;
+        self.npm(place, tools, ("npm install @azure/functions", &words), Network::Registries).await?;
         let lock = fs_err::read_to_string(aside.join("node_modules/.package-lock.json")).unwrap_or_default();
         place.packages.extend(packages::of_node(&lock));
         let code = place.code();
@@ -162,7 +162,7 @@ impl Builder {
             place.notes.push(Lock::note("There is no package-lock.json", place.spec.name.as_str()));
         }
         let install = [how, "--ignore-scripts", "--include=dev"];
-        self.npm(place, tools, (&format!("npm {how}"), &install), Network::Machine).await?;
+        self.npm(place, tools, (&format!("npm {how}"), &install), Network::Registries).await?;
         let lock = fs_err::read_to_string(code.join("node_modules/.package-lock.json")).unwrap_or_default();
         place.packages = packages::of_node(&lock);
         if !locked {
@@ -251,7 +251,7 @@ impl Builder {
         network: Network,
     ) -> Result<(), BuildError> {
         let home = place.home()?;
-        let (cache, fetches) = (self.config.root.join("packages/npm"), network == Network::Machine);
+        let (cache, fetches) = (self.config.root.join("packages/npm"), network == Network::Registries);
         let mut environment = self.toolchain.environment();
         environment.extend([
             ("HOME".into(), home.clone().into()),

@@ -6,6 +6,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::{BuildError, packages};
+use crate::deployment::path_of;
 
 /// The largest lock: one of npm has a few hundred bytes for each package.
 const LARGEST: u64 = 16 << 20;
@@ -22,7 +23,8 @@ impl Lock {
     /// The note of a build without a lock.
     pub(super) fn note(why: &str, function: &str) -> String {
         format!(
-            "{why}: another build may get newer packages. `GET /v1/functions/{function}/lock` gives a lock of these."
+            "{why}: another build may get newer packages. `GET /v1{}/lock` gives a lock of these.",
+            path_of(function)
         )
     }
 

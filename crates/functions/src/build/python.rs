@@ -181,7 +181,7 @@ impl Builder {
             at: &code,
             writable: vec![cache],
             readable,
-            network: Network::Machine,
+            network: Network::Registries,
             limit: LONGEST_STEP,
         };
         let done = self.asking(Some(of_packages(Language::Python)), self.sandbox.run(step, place.log)).await;

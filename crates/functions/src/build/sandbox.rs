@@ -4,7 +4,9 @@
 //! ```text
 //! sh: joins the control groups, lowers its limits ──exec──▶ bwrap: read-only system, no network ──exec──▶ program
 //! ```
+//! A program that fetches packages has a network that leads to registries alone (`fetching`).
 
+mod fetching;
 mod walls;
 
 use std::{
@@ -29,18 +31,22 @@ use berth_worker::{
     cgroup::{Cgroup, CgroupParents, Limits},
 };
 
-pub(crate) use self::walls::Walls;
-use self::walls::{SETTINGS, certificates};
+pub(crate) use self::walls::{Reach, Walls};
+use self::{
+    fetching::{FetchNetwork, Passage},
+    walls::{SETTINGS, certificates},
+};
 use super::{
     BuildError, BuildLog,
     container::{Container, Running},
+    registries::Registries,
     size_of,
 };
 
 /// Memory of one step of a build, in MiB: a bundler of a large project takes one to two GiB.
 pub(super) const MEMORY_MIB: u64 = 4_096;
 
-/// Processes and threads of one step.
+/// Processes and threads of one step: bundlers and compilers start one for each core, and a fork bomb ends here.
 pub(super) const PROCESSES: u32 = 512;
 
 /// Processors of one step: bundlers start a thread for each that the machine has, and gain little beyond two.
@@ -68,6 +74,8 @@ pub(super) struct Sandbox {
     cpus: f32,
     /// Where there is one, steps of builds run in it.
     container: Option<Container>,
+    /// The network of steps that fetch packages.
+    fetching: FetchNetwork,
 }
 
 /// Control groups of a program of strangers. Bounds that this machine cannot give are left out, and the log says so.
@@ -125,6 +133,7 @@ impl Bubblewrap {
         let mut command = Command::new("/bin/sh");
         let seconds = cpu.map(|cpu| cpu.as_secs().to_string()).unwrap_or_default();
         command.args(["-c", SCRIPT, "sh"]).arg(seconds).arg(doors.len().to_string()).args(&doors);
+        command.args(walls.reach.around());
         if let Some(bubblewrap) = self.program() {
             walls.readable.extend(prefix_of(program));
             command.arg(bubblewrap).args(self.arguments(&walls));
@@ -154,10 +163,10 @@ fn works(program: &Path) -> bool {
 /// Network of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Network {
-    /// None.
     None,
-    /// The machine's: registries of packages may be on it.
-    Machine,
+    /// Registries of packages, and no other host; that of the machine in a container, and where this machine cannot keep a program
+    /// to registries.
+    Registries,
     /// One of its own, from which nothing that listens on the machine's loopback is reached; in bubblewrap, which has none, that of
     /// the machine.
     Own,
@@ -253,12 +262,14 @@ impl Drop for EndsGroup {
 }
 
 impl Sandbox {
-    /// Looks for control groups. `environment`: all of Berth's; `data`: Berth's folder of data.
+    /// Looks for control groups. `environment`: all of Berth's; `data`: Berth's folder of data; `launcher`: a program that makes
+    /// networks; `registries`: those that steps get packages from.
     pub(super) fn find(
         environment: &[(OsString, OsString)],
-        bubblewrap: Option<PathBuf>,
+        (bubblewrap, launcher): (Option<PathBuf>, Option<PathBuf>),
         container: Option<Container>,
         data: Option<&Path>,
+        registries: Registries,
     ) -> Self {
         let bubblewrap = Bubblewrap {
             found: bubblewrap,
@@ -266,7 +277,8 @@ impl Sandbox {
             certificates: certificates(environment),
             data: data.map(Path::to_owned),
         };
-        Self { bubblewrap: Arc::new(bubblewrap), parents: CgroupParents::find(), cpus: cpus(), container }
+        let fetching = FetchNetwork::new(launcher, registries);
+        Self { bubblewrap: Arc::new(bubblewrap), parents: CgroupParents::find(), cpus: cpus(), container, fetching }
     }
 
     /// The container that steps run in.
@@ -293,8 +305,8 @@ impl Sandbox {
 
     async fn run_it(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
         log.line(&format!("$ {}", step.name));
-        let (mut command, mut fence) = self.fence(&step, log).await?;
-        command.args(&step.arguments).stdin(Stdio::null());
+        let (mut command, mut fence, mut passage) = self.fence(&step, log).await?;
+        command.args(&step.arguments).stdin(passage.as_mut().map_or_else(Stdio::null, Passage::input));
         let start = |error| BuildError::passing("BuildFailed", format!("cannot start {}: {error}", step.name));
         let mut child = match command.spawn() {
             Ok(child) => child,
@@ -305,6 +317,9 @@ impl Sandbox {
                 return Err(start(error));
             }
         };
+        // It holds a copy of the program's input, whose end is the end of the program.
+        drop(command);
+        let requests = passage.as_ref().map(Passage::requests);
         let (out, errors) = (child.stdout.take(), child.stderr.take());
         let ends = EndsGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
         let ended = async {
@@ -322,6 +337,9 @@ impl Sandbox {
                 let message = format!("{} has written {bytes} bytes, more than {DISK}", step.name);
                 Err(BuildError::lasting("TooLarge", message))
             }
+            why = fetching::serve(passage) => {
+                Err(BuildError::passing("BuildFailed", format!("{} has no way to the registries: {why}", step.name)))
+            }
         };
         let status = match done {
             Ok((status, ..)) => status.map_err(start)?,
@@ -334,37 +352,65 @@ impl Sandbox {
         if let Fence::Container(running) = &mut fence {
             running.ended(status).await;
         }
+        let said = log.tail();
+        // Also where it has succeeded: a package that may be missing was left out.
+        requests.iter().flat_map(|requests| requests.refusals()).for_each(|refusal| log.line(&refusal));
         if status.success() {
             return Ok(());
         }
-        let said = log.tail();
-        Err(fence.error(&step, status, &said).unwrap_or_else(|| refusal(&step, &status, &said)))
+        Err(fence.error(&step, status, &said).unwrap_or_else(|| {
+            let failed = refusal(&step, &status, &said);
+            match requests {
+                Some(requests) => requests.error(failed),
+                None => failed,
+            }
+        }))
     }
 }
 
 impl Sandbox {
-    /// The command of a step without its arguments, and its bounds.
-    async fn fence(&self, step: &Step<'_>, log: &BuildLog) -> Result<(Command, Fence<'_>), BuildError> {
+    /// The command of a step without its arguments, its bounds, and its way to registries.
+    async fn fence(
+        &self,
+        step: &Step<'_>,
+        log: &BuildLog,
+    ) -> Result<(Command, Fence<'_>, Option<Passage>), BuildError> {
         if let Some(container) = &self.container {
             let network = container.network(step, log).await;
             let running = container.begin(step);
-            return Ok((running.command(step, network)?, Fence::Container(running)));
+            return Ok((running.command(step, network)?, Fence::Container(running), None));
         }
         let memory = Some(ByteSize::mib(MEMORY_MIB));
         let group = fenced(&self.parents, Limits { memory, cpus: Some(self.cpus), processes: PROCESSES });
         let mut writable = step.writable.clone();
         writable.push(step.folder.to_owned());
-        let network = step.network != Network::None;
         let mut readable = step.readable.clone();
-        if step.network == Network::Machine {
-            readable.extend(SETTINGS.map(PathBuf::from));
-        }
-        let walls = Walls { readable, writable, network, at: step.at };
+        let reach = match step.network {
+            Network::None => Reach::Nothing,
+            Network::Own => Reach::Machine,
+            Network::Registries => {
+                readable.extend(SETTINGS.map(PathBuf::from));
+                self.fetching.launch(&self.bubblewrap).await.map_or_else(
+                    |why| {
+                        log.line(&format!("this step reaches the whole network of the machine: {why}"));
+                        Reach::Machine
+                    },
+                    Reach::Registries,
+                )
+            }
+        };
+        let walls = Walls { readable, writable, reach, at: step.at };
         // A process in a group with a quota takes no more than this. Where there is no quota, it is the bound.
         let cpu = step.limit.mul_f32(CPUS);
         let mut command = self.bubblewrap.command(step.program, &group, Some(cpu), walls);
-        command.envs(step.environment.iter().map(|(name, value)| (name, value)));
-        Ok((command, Fence::Group(group)))
+        let Reach::Registries(_) = reach else {
+            command.envs(step.environment.iter().map(|(name, value)| (name, value)));
+            return Ok((command, Fence::Group(group), None));
+        };
+        command.envs(fetching::environment(&step.environment));
+        let passage = self.fetching.open();
+        let none = |error| BuildError::passing("BuildFailed", format!("there is no way to the registries: {error}"));
+        Ok((command, Fence::Group(group), Some(passage.map_err(none)?)))
     }
 }
 
@@ -455,7 +501,8 @@ mod tests {
     #[tokio::test]
     async fn each_process_gets_its_processor_time() {
         async fn said(cpu: Option<Duration>) -> String {
-            let walls = Walls { readable: Vec::new(), writable: Vec::new(), network: false, at: Path::new("/") };
+            let (reach, at) = (Reach::Nothing, Path::new("/"));
+            let walls = Walls { readable: Vec::new(), writable: Vec::new(), reach, at };
             let mut command = Bubblewrap::default().command(Path::new("/bin/sh"), &Cgroup::default(), cpu, walls);
             let output = command.args(["-c", "ulimit -t"]).output().await.expect("a shell");
             String::from_utf8_lossy(&output.stdout).trim().to_owned()
@@ -475,7 +522,9 @@ mod tests {
         }
         fs_err::write(home.path().join("key"), "secret").expect("written");
         let environment: [(OsString, OsString); 1] = [("PATH".into(), std::env::var_os("PATH").unwrap_or_default())];
-        let sandbox = Sandbox::find(&environment, on_path(&environment, "bwrap"), None, Some(&data));
+        // These tests are no launcher.
+        let programs = (on_path(&environment, "bwrap"), None);
+        let sandbox = Sandbox::find(&environment, programs, None, Some(&data), Registries::find(&[], None, &[]));
         if sandbox.isolation() != "bubblewrap" {
             eprintln!("bubblewrap does not work on this machine: nothing is checked");
             return;
@@ -486,7 +535,7 @@ mod tests {
         let homes = ["/root", "/home"].map(PathBuf::from).into_iter().filter(|path| !home.path().starts_with(path));
         let hidden: Vec<OsString> = homes.chain([home.path().join("key"), other]).map(Into::into).collect();
         let machine = fs_err::read_link("/proc/self/ns/net").expect("a link").display().to_string();
-        for network in [Network::None, Network::Machine] {
+        for network in [Network::None, Network::Own] {
             let log = BuildLog::create(&home.path().join("log")).expect("a log");
             let step = Step {
                 name: "look",
@@ -506,7 +555,7 @@ mod tests {
             let said = log.tail();
             let words: Vec<&str> = said.lines().collect();
             assert!(words.len() == 2 && words[0] == "$ look", "it sees or writes more: {said}");
-            assert_eq!(words[1] == machine, network == Network::Machine, "{said}");
+            assert_eq!(words[1] == machine, network == Network::Own, "{said}");
             fs_err::remove_file(folder.join("planted")).expect("its own folder is written");
         }
     }

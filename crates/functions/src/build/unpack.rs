@@ -23,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{BuildError, blocking};
 
-/// The most files of an archive.
+/// The most files of an archive: more than the packages of a large project have, and a bound on what one archive makes on
+/// disk.
 const MOST_FILES: usize = 50_000;
 
 /// The most entries of a tar file: each file may have a long name and an extended header before it.
@@ -44,7 +45,7 @@ const HEADERS: u64 = 1_024 * MOST_FILES as u64;
 /// The largest directory of a ZIP file, which is read into memory: 500 bytes for each file, more than three times the usual.
 const LARGEST_DIRECTORY: u64 = 24 << 20;
 
-/// The longest path.
+/// The longest path, in bytes: more than packages have, and below the 4,096 that the kernel takes together with the folder.
 const LONGEST_PATH: usize = 1_024;
 
 /// The longest name of a file or folder, as Linux has it.

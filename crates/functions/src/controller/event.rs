@@ -14,7 +14,7 @@ use crate::{
 /// News for the controller.
 #[derive(Debug)]
 pub enum Event {
-    /// All objects, by the last part of their keys.
+    /// All objects, by their keys below the prefix.
     Listed(Vec<(String, Declared)>),
     /// An object was written.
     Put(String, Box<Declared>),

@@ -1,18 +1,23 @@
 //! One function: its state machine, and the status that tells of it. The diagram is in [`super`].
 
+mod takeover;
+mod writes;
+
 use std::{sync::Arc, time::Duration};
 
 use berth_control::store::Rev;
 use berth_spec::Time;
 
+pub(super) use self::takeover::{Found, Revival};
+use self::takeover::{adopt, lacks_last, outlives_leaders};
 use super::{
-    effect::{Effect, Task, TaskId},
-    event::{Built, Deployed, Failure, Retry, Served},
+    effect::{Task, TaskId},
+    event::{Built, Deployed, Failure, Retry},
     remembered::{Remembered, Runs, share},
-    writing::{CONTENDED, Overwrites, Writing},
+    writing::{Overwrites, Writing},
 };
 use crate::{
-    deployment::{ARTIFACT, Declared},
+    deployment::{ARTIFACT, Declared, path_of},
     status::{ArtifactStatus, BuildStatus, Condition, Phase, Revision, SpecText, Status},
 };
 
@@ -41,6 +46,8 @@ pub(super) struct Function {
     pub(super) number: i64,
     /// An earlier version answers.
     serves: bool,
+    /// The version that served last is to be deployed here first.
+    revives: bool,
     /// Failures in a row.
     failures: u32,
     /// Overwrites of the status of this desired state.
@@ -54,6 +61,12 @@ pub(super) struct Function {
 /// State of a function.
 #[derive(Debug)]
 pub(super) enum Stage {
+    /// The version that served last is deployed, before the desired state.
+    Reviving {
+        step: Revival,
+        /// The desired state has failed already, and is not tried again.
+        concluded: bool,
+    },
     /// Waits for its turn.
     Queued {
         /// The artifact of this very desired state, from before the controller started.
@@ -66,7 +79,10 @@ pub(super) enum Stage {
     /// Answers.
     Serving,
     /// The desired state could not be reached.
-    Failed,
+    Failed {
+        /// Somebody has to change something.
+        lasting: bool,
+    },
     /// Being removed.
     Removing {
         /// Nothing is left of it but its object.
@@ -75,11 +91,18 @@ pub(super) enum Stage {
 }
 
 impl Function {
-    /// A function whose object was found; `served` is the version of it that a target serves since before the start.
-    pub(super) fn new(declared: Declared, served: Option<Served>, now: Time) -> Self {
+    /// A function whose object was found.
+    pub(super) fn new(declared: Declared, found: Found, now: Time) -> Self {
         let (declared, verdict) = Remembered::of(declared);
         let mut stored = Arc::clone(&declared.status);
-        let serves = served.is_some();
+        let (served, revives) = match found {
+            Found::Listed(served) => {
+                let revives = lacks_last(&stored, served.as_ref());
+                (served, revives)
+            }
+            Found::Put => (None, false),
+        };
+        let serves = served.is_some() || outlives_leaders(&stored);
         if let Some(served) = served {
             let status = Arc::make_mut(&mut stored);
             adopt(status, served, now);
@@ -92,9 +115,10 @@ impl Function {
             digest => *digest == *declared.identity.digest,
         };
         let mut function = Self {
-            stage: Stage::Failed,
+            stage: Stage::Failed { lasting: true },
             number: last.map_or(0, |last| last.generation).max(stored.observed_generation),
             serves,
+            revives,
             status: stored,
             declared,
             writing: Writing::Due,
@@ -138,7 +162,7 @@ impl Function {
         let now = now.to_string();
         match verdict {
             Err(wrong) => {
-                self.stage = Stage::Failed;
+                self.stage = Stage::Failed { lasting: true };
                 self.status_mut().set("SpecValid", false, "Invalid", (&wrong, &now));
                 self.conclude(Phase::Failed, &format!("The spec is invalid: {wrong}.{}", self.remainder()));
             }
@@ -157,6 +181,7 @@ impl Function {
                 self.stage = Stage::Queued { known };
             }
         }
+        self.revive_first(&now);
     }
 
     /// Removal begins.
@@ -205,6 +230,7 @@ impl Function {
     pub(super) fn task(&self) -> Option<TaskId> {
         match self.stage {
             Stage::Building { task, .. } | Stage::Deploying { task, .. } => Some(task),
+            Stage::Reviving { step: Revival::Building(task) | Revival::Deploying(task, _), .. } => Some(task),
             _ => None,
         }
     }
@@ -236,6 +262,9 @@ impl Function {
 
     /// Its turn has come; `None` where it waits for none.
     pub(super) fn start(&mut self, key: &str, task: TaskId, now: Time) -> Result<Option<Task>, Failure> {
+        if matches!(self.stage, Stage::Reviving { .. }) {
+            return self.start_revival(key, task);
+        }
         let Stage::Queued { known } = &mut self.stage else { return Ok(None) };
         let known = known.take();
         let work = self.work(key, known.as_deref().cloned(), known.is_some())?;
@@ -245,7 +274,7 @@ impl Function {
             let build = BuildStatus {
                 id: task.to_string().into(),
                 started: now.to_string().into(),
-                log: format!("/v1/functions/{key}/log").into(),
+                log: format!("/v1{}/log", path_of(key)).into(),
                 ..BuildStatus::default()
             };
             let status = self.status_mut();
@@ -257,6 +286,9 @@ impl Function {
 
     /// Its artifact is there; `None` where it waits for none.
     pub(super) fn built(&mut self, key: &str, built: &Built, now: Time) -> Result<Option<Task>, Failure> {
+        if matches!(self.stage, Stage::Reviving { .. }) {
+            return self.revival_built(key, built);
+        }
         let Stage::Building { task, proved } = self.stage else { return Ok(None) };
         let proved = proved && built.restored;
         if !proved {
@@ -279,10 +311,13 @@ impl Function {
     }
 
     pub(super) fn deployed(&mut self, deployed: &Deployed, now: Time) {
+        if matches!(self.stage, Stage::Reviving { .. }) {
+            return self.revived(deployed, now);
+        }
         let Stage::Deploying { artifact, .. } = &self.stage else { return };
         let artifact = ArtifactStatus::clone(artifact);
         self.stage = Stage::Serving;
-        (self.serves, self.failures) = (true, 0);
+        (self.serves, self.revives, self.failures) = (true, false, 0);
         let now = now.to_string();
         let spec = SpecText(Arc::clone(&self.declared.text));
         let revision =
@@ -297,11 +332,15 @@ impl Function {
 
     /// A build or deployment failed; returns the time of the next attempt.
     pub(super) fn failed(&mut self, failure: Failure, now: Time) -> Option<Time> {
-        let before = std::mem::replace(&mut self.stage, Stage::Failed);
-        let built = matches!(before, Stage::Deploying { .. });
         if failure.retry == Retry::Later {
             self.failures += 1;
         }
+        if let Stage::Reviving { concluded, .. } = self.stage {
+            return self.not_revived(&failure, concluded, now);
+        }
+        let lasting = failure.retry == Retry::Never;
+        let before = std::mem::replace(&mut self.stage, Stage::Failed { lasting });
+        let built = matches!(before, Stage::Deploying { .. });
         // A turn that did not begin leaves what is told of the last build.
         if matches!(before, Stage::Building { .. }) {
             self.note_build(&failure.log_tail, failure.took);
@@ -314,23 +353,34 @@ impl Function {
             (status.endpoint, status.artifact) = (None, None);
             status.set("Ready", false, failure.reason, ("", &at));
         }
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(10).saturating_sub(1)).min(LONGEST_PAUSE);
-        let again = match failure.retry {
-            Retry::Never => None,
-            Retry::Later => Some(now + pause),
-            Retry::At(at) => Some(at),
-        };
+        let again = self.next_attempt(failure.retry, now);
         let hint = again.map(|at| format!(" Tried again in {} s.", at.since(now).as_secs())).unwrap_or_default();
         self.conclude(Phase::Failed, &sentences(&failure.message, &format!("{hint}{}", self.remainder())));
-        again
+        let revives = self.revives.then(|| now + self.pause());
+        again.or(revives)
+    }
+
+    /// Pause after failures that may pass.
+    fn pause(&self) -> Duration {
+        FIRST_PAUSE.saturating_mul(1 << self.failures.min(10).saturating_sub(1)).min(LONGEST_PAUSE)
+    }
+
+    fn next_attempt(&self, retry: Retry, now: Time) -> Option<Time> {
+        match retry {
+            Retry::Never => None,
+            Retry::Later => Some(now + self.pause()),
+            Retry::At(at) => Some(at),
+        }
     }
 
     /// The time of the next attempt has come.
     pub(super) fn again(&mut self) -> bool {
-        if !matches!(self.stage, Stage::Failed) || self.declared.runs == Runs::Nowhere {
-            return false;
-        }
-        self.stage = Stage::Queued { known: None };
+        let Stage::Failed { lasting } = self.stage else { return false };
+        self.stage = match (self.revives, lasting) {
+            (true, concluded) => Stage::Reviving { step: Revival::Queued, concluded },
+            (false, false) => Stage::Queued { known: None },
+            (false, true) => return false,
+        };
         true
     }
 
@@ -354,9 +404,13 @@ impl Function {
         }
     }
 
-    /// A sentence about the version that still answers.
+    /// A sentence about the version that still answers, or is to answer again.
     fn remainder(&self) -> &'static str {
-        if self.serves { " The previous version keeps serving." } else { "" }
+        match (self.revives, self.serves) {
+            (true, _) => " The version that served last is being started on this node.",
+            (false, true) => " The previous version keeps serving.",
+            (false, false) => "",
+        }
     }
 
     /// The desired state was carried out, or failed.
@@ -366,101 +420,6 @@ impl Function {
         (status.observed_generation, status.observed_digest) = (number, digest);
         status.say(phase, message);
     }
-
-    /// Writes the status, unless the object has it.
-    pub(super) fn write_if_new(&mut self, key: &str, effects: &mut Vec<Effect>) {
-        if self.declared.status == self.status {
-            // One copy of both is enough.
-            self.declared.status = Arc::clone(&self.status);
-            return;
-        }
-        self.write(key, effects);
-    }
-
-    /// The same where somebody may have overwritten it. Returns the time of the write, if that has to wait.
-    pub(super) fn mend(&mut self, key: &str, now: Time, effects: &mut Vec<Effect>) -> Option<Time> {
-        // What is new does not wait.
-        if self.writing != Writing::Done || self.declared.status == self.status {
-            self.write_if_new(key, effects);
-            return None;
-        }
-        if self.mend_at.is_some() {
-            return None;
-        }
-        self.overwrites.count(now);
-        if self.overwrites.are_few() {
-            self.write(key, effects);
-            return None;
-        }
-        if self.overwrites.are_news() {
-            effects.push(Effect::Contended(key.to_owned()));
-        }
-        self.mend_later(now)
-    }
-
-    /// Notes that the object held another desired state than a write was for, or changed all the time. Returns the time of the next
-    /// write, if that has to wait.
-    pub(super) fn superseded(&mut self, key: &str, now: Time, effects: &mut Vec<Effect>) -> Option<Time> {
-        let before = std::mem::replace(&mut self.writing, Writing::Due);
-        if matches!(before, Writing::Underway(identity) if *identity == self.declared.identity) {
-            // The watch tells of another desired state. Changes of the same one it may have told already.
-            return self.mend_later(now);
-        }
-        // The other one was heard of while the write was on its way.
-        self.write_if_new(key, effects);
-        None
-    }
-
-    /// Notes that the object was not there when its status was to be written. The watch tells that; of one that was put anew under this
-    /// name it may have told already.
-    pub(super) fn vanished(&mut self, key: &str, effects: &mut Vec<Effect>) {
-        let before = std::mem::replace(&mut self.writing, Writing::Due);
-        if !matches!(before, Writing::Underway(identity) if *identity == self.declared.identity) {
-            self.write_if_new(key, effects);
-        }
-    }
-
-    fn mend_later(&mut self, now: Time) -> Option<Time> {
-        if self.mend_at.is_some() {
-            return None;
-        }
-        self.mend_at = Some(now + CONTENDED);
-        self.mend_at
-    }
-
-    /// The time of a write has come that had to wait.
-    pub(super) fn mend_now(&mut self, key: &str, at: Time, effects: &mut Vec<Effect>) {
-        if self.mend_at == Some(at) {
-            self.mend_at = None;
-            self.write_if_new(key, effects);
-        }
-    }
-
-    pub(super) fn write(&mut self, key: &str, effects: &mut Vec<Effect>) {
-        if matches!(self.writing, Writing::Underway(_)) || self.gone || !self.declared.writable {
-            return;
-        }
-        let (identity, status) = (self.declared.identity.clone(), Arc::clone(&self.status));
-        self.writing = Writing::Underway(Box::new(identity.clone()));
-        effects.push(Effect::Write(key.to_owned(), identity, status));
-    }
-}
-
-/// Takes the version that serves into a status that names none: somebody has put the object while Berth was away. The status
-/// speaks of no generation yet.
-fn adopt(status: &mut Status, served: Served, now: Time) {
-    // Of an app of Azure that an earlier version of Berth deployed it is known that it is there, and not that it answers.
-    let is_known = served.endpoint.is_some() || served.revision.is_some();
-    if !is_known || !status.history.is_empty() || status.endpoint.is_some() {
-        return;
-    }
-    let mut since = now.to_string();
-    (status.endpoint, status.artifact) = (served.endpoint, served.artifact);
-    if let Some(revision) = served.revision {
-        since.clone_from(&revision.deployed);
-        status.remember(revision);
-    }
-    status.set("Ready", true, "Serving", ("", &since));
 }
 
 /// The failure of a function whose spec was read before, and cannot be read now.
@@ -486,6 +445,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::controller::Served;
 
     fn read(object: &Value, rev: u64) -> Declared {
         Declared::read("f", object.to_string().as_bytes(), Rev(rev))
@@ -499,7 +459,7 @@ mod tests {
         });
         let is_shared = |function: &Function| Arc::ptr_eq(&function.status, &function.declared.status);
         let (mut effects, now) = (Vec::new(), Time(1));
-        let mut function = Function::new(read(&object, 1), None, now);
+        let mut function = Function::new(read(&object, 1), Found::Put, now);
         function.write("f", &mut effects);
         function.wrote(Arc::clone(&function.status), Rev(2));
         assert!(is_shared(&function), "written");
@@ -512,7 +472,7 @@ mod tests {
         assert!(is_shared(&function), "echoed");
         let holds_one_text =
             |function: &Function| Arc::ptr_eq(&function.status.history[0].spec.0, &function.declared.text);
-        let mut function = Function::new(read(&object, 3), None, now);
+        let mut function = Function::new(read(&object, 3), Found::Put, now);
         function.write_if_new("f", &mut effects);
         assert!(is_shared(&function), "read after a restart");
         assert!(holds_one_text(&function), "read after a restart");
@@ -524,7 +484,7 @@ mod tests {
         assert!(Arc::ptr_eq(of_object, &function.declared.text), "in the status of the object, too");
         object.as_object_mut().expect("an object").remove("status");
         let served = Served { revision: Some(past), ..Served::default() };
-        let function = Function::new(read(&object, 5), Some(served), now);
+        let function = Function::new(read(&object, 5), Found::Listed(Some(served)), now);
         assert!(holds_one_text(&function), "adopted");
     }
 }

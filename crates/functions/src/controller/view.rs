@@ -10,7 +10,7 @@ use crate::{deployment::About, status::Status};
 /// A function, for people.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// Its name.
+    /// Its key: its name in the written form, where it is a name.
     pub name: &'a str,
     /// Its spec as JSON text; empty where there is none.
     pub text: &'a Arc<str>,

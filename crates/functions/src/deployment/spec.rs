@@ -8,14 +8,16 @@ use serde_json::{Map, Value};
 
 use super::{
     FunctionName,
+    entry::{self, AzureEntry},
     field::{Mistakes, Object},
+    parts_of,
     source::CodeUri,
 };
 
 /// A function as a person wants it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FunctionSpec {
-    /// Its name.
+    /// Its name and its namespace.
     pub name: FunctionName,
     /// `spec.type`, as written: `keras`, `tfjs`.
     pub kind: String,
@@ -33,6 +35,8 @@ pub struct FunctionSpec {
     pub bundler: Option<Bundler>,
     /// The platform that runs it.
     pub platform: Platform,
+    /// Its entry in Azure.
+    pub entry: AzureEntry,
     /// Variables of its environment.
     pub env: BTreeMap<String, String>,
     /// Bounds of its processes and requests.
@@ -150,13 +154,13 @@ impl NamedLimits {
 pub(super) const FIELDS: [&str; 10] =
     ["type", "sourceUri", "sourceSha256", "entrypoint", "runtime", "build", "target", "env", "limits", "probe"];
 
-/// The most replicas of a function.
+/// The most replicas of a function: those of a model's deployment.
 const MOST_REPLICAS: u64 = 1_000;
 
 /// The bounds of a process's memory, in MiB: an interpreter fits into the least, and the most is 1 TiB.
 const MEMORY: (u64, u64) = (32, 1 << 20);
 
-/// The most variables of the environment.
+/// The most variables of the environment: more than functions have, and a bound on the size of an object.
 const MOST_VARIABLES: usize = 100;
 
 /// Reads an object; `None` where something is wrong that has been told.
@@ -206,7 +210,9 @@ fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Opti
     let entrypoint = entrypoint.zip(language).and_then(|(text, language)| mistakes.keep(entrypoint_of(text, language)));
     let version = language.and_then(|language| version(&spec, language, mistakes));
     let bundler = language.and_then(|language| bundler(&spec, language, mistakes));
-    let platform = platform(&spec, mistakes);
+    let target = spec.below("target", "spec.target", mistakes);
+    let platform = platform(&target, mistakes);
+    let entry = entry::read(&target, (language, platform.as_ref()), mistakes);
     let env = environment(&spec, mistakes);
     let named_limits = limits(&spec, mistakes);
     if let (Some(Platform::Replica { .. }), Some(language)) = (&platform, language) {
@@ -224,6 +230,7 @@ fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Opti
         version,
         bundler,
         platform: platform?,
+        entry,
         env,
         limits: named_limits.complete(),
         named_limits,
@@ -243,10 +250,18 @@ fn head(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) {
         None => mistakes.add("kind is missing: write \"ModelDeployment\""),
     }
     let metadata = Object::of(object, "metadata", "metadata", mistakes);
-    match metadata.required("name", &format!("{key:?}"), mistakes) {
-        Some(name) if name != key => {
-            mistakes.add(format!("metadata.name is {name:?}, but the key ends with {key:?}: use one name for both"));
+    let (namespace, name) = parts_of(key);
+    match metadata.required("name", &format!("{name:?}"), mistakes) {
+        Some(given) if given != name => {
+            mistakes.add(format!("metadata.name is {given:?}, but the key ends with {name:?}: use one name for both"));
         }
+        _ => {}
+    }
+    match metadata.text("namespace", mistakes) {
+        Some(given) if given != namespace => mistakes.add(format!(
+            "metadata.namespace is {given:?}, but the key {key:?} is in the namespace {namespace:?}: use the key \"NAMESPACE/NAME\", or leave \
+             metadata.namespace out"
+        )),
         _ => {}
     }
     if metadata.value("generation").is_some_and(|generation| generation.as_i64().is_none_or(|number| number < 0)) {
@@ -344,9 +359,11 @@ fn bundler(spec: &Object<'_>, language: Language, mistakes: &mut Mistakes) -> Op
     }
 }
 
-fn platform(spec: &Object<'_>, mistakes: &mut Mistakes) -> Option<Platform> {
-    let target = spec.below("target", "spec.target", mistakes);
-    target.only(&["platform", "resourceGroup", "appName", "replicas"], mistakes);
+/// The fields of `spec.target`.
+const TARGET: [&str; 6] = ["platform", "resourceGroup", "appName", "programmingModel", "authLevel", "replicas"];
+
+fn platform(target: &Object<'_>, mistakes: &mut Mistakes) -> Option<Platform> {
+    target.only(&TARGET, mistakes);
     match target.required("platform", "\"azure-function\" or \"local\"", mistakes)? {
         "replica" => {
             let count = target.whole("replicas", (1, MOST_REPLICAS), mistakes);

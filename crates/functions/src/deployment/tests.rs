@@ -5,8 +5,8 @@ use berth_spec::{
     manifest::{
         Manifest, ParseContext, parse_all,
         raw::{
-            FunctionBundler, FunctionPlatform, FunctionType, RawFunctionBuild, RawFunctionLimits, RawFunctionRuntime,
-            RawFunctionSpec, RawFunctionTarget, Whole,
+            FunctionAuthLevel, FunctionBundler, FunctionModel, FunctionPlatform, FunctionType, RawFunctionBuild,
+            RawFunctionLimits, RawFunctionRuntime, RawFunctionSpec, RawFunctionTarget, Whole,
         },
     },
 };
@@ -35,6 +35,50 @@ fn both_examples_are_read() {
     assert_eq!((tfjs.entrypoint.module.as_str(), tfjs.entrypoint.function.as_str()), ("dist/bundle", "handler"));
     let app = AzureApp { group: "ml-edge-rg".to_owned(), app: "image-classifier-js-prod".to_owned() };
     assert_eq!(tfjs.platform, Platform::Azure(app));
+}
+
+#[test]
+fn a_namespace_is_a_part_of_the_key() {
+    let object = |more: &str| KERAS.replacen(r#""uid""#, &format!(r#"{more}"uid""#), 1);
+    let (none, team, default) = (object(""), object(r#""namespace":"team","#), object(r#""namespace":"default","#));
+    for (key, text, wanted) in [
+        ("sentiment-analyzer", &none, Ok("default")),
+        ("sentiment-analyzer", &default, Ok("default")),
+        ("team/sentiment-analyzer", &none, Ok("team")),
+        ("team/sentiment-analyzer", &team, Ok("team")),
+        ("sentiment-analyzer", &team, Err("metadata.namespace is \"team\", but the key \"sentiment-analyzer\" is in")),
+        ("team/sentiment-analyzer", &default, Err("metadata.namespace is \"default\", but the key")),
+        ("default/sentiment-analyzer", &none, Err("leave default/ out of the key")),
+        ("Team/sentiment-analyzer", &none, Err("\"Team\" is not a namespace")),
+        ("/sentiment-analyzer", &none, Err("\"\" is not a namespace")),
+        ("a/b/sentiment-analyzer", &none, Err("the name \"b/sentiment-analyzer\" is invalid")),
+        ("team/other", &none, Err("the key ends with \"other\"")),
+    ] {
+        match (read(key, text).spec, wanted) {
+            (Ok(spec), Ok(namespace)) => {
+                let name = (spec.name.namespace(), spec.name.name(), spec.name.as_str());
+                assert_eq!(name, (namespace, "sentiment-analyzer", key));
+            }
+            (Err(message), Err(says)) => assert!(message.contains(says), "{key}: {message}"),
+            (other, _) => panic!("{key}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn keys_are_paths_and_files_of_their_own() {
+    for (key, path, stem) in [
+        ("words", "/functions/words", "words"),
+        ("team/words", "/namespaces/team/functions/words", "team%2Fwords"),
+        // A key may be any text; it leads out of no folder.
+        ("../words", "/namespaces/../functions/words", "..%2Fwords"),
+        // It is not the function of a team.
+        ("team%2Fwords", "/functions/team%2Fwords", "team%252Fwords"),
+        ("team%/25", "/namespaces/team%/functions/25", "team%25%2F25"),
+    ] {
+        assert_eq!((path_of(key).as_str(), file_stem(key).as_str()), (path, stem));
+        assert_eq!(key_of_stem(stem), key);
+    }
 }
 
 #[test]
@@ -104,6 +148,42 @@ fn all_mistakes_are_told_at_once_and_those_beyond_are_counted() {
     assert_eq!(many.unknown.last().map(String::as_str), Some("and 3 more"));
     let message = many.spec.expect_err("env and more is wrong");
     assert!(message.ends_with("; and 6 more"), "{message}");
+}
+
+#[test]
+fn the_entry_in_azure_is_a_part_of_the_target() {
+    let with = |text: &str, more: &str| {
+        let text = text.replacen(r#""platform":"azure-function""#, more, 1);
+        let key = if text.contains("image") { "image-classifier-js" } else { "sentiment-analyzer" };
+        read(key, &text).spec.map(|spec| (spec.entry.model, spec.entry.auth))
+    };
+    let azure = |more: &str| format!(r#""platform":"azure-function",{more}"#);
+    for (text, more, wanted) in [
+        (KERAS, r#""platform":"azure-function""#.to_owned(), (ProgrammingModel::V2, AuthLevel::Anonymous)),
+        (KERAS, azure(r#""programmingModel":"v1""#), (ProgrammingModel::V1, AuthLevel::Anonymous)),
+        (
+            KERAS,
+            azure(r#""programmingModel":"v2","authLevel":"function""#),
+            (ProgrammingModel::V2, AuthLevel::Function),
+        ),
+        (TFJS, azure(r#""authLevel":"function""#), (ProgrammingModel::V2, AuthLevel::Function)),
+        (
+            KERAS,
+            r#""platform":"local","authLevel":"anonymous""#.to_owned(),
+            (ProgrammingModel::V2, AuthLevel::Anonymous),
+        ),
+    ] {
+        assert_eq!(with(text, &more), Ok(wanted), "{more}");
+    }
+    for (text, more, says) in [
+        (KERAS, azure(r#""programmingModel":"v3""#), "spec.target.programmingModel \"v3\" is unknown"),
+        (TFJS, azure(r#""programmingModel":"v2""#), "spec.target.programmingModel belongs to Python"),
+        (KERAS, azure(r#""authLevel":"admin""#), "spec.target.authLevel \"admin\" is unknown"),
+        (KERAS, r#""platform":"local","authLevel":"function""#.to_owned(), "belongs to azure-function"),
+    ] {
+        let message = with(text, &more).expect_err(&more);
+        assert!(message.contains(says), "{more}: {message}");
+    }
 }
 
 #[test]
@@ -205,6 +285,10 @@ prop_compose! {
         sha256 in of("[0-9a-f]{64}"),
         platform in select(vec![FunctionPlatform::Local, FunctionPlatform::AzureFunction, FunctionPlatform::Replica]),
         bundler in of(select(vec![FunctionBundler::Rollup, FunctionBundler::Esbuild, FunctionBundler::None])),
+        (model, auth) in (
+            of(select(vec![FunctionModel::V1, FunctionModel::V2])),
+            of(select(vec![FunctionAuthLevel::Anonymous, FunctionAuthLevel::Function])),
+        ),
         replicas in of(1_u32..=1_000),
         env in proptest::collection::btree_map("[A-Z_][A-Z0-9_]{0,6}", "[ -~]{0,9}", 0..3),
         limits in of(limits()),
@@ -232,6 +316,8 @@ prop_compose! {
                 platform,
                 resource_group: is_azure.then(|| "ml-prod-rg".to_owned()),
                 app_name: is_azure.then(|| "sentiment-prod".to_owned()),
+                programming_model: model.filter(|_| is_python),
+                auth_level: auth.filter(|_| is_azure),
                 replicas: replicas.filter(|_| is_replica).map(Whole::constant),
             },
             env: if is_replica { BTreeMap::new() } else { env },

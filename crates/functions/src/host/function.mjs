@@ -30,7 +30,7 @@ if (typeof handler === 'function') {
   const style = styleOf(handler);
   app.http("$NAME", {
     methods: ['GET', 'POST', 'PUT', 'PATCH', 'DELETE', 'HEAD', 'OPTIONS'],
-    authLevel: 'anonymous',
+    authLevel: "$AUTH",
     handler: async (request, context) => answered(await answer(style, request, context)),
   });
 }

@@ -27,7 +27,7 @@ use crate::{driver::Driver, objects::Objects};
 /// Prefix of the objects.
 pub const DEFAULT_PREFIX: &str = "/models/deployments";
 
-/// Pause before etcd is tried again.
+/// Pause before etcd is tried again: a member that restarts is back within seconds.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Reads `http://HOST:PORT;HOST:PORT/PREFIX` (`https` with TLS) as an address of etcd.

@@ -15,7 +15,7 @@ use berth_control::{
     functions::{ApplyFunction, DeleteFunction, FunctionBoard, FunctionText},
     handle::{Applied, Error},
 };
-use berth_spec::{DeploymentName, Origin};
+use berth_spec::{DeploymentName, Origin, network::Destination};
 use berth_wire::api::FunctionView;
 use berth_worker::prepare::Settings;
 use bytes::Bytes;
@@ -28,10 +28,10 @@ use super::{Summary, metrics::Metrics};
 use crate::{
     build::{BuildConfig, Builder, Document, end_of_file},
     controller::{Built, Failure, Policy, Served},
-    deployment::{FunctionSpec, Platform},
+    deployment::{FunctionName, FunctionSpec, Platform, path_of},
     objects::Objects,
     spans::TraceHook,
-    status::Phase,
+    status::{Phase, Status},
     target::{
         AzureTarget, ReplicaTarget, Target,
         local::{LocalConfig, LocalTarget, name_in, refused},
@@ -63,6 +63,10 @@ pub struct HostConfig {
     pub artifacts: usize,
     /// The image of podman that builds run in; `None`: they run with the tools of this machine.
     pub builder_image: Option<String>,
+    /// Hosts that builds fetch packages from beside the registries that the environment names.
+    pub build_hosts: Vec<Destination>,
+    /// The program that gives builds a network of their own: one that calls [`berth_sandbox::entered`] first. `None`: there is none.
+    pub launcher: Option<PathBuf>,
     /// Joins spans to the traces of who has put an object; `None` where traces go nowhere.
     pub traces: Option<TraceHook>,
     /// True in a cluster: another node may have led while this one was away.
@@ -117,10 +121,11 @@ impl Host {
     /// If a folder cannot be used.
     pub fn open(config: HostConfig, registry: &mut Registry) -> io::Result<Arc<Self>> {
         let HostConfig { root, gateway, credentials, python, all_local, parallel, artifacts, .. } = config;
-        let HostConfig { builder_image, traces, in_cluster, sandbox_required, .. } = config;
+        let HostConfig { builder_image, build_hosts: hosts, launcher, .. } = config;
+        let HostConfig { traces, in_cluster, sandbox_required, .. } = config;
         let variables = credentials.clone();
         let (build_root, kept, image) = (root.join("builds"), artifacts, builder_image);
-        let build = BuildConfig { root: build_root, credentials, python, all_local, kept, image };
+        let build = BuildConfig { root: build_root, credentials, python, all_local, kept, image, hosts, launcher };
         let builder = Builder::open(build)?;
         let replicas = ReplicaTarget::new(builder.artifacts(), &gateway);
         let local = LocalConfig { root: root.join("run"), gateway, sandbox_required };
@@ -233,7 +238,7 @@ impl Host {
     pub async fn call(self: Arc<Self>, request: http::Request<Bytes>) -> http::Response<Bytes> {
         let uri = request.uri().clone();
         let asked = name_in(uri.path());
-        if let Some(why) = self.awaited(asked) {
+        if let Some(why) = self.awaited(&asked) {
             return again(&why);
         }
         let host = Arc::clone(&self);
@@ -242,7 +247,7 @@ impl Host {
             None => None,
         };
         let answer = answer.unwrap_or_else(|| again("the server is stopping"));
-        self.metrics.answered(self.local.serves(asked).then_some(asked), answer.status().as_u16());
+        self.metrics.answered(self.local.serves(&asked).then_some(&*asked), answer.status().as_u16());
         answer
     }
 
@@ -254,7 +259,7 @@ impl Host {
         if self.local.serves(name) {
             return None;
         }
-        awaited(name, self.function(name)?.status.phase)
+        awaited(name, &self.function(name)?.status)
     }
 
     /// True if what is deployed here is what was deployed last, by any node.
@@ -288,6 +293,19 @@ impl Host {
     /// Joins spans to traces.
     pub(crate) const fn traces(&self) -> Option<&TraceHook> {
         self.traces.as_ref()
+    }
+
+    /// Digests of the artifacts of all functions; `None`: this node does not know yet what there is.
+    pub(super) fn artifacts_in_use(&self) -> Option<BTreeSet<String>> {
+        self.objects.borrow().as_ref()?;
+        let (mut used, board) = (self.local.used(), self.board());
+        used.extend(board.functions.values().flat_map(|function| function.status.artifacts()).map(str::to_owned));
+        Some(used)
+    }
+
+    /// Counts a part of an artifact that was copied from the leader, or was to be.
+    pub fn count_copy(&self, is_copied: bool) {
+        self.metrics.copied(is_copied);
     }
 
     /// A term begins: what people see is from an earlier one.
@@ -359,13 +377,13 @@ impl Host {
         self.metrics.processes(self.local.load().0);
     }
 
-    /// Every function, by name.
+    /// Every function, by its key.
     #[must_use]
     pub fn functions(&self) -> Vec<Summary> {
         self.board().functions.values().cloned().collect()
     }
 
-    /// One function.
+    /// One function, by its key.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<Summary> {
         self.board().functions.get(name).cloned()
@@ -376,9 +394,16 @@ impl Host {
     }
 }
 
-/// Reason why a function that does not answer yet, in this phase, is worth another attempt.
-fn awaited(name: &str, phase: Phase) -> Option<String> {
-    let is_on_its_way = matches!(phase, Phase::Pending | Phase::Building | Phase::Deploying);
+/// Reason why a function that does not answer here yet is worth another attempt.
+fn awaited(name: &str, status: &Status) -> Option<String> {
+    let is_on_its_way = match status.phase {
+        Phase::Pending | Phase::Building | Phase::Deploying => true,
+        // A gateway answers for it, that of the node which led before: this one builds it anew, and the status stays until that is done.
+        Phase::Succeeded => status.endpoint.as_ref().is_some_and(|endpoint| endpoint.ends_with(&path_of(name))),
+        // The new leader starts the version that served before.
+        Phase::Failed => status.is_taken_over(),
+        Phase::Terminating => false,
+    };
     is_on_its_way
         .then(|| format!("the function {name} is not deployed yet: `berth explain function/{name}` says how far it is"))
 }
@@ -395,20 +420,23 @@ impl FunctionBoard for Host {
         self.functions().iter().map(Summary::view).collect()
     }
 
-    fn get(&self, name: &str) -> Option<FunctionView> {
-        self.function(name).map(|function| function.view())
+    fn get(&self, name: &DeploymentName) -> Option<FunctionView> {
+        self.function(name.as_str()).map(|function| function.view())
     }
 
-    fn text(&self, name: &str, text: FunctionText) -> Option<String> {
-        let function = self.function(name)?;
+    fn text(&self, name: &DeploymentName, text: FunctionText) -> Option<String> {
+        let function = self.function(name.as_str())?;
         let document = match text {
-            FunctionText::Log => return Some(self.log(name)),
+            FunctionText::Log => return Some(self.log(name.as_str())),
             FunctionText::Sbom => Document::Sbom,
             FunctionText::Provenance => Document::Provenance,
             FunctionText::Lock => Document::Lock,
         };
-        let path = self.builder.artifacts().document(&function.status.artifact.as_ref()?.digest, document)?;
-        std::fs::File::open(path).and_then(std::io::read_to_string).ok()
+        let digest = &function.status.artifact.as_ref()?.digest;
+        // The spec that was deployed with it: the newest one may have another place of code.
+        let deployed = function.status.history.iter().find(|past| past.artifact == *digest);
+        let spec = deployed.and_then(|past| FunctionSpec::reread(&function.name, &past.spec.0).ok());
+        self.builder.artifacts().document_for(digest, document, spec.as_ref())
     }
 
     fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
@@ -419,7 +447,10 @@ impl FunctionBoard for Host {
         let board = self.board();
         let owned = board.functions.values().filter(|function| origins.contains(&function.origin()));
         owned
-            .filter_map(|function| Some((DeploymentName::new(&function.name).ok()?, function.origin().clone())))
+            .filter_map(|function| {
+                let name = FunctionName::new(&function.name).ok()?;
+                Some((DeploymentName::from(name), function.origin().clone()))
+            })
             .collect()
     }
 
@@ -447,19 +478,28 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::TAKING_OVER;
 
     #[test]
     fn what_is_on_its_way_is_worth_another_attempt() {
-        for (phase, expected) in [
-            (Phase::Pending, true),
-            (Phase::Building, true),
-            (Phase::Deploying, true),
-            (Phase::Succeeded, false),
-            (Phase::Failed, false),
-            (Phase::Terminating, false),
+        let here = Some("http://10.0.0.7:8080/functions/words");
+        for (phase, endpoint, expected) in [
+            (Phase::Pending, None, true),
+            (Phase::Building, None, true),
+            (Phase::Deploying, None, true),
+            // Another node led when it was deployed.
+            (Phase::Succeeded, here, true),
+            (Phase::Succeeded, Some("https://words-prod.azurewebsites.net/api/words"), false),
+            (Phase::Succeeded, Some("http://10.0.0.7:8080/replicas/words"), false),
+            (Phase::Failed, here, false),
+            (Phase::Terminating, None, false),
         ] {
-            assert_eq!(awaited("words", phase).is_some(), expected, "{phase:?}");
+            let status = Status { phase, endpoint: endpoint.map(str::to_owned), ..Status::default() };
+            assert_eq!(awaited("words", &status).is_some(), expected, "{phase:?} {endpoint:?}");
         }
+        let mut status = Status { phase: Phase::Failed, ..Status::default() };
+        status.set("Ready", false, TAKING_OVER, ("", "t"));
+        assert!(awaited("words", &status).is_some(), "the version that served before is on its way");
         let refused = again("no");
         assert_eq!((refused.status().as_u16(), refused.body().as_ref()), (503, br#"{"error":"no"}"#.as_slice()));
         assert_eq!(refused.headers()["retry-after"], "1");

@@ -14,6 +14,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use crate::deployment::{FunctionName, parts_of};
+
 /// Label with one name and value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Label(pub(super) &'static str, pub(super) &'static str);
@@ -35,24 +37,52 @@ struct Towards {
 /// Builds of a function with one result.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Builds {
+    namespace: String,
     function: String,
     result: &'static str,
+}
+
+impl Builds {
+    fn of(function: &str, result: &'static str) -> Self {
+        let (namespace, function) = labels(function);
+        Self { namespace, function, result }
+    }
 }
 
 /// Requests to a function with one class of answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Requests {
+    namespace: String,
     function: String,
     class: &'static str,
+}
+
+impl Requests {
+    fn of(function: &str, class: &'static str) -> Self {
+        let (namespace, function) = labels(function);
+        Self { namespace, function, class }
+    }
+}
+
+/// The labels `namespace` and `function` of a key. Those that stand for many have both.
+fn labels(key: &str) -> (String, String) {
+    match key {
+        OTHERS | UNKNOWN => (key.to_owned(), key.to_owned()),
+        _ => {
+            let (namespace, function) = parts_of(key);
+            (namespace.to_owned(), function.to_owned())
+        }
+    }
 }
 
 /// Functions with series of their own. Each has seven at most: 3,500 are no burden for a Prometheus, 70,000 may be one.
 const MOST_NAMED: usize = 500;
 
-/// The label of functions beyond those. No function has such a name: names begin with a letter or a digit.
+/// The labels of functions beyond those. No function has such a name: names begin with a letter or a digit. Keys that are no names have
+/// no series: `default/words` would have those of `words`.
 const OTHERS: &str = "_others";
 
-/// The label of requests to functions that do not exist: their names are what clients send.
+/// The labels of requests to functions that do not exist: their names are what clients send.
 const UNKNOWN: &str = "_unknown";
 
 const RESULTS: [&str; 3] = ["built", "cached", "failed"];
@@ -69,6 +99,7 @@ pub(super) struct Metrics {
     builds: Family<Builds, Counter>,
     breakers: Family<Towards, Gauge>,
     processes: Gauge,
+    copies: Family<Label, Counter>,
     requests: Family<Requests, Counter>,
     /// Functions with series of their own: those that people see, as long as they are few. Requests read it.
     named: ArcSwap<BTreeMap<Arc<str>, Arc<Answers>>>,
@@ -76,8 +107,8 @@ pub(super) struct Metrics {
     others: Answers,
     /// Answers to requests to functions that do not exist.
     unknown: Answers,
-    /// Builds of functions that people did not see when they ended. Held while series come and go.
-    early: Mutex<Vec<Builds>>,
+    /// Builds of functions that people did not see when they ended, by keys, with their results. Held while series come and go.
+    early: Mutex<Vec<(String, &'static str)>>,
 }
 
 impl Metrics {
@@ -96,6 +127,11 @@ impl Metrics {
             metrics.processes.clone(),
         );
         registry.register(
+            "berth_function_artifact_copies",
+            "Artifacts of functions, and documents beside them, that were copied from the leader, by result",
+            metrics.copies.clone(),
+        );
+        registry.register(
             "berth_function_requests",
             "Requests by function and class of answer",
             metrics.requests.clone(),
@@ -112,26 +148,23 @@ impl Metrics {
     /// Counts a build; one of a function that people do not see yet with the next [`shown`](Self::shown).
     pub(super) fn built(&self, function: &str, result: &'static str) {
         let mut early = self.early();
-        let builds = Builds { function: function.to_owned(), result };
         if self.named.load().contains_key(function) {
-            self.builds.get_or_create(&builds).inc();
+            self.builds.get_or_create(&Builds::of(function, result)).inc();
         } else {
-            early.push(builds);
+            early.push((function.to_owned(), result));
         }
     }
 
     /// People see what they are to see: counts the builds that wait for it.
     pub(super) fn shown(&self) {
         let (mut early, named) = (self.early(), self.named.load());
-        for mut builds in early.drain(..) {
-            if !named.contains_key(builds.function.as_str()) {
-                OTHERS.clone_into(&mut builds.function);
-            }
-            self.builds.get_or_create(&builds).inc();
+        for (function, result) in early.drain(..) {
+            let function = if named.contains_key(function.as_str()) { &*function } else { OTHERS };
+            self.builds.get_or_create(&Builds::of(function, result)).inc();
         }
     }
 
-    /// Gives series of their own to the functions that people see, and drops those of others.
+    /// Gives series of their own to the functions that people see, by their keys, and drops those of others.
     pub(super) fn name<T>(&self, functions: &BTreeMap<String, T>) {
         let _one = self.early();
         let mut named = BTreeMap::clone(&self.named.load());
@@ -143,7 +176,8 @@ impl Metrics {
             stays
         });
         let free = MOST_NAMED.saturating_sub(named.len());
-        let new = functions.keys().filter(|name| !named.contains_key(name.as_str()));
+        let is_name = |key: &&String| FunctionName::new(key).is_ok();
+        let new = functions.keys().filter(|name| !named.contains_key(name.as_str())).filter(is_name);
         let new: Vec<Arc<str>> = new.take(free).map(|name| name.as_str().into()).collect();
         named.extend(new.into_iter().map(|name| (name, Arc::<Answers>::default())));
         self.named.store(Arc::new(named));
@@ -151,15 +185,20 @@ impl Metrics {
 
     fn drop_series(&self, function: &str) {
         for result in RESULTS {
-            self.builds.remove(&Builds { function: function.to_owned(), result });
+            self.builds.remove(&Builds::of(function, result));
         }
         for class in CLASSES {
-            self.requests.remove(&Requests { function: function.to_owned(), class });
+            self.requests.remove(&Requests::of(function, class));
         }
     }
 
-    fn early(&self) -> MutexGuard<'_, Vec<Builds>> {
+    fn early(&self) -> MutexGuard<'_, Vec<(String, &'static str)>> {
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a copy from the leader.
+    pub(super) fn copied(&self, is_copied: bool) {
+        self.copies.get_or_create(&Label("result", if is_copied { "copied" } else { "failed" })).inc();
     }
 
     pub(super) fn breakers(&self, breakers: &[Breaker]) {
@@ -194,11 +233,11 @@ impl Metrics {
         let _one = self.early();
         let named = self.named.load();
         let (function, answers) = self.answers(&named, function);
-        let label = Requests { function: function.to_owned(), class: CLASSES[class] };
+        let label = Requests::of(function, CLASSES[class]);
         answers[class].get_or_init(|| self.requests.get_or_create_owned(&label)).inc();
     }
 
-    /// The label and the counters of a function.
+    /// The key that labels are made of, and the counters of a function.
     fn answers<'a>(
         &'a self,
         named: &'a BTreeMap<Arc<str>, Arc<Answers>>,
@@ -242,11 +281,11 @@ mod tests {
         metrics.answered(None, 404);
         let text = told(&registry);
         for line in [
-            "berth_function_builds_total{function=\"f0\",result=\"built\"} 1",
-            "berth_function_builds_total{function=\"_others\",result=\"failed\"} 1",
-            "berth_function_requests_total{function=\"_others\",class=\"2xx\"} 1",
-            "berth_function_requests_total{function=\"f7\",class=\"5xx\"} 2",
-            "berth_function_requests_total{function=\"_unknown\",class=\"4xx\"} 1",
+            "berth_function_builds_total{namespace=\"default\",function=\"f0\",result=\"built\"} 1",
+            "berth_function_builds_total{namespace=\"_others\",function=\"_others\",result=\"failed\"} 1",
+            "berth_function_requests_total{namespace=\"_others\",function=\"_others\",class=\"2xx\"} 1",
+            "berth_function_requests_total{namespace=\"default\",function=\"f7\",class=\"5xx\"} 2",
+            "berth_function_requests_total{namespace=\"_unknown\",function=\"_unknown\",class=\"4xx\"} 1",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
@@ -257,7 +296,10 @@ mod tests {
         metrics.answered(Some("later"), 200);
         let text = told(&registry);
         assert!(!text.contains("\"f7\""), "{text}");
-        assert!(text.contains("berth_function_requests_total{function=\"later\",class=\"2xx\"} 1"), "{text}");
+        assert!(
+            text.contains("berth_function_requests_total{namespace=\"default\",function=\"later\",class=\"2xx\"} 1"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -272,8 +314,16 @@ mod tests {
         metrics.shown();
         let text = told(&registry);
         assert!(!text.contains("\"f\""), "{text}");
-        assert!(text.contains("berth_function_requests_total{function=\"_others\",class=\"2xx\"} 1"), "{text}");
-        assert!(text.contains("berth_function_builds_total{function=\"_others\",result=\"failed\"} 1"), "{text}");
+        assert!(
+            text.contains("berth_function_requests_total{namespace=\"_others\",function=\"_others\",class=\"2xx\"} 1"),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "berth_function_builds_total{namespace=\"_others\",function=\"_others\",result=\"failed\"} 1"
+            ),
+            "{text}"
+        );
     }
 
     #[test]
@@ -285,6 +335,46 @@ mod tests {
         metrics.shown();
         metrics.shown();
         let text = told(&registry);
-        assert!(text.contains("berth_function_builds_total{function=\"f\",result=\"failed\"} 1"), "{text}");
+        assert!(
+            text.contains("berth_function_builds_total{namespace=\"default\",function=\"f\",result=\"failed\"} 1"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn functions_of_one_name_in_two_namespaces_have_series_of_their_own() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        metrics.name(&functions(["f", "team/f"].map(str::to_owned).into_iter()));
+        metrics.answered(Some("f"), 200);
+        metrics.answered(Some("team/f"), 200);
+        metrics.answered(Some("team/f"), 200);
+        let text = told(&registry);
+        for line in [
+            "berth_function_requests_total{namespace=\"default\",function=\"f\",class=\"2xx\"} 1",
+            "berth_function_requests_total{namespace=\"team\",function=\"f\",class=\"2xx\"} 2",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        metrics.name(&functions(["team/f".to_owned()].into_iter()));
+        let text = told(&registry);
+        assert!(!text.contains("\"default\"") && text.contains("\"team\""), "{text}");
+    }
+
+    #[test]
+    fn a_key_that_is_no_name_takes_no_series_along_when_it_goes() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        metrics.name(&functions(["default/f", "_unknown", "f"].map(str::to_owned).into_iter()));
+        metrics.answered(Some("f"), 200);
+        metrics.answered(None, 404);
+        metrics.name(&functions(["f".to_owned()].into_iter()));
+        let text = told(&registry);
+        for line in [
+            "berth_function_requests_total{namespace=\"default\",function=\"f\",class=\"2xx\"} 1",
+            "berth_function_requests_total{namespace=\"_unknown\",function=\"_unknown\",class=\"4xx\"} 1",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_control::store::Rev;
-use berth_spec::{Origin, event::Severity};
+use berth_spec::{Namespace, Origin, event::Severity, id::DEFAULT_NAMESPACE};
 use berth_wire::api::{API_VERSION, FunctionMetadata, FunctionView, Kind};
 
 use crate::{controller::View, deployment::About, status::Status};
@@ -11,7 +11,7 @@ use crate::{controller::View, deployment::About, status::Status};
 /// A function, for people.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Its name.
+    /// Its key: its name in the written form, where it is a name.
     pub name: String,
     /// Its spec as JSON text.
     spec: Arc<str>,
@@ -44,11 +44,13 @@ impl Summary {
     /// The same in the shape of the API.
     pub(crate) fn view(&self) -> FunctionView {
         let status = serde_json::to_value(&*self.status).and_then(serde_json::from_value);
+        let (namespace, name) = place_of(&self.name);
         FunctionView {
             api_version: API_VERSION.to_owned(),
             kind: FunctionView::KIND.to_owned(),
             metadata: FunctionMetadata {
-                name: self.name.clone(),
+                name: name.to_owned(),
+                namespace: namespace.to_owned(),
                 labels: self.about.labels.clone(),
                 annotations: self.about.annotations.clone(),
                 generation: u64::try_from(self.generation).unwrap_or_default(),
@@ -63,13 +65,24 @@ impl Summary {
     }
 }
 
+/// The namespace and the name to show for a key. One that is no name of a function is shown in the namespace that it begins with, as
+/// its mistake is for those who may read that, and for nobody else. A key that begins with none is shown whole.
+fn place_of(key: &str) -> (&str, &str) {
+    match key.split_once('/') {
+        Some((namespace, name)) if namespace != DEFAULT_NAMESPACE && Namespace::new(namespace).is_ok() => {
+            (namespace, name)
+        }
+        _ => (DEFAULT_NAMESPACE, key),
+    }
+}
+
 /// Something that happened to a function.
 #[derive(Debug)]
 pub(crate) struct Happened {
     pub(crate) severity: Severity,
     /// One word.
     pub(crate) reason: &'static str,
-    /// The function.
+    /// The key of the function.
     pub(crate) function: String,
     /// A sentence that names it.
     pub(crate) message: String,
@@ -86,4 +99,24 @@ pub(crate) struct Report {
     pub(crate) functions: BTreeMap<&'static str, usize>,
     /// Events since the last report.
     pub(crate) happened: Vec<Happened>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_shown_to_those_who_may_read_its_namespace() {
+        for (key, namespace, name) in [
+            ("words", "default", "words"),
+            ("team/words", "team", "words"),
+            // A slip in the name of a team's function.
+            ("team/two words", "team", "two words"),
+            ("team/a/b", "team", "a/b"),
+            ("default/words", "default", "default/words"),
+            ("Team/words", "default", "Team/words"),
+        ] {
+            assert_eq!(place_of(key), (namespace, name), "{key}");
+        }
+    }
 }

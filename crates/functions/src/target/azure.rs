@@ -34,14 +34,14 @@ use self::{
     config::AzureConfig,
     package::Packages,
     record::{Record, Records, Version},
-    resource::{Manager, Trouble},
+    resource::{Manager, NOT_ALLOWED, Trouble},
 };
 use super::Target;
 use crate::{
     build::{ArtifactStore, Builder},
     controller::{Deployed, Failure, Retry, Served, Task},
     dependencies::{self, Dependencies, LeftAlone},
-    deployment::{AzureApp, FunctionSpec, Platform},
+    deployment::{AuthLevel, AzureApp, FunctionSpec, Platform},
     driver::now,
     status::ArtifactStatus,
 };
@@ -52,7 +52,8 @@ const LONGEST_START: Duration = Duration::from_secs(300);
 /// Length of an answer in an error message, in characters.
 const BEGINNING: usize = 300;
 
-/// Pause between two probes.
+/// Pause between two probes: a new version takes some ten seconds to start, and each probe is an execution that is paid
+/// for.
 const PROBE_AGAIN: Duration = Duration::from_secs(2);
 
 /// Deploys to Azure Functions.
@@ -167,7 +168,7 @@ impl AzureTarget {
                 );
             }
         }
-        account.packages.upload(name, artifact, &self.artifacts).await?;
+        account.packages.upload(spec, artifact, &self.artifacts).await?;
         // Noted first: what is half done has to be removed as well. The settings of the earlier spec are there until the swap.
         let mut begun = record.clone();
         begun.env.extend(deployment.earlier.iter().filter(|name| !record.env.contains(name)).cloned());
@@ -350,27 +351,9 @@ impl Deployment<'_> {
         let none = || Trouble::passing("NotFound", "the app has gone: somebody deletes it meanwhile");
         let endpoint = self.endpoint(&self.app(place).await?.ok_or_else(none)?)?;
         let deadline = Instant::now() + LONGEST_START;
+        let mut key = None;
         loop {
-            let body = self.spec.probe.as_ref().map_or("{}".to_owned(), Value::to_string);
-            let asked =
-                self.account.manager.http().post(&endpoint).header("content-type", "application/json").body(body);
-            let said = match asked.send().await {
-                Ok(answer) => {
-                    let status = answer.status();
-                    let starts = starts(status, answer.headers());
-                    let right = status.is_success() || (self.spec.probe.is_none() && !starts);
-                    if right {
-                        return Ok(endpoint);
-                    }
-                    let said = format!("{status} {}", beginning(answer).await);
-                    if !starts {
-                        let message = format!("the new version answers spec.probe with {said}");
-                        return Err(Trouble::lasting("ProbeFailed", message));
-                    }
-                    said
-                }
-                Err(error) => error.without_url().to_string(),
-            };
+            let Some(said) = self.ask((place, &endpoint), &mut key).await? else { return Ok(endpoint) };
             if Instant::now() >= deadline {
                 let message = format!(
                     "the new version does not answer at {endpoint} within {} s: {said}",
@@ -380,6 +363,43 @@ impl Deployment<'_> {
             }
             tokio::time::sleep(PROBE_AGAIN).await;
         }
+    }
+
+    /// Asks the function once. `None`: it answers; else what is said while it starts. `key` is kept for the next attempt.
+    async fn ask(&self, (place, endpoint): (Place, &str), key: &mut Option<String>) -> Result<Option<String>, Trouble> {
+        let manager = &self.account.manager;
+        if self.spec.entry.auth == AuthLevel::Function && key.is_none() {
+            match manager.run(Method::POST, &self.paths.site(place, app::KEYS), None).await {
+                Ok(listed) => *key = app::key(&listed),
+                Err(trouble) if trouble.reason == NOT_ALLOWED => return Err(trouble),
+                // The host of the app keeps the keys, and has not started.
+                Err(trouble) => return Ok(Some(trouble.message)),
+            }
+            if key.is_none() {
+                return Ok(Some("the app has no key yet".to_owned()));
+            }
+        }
+        let body = self.spec.probe.as_ref().map_or("{}".to_owned(), Value::to_string);
+        let mut asked = manager.http().post(endpoint).header(CONTENT_TYPE, "application/json").body(body);
+        if let Some(key) = key.as_deref() {
+            asked = asked.header("x-functions-key", key);
+        }
+        let answer = match asked.send().await {
+            Ok(answer) => answer,
+            Err(error) => return Ok(Some(error.without_url().to_string())),
+        };
+        let status = answer.status();
+        // Somebody has renewed the key, or the host does not know it yet.
+        let is_stale = status == StatusCode::UNAUTHORIZED && key.take().is_some();
+        let starts = is_stale || starts(status, answer.headers());
+        if status.is_success() || (self.spec.probe.is_none() && !starts) {
+            return Ok(None);
+        }
+        let said = format!("{status} {}", beginning(answer).await);
+        if starts {
+            return Ok(Some(said));
+        }
+        Err(Trouble::lasting("ProbeFailed", format!("the new version answers spec.probe with {said}")))
     }
 }
 

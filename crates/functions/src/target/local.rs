@@ -1,4 +1,4 @@
-//! Functions as processes of this machine, behind the gateway's `/functions/NAME`.
+//! Functions as processes of this machine, behind the gateway's `/functions/NAME` and `/namespaces/NAMESPACE/functions/NAME`.
 //!
 //! ```text
 //! deploy: unpack ──▶ start ──▶ health, probe ──▶ take the route ──▶ the version before drains and ends
@@ -14,6 +14,7 @@ mod version;
 pub(crate) use answer::refused;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     io,
     path::PathBuf,
@@ -22,6 +23,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use berth_spec::id::DEFAULT_NAMESPACE;
 use berth_worker::cgroup::CgroupParents;
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
@@ -31,18 +33,19 @@ use super::{Target, revision};
 use crate::{
     build::{ArtifactStore, Builder, Manifest, stoppable, unpack_zip},
     controller::{Deployed, Failure, Served, Task},
+    deployment::{AuthLevel, path_of},
     driver::now,
     status::ArtifactStatus,
 };
-
-/// Path below which the gateway finds functions.
-pub const PREFIX: &str = "/functions/";
 
 /// Processes of functions at once. Further ones end the one that has been idle for longest.
 const MOST_INSTANCES: usize = 64;
 
 /// Limit for the requests inside a process that is to end: they have their own time-outs.
 const DRAIN: Duration = Duration::from_secs(30);
+
+/// Remark where a spec for Azure runs here.
+const KEYS_NOT_ASKED: &str = "spec.target.authLevel does not hold on this machine: --auth tokens keeps callers out.";
 
 /// Settings of the target.
 #[derive(Debug, Clone)]
@@ -100,7 +103,7 @@ impl LocalTarget {
         for entry in fs_err::read_dir(&self.config.root)?.flatten() {
             let folder = entry.path();
             if let Some(record) = Record::read(&folder) {
-                let name = record.manifest.name.clone();
+                let name = record.key().into_owned();
                 let version = Version::new(record, folder, self.launcher.clone());
                 if let Some(other) = self.replace(&name, Some(Arc::new(version))) {
                     // The process before ended between two versions. The controller mends a wrong choice.
@@ -132,7 +135,7 @@ impl LocalTarget {
     }
 
     fn endpoint(&self, name: &str) -> String {
-        format!("{}{PREFIX}{name}", self.config.gateway)
+        format!("{}{}", self.config.gateway, path_of(name))
     }
 
     /// Digests of artifacts in use.
@@ -187,9 +190,9 @@ impl LocalTarget {
         futures::future::join_all(versions.iter().map(|version| version.emptied(DRAIN))).await;
     }
 
-    /// Answers a request whose path begins with [`PREFIX`].
+    /// Answers a request whose path is that of a function.
     pub async fn call(&self, request: http::Request<Bytes>) -> http::Response<Bytes> {
-        let name = name_in(request.uri().path()).to_owned();
+        let name = name_in(request.uri().path()).into_owned();
         let found = self.routes.load().get(&name).cloned();
         match found {
             Some(version) => version.call(request).await,
@@ -199,6 +202,7 @@ impl LocalTarget {
 
     async fn place(&self, task: &Task, artifact: &ArtifactStatus) -> Result<Version, crate::build::BuildError> {
         let record = Record {
+            namespace: task.spec.name.to_namespace(),
             manifest: Manifest::of(&task.spec),
             artifact: artifact.clone(),
             env: task.spec.env.clone(),
@@ -229,7 +233,11 @@ impl LocalTarget {
         said: &mut String,
     ) -> Result<Deployed, crate::build::BuildError> {
         let name = task.spec.name.as_str();
-        let deployed = Deployed { endpoint: self.endpoint(name), note: String::new() };
+        let note = match task.spec.entry.auth {
+            AuthLevel::Anonymous => String::new(),
+            AuthLevel::Function => KEYS_NOT_ASKED.to_owned(),
+        };
+        let deployed = Deployed { endpoint: self.endpoint(name), note };
         let serving = self.routes.load().get(name).filter(|version| is_wanted(version, task, artifact)).cloned();
         // Another generation of the same goes on where it answers; what does not is deployed anew.
         if let Some(version) = serving
@@ -267,10 +275,15 @@ fn is_wanted(version: &Version, task: &Task, artifact: &ArtifactStatus) -> bool 
     same && (task.proved || is_proved())
 }
 
-/// The name of the function that a path is for.
-pub(crate) fn name_in(path: &str) -> &str {
-    let rest = path.strip_prefix(PREFIX).unwrap_or_default();
-    rest.split('/').next().unwrap_or_default()
+/// The key of the function that a path is for. Neither its namespace nor its name is decoded: names have no characters that are coded.
+pub(crate) fn name_in(path: &str) -> Cow<'_, str> {
+    let (namespace, rest) = match path.strip_prefix("/namespaces/").and_then(|rest| rest.split_once('/')) {
+        Some((namespace, rest)) => (namespace, rest),
+        None => (DEFAULT_NAMESPACE, path.strip_prefix('/').unwrap_or_default()),
+    };
+    let rest = rest.strip_prefix("functions/").unwrap_or_default();
+    let name = rest.split('/').next().unwrap_or_default();
+    if namespace == DEFAULT_NAMESPACE { name.into() } else { format!("{namespace}/{name}").into() }
 }
 
 /// Removes a folder unless its making is done.
@@ -311,5 +324,33 @@ impl Target for LocalTarget {
             Ok(())
         }
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_for_a_function_of_its_namespace() {
+        for (path, key) in [
+            ("/functions/words", "words"),
+            ("/functions/words/more?x=1", "words"),
+            ("/namespaces/team/functions/words", "team/words"),
+            ("/namespaces/team/functions/words/a/b", "team/words"),
+            ("/namespaces/default/functions/words", "words"),
+            // One segment is one name: a coded slash leads to no other namespace.
+            ("/functions/team%2Fwords", "team%2Fwords"),
+            ("/functions/team/words", "team"),
+            ("/namespaces/team/v2/words", "team/"),
+            ("/namespaces/team", ""),
+            ("/functions/", ""),
+            ("", ""),
+        ] {
+            assert_eq!(name_in(path), key, "{path}");
+        }
+        for key in ["words", "team/words"] {
+            assert_eq!(name_in(&path_of(key)), key, "and back");
+        }
     }
 }

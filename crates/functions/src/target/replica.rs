@@ -1,7 +1,8 @@
 //! Replicas: the artifact as the model of a deployment, which workers load and gateways route to.
 //!
 //! ```text
-//! artifact ──▶ deployment NAME, a card whose code is Berth's own ──▶ placed, loaded, asked with spec.probe ──▶ /replicas/NAME
+//! artifact ──▶ deployment NAME of the same namespace, a card whose code is Berth's own ──▶ placed, loaded, asked with spec.probe
+//!                                                                      ──▶ /replicas/NAME, /replicas/NAMESPACE/NAME
 //! ```
 //! The deployment belongs to functions: others change it with `--force` only. A new version is a new revision, which takes over
 //! when it is ready. The artifact is a file of the controller's machine, so that its replicas are on workers of that machine.
@@ -29,17 +30,17 @@ use super::Target;
 use crate::{
     build::{ArtifactStore, BuildError, PYTHON_VERSION},
     controller::{Deployed, Failure, Served, Task},
-    deployment::{FunctionSpec, Platform},
+    deployment::{FunctionName, FunctionSpec, Platform},
     status::ArtifactStatus,
 };
 
-/// Beginning of the paths that replicas of functions answer at.
+/// Beginning of the paths that replicas of functions answer at; the key of the function follows.
 const PREFIX: &str = "/replicas/";
 
 /// The longest wait for a replica: a large framework is imported from a cold disk, beside other models that load.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// Interval at which a deployment is looked at.
+/// Interval at which a deployment is looked at: short beside the load of a model.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Deployments of workers.
@@ -74,7 +75,7 @@ impl ReplicaTarget {
             let page = handle.page(ListRequest { after, ..ListRequest::default() }).await?;
             let ours = page.items.iter().filter(|known| known.deployment.origin == origin());
             serving.extend(ours.map(|known| {
-                let name = known.deployment.name.name();
+                let name = known.deployment.name.as_str();
                 (name.to_owned(), Served { endpoint: Some(self.endpoint(name)), ..Served::default() })
             }));
             after = page.next;
@@ -105,8 +106,8 @@ impl ReplicaTarget {
     }
 
     async fn take_down(&self, name: &str) -> Result<(), BuildError> {
-        // Other names are none of a deployment.
-        let Ok(name) = DeploymentName::new(name) else { return Ok(()) };
+        // What is no name of a function was never deployed.
+        let Ok(name) = FunctionName::new(name).map(DeploymentName::from) else { return Ok(()) };
         let request = DeleteRequest { origin: origin(), expect: None, ownership: Ownership::Respect };
         match self.handle()?.delete(&name, request).await {
             // Somebody else's deployment has the name.
@@ -144,10 +145,11 @@ fn origin() -> Origin {
 fn manifest(spec: &FunctionSpec, count: u32, zip: &Path) -> Result<ManifestDeployment, BuildError> {
     let python = spec.version.as_deref().unwrap_or(PYTHON_VERSION);
     let card = PinnedCard::of_function(python, &format!("file:{}", zip.display()), spec.probe.as_ref());
+    let metadata = json!({"name": spec.name.name(), "namespace": spec.name.namespace()});
     let text = json!({
         "apiVersion": "berth.dev/v1",
         "kind": "ModelDeployment",
-        "metadata": {"name": spec.name.as_str()},
+        "metadata": metadata,
         "spec": {
             "model": {"format": "python", "type": "function", "card": card},
             "replicas": {"min": count, "max": count},

@@ -133,6 +133,31 @@ fn a_put_is_built_deployed_and_told() {
 }
 
 #[test]
+fn functions_of_one_name_in_two_namespaces_have_nothing_to_do_with_each_other() {
+    let mut play = Play::new();
+    for key in ["f", "team/f"] {
+        play.rev += 1;
+        let value = object("f", "a.zip", None).to_string();
+        let declared = Declared::read(key, value.as_bytes(), Rev(play.rev));
+        play.on(Event::Put(key.to_owned(), Box::new(declared)));
+    }
+    let log = |play: &Play, key: &str| play.status(key).build.map(|build| build.log);
+    assert_eq!(log(&play, "f").as_deref(), Some("/v1/functions/f/log"));
+    assert_eq!(log(&play, "team/f").as_deref(), Some("/v1/namespaces/team/functions/f/log"));
+    for task in [1, 2] {
+        play.built(task);
+        play.deployed(task);
+    }
+    play.settle();
+    play.on(Event::Deleted("team/f".to_owned()));
+    let removes = |effect: &Effect| matches!(effect, Effect::Remove(key) if key == "team/f");
+    assert!(play.effects.iter().any(removes), "{:?}", play.effects);
+    play.on(Event::Removed("team/f".to_owned()));
+    let left: Vec<&str> = play.brain.view().map(|view| view.name).collect();
+    assert_eq!((left, play.status("f").phase), (vec!["f"], Phase::Succeeded));
+}
+
+#[test]
 fn the_generation_of_a_person_counts_and_content_where_there_is_none() {
     let mut play = Play::new();
     play.put(&object("f", "a.zip", Some(7)));
@@ -661,6 +686,202 @@ fn what_runs_elsewhere_is_looked_at_again_and_nothing_is_written() {
     play.deployed(3);
     assert_eq!(play.settle(), None, "nothing differed");
     assert_eq!(play.status("cloud").phase, Phase::Succeeded);
+}
+
+#[test]
+fn an_app_in_a_cloud_serves_on_under_the_next_leader() {
+    let cloud = |code: &str| {
+        let mut object = object("f", code, None);
+        object["spec"]["target"] = json!({"platform": "azure-function", "resourceGroup": "g", "appName": "cloud"});
+        object
+    };
+    let endpoint = "https://cloud.azurewebsites.net/api/f".to_owned();
+    let mut play = Play::new();
+    play.put(&cloud("a.zip"));
+    play.built(1);
+    play.on(Event::Deployed(TaskId(1), Ok(Deployed { endpoint: endpoint.clone(), note: String::new() })));
+    play.put(&cloud("b.zip"));
+    play.failed(2, Retry::Never);
+    let mut stored = cloud("b.zip");
+    stored["status"] = serde_json::to_value(play.status("f")).expect("JSON");
+
+    // It has deployed nothing itself, and the newest version does not build there, either.
+    let mut next = Play { rev: play.rev, ..Play::new() };
+    let (name, declared) = next.declared(&stored);
+    next.on(Event::Listed(vec![(name, declared)]));
+    next.failed(1, Retry::Never);
+    let status = next.status("f");
+    assert_eq!((status.endpoint, status.artifact), (Some(endpoint), Some(artifact(1))));
+    assert_eq!(status.message, "npm ci failed. The previous version keeps serving.");
+}
+
+/// The object `f` as it stands in the store after `play`, with another code.
+fn left_by(play: &Play, code: &str) -> Value {
+    let mut stored = object("f", code, None);
+    stored["status"] = serde_json::to_value(play.status("f")).expect("JSON");
+    stored
+}
+
+/// A leader that has never had `f`, and finds `stored`.
+fn elsewhere(stored: &Value) -> Play {
+    let mut next = Play { rev: 100, ..Play::new() };
+    let (name, declared) = next.declared(stored);
+    next.on(Event::Listed(vec![(name, declared)]));
+    next
+}
+
+/// Artifact and code of the last build that was asked for.
+fn last_build(play: &Play) -> (Option<String>, String) {
+    let of_build = |effect: &Effect| match effect {
+        Effect::Build(_, task) => Some((task.kept.clone(), task.spec.source.to_string())),
+        _ => None,
+    };
+    play.effects.iter().rev().find_map(of_build).expect("a build")
+}
+
+/// `f` whose second version does not build, while its first one serves.
+fn with_a_failed_version() -> Play {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    play.built(1);
+    play.deployed(1);
+    play.put(&object("f", "b.zip", None));
+    play.failed(2, Retry::Never);
+    play
+}
+
+fn ready(play: &Play) -> (String, String) {
+    let conditions = play.status("f").conditions;
+    let fact = conditions.iter().find(|fact| fact.kind() == "Ready").expect("a fact");
+    (fact.status().to_owned(), fact.reason().to_owned())
+}
+
+#[test]
+fn a_new_leader_starts_the_version_that_served_before_the_one_that_fails() {
+    let before = with_a_failed_version();
+    let mut next = elsewhere(&left_by(&before, "b.zip"));
+    assert_eq!(last_build(&next), (Some(artifact(1).digest), "file:/code/a.zip".to_owned()));
+    assert_eq!(ready(&next), ("False".to_owned(), "TakingOver".to_owned()));
+    let message = "Waits for its turn. The version that served last is being started on this node.";
+    assert_eq!((next.status("f").phase, next.status("f").message.as_str()), (Phase::Pending, message));
+
+    next.built(1);
+    let deploys =
+        |effect: &Effect| matches!(effect, Effect::Deploy(_, work, _) if !work.proved && work.generation == 1);
+    assert!(next.effects.iter().any(deploys), "it has to answer here");
+    next.deployed(1);
+    assert_eq!(ready(&next), ("True".to_owned(), "Serving".to_owned()));
+    assert_eq!(last_build(&next), (None, "file:/code/b.zip".to_owned()), "then the desired state has its turn");
+    next.failed(2, Retry::Never);
+    let status = next.status("f");
+    assert_eq!((status.phase, status.observed_generation), (Phase::Failed, 2));
+    assert_eq!(status.message, "npm ci failed. The previous version keeps serving.");
+    assert_eq!((status.endpoint.is_some(), status.artifact), (true, Some(artifact(1))));
+    assert_eq!(status.history.iter().map(|past| past.generation).collect::<Vec<_>>(), [1]);
+    assert_eq!(next.brain.wake_at(), None);
+}
+
+#[test]
+fn the_version_that_served_is_started_beside_an_invalid_spec_as_well() {
+    let mut play = Play::new();
+    play.put(&object("f", "a.zip", None));
+    play.built(1);
+    play.deployed(1);
+    let mut bad = left_by(&play, "a.zip");
+    bad["spec"]["type"] = "pytorch".into();
+    play.put(&bad);
+    bad["status"] = serde_json::to_value(play.status("f")).expect("JSON");
+
+    let mut next = elsewhere(&bad);
+    let status = next.status("f");
+    assert_eq!(status.phase, Phase::Failed);
+    assert!(status.message.ends_with("The version that served last is being started on this node."), "{status:?}");
+    // A failure that may pass is tried again: nothing else serves.
+    next.failed(1, Retry::Later);
+    next.now = next.brain.wake_at().expect("another attempt");
+    next.on(Event::Tick);
+    assert_eq!(next.builds(), [1, 2]);
+    next.built(2);
+    next.deployed(2);
+    let status = next.status("f");
+    assert_eq!((status.phase, status.observed_generation), (Phase::Failed, 2));
+    assert!(status.message.contains("spec.type \"pytorch\" is unknown"), "{status:?}");
+    assert!(status.message.ends_with("The previous version keeps serving."), "{status:?}");
+    assert_eq!((next.builds(), next.brain.wake_at()), (vec![1, 2], None), "the spec is not built");
+}
+
+#[test]
+fn a_version_that_cannot_be_started_again_holds_up_nothing() {
+    let before = with_a_failed_version();
+    // For good: nothing serves, and the desired state has its turn.
+    let mut next = elsewhere(&left_by(&before, "b.zip"));
+    next.failed(1, Retry::Never);
+    assert_eq!(last_build(&next), (None, "file:/code/b.zip".to_owned()));
+    next.failed(2, Retry::Never);
+    let status = next.status("f");
+    assert_eq!((status.message.as_str(), status.endpoint, status.artifact), ("npm ci failed", None, None));
+    assert_eq!(next.brain.wake_at(), None);
+
+    // For now: the desired state has its turn, and where it fails for good the earlier one is tried again alone.
+    let mut next = elsewhere(&left_by(&before, "b.zip"));
+    next.failed(1, Retry::Later);
+    next.failed(2, Retry::Never);
+    assert!(next.status("f").message.ends_with("is being started on this node."), "{:?}", next.status("f"));
+    next.now = next.brain.wake_at().expect("another attempt");
+    next.on(Event::Tick);
+    assert_eq!(last_build(&next), (Some(artifact(1).digest), "file:/code/a.zip".to_owned()));
+    next.built(3);
+    next.deployed(3);
+    assert_eq!(next.status("f").message, "npm ci failed. The previous version keeps serving.");
+    assert_eq!((next.builds(), next.brain.wake_at()), (vec![1, 2, 3], None));
+}
+
+#[test]
+fn a_change_of_the_spec_cancels_the_start_of_the_version_that_served_and_that_begins_again() {
+    let before = with_a_failed_version();
+    let mut next = elsewhere(&left_by(&before, "b.zip"));
+    next.put(&object("f", "c.zip", None));
+    assert!(next.effects.iter().any(|effect| matches!(effect, Effect::Cancel(TaskId(1)))));
+    assert_eq!(last_build(&next), (Some(artifact(1).digest), "file:/code/a.zip".to_owned()));
+    next.built(2);
+    next.deployed(2);
+    next.built(3);
+    next.deployed(3);
+    let status = next.status("f");
+    assert_eq!((status.phase, status.observed_generation, status.artifact), (Phase::Succeeded, 3, Some(artifact(3))));
+    next.on(Event::Deleted("f".to_owned()));
+    next.on(Event::Removed("f".to_owned()));
+    assert_eq!(next.brain.view().count(), 0);
+}
+
+#[test]
+fn only_a_version_that_is_not_served_here_is_started_again() {
+    let before = with_a_failed_version();
+    let mut play = Play { rev: 100, ..Play::new() };
+    // This node serves it, or has served an earlier one.
+    let last = || Served { revision: before.status("f").history.first().cloned(), ..Served::default() };
+    for (served, code) in [(last(), "b.zip"), (fourth(), "b.zip")] {
+        let next = restarted(&mut play, &left_by(&before, "b.zip"), served);
+        assert_eq!(last_build(&next), (None, format!("file:/code/{code}")));
+    }
+    let mut earlier = last();
+    if let Some(revision) = &mut earlier.revision {
+        revision.generation = 0;
+    }
+    let next = restarted(&mut play, &left_by(&before, "b.zip"), earlier);
+    assert_eq!(last_build(&next).1, "file:/code/a.zip");
+    // Somebody puts an object with the status of another one.
+    let mut next = Play { rev: 100, ..Play::new() };
+    next.put(&left_by(&before, "c.zip"));
+    assert_eq!(last_build(&next), (None, "file:/code/c.zip".to_owned()));
+    // A version that the leader before had succeeded with is the desired state.
+    let mut served = Play::new();
+    served.put(&object("f", "a.zip", None));
+    served.built(1);
+    served.deployed(1);
+    let next = elsewhere(&left_by(&served, "a.zip"));
+    assert_eq!(next.builds(), [1]);
+    assert_eq!(last_build(&next).0, None);
 }
 
 #[test]

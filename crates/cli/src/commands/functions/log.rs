@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
+use berth_spec::DeploymentName;
 use reqwest::Method;
 use serde_json::json;
 
 use super::super::{
+    namespace::path_in,
     output::{Form, yaml},
     resource::{Resource, not_found},
 };
@@ -34,7 +36,11 @@ pub(in crate::commands) struct LogWanted {
 }
 
 /// Prints the log of a function.
-pub(in crate::commands) async fn print_log(client: &Client, name: &str, wanted: &LogWanted) -> Result<(), Failure> {
+pub(in crate::commands) async fn print_log(
+    client: &Client,
+    name: &DeploymentName,
+    wanted: &LogWanted,
+) -> Result<(), Failure> {
     let mut printer = Printer { form: wanted.form, last: None };
     let (mut build, mut output) = (Lines::default(), Lines::default());
     let mut begun = false;
@@ -67,9 +73,10 @@ pub(in crate::commands) async fn print_log(client: &Client, name: &str, wanted: 
     }
 }
 
-async fn read(client: &Client, name: &str) -> Result<String, Failure> {
-    match client.send(client.request(Method::GET, &[Resource::Functions.plural(), name, "log"], &[])).await {
-        Err(Failure::NotFound(_)) => Err(not_found(client, Resource::Functions, name).await),
+async fn read(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
+    let path = [path_in(Resource::Functions, name), vec!["log"]].concat();
+    match client.send(client.request(Method::GET, &path, &[])).await {
+        Err(Failure::NotFound(_)) => Err(not_found(client, Resource::Functions, name.as_str()).await),
         answer => answer?.text().await.map_err(|e| Failure::doing("the log broke off", e)),
     }
 }

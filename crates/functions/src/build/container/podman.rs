@@ -26,7 +26,7 @@ pub(super) struct Gone {
     pub(super) folder: Option<PathBuf>,
 }
 
-/// Why there is no answer of a container, with its exit status.
+/// The reason why there is no answer of a container, with its exit status.
 pub(super) struct NoAnswer {
     pub(super) code: Option<i32>,
     pub(super) why: String,

@@ -6,7 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::Bubblewrap;
+use berth_sandbox::OwnNetwork;
+
+use super::{Bubblewrap, fetching::Launch};
 
 /// Folders of the system that programs may read.
 const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/nix", "/run/systemd/resolve"];
@@ -67,14 +69,52 @@ pub(super) const SETTINGS: [&str; 4] = ["/etc/pip.conf", "/etc/xdg/pip", "/etc/n
 /// Variables that name files and folders of certificates.
 const CERTIFICATES: [&str; 4] = ["SSL_CERT_FILE", "SSL_CERT_DIR", "PIP_CERT", "NODE_EXTRA_CA_CERTS"];
 
+/// Place of the launcher within bubblewrap, where it is on nobody's path.
+const LAUNCHER: &str = "/run/berth-launcher";
+
+/// The network that a program reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach<'a> {
+    /// None.
+    Nothing,
+    /// The network of the machine.
+    Machine,
+    /// Registries of packages, through a proxy on the loopback of a network that this launch gives.
+    Registries(&'a Launch),
+}
+
+impl<'a> Reach<'a> {
+    /// The words of the launcher that stand before bubblewrap, which is started on the new network then.
+    pub(super) fn around(self) -> Vec<OsString> {
+        match self {
+            Self::Registries(launch) if launch.network != OwnNetwork::Given => launcher(&launch.program, launch),
+            Self::Nothing | Self::Machine | Self::Registries(_) => Vec::new(),
+        }
+    }
+
+    /// The launch that bubblewrap is to start, on a network that it makes itself.
+    fn within(self) -> Option<&'a Launch> {
+        match self {
+            Self::Registries(launch) if launch.network == OwnNetwork::Given => Some(launch),
+            Self::Nothing | Self::Machine | Self::Registries(_) => None,
+        }
+    }
+}
+
+/// The words of a launcher at a place.
+fn launcher(at: &Path, launch: &Launch) -> Vec<OsString> {
+    let words = launch.network.arguments(berth_worker::egress::PORT);
+    std::iter::once(OsString::from(at)).chain(words).collect()
+}
+
 /// The part of the machine that a program sees.
 pub(crate) struct Walls<'a> {
     /// Folders beside those of the system that it may read.
     pub(crate) readable: Vec<PathBuf>,
     /// Folders that it may write.
     pub(crate) writable: Vec<PathBuf>,
-    /// True if it may reach the network.
-    pub(crate) network: bool,
+    /// The network that it reaches.
+    pub(crate) reach: Reach<'a>,
     /// Folder that it runs in.
     pub(crate) at: &'a Path,
 }
@@ -84,7 +124,8 @@ impl Bubblewrap {
     /// that the program needs.
     pub(super) fn arguments(&self, walls: &Walls<'_>) -> Vec<OsString> {
         let mut words: Vec<OsString> = ["--unshare-all", "--die-with-parent", "--new-session"].map(Into::into).to_vec();
-        if walls.network {
+        // Also the one that a launcher has made around it.
+        if walls.reach != Reach::Nothing && walls.reach.within().is_none() {
             words.push("--share-net".into());
         }
         words.extend(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"].map(Into::into));
@@ -105,7 +146,13 @@ impl Bubblewrap {
         let certificates: Vec<&PathBuf> = self.certificates.iter().filter(|file| !is_seen(file)).collect();
         inside.iter().chain(&certificates).for_each(|path| bind(&mut words, "--ro-bind-try", path));
         walls.writable.iter().for_each(|folder| bind(&mut words, "--bind", folder));
+        if let Some(launch) = walls.reach.within() {
+            words.extend(["--ro-bind".into(), launch.program.as_os_str().into(), LAUNCHER.into()]);
+        }
         words.extend(["--chdir".into(), walls.at.into(), "--".into()]);
+        if let Some(launch) = walls.reach.within() {
+            words.extend(launcher(Path::new(LAUNCHER), launch));
+        }
         words
     }
 
@@ -147,7 +194,7 @@ mod tests {
         };
         let work = Path::new(data).join("functions/builds/work/1");
         let readable = readable.iter().map(PathBuf::from).collect();
-        let walls = Walls { readable, writable: vec![work.clone()], network: true, at: &work };
+        let walls = Walls { readable, writable: vec![work.clone()], reach: Reach::Machine, at: &work };
         let words = bubblewrap.arguments(&walls);
         let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let binds = words.windows(3).filter(|words| words[0].starts_with("--") && words[0].contains("bind"));
@@ -181,6 +228,32 @@ mod tests {
         let hidden = at("--tmpfs", "/opt/berth/data");
         assert!(at("--ro-bind-try", "/opt") < hidden && at("--ro-bind-try", "/opt/berth") < hidden);
         assert!(hidden < at("--ro-bind-try", app) && hidden < at("--bind", "/opt/berth/data/functions/builds/work/1"));
+    }
+
+    #[test]
+    fn a_step_that_fetches_has_the_network_of_its_launch() {
+        let launch = |network| Launch { program: "/usr/local/bin/berth".into(), network };
+        let line = |reach| {
+            let walls = Walls { readable: Vec::new(), writable: Vec::new(), reach, at: Path::new("/") };
+            let words = Bubblewrap::default().arguments(&walls);
+            let text = |words: Vec<OsString>| {
+                words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+            };
+            (text(reach.around()), text(words))
+        };
+        let given = launch(OwnNetwork::Given);
+        let (around, within) = line(Reach::Registries(&given));
+        assert!(around.is_empty() && !within.contains("--share-net"), "{around} {within}");
+        assert!(within.contains("--ro-bind /usr/local/bin/berth /run/berth-launcher --chdir /"), "{within}");
+        assert!(within.ends_with(" -- /run/berth-launcher --sandbox-network given 3128 --"), "{within}");
+        let new = launch(OwnNetwork::NewForUser);
+        let (around, within) = line(Reach::Registries(&new));
+        assert_eq!(around, "/usr/local/bin/berth --sandbox-network new-for-user 3128 --");
+        assert!(within.contains("--share-net") && within.ends_with("--chdir / --"), "{within}");
+        for (reach, shares) in [(Reach::Nothing, false), (Reach::Machine, true)] {
+            let (around, within) = line(reach);
+            assert!(around.is_empty() && within.contains("--share-net") == shares, "{reach:?}: {within}");
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A function app as Resource Manager knows it: paths, bodies, settings. Pure.
 //!
 //! Source: the REST reference of App Service, version 2023-12-01 (learn.microsoft.com/rest/api/appservice: Web Apps Create Or
-//! Update, Create Or Update Slot, Update Application Settings, List Application Settings, Swap Slot; App Service Plans Create
-//! Or Update), the app settings of Azure Functions (learn.microsoft.com/azure/azure-functions/functions-app-settings), and
+//! Update, Create Or Update Slot, Update Application Settings, List Application Settings, List Host Keys, Swap Slot; App Service
+//! Plans Create Or Update), the app settings of Azure Functions (learn.microsoft.com/azure/azure-functions/functions-app-settings), and
 //! `host.json` with its overrides (learn.microsoft.com/azure/azure-functions/functions-host-json).
 
 use std::{collections::BTreeMap, time::Duration};
@@ -24,7 +24,7 @@ const GROUPS: &str = "api-version=2021-04-01";
 /// The slot that a new version is proved in.
 pub(super) const SLOT: &str = "berth";
 
-/// Tag of an app: the function that it belongs to.
+/// Tag of an app: the key of the function that it belongs to.
 const OWNER: &str = "berth-function";
 
 /// Tag of an app that Berth has created, and may delete.
@@ -55,6 +55,9 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(230);
 /// Versions that are used where the spec names none.
 const PYTHON: &str = "3.11";
 const NODE: &str = "20";
+
+/// Path below an app of its keys. A slot has keys of its own.
+pub(super) const KEYS: &str = "/host/default/listkeys";
 
 /// A place of a function app: production, or the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -283,7 +286,7 @@ pub(super) fn runs(found: &BTreeMap<String, String>, ours: &BTreeMap<String, Str
 
 /// The reason why Azure does not take the name of a function.
 pub(super) fn misnamed(name: &FunctionName) -> Option<String> {
-    let text = name.as_str();
+    let text = name.name();
     let fine = text.starts_with(|c: char| c.is_ascii_alphabetic()) && !text.contains('.');
     (!fine).then(|| format!("Azure takes no function of the name {text:?}: begin it with a letter, and use no dots"))
 }
@@ -291,7 +294,13 @@ pub(super) fn misnamed(name: &FunctionName) -> Option<String> {
 /// Address of the function in an app.
 pub(super) fn endpoint(config: &AzureConfig, app: &Value, spec: &FunctionSpec) -> Option<String> {
     let host = app.pointer("/properties/defaultHostName")?.as_str()?;
-    Some(format!("{}://{host}/api/{}", config.scheme(), spec.name))
+    Some(format!("{}://{host}/api/{}", config.scheme(), spec.name.name()))
+}
+
+/// A key that lets callers through to each function of an app, from the answer to a listing; not the one that may do everything.
+pub(super) fn key(answer: &Value) -> Option<String> {
+    let keys = answer.get("functionKeys")?.as_object()?;
+    keys.get("default").or_else(|| keys.values().next())?.as_str().map(str::to_owned)
 }
 
 /// The body of a swap of the slot with production.
@@ -317,6 +326,29 @@ mod tests {
         }
         let declared = Declared::read("words", object.to_string().as_bytes(), Rev(1));
         FunctionSpec::clone(&declared.spec.expect("a spec"))
+    }
+
+    #[test]
+    fn an_app_belongs_to_a_function_of_one_namespace() {
+        let ours = spec("python", &json!({}));
+        let of_team = FunctionSpec { name: FunctionName::new("team/words").expect("a name"), ..ours.clone() };
+        let paths = Paths { group: "/subscriptions/s/resourceGroups/rg".to_owned(), app: "words-prod".to_owned() };
+        for (spec, tag) in [(ours, "words"), (of_team, "team/words")] {
+            assert_eq!(owner(&site(&paths, "westeurope", &spec, None)), Some(tag));
+            assert_eq!(misnamed(&spec.name), None, "its route is the name alone");
+        }
+    }
+
+    #[test]
+    fn a_key_for_callers_is_chosen_and_never_the_master_key() {
+        for (listed, wanted) in [
+            (json!({"masterKey": "m", "functionKeys": {"a": "1", "default": "2"}, "systemKeys": {}}), Some("2")),
+            (json!({"masterKey": "m", "functionKeys": {"a": "1"}}), Some("1")),
+            (json!({"masterKey": "m", "functionKeys": {}}), None),
+            (Value::Null, None),
+        ] {
+            assert_eq!(key(&listed).as_deref(), wanted, "{listed}");
+        }
     }
 
     #[test]

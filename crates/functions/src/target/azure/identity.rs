@@ -115,3 +115,56 @@ impl Tokens {
         Trouble::passing("NoToken", format!("Azure gives no token to {what}: {why}; check {remedy}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Method, address, headers besides the type of the body, and fields of the body of the request for a token.
+    async fn asked(identity: Identity) -> (String, String, Vec<(String, String)>, String) {
+        let tokens = Tokens::new(identity, "https://management.azure.com".to_owned());
+        let http = Client::builder().build().expect("a client");
+        let request = tokens.request(&http).await.expect("a request").build().expect("a request");
+        let headers = request.headers().iter().filter(|(name, _)| name.as_str() != "content-type");
+        let headers = headers.map(|(name, value)| (name.to_string(), value.to_str().expect("a text").to_owned()));
+        let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
+        let body = String::from_utf8(body.to_vec()).expect("a text");
+        (request.method().to_string(), request.url().to_string(), headers.collect(), body)
+    }
+
+    /// As the sources at the top of this file say.
+    #[tokio::test]
+    async fn each_identity_asks_in_its_own_way() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("token");
+        fs_err::write(&file, "assertion-1\n").expect("written");
+        let (authority, tenant, client) =
+            ("https://login.microsoftonline.com".to_owned(), "t".to_owned(), "c".to_owned());
+        let scope = "scope=https%3A%2F%2Fmanagement.azure.com%2F.default";
+        let of_tenant = "https://login.microsoftonline.com/t/oauth2/v2.0/token";
+        let secret = Identity::Secret {
+            authority: authority.clone(),
+            tenant: tenant.clone(),
+            client: client.clone(),
+            secret: "s".to_owned(),
+        };
+        let body = format!("grant_type=client_credentials&{scope}&client_id=c&client_secret=s");
+        assert_eq!(asked(secret).await, ("POST".to_owned(), of_tenant.to_owned(), vec![], body));
+
+        let federated = Identity::Federated { authority, tenant, client, file };
+        let kind = "client_assertion_type=urn%3Aietf%3Aparams%3Aoauth%3Aclient-assertion-type%3Ajwt-bearer";
+        let body = format!("grant_type=client_credentials&{scope}&client_id=c&{kind}&client_assertion=assertion-1");
+        assert_eq!(asked(federated).await, ("POST".to_owned(), of_tenant.to_owned(), vec![], body));
+
+        let resource = "resource=https%3A%2F%2Fmanagement.azure.com";
+        let endpoint = url::Url::parse("http://127.0.0.1:41/msi/token").expect("a URL");
+        let app = Identity::AppService { endpoint, header: "h".to_owned(), client: Some("c".to_owned()) };
+        let place = format!("http://127.0.0.1:41/msi/token?api-version=2019-08-01&{resource}&client_id=c");
+        let header = vec![("x-identity-header".to_owned(), "h".to_owned())];
+        assert_eq!(asked(app).await, ("GET".to_owned(), place, header, String::new()));
+
+        let place = format!("{METADATA}?api-version=2018-02-01&{resource}");
+        let header = vec![("metadata".to_owned(), "true".to_owned())];
+        assert_eq!(asked(Identity::Machine { client: None }).await, ("GET".to_owned(), place, header, String::new()));
+    }
+}

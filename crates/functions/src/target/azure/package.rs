@@ -1,6 +1,7 @@
-//! Packages in Azure Blob Storage: `CONTAINER/FUNCTION/DIGEST.zip`, each with the documents of its artifact beside it.
+//! Packages in Azure Blob Storage: `CONTAINER/NAME/DIGEST.zip`, in other namespaces than `default`
+//! `CONTAINER/_NAMESPACE/NAME/DIGEST.zip`, each with the documents of its artifact beside it.
 
-use std::{collections::BTreeSet, path::Path, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use futures::TryStreamExt as _;
 use http::Method;
@@ -15,6 +16,7 @@ use tokio::sync::Semaphore;
 use super::{config::AzureConfig, resource::Trouble};
 use crate::{
     build::{ArtifactStore, Document},
+    deployment::FunctionSpec,
     status::ArtifactStatus,
 };
 
@@ -56,7 +58,8 @@ impl Packages {
     }
 
     fn file(function: &str, artifact: &ArtifactStatus, ending: &str) -> Key {
-        Key::from_iter([function, &format!("{}.{ending}", artifact.digest.trim_start_matches("sha256:"))])
+        let file = format!("{}.{ending}", artifact.digest.trim_start_matches("sha256:"));
+        Key::from_iter(folder(function).into_iter().chain([file]))
     }
 
     /// The URL that an app reads a package from. With the account's key it is signed; else the app's identity reads it.
@@ -74,10 +77,11 @@ impl Packages {
     /// Uploads a package and the documents beside it, unless it is there.
     pub(super) async fn upload(
         &self,
-        function: &str,
+        spec: &FunctionSpec,
         artifact: &ArtifactStatus,
         artifacts: &ArtifactStore,
     ) -> Result<(), Trouble> {
+        let function = spec.name.as_str();
         let zip = artifacts.path(&artifact.digest).ok_or_else(|| Trouble::lasting("Internal", "a digest is none"))?;
         let key = Self::key(function, artifact);
         match self.store.head(&key).await {
@@ -86,19 +90,17 @@ impl Packages {
             Err(error) => return Err(self.wrong(&error)),
         }
         for document in Document::ALL {
-            let Some(path) = artifacts.document(&artifact.digest, document).filter(|path| path.is_file()) else {
-                continue;
-            };
-            self.put(Self::file(function, artifact, document.ending()), &path).await?;
+            let Some(text) = artifacts.document_for(&artifact.digest, document, Some(spec)) else { continue };
+            self.put(Self::file(function, artifact, document.ending()), text.into_bytes()).await?;
         }
         // Last: what has a package has its documents.
-        self.put(key, &zip).await
+        let _turn = self.uploads.acquire().await;
+        let bytes = tokio::fs::read(&zip).await;
+        let bytes = bytes.map_err(|error| Trouble::passing("DiskError", format!("{}: {error}", zip.display())))?;
+        self.put(key, bytes).await
     }
 
-    async fn put(&self, key: Key, file: &Path) -> Result<(), Trouble> {
-        let _turn = self.uploads.acquire().await;
-        let bytes = tokio::fs::read(file).await;
-        let bytes = bytes.map_err(|error| Trouble::passing("DiskError", format!("{}: {error}", file.display())))?;
+    async fn put(&self, key: Key, bytes: Vec<u8>) -> Result<(), Trouble> {
         self.store.put(&key, PutPayload::from(bytes)).await.map(drop).map_err(|error| self.wrong(&error))
     }
 
@@ -130,7 +132,7 @@ impl Packages {
 
     /// Packages of a function with the times of their upload, as texts that sort.
     async fn all(&self, function: &str) -> Result<Vec<(String, Key)>, Trouble> {
-        let prefix = Key::from(function);
+        let prefix = Key::from_iter(folder(function));
         let listed = self.store.list(Some(&prefix)).map_ok(|found| (found.last_modified.to_rfc3339(), found.location));
         listed.try_collect().await.map_err(|error| self.wrong(&error))
     }
@@ -142,5 +144,26 @@ impl Packages {
              (AZURE_STORAGE_ACCOUNT_KEY) or its identity the role Storage Blob Data Contributor"
         );
         Trouble::passing("PackageNotStored", format!("cannot store the package: {error}; {remedy}"))
+    }
+}
+
+/// The folders that the packages of a function are in, the inner one last. No name of a function begins with `_`.
+fn folder(function: &str) -> Vec<String> {
+    match function.split_once('/') {
+        Some((namespace, name)) => vec![format!("_{namespace}"), name.to_owned()],
+        None => vec![function.to_owned()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_of_another_namespace_are_in_folders_of_their_own() {
+        let artifact = ArtifactStatus { digest: "sha256:1".to_owned(), size: 7 };
+        for (function, key) in [("words", "words/1.zip"), ("team/words", "_team/words/1.zip"), ("team", "team/1.zip")] {
+            assert_eq!(Packages::key(function, &artifact).as_ref(), key);
+        }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     controller::{Served, Task},
+    deployment::{file_stem, key_of_stem},
     driver::now,
     status::{ArtifactStatus, Revision},
     target::revision,
@@ -63,7 +64,7 @@ impl Records {
     }
 
     fn path(&self, function: &str) -> PathBuf {
-        self.0.join(format!("{function}.json"))
+        self.0.join(format!("{}.json", file_stem(function)))
     }
 
     /// The apps of a function; several where it moves and has not arrived.
@@ -73,7 +74,7 @@ impl Records {
     }
 
     pub(super) fn write(&self, function: &str, apps: &[Record]) -> io::Result<()> {
-        let half = self.0.join(format!(".{function}.new"));
+        let half = self.0.join(format!(".{}.new", file_stem(function)));
         fs_err::write(&half, serde_json::to_vec(apps).map_err(io::Error::other)?)?;
         fs_err::rename(half, self.path(function))
     }
@@ -88,7 +89,7 @@ impl Records {
     /// Functions that are deployed.
     pub(super) fn all(&self) -> Vec<String> {
         let names = fs_err::read_dir(&self.0).into_iter().flatten().flatten();
-        names.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned())).collect()
+        names.filter_map(|entry| Some(key_of_stem(entry.file_name().to_str()?.strip_suffix(".json")?))).collect()
     }
 }
 
@@ -118,6 +119,14 @@ mod tests {
         let endpoint = "https://words-prod.azurewebsites.net/api/words".to_owned();
         let record = Record { version: Some(Version { endpoint, artifact, revision }), ..record };
         records.write("words", std::slice::from_ref(&record)).expect("written");
-        assert_eq!(records.read("words"), [record]);
+        assert_eq!(records.read("words"), std::slice::from_ref(&record));
+        // Another namespace has records of its own.
+        assert!(records.read("team/words").is_empty());
+        records.write("team/words", std::slice::from_ref(&record)).expect("written");
+        let mut all = records.all();
+        all.sort();
+        assert_eq!(all, ["team/words", "words"]);
+        records.forget("team/words").expect("forgotten");
+        assert_eq!((records.all(), records.read("words")), (vec!["words".to_owned()], vec![record]));
     }
 }

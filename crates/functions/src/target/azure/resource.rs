@@ -30,6 +30,9 @@ const LOOK: Duration = Duration::from_secs(5);
 /// The longest operation: creating a plan takes minutes.
 const LONGEST_OPERATION: Duration = Duration::from_secs(900);
 
+/// Reason where the controller's identity lacks a right.
+pub(super) const NOT_ALLOWED: &str = "NotAllowed";
+
 /// Reason why Azure did not do what it was asked for.
 #[derive(Debug, Clone)]
 pub(super) struct Trouble {
@@ -61,7 +64,6 @@ pub(super) struct Manager {
     tokens: Tokens,
 }
 
-/// An answer.
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
@@ -242,7 +244,7 @@ fn done(method: Method, path: &str, answer: Answer) -> Result<Value, Trouble> {
     Err(match answer.status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             let remedy = "give the controller's identity the role Website Contributor in the resource group";
-            Trouble::passing("NotAllowed", format!("{message}; {remedy}"))
+            Trouble::passing(NOT_ALLOWED, format!("{message}; {remedy}"))
         }
         StatusCode::NOT_FOUND => {
             Trouble::passing("NotFound", format!("{message}; check spec.target and AZURE_SUBSCRIPTION_ID"))

@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::version::Launcher;
 use crate::{
-    build::{BuildLog, Manifest, PYTHON_VERSION, Walls, fenced, find_node},
+    build::{BuildLog, Manifest, PYTHON_VERSION, Reach, Walls, fenced, find_node},
     deployment::Language,
 };
 
@@ -42,10 +42,10 @@ const NODE_HOST: &str = concat!(
     include_str!("../../host/host.cjs")
 );
 
-/// The largest answer.
+/// The largest answer: it is held in memory until it is whole.
 const LARGEST_ANSWER: usize = 64 << 20;
 
-/// Processes and threads of a function.
+/// Processes and threads of a function: Node.js and Python take some ten each, and a fork bomb ends here.
 const PROCESSES: u32 = 256;
 
 /// Beginning of the names of folders with a socket.
@@ -63,10 +63,9 @@ const HEALTH: &str = "/.berth/health";
 /// The longest answer to that: a process with all its cores busy answers late.
 const HEALTH_LIMIT: Duration = Duration::from_secs(5);
 
-/// Interval at which a start is looked at.
+/// Interval at which a start is looked at: a cold request waits no longer than it has to.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A start.
 pub(super) struct Start<'a> {
     pub(super) manifest: &'a Manifest,
     pub(super) app: &'a Path,
@@ -124,7 +123,7 @@ impl Instance {
         let memory = Some(ByteSize::mib(start.memory_mib));
         let limits = fenced(&launcher.parents, Limits { memory, cpus: None, processes: PROCESSES });
         let readable = vec![start.app.to_owned()];
-        let walls = Walls { readable, writable: vec![folder.clone()], network: true, at: start.app };
+        let walls = Walls { readable, writable: vec![folder.clone()], reach: Reach::Machine, at: start.app };
         let mut command = launcher.bubblewrap.command(&program, &limits, None, walls);
         if start.manifest.language == Language::Python {
             command.args(["-s", "-B", "-u"]);

@@ -1,13 +1,14 @@
 //! The record of a deployed version, beside its files: what runs after a restart before etcd has answered.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     io,
     path::Path,
     time::{Duration, UNIX_EPOCH},
 };
 
-use berth_spec::Time;
+use berth_spec::{Namespace, Time, id::DEFAULT_NAMESPACE};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -21,6 +22,9 @@ const FILE: &str = "record.json";
 /// A deployed version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
+    /// The namespace of the function; records of earlier versions of Berth are of the default one.
+    #[serde(default)]
+    pub(super) namespace: Namespace,
     pub(super) manifest: Manifest,
     pub(super) artifact: ArtifactStatus,
     pub(super) env: BTreeMap<String, String>,
@@ -31,6 +35,14 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// The key of the function.
+    pub(super) fn key(&self) -> Cow<'_, str> {
+        match self.namespace.as_str() {
+            DEFAULT_NAMESPACE => self.manifest.name.as_str().into(),
+            namespace => format!("{namespace}/{}", self.manifest.name).into(),
+        }
+    }
+
     pub(super) fn read(folder: &Path) -> Option<Self> {
         let text = std::fs::File::open(folder.join(FILE)).ok()?;
         serde_json::from_reader(io::BufReader::new(text)).ok()
@@ -72,6 +84,7 @@ mod tests {
             spec: SpecText(declared.text),
         };
         let record = Record {
+            namespace: Namespace::DEFAULT,
             manifest: Manifest::of(&spec),
             artifact: ArtifactStatus { digest: "sha256:1".to_owned(), size: 7 },
             env: spec.env.clone(),
@@ -83,8 +96,14 @@ mod tests {
         assert_eq!(Record::read(folder.path()), Some(record.clone()));
         assert!(Record::since(folder.path()).is_some_and(|since| since > Time::ZERO && since <= crate::driver::now()));
         let mut earlier: Value = serde_json::to_value(&record).expect("JSON");
-        earlier.as_object_mut().expect("an object").remove("revision");
+        let fields = earlier.as_object_mut().expect("an object");
+        fields.retain(|field, _| field != "revision" && field != "namespace");
         fs_err::write(folder.path().join(FILE), earlier.to_string()).expect("written");
-        assert_eq!(Record::read(folder.path()), Some(Record { revision: None, ..record }));
+        let earlier = Record::read(folder.path()).expect("it is read");
+        assert_eq!(earlier.key(), "words", "it is where it was");
+        assert_eq!(earlier, Record { revision: None, ..record.clone() });
+        let of_team = Record { namespace: Namespace::new("team").expect("a namespace"), ..record };
+        of_team.write(folder.path()).expect("written");
+        assert_eq!(Record::read(folder.path()).expect("it is read").key(), "team/words");
     }
 }

@@ -70,14 +70,14 @@ pub(super) struct Version {
     inside: AtomicUsize,
     instance: tokio::sync::Mutex<Option<Arc<Instance>>>,
     /// The same, to look at without waiting.
-    seen: Mutex<Seen>,
+    seen: Mutex<InstanceState>,
     log: Mutex<Option<Arc<BuildLog>>>,
     /// Its files stay when it goes: the process ends, and another one takes them up.
     kept: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct InstanceState {
     used: Instant,
     running: bool,
     failed: Option<(Instant, String)>,
@@ -94,7 +94,7 @@ impl Version {
             launcher,
             inside: AtomicUsize::new(0),
             instance: tokio::sync::Mutex::default(),
-            seen: Mutex::new(Seen { used: Instant::now(), running: false, failed: None }),
+            seen: Mutex::new(InstanceState { used: Instant::now(), running: false, failed: None }),
             log: Mutex::default(),
         }
     }
@@ -141,7 +141,7 @@ impl Version {
         log.map(|log| log.end()).unwrap_or_default()
     }
 
-    fn look(&self) -> std::sync::MutexGuard<'_, Seen> {
+    fn look(&self) -> std::sync::MutexGuard<'_, InstanceState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -271,10 +271,7 @@ impl Version {
         let limits = &self.record.limits;
         let _inside = Inside::enter(&self.inside);
         if self.in_flight() > limits.concurrency * (1 + WAITING) {
-            return refused(
-                429,
-                &format!("the function {} has too many requests: try again later", self.record.manifest.name),
-            );
+            return refused(429, &format!("the function {} has too many requests: try again later", self.record.key()));
         }
         let answered = tokio::time::timeout(START + limits.timeout, self.admitted(request)).await;
         self.look().used = Instant::now();
@@ -282,7 +279,7 @@ impl Version {
     }
 
     async fn admitted(&self, request: http::Request<Bytes>) -> http::Response<Bytes> {
-        let name = &self.record.manifest.name;
+        let name = self.record.key();
         let Ok(_permit) = self.permits.acquire().await else { return refused(503, "the function is being removed") };
         let instance = match self.running().await {
             Ok(instance) => instance,
@@ -402,6 +399,7 @@ mod tests {
         };
         let first = "2026-01-01T00:00:00.000Z";
         let record = Record {
+            namespace: berth_spec::Namespace::DEFAULT,
             manifest: Manifest::of(&spec),
             artifact: ArtifactStatus { digest: digest.clone(), size: 7 },
             env: spec.env.clone(),

@@ -1,17 +1,12 @@
-//! The way of a model's process to the hosts that are declared for it, and to no others.
-//!
-//! ```text
-//! model ─▶ 127.0.0.1:3128 of its own network ─▶ here: CONNECT, GET http://…, SOCKS5 ─▶ allowed? ─▶ resolve ─▶ allowed? ─▶ host
-//! ```
-//! The process has a network of its own with nothing but a loopback. The launcher makes a listener there and hands it to the
-//! worker, which accepts outside: no bridge runs in the sandbox. Names are resolved here. [`allow`] decides, [`request`] reads what
-//! is asked for, [`proxy`] does it.
+//! The way of a model's process to the hosts that are declared for it: one thread serves the proxies ([`crate::egress`]) of all
+//! models of a worker.
 
-mod allow;
-mod proxy;
-mod request;
-
-use std::{io, net::TcpListener, sync::Arc};
+use std::{
+    io,
+    net::TcpListener,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use berth_spec::network::Destination;
 use tokio::sync::mpsc;
@@ -20,14 +15,20 @@ use tokio_util::{
     task::TaskTracker,
 };
 
-use self::{allow::Allowed, proxy::Gate};
-use crate::runtime::metrics::ModelMetrics;
-
-/// The port of the proxy in each sandbox: nobody else is there.
-pub(in crate::runtime) const PORT: u16 = 3128;
+pub(in crate::runtime) use crate::egress::PORT;
+use crate::{
+    egress::{self, Allowed, Client, Gate, Outcome, Refusal, Upstream},
+    runtime::metrics::ModelMetrics,
+};
 
 /// Listeners that wait for the thread of the proxies, which takes them at once.
 const WAITING: usize = 16;
+
+/// Connections of one process at once: more than clients of an API keep, and their buffers are two megabytes together.
+const CONNECTIONS: usize = 64;
+
+/// A line in the log for each reason at most this often.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// The thread that serves the proxies of all models of a worker.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ impl Egress {
         let serve = async move {
             let proxies = TaskTracker::new();
             while let Some(Opened { listener, gate, over }) = opened.recv().await {
-                proxies.spawn(over.run_until_cancelled_owned(proxy::serve(listener, Arc::new(gate))));
+                proxies.spawn(over.run_until_cancelled_owned(egress::serve(listener, Arc::new(gate))));
             }
         };
         std::thread::Builder::new().name("berth-egress".to_owned()).spawn(move || runtime.block_on(serve))?;
@@ -66,16 +67,61 @@ impl Egress {
         metrics: Arc<ModelMetrics>,
     ) -> io::Result<DropGuard> {
         let over = CancellationToken::new();
-        let gate = Gate::new(Allowed::new(hosts.to_vec(), self.own_ports.clone()), metrics);
+        let allowed = Allowed::declared(hosts.to_vec(), self.own_ports.clone());
+        let gate = Gate::new(allowed, CONNECTIONS, Arc::new(Model { metrics, told: Mutex::default() }));
         let opened = Opened { listener, gate, over: over.clone() };
         self.doors.blocking_send(opened).map_err(|_| io::Error::other("the thread of the proxies has ended"))?;
         Ok(over.drop_guard())
     }
 }
 
+/// A model as the proxy knows it.
+struct Model {
+    metrics: Arc<ModelMetrics>,
+    told: Mutex<Vec<(&'static str, Instant)>>,
+}
+
+impl Client for Model {
+    /// Counts an outcome, and tells one that is no success, damped.
+    fn note(&self, outcome: Outcome, wanted: Option<&Destination>) {
+        let word = outcome.as_str();
+        self.metrics.egress(word);
+        if outcome == Outcome::Connected {
+            return;
+        }
+        let now = Instant::now();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|(_, at)| now.saturating_duration_since(*at) < TOLD_EVERY);
+        if told.iter().any(|(before, _)| *before == word) {
+            return;
+        }
+        told.push((word, now));
+        let host = wanted.map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(event = "model_connection_refused", deployment_id = %self.metrics.deployment(), host, outcome = word);
+    }
+
+    /// For the author of the model.
+    fn refusal(&self, why: Refusal, _wanted: &Destination) -> String {
+        let told = match why {
+            Refusal::Undeclared => {
+                "it is not declared: add it to network.hosts of the card or to spec.runtime.network.hosts"
+            }
+            Refusal::Private => "the name stands for a private address, which has to be declared as an address",
+            Refusal::Forbidden => "models do not get to this address",
+            Refusal::OwnPort => "models do not get to the ports of Berth",
+        };
+        told.to_owned()
+    }
+
+    /// None: models connect directly.
+    fn upstream(&self, _wanted: &Destination, _tunnels: bool) -> Option<Upstream> {
+        None
+    }
+}
+
 /// The variables by which programs find the proxy.
 pub(in crate::runtime) fn environment() -> Vec<(&'static str, String)> {
-    let proxy = format!("http://127.0.0.1:{PORT}");
+    let proxy = egress::address();
     let names = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
     let none = ["NO_PROXY", "no_proxy"].map(|name| (name, "localhost,127.0.0.1,::1".to_owned()));
     names.map(|name| (name, proxy.clone())).into_iter().chain(none).collect()

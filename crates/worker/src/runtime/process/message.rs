@@ -59,10 +59,9 @@ pub(in crate::runtime) struct Step {
 #[serde(default)]
 pub(in crate::runtime) struct Loaded {
     pub(in crate::runtime) notes: Vec<String>,
-    /// Which steps take lists.
+    /// Steps that take lists.
     pub(in crate::runtime) batched: BTreeMap<String, bool>,
     pub(in crate::runtime) python: String,
-    /// Of a graph.
     pub(in crate::runtime) graph: Option<Graph>,
 }
 
@@ -71,7 +70,7 @@ pub(in crate::runtime) struct Loaded {
 pub(in crate::runtime) struct Graph {
     pub(in crate::runtime) signature: Signature,
     pub(in crate::runtime) named: NamedDimensions,
-    /// Why its rows may not be joined; `None`: they may.
+    /// The reason why its rows may not be joined; `None`: they may.
     pub(in crate::runtime) unbatched: Option<String>,
 }
 
@@ -119,7 +118,7 @@ pub(in crate::runtime) enum Answer {
     Raised(Raised),
 }
 
-/// Why the model's code does not take a request.
+/// The reason why the model's code does not take a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::runtime) struct Refusal {
     pub(in crate::runtime) message: String,

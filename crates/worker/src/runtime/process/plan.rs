@@ -22,7 +22,6 @@ pub(in crate::runtime) enum Executable<'a> {
     File {
         /// Its file.
         path: &'a Path,
-        /// Its arguments.
         arguments: &'a [&'a str],
     },
     /// This program, which goes on with what has this name once it is confined. Needs the launcher.
@@ -73,7 +72,6 @@ pub(in crate::runtime) trait Program: Send + Sync + 'static {
 /// Bounds of a model's processes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::runtime) struct Bounds {
-    /// Memory.
     pub(in crate::runtime) memory: Option<ByteSize>,
     /// Processors.
     pub(in crate::runtime) cpus: Option<f32>,

@@ -19,7 +19,6 @@ const MAX_BYTES: usize = 64 << 20;
 /// The outcome of a request.
 #[derive(Debug)]
 pub(in crate::runtime) enum Outcome {
-    /// Its answer.
     Answer(Bytes),
     /// The model's code does not take it.
     Refused(Refusal),

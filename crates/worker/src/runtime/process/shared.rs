@@ -76,7 +76,7 @@ pub(in crate::runtime) enum Reported {
     Broken(String),
 }
 
-/// Why requests were not taken.
+/// The reason why requests were not taken.
 pub(in crate::runtime) enum Refused {
     /// The process is not there; it may be back then.
     Down(Duration),

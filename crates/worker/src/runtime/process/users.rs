@@ -40,7 +40,6 @@ impl Users {
 }
 
 impl User {
-    /// Its number.
     pub(super) fn number(&self) -> u32 {
         self.number
     }

@@ -1,4 +1,4 @@
-//! Decides what a model may connect to. Pure but for one question to the kernel, which is an argument.
+//! Decides what a program may connect to. Pure but for one question to the kernel, which is an argument.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,9 +11,9 @@ const METADATA: [IpAddr; 3] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Why a connection is not made.
+/// The reason why a connection is not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub enum Refusal {
     /// The host and port are not on the list.
     Undeclared,
     /// The name stands for addresses that only a declaration of the address opens.
@@ -26,7 +26,8 @@ pub(super) enum Refusal {
 
 impl Refusal {
     /// The word in metrics.
-    pub(super) fn as_str(self) -> &'static str {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Undeclared => "undeclared",
             Self::Private => "private",
@@ -34,30 +35,29 @@ impl Refusal {
             Self::OwnPort => "own_port",
         }
     }
-
-    /// For the author of the model.
-    pub(super) fn told(self) -> &'static str {
-        match self {
-            Self::Undeclared => {
-                "it is not declared: add it to network.hosts of the card or to spec.runtime.network.hosts"
-            }
-            Self::Private => "the name stands for a private address, which has to be declared as an address",
-            Self::Forbidden => "models do not get to this address",
-            Self::OwnPort => "models do not get to the ports of Berth",
-        }
-    }
 }
 
-/// The hosts of one model.
+/// The hosts of one program.
 #[derive(Debug)]
-pub(super) struct Allowed {
+pub struct Allowed {
     hosts: Vec<Destination>,
     own_ports: Vec<u16>,
+    /// True if a name may stand for a private address.
+    names_are_trusted: bool,
 }
 
 impl Allowed {
-    pub(super) fn new(hosts: Vec<Destination>, own_ports: Vec<u16>) -> Self {
-        Self { hosts, own_ports }
+    /// Hosts that the author of a model declares. A private address counts only if it is declared itself: the author does not decide
+    /// what is on the network of the node, nor get to its own ports.
+    #[must_use]
+    pub fn declared(hosts: Vec<Destination>, own_ports: Vec<u16>) -> Self {
+        Self { hosts, own_ports, names_are_trusted: false }
+    }
+
+    /// Hosts that the operator names, who knows what a name stands for on this network.
+    #[must_use]
+    pub fn by_operator(hosts: Vec<Destination>) -> Self {
+        Self { hosts, own_ports: Vec::new(), names_are_trusted: true }
     }
 
     /// Before the name is resolved: only names that are declared are asked for.
@@ -90,7 +90,7 @@ impl Allowed {
             return Err(Refusal::OwnPort);
         }
         let declared = || self.hosts.contains(&Destination { host: Host::Address(address), port: wanted.port });
-        if is_private(address) && !declared() { Err(Refusal::Private) } else { Ok(()) }
+        if is_private(address) && !self.names_are_trusted && !declared() { Err(Refusal::Private) } else { Ok(()) }
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
 
     fn decided(hosts: &[&str], wanted: &str, found: &[&str]) -> Result<usize, Refusal> {
         let hosts = hosts.iter().map(|host| host.parse().expect("a host")).collect();
-        let allowed = Allowed::new(hosts, vec![8080, 9090]);
+        let allowed = Allowed::declared(hosts, vec![8080, 9090]);
         let wanted: Destination = wanted.parse().expect("a host");
         allowed.named(&wanted)?;
         let found = found.iter().map(|address| address.parse::<IpAddr>().expect("an address"));
@@ -169,5 +169,24 @@ mod tests {
             assert_eq!(decided(hosts, wanted, found), expected, "{hosts:?} {wanted} {found:?}");
         }
         assert_eq!(decided(&["a.com:1"], "a.com:1", &[]), Err(Private), "a name of nobody");
+    }
+
+    #[test]
+    fn names_of_the_operator_may_stand_for_private_addresses() {
+        let hosts = ["index.corp:443", "127.0.0.1:3141"].map(|host| host.parse().expect("a host")).to_vec();
+        let allowed = Allowed::by_operator(hosts);
+        for (wanted, found, expected) in [
+            ("index.corp:443", "10.0.0.1", Ok(1)),
+            ("index.corp:443", "203.0.113.80", Ok(1)),
+            ("index.corp:443", "169.254.169.254", Err(Refusal::Forbidden)),
+            ("127.0.0.1:3141", "127.0.0.1", Ok(1)),
+            ("127.0.0.1:2379", "127.0.0.1", Err(Refusal::Undeclared)),
+            ("10.0.0.1:443", "10.0.0.1", Err(Refusal::Undeclared)),
+        ] {
+            let wanted: Destination = wanted.parse().expect("a host");
+            let found: IpAddr = found.parse().expect("an address");
+            let open = allowed.named(&wanted).and_then(|()| allowed.addresses(&wanted, [found], |_| true));
+            assert_eq!(open.map(|open| open.len()), expected, "{wanted} {found}");
+        }
     }
 }

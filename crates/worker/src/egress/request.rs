@@ -41,7 +41,13 @@ fn wrong(why: &str) -> io::Error {
 }
 
 async fn http(from: &mut TcpStream, first: u8) -> io::Result<Asked> {
-    let (mut bytes, mut part) = (vec![first], [0; 2048]);
+    let (head, body) = head(from, vec![first]).await?;
+    parsed(&head, body)
+}
+
+/// Reads a head to its end, of which `bytes` have come already, and what came after it.
+pub(super) async fn head(from: &mut TcpStream, mut bytes: Vec<u8>) -> io::Result<(String, Vec<u8>)> {
+    let mut part = [0; 2048];
     let end = loop {
         if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
             break end + 4;
@@ -54,9 +60,9 @@ async fn http(from: &mut TcpStream, first: u8) -> io::Result<Asked> {
             read => bytes.extend_from_slice(&part[..read]),
         }
     };
-    let body = bytes.split_off(end);
+    let after = bytes.split_off(end);
     let head = String::from_utf8(bytes).map_err(|_| wrong("the head is no text"))?;
-    parsed(&head, body)
+    Ok((head, after))
 }
 
 /// The request of a head, and what came after it.
