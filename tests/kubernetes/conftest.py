@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 import yaml
 from control_plane import OPERATOR, REGISTRATION, ControlPlane
+from pools import install_pools, remove_pools
 from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.waiting import until
@@ -20,6 +21,7 @@ pytest_plugins = ["harness.failures"]
 MANY = "many"
 IMAGE = "registry.example/berth:1"
 LEASE = "apis/coordination.k8s.io/v1/namespaces/berth/leases/berth-operator"
+# Those with several versions.
 DEFINITIONS = ["clopsdeployments.berth.dev", "modeldeployments.berth.dev"]
 
 
@@ -35,11 +37,11 @@ class Operator(Process):
         self.kubeconfig = plane.config(OPERATOR, "operator-token")
         self.port, self.webhook_port = free_port(), free_port()
 
-    def start(self, image: str = IMAGE, leads: bool = True, program: str = BERTH) -> Operator:
+    def start(self, image: str = IMAGE, leads: bool = True, program: str = BERTH, *words: str) -> Operator:
         environment = {"KUBECONFIG": str(self.kubeconfig), "BERTH_LOG": "info,berth_operator=debug"}
         self.spawn(program, "operator", "run", "--image", image, "--namespace", "berth", "--identity", self.name,
                    "--listen", f"127.0.0.1:{self.port}", "--webhook-listen", f"127.0.0.1:{self.webhook_port}",
-                   "--webhook-folder", self.keys, env=environment)
+                   "--webhook-folder", self.keys, *words, env=environment)
         if leads:
             until("the operator to have looked at everything", self.is_ready)
         return self
@@ -69,7 +71,7 @@ def plane(tmp_path_factory):
         words = [BERTH, "operator", "manifests", "--image", IMAGE]
         manifests = subprocess.run(words, check=True, capture_output=True, text=True)
         plane.kubectl("apply", "-f", "-", text=manifests.stdout)
-        plane.kubectl("wait", "--for=condition=Established", "crd/clopsdeployments.berth.dev", "crd/modeldeployments.berth.dev")
+        plane.kubectl("wait", "--for=condition=Established", *(f"crd/{name}" for name in [*DEFINITIONS, "asyncapis.berth.dev"]))
         # Services lead nowhere here: tests of webhooks register them by their address. A conversion that fails makes the API server
         # list all objects again and again, once for each version.
         plane.kubectl("delete", "validatingwebhookconfiguration", "berth-operator")
@@ -116,6 +118,14 @@ def trusted(plane: ControlPlane) -> int:
     """How many certificates the API server trusts as the webhook's."""
     client = plane.get("validatingwebhook", name="berth-operator")["webhooks"][0]["clientConfig"]
     return base64.b64decode(client.get("caBundle", "")).count(b"BEGIN CERTIFICATE")
+
+
+@pytest.fixture
+def pools(plane):
+    """The custom resources of pools and of routes, as small as an operator needs them. They go with the test."""
+    install_pools(plane)
+    yield
+    remove_pools(plane)
 
 
 @pytest.fixture(autouse=True)

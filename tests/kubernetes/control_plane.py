@@ -22,15 +22,16 @@ APPS, BERTH, RBAC, REGISTRATION = "apis/apps/v1", "apis/berth.dev/v1", "apis/rba
 KSERVE = "apis/serving.kserve.io"
 # Collections of the API server by the names that tests and kubectl use.
 COLLECTIONS = {
-    "clops": f"{BERTH}/clopsdeployments", "mdep": f"{BERTH}/modeldeployments", "deployment": f"{APPS}/deployments",
+    "clops": f"{BERTH}/clopsdeployments", "mdep": f"{BERTH}/modeldeployments", "asyncapi": f"{BERTH}/asyncapis", "deployment": f"{APPS}/deployments",
     "statefulset": f"{APPS}/statefulsets", "hpa": "apis/autoscaling/v1/horizontalpodautoscalers", "lease": "apis/coordination.k8s.io/v1/leases",
     "crd": "apis/apiextensions.k8s.io/v1/customresourcedefinitions", "isvc": f"{KSERVE}/v1beta1/inferenceservices",
     "predictor": f"{KSERVE}/v1alpha1/predictors", "trainedmodel": f"{KSERVE}/v1alpha1/trainedmodels",
+    "inferencepool": "apis/inference.networking.k8s.io/v1/inferencepools",
     "httproute": "apis/gateway.networking.k8s.io/v1/httproutes", "networkpolicy": "apis/networking.k8s.io/v1/networkpolicies",
     "role": f"{RBAC}/roles", "rolebinding": f"{RBAC}/rolebindings", "clusterrole": f"{RBAC}/clusterroles",
     "clusterrolebinding": f"{RBAC}/clusterrolebindings", "validatingwebhook": f"{REGISTRATION}/validatingwebhookconfigurations",
     "mutatingwebhook": f"{REGISTRATION}/mutatingwebhookconfigurations",
-} | {name: f"api/v1/{name}s" for name in ("namespace", "service", "configmap", "event", "secret", "serviceaccount")}
+} | {name: f"api/v1/{name}s" for name in ("namespace", "service", "configmap", "event", "secret", "serviceaccount", "pod")}
 PROGRAMS = Path(os.environ.get("KUBERNETES", ""))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # The state of a Deployment whose controller has not looked at it; here there is none.
 NO_CONTROLLER = "the Deployment was created or changed"
+REDIS = {"redis": "redis://redis:6379", "key": "iris"}
 
 
 def clops(namespace: str, name: str = "iris", **model) -> dict:
@@ -13,6 +14,12 @@ def clops(namespace: str, name: str = "iris", **model) -> dict:
         "apiVersion": "berth.dev/v1", "kind": "CLOpsDeployment", "metadata": {"name": name, "namespace": namespace},
         "spec": {"model": {name: value for name, value in fields.items() if value is not None}},
     }
+
+
+def asynchronous(queue: dict | None) -> dict:
+    """An executor whose port takes asynchronous requests; without a queue, its jobs are in memory."""
+    section = {"paths": ["/a"]} | ({"queue": queue} if queue else {})
+    return {"executor": {"ports": [{"name": "http", "settings": {"async": section}}]}}
 
 
 def condition(plane, namespace: str, kind: str, name: str = "iris", topic: str = "Ready") -> dict:

@@ -113,32 +113,38 @@ def test_a_fleet_sees_the_storages_that_it_is_given(plane, kserve):
     assert volumes[mounted["/pvc_mounts/models"]]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
 
 
-def test_several_nodes_are_taken_by_the_api_server(plane, kserve):
+def test_several_nodes_are_taken_by_the_api_server(plane, kserve, tmp_path):
+    subprocess.run([BERTH, "pki", "init", tmp_path / "pki"], check=True, capture_output=True)
     words = ["--name", "cluster", "--image", "x", "--nodes", "3", "--store", "etcds://etcd:2379", "--store-secret", "etcd-client"]
-    said = printed("fleet", *words, "--authority-secret", "fleet-ca")
+    said = printed("fleet", *words, "--authority-secret", "fleet-ca", "--ca", str(tmp_path / "pki" / "ca.pem"))
     # An API server of 1.20 has no PodDisruptionBudget of policy/v1.
     documents = [one for one in yaml.safe_load_all(said) if one["kind"] != "PodDisruptionBudget"]
     plane.kubectl_apply(*documents)
     try:
-        written = next(one for one in documents if one["kind"] == "StatefulSet")["spec"]
-        stored = plane.get("statefulset", "berth", "cluster")["spec"]
-        assert (stored["replicas"], stored["serviceName"], stored["podManagementPolicy"]) == (3, "cluster-nodes", "Parallel")
-        # Nothing that was written is unknown there: the API server drops such fields.
-        pod, mine = stored["template"]["spec"], written["template"]["spec"]
-        assert [one["args"] for one in pod["initContainers"] + pod["containers"]] == [one["args"] for one in mine["initContainers"] + mine["containers"]]
-        for container, own in zip(pod["initContainers"] + pod["containers"], mine["initContainers"] + mine["containers"], strict=True):
-            assert container["volumeMounts"] == own["volumeMounts"] and [one["name"] for one in container["env"]] == [one["name"] for one in own["env"]]
-        # Models run in the main container: the key of the CA is not there, and nobody tells where it would be.
-        main, certificate = pod["containers"][0], pod["initContainers"][0]
-        of_authority = {one["name"] for one in pod["volumes"] if one.get("secret", {}).get("secretName") == "fleet-ca"}
-        assert of_authority and not of_authority & {one["name"] for one in main["volumeMounts"]}
-        assert of_authority <= {one["name"] for one in certificate["volumeMounts"]}
-        assert "BERTH_AUTHORITY" not in {one["name"] for one in main["env"]}
+        sets = {one["metadata"]["name"]: one["spec"] for one in documents if one["kind"] == "StatefulSet"}
+        pods = {}
+        for name, pods_of_set, found_by in [("cluster", 3, "cluster-nodes"), ("cluster-controllers", 2, "cluster-controllers")]:
+            stored = plane.get("statefulset", "berth", name)["spec"]
+            assert (stored["replicas"], stored["serviceName"], stored["podManagementPolicy"]) == (pods_of_set, found_by, "Parallel")
+            # Nothing that was written is unknown there: the API server drops such fields.
+            pods[name], mine = stored["template"]["spec"], sets[name]["template"]["spec"]
+            containers = [pod.get("initContainers", []) + pod["containers"] for pod in (pods[name], mine)]
+            for container, own in zip(*containers, strict=True):
+                assert container["args"] == own["args"] and container["volumeMounts"] == own["volumeMounts"]
+                assert [one["name"] for one in container["env"]] == [one["name"] for one in own["env"]]
+            volumes = [{one["name"]: one for one in pod["volumes"]} for pod in (pods[name], mine)]
+            assert volumes[0].keys() == volumes[1].keys()
+            assert volumes[0].get("join", {}).get("projected") == volumes[1].get("join", {}).get("projected")
+        # Models run where the CA's key, the store and the API server are out of reach.
+        nodes, controllers = pods["cluster"], pods["cluster-controllers"]
+        secrets = lambda pod: {one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one}
+        assert (secrets(nodes), secrets(controllers)) == (set(), {"fleet-ca", "etcd-client"})
+        assert nodes["automountServiceAccountToken"] is False and nodes["serviceAccountName"] == "cluster-nodes"
         assert plane.get("service", "berth", "cluster-nodes")["spec"]["clusterIP"] == "None"
     finally:
         plane.kubectl("delete", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
     missing = subprocess.run([BERTH, "operator", "fleet", "--image", "x", "--nodes", "3"], capture_output=True, text=True)
-    assert missing.returncode != 0 and "--store" in missing.stderr, missing.stderr
+    assert missing.returncode != 0 and "--store" in missing.stderr and "--ca" in missing.stderr, missing.stderr
 
 
 def test_objects_of_modelmesh_load_by_their_first_request(plane, fleet, namespace):

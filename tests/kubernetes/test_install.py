@@ -12,14 +12,15 @@ from conftest import DEFINITIONS, IMAGE, Operator
 from control_plane import OPERATOR
 from harness.processes import BERTH
 from harness.waiting import until
-from models import NO_CONTROLLER, clops, condition, exists, pods_are_ready
+from models import NO_CONTROLLER, REDIS, asynchronous, clops, condition, exists, pods_are_ready
 
 PACKAGES = Path(__file__).parents[2] / "packaging/kubernetes"
 
-# Rights that leave no line of their own in the audit log: a server-side apply of a new object needs create, and a cluster that checks who
-# may block a deletion asks for the finalizers.
-SILENT = {("modeldeployments", "create"), ("deployments", "create"), ("services", "create"), ("configmaps", "create"),
-          ("horizontalpodautoscalers", "create"),
+# Rights that leave no line of their own in the audit log: a server-side apply of a new object needs create, one of a binding to a role needs
+# bind, and a cluster that checks who may block a deletion asks for the finalizers.
+SILENT = {("modeldeployments", "create"), ("asyncapis", "create"), ("deployments", "create"), ("services", "create"), ("configmaps", "create"),
+          ("horizontalpodautoscalers", "create"), ("inferencepools", "create"), ("httproutes", "create"), ("serviceaccounts", "create"),
+          ("rolebindings", "create"), ("clusterroles", "bind"),
           ("clopsdeployments/finalizers", "update"), ("modeldeployments/finalizers", "update")}
 
 # Rights that may leave a line or none: an event that comes again within minutes is patched.
@@ -39,12 +40,13 @@ def converter(plane, definition: str) -> dict:
 
 
 def granted(objects: list[dict]) -> set[tuple[str, str]]:
-    roles = [one for one in objects if one["kind"] in ("Role", "ClusterRole")]
+    """The rights of the operator. The role of pickers is bound to theirs: test_pools.py runs one with it."""
+    roles = [one for one in objects if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] != "berth-picker"]
     return {(resource, verb) for role in roles for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
 
 
-def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_path, namespace, webhook, converts):
-    operator = Operator(tmp_path, plane).start()
+def everything(plane, operator: Operator, namespace: str, webhook, converts) -> None:
+    """All that an operator does, from its start to its end."""
     webhook(operator)
     converts(operator)
     until("its certificate in the definitions", lambda: all(converter(plane, name).get("caBundle") for name in DEFINITIONS))
@@ -57,8 +59,22 @@ def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_pa
     until("the autoscaler", lambda: exists(plane, namespace, "hpa"))
     plane.kubectl_apply(clops(namespace))
     until("the autoscaler to go", lambda: not exists(plane, namespace, "hpa"))
+    # So does an asynchronous API.
+    plane.kubectl_apply(clops(namespace, **asynchronous(REDIS)))
+    until("the asynchronous API", lambda: condition(plane, namespace, "asyncapi", "iris.http"))
+    plane.kubectl_apply(clops(namespace))
+    until("the asynchronous API to go", lambda: not exists(plane, namespace, "asyncapi", "iris.http"))
+    # So does a pool, with a route and a picker.
+    plane.kubectl_apply(clops(namespace, inferencePool={"port": "http", "gateway": "infra/public"}))
+    until("the picker", lambda: exists(plane, namespace, "service", "iris-picker"))
+    plane.kubectl_apply(clops(namespace))
+    until("the pool and the route to go", lambda: not exists(plane, namespace, "inferencepool") and not exists(plane, namespace, "httproute"))
     assert operator.stop() == 0
-    lines = [line for line in plane.audited() if line["user"]["username"] == OPERATOR]
+
+
+def rights_used(lines: list[dict]) -> set[tuple[str, str]]:
+    """The rights that an operator used, by lines of the audit log."""
+    lines = [line for line in lines if line["user"]["username"] == OPERATOR]
     # What nobody granted, and not what a namespace that goes refuses, by 403 as well.
     refused = [line["requestURI"] for line in lines if line.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"]
     assert not refused, refused
@@ -66,11 +82,40 @@ def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_pa
     assert {line["requestURI"] for line in lines if "objectRef" not in line} <= {"/version"}
     lines = [line for line in lines if "objectRef" in line]
     places = [line["objectRef"] for line in lines]
-    used = {("/".join(filter(None, [place["resource"], place.get("subresource")])), line["verb"])
+    return {("/".join(filter(None, [place["resource"], place.get("subresource")])), line["verb"])
             for place, line in zip(places, lines, strict=True)}
-    wanted = granted(manifests("--image", "x"))
+
+
+def test_the_operator_uses_all_of_its_rights_and_asks_for_no_other(plane, tmp_path, namespace, pools, webhook, converts):
+    everything(plane, Operator(tmp_path, plane).start(), namespace, webhook, converts)
+    used, wanted = rights_used(plane.audited()), granted(manifests("--image", "x"))
     assert used - wanted == set(), "the API server let it do what nothing grants"
     assert wanted - used - SOMETIMES == SILENT | NEWER, "rights that it does not use"
+
+
+def test_an_operator_of_one_namespace_has_rights_there_alone(plane, tmp_path, namespace, pools, webhook, converts):
+    def roles(*words: str) -> list[dict]:
+        return [one for one in manifests("--image", IMAGE, *words) if "Role" in one["kind"]]
+
+    def may_list(*where: str) -> bool:
+        return plane.kubectl("auth", "can-i", "list", "clopsdeployments.berth.dev", "--as", OPERATOR, *where, fails=None).startswith("yes")
+
+    limited, before = roles("--watch-namespace", namespace), len(plane.audited())
+    plane.kubectl_apply(*limited)
+    try:
+        until("its rights to be those of one namespace", lambda: may_list("-n", namespace) and not may_list("--all-namespaces"))
+        operator = Operator(tmp_path, plane).start(IMAGE, True, BERTH, "--watch-namespace", namespace)
+        everything(plane, operator, namespace, webhook, converts)
+        lines = plane.audited()[before:]
+        used, wanted = rights_used(lines), granted(limited)
+        assert used - wanted == set() and wanted - used - SOMETIMES == SILENT | NEWER
+        places = [line["objectRef"] for line in lines if line["user"]["username"] == OPERATOR and "objectRef" in line]
+        assert {place.get("namespace") for place in places} == {None, "berth", namespace}
+        # Of what is in no namespace, it touches what it may name.
+        assert all(place.get("name") for place in places if "namespace" not in place)
+    finally:
+        plane.kubectl_apply(*roles())
+        until("its rights to be those of before", lambda: may_list("--all-namespaces"))
 
 
 def test_its_port_tells_how_it_is(plane, operator, namespace):
@@ -107,10 +152,24 @@ def test_the_base_with_an_image_is_what_the_command_prints(tmp_path):
     assert by_name(yaml.safe_load_all(built.stdout)) == by_name(manifests("--image", "registry.example/berth:1"))
 
 
+def test_policies_say_who_may_connect(plane, namespace):
+    def policies(*words: str) -> dict[str, dict]:
+        return {one["metadata"]["name"]: one for one in manifests("--image", "x", *words) if one["kind"] == "NetworkPolicy"}
+
+    assert policies().keys() == {"berth-operator"} and policies("--network-policies", "off") == {}
+    printed = policies("--model-policies", namespace, "--clients-from", "team=web", "--metrics-from", "kubernetes.io/metadata.name=monitoring")
+    plane.kubectl_apply(printed["berth-models"], printed["berth-pickers"])
+    for name in ("berth-models", "berth-pickers"):
+        # The API server drops fields that it does not know.
+        assert plane.get("networkpolicy", namespace, name)["spec"] == printed[name]["spec"]
+    refused = subprocess.run([BERTH, "operator", "manifests", "--image", "x", "--clients-from", "team=web"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "--model-policies" in refused.stderr
+
+
 def test_several_operators_are_protected_and_watched():
     kinds = {one["kind"] for one in manifests("--image", "x", "--replicas", "2", "--service-monitor")}
     more = kinds - {one["kind"] for one in manifests("--image", "x")}
-    assert more == {"PodDisruptionBudget", "ServiceMonitor"}
+    assert more == {"PodDisruptionBudget", "ServiceMonitor", "PodMonitor"}
 
 
 def test_uninstalling_leaves_nothing_and_keeps_the_models_that_should_stay(plane, tmp_path, namespace):

@@ -72,6 +72,7 @@ CASES = [
     ("has no pods of its own", {"fleet": FLEET, "container": container()}, None, "iris"),
     ("has no pods of its own", {"fleet": FLEET, "replicas": 2}, None, "iris"),
     ("has no pods of its own", {"fleet": FLEET, "executor": {"enabled": False}}, None, "iris"),
+    ("has no pods of its own", {"fleet": FLEET, "inferencePool": {"port": "http"}}, None, "iris"),
     ("has no pods of its own", {"fleet": FLEET, "parameters": parameters()}, None, "iris"),
     ("has no pods of its own", {"fleet": FLEET, "autoscaling": {"maxReplicas": 2}}, None, "iris"),
     ("", {"fleet": FLEET, "parameters": [], "autoscaling": {}}, None, "iris"),
@@ -85,6 +86,16 @@ CASES = [
 ]
 
 
+# What is said of an AsyncAPI of the port http of iris, under which name.
+NAMES = [("", "iris.http"), ("it is MODEL.PORT", "iris"), ("it is MODEL.PORT", "other.http")]
+
+
+def api(name: str) -> dict:
+    spec = {"model": "iris", "port": "http", "servicePort": 80, "paths": ["/a"], "always": False, "prefix": "/jobs", "queue": {"kind": "Memory"},
+            "callbacks": []}
+    return {"apiVersion": "berth.dev/v1", "kind": "AsyncAPI", "metadata": {"name": name}, "spec": spec}
+
+
 def written(kind: str, name: str, model: dict | None) -> dict | None:
     spec = {"model": model} if kind == "CLOpsDeployment" else model
     return None if model is None else {"apiVersion": "berth.dev/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
@@ -93,6 +104,8 @@ def written(kind: str, name: str, model: dict | None) -> dict | None:
 def test_the_schema_refuses_what_cannot_work_while_no_operator_runs(program):
     asked = [(kind, *case) for kind in ("CLOpsDeployment", "ModelDeployment") for case in CASES]
     objects = [{"kind": kind, "new": written(kind, name, model), "old": written(kind, name, old)} for kind, _, model, old, name in asked]
+    asked += [("AsyncAPI", expected, None, None, name) for expected, name in NAMES]
+    objects += [{"kind": "AsyncAPI", "new": api(name), "old": None} for _, name in NAMES]
     question = json.dumps({"definitions": definitions(), "objects": objects})
     answer = json.loads(subprocess.run([program], input=question, capture_output=True, text=True, check=True, timeout=120).stdout)
     assert answer["definitions"] == [], "the API server would not take them: a rule that is wrong, or costs too much"

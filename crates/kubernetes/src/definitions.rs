@@ -59,7 +59,12 @@ fn columns(kind: Kind) -> Value {
     let url = ("URL", "string", ".status.url");
     let columns: &[(&str, &str, &str)] = match kind {
         Kind::Model | Kind::Route => &[],
-        Kind::InferenceService => &[url, ready],
+        Kind::InferenceService => &[
+            url,
+            ready,
+            ("Prev", "integer", ".status.components.predictor.traffic[?(@.tag=='prev')].percent"),
+            ("Latest", "integer", ".status.components.predictor.traffic[?(@.latestRevision==true)].percent"),
+        ],
         Kind::TrainedModel => &[url, ready],
         Kind::Predictor => &[
             ("Type", "string", ".spec.modelType.name"),

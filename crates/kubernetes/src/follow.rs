@@ -43,7 +43,7 @@ use crate::{
 /// Quiet time before changed objects are declared, so that `kubectl apply` of a folder is one change.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Longest wait for objects that are never quiet.
+/// Longest wait for objects that are never quiet: changes are applied within a second.
 const QUIET_AT_MOST: Duration = Duration::from_secs(1);
 
 /// Pause before a part that could not be declared, or a cluster that does not answer, is tried again.

@@ -1,18 +1,21 @@
 //! The objects that run a fleet in a cluster: a StatefulSet of one node or of several, its address, and the rights that its source uses.
 
 mod cluster;
+mod network;
 mod pod;
+pub(crate) mod pool;
 
+use berth_operator::install::Callers;
 use serde_json::{Value, json};
 
-pub use self::cluster::ClusterSettings;
-use self::pod::pod;
+use self::pod::{Place, pod};
+pub use self::{cluster::ClusterSettings, pool::with_pool};
 use crate::kind::rules;
 
-/// The port of inference.
+/// The port of inference: Berth's default.
 const PORT: u16 = 8080;
 
-/// The user of the image.
+/// The user of the image, by number, so that Kubernetes can tell that it is not root.
 const USER: u32 = 65_532;
 
 /// Time for requests in flight at the end of a pod, in seconds; a pod gets twice that.
@@ -47,6 +50,8 @@ pub struct FleetSettings {
     pub url: Option<String>,
     /// `NAMESPACE/NAME` of a Gateway that gets a route for each `InferenceService`.
     pub gateway: Option<String>,
+    /// Those who may connect, by NetworkPolicies; `None`: there are no policies.
+    pub network: Option<Callers>,
 }
 
 impl FleetSettings {
@@ -72,13 +77,14 @@ pub fn cluster_objects(settings: &FleetSettings, cluster: &ClusterSettings) -> V
 }
 
 fn objects(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -> Vec<Value> {
-    let mut objects = vec![json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": settings.metadata() })];
+    let mut objects = vec![account(&settings.metadata())];
     objects.extend(rights(settings));
     objects.push(service(settings));
-    if cluster.is_some() {
-        objects.extend([cluster::service(settings), cluster::disruption_budget(settings)]);
+    objects.extend(settings.network.iter().flat_map(|callers| network::of_fleet(settings, callers, cluster.is_some())));
+    match cluster {
+        Some(cluster) => objects.extend(cluster.objects(settings)),
+        None => objects.push(stateful_set(settings, pod(settings, Place::Alone))),
     }
-    objects.push(stateful_set(settings, cluster));
     if settings.service_monitor {
         objects.push(monitor(settings));
     }
@@ -87,18 +93,28 @@ fn objects(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -> Vec<V
     objects
 }
 
+fn account(metadata: &Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata })
+}
+
+/// The rights of the source.
 fn rights(settings: &FleetSettings) -> [Value; 2] {
-    const API: &str = "rbac.authorization.k8s.io";
     let name = settings.name.as_str();
-    let subjects = json!([{ "kind": "ServiceAccount", "name": name, "namespace": settings.namespace }]);
     let (kind, metadata) = match &settings.follow {
         Some(namespace) => ("Role", json!({ "name": name, "namespace": namespace, "labels": settings.labels() })),
         None => ("ClusterRole", json!({ "name": name, "labels": settings.labels() })),
     };
-    let role = json!({ "apiGroup": API, "kind": kind, "name": name });
+    role(settings, (kind, &metadata), &rules(settings.gateway.is_some()))
+}
+
+/// A role, and its binding to the service account of those who decide.
+fn role(settings: &FleetSettings, (kind, metadata): (&str, &Value), rules: &Value) -> [Value; 2] {
+    const API: &str = "rbac.authorization.k8s.io";
+    let subjects = json!([{ "kind": "ServiceAccount", "name": settings.name, "namespace": settings.namespace }]);
+    let role = json!({ "apiGroup": API, "kind": kind, "name": metadata["name"] });
     let version = format!("{API}/v1");
     [
-        json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "rules": rules(settings.gateway.is_some()) }),
+        json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "rules": rules }),
         json!({ "apiVersion": version, "kind": format!("{kind}Binding"), "metadata": metadata, "roleRef": role, "subjects": subjects }),
     ]
 }
@@ -135,8 +151,9 @@ fn grant(settings: &FleetSettings, namespace: &str) -> Value {
     })
 }
 
-fn stateful_set(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -> Value {
-    let mut set = json!({
+/// A StatefulSet of one pod.
+fn stateful_set(settings: &FleetSettings, pod: Value) -> Value {
+    json!({
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": settings.metadata(),
@@ -145,18 +162,11 @@ fn stateful_set(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -> 
             // A node alone keeps its state by itself: two of them would be two fleets.
             "replicas": 1,
             "selector": { "matchLabels": settings.labels() },
-            "template": { "metadata": { "labels": settings.labels() }, "spec": pod(settings, cluster) },
+            "template": { "metadata": { "labels": settings.labels() }, "spec": pod },
             "volumeClaimTemplates": [{
                 "metadata": { "name": "data" },
                 "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": settings.storage } } },
             }],
         },
-    });
-    if let Some(ClusterSettings { nodes, .. }) = cluster {
-        let spec = &mut set["spec"];
-        (spec["replicas"], spec["serviceName"]) = (json!(nodes), json!(cluster::service_name(settings)));
-        // After all have ended, none waits for another to be ready.
-        spec["podManagementPolicy"] = json!("Parallel");
-    }
-    set
+    })
 }

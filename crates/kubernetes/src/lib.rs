@@ -11,10 +11,11 @@
 //! fleet, and a fleet that was away deletes what is gone when it comes back.
 //!
 //! Only the leader follows, for its term. Not here: the conversion of fields (`berth_spec::dialect::kserve`), reconciling
-//! (`berth_control::source`), pods (`berth_operator`).
+//! (`berth_control::source`), pods of models (`berth_operator`).
 //!
 //! Reading order: [`KubernetesSource`]; `kind`, `objects` and `plan`, from objects to what is declared; `state` and `status`, from the
-//! fleet to what users' tools read, `watched`, what the fleet tells; `follow`, the driver; `cluster`, the connection.
+//! fleet to what users' tools read, `watched`, what the fleet tells; `follow`, the driver; `cluster`, the connection. Beside the source: `install`,
+//! what runs a fleet in a cluster, and `pods`, by which its pods become nodes.
 
 mod cluster;
 mod definitions;
@@ -24,6 +25,7 @@ mod kind;
 mod metrics;
 mod objects;
 mod plan;
+mod pods;
 mod routes;
 mod runtimes;
 mod state;
@@ -42,8 +44,9 @@ use berth_spec::Origin;
 use futures::{FutureExt, future::BoxFuture};
 
 pub use definitions::kserve_definitions;
-pub use install::{ClusterSettings, FleetSettings, cluster_objects, fleet_objects};
+pub use install::{ClusterSettings, FleetSettings, cluster_objects, fleet_objects, with_pool};
 pub use metrics::{KubernetesMetrics, SourceMetrics};
+pub use pods::{JoiningPods, attestation};
 pub use routes::Gateway;
 
 /// The settings of a Kubernetes source.

@@ -46,7 +46,6 @@ pub(crate) struct Object {
 pub(crate) enum Content {
     /// A model, or the fields for which it is none, in one line.
     Model(Result<Box<ManifestDeployment>, String>),
-    /// A runtime.
     Runtime(Runtime),
     /// A route, as the API server has it.
     Route(Value),

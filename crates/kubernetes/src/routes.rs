@@ -10,6 +10,7 @@ use berth_operator::{
 use serde_json::{Value, json};
 
 use crate::{
+    install::pool,
     kind::Kind,
     objects::{Content, Key, Object, Objects},
 };
@@ -21,6 +22,20 @@ pub struct Gateway {
     pub gateway: (String, String),
     /// Namespace, name and port of the fleet's Service.
     pub service: (String, String, u16),
+    /// Namespace and name of a pool of the fleet's pods, to which routes lead in place of the Service.
+    pub pool: Option<(String, String)>,
+}
+
+impl Gateway {
+    /// The place that routes lead to.
+    fn backend(&self) -> Value {
+        match (&self.pool, &self.service) {
+            (Some((namespace, name)), _) => {
+                json!({ "group": pool::GROUP, "kind": "InferencePool", "namespace": namespace, "name": name })
+            }
+            (None, (namespace, name, port)) => json!({ "namespace": namespace, "name": name, "port": port }),
+        }
+    }
 }
 
 /// The state of the way to a model.
@@ -51,7 +66,6 @@ pub(crate) fn route(gateway: &Gateway, url: &str, key: &Key, object: &Object) ->
     let host = address(url, key);
     let host = host.split_once("://").map_or(host.as_str(), |(_, rest)| rest);
     let host = host.split(['/', ':']).next().unwrap_or_default();
-    let (namespace, service, port) = &gateway.service;
     Some(with_digest(json!({
         "apiVersion": Kind::Route.api_version(),
         "kind": Kind::Route.name(),
@@ -77,7 +91,7 @@ pub(crate) fn route(gateway: &Gateway, url: &str, key: &Key, object: &Object) ->
                     "type": "RequestHeaderModifier",
                     "requestHeaderModifier": { "set": [{ "name": "berth-namespace", "value": key.namespace }] },
                 }],
-                "backendRefs": [{ "namespace": namespace, "name": service, "port": port }],
+                "backendRefs": [gateway.backend()],
             }],
         },
     })))

@@ -24,6 +24,8 @@ pub(crate) struct ModelState {
     pub(crate) ready: bool,
     /// The status below is that of the object's newest spec.
     pub(crate) current: bool,
+    /// A canary: the revision that serves and the wanted one share requests as the spec says.
+    pub(crate) shared: bool,
     pub(crate) phase: Option<Phase>,
     pub(crate) reason: String,
     pub(crate) message: String,
@@ -113,9 +115,12 @@ pub(crate) fn state(declared: &Declared, observed: Option<&Observed>) -> ModelSt
         && observed.is_some_and(|observed| observed.current && observed.spec == declared.spec);
     let available = status.and_then(|status| status.conditions.iter().find(|one| one.kind == "Available"));
     let on_demand = available.is_some_and(|one| one.status == Truth::Unknown && one.reason == "OnDemand");
+    let shared = current && status.is_some_and(is_shared);
     let active = status.map_or(Load::Unknown, |status| active(status, on_demand));
     let target = match (&declared.refused, status) {
         (Some(_), _) => Load::FailedToLoad,
+        // Both are there, and wait for their author alone.
+        (None, Some(_)) if shared => active,
         (None, Some(status)) if current => target(status, active),
         _ => Load::Pending,
     };
@@ -140,6 +145,7 @@ pub(crate) fn state(declared: &Declared, observed: Option<&Observed>) -> ModelSt
     ModelState {
         ready: matches!(active, Load::Loaded | Load::Standby),
         current,
+        shared,
         phase: status.map(|status| status.phase),
         reason,
         message,
@@ -168,6 +174,11 @@ pub(crate) const fn word(reason: Reason) -> &'static str {
         Reason::NoSupportingRuntime => "NoSupportingRuntime",
         Reason::NotDeclared => "NotDeclared",
     }
+}
+
+/// True for a canary that does as its spec says.
+fn is_shared(status: &Status) -> bool {
+    status.conditions.iter().any(|one| one.kind == "Progressing" && one.reason == "Canary")
 }
 
 /// The state of what serves, or of the first revision on its way.

@@ -249,6 +249,45 @@ fn states_have_the_words_of_kserve() {
     }
 }
 
+#[test]
+fn a_canary_is_as_declared_and_tells_its_shares() {
+    let of = key(Kind::InferenceService, "a");
+    let mut spec = service(None);
+    spec["predictor"]["canaryTrafficPercent"] = json!(10);
+    let mut objects = Objects::of(Kind::followed(false));
+    objects.on(of.kind, News::Event(Event::Apply(object(of.kind, "a", &spec, &Value::Null))));
+    let shares = json!([
+        { "revisionName": revision("a").to_string(), "latestRevision": true, "percent": 10 },
+        { "revisionName": revision("b").to_string(), "latestRevision": false, "percent": 90, "tag": "prev" },
+    ]);
+    for (reason, target, transition, traffic, latest) in [
+        ("SurgeWaits", Load::Pending, "InProgress", Value::Null, "b"),
+        ("Canary", Load::Loaded, "UpToDate", shares, "a"),
+    ] {
+        let mut both = status(Phase::Available, 2, (Truth::True, "Ready"), Some("b"));
+        let (kind, message) = ("Progressing", "so it is".to_owned());
+        both.conditions.push(Condition { kind, status: Truth::False, reason: reason.to_owned(), message });
+        let (declared, observed) = (declared(None), seen(both));
+        let state = state(&declared, Some(&observed));
+        assert_eq!((state.ready, state.target), (true, target), "{reason}");
+        let facts = Facts {
+            key: &of,
+            object: objects.get(&of).expect("it is there"),
+            declared: &declared,
+            state: &state,
+            url: None,
+            ingress: &Ingress::Ready,
+            now: "2026-01-01T00:00:00Z",
+        };
+        let told = patch(&facts).expect("nothing was told before");
+        assert_eq!(told["modelStatus"]["transitionStatus"], transition, "{reason}");
+        let predictor = &told["components"]["predictor"];
+        let (ready, rolled_out) = (&predictor["latestReadyRevision"], &predictor["latestRolledoutRevision"]);
+        assert_eq!((&predictor["traffic"], ready), (&traffic, &json!(revision(latest).to_string())), "{reason}");
+        assert_eq!(rolled_out, &json!(revision("b").to_string()), "{reason}");
+    }
+}
+
 /// The status of an object after the patch of it, as an API server merges it.
 fn merged(present: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
@@ -331,6 +370,7 @@ fn a_route_names_the_namespace_and_is_ready_once_a_gateway_takes_it() {
     let gateway = Gateway {
         gateway: ("infra".to_owned(), "public".to_owned()),
         service: ("berth".to_owned(), "fleet".to_owned(), 8080),
+        pool: None,
     };
     let of = key(Kind::InferenceService, "a");
     let mut objects = Objects::of(Kind::followed(true));
@@ -340,6 +380,12 @@ fn a_route_names_the_namespace_and_is_ready_once_a_gateway_takes_it() {
     assert_eq!(wanted["spec"]["hostnames"], json!(["a-team.example.com"]));
     assert_eq!(wanted["spec"]["rules"][0]["filters"][0]["requestHeaderModifier"]["set"][0]["value"], "team");
     assert!(missing(&objects, &of, &wanted));
+    let backend = |route: &Value| route["spec"]["rules"][0]["backendRefs"][0].clone();
+    assert_eq!(backend(&wanted), json!({ "namespace": "berth", "name": "fleet", "port": 8080 }));
+    let pooled = Gateway { pool: Some(("berth".to_owned(), "pool".to_owned())), ..gateway.clone() };
+    let to_pool = route(&pooled, "https://{name}.example.com", &of, objects.get(&of).expect("there")).expect("a route");
+    let place = json!({ "group": "inference.networking.k8s.io", "kind": "InferencePool", "namespace": "berth", "name": "pool" });
+    assert_eq!(backend(&to_pool), place);
     for (conditions, state) in [
         (json!([]), Some("RoutePending")),
         (json!([{ "type": "Accepted", "status": "True" }]), None),

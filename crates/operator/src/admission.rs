@@ -9,7 +9,11 @@
 use serde_json::{Value, json};
 
 use crate::{
-    api::{CLOpsDeployment, ModelDeployment},
+    api::{
+        CLOpsDeployment, ModelDeployment,
+        async_api::{self, NOT_WRITTEN},
+        model_deployment::{Autoscaling, ExecutorPort},
+    },
     brain, conversion,
 };
 
@@ -58,6 +62,8 @@ fn has_at_most(text: &[u8], most: usize) -> bool {
 pub enum Verdict {
     /// Nothing speaks against it.
     Allowed,
+    /// Nothing speaks against it, but its writer may expect something else.
+    Cautioned(Vec<String>),
     /// Something could not be checked.
     Warned(String),
     /// A reason why it cannot work.
@@ -92,7 +98,11 @@ impl Request {
         let is_derived = owners.into_iter().flatten().any(|owner| owner["controller"] == true);
         // In the stored version: what an older one cannot say is no part of its spec.
         let stored = |object: &Value| conversion::to_stored(object.clone()).map(|object| object["spec"].clone());
-        let stays = self.old.is_object() && stored(&self.old).is_ok_and(|old| stored(&self.object) == Ok(old));
+        let stays = match self.is_async_api() {
+            true => self.old["spec"] == self.object["spec"],
+            false => stored(&self.old).is_ok_and(|old| stored(&self.object) == Ok(old)),
+        };
+        let stays = self.old.is_object() && stays;
         !(metadata["deletionTimestamp"].is_string() || is_derived || stays)
     }
 
@@ -101,6 +111,9 @@ impl Request {
     /// # Errors
     /// The object contradicts itself: the field and the remedy.
     pub fn model(&self) -> Result<ModelDeployment, String> {
+        if self.is_async_api() {
+            return Err(NOT_WRITTEN.to_owned());
+        }
         let read = |error: serde_json::Error| error.to_string();
         let object = conversion::to_stored(self.object.clone()).map_err(|error| error.to_string())?;
         let place = if self.is_written_by_people() { "/spec/model/fleet" } else { "/spec/fleet" };
@@ -126,10 +139,43 @@ impl Request {
         brain::check(&model).map_err(below).map(|()| model)
     }
 
+    /// Things that the writer of a model may expect otherwise: API servers tell them, and kubectl shows them.
+    #[must_use]
+    pub fn cautions(&self, model: &ModelDeployment) -> Vec<String> {
+        let place = if self.is_written_by_people() { "spec.model" } else { "spec" };
+        let spec = &model.spec;
+        let mut cautions = Vec::new();
+        if spec.autoscaling.is_some() || spec.replicas.is_some_and(|replicas| replicas > 1) {
+            let executor = spec.executor.iter().filter(|executor| executor.enabled != Some(false));
+            let ports = executor.flat_map(|executor| &executor.ports).filter(|port| keeps_jobs_in_memory(port));
+            cautions.extend(ports.map(|port| {
+                format!(
+                    "{place}.executor.ports[{}].settings.async: without a queue each pod knows its own jobs alone, and \
+                     others answer 404: name a queue of Redis or NATS",
+                    port.name
+                )
+            }));
+        }
+        let by_cpu = |scaled: &Autoscaling| scaled.cpu_utilization.is_some() || scaled.metrics.is_empty();
+        let resources = spec.container.resources.as_ref();
+        let has_cpu = |all: &Value| ["requests", "limits"].iter().any(|part| !all[*part]["cpu"].is_null());
+        if spec.autoscaling.as_ref().is_some_and(by_cpu) && !resources.is_some_and(has_cpu) {
+            cautions.push(format!(
+                "{place}.container.resources: without a request for cpu an autoscaler cannot measure its use"
+            ));
+        }
+        cautions
+    }
+
     /// True for a `CLOpsDeployment`.
     #[must_use]
     pub fn is_written_by_people(&self) -> bool {
         self.object["kind"] == "CLOpsDeployment"
+    }
+
+    /// True for an `AsyncAPI`, which has one version.
+    fn is_async_api(&self) -> bool {
+        self.object["kind"] == async_api::KIND
     }
 
     /// The AdmissionReview that answers.
@@ -138,6 +184,7 @@ impl Request {
         let mut response = json!({ "uid": self.uid, "allowed": !matches!(verdict, Verdict::Denied(_)) });
         match verdict {
             Verdict::Allowed => {}
+            Verdict::Cautioned(messages) => response["warnings"] = json!(messages),
             Verdict::Warned(message) => response["warnings"] = json!([message]),
             Verdict::Denied(message) => {
                 response["status"] = json!({ "code": 422, "reason": "Invalid", "message": message });
@@ -145,6 +192,12 @@ impl Request {
         }
         json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response })
     }
+}
+
+/// True for jobs that go with the pod that took them.
+fn keeps_jobs_in_memory(port: &ExecutorPort) -> bool {
+    let jobs = port.settings.as_ref().map(|settings| &settings["async"]).filter(|jobs| jobs.is_object());
+    port.direct != Some(true) && jobs.is_some_and(|jobs| jobs["queue"].is_null())
 }
 
 /// The certificates that a webhook trusts, with `mine` among them; `None` if they need no change. Operators each have their
@@ -214,6 +267,38 @@ mod tests {
     }
 
     #[test]
+    fn what_may_be_expected_otherwise_is_told_to_its_writer() {
+        let of = |more: Value| {
+            let mut model = container(json!([{ "name": "http", "port": 1 }]));
+            more.as_object().expect("fields").iter().for_each(|(name, value)| model[name] = value.clone());
+            let request = read(&review("CLOpsDeployment", json!({ "model": model }))).expect("a request");
+            let model = request.model().expect("fine");
+            let told = request.cautions(&model);
+            let answer = request.answer(&Verdict::Cautioned(told.clone()));
+            assert_eq!(answer["response"], json!({ "uid": "r", "allowed": true, "warnings": told }));
+            told
+        };
+        let jobs = |queue: Value| {
+            let settings = json!({ "async": { "paths": ["/a"], "queue": queue } });
+            json!([{ "name": "http", "settings": settings }])
+        };
+        let redis = json!({ "redis": "redis://redis:6379", "key": "iris" });
+        for fine in [
+            json!({ "replicas": 1, "executor": { "ports": jobs(Value::Null) } }),
+            json!({ "executor": { "ports": jobs(Value::Null) } }),
+            json!({ "replicas": 2, "executor": { "ports": jobs(redis) } }),
+            json!({ "replicas": 2, "executor": { "enabled": false, "ports": jobs(Value::Null) } }),
+            json!({ "autoscaling": { "maxReplicas": 3, "metrics": [{ "type": "Pods" }] } }),
+        ] {
+            assert_eq!(of(fine.clone()), Vec::<String>::new(), "{fine}");
+        }
+        let told = of(json!({ "autoscaling": { "maxReplicas": 3 }, "executor": { "ports": jobs(Value::Null) } }));
+        assert!(told[0].starts_with("spec.model.executor.ports[http].settings.async: without a queue"), "{told:?}");
+        assert!(told[1].starts_with("spec.model.container.resources: without a request for cpu"), "{told:?}");
+        assert_eq!(told.len(), 2);
+    }
+
+    #[test]
     fn what_does_not_change_the_spec_is_let_through() {
         let mut same = review("ModelDeployment", container(json!([])));
         same["request"]["oldObject"] = same["request"]["object"].clone();
@@ -224,6 +309,21 @@ mod tests {
         for review in [same, going, derived] {
             assert!(!read(&review).expect("a request").needs_review());
         }
+    }
+
+    #[test]
+    fn an_async_api_is_not_written_by_people() {
+        let mut written = review("AsyncAPI", json!({ "model": "iris", "port": "http" }));
+        let request = read(&written).expect("a request");
+        assert!(request.needs_review());
+        assert_eq!(request.model().map(drop), Err(NOT_WRITTEN.to_owned()));
+        // One that was written while no operator could be asked can be labelled and deleted.
+        written["request"]["oldObject"] = written["request"]["object"].clone();
+        assert!(!read(&written).expect("a request").needs_review());
+        written["request"]["object"]["spec"]["port"] = json!("grpc");
+        assert!(read(&written).expect("a request").needs_review());
+        written["request"]["object"]["metadata"]["ownerReferences"] = json!([{ "controller": true }]);
+        assert!(!read(&written).expect("a request").needs_review(), "the operator writes it");
     }
 
     #[test]

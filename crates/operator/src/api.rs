@@ -1,7 +1,9 @@
 //! The custom resources of the group `berth.dev`, in the version that is stored. One file each; [`status`] is what all of them
 //! tell, [`spokes`] are the older versions.
 
+pub mod async_api;
 pub mod clops_deployment;
+pub mod inference_pool;
 pub mod model_deployment;
 mod open;
 pub(crate) mod rules;
@@ -16,7 +18,9 @@ use kube::CustomResourceExt;
 
 use self::spokes::{SPOKES, Spoke};
 pub use self::{
+    async_api::{AsyncAPI, AsyncAPISpec, AsyncAPIStatus},
     clops_deployment::{CLOpsDeployment, CLOpsDeploymentSpec},
+    inference_pool::InferencePool,
     model_deployment::{ModelDeployment, ModelDeploymentSpec},
     status::{Condition, Status},
 };
@@ -30,7 +34,7 @@ pub const VERSION: &str = "v1";
 /// The definitions, as a cluster is given them whose operator is in `namespace`: there the API server asks for conversions.
 #[must_use]
 pub fn definitions(namespace: &str) -> Vec<CustomResourceDefinition> {
-    let mut definitions = vec![CLOpsDeployment::crd(), ModelDeployment::crd()];
+    let mut definitions = vec![CLOpsDeployment::crd(), ModelDeployment::crd(), AsyncAPI::crd()];
     for definition in &mut definitions {
         let spec = &mut definition.spec;
         for version in &mut spec.versions {

@@ -57,6 +57,9 @@ const TURN: usize = 16;
 /// Time between two looks at objects that cannot be converted yet: an API server takes about as long to trust a new certificate.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// Time between two looks for a kind whose custom resource is not installed: many clusters never have it.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
 /// Limit for one request that is no watch. An API server that is well answers in milliseconds; the client itself waits without an end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -127,7 +130,7 @@ pub async fn run(client: Client, config: Config, vitals: Vitals, shutdown: Cance
 /// Returns true when the custom resources can be read; false if it is told to stop first.
 async fn first_look(client: &Client, namespace: Option<&str>, shutdown: &CancellationToken) -> Result<bool, Stopped> {
     let mut told = false;
-    let mut kinds = Kind::ALL.into_iter().filter(|kind| kind.is_written()).peekable();
+    let mut kinds = Kind::ALL.into_iter().filter(|kind| kind.is_own()).peekable();
     while let Some(kind) = kinds.peek().copied() {
         let (api, one) = (kind.api(client, namespace), kube::api::ListParams::default().limit(1));
         let listed = tokio::select! {
@@ -215,12 +218,22 @@ impl Reconciler {
         let started = Instant::now();
         let namespace = self.config.namespace.as_deref();
         let mut watches = stream::select_all(self.kinds.iter().map(|&kind| {
-            let config = match kind.is_written() {
+            let config = match kind.is_own() {
                 true => watcher::Config::default(),
                 false => watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
             };
             let events = watcher(kind.api(&self.client, namespace), config).default_backoff();
-            events.map(move |event| (kind, event)).boxed()
+            let mut was_absent = false;
+            let events = events.then(move |event| {
+                let waits = still_absent(&mut was_absent, &event);
+                async move {
+                    if waits {
+                        time::sleep(LOOK_AGAIN).await;
+                    }
+                    (kind, event)
+                }
+            });
+            events.boxed()
         }));
         let mut told = false;
         loop {
@@ -259,11 +272,22 @@ impl Reconciler {
     fn watched(&mut self, kind: Kind, event: Result<watcher::Event<DynamicObject>, watcher::Error>) {
         match event {
             Ok(event) => {
-                let now = Instant::now();
+                let listed = matches!(event, watcher::Event::InitDone);
                 let changed = self.mirror.on(kind, event);
                 self.vitals.watched(kind.name(), self.mirror.count(kind));
-                for key in changed.iter().flat_map(Key::concerned) {
-                    self.queue.add(key, now);
+                self.changed(&changed);
+                if listed && self.mirror.is_back(kind) {
+                    tracing::info!(event = "kind_installed", kind = kind.name());
+                    self.all_models();
+                }
+            }
+            Err(error) if kind.is_optional() && is_absent(&error) => {
+                let (is_new, gone) = self.mirror.on_absent(kind);
+                self.vitals.watched(kind.name(), 0);
+                self.changed(&gone);
+                if is_new {
+                    tracing::debug!(event = "kind_absent", kind = kind.name());
+                    self.all_models();
                 }
             }
             Err(error) => {
@@ -271,6 +295,24 @@ impl Reconciler {
                 tracing::warn!(event = "watch_broke", kind = kind.name(), %error);
             }
         }
+    }
+
+    /// Has the objects looked at whose decisions look at these.
+    fn changed(&mut self, keys: &[Key]) {
+        let now = Instant::now();
+        for key in keys {
+            // Those of a model tell its state.
+            let below = self.mirror.async_apis(key).map(|(below, _)| below.clone());
+            for concerned in key.concerned().into_iter().chain(below) {
+                self.queue.add(concerned, now);
+            }
+        }
+    }
+
+    /// Has all models looked at.
+    fn all_models(&mut self) {
+        let models: Vec<Key> = self.mirror.of_kind(Kind::Model).cloned().collect();
+        self.changed(&models);
     }
 
     /// Starts attempts for what is due, as far as one turn goes.
@@ -351,7 +393,7 @@ impl Reconciler {
         let decision = match key.kind {
             Kind::CLOps => {
                 let object = read(key, &object)?;
-                brain::clops_deployment(&object, child(Kind::Model), trouble, &now)
+                brain::clops_deployment(&object, child(Kind::Model), trouble, &now).written()
             }
             Kind::Model => {
                 let object = read(key, &object)?;
@@ -359,12 +401,18 @@ impl Reconciler {
                     live: &self.mirror.of_model(key),
                     rules: render::SHIPPED,
                     installation: &self.config.installation,
+                    absent: &self.mirror.absent(),
                     trouble,
                     now: &now,
                 };
-                brain::model_deployment(&object, world)
+                brain::model_deployment(&object, world).written()
             }
-            // What is derived has no decisions of its own.
+            Kind::AsyncApi => {
+                let object = read(key, &object)?;
+                let model = key.model_of_async_api().and_then(|model| self.mirror.get(&model));
+                brain::async_api(&object, model.map(|model| &**model), trouble, &now).written()
+            }
+            // What is rendered has no decisions of its own.
             _ => return None,
         };
         if decision.is_empty() {
@@ -374,6 +422,26 @@ impl Reconciler {
         let unseen = children.filter(|child| self.mirror.get(child).is_none()).collect();
         Some(Attempt { key: key.clone(), object, decision, unseen })
     }
+}
+
+/// True if the kind of this watch was absent at the last look, and still is. Each look begins anew, so that the pauses of a watch that
+/// fails never get longer.
+fn still_absent(was: &mut bool, event: &Result<watcher::Event<DynamicObject>, watcher::Error>) -> bool {
+    match event {
+        Ok(watcher::Event::Init) => false,
+        Ok(_) => {
+            *was = false;
+            false
+        }
+        Err(error) => std::mem::replace(was, is_absent(error)) && *was,
+    }
+}
+
+/// True if a watch fails because there is no such kind.
+fn is_absent(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchStartFailed};
+
+    matches!(error, InitialListFailed(kube::Error::Api(refusal)) | WatchStartFailed(kube::Error::Api(refusal)) if refusal.code == 404)
 }
 
 /// Waits for tasks, and ends those that take longer than `limit`. None runs when it returns; says how many were cut.
@@ -411,6 +479,22 @@ mod tests {
         fn drop(&mut self) {
             self.0.fetch_sub(1, Relaxed);
         }
+    }
+
+    #[test]
+    fn a_kind_that_stays_absent_is_looked_for_now_and_then() {
+        let refused = |code| {
+            let status = kube::core::Status::failure("no", "Refused").with_code(code);
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status.boxed())))
+        };
+        let mut was = false;
+        let mut waits = |event| still_absent(&mut was, &event);
+        assert!(!waits(refused(404)), "the first time it is told at once");
+        assert!(!waits(Ok(watcher::Event::Init)));
+        assert!(waits(refused(404)));
+        assert!(!waits(Ok(watcher::Event::Init)));
+        assert!(!waits(Ok(watcher::Event::InitDone)), "it is there");
+        assert!(!waits(refused(404)) && !waits(refused(500)) && !waits(refused(404)));
     }
 
     #[tokio::test]

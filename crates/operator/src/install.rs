@@ -1,12 +1,16 @@
 //! The objects that a cluster is given: custom resources, and an operator with the rights that it uses.
 
+mod network;
 mod rights;
 mod webhook;
 mod workload;
 
 use serde_json::{Value, json};
 
-pub use self::rights::rules;
+pub use self::{
+    network::{Callers, Labels, SCRAPERS, namespace_labels, policy},
+    rights::{picker_rules, rules},
+};
 use crate::api::{self, definitions};
 
 /// The port of the operator's metrics and health.
@@ -20,6 +24,8 @@ pub const WEBHOOK_PORT: u16 = 9443;
 pub struct Settings {
     /// The namespace of the operator.
     pub namespace: String,
+    /// The only namespace whose objects it looks at; `None`: all.
+    pub watch: Option<String>,
     /// The image of Berth.
     pub image: String,
     /// The image of executors, where it is another one.
@@ -28,10 +34,14 @@ pub struct Settings {
     pub sidecars: String,
     /// Operators; one of them leads.
     pub replicas: u16,
-    /// A `ServiceMonitor` for the Prometheus operator, whose custom resources must be there.
+    /// A `ServiceMonitor`, and a `PodMonitor` for executors, for the Prometheus operator, whose custom resources must be there.
     pub service_monitor: bool,
     /// Handling of objects that the webhook cannot be asked about.
     pub webhook_failure: FailurePolicy,
+    /// Those who may connect, by NetworkPolicies; `None`: there are no policies.
+    pub network: Option<Callers>,
+    /// Namespaces with models that are reached through their executors alone.
+    pub model_policies: Vec<String>,
 }
 
 /// Handling of objects that a webhook cannot be asked about.
@@ -67,21 +77,24 @@ pub enum Part {
     Webhook,
     /// The rule who may reach the operator.
     NetworkPolicy,
+    /// The rules who may reach the pods of models.
+    ModelPolicies,
     /// Operators that a drain leaves running: only where there are several, else no node with one could be drained.
     DisruptionBudget,
-    /// The place where Prometheus finds the operator.
+    /// The places where Prometheus finds the operator, and the executors of models.
     ServiceMonitor,
 }
 
 impl Part {
     /// All, in the order in which they are applied.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::CustomResources,
         Self::Namespace,
         Self::Rights,
         Self::Workload,
         Self::Webhook,
         Self::NetworkPolicy,
+        Self::ModelPolicies,
         Self::DisruptionBudget,
         Self::ServiceMonitor,
     ];
@@ -95,12 +108,21 @@ impl Part {
             Self::Namespace => {
                 vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })]
             }
-            Self::Rights => rights::objects(namespace),
+            Self::Rights => rights::objects(settings),
             Self::Workload => vec![workload::deployment(settings), workload::service(namespace)],
             Self::Webhook => vec![webhook::configuration(settings)],
-            Self::NetworkPolicy => vec![workload::network_policy(namespace)],
+            Self::NetworkPolicy => {
+                settings.network.iter().map(|callers| network::of_operator(namespace, callers)).collect()
+            }
+            Self::ModelPolicies => {
+                let of = |callers: &Callers| -> Vec<Value> {
+                    let namespaces = settings.model_policies.iter();
+                    namespaces.flat_map(|namespace| network::of_models(namespace, callers)).collect()
+                };
+                settings.network.as_ref().map(of).unwrap_or_default()
+            }
             Self::DisruptionBudget => vec![workload::disruption_budget(namespace)],
-            Self::ServiceMonitor => vec![workload::service_monitor(namespace)],
+            Self::ServiceMonitor => vec![workload::service_monitor(namespace), workload::pod_monitor(namespace)],
         }
     }
 

@@ -1,9 +1,9 @@
 //! The operator of Kubernetes: turns what people write into Deployments and Services, and keeps them so.
 //!
 //! ```text
-//!  CLOpsDeployment ──▶ ModelDeployment ──▶ Deployment, Service          each owns what is right of it
-//!        ▲                   ▲                     │
-//!        └───── status ──────┴────── status ───────┘
+//!  CLOpsDeployment ──▶ ModelDeployment ──▶ Deployment, Service, …; AsyncAPI       each owns what is right of it
+//!        ▲                   ▲                     │                    │
+//!        └───── status ──────┴────── status ───────┴────────────────────┘
 //!
 //!  API server ──watch──▶ mirror ──▶ brain: world → objects to apply, status, events
 //!       ▲                             │
@@ -15,7 +15,7 @@
 //!
 //! Reading order: [`api`], the custom resources; [`conversion`] between their versions; [`fleet`], models without pods; [`render`]; [`compare`]; [`brain`]; [`admission`]; [`upgrade`], newer rules for old objects;
 //! [`queue`], [`election`] and [`line_pace`], three more state machines; [`driver`], which talks to the API server; [`vitals`],
-//! its metrics; [`install`], what a cluster is given.
+//! its metrics; [`install`], what a cluster is given; [`picker`], a process of its own that Gateways ask for a pod.
 
 pub mod api;
 pub mod compare;
@@ -33,6 +33,7 @@ pub mod queue;
 
 pub mod driver;
 pub mod install;
+pub mod picker;
 pub mod vitals;
 
 /// Owner of the fields that the operator applies.

@@ -4,6 +4,7 @@
 //! template restarts pods. So an object keeps the [`Record`] of its last spec change: version, and the image of Berth that is put
 //! beside the user's. A newer operator renders old objects as before, byte for byte, until their spec changes.
 
+mod picker;
 mod v1;
 mod v2;
 
@@ -11,7 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::ModelDeployment;
+pub use self::picker::{LISTEN as PICKER_PORT, METRICS as PICKER_METRICS_PORT, PickerWorkload};
+pub(crate) use self::v2::executor::{ADMIN as EXECUTOR_ADMIN, FIRST as EXECUTOR_FIRST};
+use crate::api::{ModelDeployment, model_deployment::Port};
 
 /// Rules by version: the first is version 1. What was shipped stays in its place.
 #[derive(Debug, Clone, Copy)]
@@ -32,8 +35,23 @@ pub const TEMPLATE: &str = "berth.dev/template-digest";
 /// Annotation of each rendered object: the digest of what was rendered.
 pub const DIGEST: &str = "berth.dev/rendered-digest";
 
+/// Behind the name of a model, in the names of what its endpoint picker consists of.
+pub const PICKER: &str = "-picker";
+
+/// Label of an endpoint picker's objects: the name of the pool.
+pub const PICKER_OF: &str = "berth.dev/picker";
+
+/// The role of endpoint pickers, which the operator binds in the namespaces of pools.
+pub const PICKER_ROLE: &str = "berth-picker";
+
+/// Kinds of rendered objects whose custom resources a cluster may lack.
+pub const OPTIONAL: [&str; 2] = ["InferencePool", "HTTPRoute"];
+
 /// Between the name of a model and the digest, in the name of the ConfigMap of its executor.
 pub const EXECUTOR: &str = "-executor-";
+
+/// The name of the port with an executor's metrics.
+pub const EXECUTOR_PORT: &str = "berth-executor";
 
 /// Label of each rendered object; the operator watches no other.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "berth");
@@ -176,6 +194,14 @@ pub fn check_executor(model: &ModelDeployment) -> Result<(), String> {
     v2::executor::check(model)
 }
 
+/// The endpoint picker of a model's pool, whose uid is `pool`: it goes with it.
+///
+/// # Errors
+/// The object does not come from an API server.
+pub fn endpoint_picker(model: &ModelDeployment, record: &Record, pool: &str) -> Result<Vec<Value>, Error> {
+    Ok(v2::pool::picker(model, record, pool)?.into_iter().map(with_digest).collect())
+}
+
 /// The form of the executor in rendered objects, for people; `None` by rules without one.
 #[must_use]
 pub fn executor_form(model: &ModelDeployment, record: &Record) -> Option<&'static str> {
@@ -184,6 +210,14 @@ pub fn executor_form(model: &ModelDeployment, record: &Record) -> Option<&'stati
         (_, None, _) => Some("Off"),
         (_, _, true) => Some("NativeSidecar"),
         (_, _, false) => Some("Container"),
+    }
+}
+
+/// The ports of a model that take asynchronous requests, each with the section `async` of its settings; none by rules without an executor.
+pub(crate) fn asynchronous<'a>(model: &'a ModelDeployment, record: &Record) -> Vec<(&'a Port, Value)> {
+    match v2::executor::Executor::of(model) {
+        Some(executor) if record.version >= 2 => executor.asynchronous(),
+        _ => Vec::new(),
     }
 }
 

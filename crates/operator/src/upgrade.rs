@@ -126,22 +126,30 @@ fn change(model: &ModelDeployment, rules: Rules, installation: &Installation) ->
     if from == to {
         return Ok(None);
     }
-    let render = |record| rules.render(model, record).map_err(|error: render::Error| error.to_string());
-    let objects = differing(&render(&from)?, &render(&to)?);
+    let rendered = |record: &Record| -> Result<Vec<Value>, String> {
+        let failed = |error: render::Error| error.to_string();
+        let mut objects = rules.render(model, record).map_err(failed)?;
+        objects.extend(render::endpoint_picker(model, record, "").map_err(failed)?);
+        Ok(objects)
+    };
+    let objects = differing(&rendered(&from)?, &rendered(&to)?);
     Ok(Some(Change {
         namespace: model.namespace().unwrap_or_default(),
         name: model.name_any(),
         from,
         to,
-        restarts_pods: objects.iter().any(ObjectChange::restarts_pods),
+        restarts_pods: objects.iter().any(|object| object.restarts_pods_of(model)),
         ready: status.and_then(|status| status.condition("Ready")).is_some_and(|ready| ready.status == "True"),
         objects,
     }))
 }
 
 impl ObjectChange {
-    fn restarts_pods(&self) -> bool {
-        self.kind == "Deployment" && self.fields.iter().any(|field| field.path.starts_with("spec.template"))
+    /// Those of the picker are none of the model.
+    fn restarts_pods_of(&self, model: &ModelDeployment) -> bool {
+        self.kind == "Deployment"
+            && self.name == model.name_any()
+            && self.fields.iter().any(|field| field.path.starts_with("spec.template"))
     }
 }
 

@@ -1,12 +1,14 @@
 //! `berth operator`: Berth on Kubernetes.
 
+mod network;
+mod picker;
 mod plan_upgrade;
 mod port;
 mod webhook;
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use berth_kubernetes::{ClusterSettings, FleetSettings, cluster_objects, fleet_objects, kserve_definitions};
+use berth_kubernetes::{ClusterSettings, FleetSettings, cluster_objects, fleet_objects, kserve_definitions, with_pool};
 use berth_operator::{
     api::VERSION,
     driver::{
@@ -18,13 +20,13 @@ use berth_operator::{
     render::{Installation, Sidecars},
     vitals::Vitals,
 };
-use berth_peer::port::Port;
+use berth_peer::{pki::fingerprint_of, port::Port};
 use berth_spec::WorkerId;
 use clap::{Args, Subcommand};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio_util::sync::CancellationToken;
 
-use self::webhook::Webhook;
+use self::{network::NetworkArgs, webhook::Webhook};
 use super::output::yaml;
 use crate::{failure::Failure, settings::TelemetrySettings, telemetry::Telemetry, terminal};
 
@@ -46,12 +48,14 @@ pub(crate) struct OperatorArgs {
 enum OperatorCommand {
     /// Run the operator: in a pod, or with a kubeconfig
     Run(RunArgs),
-    /// Print the custom resources
+    /// Print the custom resources: CLOpsDeployment, ModelDeployment, AsyncAPI
     Crds(CrdsArgs),
     /// Print what installs the operator: custom resources, rights, Deployment
     Manifests(ManifestsArgs),
-    /// Print what runs a fleet that follows the cluster's objects: rights, StatefulSet, Service
-    Fleet(FleetArgs),
+    /// Print what runs a fleet that follows the cluster's objects: rights, StatefulSets, Services
+    Fleet(Box<FleetArgs>),
+    /// Run the endpoint picker of a pool, which tells Gateways the pod that takes a request
+    Picker(picker::PickerArgs),
     /// Show which models a new version would change if they adopted its rules, and let them
     PlanUpgrade(plan_upgrade::PlanUpgradeArgs),
     /// Have objects of older API versions stored in the newest one
@@ -93,7 +97,7 @@ struct RunArgs {
     #[arg(long, value_name = "FORM", env = "BERTH_OPERATOR_SIDECARS", default_value = "auto", value_parser = sidecars)]
     sidecars: Sidecars,
     /// The only namespace to look at [default: all]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", env = "BERTH_OPERATOR_WATCH_NAMESPACE")]
     watch_namespace: Option<String>,
     /// Namespace of the Lease by which several operators choose a leader
     #[arg(long, value_name = "NAME", env = "BERTH_OPERATOR_NAMESPACE", default_value = "default")]
@@ -135,7 +139,7 @@ struct ManifestsArgs {
     /// Operators; one leads. Two or more have a PodDisruptionBudget (Kubernetes 1.21 or newer)
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=9))]
     replicas: u16,
-    /// Print a ServiceMonitor, for clusters with the Prometheus operator
+    /// Print a ServiceMonitor, and a PodMonitor for executors, for clusters with the Prometheus operator
     #[arg(long)]
     service_monitor: bool,
     /// Handling of objects that the webhook cannot be asked about: ignore lets them through, fail refuses them
@@ -144,6 +148,40 @@ struct ManifestsArgs {
     /// Put rules into the custom resources that API servers check by themselves (CEL): for Kubernetes 1.25 or newer, whose kubectl knows them
     #[arg(long)]
     cel: bool,
+    /// The only namespace whose objects it looks at, which must be there: its rights end with that namespace [default: all]
+    #[arg(long, value_name = "NAME")]
+    watch_namespace: Option<String>,
+    #[command(flatten)]
+    network: NetworkArgs,
+    /// Namespace with models whose pods are reached through their executors alone, by a NetworkPolicy there. Repeatable
+    #[arg(long = "model-policies", value_name = "NAMESPACE")]
+    model_policies: Vec<String>,
+}
+
+impl ManifestsArgs {
+    fn settings(self) -> Result<install::Settings, Failure> {
+        let network = self.network.callers();
+        if !self.model_policies.is_empty() && network.is_none() {
+            let message = "--model-policies are NetworkPolicies, and --network-policies is off";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        if self.model_policies.is_empty() && network.as_ref().is_some_and(|callers| callers.clients.is_some()) {
+            let message = "--clients-from is for the pods of models: name their namespaces by --model-policies";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        Ok(install::Settings {
+            namespace: self.namespace,
+            watch: self.watch_namespace,
+            image: self.image,
+            executor_image: self.executor_image,
+            sidecars: self.sidecars,
+            replicas: self.replicas,
+            service_monitor: self.service_monitor,
+            webhook_failure: self.webhook_failure,
+            network,
+            model_policies: self.model_policies,
+        })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -187,32 +225,57 @@ struct FleetArgs {
     /// Gateway that gets an HTTPRoute for each InferenceService, with an address for each in --url
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "url")]
     gateway: Option<String>,
+    /// Print an InferencePool of its pods with an endpoint picker, to which these routes lead in place of its Service
+    #[arg(long)]
+    inference_pool: bool,
     /// Nodes of a cluster, a pod each, over a store that is there [default: one node, which needs no store]
-    #[arg(long, value_name = "COUNT", requires_all = ["store", "authority_secret"], value_parser = clap::value_parser!(u16).range(2..=99))]
+    #[arg(long, value_name = "COUNT", requires_all = ["store", "authority_secret", "ca"], value_parser = clap::value_parser!(u16).range(2..=99))]
     nodes: Option<u16>,
+    /// Controllers of that cluster, a pod each beside the nodes; one leads
+    #[arg(long, value_name = "COUNT", requires = "nodes", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=9))]
+    controllers: u16,
     /// Store of the nodes, etcds:// for TLS
     #[arg(long, value_name = "etcd://HOST:PORT,…", requires = "nodes")]
     store: Option<String>,
     /// Secret with ca.crt, tls.crt and tls.key for the store
     #[arg(long, value_name = "NAME", requires = "nodes")]
     store_secret: Option<String>,
-    /// Secret with the files of `berth pki init`, from which each node gets its certificate
+    /// Secret with the files of `berth pki init`, by which controllers give nodes their certificates
     #[arg(long, value_name = "NAME", requires = "nodes")]
     authority_secret: Option<String>,
+    /// The file ca.pem in that Secret, here: nodes ask no others for a certificate
+    #[arg(long, value_name = "FILE", requires = "nodes")]
+    ca: Option<PathBuf>,
+    #[command(flatten)]
+    network: NetworkArgs,
 }
 
 impl FleetArgs {
-    fn objects(self) -> Vec<serde_json::Value> {
-        let (store, authority) = (self.store.clone(), self.authority_secret.clone());
-        let cluster = self.nodes.zip(store).zip(authority).map(|((nodes, store), authority)| {
-            let store_secret = self.store_secret.clone();
-            ClusterSettings { nodes, store, store_secret, authority }
-        });
+    fn objects(self) -> Result<Vec<serde_json::Value>, Failure> {
+        let (cluster, pool) = (self.cluster()?, self.inference_pool);
         let settings = self.settings();
-        match cluster {
+        let objects = match cluster {
             Some(cluster) => cluster_objects(&settings, &cluster),
             None => fleet_objects(&settings),
-        }
+        };
+        Ok(if pool { with_pool(objects, &settings) } else { objects })
+    }
+
+    fn cluster(&self) -> Result<Option<ClusterSettings>, Failure> {
+        let (Some(nodes), Some(store), Some(authority), Some(ca)) =
+            (self.nodes, &self.store, &self.authority_secret, &self.ca)
+        else {
+            return Ok(None);
+        };
+        let fingerprint = fingerprint_of(ca).map_err(|error| Failure::Usage(format!("--ca: {error}")))?;
+        Ok(Some(ClusterSettings {
+            nodes,
+            controllers: self.controllers,
+            store: store.clone(),
+            store_secret: self.store_secret.clone(),
+            authority: authority.clone(),
+            fingerprint,
+        }))
     }
 
     fn settings(self) -> FleetSettings {
@@ -230,6 +293,7 @@ impl FleetArgs {
             service_monitor: self.service_monitor,
             url: self.url,
             gateway: self.gateway,
+            network: self.network.callers(),
         }
     }
 }
@@ -275,21 +339,12 @@ pub(crate) async fn run(args: OperatorArgs) -> Result<(), Failure> {
             print(&ruled(install::custom_resources(&namespace), cel))
         }
         OperatorCommand::Manifests(args) => {
-            let ManifestsArgs { namespace, image, executor_image, sidecars, .. } = args;
-            let ManifestsArgs { replicas, service_monitor, webhook_failure, cel, .. } = args;
-            let settings = install::Settings {
-                namespace,
-                image,
-                executor_image,
-                sidecars,
-                replicas,
-                service_monitor,
-                webhook_failure,
-            };
-            print(&ruled(install::everything(&settings), cel))
+            let cel = args.cel;
+            print(&ruled(install::everything(&args.settings()?), cel))
         }
-        OperatorCommand::Fleet(args) => print(&args.objects()),
+        OperatorCommand::Fleet(args) => print(&args.objects()?),
         OperatorCommand::Run(args) => Box::pin(operate(args)).await,
+        OperatorCommand::Picker(args) => Box::pin(picker::run(args)).await,
         OperatorCommand::PlanUpgrade(args) => plan_upgrade::run(args).await,
         OperatorCommand::MigrateStorage(args) => migrate_storage(&args).await,
     }
@@ -333,7 +388,8 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
     };
     let answering = answer(port, webhook, vitals.clone());
     let shutdown = CancellationToken::new();
-    let config = Config { namespace: args.watch_namespace, lease_namespace: args.namespace, identity, installation };
+    let watched = args.watch_namespace.filter(|name| !name.is_empty());
+    let config = Config { namespace: watched, lease_namespace: args.namespace, identity, installation };
     let signalled = async {
         super::signal::stopped().await;
         shutdown.cancel();

@@ -21,5 +21,9 @@ pub(super) fn open(settings: &AuthoritySettings) -> Result<Arc<Issuing>, Failure
         }
     };
     let authority = authority.map_err(|error| Failure::Usage(format!("--authority: {error}")))?;
-    Ok(Arc::new(Issuing::new(authority, settings.life)))
+    let issuing = Issuing::new(authority, settings.life);
+    Ok(Arc::new(match settings.pods.clone() {
+        Some(pods) => issuing.with_attestation(berth_kubernetes::attestation(pods)),
+        None => issuing,
+    }))
 }

@@ -1,4 +1,4 @@
-//! The first certificate of a node that has a join token.
+//! The first certificate of a node that has a join token, or the token of its pod.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use berth_peer::{
 use berth_spec::{Roles, WorkerId};
 use fs_err as fs;
 
-use super::settings::{NodeArgs, has_joined};
+use super::settings::{NodeArgs, Proof, has_joined};
 use crate::{commands, failure::Failure};
 
-/// Lets the node use the certificate of an earlier start; where there is none, asks the cluster for one with the join token.
+/// Lets the node use the certificate of an earlier start; where there is none, asks the cluster for one with its token.
 ///
 /// # Errors
 /// The token is not one, no controller gives a certificate, or it cannot be kept.
 pub(super) fn certify(args: &mut NodeArgs) -> Result<(), Failure> {
     let Some(folder) = args.joins() else { return Ok(()) };
-    match args.join_token() {
-        Some(file) => join(args, file, &folder)?,
+    match args.proof() {
+        Some(proof) => join(args, proof, &folder)?,
         None if has_joined(&folder) => {}
         None => return Ok(()),
     }
@@ -29,11 +29,17 @@ pub(super) fn certify(args: &mut NodeArgs) -> Result<(), Failure> {
 }
 
 /// Asks the cluster for a certificate, unless the folder has one. The token's file is read only then: it may be gone later.
-fn join(args: &NodeArgs, file: &Path, folder: &Path) -> Result<(), Failure> {
+fn join(args: &NodeArgs, proof: Proof<'_>, folder: &Path) -> Result<(), Failure> {
     let Some(enrolment) = Enrolment::begin(folder)? else { return Ok(()) };
-    let token: JoinToken =
-        read(file)?.parse().map_err(|error| Failure::Usage(format!("{}: {error}", file.display())))?;
-    check_roles(args.roles(), token.roles, file)?;
+    let token = match proof {
+        Proof::PodToken(file) => args.pod_token(file)?,
+        Proof::JoinToken(file) => {
+            let token: JoinToken =
+                read(file)?.parse().map_err(|error| Failure::Usage(format!("{}: {error}", file.display())))?;
+            check_roles(args.roles(), token.roles, file)?;
+            token
+        }
+    };
     let name = args.wanted_name().cloned().map_or_else(own_name, Ok)?;
     let issued = commands::block_on(async {
         let issued = joining::join(&token, &name, enrolment.request()).await;
@@ -109,6 +115,19 @@ mod tests {
         let file = Path::new("join.token");
         assert!(check_roles(worker, Some(Roles::ALL), file).is_ok());
         assert!(check_roles(worker, None, file).is_ok(), "one of an earlier version does not say");
+    }
+
+    #[test]
+    fn a_pod_that_joined_keeps_its_certificate_where_it_says() {
+        let data = tempfile::tempdir().expect("a folder");
+        let (data, pki) = (data.path(), data.path().join("memory/pod-1"));
+        let words = "--data DATA --store etcd://localhost --pki DATA/memory/pod-1 --pod-token DATA/gone";
+        let error = started(words, data).expect_err("it does not say whom to ask");
+        assert!(error.contains("--join-ca"), "{error}");
+        for file in [NODE_KEY, CA, GOSSIP_KEY, NODE] {
+            fs::write(pki.join(file), "").expect("written");
+        }
+        assert_eq!(started(words, data), Ok(("memory/pod-1".to_owned(), 0)), "a token is needed once");
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Certificates for nodes: a first one for whoever has a join token, the next one for whoever shows the present one.
+//! Certificates for nodes: a first one for whoever has a join token or is attested, the next one for whoever shows the present one.
 //!
 //! ```text
-//! POST /certify/join   JoinRequest   ── the leader: the token holds, the name is free ──▶ counted, then signed: Issued
-//! POST /certify/renew  RenewRequest  ── any controller: the caller's own name and roles ─▶ signed: Issued
+//! POST /certify/join   JoinRequest   ─┬ the leader: the token holds, the name is free ──────▶ counted, then signed: Issued
+//!                                     └ any controller: a proof of its name (`attestation`) ─▶ signed: Issued
+//! POST /certify/renew  RenewRequest  ── any controller: the caller's own name and roles ────▶ signed: Issued
 //! ```
 //! A use of a token is counted before its certificate is signed. The same request again, from a node that lost the answer,
 //! counts once.
+
+mod attestation;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -26,6 +29,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use serde::de::DeserializeOwned;
 
+pub use self::attestation::{Attestation, AttestedNode, NotAttested};
 use super::tokens::now;
 use crate::{
     Handle,
@@ -35,7 +39,7 @@ use crate::{
 /// Largest request: a secret, a name, and a request for a certificate.
 const BODY: usize = 16 << 10;
 
-/// Limit for the body to come.
+/// Limit for the body to come: it is small, and who sends it has no certificate yet.
 const BODY_WITHIN: Duration = Duration::from_secs(5);
 
 /// Attempts to count a use while others use the same token.
@@ -53,6 +57,8 @@ pub(super) const ISSUES_NOTHING: &str = "the node that leads issues no certifica
 pub struct Issuing {
     authority: Authority,
     life: Duration,
+    /// `None`: nodes come by join tokens alone.
+    attestation: Option<Attestation>,
 }
 
 /// An answer that is no certificate, with its status.
@@ -67,7 +73,13 @@ impl Issuing {
     /// Certificates are valid for `life`.
     #[must_use]
     pub const fn new(authority: Authority, life: Duration) -> Self {
-        Self { authority, life }
+        Self { authority, life, attestation: None }
+    }
+
+    /// Gives first certificates also to nodes that are attested.
+    #[must_use]
+    pub fn with_attestation(self, attestation: Attestation) -> Self {
+        Self { attestation: Some(attestation), ..self }
     }
 
     /// Fingerprint of the CA that issues.
@@ -125,10 +137,15 @@ impl Certifier {
             Ok(asked) => asked,
             Err(refusal) => return answer(Err(refusal)),
         };
-        let token = Secret::parse(&asked.secret).map(|secret| secret.id().to_owned()).unwrap_or_default();
         let node = asked.node.clone();
+        let principal = match self.attestation(&asked.secret) {
+            Some(_) => format!("pod:{node}"),
+            None => {
+                let token = Secret::parse(&asked.secret).map(|secret| secret.id().to_owned());
+                format!("join-token:{}", token.unwrap_or_default())
+            }
+        };
         let issued = self.first(asked).await;
-        let principal = format!("join-token:{token}");
         self.record((&principal, from), &node, "POST /certify/join", &issued).await;
         answer(issued)
     }
@@ -146,18 +163,23 @@ impl Certifier {
 
     async fn first(&self, asked: JoinRequest) -> Result<Issued, Refusal> {
         let Some(issuing) = &self.issuing else { return Err(Refusal::later(ISSUES_NOTHING)) };
-        let Some(handle) = &self.handle else { return Err(Refusal::later("it does not lead")) };
         let JoinRequest { secret, node, request } = asked;
-        let record = self.count(handle, &secret, &node, &request).await?;
+        let (roles, token) = match self.attestation(&secret) {
+            Some(attestation) => (self.attested(attestation, secret, &node).await?, String::new()),
+            None => {
+                let Some(handle) = &self.handle else { return Err(Refusal::later("it does not lead")) };
+                let record = self.count(handle, &secret, &node, &request).await?;
+                (record.roles, record.id)
+            }
+        };
         let earliest = self.revocations.earliest(&node);
-        let names = (node.clone(), record.roles, Vec::new());
+        let names = (node.clone(), roles, Vec::new());
         let certificate = issuing.sign(request, names, (issuing.life, earliest)).await?;
         let gossip = issuing.authority.gossip().map_err(|error| {
             tracing::error!(event = "gossip_key_unread", %error);
             Refusal::later("its gossip.key cannot be read: the log of the controller says why")
         })?;
         let there = self.members.iter().filter(|(_, health)| health.is_there());
-        let (roles, token) = (record.roles, &record.id);
         tracing::info!(event = "node_joined", %node, %roles, token, "a node was given its first certificate");
         Ok(Issued {
             certificate,
@@ -165,6 +187,20 @@ impl Certifier {
             gossip: Some(gossip),
             members: there.take(MEMBERS).map(|(member, _)| member.gossip.to_string()).collect(),
         })
+    }
+
+    /// Asks for the facts of a node that shows this; `None`: it is a join token, or nobody attests anything here.
+    fn attestation(&self, secret: &str) -> Option<&Attestation> {
+        let attestation = self.issuing.as_ref()?.attestation.as_ref()?;
+        Secret::parse(secret).is_none().then_some(attestation)
+    }
+
+    /// Roles of a node that is attested and may have the name that it says.
+    async fn attested(&self, attestation: &Attestation, proof: String, node: &WorkerId) -> Result<Roles, Refusal> {
+        let attested = attestation.ask(proof).await?;
+        attested.check(node, self.known_revocations()?)?;
+        check_free(node, &self.members)?;
+        Ok(attested.roles)
     }
 
     /// Signs the next certificate of a node: its own name and roles, whatever the request says.
@@ -176,11 +212,20 @@ impl Certifier {
             return Err(Refusal::of(StatusCode::FORBIDDEN, error));
         }
         let names = (present.name.clone(), present.roles, present.hosts.clone());
-        let earliest = self.revocations.earliest(&present.name);
+        let earliest = self.known_revocations()?.earliest(&present.name);
         let certificate = issuing.sign(asked.request, names, (issuing.life, earliest)).await?;
         tracing::info!(event = "certificate_renewed", node = %present.name, before = present.serial, "a node was given its next certificate");
         let authorities = issuing.authority.authorities().to_owned();
         Ok(Issued { certificate, authorities, gossip: None, members: Vec::new() })
+    }
+
+    /// The revocations, once they are known: a controller that has just started takes every certificate for a moment, and what it
+    /// issued then could be newer than the revocation.
+    fn known_revocations(&self) -> Result<&Revocations, Refusal> {
+        match self.revocations.revision {
+            0 => Err(Refusal::later("it does not know yet which certificates are revoked")),
+            _ => Ok(&self.revocations),
+        }
     }
 
     /// Counts a use of a join token, or finds that this very request was counted.
@@ -254,6 +299,11 @@ fn check(record: &JoinTokenRecord, node: &WorkerId, members: &[(Arc<Member>, Hea
         let error = format!("the join token was used {used} times, as often as it may be: make another");
         return Err(Refusal::of(StatusCode::FORBIDDEN, error));
     }
+    check_free(node, members)
+}
+
+/// Checks that no node of this name is there.
+fn check_free(node: &WorkerId, members: &[(Arc<Member>, Health)]) -> Result<(), Refusal> {
     // Its certificate would be good for that node, too. A node that was just stopped counts as there for some seconds.
     let taken = members.iter().find(|(member, health)| health.is_there() && certifies(node, &member.name));
     match taken {

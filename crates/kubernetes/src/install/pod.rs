@@ -2,36 +2,77 @@
 
 use serde_json::{Value, json};
 
-use super::{ClusterSettings, DRAIN, FleetSettings, PORT, USER};
+use super::{ClusterSettings, DRAIN, FleetSettings, PORT, USER, cluster};
 
 /// The folder where a Secret with storages is mounted.
 const STORAGES: &str = "/var/run/secrets/berth/storages";
 
-pub(super) fn pod(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -> Value {
+/// Memory of a controller: it holds no models, and 100,000 deployments take less than half of it.
+const CONTROLLER_MEMORY: &str = "1Gi";
+
+/// Place of a pod in its fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place<'a> {
+    /// The only one.
+    Alone,
+    /// One of those that run models.
+    Node(&'a ClusterSettings),
+    /// One of those that decide.
+    Controller(&'a ClusterSettings),
+}
+
+impl<'a> Place<'a> {
+    fn cluster(self) -> Option<&'a ClusterSettings> {
+        match self {
+            Self::Alone => None,
+            Self::Node(cluster) | Self::Controller(cluster) => Some(cluster),
+        }
+    }
+
+    fn labels(self, settings: &FleetSettings) -> Value {
+        match self {
+            Self::Alone | Self::Node(_) => settings.labels(),
+            Self::Controller(_) => cluster::controllers(settings).labels(),
+        }
+    }
+
+    const fn decides(self) -> bool {
+        !matches!(self, Self::Node(_))
+    }
+
+    const fn runs_models(self) -> bool {
+        !matches!(self, Self::Controller(_))
+    }
+}
+
+/// The pod of a fleet with these settings; `place` says which.
+pub(super) fn pod(settings: &FleetSettings, place: Place<'_>) -> Value {
     let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "http" } });
     let data = json!({ "name": "data", "mountPath": "/data" });
-    let all = volumes(settings).into_iter().chain(cluster.into_iter().flat_map(ClusterSettings::volumes));
-    let (mut contents, mut mounts): (Vec<Value>, Vec<Value>) = all.map(|volume| (volume.content, volume.mount)).unzip();
+    let of_cluster = place.cluster().map(|cluster| cluster.volumes(place)).unwrap_or_default();
+    let all = volumes(settings, place).into_iter().chain(of_cluster);
+    let (contents, mut mounts): (Vec<Value>, Vec<Value>) = all.map(|volume| (volume.content, volume.mount)).unzip();
     mounts.insert(0, data);
-    contents.extend(cluster.map(ClusterSettings::authority));
-    let mut variables = cluster.map(|cluster| cluster.environment(settings)).unwrap_or_default();
-    variables.extend(environment(settings));
+    let mut variables = place.cluster().map(|cluster| cluster.environment(settings, place)).unwrap_or_default();
+    variables.extend(environment(settings, place));
     let mut ports = vec![json!({ "name": "http", "containerPort": PORT, "protocol": "TCP" })];
-    ports.extend(cluster.into_iter().flat_map(|_| ClusterSettings::ports()));
+    ports.extend(place.cluster().into_iter().flat_map(|_| ClusterSettings::ports()));
+    let memory = if place.runs_models() { settings.memory.as_str() } else { CONTROLLER_MEMORY };
+    let command = if place == Place::Alone { "up" } else { "node" };
     let mut container = json!({
         "name": "berth",
         "image": settings.image,
         "command": ["berth"],
-        "args": [if cluster.is_some() { "node" } else { "up" }],
+        "args": [command],
         "env": variables,
         "ports": ports,
         "livenessProbe": probe("/v2/health/live"),
         "readinessProbe": probe("/v2/health/ready"),
-        "resources": { "requests": { "memory": settings.memory }, "limits": { "memory": settings.memory } },
+        "resources": { "requests": { "memory": memory }, "limits": { "memory": memory } },
         "volumeMounts": mounts,
         "securityContext": restricted(),
     });
-    if let Some(secret) = &settings.credentials {
+    if let Some(secret) = settings.credentials.as_ref().filter(|_| place.runs_models()) {
         container["envFrom"] = json!([{ "secretRef": { "name": secret } }]);
     }
     let mut pod = json!({
@@ -46,16 +87,16 @@ pub(super) fn pod(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -
         "containers": [container],
         "volumes": contents,
     });
-    if cluster.is_some() {
-        pod["initContainers"] = json!([ClusterSettings::init(settings)]);
+    if place != Place::Alone {
         // Models move before the requests in flight end.
         pod["terminationGracePeriodSeconds"] = json!(4 * DRAIN);
         pod["topologySpreadConstraints"] = json!([{
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": { "matchLabels": settings.labels() },
+            "labelSelector": { "matchLabels": place.labels(settings) },
         }]);
+        cluster::complete(settings, place, &mut pod);
     }
     pod
 }
@@ -69,24 +110,27 @@ pub(super) fn restricted() -> Value {
     })
 }
 
-fn environment(settings: &FleetSettings) -> Vec<Value> {
-    let place = settings.follow.as_ref().map_or("kubernetes".to_owned(), |name| format!("kubernetes={name}"));
+/// Settings of the server. The source belongs to those who decide, storages to those who run models.
+fn environment(settings: &FleetSettings, place: Place<'_>) -> Vec<Value> {
+    let source = settings.follow.as_ref().map_or("kubernetes".to_owned(), |name| format!("kubernetes={name}"));
     let (name, namespace) = (&settings.name, &settings.namespace);
     let url = settings.url.clone().unwrap_or_else(|| format!("http://{name}.{namespace}.svc:{PORT}"));
     let gateway = settings.gateway.clone();
     let service = gateway.as_ref().map(|_| format!("{namespace}/{name}:{PORT}"));
+    let decided = |value: String| Some(value).filter(|_| place.decides());
+    let storages = settings.storage_config.as_ref().filter(|_| place.runs_models());
     let all = [
-        ("BERTH_SOURCE", Some(place)),
-        ("BERTH_KUBERNETES_URL", Some(url)),
+        ("BERTH_SOURCE", decided(source)),
+        ("BERTH_KUBERNETES_URL", decided(url)),
         ("BERTH_DATA", Some("/data".to_owned())),
         ("BERTH_HTTP_ADDR", Some(format!("0.0.0.0:{PORT}"))),
         ("BERTH_INSECURE", Some("true".to_owned())),
         ("BERTH_DRAIN_TIMEOUT", Some(format!("{DRAIN}s"))),
-        ("BERTH_KUBERNETES_SELECTOR", settings.selector.clone()),
-        ("BERTH_KUBERNETES_GATEWAY", gateway),
-        ("BERTH_KUBERNETES_SERVICE", service),
+        ("BERTH_KUBERNETES_SELECTOR", settings.selector.clone().and_then(decided)),
+        ("BERTH_KUBERNETES_GATEWAY", gateway.and_then(decided)),
+        ("BERTH_KUBERNETES_SERVICE", service.and_then(decided)),
         ("BERTH_HTTP_METRICS", settings.service_monitor.then(|| "true".to_owned())),
-        ("BERTH_STORAGE_CONFIG", settings.storage_config.as_ref().map(|_| STORAGES.to_owned())),
+        ("BERTH_STORAGE_CONFIG", storages.map(|_| STORAGES.to_owned())),
     ];
     all.into_iter().filter_map(|(name, value)| Some(json!({ "name": name, "value": value? }))).collect()
 }
@@ -98,7 +142,7 @@ pub(super) struct Volume {
 }
 
 /// Volumes beside that of the node's data.
-fn volumes(settings: &FleetSettings) -> Vec<Volume> {
+fn volumes(settings: &FleetSettings, place: Place<'_>) -> Vec<Volume> {
     let scratch = Volume {
         content: json!({ "name": "tmp", "emptyDir": {} }),
         mount: json!({ "name": "tmp", "mountPath": "/tmp" }),
@@ -115,5 +159,6 @@ fn volumes(settings: &FleetSettings) -> Vec<Volume> {
             mount: json!({ "name": name, "mountPath": format!("/pvc_mounts/{claim}"), "readOnly": true }),
         }
     });
-    [scratch].into_iter().chain(storages).chain(claims).collect()
+    let of_models = storages.chain(claims).filter(|_| place.runs_models());
+    [scratch].into_iter().chain(of_models).collect()
 }

@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::Facts;
-use crate::{kind::Kind, routes::Ingress};
+use crate::{kind::Kind, objects::Content, routes::Ingress};
+
+/// All requests, in percent.
+const WHOLE: u32 = 100;
 
 pub(super) fn status(facts: &Facts<'_>) -> Value {
     let state = facts.state;
@@ -29,10 +32,10 @@ pub(super) fn status(facts: &Facts<'_>) -> Value {
             "restUrl": base,
             "grpcUrl": facts.grpc(),
             "latestCreatedRevision": state.wanted,
-            "latestReadyRevision": state.serving,
+            "latestReadyRevision": if state.shared { &state.wanted } else { &state.serving },
             "latestRolledoutRevision": state.serving,
-            // Knative's shares of traffic, if KServe wrote them once.
-            "traffic": Value::Null,
+            "traffic": traffic(facts),
+            // KServe may have written it once.
             "previousRolledoutRevision": Value::Null,
         } },
         "modelStatus": {
@@ -44,4 +47,18 @@ pub(super) fn status(facts: &Facts<'_>) -> Value {
         "servingRuntimeName": named(Kind::ServingRuntime),
         "clusterServingRuntimeName": named(Kind::ClusterServingRuntime),
     })
+}
+
+/// The shares of a canary, as Knative's Routes have them; KServe's SDK reads `latestRevision` of each. Without a canary there are none, and
+/// what KServe wrote of its own goes.
+fn traffic(facts: &Facts<'_>) -> Value {
+    let Content::Model(Ok(manifest)) = &facts.object.content else { return Value::Null };
+    let state = facts.state;
+    match (&state.wanted, &state.serving, manifest.spec.rollout.canary) {
+        (Some(wanted), Some(serving), Some(percent)) if state.shared => json!([
+            { "revisionName": wanted, "latestRevision": true, "percent": percent.get() },
+            { "revisionName": serving, "latestRevision": false, "percent": WHOLE - percent.get(), "tag": "prev" },
+        ]),
+        _ => Value::Null,
+    }
 }

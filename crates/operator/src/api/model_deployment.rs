@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{open, status::Status};
+use super::{inference_pool::InferencePool, open, status::Status};
 
 /// A model application: a container of the user's, untouched, with the model's parameters in it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
@@ -51,6 +51,9 @@ pub struct ModelDeploymentSpec {
     /// The proxy that requests pass on their way to the container (docs/executor.md). It is there where this is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<Executor>,
+    /// A pool of the pods, for Gateways that ask an endpoint picker for each request, and that picker.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "InferencePool::read")]
+    pub inference_pool: Option<InferencePool>,
 }
 
 /// Settings of a model's pods.

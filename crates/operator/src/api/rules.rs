@@ -6,12 +6,19 @@
 
 use serde_json::{Value, json};
 
-use super::spokes;
+use super::{async_api, spokes};
 
 /// The rule of whole objects: their names are those of Services, and values of labels.
 const NAME: (&str, &str) = (
     "self.metadata.name.matches('^[a-z][-a-z0-9]{0,62}$')",
     "metadata.name: it names a Service: use at most 63 lower-case letters, digits and dashes, a letter first",
+);
+
+/// The rule of an `AsyncAPI`: its name. By whom it is written, no rule can see.
+const ASYNC_API: (&str, &str) = (
+    "self.metadata.name == self.spec.model + '.' + self.spec.port",
+    "metadata.name: it is MODEL.PORT, by the operator, which derives this object: write async in \
+     spec.model.executor.ports[].settings of a CLOpsDeployment",
 );
 
 /// A place in the spec of a model, a rule, and what to say of an object that breaks it.
@@ -22,7 +29,8 @@ const RULES: [(&str, &str, &str); 8] = [
         "",
         "!has(self.fleet) || !(has(self.container) || has(self.replicas) || has(self.executor) || \
          (has(self.parameters) && size(self.parameters) > 0) || \
-         (has(self.autoscaling) && has(self.autoscaling.maxReplicas)))",
+         (has(self.autoscaling) && has(self.autoscaling.maxReplicas)) || \
+         (has(self.inferencePool) && has(self.inferencePool.port)))",
         "a model of a fleet has no pods of its own: leave out container and all other fields",
     ),
     (
@@ -53,11 +61,17 @@ const RULES: [(&str, &str, &str); 8] = [
 /// Writes the rules into the definition of a custom resource. Other objects stay as they are.
 pub(crate) fn write(definition: &mut Value) {
     let kind = definition["spec"]["names"]["kind"].as_str();
-    let Some(place) = kind.and_then(spokes::model_place) else { return };
+    let place = kind.and_then(spokes::model_place);
+    let name = match place {
+        Some(_) => NAME,
+        None if kind == Some(async_api::KIND) => ASYNC_API,
+        None => return,
+    };
     let versions = definition["spec"]["versions"].as_array_mut().into_iter().flatten();
     for version in versions.filter(|version| version["storage"] == true) {
         let schema = &mut version["schema"]["openAPIV3Schema"];
-        add(schema, NAME);
+        add(schema, name);
+        let Some(place) = place else { continue };
         for (path, rule, message) in RULES {
             let mut way = ["spec"].iter().chain(place).copied().chain(path.split('.').filter(|name| !name.is_empty()));
             let at = way.try_fold(&mut *schema, |at, name| at.get_mut("properties")?.get_mut(name));
@@ -92,10 +106,14 @@ mod tests {
 
     #[test]
     fn each_rule_has_its_place_in_the_stored_version_alone() {
-        let mut expected: Vec<String> = RULES.iter().map(|(_, rule, _)| (*rule).to_owned()).collect();
-        expected.push(NAME.0.to_owned());
-        expected.sort_unstable();
+        let mut of_models: Vec<String> = RULES.iter().map(|(_, rule, _)| (*rule).to_owned()).collect();
+        of_models.push(NAME.0.to_owned());
+        of_models.sort_unstable();
         for definition in with_schema_rules(custom_resources("berth")) {
+            let expected = match definition["spec"]["names"]["kind"] == async_api::KIND {
+                true => vec![ASYNC_API.0.to_owned()],
+                false => of_models.clone(),
+            };
             for version in definition["spec"]["versions"].as_array().expect("versions") {
                 let mut found = Vec::new();
                 rules(version, &mut found);
@@ -109,9 +127,13 @@ mod tests {
     #[test]
     fn lists_that_rules_go_through_have_a_greatest_length() {
         for definition in custom_resources("berth") {
-            let place = spokes::model_place(definition["spec"]["names"]["kind"].as_str().expect("a kind"));
+            let kind = definition["spec"]["names"]["kind"].as_str().expect("a kind");
+            let Some(place) = spokes::model_place(kind) else {
+                assert_eq!(kind, async_api::KIND);
+                continue;
+            };
             let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-            let mut way = ["spec"].iter().chain(place.expect("a model")).chain(["container", "ports"].iter());
+            let mut way = ["spec"].iter().chain(place).chain(["container", "ports"].iter());
             let ports = way.try_fold(schema, |at, name| at["properties"].get(name)).expect("the ports");
             assert!(ports["maxItems"].is_u64(), "{ports}");
         }

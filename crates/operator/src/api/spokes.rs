@@ -33,6 +33,7 @@ pub static SPOKES: [Spoke; 2] = [
             "autoscaling",
             "executor.access",
             "fleet",
+            "inferencePool",
             "parameters[].resources",
             "pod.affinity",
             "pod.priorityClassName",
@@ -53,7 +54,7 @@ pub static SPOKES: [Spoke; 2] = [
             ("pod.tolerations", "tolerations"),
             ("pod.terminationGracePeriodSeconds", "terminationGracePeriodSeconds"),
         ],
-        absent: &["autoscaling", "executor.access", "fleet", "parameters[].resources", "pod"],
+        absent: &["autoscaling", "executor.access", "fleet", "inferencePool", "parameters[].resources", "pod"],
     },
 ];
 

@@ -25,6 +25,10 @@ pub struct Status {
     /// The executor before the container: `NativeSidecar`, `Container` or `Off`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
+    /// The ports that take asynchronous requests, each by an `AsyncAPI`.
+    pub async_apis: i64,
+    /// Those of them that are ready.
+    pub ready_async_apis: i64,
     /// By which rules the objects were rendered. They stay until the spec changes or somebody adopts newer ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub render: Option<Record>,
@@ -60,37 +64,57 @@ pub enum State {
     Stalled(&'static str, String),
 }
 
+/// A status that tells conditions.
+pub(crate) trait Conditions {
+    /// The state, one entry a topic.
+    fn conditions(&self) -> &[Condition];
+}
+
+impl Conditions for Status {
+    fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+}
+
+/// The condition of a topic.
+pub(crate) fn topic<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.kind == kind)
+}
+
+/// The conditions of `state`. A condition whose status stays keeps its time.
+pub(crate) fn conditions(before: &[Condition], state: &State, generation: i64, now: &str) -> Vec<Condition> {
+    let (ready, reason, message) = match state {
+        State::Ready(message) => ("True", "Available", message),
+        State::Reconciling(message) => ("False", "Progressing", message),
+        State::Stalled(reason, message) => ("False", *reason, message),
+    };
+    let truth = |is| if is { "True" } else { "False" };
+    let reconciling = truth(matches!(state, State::Reconciling(_)));
+    let stalled = truth(matches!(state, State::Stalled(..)));
+    let condition = |kind: &str, status: &str| Condition {
+        kind: kind.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: message.clone(),
+        last_transition_time: topic(before, kind)
+            .filter(|before| before.status == status)
+            .map_or_else(|| now.to_owned(), |before| before.last_transition_time.clone()),
+        observed_generation: generation,
+    };
+    vec![condition("Ready", ready), condition("Reconciling", reconciling), condition("Stalled", stalled)]
+}
+
 impl Status {
     /// The same with the conditions of `state`. A condition whose status stays keeps its time.
     #[must_use]
     pub fn with(self, state: &State, generation: i64, now: &str) -> Self {
-        let (ready, reason, message) = match state {
-            State::Ready(message) => ("True", "Available", message),
-            State::Reconciling(message) => ("False", "Progressing", message),
-            State::Stalled(reason, message) => ("False", *reason, message),
-        };
-        let truth = |is| if is { "True" } else { "False" };
-        let reconciling = truth(matches!(state, State::Reconciling(_)));
-        let stalled = truth(matches!(state, State::Stalled(..)));
-        let condition = |kind: &str, status: &str| Condition {
-            kind: kind.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: message.clone(),
-            last_transition_time: self
-                .condition(kind)
-                .filter(|before| before.status == status)
-                .map_or_else(|| now.to_owned(), |before| before.last_transition_time.clone()),
-            observed_generation: generation,
-        };
-        let conditions =
-            vec![condition("Ready", ready), condition("Reconciling", reconciling), condition("Stalled", stalled)];
+        let conditions = conditions(&self.conditions, state, generation, now);
         Self { observed_generation: generation, conditions, ..self }
     }
 
     /// The condition of a topic.
     #[must_use]
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
-        self.conditions.iter().find(|condition| condition.kind == kind)
+        topic(&self.conditions, kind)
     }
 }

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Decision, Trouble, is_controlled, told};
+use super::{Decision, Trouble, is_controlled, pool::ROUTED, said, told};
 use crate::{
-    api::{CLOpsDeployment, GROUP, Status, VERSION, status::State},
+    api::{CLOpsDeployment, Condition, GROUP, Status, VERSION, status::State},
     compare::holds,
     render::{MANAGED_BY, with_digest},
 };
@@ -31,9 +31,13 @@ pub fn clops_deployment(
     let state = trouble.map_or(state, Trouble::state);
     let observed = model.filter(|live| is_controlled(live, &object.metadata));
     let status = observed.and_then(|live| serde_json::from_value::<Status>(live["status"].clone()).ok());
-    let Status { replicas, ready_replicas, address, executor, .. } = status.unwrap_or_default();
-    let after = Status { replicas, ready_replicas, address, executor, render: None, ..before };
-    let after = after.with(&state, generation, now);
+    let status = status.unwrap_or_default();
+    let routed = status.condition(ROUTED).cloned();
+    let Status { replicas, ready_replicas, address, executor, async_apis, ready_async_apis, .. } = status;
+    let after =
+        Status { replicas, ready_replicas, address, executor, async_apis, ready_async_apis, render: None, ..before };
+    let mut after = after.with(&state, generation, now);
+    after.conditions.extend(routed.map(|routed| Condition { observed_generation: generation, ..routed }));
     let (status, events) = told(object.status.as_ref(), after);
     Decision { apply, status, events, ..Decision::default() }
 }
@@ -71,15 +75,5 @@ fn taken(object: &CLOpsDeployment) -> State {
 
 /// The state of the child: its own words, once it speaks of the newest spec.
 fn state_of(live: &Value) -> State {
-    let status: Status = serde_json::from_value(live["status"].clone()).unwrap_or_default();
-    let current = live["metadata"]["generation"].as_i64() == Some(status.observed_generation);
-    let Some(ready) = status.condition("Ready").filter(|_| current) else {
-        return State::Reconciling("the model's objects are being applied".to_owned());
-    };
-    let stalled = status.condition("Stalled").is_some_and(|stalled| stalled.status == "True");
-    match (ready.status.as_str(), stalled) {
-        ("True", _) => State::Ready(ready.message.clone()),
-        (_, true) => State::Stalled("ModelStalled", ready.message.clone()),
-        _ => State::Reconciling(ready.message.clone()),
-    }
+    said(live).unwrap_or_else(|| State::Reconciling("the model's objects are being applied".to_owned()))
 }

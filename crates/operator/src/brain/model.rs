@@ -2,13 +2,16 @@
 
 use serde_json::Value;
 
-use super::{Decision, Trouble, is_controlled, told, valid};
+use super::{Decision, Trouble, async_api, is_controlled, is_controlled_alike, pool, told, valid};
 use crate::{
-    api::{ModelDeployment, Status, status::State},
+    api::{ModelDeployment, Status, async_api::KIND as ASYNC_API, status::State},
     compare::holds,
     render::{self, Installation, RECORD, Record, Rules, TEMPLATE},
     upgrade,
 };
+
+/// Kinds of objects that others act on, so that they go as soon as they are not wanted.
+const DELETED: [&str; 4] = ["HorizontalPodAutoscaler", "InferencePool", "HTTPRoute", ASYNC_API];
 
 /// The state of a Deployment that its controller has not looked at since.
 const CHANGED: &str = "the Deployment was created or changed";
@@ -22,6 +25,8 @@ pub struct World<'a> {
     pub rules: Rules,
     /// Images and abilities for what is rendered from now on.
     pub installation: &'a Installation,
+    /// Kinds that the cluster has no custom resource for, of those that it may lack.
+    pub absent: &'a [&'static str],
     /// Failure of the last attempt.
     pub trouble: Option<&'a Trouble>,
     /// The time, for conditions.
@@ -30,11 +35,11 @@ pub struct World<'a> {
 
 impl<'a> World<'a> {
     fn deployment(&self) -> Option<&'a Value> {
-        self.live.iter().find(|live| live["kind"] == "Deployment").copied()
+        self.live.iter().find(|live| is_deployment(live)).copied()
     }
 
     /// The object in the place of a rendered one.
-    fn found(&self, wanted: &Value) -> Option<&'a Value> {
+    pub(super) fn found(&self, wanted: &Value) -> Option<&'a Value> {
         let is_it =
             |live: &Value| live["kind"] == wanted["kind"] && live["metadata"]["name"] == wanted["metadata"]["name"];
         self.live.iter().find(|live| is_it(live)).copied()
@@ -54,13 +59,21 @@ pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision 
     let mut render_record = before.render.clone();
     let mut executor = before.executor.clone();
     let mut delete = Vec::new();
+    let (mut async_apis, mut ready_async_apis) = (before.async_apis, before.ready_async_apis);
     let (apply, state) = match rendered(object, &record, world) {
         Err(message) => (Vec::new(), State::Stalled("Invalid", message)),
-        Ok(objects) => {
+        Ok(mut objects) => {
+            let derived = async_api::derived(object, &record);
+            (async_apis, ready_async_apis) = async_api::count(&derived, object, world);
+            objects.extend(async_api::free(derived, world));
             delete = superfluous(object, &objects, world);
             executor = render::executor_form(object, &record).map(str::to_owned);
+            let settled = pool::settled(object, &record, objects, world);
             render_record = Some(record);
-            differing(object, objects, world)
+            match settled {
+                Ok(objects) => differing(objects, world),
+                Err(message) => (Vec::new(), State::Stalled("Invalid", message)),
+            }
         }
     };
     let state = world.trouble.map_or(state, Trouble::state);
@@ -69,8 +82,20 @@ pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision 
     let unsaid = if live.is_some() { there } else { 1 };
     let replicas = applied(&apply, world).map_or(there, |wanted| wanted["spec"]["replicas"].as_i64().unwrap_or(unsaid));
     let address = address(object);
-    let status = Status { replicas, ready_replicas, address, executor, render: render_record, ..before };
-    let (status, events) = told(object.status.as_ref(), status.with(&state, generation, world.now));
+    let status = Status {
+        replicas,
+        ready_replicas,
+        address,
+        executor,
+        async_apis,
+        ready_async_apis,
+        render: render_record,
+        ..before
+    };
+    let routed = pool::condition(object, world, &status);
+    let mut status = status.with(&state, generation, world.now);
+    status.conditions.extend(routed);
+    let (status, events) = told(object.status.as_ref(), status);
     let kept_replicas = live.and_then(|live| kept_replicas(&apply, live));
     Decision { delete, apply, kept_replicas, status, events }
 }
@@ -113,32 +138,36 @@ fn rendered(object: &ModelDeployment, record: &Record, world: World<'_>) -> Resu
     Ok(objects.into_iter().map(|object| world.installation.adapted(object)).collect())
 }
 
-/// The autoscaler of a model that is not to have one any more.
+/// The autoscaler, the pool, the route and the asynchronous APIs of a model that is not to have them any more.
 fn superfluous(object: &ModelDeployment, wanted: &[Value], world: World<'_>) -> Vec<Value> {
-    let is_one = |one: &Value| one["kind"] == "HorizontalPodAutoscaler";
-    if wanted.iter().any(is_one) {
-        return Vec::new();
-    }
-    let found = world.live.iter().filter(|live| is_one(live) && is_controlled(live, &object.metadata));
-    found.map(|live| (*live).clone()).collect()
+    let is_deleted = |live: &Value| DELETED.iter().any(|kind| live["kind"] == *kind);
+    let name = |one: &Value| one["metadata"]["name"].clone();
+    let is_wanted = |live: &Value| wanted.iter().any(|one| one["kind"] == live["kind"] && name(one) == name(live));
+    let goes = |live: &&&Value| is_deleted(live) && !is_wanted(live) && is_controlled(live, &object.metadata);
+    world.live.iter().filter(goes).map(|live| (*live).clone()).collect()
+}
+
+/// True for the Deployment of a model, in contrast to that of its picker.
+fn is_deployment(one: &Value) -> bool {
+    one["kind"] == "Deployment" && !pool::is_of_picker(one)
 }
 
 /// The number of pods of a Deployment that is applied without one: an API server would set it to 1.
 fn kept_replicas(apply: &[Value], live: &Value) -> Option<i64> {
-    let applied = apply.iter().find(|wanted| wanted["kind"] == "Deployment")?;
+    let applied = apply.iter().find(|wanted| is_deployment(wanted))?;
     live["spec"]["replicas"].as_i64().filter(|_| applied["spec"]["replicas"].is_null())
 }
 
 /// The Deployment among the objects that are applied. The status is written after them, and says of it what is so then: a second write is
 /// spared. After a failure it says what was there before.
 fn applied<'a>(apply: &'a [Value], world: World<'_>) -> Option<&'a Value> {
-    apply.iter().find(|wanted| wanted["kind"] == "Deployment").filter(|_| world.trouble.is_none())
+    apply.iter().find(|wanted| is_deployment(wanted)).filter(|_| world.trouble.is_none())
 }
 
 /// The objects that are not as they should be, and the state that follows.
-fn differing(object: &ModelDeployment, objects: Vec<Value>, world: World<'_>) -> (Vec<Value>, State) {
+fn differing(objects: Vec<Value>, world: World<'_>) -> (Vec<Value>, State) {
     for wanted in &objects {
-        if world.found(wanted).is_some_and(|live| !is_controlled(live, &object.metadata)) {
+        if world.found(wanted).is_some_and(|live| !is_controlled_alike(live, wanted)) {
             let (kind, name) = (&wanted["kind"], &wanted["metadata"]["name"]);
             let (kind, name) = (kind.as_str().unwrap_or_default(), name.as_str().unwrap_or_default());
             let message = format!("there is a {kind} {name} of somebody else: delete it, or take another name");
@@ -148,11 +177,16 @@ fn differing(object: &ModelDeployment, objects: Vec<Value>, world: World<'_>) ->
     let apply: Vec<Value> =
         objects.into_iter().filter(|wanted| !world.found(wanted).is_some_and(|live| holds(live, wanted))).collect();
     let state = match world.deployment() {
-        Some(deployment) if apply.is_empty() => progress(deployment),
+        Some(deployment) if apply.iter().all(is_beside) => progress(deployment),
         _ if applied(&apply, world).is_some() => State::Reconciling(CHANGED.to_owned()),
         _ => State::Reconciling("the model's objects are being applied".to_owned()),
     };
     (apply, state)
+}
+
+/// True for an object that the pods do not wait for.
+fn is_beside(one: &Value) -> bool {
+    pool::is_part(one) || one["kind"] == ASYNC_API
 }
 
 /// Pods that are wanted, and those that answer.

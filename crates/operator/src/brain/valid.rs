@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::{api::ModelDeployment, fleet, render};
+use crate::{
+    api::{InferencePool, ModelDeployment},
+    fleet,
+    render::{self, PICKER},
+};
 
 /// The longest name: that of a Service, and the value of a label.
 const LONGEST: usize = 63;
@@ -46,8 +50,32 @@ pub(crate) fn check(model: &ModelDeployment) -> Result<(), String> {
         }
     }
     render::check_executor(model)?;
+    if let Some(pool) = &model.spec.inference_pool {
+        check_pool(model, pool)?;
+    }
     unique("spec.parameters[].name", model.spec.parameters.iter().map(|part| part.name.clone()))?;
     unique("spec.parameters[].mountPath", model.spec.parameters.iter().map(|part| part.mount_path.clone()))
+}
+
+fn check_pool(model: &ModelDeployment, pool: &InferencePool) -> Result<(), String> {
+    let names: Vec<&str> = model.spec.container.ports.iter().map(|port| port.name.as_str()).collect();
+    let name = model.metadata.name.as_deref().unwrap_or_default();
+    let longest = LONGEST - PICKER.len();
+    match pool.port.as_deref() {
+        None => {
+            Err("spec.inferencePool.port: name the port of the container that Gateways send requests to".to_owned())
+        }
+        Some(port) if !names.contains(&port) => {
+            Err(format!("spec.inferencePool.port: the container has no port {port}, but {}", names.join(", ")))
+        }
+        Some(_) if !pool.hostnames.is_empty() && pool.gateway.is_none() => {
+            Err("spec.inferencePool.hostnames: they are those of a route: name its gateway, too".to_owned())
+        }
+        Some(_) if name.len() > longest => Err(format!(
+            "metadata.name: {name} is too long for a model with spec.inferencePool: use at most {longest} characters"
+        )),
+        Some(_) => Ok(()),
+    }
 }
 
 fn unique<T: Ord + std::fmt::Display + Clone>(field: &str, values: impl Iterator<Item = T>) -> Result<(), String> {

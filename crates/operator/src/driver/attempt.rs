@@ -33,7 +33,7 @@ pub(super) struct Attempt {
     pub(super) key: Key,
     /// The object that the decision is about.
     pub(super) object: std::sync::Arc<Value>,
-    pub(super) decision: Decision,
+    pub(super) decision: Decision<Value>,
     /// Children that were not seen before: they may be there, of somebody else.
     pub(super) unseen: Vec<Key>,
 }
@@ -119,11 +119,11 @@ impl Attempt {
         if self.unseen.contains(&key) {
             let found = api.get_opt(&key.name).await;
             let found = found.map_err(|error| trouble(format!("{key} cannot be read"), &error))?;
-            if found.is_some_and(|found| !is_controlled_by(&found, self.object["metadata"]["uid"].as_str())) {
+            if found.is_some_and(|found| !is_controlled_by(&found, controller(wanted))) {
                 return Err(Trouble::taken(&key));
             }
         }
-        if let (Kind::Deployment, Some(count)) = (kind, self.decision.kept_replicas) {
+        if let (true, Some(count)) = (key == self.key.sibling(Kind::Deployment), self.decision.kept_replicas) {
             self.keep_replicas(client, &key, count).await?;
         }
         // Fields that others have changed are set back: this object is the operator's.
@@ -131,6 +131,10 @@ impl Attempt {
         match api.patch(&key.name, &parameters, &Patch::Apply(wanted)).await {
             Ok(_) => {
                 tracing::info!(event = "applied", object = %key, owner = %self.key);
+                Ok(Applied::Done)
+            }
+            // Its custom resource goes at this moment, which the watch tells next.
+            Err(Error::Api(refusal)) if kind.is_optional() && refusal.code == 404 && !namespace_ends(&refusal) => {
                 Ok(Applied::Done)
             }
             Err(Error::Api(refusal)) if namespace_ends(&refusal) => Ok(Applied::NamespaceEnds),
@@ -171,6 +175,12 @@ fn says_replicas(deployment: &DynamicObject) -> bool {
         let fields = owner.fields_v1.as_ref().map(|fields| &fields.0["f:spec"]["f:replicas"]);
         owner.manager.as_deref() == Some(FIELD_MANAGER) && fields.is_some_and(|field| !field.is_null())
     })
+}
+
+/// The uid of the object that controls a rendered one.
+fn controller(wanted: &Value) -> Option<&str> {
+    let mut owners = wanted["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    owners.find(|owner| owner["controller"] == true)?["uid"].as_str()
 }
 
 /// True if the controller of `found` has this uid.

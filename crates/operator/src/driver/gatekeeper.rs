@@ -49,7 +49,7 @@ impl Gatekeeper {
     pub async fn review(&self, request: &Request) -> Value {
         let verdict = self.verdict(request).await;
         self.vitals.reviewed(match verdict {
-            Verdict::Allowed => "allowed",
+            Verdict::Allowed | Verdict::Cautioned(_) => "allowed",
             Verdict::Warned(_) => "unchecked",
             Verdict::Denied(_) => "denied",
         });
@@ -62,12 +62,16 @@ impl Gatekeeper {
         }
         match request.model() {
             Err(message) => Verdict::Denied(message),
-            Ok(model) => match tokio::time::timeout(PATIENCE, self.tried(request, model)).await {
-                Ok(Ok(())) => Verdict::Allowed,
-                Ok(Err(Trouble::NameTaken(message) | Trouble::Refused(message))) => Verdict::Denied(message),
-                Ok(Err(Trouble::Unreachable(message))) => unchecked(&message),
-                Err(_) => unchecked("the API server did not answer in time"),
-            },
+            Ok(model) => {
+                let cautions = request.cautions(&model);
+                match tokio::time::timeout(PATIENCE, self.tried(request, model)).await {
+                    Ok(Ok(())) if cautions.is_empty() => Verdict::Allowed,
+                    Ok(Ok(())) => Verdict::Cautioned(cautions),
+                    Ok(Err(Trouble::NameTaken(message) | Trouble::Refused(message))) => Verdict::Denied(message),
+                    Ok(Err(Trouble::Unreachable(message))) => unchecked(&message),
+                    Err(_) => unchecked("the API server did not answer in time"),
+                }
+            }
         }
     }
 
@@ -93,8 +97,11 @@ impl Gatekeeper {
             self.read(&key, model.metadata.uid.as_deref()).await?;
             let parameters = PatchParams { dry_run: true, ..PatchParams::apply(FIELD_MANAGER).force() };
             let api = kind.api(&self.client, Some(&key.namespace));
-            let tried = api.patch(&key.name, &parameters, &Patch::Apply(&object)).await;
-            tried.map_err(|error| trouble(format!("{key} could not be applied"), &error))?;
+            match api.patch(&key.name, &parameters, &Patch::Apply(&object)).await {
+                // Its custom resource is not installed: the status tells that, and what is installed later is applied then.
+                Err(Error::Api(refusal)) if kind.is_optional() && refusal.code == 404 => {}
+                tried => drop(tried.map_err(|error| trouble(format!("{key} could not be applied"), &error))?),
+            }
         }
         Ok(())
     }

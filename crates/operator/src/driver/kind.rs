@@ -5,8 +5,8 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::{
-    api::{GROUP, VERSION},
-    render::{EXECUTOR, Installation},
+    api::{GROUP, VERSION, async_api},
+    render::{EXECUTOR, Installation, OPTIONAL, PICKER},
 };
 
 /// A kind of objects.
@@ -14,6 +14,7 @@ use crate::{
 pub(super) enum Kind {
     CLOps,
     Model,
+    AsyncApi,
     Deployment,
     Service,
     ConfigMap,
@@ -22,19 +23,33 @@ pub(super) enum Kind {
     Autoscaler,
     /// Of `autoscaling/v2beta2`, in clusters before 1.23.
     OlderAutoscaler,
+    /// Of the Gateway API Inference Extension.
+    Pool,
+    /// Of the Gateway API.
+    Route,
+    Account,
+    RoleBinding,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::CLOps,
         Self::Model,
+        Self::AsyncApi,
         Self::Deployment,
         Self::Service,
         Self::ConfigMap,
         Self::Budget,
         Self::Autoscaler,
         Self::OlderAutoscaler,
+        Self::Pool,
+        Self::Route,
+        Self::Account,
+        Self::RoleBinding,
     ];
+
+    /// Kinds of objects that an endpoint picker consists of.
+    pub(super) const OF_PICKER: [Self; 4] = [Self::Deployment, Self::Service, Self::Account, Self::RoleBinding];
 
     /// The kinds that a cluster has.
     pub(super) fn of_cluster(installation: &Installation) -> Vec<Self> {
@@ -47,20 +62,30 @@ impl Kind {
         Self::ALL.into_iter().filter(is_there).collect()
     }
 
-    /// True for what people write; the others are derived, and watched by their label.
-    pub(super) fn is_written(self) -> bool {
-        matches!(self, Self::CLOps | Self::Model)
+    /// True for the custom resources of the operator, all of which are watched; the others are watched by their label.
+    pub(super) fn is_own(self) -> bool {
+        matches!(self, Self::CLOps | Self::Model | Self::AsyncApi)
+    }
+
+    /// True for kinds whose custom resources a cluster may lack, and get later.
+    pub(super) fn is_optional(self) -> bool {
+        OPTIONAL.contains(&self.name())
     }
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::CLOps => "CLOpsDeployment",
             Self::Model => "ModelDeployment",
+            Self::AsyncApi => async_api::KIND,
             Self::Deployment => "Deployment",
             Self::Service => "Service",
             Self::ConfigMap => "ConfigMap",
             Self::Budget => "PodDisruptionBudget",
             Self::Autoscaler | Self::OlderAutoscaler => "HorizontalPodAutoscaler",
+            Self::Pool => "InferencePool",
+            Self::Route => "HTTPRoute",
+            Self::Account => "ServiceAccount",
+            Self::RoleBinding => "RoleBinding",
         }
     }
 
@@ -74,12 +99,17 @@ impl Kind {
         let (group, version, plural) = match self {
             Self::CLOps => (GROUP, VERSION, "clopsdeployments"),
             Self::Model => (GROUP, VERSION, "modeldeployments"),
+            Self::AsyncApi => (GROUP, VERSION, "asyncapis"),
             Self::Deployment => ("apps", "v1", "deployments"),
             Self::Service => ("", "v1", "services"),
             Self::ConfigMap => ("", "v1", "configmaps"),
             Self::Budget => ("policy", "v1", "poddisruptionbudgets"),
             Self::Autoscaler => ("autoscaling", "v2", "horizontalpodautoscalers"),
             Self::OlderAutoscaler => ("autoscaling", "v2beta2", "horizontalpodautoscalers"),
+            Self::Pool => ("inference.networking.k8s.io", "v1", "inferencepools"),
+            Self::Route => ("gateway.networking.k8s.io", "v1", "httproutes"),
+            Self::Account => ("", "v1", "serviceaccounts"),
+            Self::RoleBinding => ("rbac.authorization.k8s.io", "v1", "rolebindings"),
         };
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, self.name()), plural)
     }
@@ -117,17 +147,34 @@ impl Key {
         Self { kind, ..self.clone() }
     }
 
-    /// The objects whose decisions look at this one: itself, where people write it, and its owner.
+    /// A model of the same namespace.
+    fn model(&self, name: String) -> Self {
+        Self { name, ..self.sibling(Kind::Model) }
+    }
+
+    /// The model that an `AsyncAPI` of this name belongs to.
+    pub(super) fn model_of_async_api(&self) -> Option<Self> {
+        let (model, _) = self.name.split_once('.')?;
+        Some(self.model(model.to_owned()))
+    }
+
+    /// The objects whose decisions look at this one: itself, where it has decisions, and its owner.
     pub(super) fn concerned(&self) -> Vec<Self> {
         match self.kind {
             Kind::CLOps => vec![self.clone()],
             Kind::Model => vec![self.clone(), self.sibling(Kind::CLOps)],
-            Kind::Deployment | Kind::Service | Kind::Budget | Kind::Autoscaler | Kind::OlderAutoscaler => {
+            Kind::AsyncApi => [self.clone()].into_iter().chain(self.model_of_async_api()).collect(),
+            Kind::Budget | Kind::Autoscaler | Kind::OlderAutoscaler | Kind::Pool | Kind::Route => {
                 vec![self.sibling(Kind::Model)]
+            }
+            // Of a model, or of the picker of one.
+            Kind::Deployment | Kind::Service | Kind::Account | Kind::RoleBinding => {
+                let picked = self.name.strip_suffix(PICKER).map(str::to_owned);
+                [self.name.clone()].into_iter().chain(picked).map(|name| self.model(name)).collect()
             }
             Kind::ConfigMap => {
                 let model = self.name.rsplit_once(EXECUTOR).map(|(name, _)| name.to_owned());
-                model.map(|name| Self { name, ..self.sibling(Kind::Model) }).into_iter().collect()
+                model.map(|name| self.model(name)).into_iter().collect()
             }
         }
     }

@@ -9,7 +9,7 @@ use kube::{core::DynamicObject, runtime::watcher::Event};
 use serde_json::Value;
 
 use super::kind::{Key, Kind};
-use crate::render::EXECUTOR;
+use crate::render::{EXECUTOR, PICKER, PICKER_OF};
 
 /// The objects, and which kinds are all here.
 #[derive(Debug, Default)]
@@ -18,6 +18,8 @@ pub(super) struct Mirror {
     /// The keys that a list under way has named so far.
     listing: BTreeMap<Kind, BTreeSet<Key>>,
     complete: BTreeSet<Kind>,
+    /// Kinds whose custom resources are not installed: there are none of them.
+    absent: BTreeSet<Kind>,
     counts: BTreeMap<Kind, usize>,
 }
 
@@ -53,21 +55,72 @@ impl Mirror {
         }
     }
 
+    /// The custom resource of a kind is not installed. Returns true if that is new, with the objects that are gone.
+    pub(super) fn on_absent(&mut self, kind: Kind) -> (bool, Vec<Key>) {
+        let gone: Vec<Key> = self.objects.keys().filter(|key| key.kind == kind).cloned().collect();
+        for key in &gone {
+            self.remove(key);
+        }
+        self.listing.remove(&kind);
+        self.complete.insert(kind);
+        (self.absent.insert(kind), gone)
+    }
+
+    /// The kinds that the cluster has no custom resource for, by name.
+    pub(super) fn absent(&self) -> Vec<&'static str> {
+        self.absent.iter().map(|kind| kind.name()).collect()
+    }
+
+    /// True if a kind was thought to be absent and is not: all of it is here now.
+    pub(super) fn is_back(&mut self, kind: Kind) -> bool {
+        self.absent.remove(&kind)
+    }
+
+    /// The objects of a kind.
+    pub(super) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Key> {
+        self.objects.keys().filter(move |key| key.kind == kind)
+    }
+
     /// True once each kind was listed: before, an object that is not here may be there.
     pub(super) fn is_complete(&self, kinds: &[Kind]) -> bool {
         kinds.iter().all(|kind| self.complete.contains(kind))
     }
 
-    /// The objects that a model may have: those of its name, and the ConfigMaps of its executor.
+    /// The asynchronous APIs that a model may have; none of other kinds.
+    pub(super) fn async_apis(&self, of: &Key) -> impl Iterator<Item = (&Key, &Arc<Value>)> {
+        let first = Key { name: format!("{}.", of.name), ..of.sibling(Kind::AsyncApi) };
+        (of.kind == Kind::Model).then(|| self.beginning(first)).into_iter().flatten()
+    }
+
+    /// The objects of a kind and a namespace whose names begin as this one.
+    fn beginning(&self, first: Key) -> impl Iterator<Item = (&Key, &Arc<Value>)> {
+        let Key { kind, namespace, name } = first.clone();
+        self.objects
+            .range(first..)
+            .take_while(move |(key, _)| key.kind == kind && key.namespace == namespace && key.name.starts_with(&name))
+    }
+
+    /// The objects that a model may have: those of its name, those of its picker's, its asynchronous APIs, and the ConfigMaps of its executor.
     pub(super) fn of_model(&self, model: &Key) -> Vec<&Value> {
-        let named = [Kind::Deployment, Kind::Service, Kind::Budget, Kind::Autoscaler, Kind::OlderAutoscaler];
+        let named = [
+            Kind::Deployment,
+            Kind::Service,
+            Kind::Budget,
+            Kind::Autoscaler,
+            Kind::OlderAutoscaler,
+            Kind::Pool,
+            Kind::Route,
+        ];
         let named = named.into_iter().filter_map(|kind| self.get(&model.sibling(kind)));
-        let first = Key { kind: Kind::ConfigMap, name: format!("{}{EXECUTOR}", model.name), ..model.clone() };
-        let begins = first.name.clone();
-        let maps = self.objects.range(first..).take_while(move |(key, _)| {
-            key.kind == Kind::ConfigMap && key.namespace == model.namespace && key.name.starts_with(&begins)
-        });
-        named.chain(maps.map(|(_, object)| object)).map(|object| &**object).collect()
+        let picker = format!("{}{PICKER}", model.name);
+        let of_picker = Kind::OF_PICKER.into_iter().map(|kind| Key { name: picker.clone(), ..model.sibling(kind) });
+        // A model may have the name of a picker.
+        let is_ours = |one: &&Arc<Value>| one["metadata"]["labels"][PICKER_OF] == model.name;
+        let of_picker = of_picker.filter_map(|key| self.get(&key)).filter(is_ours);
+        let named: Vec<&Arc<Value>> = named.chain(of_picker).collect();
+        let first = Key { name: format!("{}{EXECUTOR}", model.name), ..model.sibling(Kind::ConfigMap) };
+        let more = self.beginning(first).chain(self.async_apis(model));
+        named.into_iter().chain(more.map(|(_, object)| object)).map(|object| &**object).collect()
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&Arc<Value>> {

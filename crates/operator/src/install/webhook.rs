@@ -6,7 +6,7 @@ use super::{Settings, labels};
 use crate::api::GROUP;
 
 pub(super) fn configuration(settings: &Settings) -> Value {
-    json!({
+    let mut configuration = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
         "metadata": { "name": "berth-operator", "labels": labels() },
@@ -19,7 +19,7 @@ pub(super) fn configuration(settings: &Settings) -> Value {
                 "apiGroups": [GROUP],
                 "apiVersions": ["*"],
                 "operations": ["CREATE", "UPDATE"],
-                "resources": ["clopsdeployments", "modeldeployments"],
+                "resources": ["clopsdeployments", "modeldeployments", "asyncapis"],
                 "scope": "Namespaced",
             }],
             "failurePolicy": settings.webhook_failure.text(),
@@ -28,5 +28,11 @@ pub(super) fn configuration(settings: &Settings) -> Value {
             "admissionReviewVersions": ["v1"],
             "timeoutSeconds": 10,
         }],
-    })
+    });
+    if let Some(namespace) = &settings.watch {
+        // Of objects elsewhere it knows nothing. API servers set this label by themselves (Kubernetes 1.21).
+        let labels = json!({ "kubernetes.io/metadata.name": namespace });
+        configuration["webhooks"][0]["namespaceSelector"] = json!({ "matchLabels": labels });
+    }
+    configuration
 }

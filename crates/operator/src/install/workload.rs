@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{PORT, Settings, WEBHOOK_PORT, labels, named};
+use crate::render::{EXECUTOR_PORT, MANAGED_BY, SELECTOR};
 
 /// The folder of the webhook's key.
 const KEYS: &str = "/webhook";
@@ -51,6 +52,8 @@ fn container(settings: &Settings) -> Value {
             { "name": "BERTH_OPERATOR_IMAGE", "value": image },
             { "name": "BERTH_OPERATOR_EXECUTOR_IMAGE", "value": settings.executor_image.as_deref().unwrap_or_default() },
             { "name": "BERTH_OPERATOR_SIDECARS", "value": settings.sidecars },
+            // Empty: all.
+            { "name": "BERTH_OPERATOR_WATCH_NAMESPACE", "value": settings.watch.as_deref().unwrap_or_default() },
             { "name": "BERTH_OPERATOR_NAMESPACE", "valueFrom": field("metadata.namespace") },
             { "name": "BERTH_OPERATOR_IDENTITY", "valueFrom": field("metadata.name") },
             { "name": "BERTH_OPERATOR_LISTEN", "value": format!("0.0.0.0:{PORT}") },
@@ -88,21 +91,6 @@ pub(super) fn service(namespace: &str) -> Value {
     })
 }
 
-/// Nobody reaches more than the metrics and the webhook. Where the API server listens differs by cluster, so that what the operator
-/// reaches is not limited.
-pub(super) fn network_policy(namespace: &str) -> Value {
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": named(namespace),
-        "spec": {
-            "podSelector": { "matchLabels": labels() },
-            "policyTypes": ["Ingress"],
-            "ingress": [{ "ports": [{ "port": PORT, "protocol": "TCP" }, { "port": WEBHOOK_PORT, "protocol": "TCP" }] }],
-        },
-    })
-}
-
 pub(super) fn disruption_budget(namespace: &str) -> Value {
     json!({
         "apiVersion": "policy/v1",
@@ -118,5 +106,22 @@ pub(super) fn service_monitor(namespace: &str) -> Value {
         "kind": "ServiceMonitor",
         "metadata": named(namespace),
         "spec": { "selector": { "matchLabels": labels() }, "endpoints": [{ "port": "metrics" }] },
+    })
+}
+
+/// Executors in the pods of all models. No Service leads to their metrics.
+pub(super) fn pod_monitor(namespace: &str) -> Value {
+    let mut metadata = named(namespace);
+    metadata["name"] = json!("berth-executors");
+    json!({
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": metadata,
+        "spec": {
+            "namespaceSelector": { "any": true },
+            "selector": { "matchLabels": { MANAGED_BY.0: MANAGED_BY.1 } },
+            "podTargetLabels": [SELECTOR],
+            "podMetricsEndpoints": [{ "port": EXECUTOR_PORT }],
+        },
     })
 }

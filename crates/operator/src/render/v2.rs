@@ -3,9 +3,12 @@
 //!
 //! The executor takes over the names of the model's ports, so that the Service stays as it is, and leads to old pods and new ones while they
 //! are replaced. Both are declared in the model's container: before Kubernetes 1.33, Services find no named port of an init container.
+//!
+//! The pool came later. A spec without one is rendered as before.
 
 mod autoscaler;
 pub(super) mod executor;
+pub(super) mod pool;
 
 use serde_json::{Value, json};
 
@@ -39,6 +42,7 @@ pub(super) fn render(model: &ModelDeployment, record: &Record) -> Result<Vec<Val
         objects.push(disruption_budget(&identity));
     }
     objects.extend(model.spec.autoscaling.as_ref().map(|wanted| autoscaler::render(wanted, &identity)));
+    objects.extend(model.spec.inference_pool.iter().flat_map(|wanted| pool::render(wanted, model, &identity)));
     Ok(objects)
 }
 

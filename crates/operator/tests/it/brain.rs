@@ -12,7 +12,7 @@ use crate::fixtures::{clops, executor, full, least, model, scaled};
 const NOW: &str = "2026-01-01T00:00:00Z";
 
 fn world<'a>(live: &'a [&'a Value], installation: &'a Installation) -> World<'a> {
-    World { live, rules: SHIPPED, installation, trouble: None, now: NOW }
+    World { live, rules: SHIPPED, installation, absent: &[], trouble: None, now: NOW }
 }
 
 /// The decision beside these objects.
@@ -269,7 +269,8 @@ fn the_executor_can_be_left_out_and_is_told() {
 #[test]
 fn who_may_ask_is_rendered_with_the_name_of_the_model() {
     let mut spec = full();
-    spec["executor"] = json!({ "access": { "tokens": "/var/run/secrets/berth/tokens/tokens.json", "file": null } });
+    let access = json!({ "tokens": "/var/run/secrets/berth/tokens/tokens.json", "file": null });
+    spec["executor"] = json!({ "secrets": ["tokens"], "access": access });
     let (mut object, mut live) = (model(spec), Vec::new());
     settle(&mut object, &mut live, "berth:1");
     let config = of_kind(&mut live, "ConfigMap")["data"]["executor.yaml"].as_str().expect("a text").to_owned();
@@ -296,6 +297,17 @@ fn a_wrong_setting_of_the_executor_is_told() {
             "spec.executor.access.limits.rate: a rate of 0",
         ),
         ("/executor", json!({ "adminPort": 8080 }), "spec.executor.adminPort: 8080 is the container's port http"),
+        // Files that its container does not have.
+        (
+            "/executor/secrets",
+            json!(["another"]),
+            "spec.executor.secrets: /var/run/secrets/berth/queue is named, and queue is not among them",
+        ),
+        (
+            "/executor/ports/1/settings",
+            json!({ "log": { "to": { "file": "/var/log/requests.jsonl" } } }),
+            "spec.executor.ports[http].settings.log.to.file: the container has no folder to write to",
+        ),
     ];
     for (place, value, expected) in cases {
         let mut spec = executor();

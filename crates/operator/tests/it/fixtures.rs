@@ -115,6 +115,19 @@ pub(crate) fn executor() -> Value {
     })
 }
 
+/// A model with a pool, and a route to it.
+pub(crate) fn pooled() -> Value {
+    let mut spec = least();
+    spec["inferencePool"] = json!({
+        "port": "http",
+        "failureMode": "FailClose",
+        "maxInFlight": 8,
+        "gateway": "infra/public",
+        "hostnames": ["iris.example.com"],
+    });
+    spec
+}
+
 /// 200 models of all shapes: each field of [`full`] is there or not, by a pattern that repeats after none of them.
 pub(crate) fn shapes() -> Vec<ModelDeployment> {
     (0_usize..200).map(shape).collect()

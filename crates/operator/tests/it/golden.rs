@@ -1,10 +1,10 @@
 //! Rendered objects of each version, byte for byte: whoever changes one restarts the pods of everybody who upgrades.
 //! `UPDATE=1` writes files of a new version; those of a version that was shipped never change.
 
-use berth_operator::render::{Installation, Record, SHIPPED, Sidecars};
+use berth_operator::render::{Installation, Record, SHIPPED, Sidecars, endpoint_picker};
 use serde_json::Value;
 
-use crate::fixtures::{executor, full, least, model, scaled};
+use crate::fixtures::{executor, full, least, model, pooled, scaled};
 
 /// The least has a cluster that is able to do nothing.
 fn installation(version: u32, name: &str) -> Installation {
@@ -16,16 +16,20 @@ fn installation(version: u32, name: &str) -> Installation {
 fn every_version_renders_as_it_did_when_it_was_shipped() {
     let mut wrong = Vec::new();
     for version in 1..=SHIPPED.newest() {
-        for (name, spec) in [("least", least()), ("full", full()), ("executor", executor()), ("scaled", scaled())] {
-            if version == 1 && matches!(name, "executor" | "scaled") {
+        let specs =
+            [("least", least()), ("full", full()), ("executor", executor()), ("scaled", scaled()), ("pool", pooled())];
+        for (name, spec) in specs {
+            if version == 1 && matches!(name, "executor" | "scaled" | "pool") {
                 continue;
             }
             let installation = installation(version, name);
             let record = Record { version, ..SHIPPED.record(&installation, 1) };
-            let objects = SHIPPED.render(&model(spec), &record).expect("known");
+            let model = model(spec);
+            let mut objects = SHIPPED.render(&model, &record).expect("known");
+            objects.extend(endpoint_picker(&model, &record, "uid-of-pool").expect("complete"));
             let text = format!("{}\n", serde_json::to_string_pretty(&Value::Array(objects)).expect("JSON"));
             let path = format!("{}/tests/golden/v{version}-{name}.json", env!("CARGO_MANIFEST_DIR"));
-            if option_env!("UPDATE").is_some() {
+            if std::env::var_os("UPDATE").is_some() {
                 std::fs::File::create(&path)
                     .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()))
                     .expect("written");

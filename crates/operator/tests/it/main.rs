@@ -1,5 +1,6 @@
 //! The operator's decisions, without a cluster.
 
+mod async_api;
 mod brain;
 mod conversion;
 mod fixtures;
@@ -7,4 +8,6 @@ mod golden;
 mod mutations;
 mod packages;
 mod page;
+mod picker;
+mod pool;
 mod upgrade;

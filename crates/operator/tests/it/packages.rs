@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use berth_operator::install::{FailurePolicy, Part, Settings, everything, with_schema_rules};
+use berth_operator::install::{
+    Callers, FailurePolicy, Part, SCRAPERS, Settings, everything, namespace_labels, picker_rules, rules,
+    with_schema_rules,
+};
 use serde_json::{Value, json};
 
 /// Words in the objects, and what a chart has in their places.
@@ -17,19 +20,32 @@ const REPLICAS: (&str, &str) = ("COUNT-OF-OPERATORS", "{{ .Values.replicas }}");
 const EXECUTOR: (&str, &str) = ("IMAGE-OF-EXECUTORS", "{{ .Values.executorImage | quote }}");
 const SIDECARS: (&str, &str) = ("FORM-OF-EXECUTORS", "{{ .Values.sidecars }}");
 
-/// The end of what is there under a condition.
+const WATCHED: (&str, &str) = ("NAMESPACE-OF-THE-MODELS", "{{ .Values.watchNamespace | quote }}");
+const WITH_POLICY: (&str, &str) = ("NAMESPACE-WITH-A-POLICY", "{{ . | quote }}");
+const METRICS: (&str, &str) = ("READERS-OF-METRICS", "{{ $.Values.metricsFrom | toJson }}");
+const CLIENTS: (&str, &str) = ("CLIENTS-OF-MODELS", "{{ $.Values.clientsFrom | toJson }}");
+
+/// The same for each namespace whose models have policies.
+const EACH: &str = "{{- range .Values.modelPolicies }}";
+
+/// The other case of a condition, and the end of what is there under it.
+const ELSE: &str = "{{- else }}";
 const END: &str = "{{- end }}";
+
+/// The condition of an operator of one namespace.
+const IS_LIMITED: &str = ".Values.watchNamespace";
 
 /// The condition of clusters whose API servers check rules in schemas.
 const KNOWS_RULES: &str = r#"semverCompare ">=1.25-0" .Capabilities.KubeVersion.Version"#;
 
 /// A part's file of the chart, and the condition under which it is there.
-const TEMPLATES: [(Part, &str, Option<&str>); 7] = [
+const TEMPLATES: [(Part, &str, Option<&str>); 8] = [
     (Part::CustomResources, "custom-resources", None),
     (Part::Rights, "rights", None),
     (Part::Workload, "operator", None),
     (Part::Webhook, "webhook", None),
     (Part::NetworkPolicy, "network-policy", Some(".Values.networkPolicy")),
+    (Part::ModelPolicies, "model-policies", Some(".Values.networkPolicy")),
     (Part::DisruptionBudget, "disruption-budget", Some("gt (int .Values.replicas) 1")),
     (Part::ServiceMonitor, "service-monitor", Some(".Values.serviceMonitor")),
 ];
@@ -44,8 +60,16 @@ sidecars: auto
 replicas: 1
 # Handling of objects that the webhook cannot be asked about: Ignore lets them through, Fail refuses them.
 webhookFailure: Ignore
-# Nobody reaches more of the operator than its metrics and its webhook.
+# The only namespace whose objects the operator looks at, which must be there; empty: all.
+watchNamespace: \"\"
+# NetworkPolicies: nobody reaches more of the operator than its metrics and its webhook.
 networkPolicy: true
+# Who may read metrics, as from of a NetworkPolicy has it; []: everybody.
+metricsFrom: [{ namespaceSelector: { matchLabels: { berth.dev/metrics: \"true\" } } }]
+# Namespaces with models whose pods are reached through their executors alone. A port that has none needs a NetworkPolicy of yours.
+modelPolicies: []
+# Who may reach these, as from of a NetworkPolicy has it; []: everybody.
+clientsFrom: []
 # For clusters with the Prometheus operator.
 serviceMonitor: false
 ";
@@ -69,6 +93,41 @@ fn settings(namespace: &str, image: &str, replicas: u16) -> Settings {
         replicas,
         service_monitor: replicas > 1,
         webhook_failure: FailurePolicy::Ignore,
+        watch: None,
+        network: Some(Callers::default()),
+        model_policies: Vec::new(),
+    }
+}
+
+/// The settings that a chart is made from: words in the places of its expressions.
+fn of_chart(is_limited: bool) -> Settings {
+    Settings {
+        watch: is_limited.then(|| WATCHED.0.to_owned()),
+        network: Some(Callers { clients: Some(clients()), ..Callers::default() }),
+        model_policies: vec![WITH_POLICY.0.to_owned()],
+        ..settings(NAMESPACE.0, IMAGE.0, 1)
+    }
+}
+
+/// Labels that stand for the clients of models.
+fn clients() -> BTreeMap<String, String> {
+    namespace_labels("clients=chosen").expect("labels")
+}
+
+/// The callers that a rule of a policy names.
+fn peers(labels: &BTreeMap<String, String>) -> Value {
+    json!([{ "namespaceSelector": { "matchLabels": labels } }])
+}
+
+/// Puts words in the places of those who may connect.
+fn name_callers(policy: &mut Value) {
+    for rule in policy["spec"]["ingress"].as_array_mut().into_iter().flatten() {
+        let from = rule.get("from").cloned();
+        if from == Some(peers(&namespace_labels(SCRAPERS).expect("labels"))) {
+            rule["from"] = json!(METRICS.0);
+        } else if from == Some(peers(&clients())) {
+            rule["from"] = json!(CLIENTS.0);
+        }
     }
 }
 
@@ -101,24 +160,37 @@ fn guarded(documents: &str) -> String {
 }
 
 fn template(part: Part, condition: Option<&str>) -> String {
-    let mut objects = with_schema_rules(part.objects(&settings(NAMESPACE.0, IMAGE.0, 1)));
+    let (limited, everywhere) = (text(part, &of_chart(true)), text(part, &of_chart(false)));
+    let text = match part {
+        Part::ModelPolicies => format!("{EACH}\n---\n{limited}{END}\n"),
+        // The namespace is the value of a variable, which may be empty.
+        Part::Workload => limited,
+        _ if limited == everywhere => limited,
+        _ => format!("{}\n{limited}{ELSE}\n{everywhere}{END}\n", begin(IS_LIMITED)),
+    };
+    match condition {
+        Some(condition) => format!("{}\n{text}{END}\n", begin(condition)),
+        None => text,
+    }
+}
+
+/// The objects of a part, with expressions.
+fn text(part: Part, settings: &Settings) -> String {
+    let mut objects = with_schema_rules(part.objects(settings));
     for object in &mut objects {
         match object["kind"].as_str() {
             Some("Deployment") => object["spec"]["replicas"] = json!(REPLICAS.0),
             Some("CustomResourceDefinition") => object["metadata"]["annotations"] = json!({ KEPT: "keep" }),
+            Some("NetworkPolicy") => name_callers(object),
             _ => {}
         }
     }
     let text = documents(&objects);
     assert!(!text.contains("{{"), "Helm would read it");
     let text = guarded(&text);
-    let text = [NAMESPACE, EXECUTOR, SIDECARS, IMAGE, FAILURE, REPLICAS]
+    [NAMESPACE, EXECUTOR, SIDECARS, IMAGE, FAILURE, REPLICAS, WATCHED, WITH_POLICY, METRICS, CLIENTS]
         .into_iter()
-        .fold(text, |text, (word, place)| text.replace(word, place));
-    match condition {
-        Some(condition) => format!("{}\n{text}{END}\n", begin(condition)),
-        None => text,
-    }
+        .fold(text, |text, (word, place)| text.replace(word, place))
 }
 
 /// All files, below packaging/kubernetes.
@@ -152,7 +224,7 @@ fn the_chart_and_the_base_are_up_to_date() {
     let mut old = Vec::new();
     for (name, text) in files() {
         let path = folder().join(&name);
-        if option_env!("UPDATE").is_some() {
+        if std::env::var_os("UPDATE").is_some() {
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
             std::fs::File::create(&path)
                 .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()))
@@ -165,38 +237,61 @@ fn the_chart_and_the_base_are_up_to_date() {
     assert!(old.is_empty(), "UPDATE=1 cargo test -p berth-operator writes {old:?}");
 }
 
-/// The lines that Helm leaves: `knows_rules` is its condition of that name, all others hold.
-fn rendered(text: &str, knows_rules: bool) -> String {
-    let (mut lines, mut leaves_out) = (Vec::new(), false);
+/// The lines that Helm leaves. A list has one item, or none.
+fn rendered(text: &str, holds: impl Fn(&str) -> bool) -> String {
+    let (mut lines, mut within) = (Vec::new(), Vec::new());
     for line in text.lines() {
-        match line {
-            END => leaves_out = false,
-            _ if line == begin(KNOWS_RULES) => leaves_out = !knows_rules,
-            _ if leaves_out || line.starts_with("{{-") => {}
-            _ => lines.push(line),
+        let condition = ["{{- if ", "{{- range "].into_iter().find_map(|word| line.strip_prefix(word));
+        match (condition.and_then(|rest| rest.strip_suffix(" }}")), line) {
+            (Some(condition), _) => within.push(holds(condition)),
+            (None, ELSE) => {
+                let case: &mut bool = within.last_mut().expect("a condition");
+                *case = !*case;
+            }
+            (None, END) => assert!(within.pop().is_some(), "a condition"),
+            (None, line) if within.iter().all(|holds| *holds) => lines.push(line),
+            (None, _) => {}
         }
     }
     lines.join("\n")
 }
 
-/// Helm's part in it, for the few expressions that the chart has.
-fn helm(replicas: u16, knows_rules: bool) -> Vec<Value> {
+/// Helm's part in it, for the few expressions that the chart has. Limited: to one namespace, whose models have policies.
+fn helm(replicas: u16, knows_rules: bool, is_limited: bool) -> Vec<Value> {
+    let holds = |condition: &str| match condition {
+        KNOWS_RULES => knows_rules,
+        IS_LIMITED | ".Values.modelPolicies" => is_limited,
+        ".Values.networkPolicy" => true,
+        "gt (int .Values.replicas) 1" | ".Values.serviceMonitor" => replicas > 1,
+        other => panic!("a condition that nobody expects: {other}"),
+    };
     let mut objects = Vec::new();
-    for (part, name, _) in TEMPLATES {
-        if replicas == 1 && matches!(part, Part::DisruptionBudget | Part::ServiceMonitor) {
-            continue;
-        }
+    for (_, name, _) in TEMPLATES {
         let text = std::fs::read_to_string(folder().join(format!("chart/templates/{name}.yaml"))).expect("the file");
         let text = text.replace(NAMESPACE.1, "berth").replace(IMAGE.1, "\"berth:1\"");
         let text = text.replace(EXECUTOR.1, "\"\"").replace(SIDECARS.1, "auto");
         let text = text.replace(FAILURE.1, FAILURE.0).replace(REPLICAS.1, &replicas.to_string());
-        let documents = rendered(&text, knows_rules);
+        let text =
+            text.replace(WATCHED.1, if is_limited { "\"shop\"" } else { "\"\"" }).replace(WITH_POLICY.1, "\"shop\"");
+        let readers = peers(&namespace_labels(SCRAPERS).expect("labels")).to_string();
+        let text = text.replace(METRICS.1, &readers).replace(CLIENTS.1, "[]");
+        let documents = rendered(&text, holds);
+        let documents = documents.strip_prefix("---\n").unwrap_or(&documents);
         assert!(!documents.contains("{{"), "an expression that nobody expects in {name}");
+        if documents.is_empty() {
+            continue;
+        }
         objects.extend(documents.split("\n---\n").map(|one| serde_saphyr::from_str::<Value>(one).expect("YAML")));
     }
     for object in &mut objects {
         if object["kind"] == "CustomResourceDefinition" {
             object["metadata"].as_object_mut().expect("it").remove("annotations");
+        }
+        // No callers mean the same as no field.
+        for rule in object.pointer_mut("/spec/ingress").and_then(Value::as_array_mut).into_iter().flatten() {
+            if rule["from"] == json!([]) {
+                rule.as_object_mut().expect("a rule").remove("from");
+            }
         }
     }
     objects
@@ -204,24 +299,61 @@ fn helm(replicas: u16, knows_rules: bool) -> Vec<Value> {
 
 #[test]
 fn the_chart_installs_what_the_command_prints() {
-    for replicas in [1, 2] {
-        let printed: Vec<Value> = everything(&settings("berth", "berth:1", replicas))
-            .into_iter()
-            .filter(|object| object["kind"] != "Namespace")
-            .collect();
-        assert_eq!(helm(replicas, false), printed);
+    for (replicas, watched) in [(1, None), (2, None), (1, Some("shop"))] {
+        let wanted = Settings {
+            watch: watched.map(str::to_owned),
+            model_policies: watched.into_iter().map(str::to_owned).collect(),
+            ..settings("berth", "berth:1", replicas)
+        };
+        let printed: Vec<Value> =
+            everything(&wanted).into_iter().filter(|object| object["kind"] != "Namespace").collect();
+        assert_eq!(helm(replicas, false, watched.is_some()), printed);
         // What a cluster checks by itself is in the chart alone: Helm asks it for its version.
-        assert_eq!(helm(replicas, true), with_schema_rules(printed));
+        assert_eq!(helm(replicas, true, watched.is_some()), with_schema_rules(printed));
     }
 }
 
 #[test]
+fn an_operator_of_one_namespace_has_rights_there_alone() {
+    let limited = Settings { watch: Some("shop".to_owned()), ..settings("berth", "berth:1", 1) };
+    let objects = Part::Rights.objects(&limited);
+    let rules_of = |kind: &str, name: &str, namespace: Option<&str>| -> Vec<Value> {
+        let is_it = |one: &&Value| {
+            one["kind"] == kind && one["metadata"]["name"] == name && one["metadata"]["namespace"].as_str() == namespace
+        };
+        objects.iter().find(is_it).expect("the role")["rules"].as_array().expect("rules").clone()
+    };
+    let everywhere = rules_of("ClusterRole", "berth-operator", None);
+    assert!(everywhere.iter().all(|rule| rule["resourceNames"].is_array()), "{everywhere:?}");
+    let here = rules_of("Role", "berth-operator", Some("berth"));
+    assert!(here.iter().all(|rule| rule["resourceNames"].is_array() || rule["verbs"] == json!(["create"])), "{here:?}");
+    let mut both = rules_of("Role", "berth-operator-models", Some("shop"));
+    both.extend(everywhere);
+    assert_eq!(json!(both), rules());
+    let bound = objects.iter().find(|one| one["kind"] == "RoleBinding" && one["metadata"]["namespace"] == "shop");
+    let bound = bound.expect("a binding");
+    assert_eq!((&bound["roleRef"]["kind"], &bound["subjects"][0]["namespace"]), (&json!("Role"), &json!("berth")));
+    let webhook = &Part::Webhook.objects(&limited)[0]["webhooks"][0];
+    assert_eq!(webhook["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"], "shop");
+}
+
+#[test]
+fn without_policies_none_is_installed() {
+    let open = Settings { network: None, model_policies: vec!["shop".to_owned()], ..settings("berth", "berth:1", 1) };
+    assert!(everything(&open).iter().all(|object| object["kind"] != "NetworkPolicy"));
+}
+
+#[test]
 fn the_operator_asks_for_no_more_than_it_needs() {
-    let rights = documents(&Part::Rights.objects(&settings("berth", "berth:1", 2)));
+    let rights = Part::Rights.objects(&settings("berth", "berth:1", 2));
+    let (pickers, rights): (Vec<Value>, Vec<Value>) =
+        rights.into_iter().partition(|object| object["metadata"]["name"] == "berth-picker");
+    assert!(matches!(pickers.as_slice(), [role] if role["rules"] == picker_rules()), "{pickers:?}");
+    let rights = documents(&rights);
     for word in ["secrets", "pods\n", "deletecollection", "'*'", "\"*\""] {
         assert!(!rights.contains(&format!("- {word}")), "{word}");
     }
-    assert_eq!(rights.matches("- delete\n").count(), 1, "autoscalers");
+    assert_eq!(rights.matches("- delete\n").count(), 4, "autoscalers, pools, routes, asynchronous APIs");
     let text = documents(&everything(&settings("berth", "berth:1", 2)));
     for expected in ["runAsNonRoot: true", "readOnlyRootFilesystem: true", "type: RuntimeDefault", "minAvailable: 1"] {
         assert!(text.contains(expected), "{expected}");

@@ -19,8 +19,8 @@ const SAME: &str = "\nIts `spec` has the fields of `spec.model` of a CLOpsDeploy
 const VERSIONS: &str = "
 ## Older versions
 
-`berth.dev/v1` is stored. The older versions are served beside it, and each object can be read and written in all of them
-([Versions](kubernetes.md#versions)). They differ in these fields, whose places are those in the spec of a ModelDeployment, and in `spec.model` of a
+`berth.dev/v1` is stored. The older versions of CLOpsDeployment and ModelDeployment are served beside it, and each of these objects can be read and
+written in all of them ([Versions](kubernetes.md#versions)). They differ in these fields, whose places are those in the spec of a ModelDeployment, and in `spec.model` of a
 CLOpsDeployment:
 
 ";
@@ -98,7 +98,7 @@ fn the_page_lists_every_field() {
     }
     older_versions(&mut text);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kubernetes-api.md");
-    if option_env!("UPDATE").is_some() {
+    if std::env::var_os("UPDATE").is_some() {
         std::fs::File::create(path)
             .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()))
             .expect("written");

@@ -35,8 +35,14 @@ fn operate(model: &mut ModelDeployment, live: &mut Vec<Value>, rules: Rules, ima
     let mut written = Vec::new();
     loop {
         let (held, installation): (Vec<&Value>, _) = (live.iter().collect(), image.into());
-        let world =
-            World { live: &held, rules, installation: &installation, trouble: None, now: "2026-01-01T00:00:00Z" };
+        let world = World {
+            live: &held,
+            rules,
+            installation: &installation,
+            absent: &[],
+            trouble: None,
+            now: "2026-01-01T00:00:00Z",
+        };
         let decision = model_deployment(model, world);
         if decision.is_empty() {
             return written;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_operator::{
     driver::adoption,
     render::{Record, SHIPPED, Sidecars},
-    upgrade::{Change, Plan, Unknown, plan},
+    upgrade::{Change, FieldChange, Plan, Unknown, plan},
 };
 use clap::Args;
 use futures::future::join_all;
@@ -161,9 +161,7 @@ fn text(plan: &Plan) -> String {
         text += &format!("{}: {from} → {to}, {consequence}{state}\n", name(change));
         for object in &change.objects {
             text += &format!("  {} {}\n", object.kind, object.name);
-            for field in &object.fields {
-                text += &format!("    {}: {} → {}\n", field.path, value(&field.before), value(&field.after));
-            }
+            object.fields.iter().for_each(|field| text += &line(field));
         }
     }
     for unknown in &plan.unknown {
@@ -176,10 +174,37 @@ fn text(plan: &Plan) -> String {
     )
 }
 
+/// One change. What is made, or applied no more, is one as a whole.
+fn line(field: &FieldChange) -> String {
+    match (field.path.is_empty(), &field.before) {
+        (true, None) => "    it is made\n".to_owned(),
+        (true, Some(_)) => "    it is no longer applied\n".to_owned(),
+        (false, _) => format!("    {}: {} → {}\n", field.path, value(&field.before), value(&field.after)),
+    }
+}
+
 fn rules(record: &Record) -> String {
     format!("rules {} with {}", record.version, record.image)
 }
 
 fn value(value: &Option<Value>) -> String {
     value.as_ref().map_or_else(|| "nothing".to_owned(), Value::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_whole_object_is_one_line() {
+        let change = |path: &str, before: Option<Value>, after: Option<Value>| {
+            line(&FieldChange { path: path.to_owned(), before, after })
+        };
+        let object = || Some(json!({ "kind": "ConfigMap", "data": { "executor.yaml": "{}" } }));
+        assert_eq!(change("", None, object()), "    it is made\n");
+        assert_eq!(change("", object(), None), "    it is no longer applied\n");
+        assert_eq!(change("spec.replicas", Some(json!(1)), None), "    spec.replicas: 1 → nothing\n");
+    }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::super::EXECUTOR;
+use super::super::{EXECUTOR, EXECUTOR_PORT};
 use super::{GRACE, Identity, Record, digest, v1};
 use crate::api::{
     ModelDeployment,
@@ -21,10 +21,10 @@ const FOLDER: &str = "/etc/berth";
 const SECRETS: &str = "/var/run/secrets/berth";
 
 /// The first port that executors listen at: below those that nodes give to connections, above those of most programs.
-const FIRST: u16 = 29_001;
+pub(crate) const FIRST: u16 = 29_001;
 
 /// The port of probes and metrics where nobody says another.
-const ADMIN: u16 = 9_901;
+pub(crate) const ADMIN: u16 = 9_901;
 
 /// Threads of an executor: one per core of a large node would be more than a model has.
 const THREADS: &str = "4";
@@ -63,11 +63,26 @@ pub(in super::super) fn check(model: &ModelDeployment) -> Result<(), String> {
         }
     }
     let Some(executor) = Executor::of(model) else { return Ok(()) };
-    let read = berth_executor::Config::parse(Path::new("spec.executor"), &executor.config().to_string());
+    let config = executor.config();
+    let read = berth_executor::Config::parse(Path::new("spec.executor"), &config.to_string());
     read.map(drop).map_err(|error| match error.message() {
         message if message.starts_with("access") => format!("spec.executor.{message}"),
         message => format!("spec.executor.ports[].settings: {message}"),
-    })
+    })?;
+    executor.check_files(&config)
+}
+
+/// The Secret that a file of the configuration is in, if it is none of these.
+fn missing_secret<'c>(config: &'c Value, secrets: &[String]) -> Option<&'c str> {
+    match config {
+        Value::String(text) => {
+            let (secret, _) = text.strip_prefix(SECRETS)?.strip_prefix('/')?.split_once('/')?;
+            (!secrets.iter().any(|mounted| mounted == secret)).then_some(secret)
+        }
+        Value::Array(items) => items.iter().find_map(|item| missing_secret(item, secrets)),
+        Value::Object(fields) => fields.values().find_map(|field| missing_secret(field, secrets)),
+        _ => None,
+    }
 }
 
 impl<'a> Executor<'a> {
@@ -82,6 +97,38 @@ impl<'a> Executor<'a> {
         let free = (FIRST..).filter(|number| is_free(number) && *number != admin);
         let ports: Vec<_> = all.iter().filter(|port| !is_direct(port)).zip(free).collect();
         (settings.enabled != Some(false) && !ports.is_empty()).then_some(Self { model, settings, ports, admin })
+    }
+
+    /// The ports that take asynchronous requests, each with the section `async` of its settings.
+    pub(in super::super) fn asynchronous(&self) -> Vec<(&'a Port, Value)> {
+        let section = |port: &Port| self.settings_of(port).remove("async").filter(Value::is_object);
+        self.ports.iter().filter_map(|(port, _)| Some((*port, section(port)?))).collect()
+    }
+
+    /// The number that it listens at for a port of the container; `None` where it does not stand before that.
+    pub(super) fn listens_at(&self, name: &str) -> Option<u16> {
+        self.ports.iter().find(|(port, _)| port.name == name).map(|(_, number)| *number)
+    }
+
+    /// The reason why a file that its configuration names cannot be there: it would end at its start, again and again.
+    fn check_files(&self, config: &Value) -> Result<(), String> {
+        if let Some(secret) = missing_secret(config, &self.settings.secrets) {
+            return Err(format!(
+                "spec.executor.secrets: {SECRETS}/{secret} is named, and {secret} is not among them: add it"
+            ));
+        }
+        for (port, _) in &self.ports {
+            let fields = self.settings_of(port);
+            let file = fields.get("log").and_then(|log| log["to"]["file"].as_str());
+            // Devices are there: /dev/stdout.
+            if file.is_some_and(|file| !file.starts_with("/dev/")) {
+                return Err(format!(
+                    "spec.executor.ports[{}].settings.log.to.file: the container has no folder to write to; name http, nats or kafka",
+                    port.name
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn grace(&self) -> u32 {
@@ -238,7 +285,7 @@ impl<'a> Executor<'a> {
             "image": image,
             "command": ["berth"],
             "args": ["executor", "--config", format!("{FOLDER}/{FILE}"), "--threads", THREADS],
-            "ports": [{ "name": "berth-executor", "containerPort": self.admin, "protocol": "TCP" }],
+            "ports": [{ "name": EXECUTOR_PORT, "containerPort": self.admin, "protocol": "TCP" }],
             "readinessProbe": probe("/ready"),
             "livenessProbe": probe("/live"),
             "resources": self.settings.resources.clone().unwrap_or(least),
