@@ -34,12 +34,12 @@ pub(crate) struct Sender(pub(crate) Arc<str>);
 
 /// The standing of somebody who was let in: it may end before their request does.
 #[derive(Clone)]
-pub(crate) struct Standing {
+pub(crate) struct LiveAccess {
     access: Arc<Access>,
     asker: Asker,
 }
 
-impl Standing {
+impl LiveAccess {
     #[cfg(test)]
     pub(crate) const fn new(access: Arc<Access>, asker: Asker) -> Self {
         Self { access, asker }
@@ -54,7 +54,7 @@ impl Standing {
 /// Somebody who was let in.
 pub(crate) struct Admitted {
     pub(crate) principal: Arc<str>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: LiveAccess,
     /// Counts against the limits until it is dropped.
     pub(crate) used: Option<Used>,
 }
@@ -122,7 +122,7 @@ impl Guard {
         let Some(principal) = &asker.0 else { return Ok(None) };
         let used = self.usage.enter(principal, bytes)?;
         let principal = Arc::clone(&principal.name);
-        Ok(Some(Admitted { principal, standing: Standing { access: Arc::clone(&self.access), asker }, used }))
+        Ok(Some(Admitted { principal, standing: LiveAccess { access: Arc::clone(&self.access), asker }, used }))
     }
 }
 

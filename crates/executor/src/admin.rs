@@ -37,7 +37,7 @@ const UNREAD: Duration = Duration::from_secs(60);
 /// Longest wait for the head of a request.
 const HEAD: Duration = Duration::from_secs(15);
 
-/// Longest wait for answers when the process ends.
+/// Longest wait for answers when the process ends: a scrape that is under way is answered.
 const LAST: Duration = Duration::from_millis(500);
 
 /// The form of metrics.

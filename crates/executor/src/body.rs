@@ -297,9 +297,9 @@ mod tests {
     use super::*;
 
     /// Tells of the end of a body.
-    struct Told(mpsc::Sender<()>);
+    struct Notice(mpsc::Sender<()>);
 
-    impl Watcher for Told {
+    impl Watcher for Notice {
         fn data(&mut self, _: &[u8]) {}
 
         fn grpc_status(&mut self, _: &http::HeaderValue) {}
@@ -350,7 +350,7 @@ mod tests {
         };
         for (limit, ends, expected) in [(Some(10), true, true), (Some(8), true, false), (None, false, false)] {
             let parts = if ends { slow().boxed() } else { slow().chain(stream::pending()).boxed() };
-            let (watcher, idle) = (Told(tell.clone()), Idle::new(limit.map(Duration::from_secs)));
+            let (watcher, idle) = (Notice(tell.clone()), Idle::new(limit.map(Duration::from_secs)));
             let body = Watched { inner: StreamBody::new(parts), watcher, idle };
             let read = tokio::time::timeout(Duration::from_secs(3_600), body.collect()).await;
             match read {

@@ -20,6 +20,7 @@ use berth_spec::{ByteSize, circuit, manifest::parse_duration};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_saphyr::{Location, Spanned};
 
+pub use self::jobs::JOBS_PREFIX;
 use crate::{
     access::AccessSettings, jobs::JobSettings, log::LogSettings, template::PathTemplate, upstream::UpstreamTls,
 };

@@ -28,7 +28,7 @@ use crate::{
     access::{Followed, Guard},
     admin,
     config::{Config, ConfigError, DrainConfig, PortConfig},
-    files::FileShares,
+    files::{Limits, Shares},
     health,
     jobs::{JobQueue, Jobs},
     log::{Logger, Sink},
@@ -36,6 +36,7 @@ use crate::{
     port::{self, Ends},
     proxy::Proxy,
     upstream::Upstream,
+    window::Windows,
 };
 
 /// Interval between looks at the file. The kubelet brings a changed ConfigMap within a minute or so.
@@ -44,7 +45,7 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Interval between looks at the requests in flight, while the end of the last one is awaited.
 const LOOK_IDLE: Duration = Duration::from_millis(20);
 
-/// Longest wait for the last lines of logs.
+/// Longest wait for the last lines of logs: a slow receiver does not keep the process from ending.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// Reason why an executor cannot start.
@@ -77,7 +78,9 @@ pub(crate) struct Fleet {
     metrics: Arc<Metrics>,
     /// Connections of all ports.
     room: Room,
-    shares: FileShares,
+    /// Windows of these connections.
+    windows: Arc<Windows>,
+    shares: Shares,
     is_draining: AtomicBool,
     drain: Mutex<DrainConfig>,
 }
@@ -97,16 +100,16 @@ impl Executor {
     /// # Errors
     /// [`StartError`]: nothing runs then.
     pub fn start(path: &Path) -> Result<Self, StartError> {
-        Self::start_within(path, None)
+        Self::start_within(path, Limits::default())
     }
 
-    /// The same, with as many open files as the process may have; `None`: there is no limit.
+    /// The same, with limits of the process.
     ///
     /// # Errors
     /// [`StartError`]: nothing runs then.
-    pub fn start_within(path: &Path, files: Option<u64>) -> Result<Self, StartError> {
+    pub fn start_within(path: &Path, limits: Limits) -> Result<Self, StartError> {
         let config = Config::read(path)?;
-        let shares = FileShares::of(files);
+        let shares = Shares::of(limits);
         let connections = shares.connections;
         let per_address = config.max_connections_per_address.unwrap_or(connections / 2).min(connections);
         let admin = port::bind(config.admin).map_err(StartError::Port)?;
@@ -121,6 +124,7 @@ impl Executor {
             metrics,
             guard,
             room: Room::new(Bounds { connections, per_address }),
+            windows: Windows::new(shares.windows),
             shares,
             is_draining: AtomicBool::new(false),
             drain: Mutex::new(config.drain),
@@ -388,7 +392,8 @@ impl Fleet {
                 let over = ends.stopping.clone();
                 self.tasks.spawn(async move { over.run_until_cancelled_owned(tls.follow()).await });
             }
-            let accepting = port::run(listener, tls, Arc::clone(&proxy), ends.clone(), self.room.clone());
+            let room = (self.room.clone(), Arc::clone(&self.windows));
+            let accepting = port::run(listener, tls, Arc::clone(&proxy), ends.clone(), room);
             match jobs {
                 None => drop(self.tasks.spawn(accepting)),
                 Some(queue) => drop(self.tasks.spawn(Jobs::run(queue, Arc::clone(&proxy), ends.clone(), accepting))),

@@ -1,35 +1,56 @@
-//! Open files, shared out: however many connections clients open, there are some for the admin port, queues and logs.
+//! Open files and memory, shared out: however many connections clients open, there are some files for the admin port, queues and logs, and
+//! memory for requests.
 //!
 //! ```text
 //! all files ── own ── the rest: half for connections of clients, half for connections to model servers
+//! memory: a quarter for connections of clients, an eighth for their windows, the rest for requests and answers
 //! ```
 
 /// Most files that this process keeps for itself: 256 connections of the admin port, and what queues, logs and certificates take.
 const OWN: usize = 512;
 
-/// The least of a share, however few files there are.
+/// The least of a share, however little there is.
 const LEAST: usize = 8;
 
-/// Most connections of clients at a time, each some 30 KiB at rest.
+/// Most connections of clients at a time.
 const CONNECTIONS: usize = 16_384;
 
-/// Shares of the files, for all ports together.
+/// Bytes that a connection takes at rest.
+const AT_REST: u64 = 30 << 10;
+
+/// Limits of this process; `None`: there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Open files.
+    pub files: Option<u64>,
+    /// Memory, in bytes: that of its container, or of the machine.
+    pub memory: Option<u64>,
+}
+
+/// Shares of the limits, for all ports together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FileShares {
+pub(crate) struct Shares {
     /// Connections of clients.
     pub(crate) connections: usize,
     /// Requests in flight: each may have a connection to a model server.
     pub(crate) requests: usize,
+    /// Bytes for the windows of connections.
+    pub(crate) windows: u64,
 }
 
-impl FileShares {
-    /// Shares of so many files; `None`: there is no limit.
-    pub(crate) fn of(files: Option<u64>) -> Self {
-        let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+impl Shares {
+    pub(crate) fn of(limits: Limits) -> Self {
+        let files = limits.files.map_or(usize::MAX, whole);
         let own = (files / 4).min(OWN);
         let half = ((files - own) / 2).max(LEAST);
-        Self { connections: half.min(CONNECTIONS), requests: half }
+        let memory = limits.memory.unwrap_or(u64::MAX);
+        let by_memory = whole(memory / 4 / AT_REST).max(LEAST);
+        Self { connections: half.min(by_memory).min(CONNECTIONS), requests: half, windows: memory / 8 }
     }
+}
+
+fn whole(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -45,7 +66,20 @@ mod tests {
             (Some(1 << 20), CONNECTIONS, 524_032),
             (None, CONNECTIONS, (usize::MAX - OWN) / 2),
         ] {
-            assert_eq!(FileShares::of(files), FileShares { connections, requests }, "{files:?}");
+            let shares = Shares::of(Limits { files, memory: None });
+            assert_eq!((shares.connections, shares.requests), (connections, requests), "{files:?}");
         }
+    }
+
+    #[test]
+    fn connections_and_their_windows_leave_memory_for_requests() {
+        for (mib, connections) in [(1, 8), (64, 546), (256, 2_184), (1_024, 8_738), (1 << 20, CONNECTIONS)] {
+            let memory = mib << 20;
+            let shares = Shares::of(Limits { files: None, memory: Some(memory) });
+            assert_eq!((shares.connections, shares.windows), (connections, memory / 8), "{mib} MiB");
+        }
+        // Fewer files than memory.
+        let shares = Shares::of(Limits { files: Some(1_024), memory: Some(256 << 20) });
+        assert_eq!((shares.connections, shares.requests), (384, 384));
     }
 }

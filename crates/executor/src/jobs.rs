@@ -12,6 +12,7 @@ mod attempt;
 mod callback;
 #[cfg(test)]
 mod conformance;
+mod follower;
 mod followers;
 mod incoming;
 mod jetstream;

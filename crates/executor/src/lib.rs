@@ -29,14 +29,16 @@ mod template;
 mod tls;
 mod upgrade;
 mod upstream;
+mod window;
 
 #[cfg(test)]
 #[path = "../../../fuzz/mutator.rs"]
 mod mutator;
 
 pub use self::{
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, JOBS_PREFIX},
     driver::{Executor, StartError},
+    files::Limits,
 };
 
 /// Any error, where the kind does not matter.

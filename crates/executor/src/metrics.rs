@@ -58,6 +58,7 @@ pub(crate) struct Metrics {
     request_bytes: Family<PathLabels, Counter>,
     response_bytes: Family<PathLabels, Counter>,
     refused: Family<ReasonLabels, Counter>,
+    unread: Family<ReasonLabels, Counter>,
     retries: Family<PortLabel, Counter>,
     healthy: Family<PortLabel, Gauge<i64, AtomicI64>>,
     reloads: Family<ResultLabel, Counter>,
@@ -89,6 +90,7 @@ impl Metrics {
             request_bytes: Family::default(),
             response_bytes: Family::default(),
             refused: Family::default(),
+            unread: Family::default(),
             retries: Family::default(),
             healthy: Family::default(),
             reloads: Family::default(),
@@ -110,6 +112,11 @@ impl Metrics {
             "berth_executor_refused",
             "Requests that the executor answered itself, by reason",
             metrics.refused.clone(),
+        );
+        registry.register(
+            "berth_executor_unread",
+            "Answers that were cut, since their clients left them unread, by reason",
+            metrics.unread.clone(),
         );
         registry.register("berth_executor_retries", "Attempts after the first", metrics.retries.clone());
         registry.register(
@@ -155,6 +162,11 @@ impl Metrics {
 
     pub(crate) fn refused(&self, port: &Arc<str>, reason: &'static str) {
         self.refused.get_or_create(&ReasonLabels { port: Arc::clone(port), reason }).inc();
+    }
+
+    /// The counter of a port's answers that were cut, since their clients left them unread.
+    pub(crate) fn unread(&self, port: &Arc<str>, reason: &'static str) -> Counter {
+        self.unread.get_or_create(&ReasonLabels { port: Arc::clone(port), reason }).clone()
     }
 
     pub(crate) fn retried(&self, port: &Arc<str>) {

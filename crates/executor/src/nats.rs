@@ -36,13 +36,14 @@ use crate::{
     tls,
 };
 
-/// Commands that wait for the connection.
+/// Commands that wait for the connection: a burst of jobs; senders wait beyond that.
 const WAITING: usize = 1_024;
 
 /// Messages of one subscription that wait; more are dropped: a subscription gives hints.
 const UNREAD: usize = 1_024;
 
-/// Pause between two attempts to connect.
+/// Pause between two attempts to connect: a server that restarts is found within a second, and one that is down is not
+/// flooded.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Interval of questions for a sign of life, and the longest silence.

@@ -9,8 +9,8 @@
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use berth_peer::port::{Activity, ClientStream, Counting, Inactivity, Patience, Port, PortTls, Room, prepare};
-use hyper::{Request, body::Incoming, service::service_fn};
+use berth_peer::port::{Activity, ClientStream, Counting, Inactivity, Paced, Patience, Port, PortTls, Room, prepare};
+use hyper::{Request, Version, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
@@ -22,7 +22,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     proxy::{Client, Proxy},
     tls,
-    upstream::{CONNECTION_WINDOW, STREAM_WINDOW},
+    upstream::STREAM_WINDOW,
+    window::{Window, Windows},
 };
 
 /// Connections that wait in the kernel to be accepted: room for a burst of new clients.
@@ -76,8 +77,14 @@ pub(crate) struct Ends {
     pub(crate) leave: Arc<Notify>,
 }
 
-/// Accepts until it is told to stop, then waits for the last connection. `room` is that of all ports.
-pub(crate) async fn run(listener: TcpListener, tls: Option<PortTls>, proxy: Arc<Proxy>, ends: Ends, room: Room) {
+/// Accepts until it is told to stop, then waits for the last connection. Room and windows are those of all ports.
+pub(crate) async fn run(
+    listener: TcpListener,
+    tls: Option<PortTls>,
+    proxy: Arc<Proxy>,
+    ends: Ends,
+    (room, windows): (Room, Arc<Windows>),
+) {
     let secure = tls.is_some();
     let port = Port::within("executor", listener, room).with_tls(tls);
     let connections = TaskTracker::new();
@@ -85,12 +92,12 @@ pub(crate) async fn run(listener: TcpListener, tls: Option<PortTls>, proxy: Arc<
         prepare(&stream, UNREAD);
         // A WebSocket may rest for hours; one whose client has gone would count as in flight for ever.
         tls::keep_alive(&stream);
-        let (greeter, proxy, ends) = (port.greeter(), Arc::clone(&proxy), ends.clone());
+        let (greeter, proxy, ends, windows) = (port.greeter(), Arc::clone(&proxy), ends.clone(), Arc::clone(&windows));
         connections.spawn(async move {
             let _place = place;
             if let Some(greeted) = greeter.greet(stream, PATIENCE).await {
                 let client = Client { from: from.ip(), certificate: greeted.certificate, secure };
-                serve(greeted.stream, greeted.patience, client, proxy, ends).await;
+                serve((greeted.stream, windows.take()), greeted.patience, client, proxy, ends).await;
             }
         });
     }
@@ -99,8 +106,14 @@ pub(crate) async fn run(listener: TcpListener, tls: Option<PortTls>, proxy: Arc<
     connections.wait().await;
 }
 
-async fn serve(stream: ClientStream, patience: Patience, client: Client, proxy: Arc<Proxy>, ends: Ends) {
-    let activity = Activity::default();
+async fn serve(
+    (stream, window): (ClientStream, Window),
+    patience: Patience,
+    client: Client,
+    proxy: Arc<Proxy>,
+    ends: Ends,
+) {
+    let activity = Activity::new(UNREAD, proxy.metrics().unread(proxy.name(), "answer"));
     let mut builder = auto::Builder::new(Counting(activity.clone()));
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
     builder
@@ -108,19 +121,26 @@ async fn serve(stream: ClientStream, patience: Patience, client: Client, proxy: 
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(HEADER_LIST)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(STREAM_WINDOW.min(window.bytes()))
+        .initial_connection_window_size(window.bytes())
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
-    let silence = activity.clone().silence(patience);
+    let (silence, unread) = (activity.clone().silence(patience), activity.clone().unread_still());
     let client = Arc::new(client);
     let service = service_fn(move |request: Request<Incoming>| {
         activity.request();
-        let (proxy, client) = (Arc::clone(&proxy), Arc::clone(&client));
-        async move { Ok::<_, Infallible>(proxy.serve(request, &client).await) }
+        let (proxy, client, version) = (Arc::clone(&proxy), Arc::clone(&client), request.version());
+        if version != Version::HTTP_2 {
+            window.release();
+        }
+        async move {
+            let answer = proxy.serve(request, &client).await;
+            Ok::<_, Infallible>(answer.map(|body| Paced::new(body, version)))
+        }
     });
     let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
     let mut silence = std::pin::pin!(silence);
+    let mut unread = std::pin::pin!(unread);
     let (mut finishing, mut silent) = (false, false);
     loop {
         tokio::select! {
@@ -136,9 +156,10 @@ async fn serve(stream: ClientStream, patience: Patience, client: Client, proxy: 
                 silent = true;
                 match inactivity {
                     Inactivity::NoRequest => break,
-                    Inactivity::Idle => connection.as_mut().graceful_shutdown(),
+                    Inactivity::Idle | Inactivity::Unread => connection.as_mut().graceful_shutdown(),
                 }
             }
+            () = unread.as_mut(), if silent => break,
         }
     }
 }

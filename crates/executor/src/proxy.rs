@@ -205,7 +205,7 @@ impl Proxy {
         let forwarded = match (self.admit(&settings, &request), jobs) {
             (Ok(()), Some((jobs, asked))) => {
                 let follows = asked.follows();
-                let (head, inner) = jobs.serve(asked, request).await.into_parts();
+                let (head, inner) = jobs.serve(asked, request, client.from).await.into_parts();
                 exchange.answered(head.status, &head.headers);
                 if follows {
                     exchange.stand_aside();

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// Longest template, in bytes.
+/// Longest template, in bytes: it is a label of metrics.
 const LONGEST: usize = 256;
 
 /// A template of paths.

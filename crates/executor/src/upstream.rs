@@ -41,7 +41,8 @@ const LINES: usize = 4;
 /// Requests of one connection that may be cancelled at about the same time: clients that go away. By default a few such end it.
 const CANCELLED: usize = 1_024;
 
-/// Pause between two attempts to connect.
+/// Pause between two attempts to connect: a server that restarts is found as soon as it listens, and a refusal costs
+/// little.
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
 
 /// HTTP/2 flow control, as on the executor's own ports.

@@ -11,8 +11,11 @@ use super::{
 };
 use crate::jobs::{Bounds, CallbackSettings, JobSettings, LEASE, Patience, QueueSettings};
 
-/// Longest pause between two attempts.
+/// Longest pause between two attempts: a server that is back gets its jobs within five minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// The path below which jobs are asked for, where nothing else is said.
+pub const JOBS_PREFIX: &str = "/jobs";
 
 /// Memory for bodies where nothing else is said: a sidecar is small.
 const MEMORY: u64 = 256 << 20;
@@ -57,6 +60,7 @@ struct RawCallbacks {
     secret_file: Option<PathBuf>,
     timeout: Option<Span>,
     attempts: Option<u32>,
+    tls: Option<RawTls>,
 }
 
 impl RawJobs {
@@ -64,7 +68,7 @@ impl RawJobs {
         if self.paths.is_empty() {
             return Err("async.paths is empty: name the paths whose requests may be queued".to_owned());
         }
-        let prefix = self.prefix.unwrap_or_else(|| "/jobs".to_owned());
+        let prefix = self.prefix.unwrap_or_else(|| JOBS_PREFIX.to_owned());
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
         if prefix.len() < 2 || !prefix.starts_with('/') || prefix.ends_with('/') || !prefix.chars().all(plain) {
             return Err(format!("async.prefix is {prefix:?}: it begins with a slash and ends without one, as /jobs"));
@@ -75,10 +79,6 @@ impl RawJobs {
         }
         let concurrency = above_zero(self.concurrency, 4, "async.concurrency")?;
         let most = above_zero(self.max_jobs, 10_000, "async.maxJobs")?;
-        let span = |span: Option<Span>, seconds, name: &str| match span.map(|span| span.0) {
-            Some(Duration::ZERO) => Err(format!("{name} is zero")),
-            span => Ok(span.unwrap_or(Duration::from_secs(seconds))),
-        };
         let first = span(self.pause, 1, "async.pause")?;
         let patience = |attempts| Patience { attempts, first, longest: LONGEST_PAUSE.max(first) };
         let keep = span(self.keep, 24 * 3_600, "async.keep")?;
@@ -99,12 +99,24 @@ impl RawJobs {
             max_body: usize::try_from(max_body)
                 .map_err(|_| "async.maxBody is too large for this machine".to_owned())?,
             runs: patience(runs),
-            callbacks: CallbackSettings {
-                allow: self.callbacks.allow.iter().map(|url| receiver(url)).collect::<Result<_, _>>()?,
-                secret_file: self.callbacks.secret_file,
-                timeout: span(self.callbacks.timeout, 10, "async.callbacks.timeout")?,
-                patience: patience(calls),
-            },
+            callbacks: self.callbacks.checked(patience(calls))?,
+        })
+    }
+}
+
+impl RawCallbacks {
+    fn checked(self, patience: Patience) -> Result<CallbackSettings, String> {
+        const PLACE: &str = "async.callbacks.tls";
+        let allow: Vec<Url> = self.allow.iter().map(|url| receiver(url)).collect::<Result<_, _>>()?;
+        if self.tls.is_some() && !allow.iter().any(|url| url.scheme() == "https") {
+            return Err(format!("{PLACE}: no address of async.callbacks.allow begins with https://"));
+        }
+        Ok(CallbackSettings {
+            allow,
+            secret_file: self.secret_file,
+            timeout: span(self.timeout, 10, "async.callbacks.timeout")?,
+            patience,
+            tls: self.tls.map(|tls| tls.checked(PLACE)).transpose()?,
         })
     }
 }
@@ -137,6 +149,13 @@ impl RawQueue {
                 Ok(QueueSettings::Nats { broker: broker::nats(&urls, login, tls, PLACE)?, key, replicas })
             }
         }
+    }
+}
+
+fn span(span: Option<Span>, seconds: u64, name: &str) -> Result<Duration, String> {
+    match span.map(|span| span.0) {
+        Some(Duration::ZERO) => Err(format!("{name} is zero")),
+        span => Ok(span.unwrap_or(Duration::from_secs(seconds))),
     }
 }
 
@@ -201,6 +220,11 @@ mod tests {
             ("{paths: [/a], queue: {redis: 'redis://a', key: 'k}'}}", "async.queue.key"),
             ("{paths: [/a], callbacks: {allow: [hooks]}}", "async.callbacks.allow"),
             ("{paths: [/a], callbacks: {allow: ['ftp://hooks/']}}", "http or https"),
+            ("{paths: [/a], callbacks: {allow: ['http://hooks/'], tls: {ca: a}}}", "begins with https://"),
+            (
+                "{paths: [/a], callbacks: {allow: ['https://hooks/'], tls: {key: a}}}",
+                "certificate and key belong together",
+            ),
         ] {
             let error = read(section).expect_err(section);
             assert!(error.contains(expected), "{section}: {error}");

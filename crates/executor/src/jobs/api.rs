@@ -8,33 +8,29 @@
 
 use std::{
     collections::VecDeque,
-    convert::Infallible,
-    pin::pin,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use berth_peer::port::Damped;
 use bytes::Bytes;
-use futures::stream;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body::Frame;
-use http_body_util::{BodyExt as _, StreamBody};
+use http_body_util::BodyExt as _;
+use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
 use tokio::{
-    sync::{
-        OwnedSemaphorePermit, Semaphore,
-        broadcast::{Receiver, error::RecvError},
-    },
-    time::{Instant, timeout_at},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     asked::{self, IDEMPOTENCY_KEY, PREFERENCE_APPLIED, Wishes},
-    followers::{self, Crowded, FollowerPlace, Followers},
+    follower::{self, Follower, next_look},
+    followers::{self, Crowded, Followers, Whose},
     incoming::{KIB, PACE, Unread, whole},
-    job::{Answer, JobId, State, Status, StoredRequest},
+    job::{Answer, JobId, State, StoredRequest},
     metrics::JobMetrics,
     queue::{Bounds, Cancelled, NewJob, Queue, QueueError, Submitted},
     settings::JobSettings,
@@ -42,14 +38,11 @@ use super::{
 };
 use crate::{
     BoxError,
-    access::{Sender, Standing},
+    access::{LiveAccess, Sender},
     body::{Body, LetGo, Pieces, full},
 };
 
-/// Time between two looks at a job, where no end is told.
-const LOOK: Duration = Duration::from_secs(1);
-
-/// Longest time for reading an answer.
+/// Longest time for reading an answer: the largest over a slow line, and a client that reads nothing is cut off.
 const READ_WITHIN: Duration = Duration::from_mins(5);
 
 /// Answers that are fetched from the queue at once, before their sizes are known and counted.
@@ -68,6 +61,8 @@ pub(crate) struct JobApi {
     /// Answers that clients read, from the oldest.
     unread: Mutex<VecDeque<(Instant, LetGo<OwnedSemaphorePermit>)>>,
     followers: Arc<Followers>,
+    /// Event streams that were cut, since their clients did not read them.
+    cut: Counter,
     /// The port ends: nobody is kept waiting.
     stop: CancellationToken,
     /// Questions that the queue did not answer. Clients ask as often as they like.
@@ -97,7 +92,7 @@ impl JobApi {
     pub(crate) fn new(
         settings: JobSettings,
         queue: Arc<dyn Queue>,
-        metrics: JobMetrics,
+        (metrics, cut): (JobMetrics, Counter),
         stop: CancellationToken,
     ) -> Self {
         let room = usize::try_from(settings.bounds.memory.div_ceil(KIB as u64))
@@ -112,6 +107,7 @@ impl JobApi {
             fetches: Semaphore::new(FETCHES),
             unread: Mutex::default(),
             followers: Arc::default(),
+            cut,
             stop,
             unanswered: Damped::default(),
         }
@@ -136,8 +132,14 @@ impl JobApi {
         (queued && (self.settings.always || asked::prefers_async(request.headers()))).then_some(Asked::Submit)
     }
 
-    /// Answers such a request.
-    pub(crate) async fn serve<B>(&self, asked: Asked, request: Request<B>) -> Response<Body>
+    /// Resolves when nobody follows a job any more, once the port ends.
+    pub(crate) async fn unfollowed(&self) {
+        self.followers.tasks.close();
+        self.followers.tasks.wait().await;
+    }
+
+    /// Answers such a request, from this address.
+    pub(crate) async fn serve<B>(&self, asked: Asked, request: Request<B>, from: IpAddr) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
     {
@@ -148,8 +150,8 @@ impl JobApi {
             Asked::Events(id) => {
                 let extensions = request.extensions();
                 let sender = extensions.get::<Sender>().map(|Sender(name)| Arc::clone(name));
-                let standing = extensions.get::<Standing>().cloned();
-                self.events(id, sender, standing).await
+                let standing = extensions.get::<LiveAccess>().cloned();
+                self.events(id, Whose::of(sender, from), standing).await
             }
             Asked::Cancel(id) => self.cancel(&id).await,
             Asked::Nothing => Ok(refusal(
@@ -327,27 +329,20 @@ impl JobApi {
     async fn events(
         &self,
         id: JobId,
-        sender: Option<Arc<str>>,
-        standing: Option<Standing>,
+        whose: Whose,
+        standing: Option<LiveAccess>,
     ) -> Result<Response<Body>, QueueError> {
-        let place = match self.followers.place(sender) {
+        let place = match self.followers.place(whose) {
             Ok(place) => place,
-            Err(crowded) => return Ok(crowd(crowded)),
+            Err(crowded) => return Ok(crowd(&crowded)),
         };
         let ended = self.queue.ended();
         let Some(status) = self.queue.status(&id).await? else { return Ok(self.unknown(&id)) };
-        let follower = Follower {
-            queue: Arc::clone(&self.queue),
-            id,
-            ended,
-            told: None,
-            next: Some(status),
-            stop: self.stop.clone(),
-            standing,
-            _place: place,
-        };
-        let body = StreamBody::new(stream::unfold(follower, Follower::event));
-        let mut response = Response::new(body.map_err(|never| match never {}).boxed_unsync());
+        let queue = Arc::clone(&self.queue);
+        let follower = Follower { queue, id, ended, told: None, next: Some(status), standing, _place: place };
+        let (reader, events) = follower::events();
+        self.followers.tasks.spawn(follower.run(reader, self.stop.clone(), self.cut.clone()));
+        let mut response = Response::new(events.into_body());
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -363,56 +358,6 @@ impl JobApi {
     }
 }
 
-/// Follows a job for one client, up to its end.
-struct Follower {
-    queue: Arc<dyn Queue>,
-    id: JobId,
-    ended: Receiver<JobId>,
-    told: Option<(State, u32)>,
-    next: Option<Status>,
-    stop: CancellationToken,
-    /// Of the principal who follows, where one is known.
-    standing: Option<Standing>,
-    _place: FollowerPlace,
-}
-
-impl Follower {
-    /// The next event, or a comment that keeps the connection when nothing has changed.
-    async fn event(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Self)> {
-        if self.told.is_some_and(|(state, _)| state.is_end()) {
-            return None;
-        }
-        // Clients connect again, and are refused.
-        if self.standing.as_ref().is_some_and(|standing| !standing.holds()) {
-            return None;
-        }
-        let until = Instant::now() + 15 * LOOK;
-        let text = loop {
-            let status = match self.next.take() {
-                Some(status) => status,
-                None => {
-                    self.stop.run_until_cancelled(next_look(&mut self.ended, &self.id, until)).await?;
-                    match self.queue.status(&self.id).await {
-                        Ok(Some(status)) => status,
-                        // Clients connect again, and are told of the reason.
-                        Ok(None) | Err(_) => return None,
-                    }
-                }
-            };
-            let now = (status.state, status.attempts);
-            if self.told != Some(now) {
-                self.told = Some(now);
-                let name = if status.state.is_end() { "end" } else { "status" };
-                break format!("event: {name}\ndata: {}\n\n", view::status(&self.id, &status));
-            }
-            if Instant::now() >= until {
-                break ":\n\n".to_owned();
-            }
-        };
-        Some((Ok(Frame::data(text.into())), self))
-    }
-}
-
 /// An idempotency key as the queue knows it: the keys of one sender are nobody else's. Queues outlive executors, so this form stays.
 ///
 /// A key may have blanks and no line breaks: up to the first blank is a name without blanks, up to the first line break one with some.
@@ -422,21 +367,6 @@ fn key_of(sender: Option<&Sender>, key: String) -> String {
         Some(Sender(sender)) => format!("{sender} {key}"),
         None => key,
     }
-}
-
-/// Waits until a job may have changed.
-async fn next_look(ended: &mut Receiver<JobId>, id: &JobId, until: Instant) {
-    let told = async {
-        loop {
-            match ended.recv().await {
-                Ok(other) if other != *id => {}
-                Ok(_) | Err(RecvError::Lagged(_)) => return,
-                Err(RecvError::Closed) => std::future::pending().await,
-            }
-        }
-    };
-    // A job that was not told of is looked at again.
-    let _ = timeout_at(until.min(Instant::now() + LOOK), pin!(told)).await;
 }
 
 fn answer(status: StatusCode, view: &Value) -> Response<Body> {
@@ -463,17 +393,20 @@ fn no_room() -> Response<Body> {
 }
 
 /// The answer to one follower too many.
-fn crowd(crowded: Crowded) -> Response<Body> {
-    match crowded {
-        Crowded::Port => busy(&format!("{} event streams are open, which is the most", followers::MOST)),
-        Crowded::Principal => {
-            let most = followers::MOST_OF_ONE;
-            let reason = format!("you have {most} event streams open, which is the most: try again later");
-            let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, &reason);
-            response.headers_mut().insert(header::RETRY_AFTER, 5.into());
-            response
+fn crowd(crowded: &Crowded) -> Response<Body> {
+    let reason = match crowded {
+        Crowded::Port => return busy(&format!("{} event streams are open, which is the most", followers::MOST)),
+        Crowded::One(whose @ Whose::Principal(_)) => {
+            format!("you have {} event streams open, which is the most: try again later", whose.most())
         }
-    }
+        Crowded::One(whose @ Whose::Address(_)) => format!(
+            "{} event streams of your address are open, which is the most: try again later, or ask with a token",
+            whose.most()
+        ),
+    };
+    let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, &reason);
+    response.headers_mut().insert(header::RETRY_AFTER, 5.into());
+    response
 }
 
 fn refusal(status: StatusCode, reason: &str) -> Response<Body> {
@@ -482,10 +415,7 @@ fn refusal(status: StatusCode, reason: &str) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
-    use berth_wire::access::{Access, Grant, Role, Secret, Snapshot, TokenRecord};
-
     use super::*;
-    use crate::jobs::{job::Priority, memory::MemoryQueue, queue::LEASE};
 
     #[test]
     fn a_sender_whose_name_begins_like_another_has_other_keys() {
@@ -494,50 +424,5 @@ mod tests {
         assert_eq!(key("oidc:Ada Lovelace", "1"), key("oidc:Ada Lovelace", "1"));
         assert_eq!(key("oidc:Ada", "1"), "oidc:Ada 1", "as in the queues of before");
         assert_eq!(key_of(None, "1".to_owned()), "1");
-    }
-
-    /// Somebody with a token, and the access that a change of tokens is told to.
-    fn somebody() -> (Arc<Access>, Standing) {
-        let (access, secret) = (Arc::new(Access::required()), Secret::generate());
-        let token = TokenRecord {
-            id: secret.id().to_owned(),
-            hash: secret.hash(),
-            grant: Grant { role: Role::Caller, namespaces: Vec::new(), models: Vec::new() },
-            description: String::new(),
-            created_by: String::new(),
-            created: 1,
-            expires: None,
-            limits: None,
-        };
-        access.learn(&Snapshot { revision: 1, tokens: vec![token] });
-        let mut headers = HeaderMap::new();
-        let value = format!("Bearer {}", secret.reveal());
-        headers.insert(header::AUTHORIZATION, HeaderValue::from_str(&value).expect("ASCII"));
-        let asker = access.asker(&headers, None).expect("it is known");
-        (Arc::clone(&access), Standing::new(access, asker))
-    }
-
-    #[tokio::test]
-    async fn an_event_stream_ends_with_the_token_that_it_was_asked_for_with() {
-        let bounds = Bounds { most: 1, memory: 1 << 20, keep: LEASE, lease: LEASE };
-        let (queue, id) = (MemoryQueue::new(bounds), JobId::generate());
-        let head = Request::post("/predict").body(()).expect("a request").into_parts().0;
-        let request = StoredRequest::new(&head, Vec::new());
-        let job = NewJob { id: id.clone(), priority: Priority::Normal, key: None, callback: None, request };
-        queue.submit(job).await.expect("it answers");
-        let (access, standing) = somebody();
-        let follower = Follower {
-            ended: queue.ended(),
-            next: queue.status(&id).await.expect("it answers"),
-            queue: Arc::new(queue),
-            id,
-            told: None,
-            stop: CancellationToken::new(),
-            standing: Some(standing),
-            _place: Arc::new(Followers::default()).place(None).expect("a place"),
-        };
-        let (_, follower) = follower.event().await.expect("where it stands");
-        access.learn(&Snapshot { revision: 2, tokens: Vec::new() });
-        assert!(follower.event().await.is_none());
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{
     attempt::Outcome,
     job::{Answer, JobId, Status},
+    settings::CallbackSettings,
     signature::{Secret, timestamp},
     view,
 };
@@ -24,16 +25,23 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
+    /// Reads the certificates.
+    ///
     /// # Errors
-    /// The machine has no certificates that can be read.
-    pub(crate) fn new(secret_file: Option<PathBuf>, timeout: Duration) -> Result<Self, reqwest::Error> {
-        // A redirect may lead to where no answers may be sent.
-        let client = reqwest::Client::builder()
-            .timeout(timeout)
+    /// Certificates that cannot be used.
+    pub(crate) fn new(settings: &CallbackSettings) -> Result<Self, String> {
+        let CallbackSettings { secret_file, timeout, tls, .. } = settings;
+        let mut client = reqwest::Client::builder()
+            .timeout(*timeout)
+            // A redirect may lead to where no answers may be sent.
             .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build()?;
-        Ok(Self { client, timeout, secret_file })
+            .no_proxy();
+        if let Some(tls) = tls {
+            let config = tls.config().map_err(|error| format!("async.callbacks.tls: {error}"))?;
+            client = client.tls_backend_preconfigured((*config).clone());
+        }
+        let client = client.build().map_err(|error| error.to_string())?;
+        Ok(Self { client, timeout: *timeout, secret_file: secret_file.clone() })
     }
 
     /// The secret of signatures, as its file has it now.

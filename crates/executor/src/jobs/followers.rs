@@ -2,69 +2,101 @@
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
 };
+
+use tokio_util::task::TaskTracker;
 
 /// Most event streams of a port: each costs a connection or a stream of one, and asks the queue every second.
 pub(super) const MOST: usize = 256;
 
 /// Most event streams of one principal: one leaves room for others.
-pub(super) const MOST_OF_ONE: usize = 16;
+const MOST_OF_PRINCIPAL: usize = 16;
+
+/// Most event streams of one address: many clients may come through one proxy, and some room is left for others.
+const MOST_OF_ADDRESS: usize = MOST / 2;
+
+/// Whoever an event stream counts for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Whose {
+    /// A principal, wherever it asks from.
+    Principal(Arc<str>),
+    /// The address of somebody whom nobody knows.
+    Address(IpAddr),
+}
+
+impl Whose {
+    /// The principal where one is known, else the address.
+    pub(super) fn of(principal: Option<Arc<str>>, address: IpAddr) -> Self {
+        // One that is written in the form of the other family is the same.
+        principal.map_or_else(|| Self::Address(address.to_canonical()), Self::Principal)
+    }
+
+    /// Most event streams of it.
+    pub(super) const fn most(&self) -> usize {
+        match self {
+            Self::Principal(_) => MOST_OF_PRINCIPAL,
+            Self::Address(_) => MOST_OF_ADDRESS,
+        }
+    }
+}
 
 /// Reason why there is no place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Crowded {
     /// The port has as many as it may have.
     Port,
-    /// The principal has.
-    Principal,
+    /// The principal or the address has.
+    One(Whose),
 }
 
 /// The open event streams of a port.
 #[derive(Debug, Default)]
-pub(super) struct Followers(Mutex<Open>);
+pub(super) struct Followers {
+    open: Mutex<Open>,
+    /// Their tasks.
+    pub(super) tasks: TaskTracker,
+}
 
 #[derive(Debug, Default)]
 struct Open {
     all: usize,
-    of: HashMap<Arc<str>, usize>,
+    of: HashMap<Whose, usize>,
 }
 
 /// The place of one event stream. Counts until it is dropped.
 #[derive(Debug)]
 pub(super) struct FollowerPlace {
     followers: Arc<Followers>,
-    who: Option<Arc<str>>,
+    whose: Whose,
 }
 
 impl Followers {
-    /// A place for a principal, or for somebody where nobody is known.
-    pub(super) fn place(self: &Arc<Self>, who: Option<Arc<str>>) -> Result<FollowerPlace, Crowded> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// A place for one more.
+    pub(super) fn place(self: &Arc<Self>, whose: Whose) -> Result<FollowerPlace, Crowded> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.all >= MOST {
             return Err(Crowded::Port);
         }
-        if let Some(who) = &who {
-            let number = open.of.entry(Arc::clone(who)).or_default();
-            if *number >= MOST_OF_ONE {
-                return Err(Crowded::Principal);
-            }
-            *number += 1;
+        let number = open.of.entry(whose.clone()).or_default();
+        if *number >= whose.most() {
+            return Err(Crowded::One(whose));
         }
+        *number += 1;
         open.all += 1;
-        Ok(FollowerPlace { followers: Arc::clone(self), who })
+        Ok(FollowerPlace { followers: Arc::clone(self), whose })
     }
 }
 
 impl Drop for FollowerPlace {
     fn drop(&mut self) {
-        let mut open = self.followers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.followers.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.all -= 1;
-        let Some(who) = &self.who else { return };
-        if let Some(number) = open.of.get_mut(who) {
+        if let Some(number) = open.of.get_mut(&self.whose) {
             *number -= 1;
             if *number == 0 {
-                open.of.remove(who);
+                open.of.remove(&self.whose);
             }
         }
     }
@@ -75,17 +107,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_principal_has_its_share_and_the_port_an_end() {
+    fn nobody_takes_all_places_and_the_port_has_an_end() {
         let followers = Arc::new(Followers::default());
-        let of = |who: &str| followers.place(Some(who.into()));
-        let mut held: Vec<_> = (0..MOST_OF_ONE).map(|_| of("one").expect("a place")).collect();
-        assert_eq!(of("one").err(), Some(Crowded::Principal));
-        held.extend((0..MOST - MOST_OF_ONE).map(|_| followers.place(None).expect("a place")));
-        assert_eq!((of("other").err(), followers.place(None).err()), (Some(Crowded::Port), Some(Crowded::Port)));
+        let written = |text: &str| Whose::of(None, text.parse().expect("an address"));
+        let (known, address) = (Whose::of(Some("one".into()), [10, 0, 0, 1].into()), written("10.0.0.1"));
+        let mut held = Vec::new();
+        for (whose, most) in [(&known, MOST_OF_PRINCIPAL), (&address, MOST_OF_ADDRESS)] {
+            held.extend((0..most).map(|_| followers.place(whose.clone()).expect("a place")));
+            assert_eq!(followers.place(whose.clone()).err(), Some(Crowded::One(whose.clone())));
+        }
+        assert_eq!(followers.place(written("::ffff:10.0.0.1")).err(), Some(Crowded::One(address)));
+        let rest = MOST - held.len();
+        held.extend((0..rest).map(|_| followers.place(written("10.0.0.2")).expect("a place")));
+        assert_eq!(followers.place(written("10.0.0.3")).err(), Some(Crowded::Port));
         held.truncate(1);
-        drop(of("other").expect("a place"));
+        drop(followers.place(written("10.0.0.3")).expect("a place"));
         held.clear();
-        let open = followers.0.lock().expect("no panic");
+        let open = followers.open.lock().expect("no panic");
         assert_eq!((open.all, open.of.len()), (0, 0));
     }
 }

@@ -44,7 +44,7 @@ use crate::{
 /// Longest wait of one [`Queue::take`]: tasks that come again are told by nobody.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Pause between two attempts to follow the queue.
+/// Pause between two attempts to follow the queue: it only makes waiting shorter, and jobs run without.
 const FOLLOW_AGAIN: Duration = Duration::from_secs(5);
 
 /// Bytes of a request from which the room is asked for before it is stored.

@@ -35,7 +35,7 @@ impl fmt::Display for JobId {
     }
 }
 
-/// Which jobs run first. A job of a lower priority runs when none of a higher one waits.
+/// The order in which jobs run. A job of a lower priority runs when none of a higher one waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub(crate) enum Priority {
     High,
@@ -207,7 +207,7 @@ pub(crate) struct Status {
     pub(crate) state: State,
     /// Times that its request was taken from the queue.
     pub(crate) attempts: u32,
-    /// Why the last attempt did not end it.
+    /// The reason why the last attempt did not end it.
     pub(crate) error: Option<String>,
     pub(crate) callback: Option<CallbackState>,
 }

@@ -17,7 +17,7 @@ use super::{
     queue::{Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Submitted, Task},
 };
 
-/// Dead letters that one question lists.
+/// Dead letters that one question lists: a screen of them; the count says how many there are.
 const LISTED: usize = 100;
 
 struct Job {
@@ -309,7 +309,7 @@ impl Ledger {
     }
 }
 
-/// Why a task is given up that was taken [`MOST_TAKEN`] times.
+/// The reason why a task is given up that was taken [`MOST_TAKEN`] times.
 pub(super) fn taken_too_often() -> String {
     format!("the job was begun {MOST_TAKEN} times and never ended: its request may end the process that sends it")
 }

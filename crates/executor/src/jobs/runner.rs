@@ -29,13 +29,13 @@ use super::{
     queue::{Depth, End, Kind, LEASE, Lease, Queue, QueueError, Task},
 };
 
-/// Pause after the queue could not be asked.
+/// Pause after the queue could not be asked: it is back within seconds, and each runner asks.
 const QUEUE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Pause between two looks at the health of the model server.
 const HEALTH_AGAIN: Duration = Duration::from_millis(100);
 
-/// Callbacks that are told at once.
+/// Callbacks that are told at once: they wait for other hosts, and one that hangs does not hold up the rest.
 const CALLBACKS_AT_ONCE: usize = 16;
 
 /// Asks the model server: the answer, or why there is none.
@@ -53,12 +53,12 @@ pub(crate) struct Runner {
     pub(crate) runs: Patience,
     pub(crate) callbacks: Patience,
     pub(crate) metrics: JobMetrics,
-    pub(crate) told: Told,
+    pub(crate) told: DampedLines,
 }
 
 /// Lines about jobs, which clients can cause at any rate: one a minute of each kind, with the number of jobs.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct DampedLines {
     given_up: Damped,
     not_stored: Damped,
     lost: Damped,

@@ -1,6 +1,9 @@
 //! Asynchronous serving of one port: the front, the queue and the runner, and the order in which they end.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{
+    net::IpAddr,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use futures::FutureExt as _;
 use http::{Request, Response};
@@ -14,7 +17,7 @@ use super::{
     memory::MemoryQueue,
     queue::{Queue, QueueError},
     redis::RedisQueue,
-    runner::{Runner, Told},
+    runner::{DampedLines, Runner},
     settings::{JobSettings, QueueSettings},
 };
 use crate::{BoxError, body::Body, port::Ends, proxy::Proxy};
@@ -43,9 +46,7 @@ impl JobQueue {
                 Arc::new(JetStreamQueue::new(broker.clone(), key, *replicas, settings.bounds))
             }
         };
-        let callbacks = &settings.callbacks;
-        let receiver =
-            Receiver::new(callbacks.secret_file.clone(), callbacks.timeout).map_err(|error| error.to_string())?;
+        let receiver = Receiver::new(&settings.callbacks)?;
         receiver.secret()?;
         Ok(Self { settings, queue, receiver })
     }
@@ -80,15 +81,18 @@ impl Jobs {
             runs: settings.runs,
             callbacks: settings.callbacks.patience,
             metrics: metrics.clone(),
-            told: Told::default(),
+            told: DampedLines::default(),
         };
         let stop = if queue.ends_with_process() { CancellationToken::new() } else { ends.stopping.clone() };
-        let api = JobApi::new(settings, Arc::clone(&queue), metrics, ends.stopping.clone());
+        let cut = proxy.metrics().unread(proxy.name(), "event");
+        let api = JobApi::new(settings, Arc::clone(&queue), (metrics, cut), ends.stopping.clone());
+        let jobs = Arc::new(Self { api, queue });
         // It is set here and nowhere else.
-        let _ = proxy.jobs.set(Arc::new(Self { api, queue }));
+        let _ = proxy.jobs.set(Arc::clone(&jobs));
         let running = Arc::new(runner).run(stop.clone());
         let accepting = async {
             accepting.await;
+            jobs.api.unfollowed().await;
             stop.cancel();
         };
         tokio::join!(accepting, ends.cut.run_until_cancelled(running));
@@ -99,12 +103,12 @@ impl Jobs {
         self.api.asked(request)
     }
 
-    /// Answers such a request.
-    pub(crate) async fn serve<B>(&self, asked: Asked, request: Request<B>) -> Response<Body>
+    /// Answers such a request, from this address.
+    pub(crate) async fn serve<B>(&self, asked: Asked, request: Request<B>, from: IpAddr) -> Response<Body>
     where
         B: http_body::Body<Data = bytes::Bytes, Error: Into<BoxError>>,
     {
-        self.api.serve(asked, request).await
+        self.api.serve(asked, request, from).await
     }
 
     /// True while jobs have not ended that nobody runs after this process.

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use url::Url;
 
 use super::{attempt::Patience, queue::Bounds};
-use crate::{broker::Broker, template::PathTemplate};
+use crate::{broker::Broker, template::PathTemplate, tls::TlsFiles};
 
 /// Asynchronous serving of one port.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,4 +53,6 @@ pub(crate) struct CallbackSettings {
     pub(crate) secret_file: Option<PathBuf>,
     pub(crate) timeout: Duration,
     pub(crate) patience: Patience,
+    /// Certificates towards receivers. `None`: the machine's CAs, and none of its own.
+    pub(crate) tls: Option<TlsFiles>,
 }

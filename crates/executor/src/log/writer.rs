@@ -25,7 +25,7 @@ use super::{
     sink::Sink,
 };
 
-/// Lines that are written at once.
+/// Lines that are written at once: one write, or one request, for many lines under load.
 const MOST_LINES: usize = 500;
 
 /// Bytes of lines that are written at once, at most by one line more.

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, net::SocketAddr, path::PathBuf, time::Duration};
 
-use berth_executor::Executor;
+use berth_executor::{Executor, Limits};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
@@ -43,15 +43,15 @@ pub(crate) fn config(upstream: SocketAddr, more: &str) -> String {
 }
 
 pub(crate) fn executor(config: &str) -> Running {
-    executor_within(config, None)
+    executor_within(config, Limits::default())
 }
 
-/// One that may have so many open files.
-pub(crate) fn executor_within(config: &str, files: Option<u64>) -> Running {
+/// One that may not use more.
+pub(crate) fn executor_within(config: &str, limits: Limits) -> Running {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("executor.yaml");
     fs_err::write(&file, config).expect("written");
-    let executor = Executor::start_within(&file, files).unwrap_or_else(|error| panic!("{error}"));
+    let executor = Executor::start_within(&file, limits).unwrap_or_else(|error| panic!("{error}"));
     let (address, admin) = (executor.ports()[0].1, executor.admin().expect("bound"));
     let stop = CancellationToken::new();
     let ended = tokio::spawn(executor.run(stop.clone()));

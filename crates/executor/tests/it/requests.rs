@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
+use berth_executor::Limits;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use http_body_util::{BodyExt as _, Empty, StreamBody};
@@ -186,7 +187,8 @@ async fn an_address_has_as_many_connections_as_it_may() {
 async fn requests_in_flight_leave_files_for_the_admin_port() {
     let server = server(anywhere(), |_| std::future::pending::<Response<crate::fixture::Body>>()).await;
     // A share of 8.
-    let executor = executor_within(&config(server.address, "maxInFlight: 100"), Some(20));
+    let few = Limits { files: Some(20), memory: None };
+    let executor = executor_within(&config(server.address, "maxInFlight: 100"), few);
     let stream = TcpStream::connect(executor.address).await.expect("it listens");
     let connected = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
     let (mut sender, connection) = connected.expect("HTTP/2");

@@ -19,8 +19,12 @@ use crate::{
     fixture::{Body, Server, anywhere, config, executor, full, said, serve_connection},
 };
 
-/// A server that asks for certificates of the folder's CA, and answers with scheme and version of requests.
-async fn secure(folder: &Path) -> Server {
+/// A server that asks for certificates of the folder's CA.
+pub(crate) async fn secure<F, R>(folder: &Path, answer: F) -> Server
+where
+    F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Response<Body>> + Send + 'static,
+{
     let chain = |name: &str| vec![CertificateDer::from_pem_file(folder.join(name)).expect("a certificate")];
     let mut roots = RootCertStore::empty();
     roots.add(chain("ca.pem").remove(0)).expect("a CA");
@@ -37,10 +41,10 @@ async fn secure(folder: &Path) -> Server {
     let task = tokio::spawn(async move {
         let mut connections = tokio::task::JoinSet::new();
         while let Ok((stream, _)) = listener.accept().await {
-            let acceptor = acceptor.clone();
+            let (acceptor, answer) = (acceptor.clone(), answer.clone());
             connections.spawn(async move {
                 if let Ok(stream) = acceptor.accept(stream).await {
-                    serve_connection(stream, tells).await;
+                    serve_connection(stream, answer).await;
                 }
             });
         }
@@ -48,6 +52,7 @@ async fn secure(folder: &Path) -> Server {
     Server { address, task }
 }
 
+/// Answers with scheme and version of requests.
 async fn tells(request: Request<Incoming>) -> Response<Body> {
     let scheme = request.uri().scheme_str().unwrap_or("none").to_owned();
     Response::new(full(&format!("{:?} {scheme}", request.version())))
@@ -62,7 +67,7 @@ async fn a_server_that_speaks_tls_is_asked_over_it_and_shown_a_certificate() {
     let ca = Authority::new(folder.path());
     ca.files("model.internal", &folder.path().join("server"));
     ca.files("executor", &folder.path().join("own"));
-    let server = secure(folder.path()).await;
+    let server = secure(folder.path(), tells).await;
     let (authority, own) = (path("ca.pem"), (path("own.pem"), path("own.key")));
     let with = |more: &str| {
         let tls = format!("upstreamTls: {{serverName: model.internal, ca: '{authority}'{more}}}");
@@ -94,7 +99,7 @@ async fn a_server_with_another_name_or_ca_gets_no_request() {
     let ca = Authority::new(folder.path());
     Authority::new(other.path());
     ca.files("model.internal", &folder.path().join("server"));
-    let server = secure(folder.path()).await;
+    let server = secure(folder.path(), tells).await;
     let own = format!("certificate: '{0}/server.pem', key: '{0}/server.key'", folder.path().display());
     for (name, ca) in [("other.internal", folder.path()), ("model.internal", other.path())] {
         let tls = format!("upstreamTls: {{serverName: {name}, ca: '{}/ca.pem', {own}}}", ca.display());

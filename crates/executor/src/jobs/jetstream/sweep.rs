@@ -13,7 +13,7 @@ use super::{
     store::{Store, now},
 };
 
-/// Pause between two looks.
+/// Pause between two looks: what has expired may stay so long, and an empty look is cheap.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Messages of one look: a few requests to the server for each.
