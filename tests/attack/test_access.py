@@ -92,7 +92,10 @@ def test_a_token_holds_where_it_was_given(berth, admin):
     index = json.loads(berth.post("/v2/repository/index", {}, caller)[2])
     assert {row["name"] for row in index} == {"fraud-1"}
     assert berth._call(berth.http, "GET", "/v2/models/other", headers=caller)[0] == 404
-    assert berth.post("/functions/none", {}, caller)[0] == 403, "functions are in no namespace"
+    assert berth.post("/functions/none", {}, caller)[0] == 403, "a role for models is none for functions"
+    of_shop = bearer(made(berth, admin, "caller", namespaces=["shop"]))
+    calls = [berth.post(f"{prefix}/functions/none", {}, of_shop) for prefix in ("/namespaces/shop", "", "/namespaces/team")]
+    assert [status for status, _, _ in calls] == [404, 403, 403]
 
     deployer = bearer(made(berth, admin, "deployer", namespaces=["shop"]))
 
@@ -108,9 +111,12 @@ def test_a_token_holds_where_it_was_given(berth, admin):
     # Settings of workers move the models of everybody.
     assert berth.control("/v1/plan/registry", "POST", json.dumps({"manifests": [inside]}), deployer)[0] == 403
     assert berth.control("/v1/plan/registry", "POST", json.dumps({"manifests": [inside]}), bearer(admin))[0] == 200
-    assert berth.control("/v1/namespaces/shop/deployments", headers=deployer)[0] == 200
-    assert berth.control("/v1/namespaces/default/deployments", headers=deployer)[0] == 403
-    assert berth.control("/v1/deployments", headers=deployer)[0] == 403
+    for kind in ("deployments", "functions"):
+        assert berth.control(f"/v1/namespaces/shop/{kind}", headers=deployer)[0] == 200
+        assert berth.control(f"/v1/namespaces/default/{kind}", headers=deployer)[0] == 403
+        assert berth.control(f"/v1/{kind}", headers=deployer)[0] == 403
+    assert berth.control("/v1/namespaces/shop/functions/none", headers=deployer)[0] == 404
+    assert berth.control("/v1/functions/none", headers=deployer)[0] == 403
     assert berth.control("/v1/deployments/shop%2Ffraud-1", "DELETE", headers=deployer)[0] == 403
     assert berth.control("/v1/tokens", headers=deployer)[0] == 403
 
@@ -220,6 +226,16 @@ def test_code_comes_from_admins_alone(berth, admin):
     assert status == 403, body
     said = json.loads(body)["error"]["message"]
     assert all(word in said for word in ("code has a model card", "spec.model.card", "the role admin", "Git registry")), said
+
+    # Packages are built where they are installed, and a pickle is code: with an environment, both are of the declarer's choice.
+    manifest["spec"]["model"] = {"format": "sklearn", "uri": "s3://models/m.joblib", "environment": {}}
+    assert declared(admin)[0] == 200
+    status, body = declared(made(berth, admin, "deployer"))
+    said = json.loads(body)["error"]["message"]
+    assert status == 403 and "spec.model.environment" in said and "the role admin" in said, said
+    # A model server that an operator runs decides by itself what it does with the file.
+    del manifest["spec"]["model"]["environment"]
+    assert declared(made(berth, admin, "deployer"))[0] == 200
 
 
 def test_revoked_and_expired_tokens_open_nothing(berth, admin):

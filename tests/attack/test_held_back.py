@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from harness.waiting import PATIENCE, until
 
 MIB = 1 << 20
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
-DATA, HEADERS, RESET, SETTINGS, PING = 0, 1, 3, 4, 6
+DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 SOURCE = ["--source", "git=git+https://127.0.0.1:1/x.git", "--source-interval", "1h"]
 
 
@@ -129,6 +130,51 @@ def test_who_only_answers_pings_is_closed(berth):
             raise AssertionError("it was not closed") from None
         except OSError:
             pass  # it was reset
+
+
+def unread(berth, rows: int, streams: range) -> socket.socket:
+    """Inferences over HTTP/2 by a client that has room for one byte of each answer."""
+    values = struct.pack("<4f", 5.1, 3.5, 1.4, 0.2) * rows
+    tensor = {"name": "X", "datatype": "FP32", "shape": [rows, 4], "parameters": {"binary_data_size": len(values)}}
+    document = json.dumps({"inputs": [tensor]}).encode()
+    named = [(":method", "POST"), (":scheme", "http"), (":path", "/v2/models/iris/infer"), (":authority", berth.http)]
+    named += [("content-type", "application/json"), ("inference-header-content-length", str(len(document)))]
+    head = b"".join(literal(name.encode(), value.encode()) for name, value in named)
+    body = document + values
+    parts = [body[at : at + 16_384] for at in range(0, len(body), 16_384)]
+    one = connected(berth.http)
+    one.sendall(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1)))
+    # More may be sent on the connection once the server has said so.
+    assert WINDOW_UPDATE in (kind for kind, _, _ in frames(one))
+    for stream in streams:
+        data = [frame(DATA, part is parts[-1], stream, part) for part in parts]
+        one.sendall(frame(HEADERS, 4, stream, head) + b"".join(data))
+    return one
+
+
+def test_answers_that_nobody_reads_over_http2_end(berth):
+    """The window of an answer stays shut, and the connection says that it lives: memory of requests would be a stranger's for good."""
+    berth.start("--request-memory", "256MiB")
+    berth.apply(manifest("iris"))
+    berth.available("iris")
+    large, small = unread(berth, 3_600, range(1, 33, 2)), unread(berth, 1_000, range(1, 3, 2))
+    until("the answers to be held", lambda: berth.metric("berth_gateway_request_memory_bytes") > MIB // 2)
+    streams = set(range(1, 33, 2))
+    for kind, _, stream in frames(large):
+        if kind == RESET:
+            streams.discard(stream)
+        if not streams:
+            break
+    assert not streams, f"{len(streams)} answers did not end"
+    large.sendall(frame(PING, 0, 0, b"12345678"))
+    assert any(kind == PING and flags & 1 for kind, flags, _ in frames(large)), "the connection serves on"
+    # Of the other answer HTTP/2 has all: its stream cannot be reset any more. Its connection takes no more streams, and ends after a
+    # while, though it says that it lives.
+    assert GOAWAY in [kind for kind, _, _ in frames(small)]
+    until("all to be told", lambda: berth.metric("berth_gateway_answers_unread_total") == 17)
+    until("the memory to be free", lambda: berth.metric("berth_gateway_request_memory_bytes") == 0)
+    large.close()
+    small.close()
 
 
 def test_large_documents_are_parsed_beside_the_connections(berth):

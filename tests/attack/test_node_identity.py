@@ -85,11 +85,11 @@ class Cluster:
     def certificate(self, name: str) -> dict:
         return json.loads(self.berth("pki", "show", self.folder / f"{name}-data" / "pki" / "node.pem", "-o", "json"))[0]
 
-    def ask(self, folder: Path, peer: str = "") -> int:
+    def ask(self, folder: Path, peer: str = "", path: str = "/own/figures") -> int:
         """A request at the port for other nodes with this certificate. 0: it did not come to one."""
         done = subprocess.run(
             ["curl", "-sk", "--http2", "--max-time", "10", "--cert", folder / "node.pem", "--key", folder / "node.key", "-o", "/dev/null",
-             "-w", "%{http_code}", f"https://{peer or self.peer}/own/figures"],
+             "-w", "%{http_code}", f"https://{peer or self.peer}{path}"],
             capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
         return int(done.stdout or 0)
@@ -171,6 +171,17 @@ def test_a_node_that_only_works_knows_revocations_and_tokens(cluster):
     until("the worker to know tokens", lambda: metrics(admin) == 200)
     assert metrics("berth_0000000000_none") == 401
     assert '"event":"node_role_refused"' not in cluster.first.logged()
+
+
+def test_artifacts_of_functions_are_for_controllers_alone(cluster):
+    for name, roles in (("edge", "gateway"), ("gpu-1", "worker"), ("b", "controller")):
+        cluster.berth("pki", "issue", cluster.pki, name, "--roles", roles)
+    other = f"/functions-artifacts/sha256:{'0' * 64}"
+    outside = "/functions-artifacts/..%2F..%2Fadmin.token"
+    until("the leader to give its listing", lambda: cluster.ask(cluster.pki / "b", path="/functions-artifacts") == 200)
+    assert [cluster.ask(cluster.pki / "b", path=path) for path in (other, f"{other}/lock", f"{other}/x", outside)] == [404] * 4
+    for name in ("edge", "gpu-1"):
+        assert [cluster.ask(cluster.pki / name, path=path) for path in ("/functions-artifacts", other)] == [403] * 2
 
 
 def test_a_join_token_is_good_for_what_it_says(cluster, tmp_path):

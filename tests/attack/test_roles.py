@@ -1,6 +1,7 @@
 """Every route and every role, over REST and gRPC, at both ports, at the node that leads and at one that relays.
 
-roles.json is made from the tables in the code, so that a new route or action is here by itself.
+roles.json (control API, actions) and inference.json (inference port) are made from the tables in the code, so that a new route, method or
+action is here by itself.
 """
 
 from __future__ import annotations
@@ -18,86 +19,15 @@ from harness.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TABLE = json.loads((Path(__file__).parent / "roles.json").read_text())
+INFERENCE = json.loads((Path(__file__).parent / "inference.json").read_text())
 ROLES = ["viewer", "caller", "deployer", "operator", "admin"]
 
 # What names in paths stand for. There is no such thing, so that nothing comes of it where it is allowed.
 FILLED = {"{name}": "nothing", "{id}": "nothing", "{namespace}": "nowhere", "{file}": "app.js", "{method}": "registerModel"}
+FILLED |= {"{model}": "nothing", "{version}": "1", "{region}": "nothing", "{rest}": "status"}
 
-# Paths of the inference port, and the actions that they are.
-INFERENCE = [
-    ("GET", "/v2", "read-server"),
-    ("GET", "/openapi.json", "read-server"),
-    ("GET", "/docs", "load-dashboard"),
-    ("GET", "/v2/health/live", "probe"),
-    ("GET", "/v2/health/ready", "probe"),
-    ("GET", "/v2/models", "read-models"),
-    ("GET", "/v2/models/stats", "read-models"),
-    ("GET", "/v2/models/nothing", "read-models"),
-    ("GET", "/v2/models/nothing/ready", "read-models"),
-    ("GET", "/v2/models/nothing/config", "read-models"),
-    ("GET", "/v2/models/nothing/stats", "read-models"),
-    ("GET", "/v2/models/nothing/versions/1/ready", "read-models"),
-    ("GET", "/namespaces/nowhere/v2/models", "read-models"),
-    ("POST", "/v2/repository/index", "read-models"),
-    ("POST", "/v2/models/nothing/infer", "infer"),
-    ("POST", "/v2/models/nothing/versions/1/infer", "infer"),
-    ("POST", "/namespaces/nowhere/v2/models/nothing/infer", "infer"),
-    ("POST", "/v2/models/nothing/generate", "infer"),
-    ("POST", "/v2/models/nothing/generate_stream", "infer"),
-    ("GET", "/v1/models", "read-models"),
-    ("GET", "/v1/models/nothing", "read-models"),
-    ("POST", "/v1/models/nothing:predict", "infer"),
-    ("POST", "/namespaces/nowhere/v1/models/nothing:predict", "infer"),
-    ("GET", "/", "probe"),
-    ("GET", "/metrics", "read-metrics"),
-    ("GET", "/v2/logging", "read-server"),
-    ("GET", "/v2/trace/setting", "read-server"),
-    ("GET", "/v2/systemsharedmemory/status", "operate-fleet"),
-    ("POST", "/v2/systemsharedmemory/region/nothing/register", "operate-fleet"),
-    ("POST", "/v2/systemsharedmemory/unregister", "operate-fleet"),
-    ("POST", "/v1/a-models-own-path", "infer"),
-    ("POST", "/functions/nothing", "infer"),
-    ("POST", "/v2/repository/models/nothing/load", "load-models"),
-    ("POST", "/v2/repository/models/nothing/unload", "load-models"),
-    ("POST", "/namespaces/nowhere/v2/repository/models/nothing/unload", "load-models"),
-]
-
-SERVICE, MANAGEMENT = "/inference.GRPCInferenceService/", "/mmesh.ModelMesh/"
-
-CALLS = {
-    "ServerLive": "probe",
-    "ServerReady": "probe",
-    "ServerMetadata": "read-server",
-    "ModelReady": "read-models",
-    "ModelMetadata": "read-models",
-    "ModelConfig": "read-models",
-    "ModelStatistics": "read-models",
-    "RepositoryIndex": "read-models",
-    "ModelInfer": "infer",
-    "ModelStreamInfer": "infer",
-    "RepositoryModelLoad": "load-models",
-    "RepositoryModelUnload": "load-models",
-    "SystemSharedMemoryStatus": "operate-fleet",
-    "SystemSharedMemoryRegister": "operate-fleet",
-    "SystemSharedMemoryUnregister": "operate-fleet",
-    # An extension that is not served: whoever may read the server's description learns that.
-    "CudaSharedMemoryStatus": "read-server",
-    "CudaSharedMemoryRegister": "read-server",
-    "CudaSharedMemoryUnregister": "read-server",
-    # To read them; a change asks for more, see below.
-    "TraceSetting": "read-server",
-    "LogSettings": "read-server",
-}
-
-MANAGED = {
-    "registerModel": "declare",
-    "unregisterModel": "declare",
-    "setVModel": "declare",
-    "deleteVModel": "declare",
-    "getModelStatus": "read-deployments",
-    "getVModelStatus": "read-deployments",
-    "ensureLoaded": "load-models",
-}
+# Paths of ModelMesh's calls, which are answered at both ports.
+MANAGEMENT = "/mmesh.ModelMesh/"
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +76,15 @@ def test_nothing_is_left_out(cluster):
     assert status == 200
     documented = {(method.upper(), path) for path, item in json.loads(body)["paths"].items() for method in item}
     assert documented <= {(method, pattern) for method, pattern, _ in TABLE["control"]}
-    assert methods("inference.proto", "GRPCInferenceService") == set(CALLS), "a gRPC method without an action"
-    assert methods("model-mesh.proto", "ModelMesh") == set(MANAGED)
-    tested = {action for *_, action in [*TABLE["control"], *INFERENCE]} | set(CALLS.values()) | set(MANAGED.values())
+    status, _, body = cluster.leader.ask(cluster.leader.http, "GET", "/openapi.json", headers=cluster.bearer())
+    assert status == 200
+    documented = {(method.upper(), path) for path, item in json.loads(body)["paths"].items() for method in item}
+    assert documented <= {(method, pattern) for method, pattern, _ in INFERENCE["rest"]}
+    called = {path for path, *_ in INFERENCE["grpc"]}
+    for proto, service in (("inference", "inference.GRPCInferenceService"), ("model-mesh", "mmesh.ModelMesh")):
+        for method in methods(f"{proto}.proto", service.split(".")[-1]):
+            assert f"/{service}/{method}" in called, "a gRPC method without an action"
+    tested = {action for *_, action in [*TABLE["control"], *INFERENCE["rest"]]} | {action for _, action, _ in INFERENCE["grpc"]}
     # It is asked for in the midst of a declaration: test_access.py.
     assert set(TABLE["actions"]) - tested == {"declare-code"}
 
@@ -159,7 +95,7 @@ def test_rest(cluster, secrets, which, role):
     node = getattr(cluster, which)
     headers = cluster.bearer(secrets[role]) if role else {}
     routes = [(node.api, method, filled(pattern), action) for method, pattern, action in TABLE["control"]]
-    routes += [(node.http, *route) for route in INFERENCE]
+    routes += [(node.http, method, filled(pattern), action) for method, pattern, action in INFERENCE["rest"]]
     wrong = []
     for address, method, path, action in routes:
         status, told, body = node.ask(address, method, path, body_of(method, path), headers | {"x-request-id": "role-test"})
@@ -177,14 +113,11 @@ def test_rest(cluster, secrets, which, role):
 @pytest.mark.parametrize("which", ["leader", "follower"])
 def test_grpc(cluster, secrets, which, role):
     node = getattr(cluster, which)
-    calls = [(node.http, SERVICE + method, action) for method, action in CALLS.items()]
-    calls += [(address, MANAGEMENT + method, action) for method, action in MANAGED.items() for address in (node.http, node.api)]
-    calls.append((node.http, "/a.model.of.its/Own", "infer"))
-    calls += [(node.http, f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo", "read-server") for version in ("v1", "v1alpha")]
-    calls.append((node.http, "/grpc.health.v1.Health/Check", "probe"))
+    calls = [(node.http, *call) for call in INFERENCE["grpc"]]
+    calls += [(node.api, *call) for call in INFERENCE["grpc"] if call[0].startswith(MANAGEMENT)]
     wrong = []
-    for address, path, action in calls:
-        code, roles = called(address, path, secrets.get(role)), allowed(action)
+    for address, path, action, streams in calls:
+        code, roles = called(address, path, secrets.get(role), streams), allowed(action)
         if roles is None or role in roles:
             good = code not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
         else:
@@ -211,13 +144,17 @@ def test_only_operators_change_settings_of_the_log(cluster, secrets):
     assert not wrong, wrong
 
 
-def called(address: str, path: str, secret: str | None) -> grpc.StatusCode:
+def called(address: str, path: str, secret: str | None, streams: bool) -> grpc.StatusCode:
+    """The status of a call; of a stream, whose first message may be followed by no end, that of its beginning."""
     with grpc.insecure_channel(address) as channel:
         metadata = [("authorization", f"Bearer {secret}")] if secret else []
-        stream = path.endswith("StreamInfer")
-        call = (channel.stream_stream if stream else channel.unary_unary)(path)
         try:
-            list(call(iter([b""]), metadata=metadata, timeout=30)) if stream else call(b"", metadata=metadata, timeout=30)
+            if streams:
+                call = channel.stream_stream(path)(iter([b""]), metadata=metadata, timeout=30)
+                next(call, None)
+                call.cancel()
+            else:
+                channel.unary_unary(path)(b"", metadata=metadata, timeout=30)
         except grpc.RpcError as error:
             return error.code()
         return grpc.StatusCode.OK

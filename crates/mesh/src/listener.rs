@@ -15,7 +15,7 @@ use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed, time:
 
 use berth_peer::{
     EventLoops,
-    port::{Greeter, Patience, Place, Port, PortTls, Room, prepare},
+    port::{Activity, Greeter, Patience, Place, Port, PortTls, Room, prepare},
 };
 use hyper_util::{rt::TokioTimer, server::conn::auto};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -93,7 +93,7 @@ impl Listener {
                 () = stopping.cancelled() => break,
             };
             prepare(&stream, limits.unread);
-            let begun = Begun::default();
+            let begun = Begun::new(Activity::new(limits.unread, totals.unread.clone()));
             let connection = Connection {
                 greeter: port.greeter(),
                 http: builder(&limits, begun.clone()),

@@ -54,7 +54,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// Time for which a node goes on asking. The name of a node that was stopped is free once the others have noticed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Pause between two rounds of asking.
+/// Pause between two rounds of asking: a leader that is being elected is there after one or two.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Largest answer: some certificates, keys and addresses.
@@ -64,7 +64,7 @@ const ANSWER: usize = 256 << 10;
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinRequest {
-    /// Secret of the join token.
+    /// Secret of the join token; or another proof, for controllers that have somebody to attest it.
     pub secret: String,
     /// Name that the node wants.
     pub node: WorkerId,
@@ -118,7 +118,7 @@ pub enum JoinError {
         reason: String,
     },
     /// No controller answers with a certificate.
-    #[error("no controller of the join token gives a certificate: {0}")]
+    #[error("no controller gives this node a certificate: {0}")]
     Unreachable(String),
 }
 

@@ -158,6 +158,16 @@ impl Peers {
         }
     }
 
+    /// A leader of this term is followed: an address that was said of a later one counts no more, and may be replaced.
+    pub fn term_met(&self, epoch: Epoch) {
+        let mut lead = self.0.lead();
+        if let Some(said) = lead.take_if(|said| said.epoch > epoch)
+            && let Some(peer) = said.peer
+        {
+            peer.forget();
+        }
+    }
+
     /// The peer with this name, for what only the one who decides can answer: where [`Peers::led_by`] gave another address
     /// than the members have, at that one. Two processes with one name are one member, and the members have the later one's
     /// address.

@@ -33,7 +33,7 @@ pub use self::{
     certificate::{NodeCertificate, certifies},
     enrolment::Enrolment,
     identity::Identity,
-    join_token::{InvalidJoinToken, JoinToken, fingerprint},
+    join_token::{InvalidJoinToken, JoinToken, fingerprint, fingerprint_of},
     keyring::Keyring,
     revocations::{OwnRevocation, Revocation, Revocations, Revoked},
 };

@@ -9,6 +9,8 @@
 //!
 //! Activity::silence:  no request within Patience::first ──▶ NoRequest  (whatever protocol it began to speak)
 //!                     HTTP/2 without streams for Patience::idle ──▶ Idle    (HTTP/1 has a limit of its own in hyper)
+//!                     the end of an answer over HTTP/2 is left unread ──▶ Unread: no new streams; for as long again ──▶ unread_still
+//! ReadWatch:          an answer over HTTP/2 is left unread ──▶ its stream is reset (unread); HTTP/1 is the kernel's (prepare)
 //! ```
 
 mod activity;
@@ -19,6 +21,7 @@ mod greeting;
 mod read_ahead;
 mod stream;
 mod tls;
+mod unread;
 
 use std::{
     net::SocketAddr,
@@ -40,6 +43,7 @@ pub use self::{
     read_ahead::ReadAhead,
     stream::{ClientStream, MaybeTls, ServerStream, prepare},
     tls::{ClientAuth, PortTls, SelfMade, TlsError, TlsSettings, TlsVersion, suites},
+    unread::{LeftUnread, Paced, ReadWatch},
 };
 
 /// The pause after the kernel could not give a connection, most often for want of file descriptors: long enough not to

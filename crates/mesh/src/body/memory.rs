@@ -133,7 +133,7 @@ impl Charge {
 
     /// The bytes, counted for as long as they, or a part of them, live.
     pub(crate) fn hold(self, bytes: Bytes) -> Bytes {
-        if self.bytes == 0 { bytes } else { Bytes::from_owner(Held { bytes, _charge: self }) }
+        if self.bytes == 0 { bytes } else { Bytes::from_owner(ChargedBytes { bytes, _charge: self }) }
     }
 
     fn release(&mut self) {
@@ -153,12 +153,12 @@ impl Drop for Charge {
     }
 }
 
-struct Held {
+struct ChargedBytes {
     bytes: Bytes,
     _charge: Charge,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

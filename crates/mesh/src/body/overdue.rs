@@ -1,12 +1,13 @@
 //! Streamed answers that nobody reads any more. The body of such an answer ends it at its deadline when it is asked for the next
 //! piece; but over HTTP/2 nobody asks while the client takes nothing, and the replica would be leased for as long as the client likes.
-//! So the task of the connection looks, too.
+//! So the task of the connection looks, too, and at any answer for how long its client has taken nothing of it.
 //!
 //! ```text
 //! Watching polls a part of a connection ─┬─ in which an answer begins ──▶ begun() ──▶ noted, with its deadline
-//!                                        └─ and then: deadline and grace over? ──▶ Coming::let_go
+//!                                        ├─ and then: deadline and grace over? ──▶ Coming::let_go
+//!                                        └─ nothing read for Limits::unread? ──▶ LeftUnread: the part is dropped (berth_peer::port)
 //! ```
-//! A part without such an answer costs nothing but a look at a variable of the thread. Over HTTP/1.1 the connection itself ends when
+//! A part without such an answer costs nothing but a look at variables of the thread. Over HTTP/1.1 the connection itself ends when
 //! nothing is read ([`Limits::unread`](crate::config::Limits)).
 
 use std::{
@@ -17,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use berth_peer::port::{LeftUnread, ReadWatch};
 use futures::future::BoxFuture;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -46,9 +48,10 @@ pub(super) fn begun(coming: &Arc<Coming>, deadline: Instant) {
     }
 }
 
-/// A part of a connection that lets go of answers whose time is over.
+/// A part of a connection that lets go of answers whose time is over, and ends where one is left unread.
 pub(crate) struct Watching<T> {
     part: BoxFuture<'static, T>,
+    reading: ReadWatch,
     answers: Vec<Answer>,
     /// The next time to look; `None`: there are no answers.
     timer: Option<Pin<Box<Sleep>>>,
@@ -56,8 +59,8 @@ pub(crate) struct Watching<T> {
 
 impl<T> Watching<T> {
     /// `part` does not panic.
-    pub(crate) fn new(part: BoxFuture<'static, T>) -> Self {
-        Self { part, answers: Vec::new(), timer: None }
+    pub(crate) fn new(part: BoxFuture<'static, T>, reading: ReadWatch) -> Self {
+        Self { part, reading, answers: Vec::new(), timer: None }
     }
 
     fn look(&mut self, cx: &mut Context<'_>) {
@@ -85,11 +88,12 @@ impl<T> Watching<T> {
 }
 
 impl<T> Future for Watching<T> {
-    type Output = T;
+    type Output = Result<T, LeftUnread>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         BEGUN.set(Some(Vec::new()));
-        let polled = self.part.as_mut().poll(cx);
+        let Self { part, reading, .. } = &mut *self;
+        let polled = reading.poll(cx, |cx| part.as_mut().poll(cx));
         let begun = BEGUN.take().unwrap_or_default();
         if polled.is_pending() {
             self.answers.extend(begun);
@@ -105,6 +109,7 @@ impl<T> Future for Watching<T> {
 mod tests {
     use std::future::{pending, poll_fn};
 
+    use berth_peer::port::Activity;
     use bytes::Bytes;
     use futures::FutureExt as _;
     use http::HeaderMap;
@@ -137,13 +142,13 @@ mod tests {
             read.await.expect("it is sent");
             poll_fn(|cx| relayed.poll_frame(cx)).await
         };
-        let mut part = Watching::new(part.boxed());
+        let mut part = Watching::new(part.boxed(), Activity::default().read_watch());
         assert!(timeout_at(deadline, &mut part).await.is_err());
         assert_eq!(Arc::strong_count(&guard), 2, "it may still be read");
         assert!(timeout_at(deadline + 2 * GRACE, &mut part).await.is_err());
         assert_eq!(Arc::strong_count(&guard), 1, "the replica is free");
         reads.send(()).expect("it waits");
-        let ended = part.await.expect("it tells its end").expect_err("its time is over");
+        let ended = part.await.expect("it is read").expect("it tells its end").expect_err("its time is over");
         assert_eq!(ended.code(), tonic::Code::DeadlineExceeded);
     }
 
@@ -158,7 +163,7 @@ mod tests {
             let _second = answer(&[], second, late);
             pending::<()>().await;
         };
-        let mut part = Watching::new(part.boxed());
+        let mut part = Watching::new(part.boxed(), Activity::default().read_watch());
         assert!(timeout_at(late, &mut part).await.is_err());
         assert_eq!(guards.each_ref().map(Arc::strong_count), [1, 2]);
         assert!(BEGUN.take().is_none(), "nothing is noted outside of a part");

@@ -1,7 +1,6 @@
 //! The bodies of answers.
 
 use std::{
-    convert::Infallible,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -231,11 +230,6 @@ pub(crate) fn passed_on(
 /// An answer without a body.
 pub(crate) fn empty() -> Response<ReplyBody> {
     Response::new(ReplyBody::Empty)
-}
-
-/// hyper wants a result.
-pub(crate) fn infallible(response: Response<ReplyBody>) -> Result<Response<ReplyBody>, Infallible> {
-    Ok(response)
 }
 
 #[cfg(test)]

@@ -12,13 +12,9 @@ use http::{Method, Request, header};
 
 use super::{
     fault::Fault,
-    path::{Resource, split_namespace},
-    rest::{
-        METRICS,
-        openapi::{DOCS, OPENAPI},
-    },
+    path::{Page, Resource, function_in, split_namespace},
 };
-use crate::{config::FUNCTIONS, oip::grpc::methods::SERVICE};
+use crate::oip::grpc::methods::{METHODS, SERVICE};
 
 /// The action of a request, and where the role must hold as far as the path says it.
 type Need = (Action, Place<'static>);
@@ -33,7 +29,7 @@ pub(super) fn admit<B>(access: &Access, request: &mut Request<B>, need: Need) ->
     let asker = access.asker(request.headers(), certificate.as_deref()).map_err(unauthenticated)?;
     let denied = asker.may(action, place).map_err(|denied| Fault::denied(&denied));
     // Models and their servers must not learn it. Functions do: they ask models in the name of their caller.
-    if !request.uri().path().starts_with(FUNCTIONS) {
+    if function_in(request.uri().path()).is_none() {
         request.headers_mut().remove(header::AUTHORIZATION);
     }
     request.extensions_mut().insert(asker);
@@ -43,16 +39,16 @@ pub(super) fn admit<B>(access: &Access, request: &mut Request<B>, need: Need) ->
 /// Right that a REST request needs.
 pub(super) fn of_rest(method: &Method, path: &str) -> Need {
     let Some(resource) = Resource::of(split_namespace(path).1) else {
-        return match *method {
-            // Functions are in no namespace.
-            _ if path.starts_with(FUNCTIONS) => (Action::Infer, Place::Server),
-            Method::GET | Method::HEAD if path == DOCS => (Action::LoadDashboard, Place::Server),
-            Method::GET | Method::HEAD if path == "/" => (Action::Probe, Place::Server),
-            Method::GET | Method::HEAD if path == METRICS => (Action::ReadMetrics, Place::Server),
-            Method::GET | Method::HEAD if path == OPENAPI => (Action::ReadServer, Place::Somewhere),
+        return match (Page::of(method, path), method) {
+            // The namespace is asked for where the function is called.
+            _ if function_in(path).is_some() => (Action::Infer, Place::Somewhere),
+            (Some(Page::Docs), _) => (Action::LoadDashboard, Place::Server),
+            (Some(Page::Root), _) => (Action::Probe, Place::Server),
+            (Some(Page::Metrics), _) => (Action::ReadMetrics, Place::Server),
+            (Some(Page::Openapi), _) => (Action::ReadServer, Place::Somewhere),
             // Where models answer at paths of their own.
-            Method::GET | Method::HEAD => (Action::ReadModels, Place::Somewhere),
-            _ => (Action::Infer, Place::Somewhere),
+            (None, &Method::GET | &Method::HEAD) => (Action::ReadModels, Place::Somewhere),
+            (None, _) => (Action::Infer, Place::Somewhere),
         };
     };
     let action = match resource {
@@ -72,18 +68,12 @@ pub(super) fn of_rest(method: &Method, path: &str) -> Need {
 /// Right that a gRPC call needs; `beside` are the paths of services that are not the gateway's.
 pub(super) fn of_grpc(path: &str, beside: &[&str]) -> Need {
     if let Some(method) = path.strip_prefix(SERVICE) {
-        let action = match method {
-            "ServerLive" | "ServerReady" => Action::Probe,
-            "ModelInfer" | "ModelStreamInfer" => Action::Infer,
-            "ModelReady" | "ModelMetadata" | "ModelConfig" | "ModelStatistics" | "RepositoryIndex" => {
-                Action::ReadModels
-            }
-            "RepositoryModelLoad" | "RepositoryModelUnload" => Action::LoadModels,
-            _ if method.starts_with("SystemSharedMemory") => return (Action::OperateFleet, Place::Server),
-            // Its metadata, and what there is not.
-            _ => Action::ReadServer,
+        // Whoever may read the server's description learns what there is not.
+        let known = METHODS.iter().find(|(known, _)| *known == method);
+        return match known.map_or(Action::ReadServer, |(_, action)| *action) {
+            Action::OperateFleet => (Action::OperateFleet, Place::Server),
+            action => (action, Place::Somewhere),
         };
-        return (action, Place::Somewhere);
     }
     match beside.iter().find_map(|prefix| path.strip_prefix(prefix)) {
         Some(method) => (Action::of_management(method), Place::Server),
@@ -100,7 +90,7 @@ fn unauthenticated(why: Unauthenticated) -> Fault {
 
 impl Fault {
     /// A role is missing.
-    fn denied(denied: &Denied) -> Self {
+    pub(super) fn denied(denied: &Denied) -> Self {
         Self::forbidden(denied.to_string())
     }
 }
@@ -116,6 +106,7 @@ mod tests {
     use berth_wire::access::{Role, Secret, Snapshot, TokenRecord};
 
     use super::*;
+    use crate::ingress::grpc::introspection;
 
     fn access(role: Role) -> (Access, Secret) {
         let (access, secret) = (Access::required(), Secret::generate());
@@ -159,6 +150,7 @@ mod tests {
             (Method::POST, "/v1/sentiment", Action::Infer),
             (Method::GET, "/v1/sentiment", Action::ReadModels),
             (Method::GET, "/functions/f", Action::Infer),
+            (Method::GET, "/namespaces/team/functions/f", Action::Infer),
         ] {
             assert_eq!(of_rest(&method, path).0, action, "{method} {path}");
         }
@@ -176,6 +168,101 @@ mod tests {
         }
     }
 
+    /// Services as a file of descriptors has them, as far as their calls are told from each other.
+    mod descriptors {
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct Files {
+            #[prost(message, repeated, tag = "1")]
+            pub(super) files: Vec<File>,
+        }
+
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct File {
+            #[prost(string, tag = "2")]
+            pub(super) package: String,
+            #[prost(message, repeated, tag = "6")]
+            pub(super) services: Vec<Service>,
+        }
+
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct Service {
+            #[prost(string, tag = "1")]
+            pub(super) name: String,
+            #[prost(message, repeated, tag = "2")]
+            pub(super) methods: Vec<Method>,
+        }
+
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct Method {
+            #[prost(string, tag = "1")]
+            pub(super) name: String,
+            #[prost(bool, tag = "5")]
+            pub(super) client_streams: bool,
+            #[prost(bool, tag = "6")]
+            pub(super) server_streams: bool,
+        }
+    }
+
+    /// Paths of every method that clients are told of, and if it is a stream.
+    fn methods() -> Vec<(String, bool)> {
+        use prost::Message as _;
+
+        let files = descriptors::Files::decode(berth_wire::DESCRIPTORS).expect("descriptors");
+        let services = files.files.iter().flat_map(|file| file.services.iter().map(move |service| (file, service)));
+        let paths = services.flat_map(|(file, service)| {
+            service.methods.iter().map(move |method| {
+                let path = format!("/{}.{}/{}", file.package, service.name, method.name);
+                (path, method.client_streams || method.server_streams)
+            })
+        });
+        let reflection = ["v1", "v1alpha"]
+            .map(|version| (format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"), true));
+        paths.chain(reflection).chain([("/a.model.of.its/Own".to_owned(), false)]).collect()
+    }
+
+    #[test]
+    fn every_method_of_the_protocol_names_its_action() {
+        let methods = methods();
+        let served: Vec<_> = methods.iter().filter_map(|(path, _)| path.strip_prefix(SERVICE)).collect();
+        assert!(served.len() == METHODS.len(), "{served:?}");
+        for method in served {
+            assert!(METHODS.iter().any(|(known, _)| *known == method), "{method}: name its action in METHODS");
+        }
+    }
+
+    /// The test of every route and role against a real cluster goes by this file.
+    #[test]
+    fn the_attack_on_all_routes_knows_them() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/attack/inference.json");
+        let rest = crate::ingress::path::patterns().into_iter().flat_map(|pattern| {
+            let filled = pattern.replace(['{', '}'], "");
+            let resource = Resource::of(split_namespace(&filled).1);
+            let answers = |method: &Method| resource.as_ref().is_none_or(|resource| resource.allows(method).is_ok());
+            let methods: Vec<_> = [Method::GET, Method::POST].into_iter().filter(answers).collect();
+            let line = |method: Method| {
+                let action = of_rest(&method, &filled).0;
+                serde_json::json!([method.as_str(), pattern, action.as_str()])
+            };
+            methods.into_iter().map(line).collect::<Vec<_>>()
+        });
+        let grpc = methods().into_iter().map(|(path, stream)| {
+            let introspection = introspection::action(&path, &http::HeaderMap::new());
+            let action = introspection.unwrap_or_else(|| of_grpc(&path, &["/mmesh.ModelMesh/"]).0);
+            serde_json::json!([path, action.as_str(), stream])
+        });
+        let about = serde_json::json!({ "grpc": grpc.collect::<Vec<_>>(), "rest": rest.collect::<Vec<_>>() });
+        let wanted = serde_json::to_string_pretty(&about).expect("it is JSON") + "\n";
+        if std::env::var_os("UPDATE").is_some() {
+            fs_err::write(path, &wanted).expect("it can be written");
+            return;
+        }
+        let found = fs_err::read_to_string(path).expect("the file is there");
+        assert!(
+            found == wanted,
+            "tests/attack/inference.json is not up to date: UPDATE=1 cargo test -p berth-mesh attack"
+        );
+    }
+
     #[test]
     fn a_token_is_taken_off_and_its_holder_is_known() {
         let (access, secret) = access(Role::Caller);
@@ -190,7 +277,9 @@ mod tests {
         let request = sent("/v2/models/a/infer").expect("a caller infers");
         assert!(!request.headers().contains_key(header::AUTHORIZATION));
         assert!(!asker(&access, request.extensions()).is_open());
-        assert!(sent("/functions/f").expect("and calls functions").headers().contains_key(header::AUTHORIZATION));
+        for path in ["/functions/f", "/namespaces/team/functions/f"] {
+            assert!(sent(path).expect("and calls functions").headers().contains_key(header::AUTHORIZATION), "{path}");
+        }
         assert!(sent("/v2/repository/models/a/load").is_err());
         let mut bare = Request::new(());
         assert!(admit(&access, &mut bare, (Action::Infer, Place::Somewhere)).is_err());

@@ -1,8 +1,12 @@
-//! Paths of the REST face, matched by hand: a split and a match cost less than any router, and there are few of them.
+//! Paths of the REST face: a split and a match cost less than any router, and there are few of them. They are written once: what reads
+//! a path here, and the test of every route and role (`tests/attack`), are made from the same lines.
 
 use std::borrow::Cow;
 
+use berth_spec::{NameKey, id::DEFAULT_NAMESPACE};
 use http::Method;
+
+use crate::config::FUNCTIONS;
 
 /// The resource that a path names.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +27,7 @@ pub(super) enum Resource<'a> {
     Unload(Cow<'a, str>),
     /// Levels of the log.
     Log,
-    /// Which requests are traced; by the name of a model the same.
+    /// Choice of the requests that are traced; by the name of a model the same.
     Traces(Option<Cow<'a, str>>),
     /// Registered shared memory, or one region of it.
     Regions(Option<Cow<'a, str>>),
@@ -63,16 +67,62 @@ impl Operation {
     }
 }
 
+/// A page of the server beside the protocols, to be read. Models answer to POST at paths of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Page {
+    /// KServe's first protocol asks here if the server is live.
+    Root,
+    /// Metrics of the process, where they are to be had on this port.
+    Metrics,
+    /// Description of the REST face for programs.
+    Openapi,
+    /// The same for people.
+    Docs,
+}
+
+impl Page {
+    /// Every page.
+    pub(super) const ALL: [Self; 4] = [Self::Root, Self::Metrics, Self::Openapi, Self::Docs];
+
+    pub(super) const fn path(self) -> &'static str {
+        match self {
+            Self::Root => "/",
+            Self::Metrics => "/metrics",
+            Self::Openapi => "/openapi.json",
+            Self::Docs => "/docs",
+        }
+    }
+
+    /// The page that a request asks for.
+    pub(super) fn of(method: &Method, path: &str) -> Option<Self> {
+        let page = Self::ALL.into_iter().find(|page| page.path() == path)?;
+        matches!(*method, Method::GET | Method::HEAD).then_some(page)
+    }
+}
+
 /// The path of KServe's first protocol.
 const FIRST: &str = "/v1/models";
 
-/// Splits `/namespaces/NAMESPACE` off a path of the protocols. What stands there need not be a namespace.
+/// Verbs of that protocol, which follow the name of a model behind a colon, and what they ask for; `None`: explanations, which there are not.
+const FIRST_VERBS: [(&str, Option<Operation>); 2] = [("predict", Some(Operation::Predict)), ("explain", None)];
+
+/// Splits `/namespaces/NAMESPACE` off a path of the protocols or of a function. What stands there need not be a namespace.
 pub(super) fn split_namespace(path: &str) -> (Option<&str>, &str) {
     let split = path.strip_prefix("/namespaces/").and_then(|rest| rest.split_at_checked(rest.find('/')?));
     match split {
-        Some((namespace, rest)) if rest.starts_with("/v2") || rest.starts_with(FIRST) => (Some(namespace), rest),
+        Some((namespace, rest)) if ["/v2", FIRST, FUNCTIONS].iter().any(|begins| rest.starts_with(begins)) => {
+            (Some(namespace), rest)
+        }
         _ => (None, path),
     }
+}
+
+/// The function that a path is for, by the texts that stand there; `None`: it is of no function. The header that names the namespace of
+/// models does not count: a caller of a function may send it along for the models that the function asks.
+pub(super) fn function_in(path: &str) -> Option<NameKey<'_>> {
+    let (namespace, rest) = split_namespace(path);
+    let name = rest.strip_prefix(FUNCTIONS)?.split('/').next().unwrap_or_default();
+    Some(NameKey { namespace: namespace.unwrap_or(DEFAULT_NAMESPACE), name })
 }
 
 impl<'a> Resource<'a> {
@@ -82,7 +132,7 @@ impl<'a> Resource<'a> {
         if let Some(rest) = path.strip_prefix(FIRST) {
             return Self::of_first(rest);
         }
-        let mut rest = path.strip_prefix("/v2")?.split('/');
+        let mut rest = path.strip_prefix(SECOND)?.split('/');
         if rest.next() != Some("") {
             return None;
         }
@@ -92,30 +142,7 @@ impl<'a> Resource<'a> {
             *segments.get_mut(count)? = segment;
             count += 1;
         }
-        Some(match segments[..count] {
-            [] => Self::Server,
-            ["health", "live"] => Self::Live,
-            ["health", "ready"] => Self::Ready,
-            ["models"] => Self::List,
-            ["models", "stats"] => Self::AllStatistics,
-            ["models", model] => Self::model(model, None, Operation::Metadata)?,
-            ["models", model, "versions", version] => Self::model(model, Some(version), Operation::Metadata)?,
-            ["models", model, verb] => Self::verb(model, None, verb)?,
-            ["models", model, "versions", version, verb] => Self::verb(model, Some(version), verb)?,
-            ["repository", "index"] => Self::Index,
-            ["repository", "models", model, "load"] => Self::Load(decode(model)?),
-            ["repository", "models", model, "unload"] => Self::Unload(decode(model)?),
-            ["logging"] => Self::Log,
-            ["trace", "setting"] => Self::Traces(None),
-            ["models", model, "trace", "setting"] => Self::Traces(Some(decode(model)?)),
-            ["systemsharedmemory", "status"] => Self::Regions(None),
-            ["systemsharedmemory", "region", region, "status"] => Self::Regions(Some(decode(region)?)),
-            ["systemsharedmemory", "region", region, "register"] => Self::Register(decode(region)?),
-            ["systemsharedmemory", "unregister"] => Self::Unregister(None),
-            ["systemsharedmemory", "region", region, "unregister"] => Self::Unregister(Some(decode(region)?)),
-            ["cudasharedmemory", ..] => Self::Unsupported("shared memory of CUDA"),
-            _ => return None,
-        })
+        Self::of_segments(&segments[..count])
     }
 
     /// From a path of KServe's first protocol, without its beginning.
@@ -124,27 +151,15 @@ impl<'a> Resource<'a> {
         if rest.contains('/') {
             return None;
         }
-        match rest.rsplit_once(':') {
-            Some((model, "predict")) => Self::model(model, None, Operation::Predict),
-            Some((_, "explain")) => Some(Self::Unsupported("explanation of predictions")),
-            _ => Self::model(rest, None, Operation::Ready),
+        let verb = rest.rsplit_once(':').and_then(|(model, verb)| {
+            let known = FIRST_VERBS.iter().find(|(known, _)| *known == verb)?;
+            Some((model, known.1))
+        });
+        match verb {
+            Some((model, Some(operation))) => Self::model(model, None, operation),
+            Some((_, None)) => Some(Self::Unsupported("explanation of predictions")),
+            None => Self::model(rest, None, Operation::Ready),
         }
-    }
-
-    fn verb(model: &'a str, version: Option<&'a str>, verb: &str) -> Option<Self> {
-        let operation = match verb {
-            "infer" => Operation::Infer,
-            "call" => Operation::Call,
-            "ready" => Operation::Ready,
-            "config" => Operation::Config,
-            "stats" => Operation::Statistics,
-            "generate" => Operation::Generate,
-            "generate_stream" => Operation::GenerateStream,
-            // Between nodes only.
-            "predict" if model == "-" => Operation::Predict,
-            _ => return None,
-        };
-        Self::model(model, version, operation)
     }
 
     fn model(model: &'a str, version: Option<&'a str>, operation: Operation) -> Option<Self> {
@@ -179,6 +194,99 @@ impl<'a> Resource<'a> {
             _ => Err(allowed),
         }
     }
+}
+
+/// The path of the second protocol.
+const SECOND: &str = "/v2";
+
+/// Reads the segments below [`SECOND`], and lists their patterns for the test of every route and role.
+macro_rules! paths {
+    ($($segments:tt => $resource:expr,)*) => {
+        impl<'a> Resource<'a> {
+            fn of_segments(segments: &[&'a str]) -> Option<Self> {
+                Some(match *segments {
+                    $($segments => $resource,)*
+                    _ => return None,
+                })
+            }
+        }
+
+        #[cfg(test)]
+        const PATTERNS: &[&str] = &[$(pattern!($segments)),*];
+    };
+}
+
+/// Segments as a path: `/models/{model}`.
+#[cfg(test)]
+macro_rules! pattern {
+    ([$($segment:tt),*]) => { concat!("" $(, "/", segment!($segment))*) };
+}
+
+#[cfg(test)]
+macro_rules! segment {
+    (..) => {
+        "{rest}"
+    };
+    ($text:literal) => {
+        $text
+    };
+    ($name:ident) => {
+        concat!("{", stringify!($name), "}")
+    };
+}
+
+paths! {
+    ["models", model, "infer"] => Self::model(model, None, Operation::Infer)?,
+    ["models", model, "versions", version, "infer"] => Self::model(model, Some(version), Operation::Infer)?,
+    [] => Self::Server,
+    ["health", "live"] => Self::Live,
+    ["health", "ready"] => Self::Ready,
+    ["models"] => Self::List,
+    ["models", "stats"] => Self::AllStatistics,
+    ["models", model] => Self::model(model, None, Operation::Metadata)?,
+    ["models", model, "versions", version] => Self::model(model, Some(version), Operation::Metadata)?,
+    ["models", model, "ready"] => Self::model(model, None, Operation::Ready)?,
+    ["models", model, "versions", version, "ready"] => Self::model(model, Some(version), Operation::Ready)?,
+    ["models", model, "config"] => Self::model(model, None, Operation::Config)?,
+    ["models", model, "versions", version, "config"] => Self::model(model, Some(version), Operation::Config)?,
+    ["models", model, "stats"] => Self::model(model, None, Operation::Statistics)?,
+    ["models", model, "versions", version, "stats"] => Self::model(model, Some(version), Operation::Statistics)?,
+    ["models", model, "generate"] => Self::model(model, None, Operation::Generate)?,
+    ["models", model, "versions", version, "generate"] => Self::model(model, Some(version), Operation::Generate)?,
+    ["models", model, "generate_stream"] => Self::model(model, None, Operation::GenerateStream)?,
+    ["models", model, "versions", version, "generate_stream"] => {
+        Self::model(model, Some(version), Operation::GenerateStream)?
+    },
+    // These two between nodes only.
+    ["models", model, "call"] => Self::model(model, None, Operation::Call)?,
+    ["models", model, "versions", version, "call"] => Self::model(model, Some(version), Operation::Call)?,
+    ["models", "-", "predict"] => Self::model("-", None, Operation::Predict)?,
+    ["models", "-", "versions", version, "predict"] => Self::model("-", Some(version), Operation::Predict)?,
+    ["repository", "index"] => Self::Index,
+    ["repository", "models", model, "load"] => Self::Load(decode(model)?),
+    ["repository", "models", model, "unload"] => Self::Unload(decode(model)?),
+    ["logging"] => Self::Log,
+    ["trace", "setting"] => Self::Traces(None),
+    ["models", model, "trace", "setting"] => Self::Traces(Some(decode(model)?)),
+    ["systemsharedmemory", "status"] => Self::Regions(None),
+    ["systemsharedmemory", "region", region, "status"] => Self::Regions(Some(decode(region)?)),
+    ["systemsharedmemory", "region", region, "register"] => Self::Register(decode(region)?),
+    ["systemsharedmemory", "unregister"] => Self::Unregister(None),
+    ["systemsharedmemory", "region", region, "unregister"] => Self::Unregister(Some(decode(region)?)),
+    ["cudasharedmemory", ..] => Self::Unsupported("shared memory of CUDA"),
+}
+
+/// Every path of the REST face, with `{…}` for names, also within a namespace, and the one of a model's own.
+#[cfg(test)]
+pub(super) fn patterns() -> Vec<String> {
+    let second = PATTERNS.iter().map(|path| format!("{SECOND}{path}"));
+    let verbs = FIRST_VERBS.iter().map(|(verb, _)| format!("{FIRST}/{{model}}:{verb}"));
+    let first = [FIRST.to_owned(), format!("{FIRST}/{{model}}")].into_iter().chain(verbs);
+    let functions = [format!("{FUNCTIONS}{{name}}"), format!("{FUNCTIONS}{{name}}/{{rest}}")];
+    let inside: Vec<_> = second.chain(first).chain(functions).collect();
+    let within = inside.iter().map(|path| format!("/namespaces/{{namespace}}{path}")).collect::<Vec<_>>();
+    let pages = Page::ALL.into_iter().map(|page| page.path().to_owned());
+    inside.into_iter().chain(within).chain(pages).chain(["/v1/a-models-own-path".to_owned()]).collect()
 }
 
 /// Percent-decodes one segment; `None` where it is not a segment of UTF-8.
@@ -218,9 +326,29 @@ mod tests {
             ("/namespaces/team", (None, "/namespaces/team")),
             ("/namespaces/team/v1/models/a:predict", (Some("team"), "/v1/models/a:predict")),
             ("/namespaces/team/v1/sentiment", (None, "/namespaces/team/v1/sentiment")),
+            ("/namespaces/team/functions/words/x", (Some("team"), "/functions/words/x")),
             ("/v2/models/namespaces", (None, "/v2/models/namespaces")),
         ] {
             assert_eq!(split_namespace(path), split, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_function_is_in_the_namespace_of_its_path() {
+        let function = |namespace, name| Some(NameKey { namespace, name });
+        for (path, found) in [
+            ("/functions/words", function("default", "words")),
+            ("/functions/words/more", function("default", "words")),
+            ("/namespaces/team/functions/words", function("team", "words")),
+            ("/namespaces/default/functions/words/more", function("default", "words")),
+            ("/functions/team%2Fwords", function("default", "team%2Fwords")),
+            ("/functions/", function("default", "")),
+            ("/functions", None),
+            ("/namespaces/team/functions", None),
+            ("/namespaces/team/v2/functions/words", None),
+            ("/v2/models/functions", None),
+        ] {
+            assert_eq!(function_in(path), found, "{path}");
         }
     }
 

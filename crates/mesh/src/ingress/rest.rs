@@ -4,7 +4,7 @@ pub(super) mod document;
 mod field;
 mod index;
 pub(super) mod infer;
-pub(super) mod openapi;
+mod openapi;
 pub(super) mod plain;
 
 use std::{
@@ -31,7 +31,7 @@ use crate::{
         reply::{ReplyBody, counted, described, empty, json, passed_on},
         upload::Upload,
     },
-    config::{FUNCTIONS, FunctionHook, FunctionSender},
+    config::{FunctionHook, FunctionSender},
     deployment::Loaded,
     forward::{
         admitted::Call,
@@ -43,7 +43,7 @@ use crate::{
         DEPLOYMENT, SERVER,
         access::asker,
         fault::{Fault, Reply},
-        path::{Operation, Resource, split_namespace},
+        path::{Operation, Page, Resource, function_in, split_namespace},
         rest::{infer::Inference, plain::Plain},
         settings,
         trail::Change,
@@ -65,9 +65,6 @@ use crate::{
 
 /// The longest that the caller waits, in whole milliseconds; instead of the deployment's `timeout`.
 const TIMEOUT: &str = "berth-timeout-ms";
-
-/// Path of the metrics, where they are to be had on this port.
-pub(super) const METRICS: &str = "/metrics";
 
 /// The most bytes of a body that only says what to load or list.
 const SMALL_BODY: usize = 64 << 10;
@@ -157,21 +154,22 @@ impl Rest {
 
     /// At a path that is none of the protocol's: perhaps a model's own.
     async fn elsewhere(&self, head: &Arc<Parts>, body: Incoming) -> Response<ReplyBody> {
-        if head.uri.path() == "/" && matches!(head.method, Method::GET | Method::HEAD) {
-            // KServe's first protocol asks here if the server is live.
-            return json(StatusCode::OK, Bytes::from_static(b"{\"status\":\"alive\"}"));
-        }
-        if let Some(metrics) = self.metrics(head).await {
-            return metrics;
-        }
-        if let Some(described) = self.description.answer(&head.method, head.uri.path()) {
-            return described;
+        match Page::of(&head.method, head.uri.path()) {
+            Some(Page::Root) => return json(StatusCode::OK, Bytes::from_static(b"{\"status\":\"alive\"}")),
+            Some(Page::Metrics) => {
+                if let Some(metrics) = self.metrics().await {
+                    return metrics;
+                }
+            }
+            Some(Page::Openapi) => return self.description.document(),
+            Some(Page::Docs) => return self.description.page(),
+            None => {}
         }
         let mut body = Some(body);
-        let function = self.functions.get().filter(|_| head.uri.path().starts_with(FUNCTIONS));
+        let function = self.functions.get().zip(function_in(head.uri.path()));
         let reply = match self.short_enough(head) {
-            Ok(()) if let Some(hook) = function => {
-                let answered = self.function(hook, head, &mut body).await;
+            Ok(()) if let Some((hook, function)) = function => {
+                let answered = self.function((hook, function), head, &mut body).await;
                 answered.unwrap_or_else(Fault::into_response)
             }
             Ok(()) => document::answer(&self.stack, head, &mut body).await,
@@ -183,11 +181,8 @@ impl Rest {
         reply
     }
 
-    /// Metrics of the process; `None`: they are not asked for, or not here.
-    async fn metrics(&self, head: &Parts) -> Option<Response<ReplyBody>> {
-        if head.uri.path() != METRICS || !matches!(head.method, Method::GET | Method::HEAD) {
-            return None;
-        }
+    /// Metrics of the process; `None`: they are not here.
+    async fn metrics(&self) -> Option<Response<ReplyBody>> {
         let hook = Arc::clone(self.stack.features.metrics.as_ref()?.get()?);
         // Many deployments take a while to write.
         let metrics = tokio::task::spawn_blocking(move || hook()).await.ok()?;
@@ -198,8 +193,14 @@ impl Rest {
     }
 
     /// At the path of a function. Its caller is counted like that of a model, until the answer has been read.
-    async fn function(&self, hook: &FunctionHook, head: &Parts, body: &mut Option<Incoming>) -> Reply {
+    async fn function(
+        &self,
+        (hook, function): (&FunctionHook, NameKey<'_>),
+        head: &Parts,
+        body: &mut Option<Incoming>,
+    ) -> Reply {
         self.guard.check(&head.uri, &head.headers)?;
+        self.stack.may_call((&head.headers, &head.extensions), function).map_err(|denied| Fault::denied(&denied))?;
         let asker = head.extensions.get();
         let metered = self.stack.meter(asker, None, (Some(&head.headers), Instant::now()))?;
         let permit = self.stack.admission.enter()?.metered(metered);

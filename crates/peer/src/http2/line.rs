@@ -26,7 +26,7 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{Held, StreamSpawner, Streams};
+use super::{StreamSpawner, Streams, WriteBuffer};
 use crate::BoxError;
 
 /// Reason why a request has no answer.
@@ -35,7 +35,7 @@ pub enum Unsent<B> {
     Returned {
         /// As it was given.
         request: Box<Request<B>>,
-        /// Why.
+        /// The reason.
         error: BoxError,
     },
     /// The server says that it did not look at it.
@@ -108,7 +108,7 @@ where
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (begun, held) = (StreamSpawner::default(), Held::new(stream));
+        let (begun, held) = (StreamSpawner::default(), WriteBuffer::new(stream));
         let mut builder = http2::Builder::new(begun.clone());
         builder.timer(TokioTimer::new());
         settings(&mut builder);
@@ -141,9 +141,9 @@ where
 
 /// Runs a line until it is closed.
 async fn run<S, B>(
-    connection: Connection<TokioIo<Held<S>>, B, StreamSpawner>,
+    connection: Connection<TokioIo<WriteBuffer<S>>, B, StreamSpawner>,
     mut streams: Streams,
-    held: Held<S>,
+    held: WriteBuffer<S>,
     closes: Closes<B>,
 ) -> hyper::Result<()>
 where

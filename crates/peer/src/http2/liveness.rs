@@ -19,7 +19,7 @@ use tokio::net::{TcpStream, ToSocketAddrs};
 /// Silence after which the kernel asks the other end for a sign of life.
 pub const QUIET: Duration = Duration::from_secs(10);
 
-/// Interval between further questions.
+/// Interval between further questions: several may be lost before the connection is given up.
 pub const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// Number of questions without an answer after which a connection ends: 30 s after the other end was last heard. That outlasts a machine

@@ -38,7 +38,7 @@ const UNANSWERED: Duration = Duration::from_secs(1);
 /// two seconds, so five are safe.
 const PASSED: Duration = Duration::from_secs(5);
 
-/// Seeds that are asked.
+/// Seeds that are asked: enough to find somebody who answers, and few packets before a node is a member.
 const ASKED: usize = 8;
 
 /// Sources of answers that are counted separately. More than are asked, because a host name may stand for several

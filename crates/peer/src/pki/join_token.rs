@@ -3,13 +3,16 @@
 //! The text is `berth-join-1.` and then base64url of JSON: the secret, the fingerprint of the CA by which the node knows the
 //! cluster, where controllers can be reached, and the roles that it gives.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, path::Path, str::FromStr};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use berth_spec::Roles;
-use rustls::pki_types::CertificateDer;
+use fs_err as fs;
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde::{Deserialize, Serialize};
+
+use super::PkiError;
 
 /// Beginning of the text, with the number of its form.
 const PREFIX: &str = "berth-join-1.";
@@ -40,6 +43,18 @@ pub struct InvalidJoinToken(&'static str);
 #[must_use]
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     digest(&SHA256, certificate).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Fingerprint of the first certificate in a file: that of the CA which issues, in a ca.pem.
+///
+/// # Errors
+/// The file cannot be read, or holds no certificate in PEM.
+pub fn fingerprint_of(file: &Path) -> Result<String, PkiError> {
+    let text = fs::read(file)?;
+    let first = CertificateDer::from_pem_slice(&text);
+    first.map(|first| fingerprint(&first)).map_err(|error| {
+        PkiError::unusable(file, format!("holds no certificate ({error}): name the ca.pem that `berth pki init` made"))
+    })
 }
 
 impl JoinToken {
@@ -79,6 +94,18 @@ impl fmt::Debug for JoinToken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pki::{Authority, CA};
+
+    #[test]
+    fn a_ca_is_known_by_the_first_certificate_of_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let authority = Authority::create(folder.path()).expect("a CA");
+        let file = folder.path().join(CA);
+        assert_eq!(fingerprint_of(&file).expect("a fingerprint"), authority.fingerprint());
+        fs::write(&file, "nothing").expect("written");
+        let error = fingerprint_of(&file).expect_err("it has none").to_string();
+        assert!(error.contains("ca.pem") && error.contains("berth pki init"), "{error}");
+    }
 
     #[test]
     fn a_token_comes_back_from_its_text_and_a_broken_one_shows_no_secret() {

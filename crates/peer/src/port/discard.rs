@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 /// Bytes that are read. A client that sends more is cut off.
 const BYTES: usize = 256 << 10;
 
-/// Longest time for them.
+/// Longest time for them: a client on a slow line gets the answer, and a slow one keeps no connection.
 const TIME: Duration = Duration::from_millis(500);
 
 /// Takes what little is left of a body that nobody wants, so that the client, which may still be sending, reads the

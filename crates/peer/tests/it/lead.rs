@@ -29,6 +29,15 @@ async fn the_leader_is_dialled_where_the_store_has_it_while_it_is_there() {
     ask(&peers.get(&leader).expect("it is known"), "/echo").await.expect("an answer");
     assert_eq!((served(&first), served(&second)), (2, 2), "everything else goes where the members say");
 
+    peers.led_by(&leader, Epoch(u64::MAX), second.at);
+    peers.led_by(&leader, Epoch(3), first.at);
+    reached().await.expect("an answer");
+    assert_eq!((served(&first), served(&second)), (2, 3), "nothing is later than what was made up");
+    peers.term_met(Epoch(3));
+    peers.led_by(&leader, Epoch(3), first.at);
+    reached().await.expect("an answer");
+    assert_eq!((served(&first), served(&second)), (3, 3), "until a term is met");
+
     peers.led_by(&me, Epoch(9), first.at);
     assert!(peers.leader(&me).is_none(), "it is no peer of its own");
 
@@ -40,5 +49,5 @@ async fn the_leader_is_dialled_where_the_store_has_it_while_it_is_there() {
         }
     };
     tokio::time::timeout(PATIENCE, found).await.expect("it is tried there");
-    assert_eq!(served(&second), 3);
+    assert_eq!(served(&second), 4);
 }

@@ -40,7 +40,7 @@ struct Host {
     woken: Option<Instant>,
 }
 
-enum What {
+enum Occurrence {
     Packet(Vec<u8>),
     Wake,
 }
@@ -50,7 +50,7 @@ struct Net {
     now: Instant,
     hosts: Vec<Host>,
     queue: BinaryHeap<Reverse<(Instant, u64, usize, usize)>>,
-    pending: BTreeMap<u64, (usize, What)>,
+    pending: BTreeMap<u64, (usize, Occurrence)>,
     count: u64,
     rng: StdRng,
     loss: f64,
@@ -63,7 +63,7 @@ struct Net {
     names: Vec<usize>,
     /// The longest that a packet is on its way, in microseconds.
     slow: u64,
-    /// Which hosts said that another has their name.
+    /// Hosts that said that another has their name.
     namesakes: BTreeSet<usize>,
 }
 
@@ -135,7 +135,7 @@ impl Net {
         self.give(index, Event::Seeds(vec![at(0), at(1)]));
     }
 
-    fn push(&mut self, when: Instant, from: usize, to: usize, what: What) {
+    fn push(&mut self, when: Instant, from: usize, to: usize, what: Occurrence) {
         self.count += 1;
         self.pending.insert(self.count, (from, what));
         self.queue.push(Reverse((when, self.count, from, to)));
@@ -154,7 +154,7 @@ impl Net {
                     let lost = self.rng.random_bool(self.loss) || self.group[index] != self.group[to];
                     if !lost {
                         let delay = Duration::from_micros(self.rng.random_range(self.slow / 30..self.slow));
-                        self.push(self.now + delay, index, to, What::Packet(packet));
+                        self.push(self.now + delay, index, to, Occurrence::Packet(packet));
                     }
                 }
                 Effect::Table(table) => {
@@ -178,7 +178,7 @@ impl Net {
             && self.hosts[index].woken.is_none_or(|woken| wake < woken)
         {
             self.hosts[index].woken = Some(wake);
-            self.push(wake, index, index, What::Wake);
+            self.push(wake, index, index, Occurrence::Wake);
         }
     }
 
@@ -190,9 +190,9 @@ impl Net {
             return;
         }
         match what {
-            What::Packet(_) if self.group[from] != self.group[to] => {}
-            What::Packet(packet) => self.give(to, Event::Datagram(&packet)),
-            What::Wake => {
+            Occurrence::Packet(_) if self.group[from] != self.group[to] => {}
+            Occurrence::Packet(packet) => self.give(to, Event::Datagram(&packet)),
+            Occurrence::Wake => {
                 if self.hosts[to].woken == Some(when) {
                     self.hosts[to].woken = None;
                 }
@@ -202,7 +202,7 @@ impl Net {
                     && self.hosts[to].woken.is_none()
                 {
                     self.hosts[to].woken = Some(due);
-                    self.push(due, to, to, What::Wake);
+                    self.push(due, to, to, Occurrence::Wake);
                 }
             }
         }

@@ -44,7 +44,7 @@ pub(super) struct Streaming {
     begun: bool,
     ended: bool,
     pub(super) fault: Option<InferError>,
-    /// Which [`Part`] reads; earlier ones end.
+    /// Number of the [`Part`] that reads; earlier ones end.
     turn: u32,
     timer: Option<Pin<Box<Sleep>>>,
     /// Payload processors that see it.

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::Value;
 
 use crate::body::reply::{ReplyBody, json};
@@ -22,12 +22,6 @@ section{border-top:1px solid #ddd;padding:.5rem 0}h2{font-size:1rem;margin:.5rem
 const EXAMPLE: &str = "curl -s http://HOST:8080/v2/models/iris/infer -H 'content-type: application/json' -d '\n  \
 {\"inputs\": [{\"name\": \"X\", \"datatype\": \"FP32\", \"shape\": [1, 4], \"data\": [5.1, 3.5, 1.4, 0.2]}]}'";
 
-/// Path of the document.
-pub(crate) const OPENAPI: &str = "/openapi.json";
-
-/// Path of the page.
-pub(crate) const DOCS: &str = "/docs";
-
 /// The document and the page.
 pub(super) struct Description {
     document: Bytes,
@@ -43,22 +37,16 @@ impl Description {
         Self { document: Bytes::from(document.to_string()), page: Bytes::from(page) }
     }
 
-    /// The answer at a path; `None`: it is another one, or another method. Models answer to POST at paths of their own.
-    pub(super) fn answer(&self, method: &Method, path: &str) -> Option<Response<ReplyBody>> {
-        if *method != Method::GET && *method != Method::HEAD {
-            return None;
-        }
-        match path {
-            OPENAPI => Some(json(StatusCode::OK, self.document.clone())),
-            DOCS => {
-                let mut page = json(StatusCode::OK, self.page.clone());
-                let policy = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
-                page.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
-                page.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-                Some(page)
-            }
-            _ => None,
-        }
+    pub(super) fn document(&self) -> Response<ReplyBody> {
+        json(StatusCode::OK, self.document.clone())
+    }
+
+    pub(super) fn page(&self) -> Response<ReplyBody> {
+        let mut page = json(StatusCode::OK, self.page.clone());
+        let policy = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
+        page.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+        page.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+        page
     }
 }
 

@@ -24,7 +24,7 @@ use x509_parser::{extensions::GeneralName, parse_x509_certificate};
 use super::{TlsError, files};
 use crate::pki::{PUBLIC, SECRET, since_epoch, write};
 
-/// Validity of what is made here.
+/// Validity of what is made here: a year, long enough to replace it by certificates of an own CA.
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Rest of the validity below which a start makes a new one.

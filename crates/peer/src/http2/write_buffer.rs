@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const HOLD: usize = 16 << 10;
 
 /// A stream that is written to from inside hyper and sent from outside. Both are in one task: the lock is never waited for.
-pub struct Held<S>(Arc<Mutex<Inner<S>>>);
+pub struct WriteBuffer<S>(Arc<Mutex<Inner<S>>>);
 
 struct Inner<S> {
     stream: S,
@@ -29,13 +29,13 @@ struct Inner<S> {
     reader: Option<Waker>,
 }
 
-impl<S> Clone for Held<S> {
+impl<S> Clone for WriteBuffer<S> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<S: AsyncWrite + Unpin> Held<S> {
+impl<S: AsyncWrite + Unpin> WriteBuffer<S> {
     /// Holds back what is written to `stream`.
     #[must_use]
     pub fn new(stream: S) -> Self {
@@ -96,7 +96,7 @@ fn waits(who: &mut Option<Waker>, pending: bool, cx: &Context<'_>) {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Held<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WriteBuffer<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.lock();
         inner.broken()?;
@@ -106,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Held<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Held<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBuffer<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    fn write(held: &mut Held<impl AsyncWrite + Unpin>, bytes: &[u8]) -> Poll<usize> {
+    fn write(held: &mut WriteBuffer<impl AsyncWrite + Unpin>, bytes: &[u8]) -> Poll<usize> {
         let mut cx = Context::from_waker(Waker::noop());
         Pin::new(held).poll_write(&mut cx, bytes).map(|written| written.expect("not broken"))
     }
@@ -171,7 +171,7 @@ mod tests {
     #[tokio::test]
     async fn small_writes_leave_together_and_large_ones_after_them() {
         let (near, mut far) = duplex(HOLD * 4);
-        let mut held = Held::new(near);
+        let mut held = WriteBuffer::new(near);
         let mut cx = Context::from_waker(Waker::noop());
         let mut seen = vec![0; HOLD * 4];
         assert_eq!((write(&mut held, b"head"), write(&mut held, b"body")), (Poll::Ready(4), Poll::Ready(4)));
@@ -190,7 +190,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_stream_takes_the_rest_later_and_holds_no_more_meanwhile() {
         let (near, mut far) = duplex(HOLD / 4);
-        let mut held = Held::new(near);
+        let mut held = WriteBuffer::new(near);
         let mut cx = Context::from_waker(Waker::noop());
         assert_eq!(write(&mut held, &[7; HOLD]), Poll::Ready(HOLD));
         held.send(&mut cx);
@@ -217,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn who_waits_to_write_is_woken_though_others_ask_the_stream_meanwhile() {
         let (near, mut far) = duplex(HOLD);
-        let mut held = Held::new(near);
+        let mut held = WriteBuffer::new(near);
         let (writer, task) = (Arc::new(Woken::default()), Waker::noop());
         let waker = Waker::from(Arc::clone(&writer));
         let mut waits = Context::from_waker(&waker);
