@@ -150,11 +150,11 @@ fn violation(world: &World, entry: &TrackedDeployment) -> Option<SchemaViolation
 }
 
 /// Reports of one deployment by workers that can be reached.
-struct Held<'w> {
+struct Reports<'w> {
     on: BTreeMap<(&'w WorkerId, &'w RevisionId), &'w Residency>,
 }
 
-impl<'w> Held<'w> {
+impl<'w> Reports<'w> {
     /// Looks where it is assigned, and where it is ready without being that: not at all workers.
     fn of(world: &'w World, entry: &'w TrackedDeployment) -> Self {
         let assigned = entry.record().into_iter().flat_map(|record| &record.replicas);
@@ -178,7 +178,7 @@ impl<'w> Held<'w> {
 fn of_one(world: &World, entry: &TrackedDeployment, found: &mut Vec<Drift>) {
     let deployment = &entry.deployment;
     let (name, replicas) = (&deployment.name, deployment.spec.replicas);
-    let held = Held::of(world, entry);
+    let held = Reports::of(world, entry);
     if held.on.is_empty() && (replicas.on_demand() && entry.waiting() == 0 || deployment.deleting) {
         return; // nearly always: it is cold
     }

@@ -81,9 +81,10 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
         planned.records.insert(name.clone(), None);
     }
     for index in world.limits_untold().iter().filter_map(|worker| world.workers.index(worker)) {
-        let _ = Told::of(&mut changes, world, index, next);
+        let _ = WorkerChange::of(&mut changes, world, index, next);
     }
-    let told = |(index, told): (WorkerIndex, Told)| (world.workers.at(index).0.clone(), told.in_loading_order());
+    let told =
+        |(index, told): (WorkerIndex, WorkerChange)| (world.workers.at(index).0.clone(), told.in_loading_order());
     planned.assignments = changes.into_iter().map(told).collect();
     planned.readiness = readiness(world, &residents);
     if planned.decided() {
@@ -171,14 +172,14 @@ fn record(work: &Work<'_>, generation: Generation) -> Option<Record> {
 }
 
 /// News for workers, by their numbers.
-type Changes = BTreeMap<WorkerIndex, Told>;
+type Changes = BTreeMap<WorkerIndex, WorkerChange>;
 
 /// Adds what workers have to be told about one deployment.
 fn assign(world: &World, work: &Work<'_>, record: Option<&Record>, generation: Generation, changes: &mut Changes) {
     for replica in work.entry.record().iter().flat_map(|before| &before.replicas) {
         if record.is_none_or(|record| record.replica(&replica.revision, &replica.worker).is_none()) {
             let Some(index) = world.workers.index(&replica.worker) else { continue };
-            Told::of(changes, world, index, generation).change.unset.push(replica.revision.clone());
+            WorkerChange::of(changes, world, index, generation).change.unset.push(replica.revision.clone());
         }
     }
     let Some(record) = record.filter(|record| !record.replicas.is_empty()) else { return };
@@ -199,20 +200,20 @@ fn assign(world: &World, work: &Work<'_>, record: Option<&Record>, generation: G
         };
         if before != Some(&placed) {
             let rank = work.entry.rank(&replica.revision);
-            Told::of(changes, world, index, generation).set.push((rank, placed));
+            WorkerChange::of(changes, world, index, generation).set.push((rank, placed));
         }
     }
 }
 
 /// News for one worker.
-struct Told {
+struct WorkerChange {
     /// All but what is set.
     change: AssignmentChange,
     /// Replicas to set, with their place in the order of eviction.
     set: Vec<(Rank, Placed)>,
 }
 
-impl Told {
+impl WorkerChange {
     /// News for one worker: nothing yet, if nothing was added before.
     fn of<'a>(changes: &'a mut Changes, world: &World, worker: WorkerIndex, generation: Generation) -> &'a mut Self {
         changes.entry(worker).or_insert_with(|| Self::nothing(world, worker, generation))

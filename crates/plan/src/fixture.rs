@@ -265,6 +265,12 @@ impl Fixture {
         let _ = self.world.observe(&change, self.now);
     }
 
+    /// A worker says that it was given an assignment of this number.
+    pub fn claim_seen(&mut self, called: &str, seen: Generation) {
+        let change = InventoryChange { seen, ..self.word(called) };
+        let _ = self.world.observe(&change, self.now);
+    }
+
     /// A word of a worker in which nothing is new.
     fn word(&self, called: &str) -> InventoryChange {
         let worker = worker_id(called);

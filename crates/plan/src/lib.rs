@@ -55,7 +55,7 @@ pub use claim::{Basis, Cores};
 pub use draft::{LoadLevel, Queue};
 pub use place::{Colocation, Evicts, Mismatch, Rejection, Score};
 pub use planned::{Evicted, Observed, Planned, Scope};
-pub use policy::Policy;
+pub use policy::{Policy, TypeRules};
 pub use record::{Record, Replica, Rollout};
 pub use revisions::Revisions;
 pub use route::of_alias as alias_route;

@@ -49,7 +49,7 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     wait(draft, work);
 }
 
-/// Why a replica that answers nobody may not be where it is.
+/// The reason why a replica that answers nobody may not be where it is.
 fn unanswered_and_forbidden(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Rejection> {
     let answers = |rollout| draft.world.answers_at(&replica.worker, &replica.revision, rollout);
     if work.rollout.as_ref().is_some_and(answers) {
@@ -58,7 +58,7 @@ fn unanswered_and_forbidden(draft: &Draft<'_>, work: &Work<'_>, replica: &Replic
     forbidden(draft, work, replica)
 }
 
-/// Why a replica may never be where it is, by what its own revision asks for.
+/// The reason why a replica may never be where it is, by what its own revision asks for.
 fn forbidden(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Rejection> {
     let tracked = draft.world.workers.get(&replica.worker)?;
     let revision = work.revisions.get(&replica.revision)?;

@@ -12,7 +12,7 @@ use crate::{
     world::{MassLoss, Verdict},
 };
 
-/// Which deployments to plan for.
+/// Deployments to plan for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// All of them: at start, and after a lost write.
@@ -67,7 +67,7 @@ pub struct Planned {
 pub struct Evicted {
     /// When that was decided.
     pub at: Time,
-    /// Which one.
+    /// The revision.
     pub revision: RevisionId,
     /// From where.
     pub worker: WorkerId,
@@ -78,7 +78,7 @@ pub struct Evicted {
 /// State that the world keeps of one deployment's last plan, beside its record.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Note {
-    /// Why it has fewer replicas than it wants.
+    /// The reason why it has fewer replicas than it wants.
     pub(crate) verdict: Option<Verdict>,
     /// Wants more replicas than it has.
     pub(crate) unplaced: bool,

@@ -71,6 +71,15 @@ pub struct Policy {
     pub replacing_window: Duration,
 }
 
+/// Selectors by type of model, where they change while the controller runs: [`Policy::types`] and [`Policy::other_types`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TypeRules {
+    /// By type.
+    pub types: BTreeMap<String, Selector>,
+    /// Of all other types.
+    pub others: Option<Selector>,
+}
+
 /// When there are more copies than the least. Thresholds are ModelMesh's where it has them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Copies {
@@ -164,6 +173,12 @@ impl Default for Policy {
 }
 
 impl Policy {
+    /// The policy with other selectors by type.
+    #[must_use]
+    pub fn with_types(self, TypeRules { types, others }: TypeRules) -> Self {
+        Self { types, other_types: others, ..self }
+    }
+
     /// The memory that a model of an artifact of this size is predicted to take.
     pub(crate) fn memory_of(&self, artifact: ByteSize) -> ByteSize {
         ByteSize(artifact.0.saturating_mul(self.memory_per_artifact_percent) / 100) + self.memory_per_session

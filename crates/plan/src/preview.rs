@@ -41,7 +41,7 @@ pub struct Preview {
 pub struct Step {
     /// Kind of action.
     pub action: Action,
-    /// Which revision.
+    /// The revision.
     pub revision: RevisionId,
     /// Where.
     pub worker: WorkerId,
@@ -70,7 +70,7 @@ pub enum Action {
 /// A worker's memory before and after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryChange {
-    /// Which.
+    /// The worker.
     pub worker: WorkerId,
     /// All that models may take in the end.
     pub total: ByteSize,

@@ -10,7 +10,7 @@ use berth_spec::{Deployment, Placed, Residency, RevisionId, Serving, deployment:
 
 use crate::{Record, World};
 
-/// Why the validation inference of the revision that serves proves nothing, if so.
+/// The reason why the validation inference of the revision that serves proves nothing, if so.
 pub(crate) fn lacking<'a>(world: &'a World, record: &Record) -> Option<&'a str> {
     let serving = record.rollout.serving()?;
     record.replicas.iter().filter(|replica| replica.revision == *serving).find_map(|replica| {

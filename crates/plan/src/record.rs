@@ -12,7 +12,7 @@ use crate::Revisions;
 pub struct Record {
     /// The plan's number when this was last changed.
     pub generation: Generation,
-    /// Which revision serves, and which one is on its way.
+    /// The revision that serves, and the one that is on its way.
     pub rollout: Rollout,
     /// The places of its replicas, ordered by revision, then worker; a revision is on a worker at most once.
     pub replicas: Vec<Replica>,
@@ -23,7 +23,7 @@ pub struct Record {
 /// One replica that a worker should hold.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Replica {
-    /// Which revision.
+    /// The revision.
     pub revision: RevisionId,
     /// Where.
     pub worker: WorkerId,
@@ -89,7 +89,7 @@ pub enum Rollout {
         generation: Generation,
         /// Since when.
         since: Time,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
         /// A store refused it: other credentials are a reason to try again. Records of before this was written say
         /// nothing of it.

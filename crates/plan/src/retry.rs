@@ -25,7 +25,7 @@ pub(crate) struct Restarting {
     pub(crate) at: Time,
 }
 
-/// Why a model that no replica answers is not worth waiting for.
+/// The reason why a model that no replica answers is not worth waiting for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Away {
     /// Every load failed.

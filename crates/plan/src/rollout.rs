@@ -39,7 +39,7 @@ const CAUSE: usize = 160;
 
 /// Inputs of a rollout's next step.
 #[derive(Debug)]
-struct Seen {
+struct RolloutInputs {
     wanted: RevisionId,
     generation: Generation,
     /// The cause of a failed load is gone.
@@ -81,7 +81,7 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     work.rollout = Some(after);
 }
 
-fn see(draft: &Draft<'_>, work: &Work<'_>, rollout: &Rollout) -> Seen {
+fn see(draft: &Draft<'_>, work: &Work<'_>, rollout: &Rollout) -> RolloutInputs {
     let ready = |revision: &RevisionId| work.ready(draft.world, revision);
     let (from, to, since) = match rollout {
         Rollout::Starting { revision } | Rollout::Stable { revision } => (revision, None, draft.now),
@@ -92,7 +92,7 @@ fn see(draft: &Draft<'_>, work: &Work<'_>, rollout: &Rollout) -> Seen {
     };
     // What is assumed must not be outnumbered by less; it is no reason to go on either.
     let from_ready = if to.is_some() { work.answering(draft.world, from) } else { ready(from) };
-    Seen {
+    RolloutInputs {
         wanted: work.entry.wanted(),
         generation: work.entry.deployment.generation,
         forgiven: work.entry.warm.as_ref().is_some_and(|warm| warm.forgiven),
@@ -113,7 +113,7 @@ fn deadline(work: &Work<'_>, to: &RevisionId, since: Time) -> Option<Time> {
     placed.map(|placed| placed.max(since) + work.entry.deployment.spec.rollout.deadline)
 }
 
-fn next(state: &Rollout, seen: &Seen, now: Time) -> Rollout {
+fn next(state: &Rollout, seen: &RolloutInputs, now: Time) -> Rollout {
     let wanted = seen.wanted.clone();
     let late = seen.deadline.is_some_and(|deadline| deadline <= now);
     match state {
@@ -169,7 +169,7 @@ fn next(state: &Rollout, seen: &Seen, now: Time) -> Rollout {
 }
 
 /// The next step of a canary whose new revision is replaced by a third one.
-fn another(from: &RevisionId, wanted: RevisionId, seen: &Seen, now: Time) -> Rollout {
+fn another(from: &RevisionId, wanted: RevisionId, seen: &RolloutInputs, now: Time) -> Rollout {
     if seen.copies > 0 {
         Rollout::Surging { from: from.clone(), to: wanted, since: now, copies: seen.copies }
     } else if seen.canary.is_some() {

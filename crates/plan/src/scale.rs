@@ -83,7 +83,7 @@ fn announce(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     }
 }
 
-/// Which replicas an extra copy may push out.
+/// Replicas that an extra copy may push out.
 pub(crate) fn eviction_scope(draft: &Draft<'_>, work: &Work<'_>, extra: Extra) -> EvictionScope {
     match extra {
         Extra::No if work.entry.waiting() > 0 || work.entry.deployment.spec.replicas.min > 0 => EvictionScope::Anything,
@@ -149,7 +149,6 @@ pub(crate) enum EvictionScope {
     Anything,
     /// Only what is on demand and was not used since.
     UnusedSince(Time),
-    /// Nothing.
     Nothing,
 }
 

@@ -45,7 +45,7 @@ pub use demand::{Used, WISHES};
 pub(crate) use deployment::TrackedDeployment;
 pub use deployment::{LoadFailed, Prospect, Verdict};
 pub use liveness::MassLoss;
-pub(crate) use liveness::{Held, Turns};
+pub(crate) use liveness::{MassLossHold, Turns};
 use terms::Registered;
 pub(crate) use worker::{Hold, Rank, Standing};
 pub use worker::{Liveness, TrackedWorker};
@@ -102,7 +102,7 @@ pub struct World {
     aliases: aliases::Aliases,
     /// The settings that deployments share.
     sharing: Sharing,
-    /// Which deployments each gateway uses.
+    /// Deployments that each gateway uses.
     used_by: BTreeMap<GatewayId, BTreeSet<DeploymentName>>,
     /// Deployments that requests wait for.
     waiting: BTreeSet<DeploymentName>,
@@ -116,7 +116,7 @@ pub struct World {
     /// The latest time that was said, for what comes without one.
     clock: Time,
     /// A loss of many workers at once, until people have been told that it is over.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<MassLossHold>,
     /// When the last one that is over was.
     held_before: Time,
     turns: Turns,

@@ -24,10 +24,20 @@ pub use self::{
 pub struct Generation(pub u64);
 
 impl Generation {
+    /// The highest that is taken over from another node. With a plan in each microsecond it takes 140 years to get there: a
+    /// higher one was made up. Own numbers go on beyond it, for as long again and again.
+    pub const MOST_BELIEVED: Self = Self(1 << 52);
+
     /// The one after this.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
+    }
+
+    /// The same, where another node says it; `None`: no leader can have got there.
+    #[must_use]
+    pub fn believed(self) -> Option<Self> {
+        (self <= Self::MOST_BELIEVED).then_some(self)
     }
 }
 
@@ -42,7 +52,7 @@ impl fmt::Display for Generation {
 #[serde(try_from = "String", into = "String")]
 pub struct Digest(pub [u8; 32]);
 
-/// Why a string is not a SHA-256 digest.
+/// The reason why a string is not a SHA-256 digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a SHA-256 digest is 64 hex digits (optionally after \"sha256:\"), not {0:?}")]
 pub struct InvalidDigest(String);

@@ -290,7 +290,17 @@ impl<E: Client> Running<E> {
             Some(Target::Here) | None => self.connection.context.me.clone(),
         };
         tracing::info!(event = "controller_attached", leader = %name, %epoch);
-        self.connection.leader.send_replace(Some((name, epoch)));
+        self.connection.context.peers.term_met(epoch);
+        let before = self.connection.leader.send_replace(Some((name, epoch)));
+        if let Some((leader, later)) = before.filter(|(_, before)| *before > epoch) {
+            tracing::warn!(
+                event = "term_went_back",
+                %epoch,
+                %leader,
+                %later,
+                "the later term is nowhere to be found: was the store restored? If not, it was made up"
+            );
+        }
         (self.refused, self.trouble, self.detachment) = (None, None, Detachment::Attached);
         self.first = self.connection.end.attached();
         // What was about to be said to another may mean nothing to this one; what it said is still to be delivered.

@@ -21,6 +21,9 @@ use super::{
     stream::{Broken, ControllerStream, Dialling, client, heard, speech, welcome},
 };
 
+/// The most changes of one connection: one in each millisecond for 30 years. The numbers of all connections are added up.
+const MOST_CHANGES: u64 = 1 << 40;
+
 /// Client side of a gateway.
 pub(super) struct GatewayClient {
     context: ConnectContext,
@@ -86,8 +89,8 @@ impl Client for GatewayClient {
     }
 
     fn down(&mut self, change: RouteChange) -> RouteChange {
-        self.seq = self.before + change.seq;
-        RouteChange { seq: self.seq, base: change.base.map(|base| self.before + base), ..change }
+        self.seq = self.before.saturating_add(change.seq);
+        RouteChange { seq: self.seq, base: change.base.map(|base| self.before.saturating_add(base)), ..change }
     }
 }
 
@@ -116,6 +119,9 @@ async fn there(context: ConnectContext, name: WorkerId, region: Option<String>) 
         let left_out = assembly.left_out();
         if left_out > 0 {
             tracing::warn!(event = "routes_unknown", left_out, "ignoring routes that this version does not understand");
+        }
+        if change.as_ref().is_some_and(|change| change.seq > MOST_CHANGES) {
+            return Err(Broken::Failed("it numbers routes as no controller can have got to".to_owned()));
         }
         Ok(change)
     });

@@ -8,8 +8,10 @@
 //!     │                          │ └──── Failed, or too slow: the next one ──────────┘
 //!     └──── Lost, or a later leader is known ◀────────────────────────────── Attached
 //! ```
-//! The order: who is known to lead (this node's own leadership, a redirect), whom it was connected to last, then each controller
-//! in turn. A leader of a term that is earlier than one that was met is none any more, whatever it believes.
+//! The order: who is known to lead (this node's own leadership, a redirect), whom it was connected to last, this node where it
+//! believes to lead, then each controller in turn. A leader of a term that is earlier than one that was met is none any more,
+//! whatever it believes: for [`DOUBT`]. If the later term is still nowhere to be found then, it was made up, or is of a store that
+//! was restored from a backup since: nobody believes for that long in a term that is over.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -24,6 +26,10 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Limit for an answer. Longer than a leader needs to restore 100,000 deployments.
 pub const DIAL_WITHIN: Duration = Duration::from_secs(5);
+
+/// Time for which leaders of earlier terms are refused while none of the latest one is met. Many times a lease: a leader stops
+/// believing in itself when that ends, by its own clock.
+pub const DOUBT: Duration = Duration::from_secs(60);
 
 /// Duration after which a connection counts as good and pauses start anew.
 const GOOD: Duration = Duration::from_secs(5);
@@ -79,6 +85,10 @@ pub struct LeaderDiscovery {
     state: State,
     /// The latest term that was met.
     latest: Epoch,
+    /// Since when only leaders of earlier terms were met; `None`: none was refused.
+    doubted: Option<Time>,
+    /// True if this node leads by its own election.
+    leads: bool,
     /// Reported leader, in a term no earlier than `latest`.
     said: Option<(WorkerId, Epoch)>,
     /// Last node connected to.
@@ -100,6 +110,8 @@ impl LeaderDiscovery {
             me,
             state: State::Searching { at: now },
             latest: Epoch(0),
+            doubted: None,
+            leads: false,
             said: None,
             last: None,
             asked: BTreeSet::new(),
@@ -141,15 +153,7 @@ impl LeaderDiscovery {
     pub fn on(&mut self, event: Event, controllers: &[WorkerId], now: Time) -> Vec<Effect> {
         match (event, self.state.clone()) {
             (Event::Leadership(leader), state) => self.leadership(leader, &state, controllers, now),
-            (Event::Welcomed(epoch), State::Dialling { whom, .. }) if epoch >= self.latest => {
-                self.latest = epoch;
-                self.last = Some(whom.clone());
-                self.asked.clear();
-                self.state = State::Attached { whom, epoch, since: now };
-                vec![Effect::Attach]
-            }
-            // It leads no more and does not know it.
-            (Event::Welcomed(_), State::Dialling { .. }) => self.hang_up_and_search(controllers, now),
+            (Event::Welcomed(epoch), State::Dialling { whom, .. }) => self.welcomed(epoch, whom, controllers, now),
             (Event::Elsewhere(leader), State::Dialling { .. }) => {
                 self.hear_of_another(leader);
                 self.next(controllers, now)
@@ -177,6 +181,22 @@ impl LeaderDiscovery {
         }
     }
 
+    fn welcomed(&mut self, epoch: Epoch, whom: Target, controllers: &[WorkerId], now: Time) -> Vec<Effect> {
+        if epoch < self.latest {
+            let since = *self.doubted.get_or_insert(now);
+            if now.since(since) < DOUBT {
+                // It leads no more and does not know it.
+                return self.hang_up_and_search(controllers, now);
+            }
+            self.said = self.said.take().filter(|(_, said)| *said <= epoch);
+        }
+        (self.latest, self.doubted) = (epoch, None);
+        self.last = Some(whom.clone());
+        self.asked.clear();
+        self.state = State::Attached { whom, epoch, since: now };
+        vec![Effect::Attach]
+    }
+
     fn leadership(
         &mut self,
         leader: Option<(WorkerId, Epoch)>,
@@ -185,6 +205,7 @@ impl LeaderDiscovery {
         now: Time,
     ) -> Vec<Effect> {
         let leads = leader.as_ref().is_some_and(|(name, _)| *name == self.me);
+        self.leads = leads;
         if !leads {
             self.said = self.said.take().filter(|(name, _)| *name != self.me);
         }
@@ -246,12 +267,13 @@ impl LeaderDiscovery {
         let said = self.said.iter().map(|(name, _)| name);
         let last = self.last.iter().filter_map(|last| match last {
             Target::Node(name) => Some(name),
-            // Its own leadership says if this node leads.
+            // This node's own election says if it leads.
             Target::Here => None,
         });
+        let here = self.leads.then_some(&self.me);
         let start = self.turn % controllers.len().max(1);
         let turns = controllers[start..].iter().chain(&controllers[..start]);
-        said.chain(last).chain(turns).find(|name| !self.asked.contains(*name)).cloned()
+        said.chain(last).chain(here).chain(turns).find(|name| !self.asked.contains(*name)).cloned()
     }
 
     fn pause(&self) -> Duration {

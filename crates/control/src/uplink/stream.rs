@@ -93,8 +93,15 @@ impl ConnectContext {
         }
     }
 
+    /// The node of this name, which may lead. Its claim is held against its certificate when a line is made.
     pub(super) fn peer(&self, name: &WorkerId) -> Result<Arc<Peer>, Broken> {
-        self.peers.leader(name).ok_or_else(|| Broken::Failed(format!("the members do not know {name}")))
+        let peer = self.peers.leader(name);
+        let peer = peer.ok_or_else(|| Broken::Failed(format!("the members do not know {name}")))?;
+        // Another node may have named it.
+        if !peer.member().roles.controller {
+            return Err(Broken::Failed(format!("{name} is no controller")));
+        }
+        Ok(peer)
     }
 
     /// Nodes that may lead, those first that answer.

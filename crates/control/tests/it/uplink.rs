@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use berth_control::uplink::leader_discovery::{DIAL_WITHIN, Effect, Event, LONGEST_PAUSE, LeaderDiscovery, Target};
+use berth_control::uplink::leader_discovery::{
+    DIAL_WITHIN, DOUBT, Effect, Event, LONGEST_PAUSE, LeaderDiscovery, Target,
+};
 use berth_spec::{Epoch, Time, WorkerId};
 use proptest::prelude::*;
 
@@ -114,6 +116,42 @@ fn a_leader_of_an_earlier_term_is_none() {
     assert_eq!(bench.on(Event::Leadership(leader("b", 11))), "hang up, dial b", "a later leader");
 }
 
+/// One node with a controller's certificate, or a store that was restored, must not keep all nodes from the leader for ever.
+#[test]
+fn a_term_that_nobody_leads_in_any_more_is_forgotten_after_a_while() {
+    let mut bench = Bench::new();
+    bench.controllers = vec![node("b")];
+    assert_eq!(bench.wake().1, "dial b");
+    assert_eq!(bench.on(Event::Welcomed(Epoch(u64::MAX))), "attach");
+    assert_eq!(bench.on(Event::Leadership(leader("me", 9))), "", "its stream is there");
+    assert_eq!(bench.on(Event::Lost(leader("c", u64::MAX))), "hang up");
+    // The one that it names is no member any more; b and this node lead in earlier terms, as they say.
+    let (lost, mut here, mut refused) = (bench.now, 0, 0);
+    let attached = loop {
+        let effects = bench.wake().1;
+        let mut dialled = effects.rsplit(", ").next().unwrap_or_default().to_owned();
+        while let Some(whom) = dialled.strip_prefix("dial ") {
+            here += usize::from(whom == "here");
+            let event = if whom == "c" { Event::Failed } else { Event::Welcomed(Epoch(9)) };
+            dialled = bench.on(event).replace("hang up, ", "").replace("hang up", "");
+            refused += 1;
+        }
+        if dialled == "attach" {
+            break bench.leader_discovery.attached();
+        }
+        assert!(bench.now.since(lost) < DOUBT * 2, "it never follows anybody again");
+    };
+    assert_eq!(attached, Some(Epoch(9)));
+    assert!(bench.now.since(lost) >= DOUBT && refused > 10 && here > 3, "{refused} {here}");
+    assert_eq!(bench.on(Event::Lost(None)), "hang up");
+    let next = bench.wake().1;
+    assert!(["dial b", "dial here"].contains(&&*next), "what was said of the later term is forgotten: {next}");
+    assert_eq!(bench.on(Event::Welcomed(Epoch(10))), "attach", "and others are followed at once");
+    bench.on(Event::Lost(None));
+    bench.wake();
+    assert!(bench.on(Event::Welcomed(Epoch(9))).starts_with("hang up"), "terms count again");
+}
+
 #[test]
 fn where_this_node_leads_it_stays_here_until_it_does_not() {
     let mut bench = Bench::new();
@@ -150,16 +188,16 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever happens: it is attached or will wake up, terms never go back, and pauses are short.
+    /// Whatever happens: it is attached or will wake up, terms do not go back before long, and pauses are short.
     #[test]
     fn it_never_gives_up_and_never_goes_back(events in proptest::collection::vec((event(), 0..2_000_u64), 0..60)) {
-        let (mut bench, mut latest) = (Bench::new(), Epoch(0));
+        let (mut bench, mut latest, mut followed) = (Bench::new(), Epoch(0), Time::ZERO);
         for (event, millis) in events {
             bench.now = bench.now + Duration::from_millis(millis);
             bench.on(event);
             if let Some(epoch) = bench.leader_discovery.attached() {
-                prop_assert!(epoch >= latest);
-                latest = epoch;
+                prop_assert!(epoch >= latest || bench.now.since(followed) >= DOUBT);
+                (latest, followed) = (epoch, bench.now);
             } else {
                 let at = bench.leader_discovery.wake_at().expect("it waits for something");
                 prop_assert!(at <= bench.now + DIAL_WITHIN);

@@ -1,4 +1,4 @@
-//! Which GPUs are left. Each is claimed whole; needs differ in kind and memory, devices too.
+//! GPUs that are left. Each is claimed whole; needs differ in kind and memory, devices too.
 //!
 //! Needs that name a kind are served first (the one with the fewest devices of it before others: `t4` before `nvidia`), then
 //! the rest, each in the order of the memory that they ask for; each takes the smallest devices that will do. Among needs

@@ -1,4 +1,4 @@
-//! Which nodes are being replaced: those of an older version, while one of a newer version has joined lately. What is
+//! Finds nodes that are being replaced: those of an older version, while one of a newer version has joined lately. What is
 //! put there would be moved again before long.
 //!
 //! Versions are compared as numbers, part by part, and times are times: what is old here is never older than the window

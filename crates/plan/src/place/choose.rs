@@ -225,7 +225,6 @@ impl<'a> ModelPreferences<'a> {
         !self.preferred.is_empty()
     }
 
-    /// Scores a bucket.
     fn bucket_score(&self, bucket: &WorkerBucket<'_>) -> BucketScore {
         BucketScore {
             replaced: bucket.replaced,

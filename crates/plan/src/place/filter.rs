@@ -20,8 +20,8 @@ pub(super) fn by_type<'p>(policy: &'p Policy, spec: &Spec) -> Option<&'p Selecto
     named.or(policy.other_types.as_ref())
 }
 
-/// Why a worker may never hold a revision of a deployment, whatever the time and the load. Labels are the deployment's; format,
-/// isolation and card are the revision's own: an older one serves until its successor is ready, which may ask for others.
+/// The reason why a worker may never hold a revision of a deployment, whatever the time and the load. Labels are the deployment's;
+/// format, isolation and card are the revision's own: an older one serves until its successor is ready, which may ask for others.
 pub(crate) fn forbidden(
     world: &World,
     tracked: &TrackedWorker,
@@ -54,7 +54,7 @@ pub(crate) fn forbidden(
         .or_else(unread)
 }
 
-/// Why nothing new is put on a worker.
+/// The reason why nothing new is put on a worker.
 fn closed(draft: &Draft<'_>, candidate: &WorkerDraft<'_>) -> Option<Rejection> {
     let tracked = candidate.tracked;
     match tracked.liveness {
@@ -77,7 +77,7 @@ fn closed(draft: &Draft<'_>, candidate: &WorkerDraft<'_>) -> Option<Rejection> {
     (loads >= policy.recovering_loads).then_some(Rejection::Recovering { loads })
 }
 
-/// Why a worker cannot take a replica of a revision now, room aside.
+/// The reason why a worker cannot take a replica of a revision now, room aside.
 pub(super) fn reject(
     draft: &Draft<'_>,
     work: &Work<'_>,

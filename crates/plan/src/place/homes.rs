@@ -1,4 +1,4 @@
-//! Which region each replica belongs in, for deployments that count them by region.
+//! Finds the region that each replica belongs in, for deployments that count them by region.
 //!
 //! * Each region has its least, as long as it has a worker that may hold one: its replicas there are **home**.
 //! * The rest of the target **floats**: in any of the regions that has fewer than its most.
@@ -39,7 +39,7 @@ pub(crate) struct RegionLayout {
     pub(super) lacking: Vec<(HomeRegion, u32)>,
 }
 
-/// Which of the replicas of one revision count, the best first, and what is lacking of `target`. As many are kept as are
+/// Replicas of one revision that count, the best first, and what is lacking of `target`. As many are kept as are
 /// wanted, and no more.
 pub(crate) fn homes(
     draft: &Draft<'_>,
@@ -186,7 +186,7 @@ fn has_worker(draft: &Draft<'_>, work: &Work<'_>, revision: Option<&Revision>, r
     draft.open_in(region).iter().any(could)
 }
 
-/// Why a replica of a revision may not be on a worker because of where that is.
+/// The reason why a replica of a revision may not be on a worker because of where that is.
 pub(super) fn elsewhere(
     draft: &Draft<'_>,
     work: &Work<'_>,

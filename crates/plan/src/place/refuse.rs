@@ -127,7 +127,7 @@ fn takes_over(draft: &Draft<'_>, work: &Work<'_>, want: &Want) -> bool {
     work.copies(&want.revision) >= serve.min(work.target).max(1)
 }
 
-/// Why a deployment can never have a replica, by its own word on its memory: known without looking at any worker.
+/// The reason why a deployment can never have a replica, by its own word on its memory: known without looking at any worker.
 pub(crate) fn never(world: &World, entry: &TrackedDeployment) -> Option<Verdict> {
     let text = too_large(world, entry.deployment.spec.memory?)?;
     Some(Verdict::NoCapacity { text, until: Time(u64::MAX) })

@@ -1,4 +1,4 @@
-//! Why a worker cannot take a replica, with numbers.
+//! The reason why a worker cannot take a replica, with numbers.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use berth_spec::{
 
 use crate::claim::Cores;
 
-/// Why a worker cannot take a replica.
+/// The reason why a worker cannot take a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
     /// No runtime of the worker takes the format.

@@ -76,7 +76,7 @@ impl Mismatch {
 }
 
 impl Score {
-    /// Why this worker is better than the `other`, for people: the first thing in which they differ.
+    /// The reason why this worker is better than the `other`, for people: the first thing in which they differ.
     #[must_use]
     pub fn beats(&self, other: &Self) -> String {
         if self.evicts != other.evicts {

@@ -61,7 +61,7 @@ impl InRuntime<'_> {
         self.held.exceeded(self.need, 1, left)
     }
 
-    /// Why there is no room for it, where `now` may leave, and `both` from `again` on.
+    /// The reason why there is no room for it, where `now` may leave, and `both` from `again` on.
     fn rejection(&self, now: &Freed, both: &Freed, again: Time) -> Rejection {
         let runtime = self.held.runtime;
         let limit = self.exceeded(both.in_runtime).or_else(|| self.exceeded(now.in_runtime));
@@ -226,7 +226,7 @@ impl<'a> Shortfall<'a> {
             || (given.in_runtime.is_some() && self.lacks(Resource::Runtime, freed))
     }
 
-    /// Why there is no room, where `now` may leave, and `both` those and others from `again` on: what is short even then, or
+    /// The reason why there is no room, where `now` may leave, and `both` those and others from `again` on: what is short even then, or
     /// else now.
     pub(super) fn rejection(&self, draft: &Draft<'_>, now: &Freed, both: &Freed, again: Time) -> Rejection {
         let candidate = draft.worker(self.worker);

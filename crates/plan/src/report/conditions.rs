@@ -6,7 +6,7 @@ use berth_spec::{
     status::{Condition, Truth},
 };
 
-use super::status::Seen;
+use super::status::StatusFacts;
 use crate::{
     Rollout,
     retry::Retrying,
@@ -16,7 +16,7 @@ use crate::{
 
 /// `Available`, `Progressing`, `Scheduled`; `Endpoint` where another deployment declared the same path before; `Validated`
 /// where a generated request was refused.
-pub(super) fn conditions(seen: &Seen<'_>, taken_by: Option<&DeploymentName>) -> Vec<Condition> {
+pub(super) fn conditions(seen: &StatusFacts<'_>, taken_by: Option<&DeploymentName>) -> Vec<Condition> {
     let mut conditions = vec![available(seen), progressing(seen), scheduled(seen)];
     conditions.extend(taken_by.map(|other| {
         let path = seen.entry.deployment.spec.endpoint.as_deref().unwrap_or_default();
@@ -34,7 +34,7 @@ fn condition(kind: &'static str, status: Truth, reason: &str, message: impl Into
     Condition { kind, status, reason: reason.to_owned(), message: message.into() }
 }
 
-fn available(seen: &Seen<'_>) -> Condition {
+fn available(seen: &StatusFacts<'_>) -> Condition {
     let is = |status, reason: &str, message: String| condition("Available", status, reason, message);
     let (ready, desired) = (seen.ready, seen.desired);
     if seen.entry.deployment.deleting {
@@ -88,7 +88,7 @@ fn available(seen: &Seen<'_>) -> Condition {
     }
 }
 
-fn progressing(seen: &Seen<'_>) -> Condition {
+fn progressing(seen: &StatusFacts<'_>) -> Condition {
     let is = |status, reason: &str, message: &str| condition("Progressing", status, reason, message);
     match seen.rollout {
         Some(stuck @ Rollout::Stuck { failed, serving, reason, .. }) => {
@@ -164,13 +164,13 @@ fn progressing(seen: &Seen<'_>) -> Condition {
 }
 
 /// Returns true for a canary that does as declared: both revisions get requests, or nothing is loaded as nothing is wanted.
-fn is_shared(seen: &Seen<'_>) -> bool {
+fn is_shared(seen: &StatusFacts<'_>) -> bool {
     let is_declared = seen.entry.deployment.spec.rollout.canary.is_some();
     let is_short = matches!(seen.verdict, Some(Verdict::SurgeWaits { .. }));
     is_declared && (seen.desired == 0 || (seen.canary.is_some() && !is_short))
 }
 
-fn scheduled(seen: &Seen<'_>) -> Condition {
+fn scheduled(seen: &StatusFacts<'_>) -> Condition {
     let is = |status, reason: &str, message: &str| condition("Scheduled", status, reason, message);
     match seen.verdict {
         Some(Verdict::NoCapacity { .. }) => is(Truth::False, "NoCapacity", "no worker can take it"),

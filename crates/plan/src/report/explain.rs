@@ -1,4 +1,4 @@
-//! Why a deployment is where it is, or why it is nowhere: every worker, with numbers.
+//! The reason why a deployment is where it is, or why it is nowhere: every worker, with numbers.
 
 use berth_spec::{
     ByteSize, DeploymentName, RevisionId, Time, WorkerId,
@@ -16,7 +16,7 @@ use crate::{
     world::TrackedWorker,
 };
 
-/// Why a deployment is where it is.
+/// The reason why a deployment is where it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// Whose.
@@ -44,7 +44,7 @@ pub struct Explanation {
 /// One worker from a deployment's point of view.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerView {
-    /// Which.
+    /// The worker.
     pub worker: WorkerId,
     /// Memory that models may take there.
     pub memory: ByteSize,
@@ -54,7 +54,7 @@ pub struct WorkerView {
     pub overhead: ByteSize,
     /// Verdict of the worker on the deployment.
     pub verdict: WorkerVerdict,
-    /// Why it is better than others, or others are better than it, where it holds or could hold a replica.
+    /// The reason why it is better than others, or others are better than it, where it holds or could hold a replica.
     pub why: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub struct WorkerView {
 pub enum WorkerVerdict {
     /// Has a replica.
     Holds {
-        /// Which revision.
+        /// The revision.
         revision: RevisionId,
         /// The memory set aside for it.
         claim: ByteSize,

@@ -19,7 +19,7 @@ use crate::{
 /// The status of a deployment; `None`: no such.
 #[must_use]
 pub fn status(world: &World, name: &DeploymentName, now: Time) -> Option<Status> {
-    let seen = Seen::new(world, world.entries.get(name)?, now);
+    let seen = StatusFacts::new(world, world.entries.get(name)?, now);
     let phase = seen.phase();
     Some(Status {
         phase,
@@ -36,7 +36,7 @@ pub fn status(world: &World, name: &DeploymentName, now: Time) -> Option<Status>
 }
 
 /// Facts from which phase and conditions are computed.
-pub(super) struct Seen<'a> {
+pub(super) struct StatusFacts<'a> {
     pub(super) entry: &'a TrackedDeployment,
     pub(super) record: Option<&'a Record>,
     pub(super) rollout: Option<&'a Rollout>,
@@ -61,11 +61,11 @@ pub(super) struct Seen<'a> {
     pub(super) down: Option<Restarting>,
     /// Share of requests that the new revision of a canary gets, in percent; `None`: it is not ready, or there is no canary.
     pub(super) canary: Option<u32>,
-    /// Why the validation inference of what serves proves nothing, if so.
+    /// The reason why the validation inference of what serves proves nothing, if so.
     pub(super) unproven: Option<&'a str>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> StatusFacts<'a> {
     fn new(world: &'a World, entry: &'a TrackedDeployment, now: Time) -> Self {
         let record = entry.record();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);

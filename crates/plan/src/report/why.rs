@@ -1,4 +1,4 @@
-//! Why here, and why not there: each worker that could hold a replica, beside the best of them.
+//! Reasons for and against each place: each worker that could hold a replica, beside the best of them.
 
 use berth_spec::WorkerId;
 

@@ -22,7 +22,7 @@ use crate::{Rollout, policy};
 /// Age of the last use up to which a deployment counts as in use: gateways report each second.
 const NOW: Duration = Duration::from_secs(60);
 
-/// The longest that a second copy stays unused.
+/// The longest that a second copy stays unused: what is used on working days keeps it over a break, and not over a night.
 const LONGEST: Duration = Duration::from_secs(10 * 3600);
 
 /// Load must be below this share of what one copy less would carry. Closer to 1, noise loads and unloads.
@@ -33,7 +33,7 @@ const HYSTERESIS: f32 = 2.0 / 3.0;
 pub(crate) struct Copies {
     /// Number of copies; 0: as few as may be.
     pub(crate) goal: u32,
-    /// Why, for one that may have several and is used.
+    /// The reason, for one that may have several and is used.
     pub(crate) scaling: Option<Box<Scaling>>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Scaling {
     pub(crate) busy: Level,
     /// When it was used.
     pub(crate) marks: Marks,
-    /// Why the goal is above the least.
+    /// The reason why the goal is above the least.
     pub(crate) reason: Reason,
     /// When the goal last moved.
     pub(crate) scaled_at: Time,
@@ -56,19 +56,18 @@ pub(crate) struct Scaling {
     pub(crate) look: Option<Time>,
 }
 
-/// Why there are more copies than must be.
+/// The reason why there are more copies than must be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// In regular use, and there is room.
     #[default]
     RegularUse,
-    /// Load.
     Load,
 }
 
 /// Inputs of one decision on the goal.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct GoalInputs {
     now: Time,
     least: u32,
     most: u32,
@@ -84,7 +83,7 @@ struct Seen {
     target_busy: f32,
 }
 
-impl Seen {
+impl GoalInputs {
     /// Copies that the load now asks for.
     fn asked(&self) -> u32 {
         copies_for(self.quick, self.target_rate).max(copies_for(self.busy, self.target_busy))
@@ -135,8 +134,11 @@ impl World {
         let quiet_since = seen.is_low().then(|| scaling.quiet_since.unwrap_or(now));
         let moved = goal.0 != seen.goal;
         let scaled_at = if moved { now } else { scaling.scaled_at };
-        let look =
-            self.look(entry, &Scaling { quiet_since, scaled_at, ..scaling.clone() }, &Seen { goal: goal.0, ..seen });
+        let look = self.look(
+            entry,
+            &Scaling { quiet_since, scaled_at, ..scaling.clone() },
+            &GoalInputs { goal: goal.0, ..seen },
+        );
         let least = seen.least;
         self.rerank(name, |entry| {
             let copies = &mut entry.warm_mut().copies;
@@ -153,7 +155,7 @@ impl World {
         }
     }
 
-    fn seen(&self, entry: &TrackedDeployment, now: Time) -> Option<Seen> {
+    fn seen(&self, entry: &TrackedDeployment, now: Time) -> Option<GoalInputs> {
         let replicas = entry.deployment.spec.replicas;
         let least = replicas.min.max(1);
         let record = entry.record()?;
@@ -181,7 +183,7 @@ impl World {
         let scaling = entry.deployment.spec.scaling;
         let most_in_one = entry.deployment.spec.concurrency.max.map(|max| (max as f32 * 0.75).max(1.0));
         let target_busy = policy.target_concurrency.min(most_in_one.unwrap_or(f32::MAX));
-        Some(Seen {
+        Some(GoalInputs {
             now,
             least,
             most: replicas.max,
@@ -197,7 +199,7 @@ impl World {
     }
 
     /// Number of copies that there should be, and the reason.
-    fn goal(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &Seen) -> (u32, Reason) {
+    fn goal(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &GoalInputs) -> (u32, Reason) {
         let may_grow = seen.coming == 0 && seen.now >= scaling.not_before && seen.goal < seen.most;
         let asked = seen.asked().min(seen.most);
         if may_grow && asked > seen.goal {
@@ -224,7 +226,7 @@ impl World {
     }
 
     /// When one copy may leave, as far as load that stays as it is goes; `None`: not while it does.
-    fn shrinks_at(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &Seen) -> Option<Time> {
+    fn shrinks_at(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &GoalInputs) -> Option<Time> {
         let policy = &self.policy.copies;
         let quiet = scaling.quiet_since.filter(|_| seen.is_low())?;
         let at = quiet.max(scaling.scaled_at) + policy.settle;
@@ -241,7 +243,7 @@ impl World {
     }
 
     /// When the goal may move though nothing is heard.
-    fn look(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &Seen) -> Option<Time> {
+    fn look(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &GoalInputs) -> Option<Time> {
         let soon = |at: Time| at.max(seen.now + Duration::from_secs(1));
         let grow =
             (seen.asked() > seen.goal && seen.goal < seen.most && seen.coming == 0).then(|| soon(scaling.not_before));

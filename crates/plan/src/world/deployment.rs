@@ -33,7 +33,7 @@ pub(crate) struct Warm {
     pub(crate) uses: BTreeMap<GatewayId, Use>,
     /// Time at which somebody asked that it be paged out; a later use takes that back.
     pub(crate) paged_out: Option<Time>,
-    /// Why the last plan gave it less than it wants.
+    /// The reason why the last plan gave it less than it wants.
     pub(crate) verdict: Option<Verdict>,
     /// Loads that failed for good, until they are forgotten.
     pub(crate) failures: BTreeMap<(RevisionId, WorkerId), LoadFailed>,
@@ -131,7 +131,7 @@ impl LearnedSizes {
     }
 }
 
-/// Why a deployment has fewer replicas than it wants.
+/// The reason why a deployment has fewer replicas than it wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// No worker has room, now or by evicting what may be evicted.
@@ -210,7 +210,7 @@ impl Verdict {
 }
 
 /// Workers that a store refuses before nobody else is tried. Credentials are a worker's own, so that another one may do
-/// better: half of it, and one worker without a key keeps a model off all; doubled, each wrong key is tried on more of them.
+/// better: with one, a single worker without a key would keep a model off all, and each more is asked with a wrong key in vain.
 const REFUSALS: usize = 2;
 
 /// A load that failed for good on one worker.

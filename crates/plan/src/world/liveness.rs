@@ -1,4 +1,4 @@
-//! Which workers can be reached, and what is held back when too many cannot.
+//! Tracks the workers that can be reached, and what is held back when too many cannot.
 //!
 //! ```text
 //!                      detach_worker                detached_grace
@@ -32,7 +32,7 @@ pub struct MassLoss {
 
 /// A mass loss and what people have been told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct MassLossHold {
     pub(crate) loss: MassLoss,
     /// People have been told that it began.
     pub(crate) told: bool,
@@ -111,7 +111,7 @@ impl World {
         let Some(held) = self.held else { return };
         let lost = self.lost_since(held.loss.since);
         if lost.len() * 100 <= held.loss.known * self.policy.mass_loss_percent as usize {
-            self.held = Some(Held { loss: MassLoss { until: now, ..held.loss }, ..held });
+            self.held = Some(MassLossHold { loss: MassLoss { until: now, ..held.loss }, ..held });
             self.hold_each(&lost, now);
         }
     }
@@ -149,8 +149,10 @@ impl World {
         let until = now + self.policy.mass_loss_hold;
         let loss = MassLoss { since, until, lost: lost.len(), known };
         let held = match self.held.filter(|held| now < held.loss.until) {
-            Some(held) => Held { loss: MassLoss { since: held.loss.since, until: held.loss.until, ..loss }, ..held },
-            None => Held { loss, told: false },
+            Some(held) => {
+                MassLossHold { loss: MassLoss { since: held.loss.since, until: held.loss.until, ..loss }, ..held }
+            }
+            None => MassLossHold { loss, told: false },
         };
         self.held = Some(held);
         self.hold_each(lost, held.loss.until);

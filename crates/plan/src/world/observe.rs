@@ -37,8 +37,10 @@ impl World {
             }
             tracked.reported = true;
         }
-        // An assignment that we do not remember having numbered: go on from there, or the worker will ignore us.
-        tracked.sent = tracked.sent.max(change.seen);
+        // An assignment that we do not remember having numbered: go on from there, or the worker will ignore us. A number
+        // that was made up is of one worker, and would leave none for the plans of all.
+        let seen = change.seen.believed().unwrap_or_default();
+        tracked.sent = tracked.sent.max(seen);
         let turned = std::mem::replace(&mut tracked.state, change.state) != change.state;
         if let Some(load) = &change.load {
             tracked.load.clone_from(load);
@@ -49,7 +51,7 @@ impl World {
         if let Some(breakers) = &change.breakers {
             tracked.breakers.clone_from(breakers);
         }
-        self.generation = self.generation.max(change.seen);
+        self.generation = self.generation.max(seen);
         if change.whole {
             observed.touched.extend(self.end_assumption(&change.worker));
         }

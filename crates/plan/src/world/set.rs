@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use berth_spec::{ByteSize, Cordon, Deployment, DeploymentName, Digest, Generation, ModelFormat, WorkerId, WorkerInfo};
 
 use super::{Liveness, TrackedDeployment, World, apply::set_in};
-use crate::{Record, claim::Basis};
+use crate::{Record, TypeRules, claim::Basis};
 
 impl World {
     /// A deployment was declared or changed.
@@ -188,6 +188,16 @@ impl World {
             self.landscape_changed(worker);
             self.give_hope();
         }
+    }
+
+    /// Changes the labels that models ask of their workers by their types.
+    pub fn set_type_rules(&mut self, rules: TypeRules) {
+        if (&self.policy.types, &self.policy.other_types) == (&rules.types, &rules.others) {
+            return;
+        }
+        (self.policy.types, self.policy.other_types) = (rules.types, rules.others);
+        self.all_dirty = true;
+        self.give_hope();
     }
 
     /// Restores a measured size.

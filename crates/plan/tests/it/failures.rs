@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use berth_plan::fixture::{digest_of, gib, ready, worker_id, world};
-use berth_spec::{ByteSize, FailureCategory, Replicas, Residency, deployment::WhenFull, routes::OnMiss, status::Phase};
+use berth_spec::{
+    ByteSize, FailureCategory, Generation, Replicas, Residency, deployment::WhenFull, routes::OnMiss, status::Phase,
+};
 
 #[test]
 fn a_transient_failure_is_waited_out() {
@@ -279,4 +281,25 @@ fn requests_wait_for_a_revision_on_its_way_where_nothing_else_is_coming() {
     assert_eq!(w.placed("iris"), ["a"], "the new one in place of the old one");
     let route = w.world.whole_routes(w.now).set.remove(0);
     assert_eq!(route.on_miss, OnMiss::Park);
+}
+
+/// One worker with a certificate of the cluster must not take the numbers of all plans to come.
+#[test]
+fn a_number_that_a_worker_made_up_is_not_taken_over() {
+    let mut w = world().worker("a", gib(4)).worker("b", gib(4)).resident("iris", gib(1));
+    w.settle();
+    let before = w.world.generation();
+    for made_up in [Generation(u64::MAX), Generation(u64::MAX - 1), Generation::MOST_BELIEVED.next()] {
+        w.claim_seen("b", made_up);
+        assert_eq!(w.world.generation(), before);
+    }
+    // As far as it can be true, plans go on from there.
+    w.claim_seen("b", Generation::MOST_BELIEVED);
+    let mut w = w.resident("wine", gib(1));
+    w.settle();
+    assert!(w.world.generation() > Generation::MOST_BELIEVED);
+    w.claim_seen("a", w.world.generation());
+    let mut w = w.resident("more", gib(1));
+    w.settle();
+    assert_eq!((w.placed("wine").len(), w.placed("more").len()), (1, 1));
 }

@@ -1,11 +1,11 @@
-//! Which worker, and why not the others.
+//! Choice of a worker, and the reasons against the others.
 
 use berth_plan::{
-    Rejection, Scope,
+    Rejection, Scope, TypeRules,
     fixture::{Fixture, digest_of, gib, name, ready, worker, worker_id, world},
     report::{WorkerVerdict, explain},
 };
-use berth_spec::{Replicas, Residency, Time, WorkerInfo, status::Phase};
+use berth_spec::{Replicas, Residency, Time, WorkerInfo, deployment::Selector, status::Phase};
 
 fn verdict(w: &Fixture, called: &str, on: &str) -> WorkerVerdict {
     let explained = explain(&w.world, &name(called), w.now).expect("a deployment");
@@ -48,6 +48,30 @@ fn labels_are_required_or_preferred() {
     let status = w.status("never");
     assert_eq!(status.phase, Phase::ScheduleFailed);
     assert!(status.conditions[0].message.contains("lacks the label zone=y"), "{:?}", status.conditions);
+}
+
+#[test]
+fn labels_that_a_type_requires_may_change_while_models_are_held() {
+    let mut w = world().worker("a", gib(8)).worker_with("b", gib(4), |info| {
+        info.labels.insert("gpu".to_owned(), "true".to_owned());
+    });
+    w.change("held", |spec| spec.memory = Some(gib(1)));
+    w.change("never", |spec| {
+        spec.memory = Some(gib(1));
+        spec.model_type = Some("rare".into());
+    });
+    let selector =
+        |label: &str| Selector { required: [(label.to_owned(), "true".to_owned())].into(), ..Selector::default() };
+    let rules = |kind: &str, label| TypeRules { types: [(kind.to_owned(), selector(label))].into(), others: None };
+    w.world.set_type_rules(rules("rare", "tpu"));
+    w.settle();
+    assert_eq!((w.placed("held"), w.placed("never").len()), (vec!["a".to_owned()], 0));
+
+    w.world.set_type_rules(TypeRules { others: Some(selector("gpu")), ..rules("rare", "gpu") });
+    w.settle();
+    assert_eq!((w.placed("held"), w.placed("never")), (vec!["b".to_owned()], vec!["b".to_owned()]));
+    w.world.set_type_rules(TypeRules { others: Some(selector("gpu")), ..rules("rare", "gpu") });
+    assert!(w.world.due(w.now).is_empty(), "the same again is nothing to plan for");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn terms() -> WorkerTerms {
 /// Steps of these stories beside those of the fixture.
 trait Registered {
     fn under(&mut self, worker: &str, change: impl FnOnce(&mut WorkerTerms));
-    /// Why a deployment cannot be on a worker.
+    /// The reason why a deployment cannot be on a worker.
     fn why_not(&self, called: &str, worker: &str) -> Rejection;
 }
 

@@ -234,13 +234,13 @@ fn update_and_scale(w: &mut Fixture, version: &str, to: u32) {
     });
 }
 
-/// Which workers are to hold a revision.
+/// Workers that are to hold a revision.
 fn on(w: &Fixture, revision: &RevisionId) -> Vec<String> {
     let record = w.world.record(&name("iris"));
     record.iter().flat_map(|record| record.of(revision)).map(|replica| replica.worker.to_string()).collect()
 }
 
-/// Which workers a plan tells to load a revision.
+/// Workers that a plan tells to load a revision.
 fn told_to_load(planned: &Planned, revision: &RevisionId) -> BTreeSet<String> {
     let told = planned
         .assignments
