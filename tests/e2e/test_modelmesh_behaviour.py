@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.waiting import PATIENCE, until
-from test_modelmesh import LOADED, LOADING, LOADING_FAILED, NOT_FOUND, NOT_LOADED, message, read
-from test_modelmesh_instances import PREDICT, Instance, knows_another, store  # noqa: F401: the fixture
+from test_modelmesh import DEFINED, LOADED, LOADING, LOADING_FAILED, NOT_FOUND, NOT_LOADED, TRANSITIONING, message, read
+from test_modelmesh_instances import PREDICT, Instance, knows_another, knows_others, store  # noqa: F401: the fixture
 from test_payloads import data, sink  # noqa: F401: the fixture
 from test_tls import Authority
 
@@ -115,6 +115,84 @@ def test_a_type_is_held_where_its_labels_are_and_errors_are_the_same_over_a_hop(
         until("it to be known", lambda: one.call(PREDICT, b"x", ("mm-model-id", "Model")) == (b"x", "Model"))
         assert one.told("Model", "error=UNAVAILABLE:not now") == ("INTERNAL", text)
         assert one.told("Model", "error=FAILED_PRECONDITION:no") == ("FAILED_PRECONDITION", "no")
+
+
+def test_a_file_of_type_constraints_is_followed(start, tmp_path):
+    path = tmp_path / "constraints.json"
+
+    def constrain(labels: list[str]) -> None:
+        # As Kubernetes changes a mounted file: in one step.
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({"T": {"required": labels}}))
+        new.rename(path)
+
+    constrain(["label-1"])
+    read_from = {"MM_TYPE_CONSTRAINTS_PATH": str(path)}
+    first = start("first", env=read_from | {"MM_LABELS": "label-1"})
+    second = start("second", env=read_from | {"MM_LABELS": "label-2"})
+    assert first.register("Model")[1] == [LOADED]
+    place = lambda: [read(info)[1] for info in first.status("Model")[3]]
+    assert place() == [[b"first"]]
+    constrain(["label-2"])
+
+    def moved() -> bool:
+        # In use it has a copy all the time, which the new one replaces.
+        assert first.call(PREDICT, b"x", ("mm-model-id", "Model")) == (b"x", "Model")
+        return place() == [[b"second"]]
+
+    until(lambda: f"the model to move: {place()}", moved)
+    path.write_text("{")
+    until("the file to be refused", lambda: any('"configuration_refused"' in line for line in second.process.logged_lines()))
+    assert second.call(PREDICT, b"x", ("mm-model-id", "Model")) == (b"x", "Model"), "the one before stays"
+
+
+def test_models_come_up_where_they_can_though_two_of_three_instances_fail_every_load(start):
+    fails = ["--refuse", "no such device"]
+    first, second = (start(name, runtime=fails) for name in ("first", "second"))
+    third = start("third")
+    for one in (first, second, third):
+        until("all to know each other", lambda: knows_others(one, 2))
+    for n in range(5):
+        told = (first, second, third)[n % 3].register(f"Model{n}")
+        assert told[1] == [LOADED], told
+    for n in range(5):
+        copies = [read(info) for info in first.status(f"Model{n}")[3]]
+        assert [copy[1] for copy in copies if copy[2] == [LOADED]] == [[b"third"]], copies
+        for one in (first, second, third):
+            until("it to be known", lambda: one.call(PREDICT, b"x", ("mm-model-id", f"Model{n}")) == (b"x", f"Model{n}"))
+
+
+def test_virtual_models_have_owners_and_a_forced_change_waits_for_nothing(start):
+    first, second = start("first"), start("second")
+    until("both to know each other", lambda: knows_another(second))
+    first.register("Model")
+
+    def owner(one: Managed, said: str) -> bytes:
+        """The owner that the virtual model has after a change by somebody."""
+        return one.manage("setVModel", {1: "live", 2: "Model", 10: said}).get(6, [b""])[0]
+
+    assert owner(first, "owner1") == b"owner1"
+    for one in (first, second):
+        assert owner(one, "owner1") == b"owner1", "the same again"
+        assert owner(one, "") == b"owner1", "whoever names no owner leaves it"
+        with pytest.raises(grpc.RpcError) as refused:
+            owner(one, "owner2")
+        assert refused.value.code().name == "ALREADY_EXISTS"
+        assert refused.value.details() == 'vmodel live already exists with different owner "owner1"'
+        states = [one.manage("getVModelStatus", {1: "live", 2: of}).get(1, [0]) for of in ("", "owner1", "owner2")]
+        assert states == [[DEFINED], [DEFINED], [0]]
+        one.manage("deleteVModel", {1: "live", 2: "owner2"})
+        assert one.manage("getVModelStatus", {1: "live"})[1] == [DEFINED], "it is another's"
+
+    # The target takes long to load: a change waits for it, and a forced one does not.
+    slow = {1: "T", 2: "SIZE_1000_600000"}
+    told = second.manage("setVModel", {1: "live", 2: "Slow", 4: slow, 10: "owner1"})
+    assert (told[1], told[2], told[3]) == ([TRANSITIONING], [b"Model"], [b"Slow"]), told
+    until("it to be known", lambda: second.call(PREDICT, b"x", ("mm-vmodel-id", "live")) == (b"x", "Model"))
+    told = first.manage("setVModel", {1: "live", 2: "Slow", 7: 1, 10: "owner1"})
+    assert (told[1], told[2]) == ([DEFINED], [b"Slow"]), told
+    second.manage("deleteVModel", {1: "live", 2: "owner1"})
+    assert first.manage("getVModelStatus", {1: "live"}).get(1, [0]) == [0]
 
 
 def test_concurrent_registrations_evict_idle_models_and_no_more(start):

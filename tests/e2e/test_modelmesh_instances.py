@@ -135,7 +135,12 @@ def apply(one: Instance, name: str, path: str) -> None:
 
 
 def knows_another(one: Instance) -> bool:
-    return any('"member_changed"' in line and '"Alive"' in line for line in one.process.logged_lines())
+    return knows_others(one, 1)
+
+
+def knows_others(one: Instance, number: int) -> bool:
+    lines = (line for line in one.process.logged_lines() if '"member_changed"' in line and '"Alive"' in line)
+    return len({json.loads(line)["context"]["member"] for line in lines}) >= number
 
 
 def test_two_instances_started_together_are_one_cluster_and_serve_any_method(instances):
@@ -216,8 +221,11 @@ def test_several_models_answer_as_one(instances):
     for one in instances:
         ids = [("mm-model-id", "a"), ("mm-model-id", "b")]
         assert one.call(PREDICT, b"ab", *ids)[0] == b"abab"
-        assert one.call(PREDICT, b"ab", *ids, ("mm-model-id", "c")) == "NOT_FOUND"
-        assert one.call(PREDICT, b"ab", *ids, ("mm-model-id", "c"), ("mm-required", "any"))[0] == b"abab"
+        missing = ("mm-model-id", "c")
+        assert one.call(PREDICT, b"ab", *ids, missing)[0] == b"abab", "any is ModelMesh's default"
+        assert one.call(PREDICT, b"ab", *ids, missing, ("mm-required", "any"))[0] == b"abab"
+        assert one.call(PREDICT, b"ab", *ids, missing, ("mm-required", "all")) == "NOT_FOUND"
+        assert one.call(PREDICT, b"ab", missing, ("mm-model-id", "d")) == "NOT_FOUND"
 
 
 def test_a_runtime_that_lost_its_models_is_mended_under_its_callers(instances):

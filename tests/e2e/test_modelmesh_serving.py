@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from harness.http_server import Answer, HttpServer, Request, part_of
-from harness.processes import BERTH
+from harness.ports import free_port
+from harness.processes import BERTH, Process
 from harness.waiting import until
 from test_runtimes import MLSERVER, TRAIN, declared, model, pids, predicted, rows
 
@@ -142,6 +143,37 @@ def test_a_secret_is_not_applied_and_a_serving_runtime_says_where_it_goes(berth,
         path.write_text(textwrap.dedent(text))
         berth.run("apply", "-f", str(path), code=None)
         assert "error:" in berth.stderr and "hush" not in berth.stderr, berth.stderr
+
+
+ADAPTER = """
+apiVersion: serving.kserve.io/v1alpha1
+kind: ServingRuntime
+metadata: {name: scripted}
+spec:
+  supportedModelFormats: [{name: scripted, autoSelect: true}]
+  multiModel: true
+  grpcEndpoint: "port:PORT"
+"""
+
+
+def test_a_serving_runtime_is_for_a_worker_as_it_is_and_as_what_it_converts_to(berth, tmp_path):
+    port, server = free_port(), Process("adapter", tmp_path)
+    server.spawn(BERTH, "testing", "runtime", "--listen", f"127.0.0.1:{port}", "--any-method")
+    try:
+        path, converted = tmp_path / "serving-runtime.yaml", tmp_path / "runtime.yaml"
+        path.write_text(ADAPTER.replace("PORT", str(port)))
+        converted.write_text(berth.run("convert", "-f", str(path)))
+        assert "kind: Runtime" in converted.read_text()
+        for file, name in ((path, "one"), (converted, "two")):
+            berth.start("--runtime", str(file))
+            refused = berth.run("apply", "-f", str(file), code=None)
+            assert f"berth up --runtime {file}" in berth.stderr, (refused, berth.stderr)
+            berth.apply(model(name, "scripted", "runtime:SIZE_1000?type=T"))
+            with grpc.insecure_channel(berth.http) as channel:
+                assert channel.unary_unary("/any.Service/any")(b"x", metadata=[("mm-model-id", name)], timeout=60) == b"x"
+            berth.stop()
+    finally:
+        server.close()
 
 
 def scripted(tmp_path: Path, name: str, kind: str, script: str) -> dict:

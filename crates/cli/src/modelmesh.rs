@@ -7,6 +7,7 @@
 //! An instance is a [`node`](crate::node) with all roles, without built-in runtimes. It reads the `BERTH_*` variables as `berth node`
 //! does.
 
+mod address;
 mod bootstrap;
 mod environment;
 mod etcd;
@@ -18,29 +19,38 @@ mod type_constraints;
 use std::{
     ffi::OsString,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    num::ParseIntError,
     path::Path,
+    str::FromStr,
     sync::Arc,
 };
 
 use berth_mesh::data_plane::{CurrentDataPlane, DataPlane};
 use berth_modelmesh::Registration;
+use berth_plan::TypeRules;
 use berth_spec::WorkerId;
 use clap::{ArgAction, Args};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    bootstrap::Bootstrap,
-    environment::Environment,
-    probe::{Standing, start as start_probe},
+    address::of_everybody,
+    bootstrap::{Bootstrap, FAREWELL},
+    environment::{CLIENTS, Environment},
+    probe::{ProbeState, start as start_probe},
+    type_constraints::TypeConstraints,
 };
 use crate::{
     failure::Failure,
     node::{self, Hooks, ServingHook, Started, running::spawn, settings::NodeSettings},
-    settings::planning::Planning,
+    settings::{ServerSettings, planning::Planning},
 };
 
-/// The probe port where nobody says.
-const PROBE: &str = "8089";
+/// The probe port where nobody says: ModelMesh's.
+const PROBE: u16 = 8089;
+
+/// The most characters of an instance's name.
+const LONGEST_NAME: usize = 60;
 
 #[derive(Debug, Args)]
 #[command(
@@ -59,12 +69,12 @@ pub(crate) struct ModelMeshArgs {
     /// Version of the service, for people
     #[arg(short = 'v', long, value_name = "VERSION")]
     service_version: Option<String>,
-    /// Name of this instance in the cluster [default: the host's name]
+    /// Name of this instance in the cluster [default: the host's name, and the port for clients if it is not 8033]
     #[arg(short = 'i', long, value_name = "ID", env = "MM_INSTANCE_ID")]
     instance_id: Option<String>,
-    /// Port for /ready, /live and /prestop
-    #[arg(short = 'h', long, value_name = "PORT", env = "MM_PROBE_PORT", default_value = PROBE)]
-    probe_port: u16,
+    /// Port for /ready, /live and /prestop; NONE: no such port [default: 8089]
+    #[arg(short = 'h', long, value_name = "PORT", env = "MM_PROBE_PORT")]
+    probe_port: Option<ProbePort>,
     /// Words of ModelMesh's launcher that mean nothing here: the class of the service
     #[arg(short = 's', hide = true)]
     _class: Option<String>,
@@ -74,12 +84,30 @@ pub(crate) struct ModelMeshArgs {
     /// The port between instances
     #[arg(short = 'p', hide = true)]
     _port: Option<String>,
+    /// The port between instances, as others reach it
+    #[arg(short = 'r', hide = true)]
+    _public_port: Option<String>,
     /// A file that is there while the instance runs
     #[arg(short = 'a', hide = true)]
     _anchor: Option<String>,
+    /// Seconds that a start may take
+    #[arg(short = 't', hide = true)]
+    _start_timeout: Option<String>,
     /// Print help
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
+}
+
+/// The port of the probes, or `NONE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ProbePort(Option<u16>);
+
+impl FromStr for ProbePort {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.eq_ignore_ascii_case("none") { Ok(Self(None)) } else { text.parse().map(|port| Self(Some(port))) }
+    }
 }
 
 /// Starts an instance and serves until it is told to stop.
@@ -96,23 +124,19 @@ pub(crate) fn run(args: ModelMeshArgs) -> Result<(), Failure> {
     done
 }
 
-fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
-    let name = instance(args.instance_id.as_deref())?;
-    let standing = Arc::new(Standing::default());
-    let mut ports = vec![args.probe_port];
-    // Another instance of this machine may have it: then that one answers for all of them.
-    if environment.prestop != args.probe_port && TcpListener::bind((Ipv4Addr::UNSPECIFIED, environment.prestop)).is_ok()
-    {
-        ports.push(environment.prestop);
-    }
-    start_probe(&ports, &standing)
+fn serve(args: ModelMeshArgs, mut environment: Environment) -> Result<(), Failure> {
+    let name = instance(args.instance_id.as_deref(), environment.clients)?;
+    let standing = Arc::new(ProbeState::default());
+    let everybody = of_everybody();
+    let ports = probe_ports(everybody, (args.probe_port, environment.prestop), &mut environment.warnings);
+    start_probe(everybody, &ports, &standing)
         .map_err(|error| Failure::Failed(format!("cannot listen: {error}; -h takes another port")))?;
 
     let folder = tempfile::Builder::new().prefix("berth-modelmesh-").tempdir()?;
     let prefix = format!("{}/{}/berth", environment.prefix, environment.service);
     let config = |part: &str| environment.store.config(&format!("{prefix}/{part}")).map_err(Failure::Usage);
-    let ip = bootstrap::own_address(&environment.store.endpoints).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    let gossip = bootstrap::free_udp(ip)?;
+    let ip = address::own(&environment.store.endpoints).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let gossip = address::free_udp(ip)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (bootstrap, pki, (lease, key, others)) = runtime.block_on(async {
         let bootstrap = Bootstrap::connect(config("instances")?).await?;
@@ -123,9 +147,10 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
     // The connection's tasks are of the runtime that goes: the thread that stays makes its own.
     drop((bootstrap, runtime));
     let stays = CancellationToken::new();
-    Bootstrap::stay(config("instances")?, (lease, key, gossip), stays.clone())?;
+    let gone = Bootstrap::stay(config("instances")?, (lease, key, gossip), stays.clone())?;
 
-    let words = words(&environment, &name, (gossip, &others), (&pki, folder.path()))?;
+    let clients = SocketAddr::new(everybody, environment.clients);
+    let words = words(&environment, &name, (clients, gossip, &others), (&pki, folder.path()))?;
     let mut settings = NodeSettings::from_words(words)?;
     settings.server.runtimes = vec![environment.runtime.clone()];
     settings.built_in = false;
@@ -150,12 +175,12 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
         settings.server.payloads = environment.payloads.clone();
     }
     settings.server.labels.extend(environment.labels.clone());
-    settings.server.types.extend(environment.types.types.clone());
     settings.server.planning = Planning {
         target_rate: environment.target_rate,
         failure_expiry: environment.failure_expiry,
-        other_types: environment.types.others.clone(),
+        ..Planning::default()
     };
+    constrain_types(&environment, &mut settings.server)?;
     let ready = Arc::clone(&standing);
     let Environment { warnings, registrations, .. } = environment;
     let hooks = Hooks {
@@ -176,11 +201,35 @@ fn serve(args: ModelMeshArgs, environment: Environment) -> Result<(), Failure> {
     let done = node::start(settings, hooks);
     stays.cancel();
     standing.stopped.cancel();
+    // Its end is the word.
+    let _ = gone.recv_timeout(FAREWELL);
     done
 }
 
+/// Has models of a type go where the labels of the type are. Constraints of a file are followed, so they are no setting that all
+/// instances must share: each reads a change of the file at its own time.
+fn constrain_types(environment: &Environment, server: &mut ServerSettings) -> Result<(), Failure> {
+    let TypeConstraints { types, others } = environment.types.clone();
+    let Some(file) = &environment.types_file else {
+        server.types.extend(types);
+        server.planning.other_types = others;
+        return Ok(());
+    };
+    let declared = server.types.clone();
+    let with = move |TypeConstraints { types, others }| {
+        let types = declared.iter().map(|(name, selector)| (name.clone(), selector.clone())).chain(types).collect();
+        TypeRules { types, others }
+    };
+    let (rules, followed) = watch::channel(with(TypeConstraints { types, others }));
+    server.planning.type_rules = Some(followed);
+    followed::follow(file.clone(), "MM_TYPE_CONSTRAINTS_PATH", move |json| {
+        rules.send_replace(with(TypeConstraints::parse(json)?));
+        Ok(())
+    })
+}
+
 /// Registers the models of the configuration; then the instance is ready, or it ends.
-async fn register(started: Started, registrations: Vec<Registration>, standing: Arc<Standing>) {
+async fn register(started: Started, registrations: Vec<Registration>, standing: Arc<ProbeState>) {
     match berth_modelmesh::register(&started.control, &registrations).await {
         Ok(()) => {
             let _set_before = standing.gateway.set(started.gateway).is_err();
@@ -195,7 +244,7 @@ async fn register(started: Started, registrations: Vec<Registration>, standing: 
 fn words(
     environment: &Environment,
     name: &WorkerId,
-    (gossip, others): (SocketAddr, &[SocketAddr]),
+    (clients, gossip, others): (SocketAddr, SocketAddr, &[SocketAddr]),
     (pki, data): (&Path, &Path),
 ) -> Result<Vec<OsString>, Failure> {
     let mut words: Vec<OsString> = vec!["node".into()];
@@ -207,7 +256,7 @@ fn words(
     say("--store", &format!("etcd://{}", environment.store.endpoints.join(",")));
     say("--pki", &pki);
     say("--data", &data.join("data"));
-    say("--http", &format!("0.0.0.0:{}", environment.clients));
+    say("--http", &clients.to_string());
     say("--api", &"127.0.0.1:0");
     say("--gossip", &gossip.to_string());
     say("--peer", &SocketAddr::new(gossip.ip(), 0).to_string());
@@ -231,14 +280,41 @@ fn words(
     Ok(words)
 }
 
-/// The instance as a name of a node.
-fn instance(said: Option<&str>) -> Result<WorkerId, Failure> {
-    let host = || fs_err::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+/// The ports on which probes are answered. Those that nobody named may be another instance's of this machine.
+fn probe_ports(at: IpAddr, (said, prestop): (Option<ProbePort>, u16), warnings: &mut Vec<String>) -> Vec<u16> {
+    let is_free = |port: u16| TcpListener::bind((at, port)).is_ok();
+    let mut ports = Vec::new();
+    match said {
+        Some(ProbePort(port)) => ports.extend(port),
+        None if is_free(PROBE) => ports.push(PROBE),
+        None => {
+            warnings.push(format!("port {PROBE} is taken, so this instance answers no probes: -h takes another port"));
+        }
+    }
+    // Then that one answers for all of them.
+    if !ports.contains(&prestop) && is_free(prestop) {
+        ports.push(prestop);
+    }
+    ports
+}
+
+/// The instance as a name of a node. Where nobody says, it is the host's; the port for clients tells instances of one machine apart.
+fn instance(said: Option<&str>, clients: u16) -> Result<WorkerId, Failure> {
+    let host = || {
+        let host = fs_err::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        if clients == CLIENTS { host } else { format!("{}-{clients}", host.trim()) }
+    };
     let said = said.filter(|said| !said.is_empty()).map_or_else(host, str::to_owned);
     let said = said.trim();
     let plain =
         |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c.to_ascii_lowercase() } else { '-' };
-    let mut name: String = said.chars().map(plain).take(60).collect();
+    let mut name: String = said.chars().map(plain).collect();
+    if name.len() > LONGEST_NAME {
+        // Long names differ at their ends. FNV-1a: the same number in each version, and short.
+        let number =
+            said.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        name = format!("{}-{number:08x}", &name[..LONGEST_NAME - 9]);
+    }
     let edges = |c: char| !c.is_ascii_alphanumeric();
     name = name.trim_matches(edges).to_owned();
     WorkerId::new(&name).map_err(|error| Failure::Usage(format!("-i {said:?} cannot name an instance: {error}")))
@@ -251,9 +327,32 @@ mod tests {
     #[test]
     fn instances_have_names_of_nodes() {
         for (said, name) in [("9000", "9000"), ("MM_Instance_1", "mm-instance-1"), ("-pod-abc12-", "pod-abc12")] {
-            assert_eq!(instance(Some(said)).expect("a name").as_str(), name);
+            assert_eq!(instance(Some(said), CLIENTS).expect("a name").as_str(), name);
         }
-        assert!(instance(Some("---")).is_err());
-        assert!(instance(None).is_ok(), "the host has a name");
+        assert!(instance(Some("---"), CLIENTS).is_err());
+        let long = |end: &str| instance(Some(&format!("{}-{end}", "x".repeat(70))), CLIENTS).expect("a name");
+        assert_ne!(long("9000"), long("9004"), "long ids are told apart");
+    }
+
+    #[test]
+    fn instances_of_one_machine_have_names_of_their_own() {
+        let [usual, first, second] =
+            [CLIENTS, 9000, 9004].map(|port| instance(None, port).expect("the host has a name"));
+        assert!(usual != first && first != second && usual != second, "{usual} {first} {second}");
+    }
+
+    #[test]
+    fn probes_are_answered_where_that_was_asked_for() {
+        let said = |text: &str| Some(text.parse::<ProbePort>().expect("a port"));
+        let at = of_everybody();
+        let taken = TcpListener::bind((at, 0)).expect("a free port");
+        let prestop = taken.local_addr().expect("bound").port();
+        let mut warnings = Vec::new();
+        assert!(probe_ports(at, (said("NONE"), prestop), &mut warnings).is_empty());
+        // An error tells of it when it listens there.
+        assert_eq!(probe_ports(at, (said(&prestop.to_string()), prestop), &mut warnings), [prestop]);
+        drop(taken);
+        assert_eq!(probe_ports(at, (said("1"), prestop), &mut warnings), [1, prestop]);
+        assert!(warnings.is_empty() && "port".parse::<ProbePort>().is_err());
     }
 }

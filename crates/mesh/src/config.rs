@@ -27,7 +27,7 @@ pub type SpanHook = Arc<dyn Fn(&HeaderMap) -> Option<tracing::Span> + Send + Syn
 /// trace goes on there.
 pub type PropagateHook = Arc<dyn Fn(&mut HeaderMap) + Send + Sync>;
 
-/// Answers requests whose path begins with [`FUNCTIONS`]: functions are no models, and have neither routes nor parking.
+/// Answers requests to functions, at [`FUNCTIONS`] and `/namespaces/NAMESPACE/functions/`: functions are no models, and have neither routes nor parking.
 pub type FunctionHook =
     Arc<dyn Fn(FunctionSender, http::Request<Bytes>) -> BoxFuture<'static, http::Response<PeerBody>> + Send + Sync>;
 
@@ -40,7 +40,7 @@ pub enum FunctionSender {
     Node,
 }
 
-/// Path below which functions answer.
+/// Path below which functions of the default namespace answer; those of others do below the same path of their namespace.
 pub const FUNCTIONS: &str = "/functions/";
 
 /// Encodes the metrics of the process, as the control API tells them.
@@ -167,8 +167,8 @@ pub struct Limits {
     /// The longest that a connection may take to send a request's headers, or rest between two requests: longer than
     /// the pools of most clients keep one.
     pub header_idle: Duration,
-    /// The longest that a client may leave an answer unread before its connection is ended (where the kernel can:
-    /// Linux).
+    /// The longest that a client may leave an answer unread before its connection is ended (HTTP/1.1, where the kernel can: Linux) or its
+    /// stream (HTTP/2). One that leaves an end unread which HTTP/2 has already gets as long again before its connection is ended.
     pub unread: Duration,
     /// Bytes of a request's headers.
     pub headers: usize,

@@ -29,7 +29,7 @@ pub struct LogControl {
     pub write: Arc<dyn Fn(LogSettings) -> Result<(), String> + Send + Sync>,
 }
 
-/// Which requests are traced. A request that its caller traces is traced whatever this says, unless tracing is off.
+/// Choice of the requests that are traced. A request that its caller traces is traced whatever this says, unless tracing is off.
 #[derive(Debug)]
 pub(crate) struct TraceControl {
     on: AtomicBool,

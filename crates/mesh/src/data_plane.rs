@@ -1,5 +1,5 @@
-//! Which gRPC methods of models may be called, and where their requests name the model: ModelMesh's configuration of the
-//! data plane.
+//! The gRPC methods of models that may be called, and where their requests name the model: ModelMesh's configuration of the data
+//! plane.
 
 use std::{collections::BTreeMap, sync::Arc};
 

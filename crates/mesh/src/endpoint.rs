@@ -22,7 +22,7 @@ use http::HeaderValue;
 
 use crate::endpoint::{
     fleet::{Known, Remote, Remotes},
-    outlier::{Outlier, Standing},
+    outlier::{Outlier, OutlierState},
     score::Score,
     tick::Tick,
 };
@@ -94,9 +94,9 @@ impl Endpoint {
         }
         let known = self.remote.known()?;
         let worth = match (self.remote.outlier.standing(now), self.late.standing(now)) {
-            (Standing::In, Standing::In) if known.is_well() => Worth::Good,
-            (Standing::Out, _) | (_, Standing::Out) => Worth::Poor,
-            (Standing::Due, _) | (_, Standing::Due) => Worth::Due,
+            (OutlierState::In, OutlierState::In) if known.is_well() => Worth::Good,
+            (OutlierState::Out, _) | (_, OutlierState::Out) => Worth::Poor,
+            (OutlierState::Due, _) | (_, OutlierState::Due) => Worth::Due,
             _ => Worth::Poor,
         };
         Some((known, worth))
@@ -104,7 +104,7 @@ impl Endpoint {
 
     /// A time out of it is over. Cheap: asked of every endpoint by every request.
     pub(crate) fn is_due(&self, now: Tick) -> bool {
-        self.remote.outlier.standing(now) == Standing::Due || self.late.standing(now) == Standing::Due
+        self.remote.outlier.standing(now) == OutlierState::Due || self.late.standing(now) == OutlierState::Due
     }
 
     /// Takes the right to try it after its time out.

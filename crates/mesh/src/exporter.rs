@@ -255,6 +255,10 @@ impl Collector for Exporter {
         of(&mut encoder, "berth_gateway_connections", "Open connections", MetricType::Gauge, &|mut gauge| {
             gauge.encode_gauge(&self.totals.connections.load(Relaxed))
         })?;
+        let help = "Answers over HTTP/2 that were cut, since their clients left them unread";
+        of(&mut encoder, "berth_gateway_answers_unread", help, MetricType::Counter, &|mut metric| {
+            counter(&mut metric, self.totals.unread.get())
+        })?;
         let help =
             "Requests to aliases by the deployment that answered and by result: ok, client_error or server_error";
         of(&mut encoder, "berth_gateway_alias_requests", help, MetricType::Counter, &|family| {

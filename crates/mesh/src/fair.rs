@@ -141,7 +141,7 @@ mod tests {
 
     const SHAPE: Shape = Shape { tenants: 3, models: 2 };
 
-    struct Held {
+    struct Grant {
         at: (usize, usize),
         amount: usize,
         part: Part,
@@ -150,7 +150,7 @@ mod tests {
     struct World {
         pool: Pool,
         tenants: Vec<(Drawn, Vec<Holding>)>,
-        held: Vec<Held>,
+        held: Vec<Grant>,
     }
 
     impl World {
@@ -170,12 +170,12 @@ mod tests {
         fn take(&mut self, at: (usize, usize), amount: usize) -> bool {
             let (tenant, keys) = &self.tenants[at.0];
             let part = self.pool.take(amount, &keys[at.1], tenant);
-            self.held.extend(part.map(|part| Held { at, amount, part }));
+            self.held.extend(part.map(|part| Grant { at, amount, part }));
             part.is_some()
         }
 
         fn give_back(&mut self, index: usize) {
-            let Held { at, amount, part } = self.held.swap_remove(index);
+            let Grant { at, amount, part } = self.held.swap_remove(index);
             let (tenant, keys) = &self.tenants[at.0];
             self.pool.give_back(amount, part, &keys[at.1], tenant);
         }

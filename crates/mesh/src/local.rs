@@ -275,7 +275,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Which revision it is.
+    /// The revision.
     #[must_use]
     pub fn revision(&self) -> &RevisionId {
         &self.revision

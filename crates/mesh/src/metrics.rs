@@ -14,7 +14,10 @@ use std::{
 
 use berth_spec::{Class, InferError, UseLimit, inference::Shed};
 use berth_wire::status::{grpc_code, http_status};
-use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
+use prometheus_client::{
+    encoding::{MetricEncoder, NoLabelSet},
+    metrics::counter::Counter,
+};
 
 use http::StatusCode;
 use tonic::{Code, Status};
@@ -240,6 +243,8 @@ pub(crate) struct Totals {
     /// Requests for models that nobody declared: one row, or clients could make labels at will.
     pub(crate) unknown: Stats,
     pub(crate) connections: AtomicU64,
+    /// Answers over HTTP/2 that were cut, since their clients left them unread.
+    pub(crate) unread: Counter,
 }
 
 /// Reasons, in the order of their counters.

@@ -1,6 +1,6 @@
 //! The reasons for which a node returns a forwarded request without running it.
 
-/// Why an endpoint did not run a request.
+/// The reason why an endpoint did not run a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotRun {
     /// The replica drains.

@@ -122,11 +122,11 @@ impl Counters {
     }
 
     fn take(&self) -> Option<RevisionOutcomes> {
-        let sums = self.sums();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *told, sums.clone());
+        // Read under the lock: no other call may have told of more.
+        let mut since = self.sums();
+        let before = std::mem::replace(&mut *told, since.clone());
         drop(told);
-        let mut since = sums;
         since.ok -= before.ok;
         since.client_errors -= before.client_errors;
         since.server_errors -= before.server_errors;

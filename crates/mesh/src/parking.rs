@@ -82,7 +82,7 @@ impl Waits {
 /// made again is announced by nobody. A quarter of a second is short beside a node that restarts.
 const RELOOK: Duration = Duration::from_millis(250);
 
-/// Why a waiter looks.
+/// The reason why a waiter looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
     /// The first look, before any wait.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use berth_spec::DeploymentName;
 use berth_wire::request_id::RequestId;
 use bytes::Bytes;
-use http::{HeaderMap, header, request::Parts};
+use http::{HeaderMap, HeaderName, header, request::Parts};
 use prometheus_client::registry::Registry;
 use tonic::Code;
 
@@ -39,7 +39,7 @@ pub use self::processor::Processor;
 const HEAD: usize = 1 << 10;
 
 /// Metadata that prove who somebody is: never told.
-static SECRETS: [http::HeaderName; 4] =
+static SECRETS: [HeaderName; 4] =
     [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE, header::SET_COOKIE];
 
 /// The settings of payload processors.
@@ -51,11 +51,13 @@ pub struct Settings {
     pub memory: usize,
     /// Payloads that wait for one processor at most.
     pub waiting: usize,
+    /// Metadata of requests that lines of the log have, with their names there.
+    pub log_headers: Vec<(HeaderName, String)>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { processors: Vec::new(), memory: 64 << 20, waiting: 1_024 }
+        Self { processors: Vec::new(), memory: 64 << 20, waiting: 1_024, log_headers: Vec::new() }
     }
 }
 
@@ -97,7 +99,7 @@ impl Payloads {
         let made = settings.processors.iter().map(|processor| {
             let counted = counts.of(&processor.to_string());
             let (queue, waiting) = Queue::new(processor.clone(), (settings.memory, settings.waiting), counted.clone());
-            (Arc::new(queue), Delivery::new(processor, waiting, counted))
+            (Arc::new(queue), Delivery::new(processor, &settings.log_headers, waiting, counted))
         });
         let (queues, deliveries) = made.unzip();
         Some((Arc::new(Self { queues }), deliveries))

@@ -18,7 +18,7 @@ use crate::{
     stack::Stack,
 };
 
-/// Why a load or unload was not done.
+/// The reason why a load or unload was not done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The same that an inference would have got.

@@ -54,7 +54,7 @@ pub(crate) struct Terms {
     pub(crate) gone: bool,
 }
 
-/// Why there is no lease now.
+/// The reason why there is no lease now.
 #[derive(Debug)]
 pub(crate) enum NoLease {
     /// The deployment was deleted.

@@ -35,7 +35,7 @@ use berth_spec::{
     inference::Shed,
     routes::{OnMiss, Stickiness},
 };
-use berth_wire::access::{Access, Action, Asker, Resource};
+use berth_wire::access::{Access, Action, Asker, Denied, Resource};
 use http::{Extensions, HeaderMap};
 use tokio::time::Instant;
 
@@ -95,7 +95,7 @@ pub(crate) struct Stack {
     pub(crate) features: Features,
     /// Registered shared memory; `None`: it is off.
     pub(crate) regions: Option<Arc<Regions>>,
-    /// Which requests are traced; `None`: traces go nowhere.
+    /// Choice of the requests that are traced; `None`: traces go nowhere.
     pub(crate) traces: Option<TraceControl>,
 }
 
@@ -109,8 +109,22 @@ impl Stack {
     ) -> Result<(), InferError> {
         let asker = extensions.get().cloned().unwrap_or_else(|| self.access.stranger());
         asker.may(action, Resource::Model(model)).map_err(|_| {
-            trail::out_of_reach(&self.audit, (&asker, Some(headers), Some(extensions)), action, model);
+            let resource = trail::resource("Model", model);
+            trail::out_of_reach(&self.audit, (&asker, Some(headers), Some(extensions)), action, resource);
             self.unknown(model)
+        })
+    }
+
+    /// Refuses the sender of a request whose role does not hold in the namespace of a function, be there one of that name or not.
+    pub(crate) fn may_call(
+        &self,
+        (headers, extensions): (&HeaderMap, &Extensions),
+        function: NameKey<'_>,
+    ) -> Result<(), Denied> {
+        let asker = extensions.get().cloned().unwrap_or_else(|| self.access.stranger());
+        asker.may(Action::Infer, Resource::Namespace(function.namespace)).inspect_err(|_| {
+            let resource = trail::resource("Function", function);
+            trail::out_of_reach(&self.audit, (&asker, Some(headers), Some(extensions)), Action::Infer, resource);
         })
     }
 

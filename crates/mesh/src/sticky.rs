@@ -39,7 +39,8 @@ impl<'a> Caller<'a> {
         let Some(asker) = self.asker else { return !access.is_required() };
         let allowed = asker.may(Action::Infer, Resource::Model(model)).is_ok();
         if !allowed {
-            trail::out_of_reach(log, (asker, self.headers, self.extensions), Action::Infer, model);
+            let resource = trail::resource("Model", model);
+            trail::out_of_reach(log, (asker, self.headers, self.extensions), Action::Infer, resource);
         }
         allowed
     }

@@ -11,7 +11,7 @@ use crate::{deployment::DeploymentState, metrics::Outcome, routes::Routes};
 /// One deployment that had a request.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Which one.
+    /// The deployment.
     pub deployment: DeploymentName,
     /// A replica answers here now.
     pub ready: bool,

@@ -9,23 +9,23 @@ use berth_wire::{
 };
 use http::{Extensions, HeaderMap, StatusCode};
 
-/// Records that somebody may not do something with a model, whom the answer tells that there is no such model.
+/// Records that somebody may not do something with a model or a function, whatever the answer tells of it.
 pub(crate) fn out_of_reach(
     log: &AuditLog,
     (asker, headers, extensions): (&Asker, Option<&HeaderMap>, Option<&Extensions>),
     action: Action,
-    model: NameKey<'_>,
+    resource: AuditResource,
 ) {
     let record = log.begin(AuditPort::Inference, asker.name(), action.as_str(), action.as_str());
     let outcome = AuditOutcome { status: StatusCode::FORBIDDEN.as_u16(), reason: "forbidden".to_owned() };
     let request_id = headers.and_then(RequestId::of).map(|id| id.to_string());
     let arrival = extensions.and_then(Extensions::get::<Arrival>);
     let address = arrival.and_then(|arrival| arrival.address);
-    log.refuse(AuditRecord { request_id, address, outcome, ..record }.about(vec![resource(model)]));
+    log.refuse(AuditRecord { request_id, address, outcome, ..record }.about(vec![resource]));
 }
 
-/// A model, as the log names it.
-pub(crate) fn resource(model: NameKey<'_>) -> AuditResource {
+/// A model or a function, as the log names it.
+pub(crate) fn resource(kind: &str, of: NameKey<'_>) -> AuditResource {
     let shown = |text: &str| text.chars().take(berth_spec::id::MAX_NAME).collect();
-    AuditResource { kind: "Model".to_owned(), namespace: Some(shown(model.namespace)), name: shown(model.name) }
+    AuditResource { kind: kind.to_owned(), namespace: Some(shown(of.namespace)), name: shown(of.name) }
 }

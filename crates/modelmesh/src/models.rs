@@ -87,8 +87,8 @@ pub(crate) async fn register(
     let began = handle.now();
     declare(handle, model, info, false).await?;
     if when != LoadWhen::Asked {
-        let registered = before(handle.now(), REGISTERED_USE);
-        load::start(handle, model, Some(load::time(last_used).unwrap_or(registered))).await?;
+        let used = load::time(last_used).unwrap_or_else(|| registered_use(handle));
+        load::start(handle, model, Some(used)).await?;
     }
     match when {
         LoadWhen::Awaited => load::finished(handle, model, began).await,
@@ -149,15 +149,6 @@ pub(crate) async fn release(handle: &Handle, model: &DeploymentName) -> Result<(
     Ok(())
 }
 
-/// Notes that a model goes with the last virtual model that leads to it.
-pub(crate) async fn set_auto_delete(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
-    change(handle, model, |manifest| {
-        let there = annotation(manifest, AUTO_DELETE) == Some("true");
-        (!there).then(|| noted(manifest, "annotations", AUTO_DELETE, Some("true")))
-    })
-    .await
-}
-
 /// Keeps so many copies of a model loaded, until [`lower`].
 pub(crate) async fn raise(handle: &Handle, model: &DeploymentName, copies: u32) -> Result<(), Status> {
     change(handle, model, |manifest| {
@@ -165,7 +156,7 @@ pub(crate) async fn raise(handle: &Handle, model: &DeploymentName, copies: u32) 
         if min.is_some_and(|min| min >= u64::from(copies)) {
             return None;
         }
-        let mut raised = noted(manifest, "labels", RAISED, Some("true"));
+        let mut raised = labelled(manifest, RAISED, Some("true"));
         *raised.pointer_mut("/spec/replicas/min")? = json!(copies);
         Some(raised)
     })
@@ -176,7 +167,7 @@ pub(crate) async fn raise(handle: &Handle, model: &DeploymentName, copies: u32) 
 pub(crate) async fn lower(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
     change(handle, model, |manifest| {
         manifest.get("metadata")?.get("labels")?.get(RAISED)?;
-        let mut lowered = noted(manifest, "labels", RAISED, None);
+        let mut lowered = labelled(manifest, RAISED, None);
         *lowered.pointer_mut("/spec/replicas/min")? = json!(0);
         Some(lowered)
     })
@@ -211,20 +202,21 @@ async fn change(
     Err(status(Error::Contended(model.clone())))
 }
 
-/// The manifest with an entry in a part of its metadata, or without it.
-fn noted(manifest: &Value, part: &str, key: &str, value: Option<&str>) -> Value {
+/// The manifest with a label, or without it.
+fn labelled(manifest: &Value, label: &str, value: Option<&str>) -> Value {
     let mut changed = manifest.clone();
     let Some(metadata) = changed.get_mut("metadata").and_then(Value::as_object_mut) else { return changed };
-    if let Some(entries) = metadata.entry(part).or_insert_with(|| json!({})).as_object_mut() {
+    if let Some(labels) = metadata.entry("labels").or_insert_with(|| json!({})).as_object_mut() {
         match value {
-            Some(value) => drop(entries.insert(key.to_owned(), value.into())),
-            None => drop(entries.remove(key)),
+            Some(value) => drop(labels.insert(label.to_owned(), value.into())),
+            None => drop(labels.remove(label)),
         }
     }
     changed
 }
 
-/// A point in time that is earlier by so much.
-fn before(now: Time, by: Duration) -> Time {
-    Time(now.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+/// The last use of a model that is loaded at its registration and says nothing of it.
+pub(crate) fn registered_use(handle: &Handle) -> Time {
+    let age = u64::try_from(REGISTERED_USE.as_nanos()).unwrap_or(u64::MAX);
+    Time(handle.now().0.saturating_sub(age))
 }

@@ -13,8 +13,8 @@ use berth_control::{Handle, api::Notes, handle::Error};
 use berth_spec::DeploymentName;
 use berth_wire::mmesh::{
     DeleteVModelRequest, DeleteVModelResponse, EnsureLoadedRequest, GetStatusRequest, GetVModelStatusRequest,
-    ModelStatusInfo, RegisterModelRequest, SetVModelRequest, UnregisterModelRequest, UnregisterModelResponse,
-    VModelStatusInfo,
+    ModelInfo, ModelStatusInfo, RegisterModelRequest, SetVModelRequest, UnregisterModelRequest,
+    UnregisterModelResponse, VModelStatusInfo,
     model_mesh_server::{ModelMesh, ModelMeshServer},
 };
 use tokio::sync::Semaphore;
@@ -157,7 +157,8 @@ impl ModelMesh for Service {
             expected: expected.map(|id| name(&inside, "expectedTargetModelId", &id)).transpose()?,
             owner: asked.owner,
             default_owner: self.options.default_owner.clone(),
-            info: asked.model_info,
+            // ModelMesh takes an empty one for none.
+            info: asked.model_info.filter(|info| *info != ModelInfo::default()),
             update_only: asked.update_only,
             auto_delete: asked.auto_delete_target_model,
             load_now: asked.load_now,

@@ -23,7 +23,6 @@ pub(crate) struct ModelState {
 }
 
 impl ModelState {
-    /// Its status.
     pub(crate) fn status(&self) -> ModelStatus {
         self.info.status()
     }

@@ -52,10 +52,11 @@ pub(crate) struct Change {
     pub(crate) owner: String,
     /// The owner of a new one where nobody says.
     pub(crate) default_owner: String,
-    /// The target is registered with these attributes first.
+    /// The target is registered with these attributes first, if it is not there.
     pub(crate) info: Option<ModelInfo>,
     pub(crate) expected: Option<DeploymentName>,
     pub(crate) update_only: bool,
+    /// A target that this registers goes with the last virtual model that leads to it; one that was there stays as it is.
     pub(crate) auto_delete: bool,
     pub(crate) load_now: bool,
     pub(crate) force: bool,
@@ -113,6 +114,7 @@ pub(crate) async fn set(
     transitions: &Arc<Transitions>,
     change: Change,
 ) -> Result<VModelStatusInfo, Status> {
+    let began = handle.now();
     for _ in 0..ATTEMPTS {
         let before = read(handle, &change.vmodel).await?;
         check(&change, before.as_ref())?;
@@ -136,12 +138,18 @@ pub(crate) async fn set(
             settle(handle, &before, &after).await?;
             transitions.cool(&after.0);
         }
+        let changes = after.0 != after.1;
         if change.load_now {
-            load::start(handle, &change.target, None).await?;
+            // One that nobody has called yet makes no model leave that is in use, unless it follows on such a one.
+            let used = (!changes).then(|| models::registered_use(handle));
+            load::start(handle, &change.target, used).await?;
         }
         transitions.changed(&change.vmodel);
         if change.sync {
             settled(handle, transitions, &change.vmodel).await?;
+            if change.load_now && !changes {
+                load::finished(handle, &change.target, began).await?;
+            }
         }
         return tell(handle, &change.vmodel, None).await;
     }
@@ -181,7 +189,7 @@ async fn prepare(handle: &Handle, change: &Change) -> Result<(), Status> {
         }
         None => {}
     }
-    if change.auto_delete { models::set_auto_delete(handle, &change.target).await } else { Ok(()) }
+    Ok(())
 }
 
 /// The active model and the target after a change.

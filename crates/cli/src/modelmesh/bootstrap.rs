@@ -9,8 +9,9 @@
 
 use std::{
     collections::BTreeMap,
-    net::{SocketAddr, UdpSocket},
+    net::SocketAddr,
     path::{Path, PathBuf},
+    sync::mpsc,
     thread,
     time::Duration,
 };
@@ -35,11 +36,14 @@ const NODES: &str = "nodes/";
 /// are looked for.
 const LIFE: Duration = Duration::from_secs(30);
 
-/// The pause between words.
+/// The pause between words: two may be lost within the life of a key.
 const WORD: Duration = Duration::from_secs(8);
 
 /// The time that the store has for its first answer: an instance without one ends while somebody still looks.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
+
+/// The time in which the store hears that an instance goes; later the key ends by itself.
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 
 /// An instance's way into its cluster.
 pub(super) struct Bootstrap {
@@ -124,15 +128,25 @@ impl Bootstrap {
         Ok((lease, key, at))
     }
 
-    /// Keeps the instance's key, on a thread of its own, until `over`.
+    /// Keeps the instance's key, on a thread of its own, until `over`. What is given ends when the key is gone, so that the next instance
+    /// looks for none that went.
     pub(super) fn stay(
         config: EtcdConfig,
         (mut lease, key, gossip): (Lease, String, SocketAddr),
         over: CancellationToken,
-    ) -> Result<(), Failure> {
+    ) -> Result<mpsc::Receiver<()>, Failure> {
+        let (gone, word) = mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let keep = async move {
-            let Ok(store) = EtcdStore::connect(config).await else { return };
+            let store = loop {
+                match EtcdStore::connect(config.clone()).await {
+                    Ok(store) => break store,
+                    Err(error) => tracing::warn!(event = "store_unreachable", %error),
+                }
+                if over.run_until_cancelled(tokio::time::sleep(WORD)).await.is_none() {
+                    return;
+                }
+            };
             while over.run_until_cancelled(tokio::time::sleep(WORD)).await.is_some() {
                 match store.keep_alive(lease.id).await {
                     Ok(Some(_)) => {}
@@ -147,23 +161,9 @@ impl Bootstrap {
                 }
             }
             let _ = store.revoke(lease.id).await;
+            drop(gone);
         };
         thread::Builder::new().name("modelmesh-store".to_owned()).spawn(move || runtime.block_on(keep))?;
-        Ok(())
+        Ok(word)
     }
-}
-
-/// The address of this machine towards the store, by which other instances reach it, too.
-pub(super) fn own_address(endpoints: &[String]) -> Option<std::net::IpAddr> {
-    endpoints.iter().find_map(|endpoint| {
-        // Nothing is sent: the kernel only chooses the way.
-        let socket = UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0")).ok()?;
-        socket.connect(endpoint.as_str()).ok()?;
-        socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
-    })
-}
-
-/// A port for gossip that is free now.
-pub(super) fn free_udp(ip: std::net::IpAddr) -> std::io::Result<SocketAddr> {
-    UdpSocket::bind((ip, 0))?.local_addr()
 }

@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use berth_mesh::payload::{self, Processor};
 use berth_modelmesh::Registration;
 use berth_worker::runtime::spi::{self, InFlight, Reserve, address::Address};
+use http::HeaderName;
 
 use super::{
     etcd::KvStore,
@@ -19,7 +20,7 @@ use super::{
 use crate::modelmesh_metrics::{self, Info};
 
 /// The port for clients where nobody says.
-const CLIENTS: u16 = 8033;
+pub(super) const CLIENTS: u16 = 8033;
 /// The port of the runtime where nobody says, and there is no socket.
 const RUNTIME: u16 = 8085;
 /// The socket of the runtime where nobody says.
@@ -36,7 +37,7 @@ const AFTER_MOVE: Duration = Duration::from_secs(5);
 const LEAST_RATE: u64 = 10;
 /// The most payloads that may wait: the queue's own bound is in bytes.
 const MOST_PAYLOADS: usize = 1 << 20;
-/// The largest message.
+/// The largest message: ModelMesh's default.
 const MESSAGE: u64 = 16 << 20;
 
 /// Variables that ModelMesh reads and that mean nothing here, with what to do instead.
@@ -45,8 +46,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("MM_SVC_GRPC_MAX_CONNECTION_AGE_SECS", "connections are not ended by age; a node that leaves ends them"),
     ("MM_SVC_GRPC_MAX_CONNECTION_AGE_GRACE_SECS", "connections are not ended by age"),
     ("MM_CONC_SCALEUP_BANDWIDTH_PCT", "set spec.scaling.targetConcurrency of deployments"),
-    ("MM_LOG_EACH_INVOKE", "use --log berth=debug"),
-    ("MM_LOG_REQUEST_HEADERS", "traces carry a request's context: use --otlp"),
     ("MM_SEND_DEST_ID", "answers do not say who gave them; traces do: use --otlp"),
     ("MM_MULTI_PARALLELISM", "calls for several models run all at once"),
     ("MM_PAYLOAD_PROCESSORS_THREADS", "up to eight payloads are posted to each service at once"),
@@ -55,6 +54,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("MM_ENABLE_SSL", "between nodes there is always TLS"),
     ("MM_FAILFAST_UPGRADE_ENABLED", "a revision that fails leaves the old one serving"),
     ("BOOTSTRAP_CLEARANCE_PERIOD_MS", "a revision that fails leaves the old one serving"),
+    ("MM_TRUST_CERTS", "nodes trust the cluster's own CA, which they find in the store"),
+    ("MM_METRICS_STATSD_PORT", "use MM_METRICS=statsd:port=PORT"),
+    ("MM_METRICS_PROMETHEUS_PORT", "use MM_METRICS=prometheus:port=PORT"),
+    ("CUSTOM_JVM_ARGS", "there is no Java virtual machine, and no system properties such as tas.janitor_freq_secs"),
     ("HEAP_SIZE_MB", "there is no heap to size"),
 ];
 
@@ -73,6 +76,8 @@ pub(super) struct Environment {
     pub(super) max_message: u64,
     pub(super) labels: Vec<(String, String)>,
     pub(super) types: TypeConstraints,
+    /// The file that they are in, as it was read.
+    pub(super) types_file: Option<(PathBuf, String)>,
     /// Requests per minute that one copy should have at most.
     pub(super) target_rate: Option<f32>,
     /// The time after which a failed load is tried again.
@@ -105,7 +110,8 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         let port = number(name, otherwise.into())?;
         u16::try_from(port).map_err(|_| format!("{name} is {port}: a port has at most 65535"))
     };
-    let service = service.or(text("MM_SERVICE_NAME")).ok_or("no service is named: give -n NAME or MM_SERVICE_NAME")?;
+    let named = service.or(text("MM_SERVICE_NAME")).or(text("TAS_SERVICE_NAME"));
+    let service = named.ok_or("no service is named: give -n NAME or MM_SERVICE_NAME")?;
     let store = text("KV_STORE").ok_or("no store is named: set KV_STORE to etcd:http://HOST:2379")?;
     let shutdown = Duration::from_millis(number("SHUTDOWN_TIMEOUT_MS", SHUTDOWN.as_millis() as u64)?);
     let document = |name: &str, file: &str| match (text(name), text(file)) {
@@ -115,21 +121,23 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         (None, None) => Ok(None),
     };
     let data_plane = document("MM_DATAPLANE_CONFIG", "MM_DATAPLANE_CONFIG_PATH")?;
-    let types = document("MM_TYPE_CONSTRAINTS", "MM_TYPE_CONSTRAINTS_PATH")?;
-    let types = types.as_deref().map_or_else(|| Ok(TypeConstraints::default()), TypeConstraints::parse);
+    let read_types = document("MM_TYPE_CONSTRAINTS", "MM_TYPE_CONSTRAINTS_PATH")?;
+    let types = read_types.as_deref().map_or_else(|| Ok(TypeConstraints::default()), TypeConstraints::parse);
     let read_only = text("KV_READ_ONLY").is_some_and(|said| said.eq_ignore_ascii_case("true"));
     let rate = text("MM_SCALEUP_RPM_THRESHOLD").map(|_| number("MM_SCALEUP_RPM_THRESHOLD", 0)).transpose()?;
     let expiry =
         text("MM_LOAD_FAILURE_EXPIRY_TIME_MS").map(|_| number("MM_LOAD_FAILURE_EXPIRY_TIME_MS", 0)).transpose()?;
-    let (processors, unread) = processors(text("MM_PAYLOAD_PROCESSORS").unwrap_or_default());
+    let (mut processors, unread) = processors(text("MM_PAYLOAD_PROCESSORS").unwrap_or_default());
     let mut warnings = warnings(variables);
     warnings.extend(unread);
+    let log_headers = log_headers(&text, &mut processors, &mut warnings)?;
     let metrics = metrics(&text)?;
     let mut registrations = registrations(&text)?;
     if read_only && !registrations.is_empty() {
         warnings.push("MM_AUTO_REGISTER_MODELS is not done: KV_READ_ONLY is set".to_owned());
         registrations.clear();
     }
+    let max_message = number("MM_SVC_GRPC_MAX_MSG_SIZE", MESSAGE)?;
     let waiting = number("MM_PAYLOAD_PROCESSORS_CAPACITY", payload::Settings::default().waiting as u64)?;
     let waiting = usize::try_from(waiting).unwrap_or(usize::MAX).clamp(1, MOST_PAYLOADS);
     let places = [("zone", "MM_ZONE"), ("location", "MM_LOCATION")];
@@ -138,13 +146,14 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
         service: service.to_owned(),
         store: KvStore::parse(store)?,
         prefix: text("MM_KVSTORE_PREFIX").unwrap_or(PREFIX).trim_matches('/').to_owned(),
-        clients: port("MM_SVC_GRPC_PORT", CLIENTS)?,
+        clients: port("MM_SVC_GRPC_PORT", port("TAS_SVC_GRPC_PORT", CLIENTS)?)?,
         tls: tls::of(&text)?,
         prestop: port("MM_PRESTOP_WAIT_PORT", PRESTOP)?,
         drain: shutdown.saturating_sub(AFTER_MOVE).max(Duration::from_secs(1)),
-        max_message: number("MM_SVC_GRPC_MAX_MSG_SIZE", MESSAGE)?,
+        max_message,
         labels: places.chain(labels(text("MM_LABELS").unwrap_or_default())).collect(),
         types: types.map_err(|error| format!("MM_TYPE_CONSTRAINTS: {error}"))?,
+        types_file: text("MM_TYPE_CONSTRAINTS_PATH").map(PathBuf::from).zip(read_types),
         #[expect(clippy::cast_precision_loss, reason = "requests per minute are few")]
         target_rate: rate.map(|rate| rate.max(LEAST_RATE) as f32),
         failure_expiry: expiry.map(Duration::from_millis),
@@ -152,10 +161,14 @@ pub(super) fn read(variables: &Variables, service: Option<&str>) -> Result<Envir
             default_owner: text("MM_DEFAULT_VMODEL_OWNER").unwrap_or_default().to_owned(),
             read_only,
         },
-        runtime: runtime(&text, &port)?,
+        runtime: spi::Settings {
+            // What clients may send is repeated if the runtime has lost the model.
+            kept: usize::try_from(max_message).unwrap_or(usize::MAX),
+            ..runtime(&text, &port)?
+        },
         data_plane,
         data_plane_file: text("MM_DATAPLANE_CONFIG_PATH").map(PathBuf::from),
-        payloads: payload::Settings { processors, waiting, ..payload::Settings::default() },
+        payloads: payload::Settings { processors, waiting, log_headers, ..payload::Settings::default() },
         metrics,
         registrations,
         warnings,
@@ -172,6 +185,32 @@ fn processors(list: &str) -> (Vec<Processor>, Vec<String>) {
         }
     }
     (known, unread)
+}
+
+/// The headers that lines of the log have, with their names there. `MM_LOG_EACH_INVOKE` adds these lines: a processor that logs all calls.
+fn log_headers<'v>(
+    text: &impl Fn(&str) -> Option<&'v str>,
+    processors: &mut Vec<Processor>,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<(HeaderName, String)>, String> {
+    let logger = |uri: &str| uri.parse::<Processor>().map_err(|error| error.to_string());
+    let all = logger("logger://*")?;
+    let each = text("MM_LOG_EACH_INVOKE").is_some_and(|said| said.eq_ignore_ascii_case("true"));
+    if each && !processors.contains(&all) {
+        processors.push(all);
+    }
+    let Some(json) = text("MM_LOG_REQUEST_HEADERS") else { return Ok(Vec::new()) };
+    let wrong = |why: String| format!("MM_LOG_REQUEST_HEADERS: {why}: write {{\"HEADER\": \"NAME IN THE LOG\"}}");
+    let named: BTreeMap<String, String> = serde_json::from_str(json).map_err(|error| wrong(error.to_string()))?;
+    if !processors.iter().any(|processor| processor.to_string() == "logger") {
+        let without = "no line of the log is of one request without MM_LOG_EACH_INVOKE=true";
+        warnings.push(format!("MM_LOG_REQUEST_HEADERS has no effect: {without}"));
+    }
+    let header = |(header, name): (String, String)| match header.parse::<HeaderName>() {
+        Ok(parsed) => Ok((parsed, name)),
+        Err(_) => Err(wrong(format!("{header:?} is no name of a header"))),
+    };
+    named.into_iter().map(header).collect()
 }
 
 /// The models to be registered: of the file, then of the variable. Each has two names, as in ModelMesh.
@@ -242,7 +281,9 @@ fn runtime<'v>(
 }
 
 fn warnings(variables: &Variables) -> Vec<String> {
-    const READ: [&str; 34] = [
+    const READ: [&str; 36] = [
+        "MM_LOG_EACH_INVOKE",
+        "MM_LOG_REQUEST_HEADERS",
         "MM_AUTO_REGISTER_MODELS",
         "MM_AUTO_REGISTER_MODEL",
         "MM_AUTO_REGISTER_MODEL_PATH",
@@ -320,6 +361,14 @@ mod tests {
     }
 
     #[test]
+    fn an_instance_by_old_names() {
+        let old = [STORE, ("TAS_SERVICE_NAME", "old"), ("TAS_SVC_GRPC_PORT", "9004")];
+        let old = old.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let read = read(&old.into(), None).expect("understood");
+        assert_eq!((read.service.as_str(), read.clients), ("old", 9004));
+    }
+
+    #[test]
     fn payload_processors_that_are_not_known_are_left_out_and_named() {
         let list = "logger://*?m#predict http://sink:8080/x kafka://k";
         let read = of(&[STORE, ("MM_PAYLOAD_PROCESSORS", list), ("MM_PAYLOAD_PROCESSORS_CAPACITY", "5")]);
@@ -327,6 +376,25 @@ mod tests {
         let names: Vec<_> = read.payloads.processors.iter().map(ToString::to_string).collect();
         assert_eq!((names, read.payloads.waiting), (vec!["logger".to_owned(), "http://sink:8080".to_owned()], 5));
         assert!(matches!(&read.warnings[..], [one] if one.contains("kafka://k")), "{:?}", read.warnings);
+    }
+
+    #[test]
+    fn calls_are_logged_with_the_headers_that_were_asked_for() {
+        let headers = ("MM_LOG_REQUEST_HEADERS", r#"{"Transaction_id": "txid", "user-bin": "user"}"#);
+        let read = of(&[STORE, ("MM_LOG_EACH_INVOKE", "true"), headers]).expect("understood");
+        assert_eq!((read.payloads.processors.len(), read.warnings.len()), (1, 0));
+        let names: Vec<_> = read.payloads.log_headers.iter().map(|(header, name)| (header.as_str(), &**name)).collect();
+        assert_eq!(names, [("transaction_id", "txid"), ("user-bin", "user")]);
+        let logs = ("MM_PAYLOAD_PROCESSORS", "logger://*");
+        let read = of(&[STORE, ("MM_LOG_EACH_INVOKE", "true"), logs]).expect("understood");
+        assert_eq!(read.payloads.processors.len(), 1, "once");
+        let read = of(&[STORE, ("MM_LOG_EACH_INVOKE", "false"), headers]).expect("understood");
+        assert!(read.payloads.processors.is_empty());
+        assert!(
+            matches!(&read.warnings[..], [one] if one.contains("without MM_LOG_EACH_INVOKE")),
+            "{:?}",
+            read.warnings
+        );
     }
 
     #[test]
@@ -368,6 +436,8 @@ mod tests {
             (&[STORE, ("MM_METRICS", "prometheus:port=x")], "MM_METRICS"),
             (&[STORE, ("MM_METRICS", "prometheus"), ("MM_INFO_METRICS", "i;a=B")], "B is not set"),
             (&[STORE, ("MM_SCALEUP_RPM_THRESHOLD", "many")], "MM_SCALEUP_RPM_THRESHOLD"),
+            (&[STORE, ("MM_LOG_REQUEST_HEADERS", "[]")], "MM_LOG_REQUEST_HEADERS"),
+            (&[STORE, ("MM_LOG_REQUEST_HEADERS", r#"{"a b": "c"}"#)], "\"a b\" is no name of a header"),
         ] {
             let error = of(pairs).expect_err(says);
             assert!(error.contains(says), "{error}");

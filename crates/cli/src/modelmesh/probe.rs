@@ -5,7 +5,7 @@
 use std::{
     convert::Infallible,
     io,
-    net::{IpAddr, Ipv4Addr, TcpListener},
+    net::{IpAddr, TcpListener},
     sync::{Arc, OnceLock},
     thread,
     time::Duration,
@@ -32,14 +32,14 @@ const HEAD: Duration = Duration::from_secs(5);
 
 /// The state that probes ask for.
 #[derive(Default)]
-pub(super) struct Standing {
+pub(super) struct ProbeState {
     /// There once the instance serves.
     pub(super) gateway: OnceLock<berth_mesh::Handle>,
     /// Cancelled once it has stopped.
     pub(super) stopped: CancellationToken,
 }
 
-impl Standing {
+impl ProbeState {
     fn ready(&self) -> bool {
         self.gateway.get().is_some_and(berth_mesh::Handle::ready)
     }
@@ -47,23 +47,23 @@ impl Standing {
 
 /// All that a port answers from.
 struct Probes {
-    standing: Arc<Standing>,
+    standing: Arc<ProbeState>,
     /// Places for those who wait for the end.
     waits: Arc<AddressLimit>,
 }
 
 impl Probes {
-    fn new(standing: &Arc<Standing>, waits: usize) -> Arc<Self> {
+    fn new(standing: &Arc<ProbeState>, waits: usize) -> Arc<Self> {
         Arc::new(Self { standing: Arc::clone(standing), waits: AddressLimit::new(waits) })
     }
 }
 
-/// Takes the ports and answers until the process ends.
-pub(super) fn start(ports: &[u16], standing: &Arc<Standing>) -> io::Result<()> {
+/// Takes the ports of an address and answers until the process ends.
+pub(super) fn start(at: IpAddr, ports: &[u16], standing: &Arc<ProbeState>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut listeners = Vec::new();
     for port in ports {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port))
+        let listener = TcpListener::bind((at, *port))
             .map_err(|error| io::Error::new(error.kind(), format!("probe port {port}: {error}")))?;
         listener.set_nonblocking(true)?;
         listeners.push(listener);
@@ -145,7 +145,7 @@ mod tests {
     async fn who_waits_for_the_end_keeps_no_probe_waiting() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        let standing = Arc::new(Standing::default());
+        let standing = Arc::new(ProbeState::default());
         let probes = Probes::new(&standing, 2);
         let port = Port::new("test", listener, Bounds { connections: 8, per_address: 8 });
         let asked = async {

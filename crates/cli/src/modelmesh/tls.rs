@@ -10,7 +10,6 @@ type Names<const N: usize> = [&'static str; N];
 
 /// The chain of the server's certificate.
 const CERTIFICATE: Names<3> = ["MM_TLS_KEY_CERT_PATH", "MM_SVC_GRPC_CA_CERT_PATH", "TAS_SVC_GRPC_CA_CERT_PATH"];
-/// Its key.
 const KEY: Names<3> = ["MM_TLS_PRIVATE_KEY_PATH", "MM_SVC_GRPC_PRIVATE_KEY_PATH", "TAS_SVC_GRPC_PRIVATE_KEY_PATH"];
 /// The passphrase of the key.
 const PASSPHRASE: Names<2> = ["MM_TLS_PRIVATE_KEY_PASSPHRASE", "MM_SVC_GRPC_PRIVATE_KEY_PASSPHRASE"];

@@ -12,8 +12,8 @@ use std::{
 
 use berth_control::api::MetricsSource;
 use berth_peer::port::{
-    Activity, Bounds, ClientAuth, Counting, Inactivity, Patience, Port, PortTls, SelfMade, TlsSettings, TlsVersion,
-    prepare,
+    Activity, Bounds, ClientAuth, Counting, Inactivity, Paced, Patience, Port, PortTls, SelfMade, TlsSettings,
+    TlsVersion, prepare,
 };
 use berth_spec::ClientCertificate;
 use berth_wire::access::{Access, Action, Resource};
@@ -132,10 +132,11 @@ async fn accept(listener: TcpListener, tls: Option<PortTls>, source: Arc<Source>
             let Some(greeted) = greeter.greet(stream, SILENT).await else { return };
             let activity = Activity::default();
             let counted = activity.clone();
-            let service = service_fn(move |request| {
+            let service = service_fn(move |request: Request<Incoming>| {
                 counted.request();
+                let version = request.version();
                 let answer = source.answer(&request, greeted.certificate.as_deref());
-                async move { Ok::<_, Infallible>(answer) }
+                async move { Ok::<_, Infallible>(answer.map(|body| Paced::new(body, version))) }
             });
             // Over TLS Prometheus and Java's client choose HTTP/2.
             let mut builder = auto::Builder::new(Counting(activity.clone()));
@@ -145,10 +146,13 @@ async fn accept(listener: TcpListener, tls: Option<PortTls>, source: Arc<Source>
             tokio::select! {
                 // One that breaks off ends its connection and nothing else.
                 _ = connection.as_mut() => {}
-                silence = activity.silence(greeted.patience) => {
-                    if silence == Inactivity::Idle {
+                silence = activity.clone().silence(greeted.patience) => {
+                    if silence != Inactivity::NoRequest {
                         connection.as_mut().graceful_shutdown();
-                        let _ = connection.await;
+                        tokio::select! {
+                            _ = connection => {}
+                            () = activity.unread_still() => {}
+                        }
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Which endpoint gets a request: of two drawn at random the one where it is likely to be answered sooner.
+//! Chooses the endpoint for a request: of two drawn at random the one where it is likely to be answered sooner.
 //!
 //! ```text
 //!  1. an endpoint whose time out is over gets one request as its probe

@@ -11,7 +11,7 @@ use berth_peer::{Members, Peer, Peers};
 use berth_spec::{Health, WorkerId};
 
 use crate::endpoint::{
-    outlier::{Outlier, Standing},
+    outlier::{Outlier, OutlierState},
     tick::{Clock, Tick},
 };
 
@@ -130,7 +130,7 @@ impl Remote {
 
     /// True if requests avoid it now.
     pub(crate) fn is_ejected(&self) -> bool {
-        self.outlier.standing(self.clock.now()) != Standing::In
+        self.outlier.standing(self.clock.now()) != OutlierState::In
     }
 }
 

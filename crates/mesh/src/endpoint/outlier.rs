@@ -35,7 +35,7 @@ const PROBING: Duration = Duration::from_secs(1);
 
 /// An endpoint's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum OutlierState {
     /// Gets requests.
     In,
     /// Its time out is over: the next request that claims it is its probe.
@@ -59,11 +59,11 @@ pub(crate) struct Outlier {
 }
 
 impl Outlier {
-    pub(crate) fn standing(&self, now: Tick) -> Standing {
+    pub(crate) fn standing(&self, now: Tick) -> OutlierState {
         match self.until.load(Relaxed) {
-            0 => Standing::In,
-            until if until <= now.0 => Standing::Due,
-            _ => Standing::Out,
+            0 => OutlierState::In,
+            until if until <= now.0 => OutlierState::Due,
+            _ => OutlierState::Out,
         }
     }
 
@@ -151,13 +151,13 @@ mod tests {
             assert!(!outlier.bad(now), "they were not in a row");
         }
         assert!(outlier.bad(now));
-        assert_eq!(outlier.standing(now), Standing::Out);
+        assert_eq!(outlier.standing(now), OutlierState::Out);
         let later = now.after(SECOND);
-        assert_eq!(outlier.standing(later), Standing::Due);
+        assert_eq!(outlier.standing(later), OutlierState::Due);
         assert!(outlier.claim(later) && !outlier.claim(later), "one probe");
-        assert_eq!(outlier.standing(later), Standing::Out);
+        assert_eq!(outlier.standing(later), OutlierState::Out);
         outlier.good();
-        assert_eq!(outlier.standing(later), Standing::In);
+        assert_eq!(outlier.standing(later), OutlierState::In);
     }
 
     #[test]
@@ -169,8 +169,8 @@ mod tests {
         }
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             now = now.after(SECOND * seconds);
-            assert_eq!(outlier.standing(now), Standing::Due, "{seconds}");
-            assert_eq!(outlier.standing(Tick(now.0 - 1)), Standing::Out, "{seconds}");
+            assert_eq!(outlier.standing(now), OutlierState::Due, "{seconds}");
+            assert_eq!(outlier.standing(Tick(now.0 - 1)), OutlierState::Out, "{seconds}");
             assert!(outlier.claim(now) && !outlier.bad(now));
         }
     }
@@ -201,11 +201,11 @@ mod tests {
             for (pause, what) in steps {
                 now = Tick(now.0 + pause);
                 match what {
-                    0 => { outlier.good(); prop_assert_eq!(outlier.standing(now), Standing::In); }
+                    0 => { outlier.good(); prop_assert_eq!(outlier.standing(now), OutlierState::In); }
                     1 => { outlier.bad(now); }
                     _ => { outlier.claim(now); }
                 }
-                prop_assert!(outlier.standing(now.after(LONGEST)) != Standing::Out);
+                prop_assert!(outlier.standing(now.after(LONGEST)) != OutlierState::Out);
             }
         }
     }

@@ -27,7 +27,7 @@ use crate::{
         head::Head,
         retry_state::RetryState,
         run::Codec,
-        runner::{Held, LocalOutcome, Runner, Running},
+        runner::{LeasedReplica, LocalOutcome, Runner, Running},
     },
     local::{Model, Replica},
     metrics::{Outcome, Protocol},
@@ -66,7 +66,7 @@ pub(crate) struct Admitted<'a> {
     permit: Option<Permit>,
     /// Limits that it counts against.
     metered: Option<Arc<Metered>>,
-    /// Why the own replica could not answer, where another node may.
+    /// The reason why the own replica could not answer, where another node may.
     left_here: Option<NotRun>,
     /// True for an inference; false for a question about a model.
     counted: bool,
@@ -304,7 +304,7 @@ impl Runner for Admitted<'_> {
         self.permit.take()
     }
 
-    async fn lease(&mut self) -> Result<LocalOutcome<Held>, InferError> {
+    async fn lease(&mut self) -> Result<LocalOutcome<LeasedReplica>, InferError> {
         let leased = match self.context.lease(self.target.as_ref()) {
             Some(leased) => leased,
             None if self.context.stack.forwarding.is_some() => return Ok(LocalOutcome::Moved(MOVED)),
@@ -320,7 +320,7 @@ impl Runner for Admitted<'_> {
         match self.run_in(leased.lease.replica()) {
             Ok(running) => {
                 let Leased { lease, version } = leased;
-                Ok(LocalOutcome::Answered(Held { lease, version, _running: running }))
+                Ok(LocalOutcome::Answered(LeasedReplica { lease, version, _running: running }))
             }
             Err(full) => self.failed_here(full).map(|()| LocalOutcome::Moved(MOVED)),
         }

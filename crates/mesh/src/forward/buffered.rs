@@ -221,9 +221,8 @@ pub(crate) enum Failure {
     /// The line broke, and nobody knows whether it was run.
     #[error("model {model:?} may have run the request, but the line to where it runs broke: {why}")]
     Lost {
-        /// The model.
         model: String,
-        /// Why it was not sent again.
+        /// The reason why it was not sent again.
         why: &'static str,
     },
     /// As gRPC has a status for it.

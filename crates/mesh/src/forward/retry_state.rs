@@ -187,7 +187,7 @@ impl RetryState {
         Wait { deadline: context.deadline, patience: patience.map(|patience| now + patience), leaves }
     }
 
-    /// Why a request that may have been run is not sent again.
+    /// The reason why a request that may have been run is not sent again.
     fn forbids(&self, context: &RequestContext<'_>, forwarding: &Forwarding, upload: &Upload) -> Option<&'static str> {
         if !context.entry.route().terms.idempotent {
             return Some("the model is declared as not idempotent");

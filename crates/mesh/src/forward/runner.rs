@@ -46,7 +46,7 @@ impl<T> LocalOutcome<T> {
 }
 
 /// A replica that was leased for one request.
-pub(crate) struct Held {
+pub(crate) struct LeasedReplica {
     pub(crate) lease: Lease,
     pub(crate) version: Arc<str>,
     /// Counts it as in flight.
@@ -86,7 +86,7 @@ pub(crate) trait Runner: Send + Sync {
     fn permit(&mut self) -> Option<Permit>;
 
     /// Leases a replica. The lease comes after the body: a slow sender never keeps a replica from draining.
-    fn lease(&mut self) -> impl Future<Output = Result<LocalOutcome<Held>, InferError>> + Send;
+    fn lease(&mut self) -> impl Future<Output = Result<LocalOutcome<LeasedReplica>, InferError>> + Send;
 
     /// Waits for what the model does for the request.
     fn answered<T: Send>(
@@ -124,12 +124,12 @@ pub(crate) trait Runner: Send + Sync {
     }
 
     /// Begins to count what the model does for a call; `None`: that is not wanted.
-    fn begin_run(&self, held: &Held) -> Option<Run> {
+    fn begin_run(&self, held: &LeasedReplica) -> Option<Run> {
         self.calls().map(|calls| calls.begin_run(held.lease.replica().revision().deployment()))
     }
 
     /// Counts what the model did for a call. `code` is `None` where that is nothing.
-    fn ran(&self, method: (&str, bool), held: &Held, run: Option<&Run>, code: Option<Code>) {
+    fn ran(&self, method: (&str, bool), held: &LeasedReplica, run: Option<&Run>, code: Option<Code>) {
         if let (Some(calls), Some(run), Some(code)) = (self.calls(), run, code) {
             calls.ran(run, held.lease.replica().revision().deployment(), method, code);
         }

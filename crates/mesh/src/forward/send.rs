@@ -21,7 +21,7 @@ use crate::{
 /// was far more than the model takes: impatient clients must not eject busy endpoints.
 const PATIENT: Duration = Duration::from_secs(1);
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 pub(crate) enum Unanswered {
     /// The endpoint says that it ran nothing.
     NotRun(NotRun),
@@ -53,7 +53,7 @@ impl Wait<fn() -> bool> {
     }
 }
 
-/// Why nothing is waited for any more.
+/// The reason why nothing is waited for any more.
 enum Over {
     Patience,
     Deadline,

@@ -27,7 +27,7 @@ pub(crate) type Reply = Result<Response<ReplyBody>, Fault>;
 #[derive(Debug)]
 struct Violations(Vec<Violation>);
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug)]
 pub(crate) struct Fault {
     status: StatusCode,
@@ -45,7 +45,6 @@ impl Fault {
         Self { status: http_status(class), class, reason, message, violations: None, advice: None }
     }
 
-    /// No such path.
     pub(crate) fn no_such_path() -> Self {
         Self::no_path_but(&[])
     }

@@ -43,7 +43,6 @@ use crate::{
 /// streams any number.
 const INDEX: usize = 32_768;
 
-/// The gRPC face.
 pub(super) struct GrpcFace {
     stack: Arc<Stack>,
     version: Arc<str>,

@@ -6,18 +6,20 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use berth_spec::InferError;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Keys whose value names a model, the first that is there counts. Those of ModelMesh are understood as they are.
-static KEYS: [HeaderName; 3] = [
+/// Keys whose value names a model, the first that is there counts. Those of ModelMesh are understood as they are, also the oldest.
+static KEYS: [HeaderName; 4] = [
     HeaderName::from_static("berth-model"),
     HeaderName::from_static("mm-vmodel-id"),
     HeaderName::from_static("mm-model-id"),
+    HeaderName::from_static("tas-model-id"),
 ];
 
 /// The same keys with binary values, which gRPC writes as base64.
-static BINARY_KEYS: [HeaderName; 3] = [
+static BINARY_KEYS: [HeaderName; 4] = [
     HeaderName::from_static("berth-model-bin"),
     HeaderName::from_static("mm-vmodel-id-bin"),
     HeaderName::from_static("mm-model-id-bin"),
+    HeaderName::from_static("tas-model-id-bin"),
 ];
 
 /// The version to ask for.
@@ -25,8 +27,8 @@ const VERSION: HeaderName = HeaderName::from_static("berth-model-version");
 
 /// The models that a call's metadata names, in their order; none: no model is named.
 pub(super) fn all_of_metadata(headers: &HeaderMap) -> Result<Vec<Cow<'_, str>>, InferError> {
-    let [_, alias, model] = &KEYS;
-    let [_, alias_binary, model_binary] = &BINARY_KEYS;
+    let [_, alias, model, _] = &KEYS;
+    let [_, alias_binary, model_binary, _] = &BINARY_KEYS;
     let has = |plain: &HeaderName, binary: &HeaderName| headers.contains_key(plain) || headers.contains_key(binary);
     if has(alias, alias_binary) && has(model, model_binary) {
         let message = format!("the call has metadata {alias} and {model}: give one of them");
@@ -89,6 +91,7 @@ mod tests {
             ("mm-model-id-bin", "aXJpcw==", Some("iris")),
             ("mm-vmodel-id-bin", "aXJpcw", Some("iris")),
             ("berth-model-bin", "w6k=", Some("é")),
+            ("tas-model-id", "myModel", Some("myModel")),
             ("other", "iris", None),
         ] {
             let mut headers = HeaderMap::new();
@@ -111,6 +114,8 @@ mod tests {
         assert_eq!(all_of_metadata(&headers).expect("readable"), ["b", "a", "c"], "said twice, meant once");
         headers.remove("mm-model-id");
         assert_eq!(all_of_metadata(&headers).expect("readable"), ["b", "a", "c"]);
+        headers.append("tas-model-id", HeaderValue::from_static("old"));
+        assert_eq!(all_of_metadata(&headers).expect("readable"), ["b", "a", "c"], "the oldest key counts last");
         headers.append("mm-vmodel-id", HeaderValue::from_static("alias"));
         assert!(all_of_metadata(&headers).is_err(), "one of both");
     }

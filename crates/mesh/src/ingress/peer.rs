@@ -37,12 +37,12 @@ use crate::{
         upload::{Bounds, Upload},
     },
     calls::Calls,
-    config::{FUNCTIONS, FunctionHook, FunctionSender, Limits, SpanHook},
+    config::{FunctionHook, FunctionSender, Limits, SpanHook},
     forward::{
         buffered::{Failure, boxed},
         head::{DEADLINE, EXCHANGE, LOST, MODEL_NAME, NOT_RUN, REVISION, STREAM, VERSION, VERSIONS},
         run::Codec as _,
-        runner::{Held, LocalOutcome, Runner},
+        runner::{LeasedReplica, LocalOutcome, Runner},
     },
     ingress::{
         fault::{Fault, named, panicked},
@@ -53,7 +53,7 @@ use crate::{
             opaque::Opaque,
         },
         is_grpc,
-        path::{Operation, Resource, split_namespace},
+        path::{Operation, Resource, function_in, split_namespace},
         rest::{
             self,
             document::Document,
@@ -100,7 +100,7 @@ struct Asked {
     arrived: Instant,
 }
 
-/// Why a request has no answer of a model.
+/// The reason why a request has no answer of a model.
 enum Refusal {
     /// Nothing was run.
     NotRun(NotRun),
@@ -142,7 +142,7 @@ impl PeerService {
         Self(Arc::new(Inner { replicas, limits, memory, admission, served, spans, calls, functions }))
     }
 
-    /// Answers one request of the peer port: those under `/v2/`, `/inference.GRPCInferenceService/` and [`FUNCTIONS`].
+    /// Answers one request of the peer port: those under `/v2/`, `/inference.GRPCInferenceService/`, and those to functions.
     #[must_use]
     pub fn serve(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
         let inner = Arc::clone(&self.0);
@@ -190,7 +190,7 @@ impl Inner {
     }
 
     async fn answer(&self, request: Request<Incoming>, grpc: bool) -> Result<Response<ReplyBody>, Refusal> {
-        if request.uri().path().starts_with(FUNCTIONS) {
+        if function_in(request.uri().path()).is_some() {
             return Box::pin(self.function(request)).await;
         }
         let (head, body) = request.into_parts();
@@ -341,7 +341,7 @@ impl Runner for PeerRun<'_> {
         self.permit.take()
     }
 
-    async fn lease(&mut self) -> Result<LocalOutcome<Held>, InferError> {
+    async fn lease(&mut self) -> Result<LocalOutcome<LeasedReplica>, InferError> {
         // It may have been replaced by one of the same revision meanwhile.
         let again = || self.service.replicas.get(&self.asked.revision)?.acquire();
         let Some(lease) = self.replica.acquire().or_else(again) else {
@@ -350,7 +350,7 @@ impl Runner for PeerRun<'_> {
         if lease.replica().overfull().is_some() {
             return Ok(LocalOutcome::Moved(NotRun::Full));
         }
-        Ok(LocalOutcome::Answered(Held { lease, version: Arc::clone(&self.asked.version), _running: None }))
+        Ok(LocalOutcome::Answered(LeasedReplica { lease, version: Arc::clone(&self.asked.version), _running: None }))
     }
 
     async fn answered<T: Send>(

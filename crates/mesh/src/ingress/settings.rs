@@ -71,7 +71,7 @@ pub(super) fn write_log(
     Ok(after)
 }
 
-/// Which requests are traced. Traces that go nowhere are off.
+/// Reads which requests are traced. Traces that go nowhere are off.
 pub(super) fn read_traces(stack: &Stack) -> TraceSettings {
     stack.traces.as_ref().map_or(TraceSettings { on: false, ..TraceSettings::default() }, |traces| traces.read())
 }

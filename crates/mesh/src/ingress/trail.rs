@@ -58,7 +58,7 @@ impl<'a> Change<'a> {
             address: extensions.get::<Arrival>().and_then(|arrival| arrival.address),
             ..record
         };
-        Ok(Self { log, record: record.about(vec![resource(model)]) })
+        Ok(Self { log, record: record.about(vec![resource("Model", model)]) })
     }
 
     /// Records its outcome.

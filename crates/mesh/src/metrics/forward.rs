@@ -39,7 +39,7 @@ impl Result {
     ];
 }
 
-/// Why a request was sent again.
+/// The reason why a request was sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Again {
     NotSent,

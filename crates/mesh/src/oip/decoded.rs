@@ -46,7 +46,6 @@ pub(super) struct OutputForm {
     pub(super) name: String,
     /// `binary_data`.
     pub(super) binary: Option<bool>,
-    /// `classification`.
     pub(super) classification: Option<u32>,
     /// `shared_memory_region` and what goes with it: where the data is to be written.
     pub(super) shared: Option<Range>,

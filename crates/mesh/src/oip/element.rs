@@ -8,7 +8,7 @@ use super::{
     number::NotWhole,
 };
 
-/// Why a value is not an element of a datatype.
+/// The reason why a value is not an element of a datatype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Misfit {
     /// Not even JSON.

@@ -9,7 +9,7 @@ use super::{
     json::Scanner,
     parameter::{self, unsigned},
     raw,
-    seen::{Field, Seen},
+    seen::{Field, SeenKeys},
     shared::{Named, Range},
     tensor_data,
 };
@@ -57,7 +57,7 @@ impl fmt::Display for Label<'_> {
 /// An input while its keys come in, in whatever order.
 struct Input<'a> {
     index: usize,
-    seen: Seen,
+    seen: SeenKeys,
     name: Option<Cow<'a, str>>,
     datatype: Option<Datatype>,
     shape: Vec<i64>,
@@ -76,7 +76,7 @@ pub(super) fn read(
 ) -> Result<(Tensor, Option<Range>), InferError> {
     let mut input = Input {
         index,
-        seen: Seen::default(),
+        seen: SeenKeys::default(),
         name: None,
         datatype: None,
         shape: Vec::new(),

@@ -31,7 +31,7 @@ pub(super) struct Number<'a> {
     exact: bool,
 }
 
-/// Why a number is not an integer.
+/// The reason why a number is not an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotWhole {
     /// The number has a fraction.

@@ -10,7 +10,7 @@ use super::{
     json::Scanner,
     parameter::{self, flag},
     raw,
-    seen::{Field, Seen},
+    seen::{Field, SeenKeys},
     shared::Named,
 };
 
@@ -32,7 +32,7 @@ pub fn decode(body: &Bytes, layout: Layout, signature: &Signature) -> Result<Dec
 
 fn decode_json(text: &[u8], mut blobs: Blobs) -> Result<Decoded, InferError> {
     let mut decoded = Decoded::default();
-    let mut seen = Seen::default();
+    let mut seen = SeenKeys::default();
     let mut scanner = Scanner::new(text);
     scanner.object::<InferError>(|scanner, key| {
         match key {
@@ -82,7 +82,7 @@ fn decode_json(text: &[u8], mut blobs: Blobs) -> Result<Decoded, InferError> {
 
 fn read_output(scanner: &mut Scanner<'_>) -> Result<OutputForm, InferError> {
     let (mut output, mut shared) = (OutputForm::default(), Named::default());
-    let mut seen = Seen::default();
+    let mut seen = SeenKeys::default();
     scanner.object::<InferError>(|scanner, key| {
         match key {
             "name" => {

@@ -1,4 +1,4 @@
-//! Which keys an object had: a key given twice has no meaning that two readers would agree on.
+//! Keys that an object had: a key given twice has no meaning that two readers would agree on.
 
 use berth_spec::InferError;
 
@@ -15,11 +15,11 @@ pub(super) enum Field {
     Data = 128,
 }
 
-/// Which keys an object had.
+/// Keys that an object had.
 #[derive(Debug, Default)]
-pub(super) struct Seen(u8);
+pub(super) struct SeenKeys(u8);
 
-impl Seen {
+impl SeenKeys {
     /// True if it had this one.
     pub(super) const fn has(&self, field: Field) -> bool {
         self.0 & field as u8 != 0

@@ -7,7 +7,7 @@ use super::{
     json::Scanner,
 };
 
-/// Why `data` is not the data of its tensor.
+/// The reason why `data` is not the data of its tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum Fault {
     #[error("element {index} {misfit}")]

@@ -5,15 +5,16 @@ use std::{
     time::Duration,
 };
 
+use base64::Engine as _;
 use futures::StreamExt as _;
-use http::header;
+use http::{HeaderMap, HeaderName, header};
 use reqwest::{Client, Url, redirect::Policy};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Payload, Processor,
-    post::document,
+    post::{LENIENT, document},
     processor::Destination,
     queue::{Counted, Waiting},
 };
@@ -31,23 +32,34 @@ const LAST: Duration = Duration::from_secs(3);
 /// The least time between two messages about a service that fails.
 const BETWEEN: Duration = Duration::from_secs(60);
 
+/// The most characters of one header's value in the log.
+const LONGEST_VALUE: usize = 256;
+
 /// The end of one processor's queue.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     name: String,
     to: Destination,
+    /// Metadata that the log has, with their names there.
+    log_headers: Vec<(HeaderName, String)>,
     waiting: mpsc::Receiver<Waiting>,
     counted: Counted,
 }
 
 impl Delivery {
-    pub(super) fn new(processor: &Processor, waiting: mpsc::Receiver<Waiting>, counted: Counted) -> Self {
-        Self { name: processor.to_string(), to: processor.to.clone(), waiting, counted }
+    pub(super) fn new(
+        processor: &Processor,
+        log_headers: &[(HeaderName, String)],
+        waiting: mpsc::Receiver<Waiting>,
+        counted: Counted,
+    ) -> Self {
+        let (name, to) = (processor.to_string(), processor.to.clone());
+        Self { name, to, log_headers: log_headers.to_vec(), waiting, counted }
     }
 
     /// Delivers until `stop`, and then what waits, as long as there is time.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let Self { name, to, waiting, counted } = self;
+        let Self { name, to, log_headers, waiting, counted } = self;
         let last = async {
             stop.cancelled().await;
             tokio::time::sleep(LAST).await;
@@ -68,7 +80,7 @@ impl Delivery {
                 Destination::Log => {
                     payloads
                         .for_each(async |waiting| {
-                            log(&waiting.payload);
+                            log(&waiting.payload, &log_headers);
                             counted.delivered.inc();
                         })
                         .await;
@@ -88,7 +100,8 @@ impl Delivery {
     }
 }
 
-fn log(payload: &Payload) {
+fn log(payload: &Payload, headers: &[(HeaderName, String)]) {
+    let of_request = payload.code.is_none().then(|| named(&payload.metadata, headers));
     tracing::info!(
         event = "payload",
         id = payload.id.as_str(),
@@ -98,8 +111,22 @@ fn log(payload: &Payload) {
         kind = if payload.code.is_some() { "response" } else { "request" },
         status = payload.code.map(name_of),
         bytes = payload.length(),
+        headers = of_request.as_deref().filter(|headers| !headers.is_empty()),
         "payload"
     );
+}
+
+/// Those of the headers that are there, as `name=value, name=value`. Values of headers that end with `-bin` are UTF-8 in base64.
+fn named(metadata: &HeaderMap, headers: &[(HeaderName, String)]) -> String {
+    let one = |(header, name): &(HeaderName, String)| {
+        let bytes = metadata.get(header)?.as_bytes();
+        let decoded = header.as_str().ends_with("-bin").then(|| LENIENT.decode(bytes).ok()).flatten();
+        let text = String::from_utf8_lossy(decoded.as_deref().unwrap_or(bytes));
+        // A client must not make lines of its own.
+        let shown: String = text.chars().take(LONGEST_VALUE).flat_map(char::escape_debug).collect();
+        Some(format!("{name}={shown}"))
+    };
+    headers.iter().filter_map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// A service that takes payloads by HTTP.
@@ -166,4 +193,25 @@ fn why(error: &reqwest::Error) -> String {
         cause = source;
     }
     if error.is_timeout() { format!("it took longer than {PATIENCE:?}") } else { cause.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn headers_that_were_asked_for_are_told_in_one_line() {
+        let mut metadata = HeaderMap::new();
+        for (name, value) in [("txid", "7"), ("user-bin", "w6oKeA"), ("other", "secret"), ("bad-bin", "!")] {
+            metadata.insert(name, HeaderValue::from_static(value));
+        }
+        let asked = [("txid", "tx"), ("absent", "a"), ("user-bin", "user"), ("bad-bin", "bad")];
+        let asked = asked.map(|(header, name)| (HeaderName::from_static(header), name.to_owned()));
+        assert_eq!(named(&metadata, &asked), r"tx=7, user=ê\nx, bad=!");
+        assert_eq!(named(&metadata, &[]), "");
+        metadata.insert("txid", HeaderValue::from_str(&"x".repeat(1_000)).expect("a value"));
+        assert_eq!(named(&metadata, &asked[..1]).len(), "tx=".len() + LONGEST_VALUE);
+    }
 }

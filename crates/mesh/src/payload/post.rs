@@ -13,7 +13,7 @@ use super::Payload;
 use crate::watch::name_of;
 
 /// Reads base64 as gRPC's clients write it: with padding or without.
-const LENIENT: GeneralPurpose = GeneralPurpose::new(
+pub(super) const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );

@@ -27,7 +27,7 @@ const WITHOUT_LIMITS: [u8; 8] = *b"berthrt\x03";
 /// The first bytes of a file without aliases.
 const WITHOUT_ALIASES: [u8; 8] = *b"berthrt\x02";
 
-/// Why a file is not read.
+/// The reason why a file is not read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("it is no file of routes of this version")]

@@ -1,4 +1,4 @@
-//! Which aliases lead to a deployment: they look their targets up again when it comes or goes.
+//! Index of the aliases that lead to a deployment: they look their targets up again when it comes or goes.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -50,15 +50,25 @@ async fn a_unary_call_has_head_message_and_trailers() {
 async fn several_models_answer_as_one() {
     let (mut town, _talk) = town().await;
     for node in NODES {
-        let names =
-            [("mm-model-id", "talk"), ("mm-model-id", "talk"), ("mm-model-id", "nobody"), ("mm-required", "any")];
-        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", &names).await;
+        let names = [("mm-model-id", "talk"), ("mm-model-id", "talk"), ("mm-model-id", "nobody")];
+        // As in ModelMesh: all that is not `all` is `any`, and so is nothing.
+        for required in [None, Some("any"), Some("most"), Some("all"), Some("ALL")] {
+            let mut headers = names.to_vec();
+            headers.extend(required.map(|required| ("mm-required", required)));
+            let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", &headers).await;
+            call.send(framed(b"hello"), true);
+            let head = call.head().await;
+            if required.is_some_and(|required| required.eq_ignore_ascii_case("all")) {
+                assert_eq!(head.headers["grpc-status"], "5", "{node}, {required:?}");
+            } else {
+                assert_eq!(head.status, 200, "{node}, {required:?}");
+                assert_eq!(call.rest().await, framed(b"hellohello"), "{node}, {required:?}");
+            }
+        }
+        let nobody = [("mm-model-id", "nobody"), ("mm-model-id", "nobody-else")];
+        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", &nobody).await;
         call.send(framed(b"hello"), true);
-        assert_eq!(call.head().await.status, 200, "{node}");
-        assert_eq!(call.rest().await, framed(b"hellohello"), "{node}");
-        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", &names[..3]).await;
-        call.send(framed(b"hello"), true);
-        assert_eq!(call.head().await.headers["grpc-status"], "5", "{node}: all are required");
+        assert_eq!(call.head().await.headers["grpc-status"], "5", "{node}: none is found");
     }
 }
 

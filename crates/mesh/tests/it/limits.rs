@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use http::Method;
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -83,6 +87,93 @@ async fn answers_that_nobody_reads_are_given_up() {
     };
     soon("an answer", stream.readable()).await.expect("an answer begins");
     until("it is given up", || !open()).await;
+}
+
+/// A connection of HTTP/2 whose answers stop after a few KiB, until they are read.
+async fn reluctant(house: &House) -> http2::SendRequest<Full<Bytes>> {
+    let stream = TcpStream::connect(house.address()).await.expect("it listens");
+    let mut client = http2::Builder::new(TokioExecutor::new());
+    client.initial_stream_window_size(16 << 10).initial_connection_window_size(64 << 10);
+    let (sender, connection) = client.handshake(TokioIo::new(stream)).await.expect("HTTP/2");
+    tokio::task::spawn(connection);
+    sender
+}
+
+/// A request whose answer has so many rows of 16 bytes.
+fn ask(house: &House, model: &str, rows: usize) -> Request<Full<Bytes>> {
+    let json = format!(
+        r#"{{"parameters":{{"binary_data_output":true}},"inputs":[{{"name":"x","datatype":"FP32","shape":[{rows},4],"parameters":{{"binary_data_size":{}}}}}]}}"#,
+        rows * 16
+    );
+    let body = [json.as_bytes(), &vec![0; rows * 16]].concat();
+    let request = Request::post(house.uri(&format!("/v2/models/{model}/infer")));
+    let request = request.header("inference-header-content-length", json.len());
+    request.body(Full::new(Bytes::from(body))).expect("a request")
+}
+
+/// True if this is a line of the metrics.
+fn tells(house: &House, line: &str) -> bool {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &house.registry).expect("a String takes everything");
+    text.lines().any(|told| told == line)
+}
+
+/// Over HTTP/2 the connection lives on, and nothing would ever ask for the rest.
+#[tokio::test]
+async fn answers_that_nobody_reads_over_http2_are_given_up() {
+    let mut house = House::with(|limits| limits.unread = Duration::from_millis(300));
+    house.serve("iris", "1", Echo::open()).await;
+    // Of the first answer there are many pieces, of the second one a part of the last.
+    for (rows, lives, cut) in [(64 << 10, true, 1), (2 << 10, false, 2)] {
+        let mut sender = reluctant(&house).await;
+        let unread = soon("an answer", sender.send_request(ask(&house, "iris", rows))).await.expect("an answer");
+        assert_eq!(unread.status(), 200);
+        until("it is given up", || tells(&house, &format!("berth_gateway_answers_unread_total {cut}"))).await;
+        until("its memory is free", || tells(&house, "berth_gateway_request_memory_bytes 0")).await;
+        assert!(soon("its end", unread.into_body().collect()).await.is_err());
+        if lives {
+            let other = sender.send_request(ask(&house, "iris", 1));
+            assert_eq!(soon("an answer", other).await.expect("the connection lives").status(), 200);
+        } else {
+            until("the connection is over", || sender.is_closed()).await;
+        }
+    }
+}
+
+/// A proxy sends the requests of many clients over one connection.
+#[tokio::test]
+async fn an_end_that_nobody_reads_costs_others_on_the_connection_no_answer() {
+    const UNREAD: Duration = Duration::from_secs(20);
+    let mut house = House::with(|limits| limits.unread = UNREAD);
+    let slow = Echo::shut();
+    house.serve("iris", "1", Echo::open()).await;
+    house.serve("slow", "1", slow.clone()).await;
+    let mut sender = reluctant(&house).await;
+    let neighbour = tokio::task::spawn(sender.send_request(ask(&house, "slow", 1)));
+    slow.starts().await;
+    let unread = soon("an answer", sender.send_request(ask(&house, "iris", 2 << 10))).await.expect("an answer");
+    // The time is what this test says: it would run ahead if the runtime rested.
+    tokio::time::pause();
+    tokio::task::spawn(async {
+        loop {
+            tokio::task::yield_now().await;
+        }
+    });
+    let taken = async {
+        while let Ok(other) = sender.send_request(ask(&house, "iris", 1)).await {
+            assert_eq!(other.status(), 200);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+    };
+    soon("the end of new requests", taken).await;
+    assert!(!tells(&house, "berth_gateway_answers_unread_total 1"), "nothing is cut yet");
+    slow.gate.close();
+    let answer = soon("the neighbour's answer", neighbour).await.expect("no panic").expect("an answer");
+    assert_eq!(answer.status(), 200);
+    assert!(!soon("all of it", answer.into_body().collect()).await.expect("all of it").to_bytes().is_empty());
+    tokio::time::advance(UNREAD).await;
+    until("it is given up", || tells(&house, "berth_gateway_answers_unread_total 1")).await;
+    assert!(soon("its end", unread.into_body().collect()).await.is_err());
 }
 
 #[tokio::test]

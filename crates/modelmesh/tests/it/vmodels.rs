@@ -23,6 +23,8 @@ async fn a_virtual_model_is_an_alias() {
     assert_eq!(told.active_model_status.expect("told").status(), ModelStatus::NotLoaded);
     let alias = town.handle.alias(&name("v")).await.expect("it is there").alias;
     assert_eq!(alias.targets, [(name("a"), 1)]);
+    let empty = SetVModelRequest { model_info: Some(Default::default()), ..setting("v", "a") };
+    assert_eq!(town.set(empty).await.expect("the same as no attributes").active_model_id, "a");
 
     let unregister = UnregisterModelRequest { model_id: "a".to_owned() };
     let refused = town.client.unregister_model(unregister.clone()).await.expect_err("it has a referent");
@@ -68,6 +70,26 @@ async fn a_synchronous_change_returns_when_it_is_done() {
     let told = town.set(SetVModelRequest { sync: true, ..setting("v", "b") }).await.expect("set");
     assert_eq!(told.status(), VModelStatus::Defined);
     assert_eq!(town.handle.get(&name("c")).await.expect("it is there").deployment.spec.replicas.min, 0);
+}
+
+#[tokio::test]
+async fn a_new_virtual_model_waits_for_the_load_that_it_asks_for() {
+    let mut town = Town::new(1).await;
+    let began = town.handle.now();
+    let request = |vmodel: &str, target: &str, path: &str| SetVModelRequest {
+        load_now: true,
+        sync: true,
+        model_info: Some(attributes(path)),
+        ..setting(vmodel, target)
+    };
+    for (vmodel, path, status) in [("v", "p", ModelStatus::Loaded), ("w", "FAIL_broken", ModelStatus::LoadingFailed)] {
+        let told = town.set(request(vmodel, &format!("{vmodel}-1"), path)).await.expect("set");
+        let active = told.active_model_status.clone().expect("told");
+        assert_eq!((told.status(), active.status()), (VModelStatus::Defined, status), "{told:?}");
+    }
+    let view = town.handle.get(&name("v-1")).await.expect("it is there");
+    let used = view.status.as_ref().and_then(|status| status.last_used).expect("that counts as a use");
+    assert!(used < began, "models that are in use stay before it");
 }
 
 /// The active model left to make room for its target, which failed: requests went to the target all the same.
@@ -182,7 +204,7 @@ async fn a_model_goes_with_the_last_virtual_model_that_leads_to_it() {
     town.set(auto("w", "b")).await.expect("set");
     assert_eq!(town.status("a").await.status(), ModelStatus::NotFound);
     town.register("kept", "p").await.expect("registered");
-    town.set(setting("v", "kept")).await.expect("set");
+    town.set(auto("v", "kept")).await.expect("it was registered by itself");
     for vmodel in ["v", "w"] {
         let delete = DeleteVModelRequest { v_model_id: vmodel.to_owned(), owner: String::new() };
         town.client.delete_v_model(delete).await.expect("removed");

@@ -21,7 +21,7 @@ use crate::{
 /// it in front.
 const DEEPEST: usize = 64 << 10;
 
-/// The longest wait for these bytes.
+/// The longest wait for these bytes: clients send them with the head, or right after it.
 const WAIT: Duration = Duration::from_secs(15);
 
 /// The models of a call, and its body.

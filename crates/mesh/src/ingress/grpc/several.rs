@@ -23,22 +23,18 @@ use crate::{
     sticky::Caller,
 };
 
-/// The most models of one call.
+/// The most models of one call: more than an ensemble has, and a bound on what one client has run.
 const MOST: usize = 256;
 
-/// Models that run it at once.
+/// Models that run it at once: the time of a call is that of a few models, and it takes few places of other requests.
 const AT_ONCE: usize = 16;
 
-/// Says whether all models must answer.
+/// Metadata of ModelMesh: `all` if all models must answer.
 const REQUIRED: &str = "mm-required";
 
-/// True if models that are not found are left out.
-fn any(headers: &HeaderMap) -> Result<bool, Status> {
-    match headers.get(REQUIRED).map(http::HeaderValue::as_bytes) {
-        None | Some(b"all") => Ok(false),
-        Some(b"any") => Ok(true),
-        Some(other) => Err(Status::invalid_argument(format!("{REQUIRED} is {other:?}: it must be all or any"))),
-    }
+/// True if models that are not found are left out. That is ModelMesh's default, and its meaning of every value but `all`.
+fn any(headers: &HeaderMap) -> bool {
+    headers.get(REQUIRED).is_none_or(|value| !value.as_bytes().eq_ignore_ascii_case(b"all"))
 }
 
 /// Answers a call for `models`.
@@ -51,7 +47,7 @@ pub(super) async fn answer(
     if models.len() > MOST {
         return Err(Status::invalid_argument(format!("a call is for at most {MOST} models, not {}", models.len())));
     }
-    let any = any(&head.headers)?;
+    let any = any(&head.headers);
     let body = upload.bytes(Instant::now() + stack.limits.deadline).await.map_err(status)?;
     if called::message(&body).is_none() {
         return Err(Status::unimplemented("a call for several models has one message, which is not compressed"));

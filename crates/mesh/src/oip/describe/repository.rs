@@ -45,7 +45,7 @@ pub struct IndexEntry<'a> {
     pub version: &'a str,
     /// Its state.
     pub state: State,
-    /// Why, where that needs saying.
+    /// The reason, where that needs saying.
     pub reason: &'a str,
 }
 

@@ -15,13 +15,13 @@ use super::value::{Elements, Missing, input, read};
 use crate::oip::{
     json::{Scanner, write_string},
     parameter,
-    seen::{Field, Seen},
+    seen::{Field, SeenKeys},
 };
 
 /// Reads a request for a model of this signature.
 pub fn decode(body: &[u8], signature: &Signature) -> Result<InferRequest, InferError> {
     let mut request = InferRequest::default();
-    let mut seen = Seen::default();
+    let mut seen = SeenKeys::default();
     let mut scanner = Scanner::new(body);
     scanner.object::<InferError>(|scanner, key| {
         match key {

@@ -30,12 +30,20 @@ async fn a_function_is_asked_by_clients_and_by_nodes() {
     let answer = town.house("b").request(Method::POST, "/functions/f?x=1", &headers, "hi").await;
     let said = String::from_utf8_lossy(&answer.body);
     assert!(said.starts_with("Client POST ") && said.ends_with("/functions/f?x=1 Bearer t hi"), "{said}");
+    let answer = town.house("b").request(Method::POST, "/namespaces/team/functions/f", &headers, "hi").await;
+    let said = String::from_utf8_lossy(&answer.body);
+    assert!(said.ends_with("/namespaces/team/functions/f Bearer t hi"), "{said}");
 
     let b = town.node("a").peers.get(&worker("b")).expect("a peer");
     let request = Request::put("https://b/functions/f?x=1").header("authorization", "Bearer t");
     let answer = b.send(request.body(berth_peer::full("hi")).expect("a request")).await.expect("an answer");
     let body = answer.into_body().collect().await.expect("a body").to_bytes();
     assert_eq!(&*body, b"Node PUT /functions/f?x=1 Bearer t hi".as_slice());
+
+    let request = Request::put("https://b/namespaces/team/functions/f").header("authorization", "Bearer t");
+    let answer = b.send(request.body(berth_peer::full("hi")).expect("a request")).await.expect("an answer");
+    let body = answer.into_body().collect().await.expect("a body").to_bytes();
+    assert_eq!(&*body, b"Node PUT /namespaces/team/functions/f Bearer t hi".as_slice());
 
     // A node without functions says so, and does not take it for an inference.
     let a = town.node("b").peers.get(&worker("a")).expect("a peer");

@@ -3,7 +3,10 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -13,49 +16,91 @@ use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
 
-/// The bytes of one request that are kept until its answer begins, so that it can be repeated if the model was lost;
-/// larger ones are left to their callers.
-const KEPT: usize = 4 << 20;
+/// The bytes of all requests of a runtime together that are kept, unless one alone may have more.
+const KEPT_TOGETHER: usize = 256 << 20;
+
+/// The bytes of requests that the models of a runtime keep until the answers begin, so that they can be repeated if a model was lost;
+/// what does not fit is left to the callers.
+pub(super) struct KeptBudget {
+    used: AtomicUsize,
+    /// Bytes of one request.
+    of_one: usize,
+    /// Bytes of all together.
+    most: usize,
+}
+
+impl KeptBudget {
+    /// A budget in which each request has at most `of_one` bytes.
+    pub(super) fn new(of_one: usize) -> Arc<Self> {
+        Arc::new(Self { used: AtomicUsize::new(0), of_one, most: of_one.max(KEPT_TOGETHER) })
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        if self.used.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.most {
+            return true;
+        }
+        self.used.fetch_sub(bytes, Relaxed);
+        false
+    }
+}
 
 /// The part of a body that has passed.
 #[derive(Clone)]
 pub(super) struct Kept(Arc<Mutex<State>>);
 
-#[derive(Default)]
 struct State {
+    /// `None`: it was too long, or its answer has begun.
+    pieces: Option<Pieces>,
+    /// All of it has passed.
+    whole: bool,
+}
+
+/// The pieces of one body, which count against the budget as long as they are there.
+struct Pieces {
     pieces: Vec<Bytes>,
     bytes: usize,
-    /// All of it has passed, and is here.
-    whole: bool,
-    /// True if it was too long, or its answer has begun.
-    over: bool,
+    budget: Arc<KeptBudget>,
+}
+
+impl Pieces {
+    /// Keeps one more; false: there is no room for it.
+    fn add(&mut self, piece: &Bytes) -> bool {
+        let fits = self.bytes + piece.len() <= self.budget.of_one && self.budget.take(piece.len());
+        if fits {
+            self.bytes += piece.len();
+            self.pieces.push(piece.clone());
+        }
+        fits
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Relaxed);
+    }
 }
 
 impl Kept {
     /// Keeps `body` while it passes.
-    pub(super) fn of(body: exchange::Body) -> (Self, exchange::Body) {
-        let kept = Self(Arc::default());
+    pub(super) fn of(body: exchange::Body, budget: &Arc<KeptBudget>) -> (Self, exchange::Body) {
+        let pieces = Pieces { pieces: Vec::new(), bytes: 0, budget: Arc::clone(budget) };
+        let state = State { pieces: Some(pieces), whole: body.is_end_stream() };
+        let kept = Self(Arc::new(Mutex::new(state)));
         let passing = Passing { inner: body, kept: kept.clone() };
-        if passing.inner.is_end_stream() {
-            kept.locked().whole = true;
-        }
         (kept, passing.boxed_unsync())
     }
 
     /// The body again; `None`: not all of it is here.
     pub(super) fn again(&self) -> Option<exchange::Body> {
         let state = self.locked();
-        if !state.whole || state.over {
-            return None;
-        }
-        let pieces: Vec<Result<_, BoxError>> =
-            state.pieces.iter().map(|piece| Ok(Frame::data(piece.clone()))).collect();
+        let kept = state.pieces.as_ref().filter(|_| state.whole)?;
+        let pieces: Vec<Result<_, BoxError>> = kept.pieces.iter().map(|piece| Ok(Frame::data(piece.clone()))).collect();
         Some(StreamBody::new(futures::stream::iter(pieces)).boxed_unsync())
     }
 
     /// Lets go of it.
     pub(super) fn forget(&self) {
-        *self.locked() = State { over: true, ..State::default() };
+        self.locked().pieces = None;
     }
 
     fn locked(&self) -> MutexGuard<'_, State> {
@@ -76,18 +121,18 @@ impl Body for Passing {
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
         let mut state = self.kept.locked();
         match &frame {
-            Some(Ok(frame)) if !state.over => {
-                if let Some(data) = frame.data_ref() {
-                    state.bytes += data.len();
-                    state.pieces.push(data.clone());
-                }
-                if state.bytes > KEPT {
-                    *state = State { over: true, ..State::default() };
+            Some(Ok(frame)) => {
+                let room = match (&mut state.pieces, frame.data_ref()) {
+                    (Some(pieces), Some(piece)) => pieces.add(piece),
+                    _ => true,
+                };
+                if !room {
+                    state.pieces = None;
                 }
                 state.whole = self.inner.is_end_stream();
             }
             None => state.whole = true,
-            _ => {}
+            Some(Err(_)) => {}
         }
         drop(state);
         Poll::Ready(frame)
@@ -137,4 +182,29 @@ impl<G: Unpin> Body for Guarded<G> {
 /// A body of one piece.
 pub(super) fn full(bytes: Bytes) -> exchange::Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn passed(bytes: &'static [u8], budget: &Arc<KeptBudget>) -> Kept {
+        let (kept, body) = Kept::of(full(Bytes::from_static(bytes)), budget);
+        body.collect().await.expect("it passes");
+        kept
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_bounded_for_one_request_and_for_all() {
+        let budget = Arc::new(KeptBudget { used: AtomicUsize::new(0), of_one: 8, most: 12 });
+        let first = passed(b"12345678", &budget).await;
+        let again = first.again().expect("all of it is here").collect().await.expect("it passes");
+        assert_eq!(again.to_bytes(), &b"12345678"[..]);
+        assert!(passed(b"123456789", &budget).await.again().is_none(), "it is too long");
+        assert!(passed(b"12345", &budget).await.again().is_none(), "there is no room beside the first");
+        first.forget();
+        assert!(first.again().is_none(), "its answer has begun");
+        assert!(passed(b"12345", &budget).await.again().is_some(), "there is room again");
+        assert_eq!(budget.used.load(Relaxed), 0);
+    }
 }

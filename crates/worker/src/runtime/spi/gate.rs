@@ -20,7 +20,6 @@ const WAITING_AT_LEAST: usize = 16;
 /// When to try again after the line was full.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The gate.
 pub(super) struct Gate {
     running: Arc<Semaphore>,
     waiting: AtomicUsize,

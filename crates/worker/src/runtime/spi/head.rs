@@ -8,8 +8,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, header, req
 const ID: HeaderName = HeaderName::from_static("mm-model-id");
 /// The id of the model, in base64 of UTF-8.
 const ID_BINARY: HeaderName = HeaderName::from_static("mm-model-id-bin");
-/// The name that ModelMesh's ancestor had for it.
-const ID_OLD: &str = "tas-model-id";
+/// The names that ModelMesh's ancestor had for it.
+const ID_OLD: [&str; 2] = ["tas-model-id", "tas-model-id-bin"];
 
 /// Metadata that begin so are between clients, Berth and its nodes.
 const OURS: [&str; 2] = ["mm-", "berth-"];
@@ -53,7 +53,7 @@ pub(super) fn request<B>(parts: &Parts, id: &IdHeaders, body: B) -> http::Reques
     let mut headers = HeaderMap::with_capacity(parts.headers.len() + 4);
     for (name, value) in &parts.headers {
         let text = name.as_str();
-        if OURS.iter().any(|ours| text.starts_with(ours)) || text == ID_OLD || STRIPPED.contains(name) {
+        if OURS.iter().any(|ours| text.starts_with(ours)) || ID_OLD.contains(&text) || STRIPPED.contains(name) {
             continue;
         }
         headers.append(name.clone(), value.clone());
@@ -90,6 +90,7 @@ mod tests {
                 .header("mm-vmodel-id", "alias")
                 .header("berth-revision", "x")
                 .header("tas-model-id", "old")
+                .header("tas-model-id-bin", "b2xk")
                 .header("user-agent", "grpc-java")
                 .header("grpc-timeout", "1S")
                 .header("x-mine", "1")

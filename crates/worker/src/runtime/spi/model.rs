@@ -54,7 +54,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Loads that changed nothing, within [`FRUITLESS_FOR`], after which a model is loaded again only if the runtime itself says
 /// that it does not hold it: by then it means something else by that word, and its callers get it as it is.
 const FRUITLESS: u32 = 3;
-/// The time for which they count.
+/// The time for which they count: a model that is lost now and then is loaded again each time.
 const FRUITLESS_FOR: Duration = Duration::from_secs(60);
 
 /// Loads for one request. A runtime that loses a model more often while it waits is not well.
@@ -150,7 +150,7 @@ impl SpiModel {
                 (Injecting::new(body, field, Arc::clone(&refusal)).boxed_unsync(), Some(refusal))
             }
         };
-        let (kept, mut body) = Kept::of(body);
+        let (kept, mut body) = Kept::of(body, &self.process.kept);
         let mut mends = 0;
         loop {
             let loads = self.mending.loads.load(Ordering::Acquire);

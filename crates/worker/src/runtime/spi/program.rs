@@ -14,7 +14,11 @@ use std::{
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -83,6 +87,7 @@ pub(super) struct Supervisor {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     tail: Tail,
+    deaths: Arc<AtomicU32>,
 }
 
 impl Supervisor {
@@ -98,15 +103,21 @@ impl Supervisor {
         let tail = Tail::default();
         let (stop, stopped) = mpsc::channel();
         let (started, word) = mpsc::channel();
-        let (name, output) = (name.to_owned(), tail.clone());
+        let (name, output, deaths) = (name.to_owned(), tail.clone(), Arc::<AtomicU32>::default());
+        let counted = Arc::clone(&deaths);
         let thread = std::thread::Builder::new().name(format!("runtime-{name}-process"));
         let thread = thread.spawn(move || {
-            let watcher = Watcher { name, program, launcher, tail: output };
+            let watcher = Watcher { name, program, launcher, tail: output, deaths: counted };
             watcher.run(&stopped, &started);
         })?;
-        let supervisor = Self { stop: Some(stop), thread: Some(thread), tail };
+        let supervisor = Self { stop: Some(stop), thread: Some(thread), tail, deaths };
         word.recv().map_err(|_| io::Error::other("its thread ended"))??;
         Ok(supervisor)
+    }
+
+    /// The number of times that it ended by itself.
+    pub(super) fn deaths(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.deaths)
     }
 
     /// The last lines that it wrote.
@@ -130,6 +141,7 @@ struct Watcher {
     program: Program,
     launcher: Option<Launcher>,
     tail: Tail,
+    deaths: Arc<AtomicU32>,
 }
 
 impl Watcher {
@@ -150,6 +162,7 @@ impl Watcher {
                 Err(error) if first.is_some() => return tell(first.take(), Err(error)),
                 Err(error) => error.to_string(),
             };
+            self.deaths.fetch_add(1, Relaxed);
             let pause = backoff.after(began.elapsed());
             tracing::warn!(
                 event = "runtime_died",

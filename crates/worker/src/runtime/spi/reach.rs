@@ -16,7 +16,7 @@ use tonic::{Code, Status, TimeoutExpired};
 /// The time for which a load waits for a runtime.
 const BACK_WITHIN: Duration = Duration::from_secs(20);
 
-/// The pause between two attempts to reach it.
+/// The pause between two attempts to reach it: a server takes seconds to start, and is used soon after it listens.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// Since when a runtime cannot be reached, as its loads have seen it: those behind one that waited in vain do not wait again.

@@ -34,7 +34,7 @@ pub(super) struct Room {
 /// The models, and sums over them: a runtime may hold thousands, and each load asks for the sums.
 #[derive(Debug, Default)]
 struct Models {
-    by_name: HashMap<String, Standing>,
+    by_name: HashMap<String, HeldModel>,
     /// Bytes of all of them. Wider than a size: what a runtime says of one is not believed to be true.
     held: u128,
     /// Bytes of those that are leaving.
@@ -42,7 +42,7 @@ struct Models {
 }
 
 #[derive(Debug, Clone)]
-struct Standing {
+struct HeldModel {
     size: u64,
     /// Set while it is being unloaded; cancelled when the same model is wanted again.
     leaving: Option<CancellationToken>,
@@ -50,7 +50,7 @@ struct Standing {
 
 impl Models {
     /// Notes how a model stands now; `None`: it is gone.
-    fn set(&mut self, name: &str, now: Option<Standing>) {
+    fn set(&mut self, name: &str, now: Option<HeldModel>) {
         if let Some(now) = &now {
             self.held += u128::from(now.size);
             self.leaving += u128::from(now.leaving_size());
@@ -66,14 +66,14 @@ impl Models {
     }
 
     /// Changes how a model stands, if it is there.
-    fn change(&mut self, name: &str, change: impl FnOnce(Standing) -> Standing) {
+    fn change(&mut self, name: &str, change: impl FnOnce(HeldModel) -> HeldModel) {
         if let Some(standing) = self.by_name.get(name).cloned() {
             self.set(name, Some(change(standing)));
         }
     }
 }
 
-impl Standing {
+impl HeldModel {
     fn leaving_size(&self) -> u64 {
         if self.leaving.is_some() { self.size } else { 0 }
     }
@@ -120,7 +120,7 @@ impl Room {
         let is_free = |name: &&str| models.by_name.get(*name).is_none_or(|standing| standing.leaving.is_some());
         let name = names.into_iter().find(is_free).unwrap_or(names[1]);
         match models.by_name.get(name) {
-            Some(Standing { leaving: Some(again), .. }) => {
+            Some(HeldModel { leaving: Some(again), .. }) => {
                 again.cancel();
                 return Err(format!("model {name:?}"));
             }
@@ -131,19 +131,19 @@ impl Room {
             let leaving = ByteSize(u64::try_from(models.leaving).unwrap_or(u64::MAX));
             return Err(format!("{leaving} of models that it was told to unload"));
         }
-        models.set(name, Some(Standing { size, leaving: None }));
+        models.set(name, Some(HeldModel { size, leaving: None }));
         Ok(name)
     }
 
     /// The model's size is known better.
     pub(super) fn measured(&self, name: &str, size: u64) {
-        self.locked().change(name, |standing| Standing { size, ..standing });
+        self.locked().change(name, |standing| HeldModel { size, ..standing });
     }
 
     /// The model is to leave. Gives what ends the attempts.
     pub(super) fn leave(&self, name: &str) -> CancellationToken {
         let token = CancellationToken::new();
-        self.locked().change(name, |standing| Standing { leaving: Some(token.clone()), ..standing });
+        self.locked().change(name, |standing| HeldModel { leaving: Some(token.clone()), ..standing });
         token
     }
 
@@ -200,8 +200,8 @@ mod tests {
         let room = Room::new(1_000, 100);
         let sums = |room: &Room| {
             let models = room.locked();
-            let sum = |of: fn(&Standing) -> u64| models.by_name.values().map(|one| u128::from(of(one))).sum::<u128>();
-            assert_eq!((models.held, models.leaving), (sum(|one| one.size), sum(Standing::leaving_size)));
+            let sum = |of: fn(&HeldModel) -> u64| models.by_name.values().map(|one| u128::from(of(one))).sum::<u128>();
+            assert_eq!((models.held, models.leaving), (sum(|one| one.size), sum(HeldModel::leaving_size)));
             (models.held, models.leaving)
         };
         for name in ["a", "b"] {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_spec::{ByteSize, FormatSupport};
 
-use super::{address::Address, layout::Repository, program::Program};
+use super::{address::Address, layout::Repository, per_model::Each, program::Program};
 
 /// A runtime, as an operator declares it.
 #[derive(Debug, Clone)]
@@ -39,6 +39,10 @@ pub struct Settings {
     pub wraps_unavailable: bool,
     /// Requests that a model of limited concurrency holds at once, running and waiting.
     pub in_flight: InFlight,
+    /// Bytes of one request that are kept until its answer begins, so that it can be repeated if the model was lost.
+    pub kept: usize,
+    /// Makes the settings of the process that each model has to itself; `None`: one process has them all.
+    pub each: Option<Each>,
 }
 
 impl Settings {
@@ -61,12 +65,17 @@ impl Settings {
             unload_reserve: Reserve::None,
             wraps_unavailable: false,
             in_flight: InFlight::Default,
+            kept: KEPT,
+            each: None,
         }
     }
 }
 
 /// The time that a runtime may take until it is ready, unless somebody says: ModelMesh's figure.
 pub const START: Duration = Duration::from_secs(180);
+
+/// Bytes of one request that are kept, unless somebody says: the longest message that ModelMesh takes.
+const KEPT: usize = 16 << 20;
 
 /// The protocol by which a runtime is told what to hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -31,10 +31,10 @@ use super::{
 };
 use crate::runtime::LoadError;
 
-/// The time limit of a short question.
+/// The time limit of a short question: servers answer within milliseconds, and slower while they load.
 const SHORT: Duration = Duration::from_secs(10);
 
-/// The time limit of unloading.
+/// The time limit of unloading: a server that frees gigabytes of memory takes seconds.
 const UNLOAD: Duration = Duration::from_secs(60);
 
 /// Memory of a model per byte of its artifact, in percent: the figure of ModelMesh's adapters.

@@ -132,6 +132,25 @@ fn a_runtime_that_lost_its_models_loads_them_again_under_the_request() {
 }
 
 #[test]
+fn long_requests_are_repeated_up_to_the_bound() {
+    let bounded = |settings| Settings { kept: 6 << 20, ..settings };
+    let bench = Bench::declared(scripted::Settings::default(), bounded);
+    let loaded = bench.runtime.load(&request("m", "SIZE_1_20")).expect("it loads");
+    for (bytes, repeated) in [(5 << 20, true), (7 << 20, false)] {
+        bench.counts.purge();
+        let answer = bench.tokio.block_on(call(&*loaded.model, "/a.B/c", &[], framed(&vec![7; bytes])));
+        match answer {
+            Ok(answer) => assert_eq!((status(&answer), answer.1.len(), repeated), ("0", bytes + 5, true)),
+            Err(error) => {
+                assert!(matches!(error, InferError::Shed { reason: Shed::Unavailable, .. }), "{error}");
+                assert!(!repeated, "{bytes} bytes: {error}");
+            }
+        }
+    }
+    assert_eq!(bench.counts.loads(), 3, "it is mended all the same");
+}
+
+#[test]
 fn not_found_is_the_answer_where_the_model_is_there() {
     let bench = Bench::start(scripted::Settings::default());
     let loaded = bench.runtime.load(&request("m", "SIZE_1")).expect("it loads");

@@ -17,7 +17,7 @@ use crate::runtime::spi::v2::V2;
 /// The file with the list.
 pub(super) const LIST: &str = "model_config_list.json";
 
-/// The time limit of a look at states.
+/// The time limit of a look at states: servers answer within milliseconds, and slower while they load.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// The most bytes of an answer: ten thousand models have less.

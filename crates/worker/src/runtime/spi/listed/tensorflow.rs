@@ -21,7 +21,7 @@ use crate::runtime::spi::control::within;
 /// The file with the list, in the text form of protobuf.
 pub(super) const LIST: &str = "models.config";
 
-/// The time limit of a question.
+/// The time limit of a question: servers answer within milliseconds, and slower while they load.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Methods that callers may use; each has the name of the model at 1.1.
