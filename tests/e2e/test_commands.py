@@ -179,6 +179,29 @@ def test_what_a_folder_declares_can_be_compared(berth, tmp_path):
     berth.run("apply", "-f", "-", stdin=other, code=1)
 
 
+def test_a_source_says_which_of_its_deployments_do_not_get_on(berth, tmp_path):
+    """It is in force, and the new revision of one of its models was given up."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "iris.yaml").write_text(json.dumps(manifest("iris")))
+    berth.start(models=folder)
+    berth.available("iris")
+
+    def stuck() -> dict:
+        (source,) = json.loads(berth.run("get", "sources", "-o", "json"))["items"]
+        return source["status"]["stuck"]
+
+    assert stuck() == {"count": 0}
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    (folder / "iris.yaml").write_text(json.dumps(manifest("iris", model={"uri": f"file:{tmp_path}/broken.onnx"})))
+    until("the new revision to be given up", lambda: stuck() == {"count": 1, "first": ["iris: RolloutStuck"]})
+    header, row = berth.run("get", "sources").splitlines()[:2]
+    assert row.split()[header.split().index("STUCK")] == "1", (header, row)
+    assert "iris: RolloutStuck" in berth.run("source", "describe")
+    (folder / "iris.yaml").write_text(json.dumps(manifest("iris")))
+    until("the source to be well", lambda: stuck() == {"count": 0})
+
+
 def test_logs_are_followed(fleet):
     import subprocess
 

@@ -77,7 +77,7 @@ def declared(name: str, format: str, place: Path, packages: list[str]) -> dict:
     ],
 )
 def test_a_model_needs_no_card(berth, tmp_path, format, kind, file, packages):
-    # PyTorch and TensorFlow come in gigabytes: the worker's tests read their models with stand-ins (frameworks.rs).
+    # Keras, TensorFlow and PyTorch: test_networks.py.
     place = trained(kind, packages, tmp_path / file)
     berth.start()
     berth.apply(declared("above", format, place, packages))
@@ -101,10 +101,35 @@ def test_a_model_needs_no_card(berth, tmp_path, format, kind, file, packages):
         assert (status, "a row has 3 columns: age, height, weight" in body.decode()) == (422, True), body
 
 
+def test_packages_are_those_that_the_models_folder_lists(berth, tmp_path):
+    """An MLflow model writes them down; what is declared wins."""
+    place = trained("mlflow", MLFLOW, tmp_path / "model")
+    # MLflow's own list has all of MLflow, which takes long to fetch.
+    (place / "requirements.txt").write_text("# as trained\n" + "\n".join(MLFLOW) + "\n")
+    (place / "other.txt").write_text("scikit-learn>=1\n")
+    document = declared("above", "mlflow", place, [])
+    document["spec"]["model"]["environment"] = {}
+    berth.start()
+    berth.apply(document)
+    berth.run("wait", "above", "--timeout", "170s")
+    status, _, body = berth.post("/v1/above", {"features": [0.99, 0.1, 0.1]})
+    assert (status, json.loads(body)["prediction"]) == (200, 1), body
+    # What is there can be declared again, from what `get` prints.
+    berth.run("diff", "-f", "-", stdin=berth.run("get", "above", "-o", "yaml"))
+    document["spec"]["model"]["environment"] = {"requirements": "other.txt"}
+    document["metadata"]["name"] = "loose"
+    berth.apply(document)
+    berth.run("wait", "loose", "--timeout", "170s", code=1)
+    assert "other.txt line 1" in berth.run("describe", "loose")
+
+
 def test_an_environment_is_checked_before_anything_is_fetched(berth):
     berth.start()
     for format, environment, said in (
-        ("mlflow", {}, "which packages it needs"),
+        ("pytorch", {}, "which packages it needs"),
+        ("sklearn", {"python": "3.7"}, "no version of Python"),
+        ("sklearn", {"packages": ["--index-url=https://example.org/?a==1"]}, "--package-index"),
+        ("sklearn", {"requirements": "../requirements.txt"}, "no path in the artifact"),
         ("sklearn", {"packages": ["scikit-learn"]}, "is not pinned"),
         ("onnx", {}, "an environment is for sklearn"),
     ):

@@ -101,6 +101,40 @@ def test_a_runtime_is_started_and_started_again(berth, tmp_path):
     assert gone(pids(berth)[1])
 
 
+def test_each_model_has_a_process_of_its_own_where_that_is_declared(berth, tmp_path):
+    command = [BERTH, "testing", "runtime", "--listen", "127.0.0.1:{port}", "--any-method"]
+    spec = {"command": command, "formats": ["scripted"], "modelsPerProcess": 1, "memory": "1GiB"}
+    berth.start("--runtime", declared(tmp_path, spec))
+    assert pids(berth) == [], "nothing is started before there is a model"
+    berth.apply(*(model(name, "scripted", "runtime:SIZE_1000?type=T") for name in ("one", "two")))
+    assert [predicted(berth, name, [2.0]) for name in ("one", "two")] == [2.0, 2.0]
+    first, second = pids(berth)
+    os.killpg(first, signal.SIGKILL)
+    assert predicted(berth, "two", [3.0]) == 3.0, "the other does not notice"
+    until("an answer of the next process", lambda: berth.infer("one", rows([4.0]))[0] == 200)
+    third = pids(berth)[2]
+    berth.run("delete", "deployment", "one")
+    until("its process to end", lambda: gone(third))
+    assert not gone(second) and predicted(berth, "two", [5.0]) == 5.0
+    assert (berth.data / "runtimes" / "started-one.log").exists()
+    # One that cannot come up fails its load, with what it wrote, and no other one.
+    berth.apply(model("bad", "scripted", "runtime:FAIL_no such layer?type=T"))
+    status, answer = berth.infer("bad", rows([1.0]))
+    assert status == 503 and "no such layer" in str(answer), answer
+    until("its process to end", lambda: gone(pids(berth)[3]))
+    assert berth.stop() == 0
+    until("the last process to end", lambda: gone(second))
+
+
+def test_a_process_of_one_model_that_cannot_start_fails_its_load_with_its_words(berth, tmp_path):
+    script = "echo there is no such model server here >&2; exit 7"
+    spec = {"command": ["/bin/sh", "-c", script], "formats": ["scripted"], "modelsPerProcess": 1}
+    berth.start("--runtime", declared(tmp_path, spec))
+    berth.apply(model("m", "scripted", "runtime:SIZE_1000?type=T"))
+    status, answer = berth.infer("m", rows([1.0]))
+    assert status == 503 and "there is no such model server here" in str(answer), answer
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_a_runtime_that_is_started_sees_the_gpus_of_its_worker(berth, tmp_path):
     """Two devices, of a library that stands in for the driver's; the operator may choose one of them."""

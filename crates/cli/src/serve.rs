@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
 
-use self::{declare::Choices, what::What};
+use self::{declare::Choices, what::Content};
 use crate::{
     failure::Failure,
     node::{self, Hooks, ServingHook, running::spawn},
@@ -30,15 +30,17 @@ use crate::{
   berth serve model.joblib                   a scikit-learn estimator (.joblib, .pkl)
   berth serve model.ubj                      an XGBoost model (.ubj, .json, .bst)
   berth serve model.txt                      a LightGBM model in text form
-  berth serve model.pt                       a TorchScript model; model.keras, a Keras model
+  berth serve model.pt                       a TorchScript model
+  berth serve model.keras                    a Keras model, or a folder with a SavedModel
   berth serve ./mlruns/…/model               a folder that MLflow wrote
   berth serve ./my-model                     a folder with model-card.yaml
   berth serve model.joblib --requirements requirements.txt
   berth serve model.joblib --python 3.12     with another version of Python
 
-The command prints a request to try as soon as the model answers. Estimators run with the packages of --requirements, of a
-requirements.txt beside the file, or else of pinned defaults, which it names. It listens on loopback until Ctrl-C.
-Without --data, state and environments are kept in ~/.cache/berth/serve.")]
+The command prints a request to try as soon as the model answers. Models in Python without a card run with the packages of
+--requirements, of a requirements.txt beside the file, or else of pinned defaults, which the command names; MLflow, PyTorch and
+TensorFlow have no defaults. The server listens on loopback until Ctrl-C. Without --data, state and environments are kept in
+~/.cache/berth/serve.")]
 pub(crate) struct ServeArgs {
     /// File or folder with the model
     #[arg(value_name = "WHAT")]
@@ -46,10 +48,10 @@ pub(crate) struct ServeArgs {
     /// Name of the model [default: the name of the file or folder]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// File with the packages of an estimator, each pinned: NAME==VERSION
+    /// File with the packages of a model in Python without a card, each pinned: NAME==VERSION
     #[arg(long, value_name = "FILE")]
     requirements: Option<PathBuf>,
-    /// Version of Python for an estimator [default: that of an MLflow folder, else 3.11]
+    /// Version of Python for a model without a card [default: that of an MLflow folder, else 3.11]
     #[arg(long, value_name = "VERSION")]
     python: Option<String>,
     /// Use these weights instead of those that a card names
@@ -79,7 +81,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
         let message = "`berth serve` reads no file of settings (--config, BERTH_CONFIG): use flags, or `berth up`";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let found = What::of(&what)?;
+    let found = Content::of(&what)?;
     if server.data == Path::new(UP_DATA) {
         server.data = data()?;
     }

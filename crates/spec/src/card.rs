@@ -10,6 +10,7 @@ pub mod estimator;
 mod function;
 pub mod lock;
 pub mod package;
+pub mod requirements;
 pub mod signature;
 
 use serde::{Deserialize, Serialize};

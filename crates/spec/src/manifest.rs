@@ -34,7 +34,7 @@ pub use changes::{FieldChange, changes};
 pub use endpoint::endpoint_path;
 pub use error::{ManifestError, SourceLine};
 pub use function::ManifestFunction;
-pub use kinds::{Manifest, ManifestAlias, NameScope, parse_all};
+pub use kinds::{Manifest, ManifestAlias, NameScope, parse_all, parse_beside_runtimes};
 pub use lines::Lines;
 pub use list::is_list;
 pub use reference::reference_markdown;
@@ -92,7 +92,10 @@ pub struct ManifestDeployment {
 /// # Errors
 /// The errors in all documents, in reading order, 100 at most and one that says so. A syntax error ends the reading.
 pub fn parse(text: &str, context: &ParseContext) -> Result<Vec<ManifestDeployment>, Vec<ManifestError>> {
-    Reader::new(text, context).documents(Reader::document, |deployment| (NameScope::Model, &deployment.name))
+    Reader::new(text, context).documents(
+        |reader, node| reader.document(node).map(Some),
+        |deployment: &ManifestDeployment| (NameScope::Model, &deployment.name),
+    )
 }
 
 /// True for a text that can be read as YAML or JSON, whatever its content.
@@ -196,18 +199,30 @@ impl<'a> Reader<'a> {
     fn of_kserve(&self, node: &Node) -> Result<ManifestDeployment, Vec<ManifestError>> {
         let kind = node.get("kind").and_then(Node::text).unwrap_or_default();
         if !kserve::KINDS.contains(&kind) {
-            let message = format!("{kind:?} is not a kind of KServe that Berth reads");
-            let remedy = match kind {
-                "ServingRuntime" | "ClusterServingRuntime" => {
-                    "give it to a worker: berth node --runtime FILE (docs/runtimes.md)".to_owned()
-                }
-                _ => format!("it reads {}", kserve::KINDS.join(", ")),
+            let problem = if is_serving_runtime(node) {
+                self.for_workers(kind)
+            } else {
+                let message = format!("{kind:?} is not a kind of KServe that Berth reads");
+                Problem::new(message, format!("it reads {}", kserve::KINDS.join(", ")))
             };
-            return Err(vec![self.error(node.place_of("kind"), "kind", Problem::new(message, remedy))]);
+            return Err(vec![self.error(node.place_of("kind"), "kind", problem)]);
         }
         let object: kserve::Object = serde_json::from_value(node.to_json())
             .map_err(|error| vec![self.error(node.at, "spec", Problem::new(error.to_string(), kserve::REMEDY))])?;
         self.converted(&object, node.at, |path| node.place_of(path))
+    }
+
+    /// The problem of a model server where manifests are read: a worker is given it at its start.
+    fn for_workers(&self, kind: &str) -> Problem {
+        let is_file = |file: &&str| [".yaml", ".yml", ".json"].iter().any(|ending| file.ends_with(ending));
+        let file = Some(self.context.file.as_str()).filter(is_file).unwrap_or("FILE");
+        let shows = match kind {
+            "Runtime" => String::new(),
+            _ => format!("; `berth convert -f {file}` prints the Runtime that it is there"),
+        };
+        let remedy =
+            format!("start a worker with it: berth up --runtime {file}, or berth node --runtime {file}{shows}");
+        Problem::new(format!("a {kind} is a model server of workers, and is not declared"), remedy)
     }
 
     /// The hub version of an object that begins at `at`.
@@ -297,7 +312,15 @@ impl<'a> Reader<'a> {
                 check::Finding { at: node.place_of(field), path: field.to_owned(), problem }
             })
         };
-        other("apiVersion", "an", &["berth.dev/v1"]).or_else(|| other("kind", "a", &kinds::KINDS))
+        let runtime = || {
+            let is_one = node.get("kind").and_then(Node::text) == Some("Runtime");
+            is_one.then(|| check::Finding {
+                at: node.place_of("kind"),
+                path: "kind".to_owned(),
+                problem: self.for_workers("Runtime"),
+            })
+        };
+        other("apiVersion", "an", &["berth.dev/v1"]).or_else(runtime).or_else(|| other("kind", "a", &kinds::KINDS))
     }
 
     fn syntax_error(&self, error: &serde_saphyr::Error) -> ManifestError {
@@ -328,6 +351,13 @@ impl<'a> Reader<'a> {
 fn is_manifest(node: &Node) -> bool {
     const FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
     node.names().any(|name| closest(name, FIELDS).is_some())
+}
+
+/// True for a model server of KServe.
+fn is_serving_runtime(node: &Node) -> bool {
+    let said = |field: &str| node.get(field).and_then(Node::text);
+    said("apiVersion").is_some_and(|version| version.starts_with(kserve::GROUP))
+        && said("kind").is_some_and(|kind| kserve::serving_runtime::KINDS.contains(&kind))
 }
 
 /// Without what the server adds.

@@ -225,7 +225,7 @@ impl Agent {
 
     fn take(&mut self, event: Event, now: Time, effects: &mut Vec<Effect>) {
         match event {
-            Event::Attached => self.unreported.whole = true,
+            Event::Attached => self.attached(),
             Event::Load(load) => self.unreported.load = Some(load),
             Event::Overhead(bytes) => self.beside_models = bytes,
             Event::Used(used) => {
@@ -276,6 +276,15 @@ impl Agent {
                 let all: Vec<_> = self.replicas.keys().cloned().collect();
                 all.iter().for_each(|revision| self.retire(revision, now, effects));
             }
+        }
+    }
+
+    /// A controller hears everything. A number that no leader can have got to is forgotten, and the whole assignment asked for:
+    /// whoever gave it would keep all later leaders from being followed.
+    fn attached(&mut self) {
+        self.unreported.whole = true;
+        if self.seen.believed().is_none() {
+            (self.seen, self.asking) = (Generation(0), true);
         }
     }
 

@@ -51,7 +51,7 @@ impl Dependency {
         self.kind
     }
 
-    /// Which it is.
+    /// Its name in messages and metrics.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -62,7 +62,7 @@ use crate::{
         onnx::{OnnxEngine, Options},
         process::Processes,
         python::PythonRuntime,
-        spi::SpiRuntime,
+        spi::{PerModel, SpiRuntime},
     },
 };
 
@@ -152,6 +152,12 @@ fn servers(config: &mut Config, gpus: &WorkerGpus, families: &Families) -> Resul
     let mut runtimes: Vec<Arc<dyn Runtime>> = Vec::new();
     let mut loads = 0;
     for mut settings in std::mem::take(&mut config.runtimes) {
+        if let Some(each) = settings.each.take() {
+            let runtime = PerModel::new(settings, each, gpus.devices.clone(), families.clone());
+            loads += runtime.parallel_loads();
+            runtimes.push(Arc::new(runtime));
+            continue;
+        }
         settings.program = settings.program.map(|program| program.with_gpus(&gpus.devices));
         let runtime = SpiRuntime::open(settings, families.clone())
             .map_err(|error| Fault::new(FailureCategory::Runtime, error.to_string()))?;
@@ -280,7 +286,7 @@ impl Worker {
         &self.info
     }
 
-    /// Why runtimes are missing that it could have, one line each with the remedy.
+    /// The reason why runtimes are missing that it could have, one line each with the remedy.
     #[must_use]
     pub fn missing(&self) -> &[String] {
         &self.missing

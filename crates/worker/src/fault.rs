@@ -1,4 +1,4 @@
-//! Why a piece of the worker's work failed.
+//! The reason why a piece of the worker's work failed.
 
 use berth_spec::{ByteSize, Failure, FailureCategory, shortened};
 

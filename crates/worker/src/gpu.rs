@@ -15,7 +15,7 @@ use berth_spec::{Gpu, GpuLoad};
 
 use self::nvml::Nvml;
 pub use self::{
-    assign::{Held, assign},
+    assign::{AssignedDevices, assign},
     nvml::NvmlError,
 };
 

@@ -19,6 +19,7 @@
 pub mod agent;
 pub mod breaker;
 pub mod cgroup;
+pub mod egress;
 pub mod fault;
 pub mod gpu;
 mod load_times;

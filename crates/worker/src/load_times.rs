@@ -12,7 +12,7 @@ use std::{
 
 use berth_spec::ByteSize;
 
-/// Loads after which the statistics are believed.
+/// Loads after which the statistics are believed: the deviation of fewer says little.
 const ENOUGH: u32 = 8;
 
 /// The limit as a multiple of the longest load that is likely: a machine that is busy with other loads is several times slower.

@@ -288,7 +288,6 @@ impl WorkerMetrics {
         self.outcome(1);
     }
 
-    /// A load failed.
     pub(crate) fn failed_load(&self, category: &'static str) {
         self.failures.get_or_create(&Category { category }).inc();
         self.outcome(0);

@@ -89,7 +89,7 @@ pub enum SharedLoad {
 /// A replica that waits for its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// Which.
+    /// The revision.
     pub revision: RevisionId,
     /// Requests are parked for it.
     pub urgent: bool,
@@ -132,7 +132,7 @@ pub enum Start {
     Load(RevisionId),
     /// Tell the controller that it does not fit.
     Refuse {
-        /// Which.
+        /// The revision.
         revision: RevisionId,
         /// The memory that it needs.
         need: ByteSize,

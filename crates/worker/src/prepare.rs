@@ -6,6 +6,9 @@
 //!                (store)      (check | install)   (store, uv)          ├─▶ Prepared ──▶ the Python runtime
 //! the artifact and its configuration, fetched like any other ─────────┘
 //! ```
+//! A card whose code is part of Berth begins at the environment. Where a file in its artifact lists the packages
+//! (`own_requirements`), that was fetched before.
+//!
 //! Checkouts and environments are shared by all models that want the same, survive restarts, and are bounded: the least
 //! recently used go first. What is here is used without asking anybody. Not here: running the code.
 
@@ -15,6 +18,7 @@ mod dependency_outcomes;
 mod environment;
 mod interpreter;
 mod locked;
+mod own_requirements;
 mod program;
 mod record;
 mod requirements;
@@ -39,7 +43,7 @@ use self::{
     checkout::Checkouts,
     content_store::ContentStore,
     dependency_outcomes::DependencyOutcomes,
-    environment::{Environments, Order},
+    environment::{Environments, Order, Packages},
     locked::LockFile,
 };
 pub use self::{
@@ -48,7 +52,11 @@ pub use self::{
     toolchain::Toolchain,
     uv::VERSION as UV_VERSION,
 };
-use crate::{artifacts::Gate, breaker::Dependency, fault::Fault};
+use crate::{
+    artifacts::{Gate, Source},
+    breaker::Dependency,
+    fault::Fault,
+};
 
 /// All that a card's model is loaded with, beside the artifact. What it names stays on disk while it lives: keep it for
 /// as long as the model's process may be started again.
@@ -99,6 +107,13 @@ pub struct PreparedModel {
 }
 
 impl PreparedModel {
+    /// The same, which also keeps this on disk.
+    #[must_use]
+    pub fn keeping(mut self, also: Arc<dyn std::any::Any + Send + Sync>) -> Self {
+        self.pin.0.push(also);
+        self
+    }
+
     /// With the configuration that `artifacts.config_path` names, and whatever else must stay on disk.
     #[must_use]
     pub fn with(self, config: Option<PathBuf>, also: Vec<Arc<dyn std::any::Any + Send + Sync>>) -> Prepared {
@@ -108,7 +123,7 @@ impl PreparedModel {
     }
 }
 
-/// Why preparing failed.
+/// The reason why preparing failed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Miss {
     /// Tried, and failed.
@@ -193,8 +208,19 @@ impl Preparer {
         blocked: BlockedDependencies,
         tell: &(dyn Fn(Preparing) + Send + Sync),
     ) -> Outcome {
+        self.prepare_for(card, None, blocked, tell).await
+    }
+
+    /// The same for a card whose artifact is here already, as it lists the packages.
+    pub async fn prepare_for(
+        &self,
+        card: &Arc<PinnedCard>,
+        artifact: Option<&Source>,
+        blocked: BlockedDependencies,
+        tell: &(dyn Fn(Preparing) + Send + Sync),
+    ) -> Outcome {
         let outcomes = Arc::new(DependencyOutcomes::default());
-        let result = self.make(card, blocked, &outcomes, tell).await;
+        let result = self.make(card, artifact, blocked, &outcomes, tell).await;
         Outcome { result, outcomes: outcomes.take() }
     }
 
@@ -207,6 +233,7 @@ impl Preparer {
     async fn make(
         &self,
         card: &Arc<PinnedCard>,
+        artifact: Option<&Source>,
         blocked: BlockedDependencies,
         outcomes: &Arc<DependencyOutcomes>,
         tell: &(dyn Fn(Preparing) + Send + Sync),
@@ -215,7 +242,11 @@ impl Preparer {
         let keys = Arc::clone(&self.keys.borrow());
         if card.is_built_in() {
             let order = Order { settings: &self.settings, keys: &keys, blocked: &blocked, outcomes };
-            let environment = self.environments.get(&card.card.runtime, None, order, tell).await?;
+            let packages = match card.own_requirements() {
+                Some(file) => Packages::OfArtifact(own_requirements::read(artifact, file).await?),
+                None => Packages::OfCard,
+            };
+            let environment = self.environments.get(&card.card.runtime, packages, order, tell).await?;
             return Ok(PreparedModel {
                 code: self.no_code.clone(),
                 python: environment.python,
@@ -241,8 +272,11 @@ impl Preparer {
         };
         let order = Order { settings: &self.settings, keys: &keys, blocked: &blocked, outcomes };
         let files = code.held.path.join(checkout::FILES);
-        let lock = card.card.runtime.dependencies_lock.as_deref().map(|path| LockFile { code: &files, path });
-        let environment = self.environments.get(&card.card.runtime, lock, order, tell).await?;
+        let packages = match card.card.runtime.dependencies_lock.as_deref() {
+            Some(path) => Packages::Locked(LockFile { code: &files, path }),
+            None => Packages::OfCard,
+        };
+        let environment = self.environments.get(&card.card.runtime, packages, order, tell).await?;
         Ok(PreparedModel {
             code: files,
             python: environment.python,

@@ -43,7 +43,7 @@ use crate::{agent::PATIENCE, artifacts::Artifact};
 pub const MAX_RETRIES: u32 = 3;
 /// The delay before the first retry; each later one doubles. Three retries outlast a small outage.
 pub const RETRY_BASE: Duration = Duration::from_secs(30);
-/// The longest delay before a retry.
+/// The longest delay before a retry: what was repaired is loaded within five minutes without anybody acting.
 pub const RETRY_CAP: Duration = Duration::from_secs(300);
 
 /// A model that its runtime loses sooner than this after it became ready is loaded again only after [`RETRY_BASE`]: a
@@ -93,7 +93,7 @@ pub struct Facts {
     pub signature: Option<Arc<Signature>>,
     /// Something worth knowing that did not stop it.
     pub note: Option<String>,
-    /// Why its validation inference proves nothing, once it has run.
+    /// The reason why its validation inference proves nothing, once it has run.
     pub unvalidated: Option<String>,
 }
 
@@ -160,7 +160,7 @@ pub struct Replica {
     pub devices: Vec<Arc<str>>,
     /// Since when there is no memory for it, though nothing is about to leave.
     pub without_room: Option<Time>,
-    /// Which attempt to get it ready: results of earlier ones are ignored.
+    /// Number of the attempt to get it ready: results of earlier ones are ignored.
     pub ticket: u64,
     /// The delays before retries.
     retries: Retries,

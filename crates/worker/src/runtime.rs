@@ -104,7 +104,7 @@ pub struct Loaded {
     pub note: Option<String>,
 }
 
-/// Why a model could not be loaded or did not pass its validation inference.
+/// The reason why a model could not be loaded or did not pass its validation inference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct LoadError {
@@ -182,7 +182,7 @@ pub struct Health {
     pub memory: Option<ByteSize>,
     /// The deaths of its process; `None`: it has not died, or there is none.
     pub deaths: Option<Arc<Deaths>>,
-    /// Why the runtime has it no more; it is then loaded again.
+    /// The reason why the runtime has it no more; it is then loaded again.
     pub lost: Option<String>,
 }
 

@@ -250,10 +250,12 @@ fn message(text: String) -> String {
     document.and_then(|answer| answer.get("error")?.as_str().map(str::to_owned)).unwrap_or(text)
 }
 
-/// The numbers in a text, the last one last: errors name the length that was expected before or after the one that came.
+/// The numbers in a text, the last one last: errors name the length that was expected before or after the one that came, and at their
+/// end, behind numbers of lines.
 fn numbers(text: &str) -> Vec<usize> {
     let words = text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
-    words.filter(|number| (1..=LONGEST_ROW).contains(number)).take(64).collect()
+    let mut numbers: Vec<usize> = words.filter(|number| (1..=LONGEST_ROW).contains(number)).collect();
+    numbers.split_off(numbers.len().saturating_sub(64))
 }
 
 /// A tensor of zeros for an input; dimensions that vary are 1.
@@ -281,6 +283,8 @@ mod tests {
             "X has 1 features, but LogisticRegression is expecting 30 features as input",
             "Feature shape mismatch, expected: 30, got 1",
             "The number of features in data (1) is not the same as it was in training data (30).",
+            "a row has 1 numbers, and the model takes 5 × 6: 30",
+            &format!("{} shapes cannot be multiplied (1x4 and 30x1)", "line 7, in forward\n".repeat(100)),
         ] {
             assert!(numbers(text).contains(&30), "{text}");
         }

@@ -7,7 +7,7 @@ use berth_worker::runtime::python::example;
 use fs_err as fs;
 use serde_json::{Value, json};
 
-use super::what::What;
+use super::what::Content;
 use crate::{
     commands::card::{card_of, pin},
     failure::Failure,
@@ -60,20 +60,20 @@ pub(super) struct Choices<'a> {
 }
 
 /// Writes the manifests, in place of those of before.
-pub(super) fn declare(what: &What, choices: Choices<'_>, place: &Place) -> Result<Declared, Failure> {
-    if choices.python.is_some() && !matches!(what, What::Estimator(..)) {
+pub(super) fn declare(what: &Content, choices: Choices<'_>, place: &Place) -> Result<Declared, Failure> {
+    if choices.python.is_some() && !matches!(what, Content::Estimator(..)) {
         let message = "--python is for estimators; a card names its own (runtime.python_version), and ONNX needs none";
         return Err(Failure::Usage(message.to_owned()));
     }
     let (documents, declared) = match what {
-        What::Onnx(files) => onnx(files, choices)?,
-        What::Card(folder) => {
+        Content::Onnx(files) => onnx(files, choices)?,
+        Content::Card(folder) => {
             let name = name_of(choices.name, folder)?;
             let (document, asked) = carded(&name, folder, choices.artifact, place)?;
             let model = Model { name, asked, declared: document["spec"]["model"].clone() };
             (vec![document], Declared { notes: Vec::new(), models: vec![model] })
         }
-        What::Estimator(framework, file) => {
+        Content::Estimator(framework, file) => {
             let name = name_of(choices.name, file)?;
             let packages = framework.packages(file, choices.requirements)?;
             let python = framework.python(file, choices.python)?;
@@ -161,17 +161,17 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let place = Place { manifests: folder.path().join("manifests"), code: folder.path().join("code") };
         let files = vec![PathBuf::from("/m/a.onnx"), PathBuf::from("/m/b.onnx")];
-        let two = declare(&What::Onnx(files.clone()), Choices::default(), &place).expect("declared");
+        let two = declare(&Content::Onnx(files.clone()), Choices::default(), &place).expect("declared");
         assert_eq!(two.models.len(), 2);
         let text = fs::read_to_string(place.manifests.join("1.yaml")).expect("written");
         assert!(text.contains("\"min\":0") && text.contains("file:/m/b.onnx"), "{text}");
         let chosen = Choices { name: Some("mine"), ..Choices::default() };
-        assert!(declare(&What::Onnx(files.clone()), chosen, &place).is_err());
-        let one = declare(&What::Onnx(files[..1].to_vec()), chosen, &place).expect("declared");
+        assert!(declare(&Content::Onnx(files.clone()), chosen, &place).is_err());
+        let one = declare(&Content::Onnx(files[..1].to_vec()), chosen, &place).expect("declared");
         assert_eq!(one.models[0].name.as_str(), "mine");
         assert!(!place.manifests.join("1.yaml").exists());
         let chosen = Choices { python: Some("3.12"), ..Choices::default() };
-        let refused = declare(&What::Onnx(files), chosen, &place).expect_err("no estimator");
+        let refused = declare(&Content::Onnx(files), chosen, &place).expect_err("no estimator");
         assert!(refused.to_string().contains("--python"), "{refused}");
     }
 
@@ -179,7 +179,7 @@ mod tests {
     fn an_estimator_is_declared_with_the_python_that_was_chosen() {
         let folder = tempfile::tempdir().expect("a folder");
         let place = Place { manifests: folder.path().join("manifests"), code: folder.path().join("code") };
-        let what = What::Estimator(Framework::Sklearn, folder.path().join("m.joblib"));
+        let what = Content::Estimator(Framework::Sklearn, folder.path().join("m.joblib"));
         for (python, expected) in [(Some("3.12"), "3.12"), (None, "3.11")] {
             let declared = declare(&what, Choices { python, ..Choices::default() }, &place).expect("declared");
             assert_eq!(declared.models[0].declared["environment"]["python"], expected);

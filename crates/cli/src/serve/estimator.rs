@@ -4,7 +4,7 @@ use std::path::Path;
 
 use berth_spec::card::{
     estimator::{PYTHON, usual_packages},
-    package::Pin,
+    requirements,
 };
 use fs_err as fs;
 
@@ -104,35 +104,7 @@ fn runs(version: &str) -> bool {
 
 /// The packages of a file of requirements; or the number of the line that is none, and why.
 fn pins(text: &str) -> Result<Vec<String>, (usize, String)> {
-    let mut pins = Vec::new();
-    for (at, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        if line.is_empty() {
-            continue;
-        }
-        if Pin::read_marked(line).is_none() {
-            return Err((at + 1, format!("{line:?} is no pinned package: {}", remedy(line))));
-        }
-        pins.push(line.to_owned());
-    }
-    Ok(pins)
-}
-
-/// The way to go on with a line that is no pinned package.
-fn remedy(line: &str) -> &'static str {
-    let option = line.split([' ', '=']).next().unwrap_or_default();
-    match option {
-        "-r" | "--requirement" | "-c" | "--constraint" => "write the lines of that file here",
-        "-i" | "--index-url" | "--extra-index-url" | "-f" | "--find-links" => {
-            "remove it; --package-index URL names the index"
-        }
-        "-e" | "--editable" => "code of your own needs a card: `berth card new`",
-        _ if option.starts_with('-') && !line.contains("--hash") => "remove the option",
-        _ if line.contains("--hash") || line.ends_with('\\') => {
-            "remove the hashes, each on its line too; a card takes them (runtime.dependencies_lock)"
-        }
-        _ => "write NAME==VERSION, as `pip freeze` does; a marker may follow (`; python_version < \"3.13\"`)",
-    }
+    requirements::pins(text).map_err(|error| (error.line, error.message))
 }
 
 /// `3.12` of `3.12.3`; `None`: this is no version of Python 3.

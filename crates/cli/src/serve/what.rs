@@ -15,7 +15,7 @@ const MAX_ENTRIES: usize = 100_000;
 
 /// Content of a file or folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Content {
     /// ONNX graphs, each a model.
     Onnx(Vec<PathBuf>),
     /// A folder with a model card and its code.
@@ -24,7 +24,7 @@ pub(super) enum What {
     Estimator(Framework, PathBuf),
 }
 
-impl What {
+impl Content {
     /// Looks at a file or folder.
     pub(super) fn of(path: &Path) -> Result<Self, Failure> {
         let path = fs::canonicalize(path)?;
@@ -37,7 +37,7 @@ impl What {
         if path.join("MLmodel").is_file() {
             return Ok(Self::Estimator(Framework::Mlflow, path));
         }
-        if path.join("saved_model.pb").is_file() {
+        if path.join("saved_model.pb").is_file() || has_versions(&path)? {
             return Ok(Self::Estimator(Framework::Tensorflow, path));
         }
         let mut files: Vec<PathBuf> = Vec::new();
@@ -84,6 +84,19 @@ impl What {
     }
 }
 
+/// True of a folder with numbered versions of a SavedModel, as TensorFlow Serving lays them out.
+fn has_versions(folder: &Path) -> Result<bool, Failure> {
+    for entry in fs::read_dir(folder)?.take(MAX_ENTRIES) {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_number = name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        if is_number && entry.path().join("saved_model.pb").is_file() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// The first kilobyte of a file, as far as it is text.
 fn begins(file: &Path) -> Result<String, Failure> {
     let mut begin = Vec::new();
@@ -114,8 +127,8 @@ mod tests {
             fs::write(&path, content).expect("written");
             path
         };
-        let of = |name: &str| What::of(&root.join(name)).map_err(|failure| failure.to_string());
-        let estimator = |framework, file: &PathBuf| Ok(What::Estimator(framework, file.clone()));
+        let of = |name: &str| Content::of(&root.join(name)).map_err(|failure| failure.to_string());
+        let estimator = |framework, file: &PathBuf| Ok(Content::Estimator(framework, file.clone()));
         let (joblib, ubj) = (put("sk/m.joblib", ""), put("m.ubj", ""));
         assert_eq!(of("sk/m.joblib"), estimator(Framework::Sklearn, &joblib));
         assert_eq!(of("sk"), estimator(Framework::Sklearn, &joblib), "the only one of a folder");
@@ -135,20 +148,22 @@ mod tests {
         }
         let graphs = vec![put("graphs/a.onnx", ""), put("graphs/b.onnx", "")];
         put("graphs/README.txt", "tree");
-        assert_eq!(of("graphs"), Ok(What::Onnx(graphs)));
+        assert_eq!(of("graphs"), Ok(Content::Onnx(graphs)));
         put("card/model-card.yaml", "");
         put("card/m.onnx", "");
-        assert_eq!(of("card"), Ok(What::Card(root.join("card"))));
+        assert_eq!(of("card"), Ok(Content::Card(root.join("card"))));
         put("flow/MLmodel", "");
-        assert_eq!(of("flow"), Ok(What::Estimator(Framework::Mlflow, root.join("flow"))));
+        assert_eq!(of("flow"), Ok(Content::Estimator(Framework::Mlflow, root.join("flow"))));
         put("saved/saved_model.pb", "");
         put("saved/variables/variables.index", "");
-        assert_eq!(of("saved"), Ok(What::Estimator(Framework::Tensorflow, root.join("saved"))));
+        assert_eq!(of("saved"), Ok(Content::Estimator(Framework::Tensorflow, root.join("saved"))));
+        put("served/1/saved_model.pb", "");
+        assert_eq!(of("served"), Ok(Content::Estimator(Framework::Tensorflow, root.join("served"))));
         put("two/a.pkl", "");
         put("two/b.pkl", "");
         assert!(of("two").is_err_and(|text| text.contains("name one of the files")));
         put("notes.txt", "trees");
         assert!(of("notes.txt").is_err_and(|text| text.contains("berth card new")));
-        assert!(matches!(What::of(&root.join("nothing")), Err(Failure::NotFound(_))));
+        assert!(matches!(Content::of(&root.join("nothing")), Err(Failure::NotFound(_))));
     }
 }

@@ -28,6 +28,21 @@ const FORMATS: [(&str, &[&str]); 6] = [
 /// Python of an environment that names none: the one that all of these packages are built for.
 pub const PYTHON: &str = "3.11";
 
+/// Packages of an estimator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Packages {
+    /// Named, each `NAME==VERSION`.
+    Pinned(Vec<String>),
+    /// Listed in this file of the artifact's folder.
+    InFile(String),
+}
+
+/// The file in which a model of this format lists its packages by itself; `None`: it does not.
+#[must_use]
+pub fn own_file(format: &str) -> Option<&'static str> {
+    (format == "mlflow").then_some("requirements.txt")
+}
+
 /// The formats that Berth runs by itself.
 pub fn formats() -> impl Iterator<Item = &'static str> {
     FORMATS.iter().map(|(name, _)| *name)
@@ -103,7 +118,19 @@ impl PinnedCard {
 
     /// The card of an estimator, ready to be shared.
     #[must_use]
-    pub fn of_estimator(format: &str, python: &str, packages: Vec<String>) -> Arc<Self> {
-        Arc::new(card(format, python, packages))
+    pub fn of_estimator(format: &str, python: &str, packages: Packages) -> Arc<Self> {
+        let (packages, file) = match packages {
+            Packages::Pinned(packages) => (packages, None),
+            Packages::InFile(file) => (Vec::new(), Some(file)),
+        };
+        let mut pinned = card(format, python, packages);
+        pinned.card.runtime.dependencies_lock = file;
+        Arc::new(pinned)
+    }
+
+    /// The file in the artifact's folder that lists the packages, where the artifact does so.
+    #[must_use]
+    pub fn own_requirements(&self) -> Option<&str> {
+        self.card.runtime.dependencies_lock.as_deref().filter(|_| self.is_built_in())
     }
 }

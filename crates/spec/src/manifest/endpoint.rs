@@ -7,7 +7,7 @@ use super::scalar::Problem;
 /// Paths that the gateway has uses of its own for.
 const TAKEN: [&str; 4] = ["/v2", "/health", "/metrics", "/berth"];
 
-/// The longest path.
+/// The longest path, in bytes: more than anybody types, and short enough for tables and logs.
 const MAX: usize = 512;
 
 /// The path at which gateways answer for an `endpoint`.

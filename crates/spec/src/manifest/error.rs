@@ -71,7 +71,7 @@ impl SourceLine {
     /// The part of `line` around `column`, counted in characters from 1.
     #[must_use]
     pub fn around(line: &str, column: u32) -> Self {
-        /// Characters shown: twice as many wrap on a usual terminal, half as many cut usual lines.
+        /// Characters shown: most lines whole, and no more than a usual terminal has columns.
         const WIDTH: usize = 100;
         let column = (column as usize).saturating_sub(1);
         let start = if column < WIDTH { 0 } else { column - WIDTH / 2 };

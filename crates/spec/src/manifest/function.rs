@@ -6,15 +6,15 @@ use serde_json::Value;
 use url::Url;
 
 use super::{
-    ManifestError, Reader, as_written, check, node::Node, raw::RawFunction, resolve, scalar::Problem,
+    ManifestError, Reader, as_written, check, in_namespace, node::Node, raw::RawFunction, resolve, scalar::Problem,
     schema::function_json_schema, uri,
 };
-use crate::{DeploymentName, Namespace, id::percent_decode};
+use crate::{DeploymentName, id::percent_decode};
 
 /// A manifest of a function that passed every check of its form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManifestFunction {
-    /// `metadata.name`. Functions have no namespace.
+    /// `metadata.name` in `metadata.namespace`.
     pub name: DeploymentName,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
@@ -39,10 +39,8 @@ impl Reader<'_> {
         })?;
         let metadata = &document.metadata;
         let wrong = |path: &str, problem: Problem| vec![self.error(node.place_of(path), path, problem)];
-        if let Some(other) = metadata.namespace.as_ref().filter(|given| given.0 != Namespace::DEFAULT) {
-            let message = format!("functions are in no namespace, and this one is in {}", other.0);
-            return Err(wrong("metadata.namespace", Problem::new(message, "leave metadata.namespace out")));
-        }
+        let namespace = metadata.namespace.as_ref().map_or(&self.context.namespace, |given| &given.0);
+        let name = metadata.name.0.moved_to(namespace);
         let base = metadata.base_uri.clone().or_else(|| self.context.base.clone());
         let is_relative = uri::is_relative(&document.spec.source_uri);
         let base = base.filter(|_| is_relative);
@@ -52,12 +50,12 @@ impl Reader<'_> {
             spec["sourceUri"] = place.map_err(|problem| wrong("spec.sourceUri", problem))?.into();
         }
         Ok(ManifestFunction {
-            name: metadata.name.0.clone(),
+            raw: in_namespace(as_written(raw), name.namespace()),
+            name,
             labels: resolve::labels(&metadata.labels),
             annotations: metadata.annotations.clone(),
             resource_version: metadata.resource_version.clone(),
             spec,
-            raw: as_written(raw),
             base,
         })
     }
@@ -104,6 +102,25 @@ mod tests {
     }
 
     #[test]
+    fn a_function_is_in_its_namespace_else_in_that_of_the_request() {
+        let team = crate::Namespace::new("team").expect("a namespace");
+        let named = FUNCTION.replace("{name: words}", "{name: words, namespace: shop}");
+        for (text, context, written) in [
+            (FUNCTION, crate::Namespace::DEFAULT, "words"),
+            (FUNCTION, team.clone(), "team/words"),
+            (&*named, team, "shop/words"),
+        ] {
+            let context =
+                ParseContext { base: Some("file:///a/".to_owned()), namespace: context, ..ParseContext::default() };
+            let read = parse_all(text, &context);
+            let Ok([Manifest::Function(function)]) = read.as_deref() else { panic!("{written}: {read:?}") };
+            assert_eq!(function.name.as_str(), written);
+            let namespace = function.raw["metadata"].get("namespace").and_then(Value::as_str);
+            assert_eq!(namespace, Some(function.name.namespace()).filter(|namespace| *namespace != "default"));
+        }
+    }
+
+    #[test]
     fn a_function_and_a_model_may_share_a_name() {
         let model = "---\napiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {name: words}\n\
                      spec: {model: {format: onnx, uri: 's3://models/a.onnx'}}\n";
@@ -122,7 +139,7 @@ mod tests {
             ("entrypoint: handler.predict", "entrypiont: handler.predict", "did you mean \"entrypoint\"?"),
             ("type: python", "type: pyton", "python"),
             ("platform: local", "platform: local, timeout: 3", "timeout"),
-            ("{name: words}", "{name: words, namespace: team}", "functions are in no namespace"),
+            ("{name: words}", "{name: words, namespace: Team}", "is not allowed in a namespace"),
             ("target: {platform: local}", "limits: {concurrency: 0}\n  target: {platform: local}", "0 is too low"),
         ] {
             let errors = read(&FUNCTION.replace(from, to)).expect_err(to);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
     MOST_ERRORS, ManifestDeployment, ManifestError, ManifestFunction, ParseContext, Reader, as_written, check,
-    in_namespace, list,
+    in_namespace, is_serving_runtime, list,
     node::{Node, Place},
     raw::RawAlias,
     resolve,
@@ -122,7 +122,29 @@ impl Manifest {
 /// # Errors
 /// The errors in all documents, in reading order, 100 at most and one that says so. A syntax error ends the reading.
 pub fn parse_all(text: &str, context: &ParseContext) -> Result<Vec<Manifest>, Vec<ManifestError>> {
-    Reader::new(text, context).documents(Reader::manifest, Manifest::key)
+    Reader::new(text, context).documents(|reader, node| reader.manifest(node).map(Some), Manifest::key)
+}
+
+/// The same, with the `ServingRuntime`s of KServe apart, as they were written. They are for workers, and no manifests.
+///
+/// # Errors
+/// As [`parse_all`].
+pub fn parse_beside_runtimes(
+    text: &str,
+    context: &ParseContext,
+) -> Result<(Vec<Manifest>, Vec<serde_json::Value>), Vec<ManifestError>> {
+    let mut runtimes = Vec::new();
+    let manifests = Reader::new(text, context).documents(
+        |reader, node| {
+            if is_serving_runtime(node) {
+                runtimes.push(node.to_json());
+                return Ok(None);
+            }
+            reader.manifest(node).map(Some)
+        },
+        Manifest::key,
+    )?;
+    Ok((manifests, runtimes))
 }
 
 impl ManifestAlias {
@@ -136,10 +158,10 @@ impl ManifestAlias {
 }
 
 impl Reader<'_> {
-    /// Every document of the text, read by `read`; no two may have the same name.
+    /// Every document of the text, read by `read`, which may leave some out; no two may have the same name.
     pub(super) fn documents<T>(
         &self,
-        read: impl Fn(&Self, &Node) -> Result<T, Vec<ManifestError>>,
+        mut read: impl FnMut(&Self, &Node) -> Result<Option<T>, Vec<ManifestError>>,
         key: impl Fn(&T) -> (NameScope, &DeploymentName),
     ) -> Result<Vec<T>, Vec<ManifestError>> {
         let documents = Node::documents(self.lines.text()).map_err(|e| vec![self.syntax_error(&e)])?;
@@ -151,7 +173,8 @@ impl Reader<'_> {
                 break;
             }
             match read(self, item.node) {
-                Ok(manifest) => {
+                Ok(None) => {}
+                Ok(Some(manifest)) => {
                     let (space, name) = key(&manifest);
                     match firsts.entry((space, name.clone())) {
                         Entry::Occupied(first) => errors.push(self.declared_twice(name, first.get(), item)),
@@ -287,5 +310,29 @@ mod tests {
         assert!(same[0].contains("team/iris is declared twice, first in line 1"), "{same:#?}");
         let unknown = read(&ALIAS.replace("kind: Alias", "kind: Gadget")).expect_err("no such kind");
         assert!(unknown[0].contains("write kind: ModelDeployment or kind: Alias or kind: Function"), "{unknown:#?}");
+    }
+
+    const SERVING_RUNTIME: &str = "---\napiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: r}\nspec: {multiModel: true}\n";
+
+    #[test]
+    fn a_runtime_is_for_workers_and_its_error_says_what_to_type() {
+        let own = ALIAS.replace("kind: Alias", "kind: Runtime");
+        for (text, remedy) in [
+            (SERVING_RUNTIME, "up --runtime a.yaml, or berth node --runtime a.yaml; `berth convert -f a.yaml`"),
+            (&*own, "up --runtime a.yaml, or berth node --runtime a.yaml"),
+        ] {
+            let errors = read(text).expect_err("it is for workers");
+            assert!(errors.len() == 1 && errors[0].contains(remedy), "{errors:#?}");
+        }
+    }
+
+    #[test]
+    fn runtimes_are_taken_apart_where_they_are_asked_for() {
+        let (context, text) = (ParseContext::default(), format!("{SERVING_RUNTIME}---\n{ALIAS}"));
+        let (manifests, runtimes) = parse_beside_runtimes(&text, &context).expect("right");
+        assert_eq!(manifests.iter().map(Manifest::kind).collect::<Vec<_>>(), ["Alias"]);
+        assert_eq!(runtimes.len(), 1);
+        assert_eq!(runtimes[0]["metadata"]["name"], "r");
+        assert!(parse_beside_runtimes(&text.replace("targets", "target"), &context).is_err(), "errors stay errors");
     }
 }

@@ -4,6 +4,7 @@
 mod alias;
 mod card;
 mod copies;
+mod environment;
 mod function;
 mod limits;
 mod place;
@@ -19,9 +20,10 @@ pub use self::{
     alias::{AliasKind, RawAlias, RawAliasSpec, RawSticky, RawTarget, StickyBy, StickyWord},
     card::RawCard,
     copies::{RawRegion, RawReplicas, RawScaling, RawSecondCopy, RegionRange, ReplicaRange},
+    environment::RawEnvironment,
     function::{
-        FunctionBundler, FunctionKind, FunctionPlatform, FunctionType, RawFunction, RawFunctionBuild,
-        RawFunctionLimits, RawFunctionRuntime, RawFunctionSpec, RawFunctionTarget,
+        FunctionAuthLevel, FunctionBundler, FunctionKind, FunctionModel, FunctionPlatform, FunctionType, RawFunction,
+        RawFunctionBuild, RawFunctionLimits, RawFunctionRuntime, RawFunctionSpec, RawFunctionTarget,
     },
     limits::RawLimits,
     place::{RawGpu, RawPlacement, RawResources, RawSelector, RawSpread},
@@ -205,24 +207,6 @@ pub struct RawModel {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Value>")]
     pub card: Option<RawCard>,
-}
-
-/// The Python environment of a model without a card.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct RawEnvironment {
-    /// The version of Python.
-    #[schemars(regex(pattern = "^3\\.[0-9]{1,2}$"))]
-    pub python: String,
-    /// Its packages, each pinned: `scikit-learn==1.7.2`. Not given: a usual set for `sklearn`, `xgboost` and `lightgbm`; the
-    /// others need theirs.
-    pub packages: Vec<String>,
-}
-
-impl Default for RawEnvironment {
-    fn default() -> Self {
-        Self { python: crate::card::estimator::PYTHON.to_owned(), packages: Vec::new() }
-    }
 }
 
 /// The kind of a model's artifact.

@@ -598,3 +598,71 @@ fn a_size_is_shown_as_people_write_it() {
         assert_eq!(with_defaults(&manifest).expect("a manifest")["spec"]["resources"]["memory"], shown, "{written}");
     }
 }
+
+/// The model of a format with an environment, or its problems.
+fn with_environment(format: &str, environment: &Value) -> Result<crate::Spec, Vec<ManifestError>> {
+    let model = json!({"format": format, "uri": "s3://models/m/", "environment": environment});
+    let document = json!({
+        "apiVersion": "berth.dev/v1", "kind": "ModelDeployment", "metadata": {"name": "m"}, "spec": {"model": model},
+    });
+    from_value(&document, &ParseContext { file: "a test".to_owned(), base: None, ..ParseContext::default() })
+        .map(|manifest| manifest.spec)
+}
+
+#[test]
+fn packages_are_declared_or_in_the_artifact_or_usual() {
+    let runtime = |format: &str, environment: Value| {
+        let spec = with_environment(format, &environment).expect("a manifest");
+        let card = spec.model.card.clone().expect("a card");
+        let own = card.own_requirements().map(str::to_owned);
+        (card.card.runtime.dependencies.clone(), own, card.card.runtime.python_version.clone())
+    };
+    let (packages, own, python) = runtime("sklearn", json!({}));
+    assert!(packages[0].starts_with("scikit-learn==") && own.is_none() && python == "3.11", "{packages:?}");
+    let pins = ["a[x]==1.0rc1+cpu", "b==1!2.0.post1 ; python_version >= '3.12'", "b==3 ; python_version < '3.12'"];
+    let (packages, own, python) = runtime("pytorch", json!({"python": "3.12", "packages": pins}));
+    assert_eq!((packages.as_slice(), own, python.as_str()), (&pins.map(str::to_owned)[..], None, "3.12"));
+    let (packages, own, _) = runtime("sklearn", json!({"requirements": "env/requirements.lock"}));
+    assert_eq!((packages.len(), own.as_deref()), (0, Some("env/requirements.lock")), "they win over the usual ones");
+    assert_eq!(runtime("mlflow", json!({})).1.as_deref(), Some("requirements.txt"), "MLflow writes it");
+    assert_eq!(runtime("mlflow", json!({"packages": ["a==1"]})).1, None, "what is declared wins over the folder's own");
+    let revision = |environment: Value| {
+        let spec = with_environment("mlflow", &environment).expect("a manifest");
+        spec.model.card.as_ref().map(|card| card.content())
+    };
+    for other in [json!({"requirements": "other.txt"}), json!({"python": "3.12"}), json!({"packages": ["a==1"]})] {
+        assert_ne!(revision(json!({})), revision(other), "another environment, another revision");
+    }
+}
+
+#[test]
+fn an_environment_is_refused_where_a_worker_would_refuse_it() {
+    let packages = |list: &[&str]| json!({"packages": list});
+    let many: Vec<String> = (0..501).map(|n| format!("p{n}==1")).collect();
+    let long = format!("a==1 ; python_version > '{}'", "3".repeat(500));
+    for (format, environment, path, said) in [
+        ("onnx", json!({}), "", "an environment is for sklearn"),
+        ("pytorch", json!({}), ".packages", "which packages it needs"),
+        ("sklearn", json!({"python": "3.7"}), ".python", "no version of Python"),
+        ("sklearn", json!({"python": "--with x"}), ".python", "from 3.8 on"),
+        ("sklearn", packages(&["scikit-learn"]), ".packages", "is not pinned"),
+        ("sklearn", packages(&["-r x==1"]), ".packages", "lines of that file"),
+        ("sklearn", packages(&["--index-url=https://h/?a==1"]), ".packages", "--package-index"),
+        ("sklearn", packages(&["a @ https://h/a.whl#a==1"]), ".packages", "NAME==VERSION"),
+        ("sklearn", packages(&["./a==1"]), ".packages", "is not pinned"),
+        ("sklearn", packages(&["a==1.*"]), ".packages", "is not pinned"),
+        ("sklearn", packages(&["a==1\n--pre"]), ".packages", "is not pinned"),
+        ("sklearn", packages(&[long.as_str()]), ".packages", "is not pinned"),
+        ("sklearn", packages(&["Num_Py==1", "num-py==2"]), ".packages", "num-py is pinned to 1 and to 2"),
+        ("sklearn", json!({"packages": many}), ".packages", "501 packages are too many"),
+        ("sklearn", json!({"packages": ["a==1"], "requirements": "r.txt"}), ".requirements", "leave packages or"),
+        ("sklearn", json!({"requirements": "../r.txt"}), ".requirements", "no path in the artifact"),
+        ("sklearn", json!({"requirements": "/etc/r.txt"}), ".requirements", "no path in the artifact"),
+        ("sklearn", json!({"requirements": ""}), ".requirements", "no path in the artifact"),
+    ] {
+        let errors = with_environment(format, &environment).expect_err(said);
+        let found = errors.iter().find(|error| error.path == format!("spec.model.environment{path}"));
+        let found = found.unwrap_or_else(|| panic!("{environment}: {errors:#?}"));
+        assert!(found.message.contains(said) || found.remedy.contains(said), "{environment}: {found}");
+    }
+}

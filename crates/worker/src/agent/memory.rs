@@ -26,7 +26,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// The overhead is told in steps of this share of the limit, so that the kernel's small changes move no plan.
 const OVERHEAD_STEPS: u64 = 64;
 
-/// The smallest step.
+/// The smallest step, for small limits: less is noise of the allocator.
 const LEAST_STEP: ByteSize = ByteSize::mib(1);
 
 impl Agent {

@@ -25,7 +25,7 @@ pub enum Event {
     Assigned(AssignmentChange),
     /// Getting a card ready came to this.
     Preparing {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
@@ -34,18 +34,18 @@ pub enum Event {
     },
     /// The preparations of a card's model beside its artifact have ended.
     Prepared {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
-        /// Why not.
+        /// The reason why it is not.
         result: Result<(), Miss>,
         /// The dependencies that were asked, and `true` for those that answered.
         outcomes: Vec<(Dependency, bool)>,
     },
     /// A fetch got further.
     Progress {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
@@ -56,7 +56,7 @@ pub enum Event {
     },
     /// A fetch ended.
     Fetched {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
@@ -65,7 +65,7 @@ pub enum Event {
     },
     /// A load ended.
     Loaded {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
@@ -74,7 +74,7 @@ pub enum Event {
     },
     /// A validation inference ended.
     Validated {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// Of the effect.
         ticket: u64,
@@ -83,33 +83,33 @@ pub enum Event {
     },
     /// The health of the model of a ready replica.
     Health {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// Its memory, and how its process died.
         health: Health,
     },
     /// The runtime has lost the model of a ready replica: it is to be loaded again.
     Lost {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// The runtime's message, for people.
         reason: String,
     },
     /// A draining replica still has requests in flight.
     Draining {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// The requests in flight.
         in_flight: u32,
     },
     /// A draining replica has none any more, or its time is up.
     Drained {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
     },
     /// The memory of a replica is free.
     Unloaded {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
     },
     /// The time that [`Agent::wake_at`] asked for has come.
@@ -149,7 +149,7 @@ pub enum Effect {
     },
     /// Stop preparing and fetching if that is under way, and let go of its artifact: it is gone. No answer is needed.
     Forget {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
     },
     /// Load it; answer with [`Event::Loaded`].
@@ -169,12 +169,12 @@ pub enum Effect {
     },
     /// End its load, where the engine can do that. No answer is needed but that of the load, whatever becomes of it.
     GiveUp {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
     },
     /// Run the validation inference; answer with [`Event::Validated`].
     Validate {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// For the answer.
         ticket: u64,
@@ -183,28 +183,28 @@ pub enum Effect {
     },
     /// Make it callable, served like this.
     Announce {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// Limits and batching.
         serving: Arc<Serving>,
     },
     /// Serve it differently from now on.
     Reconfigure {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// Limits and batching.
         serving: Arc<Serving>,
     },
     /// Take no new request; answer with [`Event::Drained`] after the last one, or when the time is up.
     Drain {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
         /// The time for it.
         timeout: Duration,
     },
     /// Free its memory; answer with [`Event::Unloaded`].
     Unload {
-        /// Which replica.
+        /// The replica.
         revision: RevisionId,
     },
     /// Tell the controller.

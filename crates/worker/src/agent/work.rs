@@ -7,7 +7,7 @@ use berth_spec::{ByteSize, FailureCategory, PinnedCard, RevisionId, Time, worker
 use super::{Agent, Effect, hosts};
 use crate::{
     fault::Fault,
-    gpu::{self, Held},
+    gpu::{self, AssignedDevices},
     order::{self, Busy, ModelKey, SharedLoad, Start, Waiting, Want},
     prepare::BlockedDependencies,
     replica::{Input, Replica, State},
@@ -104,7 +104,7 @@ impl Agent {
         self.step(id, Input::Prepare(blocked), now, effects);
     }
 
-    /// Why this worker cannot load a card, whatever becomes free.
+    /// The reason why this worker cannot load a card, whatever becomes free.
     fn cannot(&self, card: &PinnedCard, id: &RevisionId) -> Option<Fault> {
         let version = &card.card.schema_version;
         if !self.reads.contains(version) {
@@ -163,7 +163,7 @@ impl Agent {
             return Ok(self.replicas[source].devices.clone());
         }
         let holding = self.replicas.iter().filter(|(other, replica)| *other != id && replica.holds_devices());
-        let held: Vec<Held<'_>> = holding.map(|(id, replica)| (id, replica.devices.as_slice())).collect();
+        let held: Vec<AssignedDevices<'_>> = holding.map(|(id, replica)| (id, replica.devices.as_slice())).collect();
         gpu::assign(&self.gpus, need, &held)
     }
 

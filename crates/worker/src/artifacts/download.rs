@@ -46,7 +46,7 @@ pub(super) enum Outcome {
     Complete { etag: Option<String>, room: Reservation },
 }
 
-/// Why a download stopped.
+/// The reason why a download stopped.
 enum Stop {
     /// The object is another one than the partial file is of.
     Changed,

@@ -34,7 +34,7 @@ pub(super) const MOST_FILES: usize = 10_000;
 /// Files that are fetched at once, each with its own connections: enough to hide the latency of small files.
 pub(super) const PARALLEL_FILES: usize = 4;
 
-/// The longest path inside a folder, in bytes.
+/// The longest path inside a folder, in bytes: that of a key in S3.
 const LONGEST_PATH: usize = 1024;
 
 /// A file of a folder.
@@ -71,7 +71,7 @@ pub(super) async fn list(store: &dyn ObjectStore, prefix: &Key, location: &Locat
     Ok(parts)
 }
 
-/// Why a folder cannot be listed. A web server that knows no WebDAV never will.
+/// The reason why a folder cannot be listed. A web server that knows no WebDAV never will.
 fn not_listed(error: &object_store::Error, location: &Location) -> Fault {
     let fault = classify(error, location);
     let refuses = ["405", "501"].iter().any(|status| fault.message.contains(&format!("answered {status}")));

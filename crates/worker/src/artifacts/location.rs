@@ -8,7 +8,7 @@ use url::Url;
 use super::{checksum, storage::Storage};
 use crate::fault::Fault;
 
-/// Which kind of store holds the artifact.
+/// Kind of store that holds the artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File,

@@ -166,7 +166,7 @@ fn allocate(file: &File, size: u64) -> io::Result<()> {
     file.set_len(size)
 }
 
-/// Which start of the machine this is; `None` where it cannot be told, and then nothing is resumed.
+/// Number of the machine's start; `None` where it cannot be told, and then nothing is resumed.
 fn boot() -> Option<String> {
     Some(fs_err::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned())
 }

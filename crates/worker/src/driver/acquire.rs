@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use berth_spec::{OpaqueModel, Revision, RevisionId, residency::Preparing};
+use berth_spec::{OpaqueModel, PinnedCard, Revision, RevisionId, residency::Preparing};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +21,7 @@ use crate::{
     agent::{Event, of_deployment},
     artifacts::{Artifact, Artifacts, Listener, Pin, Source, Wanted},
     fault::Fault,
-    prepare::{BlockedDependencies, Outcome, Prepared, PreparedModel},
+    prepare::{BlockedDependencies, Outcome, Prepared, PreparedModel, Preparer},
 };
 
 /// The artifacts fetched for a load.
@@ -38,10 +38,19 @@ impl EffectRunner {
         let (preparer, completions, metrics) =
             (Arc::clone(&self.deps.preparer), self.completions.clone(), self.metrics().clone());
         let (begun, correlation_id) = (Instant::now(), self.commands.of(&id));
+        let artifacts = Arc::clone(&self.deps.artifacts);
+        // Its packages are listed in the artifact, which is fetched for that. The fetch to come finds it here.
+        let first = card.own_requirements().map(|_| Wanted::artifact_of(&revision, correlation_id.clone()));
         self.tasks.spawn(async move {
             let steps = steps(&completions, &id, ticket, correlation_id.clone());
+            let work = async {
+                match &first {
+                    Some(wanted) => Box::pin(after_fetch(&preparer, &artifacts, wanted, &card, blocked, &steps)).await,
+                    None => preparer.prepare(&card, blocked, &steps).await,
+                }
+            };
             let Outcome { result, outcomes } = tokio::select! {
-                outcome = preparer.prepare(&card, blocked, &steps) => outcome,
+                outcome = work => outcome,
                 () = cancel.cancelled() => return,
             };
             let (size, count) = preparer.environments();
@@ -158,6 +167,24 @@ async fn all(
         None => None,
     };
     Ok((artifact, Fetched { artifact: pin, config }))
+}
+
+/// Prepares a card whose artifact lists its packages.
+async fn after_fetch(
+    preparer: &Preparer,
+    artifacts: &Artifacts,
+    wanted: &Wanted,
+    card: &Arc<PinnedCard>,
+    blocked: BlockedDependencies,
+    tell: &(dyn Fn(Preparing) + Send + Sync),
+) -> Outcome {
+    tell(Preparing::Artifact);
+    let (artifact, pin) = match artifacts.get(wanted, Arc::new(|_, _| ())).await {
+        Ok(found) => found,
+        Err(fault) => return Outcome { result: Err(fault.into()), outcomes: Vec::new() },
+    };
+    let Outcome { result, outcomes } = preparer.prepare_for(card, Some(&artifact.source), blocked, tell).await;
+    Outcome { result: result.map(|prepared| prepared.keeping(Arc::new(pin))), outcomes }
 }
 
 /// Reports the steps of a preparation; a step is dropped while the agent is busy.

@@ -24,7 +24,7 @@ const EVERY: Duration = Duration::from_secs(2);
 /// The longest time without a report, so that `berth get nodes` shows that the worker lives.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(30);
 
-/// Over how long requests are counted.
+/// The time over which requests are counted: `requests_per_minute` says so.
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// The change of an average that is reported, in percent of all cores: above an idle machine's noise, below a core of
@@ -42,7 +42,7 @@ const SHORT: f64 = 0.8;
 /// is written down of it, every few seconds; much lower, one that has recovered is called degraded for long.
 const ENOUGH: f64 = 0.75;
 
-/// Counts.
+/// The change of a count that is reported: ModelMesh's.
 const COUNT_STEP: u32 = 10;
 
 /// The use of a GPU, in percent: it moves by tens with every request, and people read it to see whether it is idle.

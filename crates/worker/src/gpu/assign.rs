@@ -9,10 +9,10 @@ use std::sync::Arc;
 use berth_spec::{Gpu, RevisionId, deployment::GpuNeed};
 
 /// A replica and the devices that it has.
-pub type Held<'a> = (&'a RevisionId, &'a [Arc<str>]);
+pub type AssignedDevices<'a> = (&'a RevisionId, &'a [Arc<str>]);
 
 /// The devices for a need beside those that others hold; or why there are too few, for people.
-pub fn assign(devices: &[Gpu], need: &GpuNeed, held: &[Held<'_>]) -> Result<Vec<Arc<str>>, String> {
+pub fn assign(devices: &[Gpu], need: &GpuNeed, held: &[AssignedDevices<'_>]) -> Result<Vec<Arc<str>>, String> {
     let holder = |gpu: &Gpu| held.iter().find(|(_, ids)| ids.iter().any(|id| **id == *gpu.id)).map(|(id, _)| *id);
     let mut suiting: Vec<&Gpu> = devices.iter().filter(|gpu| gpu.suits(need)).collect();
     suiting.sort_by_key(|gpu| gpu.memory);
@@ -51,7 +51,8 @@ mod tests {
         let devices = [gpu("a", "nvidia-h200", 141), gpu("b", "nvidia-l4", 24), gpu("c", "nvidia-l4", 24)];
         let other: RevisionId = "m@000000000000".parse().expect("a revision");
         let b: [Arc<str>; 1] = ["b".into()];
-        let given = |need: &GpuNeed, held: &[Held<'_>]| assign(&devices, need, held).map(|ids| ids.join(","));
+        let given =
+            |need: &GpuNeed, held: &[AssignedDevices<'_>]| assign(&devices, need, held).map(|ids| ids.join(","));
         assert_eq!(given(&need(1, None, None), &[]).as_deref(), Ok("b"));
         assert_eq!(given(&need(1, None, None), &[(&other, &b)]).as_deref(), Ok("c"));
         assert_eq!(given(&need(2, None, None), &[(&other, &b)]).as_deref(), Ok("c,a"));

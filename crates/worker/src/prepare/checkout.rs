@@ -20,7 +20,7 @@ use berth_spec::{
 
 use super::{
     Miss, Settings,
-    content_store::{ContentStore, Held},
+    content_store::{ContentStore, PinnedFolder},
     dependency_outcomes::{BlockedDependencies, DependencyOutcomes},
 };
 use crate::{artifacts::checksum, breaker::Dependency, fault::Fault};
@@ -39,7 +39,7 @@ pub(super) struct Checkouts {
 /// Code on disk.
 #[derive(Debug)]
 pub(super) struct Code {
-    pub(super) held: Held,
+    pub(super) held: PinnedFolder,
     pub(super) notes: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ impl Checkouts {
     ) -> Result<Code, Miss> {
         // First: what is not allowed any more is not run either, though it be here.
         let remote = Remote::parse(&card.card.code.repository, self.protocols).map_err(|error| fault(&error, None))?;
-        let asking = Asking { card, keys, blocked, outcomes };
+        let asking = CheckoutRequest { card, keys, blocked, outcomes };
         let name = Self::name_of(card);
         let held = match self.store.get(&name) {
             Some(held) => held,
@@ -88,10 +88,10 @@ impl Checkouts {
         &self,
         name: &str,
         remote: &Remote,
-        asking: &Asking<'_>,
+        asking: &CheckoutRequest<'_>,
         cancelled: Arc<AtomicBool>,
-    ) -> Result<Held, Miss> {
-        let Asking { card, keys, blocked, outcomes } = *asking;
+    ) -> Result<PinnedFolder, Miss> {
+        let CheckoutRequest { card, keys, blocked, outcomes } = *asking;
         let commit = Oid::parse(&card.code_commit).ok_or_else(|| {
             Fault::new(FailureCategory::Code, format!("{:?} is no commit: deploy the card again", card.code_commit))
         })?;
@@ -121,7 +121,7 @@ impl Checkouts {
 }
 
 /// A request to a repository: its address, the credentials, and the record of its outcome.
-struct Asking<'a> {
+struct CheckoutRequest<'a> {
     card: &'a PinnedCard,
     keys: &'a CredentialSet,
     blocked: &'a BlockedDependencies,

@@ -38,7 +38,7 @@ struct Label {
 pub(super) struct ContentStore {
     root: PathBuf,
     bound: ByteSize,
-    /// Which files are on it, for people.
+    /// The files on it, for people.
     what: &'static str,
     entries: Arc<Mutex<BTreeMap<String, Entry>>>,
     /// Tells apart what is being made and what goes.
@@ -54,7 +54,7 @@ struct Entry {
 
 /// A folder that stays where it is while this lives.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct PinnedFolder {
     pub(super) path: PathBuf,
     pub(super) size: ByteSize,
     _pin: Arc<()>,
@@ -108,7 +108,7 @@ impl ContentStore {
     }
 
     /// The folder of that name, if it is here. Blocks for a moment.
-    pub(super) fn get(&self, name: &str) -> Option<Held> {
+    pub(super) fn get(&self, name: &str) -> Option<PinnedFolder> {
         let path = self.root.join(name);
         let label = path.join(LABEL);
         let mut entries = self.lock();
@@ -121,7 +121,7 @@ impl ContentStore {
         entry.used = SystemTime::now();
         // Only the order of eviction after a restart depends on it.
         let _ = file.file().set_modified(entry.used);
-        Some(Held { path, size: ByteSize(entry.size), _pin: Arc::clone(&entry.pin) })
+        Some(PinnedFolder { path, size: ByteSize(entry.size), _pin: Arc::clone(&entry.pin) })
     }
 
     /// An empty folder, its own, in which one of that name is made. Blocks.
@@ -201,7 +201,7 @@ impl Making {
     }
 
     /// Takes the folder in, as it is now. Blocks.
-    pub(super) fn finish(mut self) -> Result<Held, Fault> {
+    pub(super) fn finish(mut self) -> Result<PinnedFolder, Fault> {
         let disk = |error: io::Error| Fault::disk(&error);
         let size = size_of(&self.path).map_err(disk)?;
         self.store.make_room(size)?;
@@ -218,7 +218,7 @@ impl Making {
         fs_err::rename(&self.path, &path).map_err(disk)?;
         self.path.clear();
         let entry = Entry { size, used: SystemTime::now(), pin: Arc::default() };
-        let held = Held { path, size: ByteSize(size), _pin: Arc::clone(&entry.pin) };
+        let held = PinnedFolder { path, size: ByteSize(size), _pin: Arc::clone(&entry.pin) };
         self.store.lock().insert(self.name.clone(), entry);
         Ok(held)
     }
@@ -250,7 +250,7 @@ pub(super) fn size_of(folder: &Path) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    fn put(store: &ContentStore, name: &str, size: usize) -> Result<Held, Fault> {
+    fn put(store: &ContentStore, name: &str, size: usize) -> Result<PinnedFolder, Fault> {
         let making = store.make(name).expect("a folder");
         fs_err::write(making.path.join("file"), vec![0; size]).expect("written");
         making.finish()

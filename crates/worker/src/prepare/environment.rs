@@ -14,13 +14,17 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{ByteSize, CredentialSet, FailureCategory, card::Runtime, residency::Preparing};
+use berth_spec::{
+    ByteSize, CredentialSet, FailureCategory,
+    card::{Runtime, requirements::Requirements},
+    residency::Preparing,
+};
 use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Miss, Settings,
-    content_store::{ContentStore, Held, Making},
+    content_store::{ContentStore, Making, PinnedFolder},
     dependency_outcomes::{BlockedDependencies, DependencyOutcomes},
     interpreter::Interpreters,
     locked::LockFile,
@@ -56,10 +60,20 @@ pub(super) struct Environments {
     fetched: RwLock<()>,
 }
 
+/// Where the packages of an environment are named.
+#[derive(Debug)]
+pub(super) enum Packages<'a> {
+    OfCard,
+    /// In the card, and with all that they need in a lock in its code.
+    Locked(LockFile<'a>),
+    /// In a file of the artifact, which was read.
+    OfArtifact(Requirements),
+}
+
 /// An environment on disk.
 #[derive(Debug)]
 pub(super) struct Environment {
-    pub(super) held: Held,
+    pub(super) held: PinnedFolder,
     pub(super) name: String,
     pub(super) python: PathBuf,
     pub(super) notes: Vec<String>,
@@ -108,24 +122,26 @@ impl Environments {
         })
     }
 
-    /// The environment that a card wants: of the packages that it lists, or of those of its lock. `tell` hears what is
-    /// being done.
+    /// The environment that a card wants. `tell` hears what is being done.
     pub(super) async fn get(
         &self,
         runtime: &Runtime,
-        lock: Option<LockFile<'_>>,
+        packages: Packages<'_>,
         order: Order<'_>,
         tell: &(dyn Fn(Preparing) + Send + Sync),
     ) -> Result<Environment, Miss> {
-        let wanted = requirements::of(runtime)?;
-        let packages = match lock {
-            Some(lock) => lock.packages(&wanted, self.uv(order.settings)?, order.settings).await?,
-            None => wanted,
+        let (packages, is_locked) = match packages {
+            Packages::OfCard => (requirements::of(runtime)?, false),
+            Packages::Locked(lock) => {
+                let wanted = requirements::of(runtime)?;
+                (lock.packages(&wanted, self.uv(order.settings)?, order.settings).await?, true)
+            }
+            Packages::OfArtifact(Requirements { packages, is_locked }) => (packages, is_locked),
         };
         let recipe = Recipe {
             python_version: &runtime.python_version,
             packages,
-            is_locked: lock.is_some(),
+            is_locked,
             sees_system: system::have_python(&runtime.system_packages),
         };
         if !runtime.system_packages.is_empty() {
@@ -149,11 +165,11 @@ impl Environments {
     }
 
     /// One whose interpreter is gone, for the system was upgraded, is not here.
-    fn here(&self, name: &str) -> Option<Held> {
+    fn here(&self, name: &str) -> Option<PinnedFolder> {
         self.store.get(name).filter(|held| uv::python_of(&held.path.join(VENV)).exists())
     }
 
-    async fn make(&self, name: &str, recipe: &Recipe<'_>, order: Order<'_>) -> Result<Held, Miss> {
+    async fn make(&self, name: &str, recipe: &Recipe<'_>, order: Order<'_>) -> Result<PinnedFolder, Miss> {
         let uv = self.uv(order.settings)?;
         let managed = uv.python(recipe.python_version, order.settings).await;
         let find = self.interpreters.find(recipe.python_version, recipe.sees_system, order.settings, managed);
@@ -302,7 +318,7 @@ async fn damaged(venv: &Path) -> Result<Vec<String>, Fault> {
     work.await.map_err(Fault::internal)?.map_err(|error| Fault::disk(&error))
 }
 
-async fn finished(making: Making) -> Result<Held, Fault> {
+async fn finished(making: Making) -> Result<PinnedFolder, Fault> {
     tokio::task::spawn_blocking(move || making.finish()).await.map_err(Fault::internal)?
 }
 

@@ -1,4 +1,4 @@
-//! Which Python a card runs on: an interpreter of this machine with exactly its MAJOR.MINOR.
+//! Finds the Python that a card runs on: an interpreter of this machine with exactly its MAJOR.MINOR.
 
 use std::{
     collections::BTreeMap,

@@ -36,7 +36,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// Why it failed, where it did: its last words, else how it ended.
+    /// The reason why it failed, where it did: its last words, else how it ended.
     pub(super) fn reason(&self) -> String {
         let words = if self.words.trim().is_empty() { &self.out } else { &self.words };
         match words.trim() {
@@ -46,7 +46,7 @@ impl Said {
     }
 }
 
-/// Why there is nothing that a program has said.
+/// The reason why there is nothing that a program has said.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
     /// The program could not be started.

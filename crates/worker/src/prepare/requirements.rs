@@ -1,4 +1,4 @@
-//! Which packages a card's environment has: those that it names, and its framework where it does not name it.
+//! Finds the packages of a card's environment: those that it names, and its framework where it does not name it.
 
 use berth_spec::{
     FailureCategory,

@@ -18,7 +18,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(60);
 /// hold up other models for an hour.
 const INSTALL_LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// The most packages that a card may name.
+/// The most packages that a card may name: more than any model needs, and a bound on one check.
 const MOST: usize = 100;
 
 /// The package manager of the system.

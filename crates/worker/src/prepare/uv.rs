@@ -27,7 +27,7 @@ pub const VERSION: &str = "0.13.8";
 /// The time limit of one installation: gigabytes of packages pass over a slow line.
 const INSTALL_LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// The most time for what needs no network.
+/// The most time for what needs no network: unpacking a large environment on a slow disk takes a minute.
 const LOCAL_LIMIT: Duration = Duration::from_secs(120);
 
 /// The index of packages where nobody says another.

@@ -15,7 +15,7 @@ use crate::{
 pub struct Validated {
     /// Its memory, where that is measured: the first run allocates.
     pub memory: Option<ByteSize>,
-    /// Why the inference proves nothing, if so.
+    /// The reason why the inference proves nothing, if so.
     pub unvalidated: Option<String>,
 }
 

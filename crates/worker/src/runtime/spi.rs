@@ -12,7 +12,7 @@
 //! as ModelMesh does, `gate` bounds calls, `tensors` are requests in the Open Inference Protocol.
 //!
 //! `v2` does the same for servers of the Open Inference Protocol, with folders that `layout` makes. `program` starts a runtime's
-//! process and keeps it running; `reach` waits for one that is started again.
+//! process and keeps it running; `reach` waits for one that is started again; `per_model` starts one for each model.
 //!
 //! `runtimeStatus` is asked at the start only: a runtime unloads everything before it answers READY.
 
@@ -32,6 +32,8 @@ mod location;
 mod lost;
 mod methods;
 mod model;
+mod open_error;
+mod per_model;
 mod program;
 mod reach;
 mod room;
@@ -42,7 +44,7 @@ mod v2;
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, mpsc},
     time::Duration,
 };
 
@@ -53,15 +55,18 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, sleep},
 };
+use tokio_util::sync::CancellationToken;
 
 use self::{
-    address::{Address, InvalidAddress},
+    address::Address,
+    body::KeptBudget,
     control::{Control, Spi},
     gate::Gate,
     limits::Limits,
     lines::Lines,
     listed::Listed,
     model::SpiModel,
+    per_model::OwnFolder,
     program::Supervisor,
     reach::{Absence, LoadClock},
     room::Room,
@@ -69,6 +74,8 @@ use self::{
 };
 pub use self::{
     layout::{Layout, Repository},
+    open_error::OpenError,
+    per_model::{Each, PerModel},
     program::Program,
     settings::{InFlight, Protocol, Reserve, START, Settings},
 };
@@ -90,44 +97,6 @@ const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// For people: a model server cannot isolate one model from another.
 const SHARED: &str = "this model server runs all its models in one process; remove runtime.isolation, or use a format that Berth runs by itself";
 
-/// Why a runtime cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Its address.
-    #[error(transparent)]
-    Address(#[from] InvalidAddress),
-    /// A thread for it.
-    #[error("cannot start a thread for runtime {0}: {1}")]
-    Thread(String, std::io::Error),
-    /// Its program.
-    #[error("cannot start runtime {0}: {1}")]
-    Program(String, std::io::Error),
-    /// Too late.
-    #[error("runtime {name} at {address} was not ready within {} s: {why}", after.as_secs())]
-    NotReady {
-        /// Its name.
-        name: String,
-        /// Its address.
-        address: String,
-        /// The time that was waited.
-        after: Duration,
-        /// Its last answer.
-        why: String,
-    },
-}
-
-impl OpenError {
-    /// The same with the last lines that its program wrote.
-    fn with(self, words: &str) -> Self {
-        match self {
-            Self::NotReady { name, address, after, why } => {
-                Self::NotReady { name, address, after, why: format!("{why}; it wrote last:\n{words}") }
-            }
-            other => other,
-        }
-    }
-}
-
 /// The runtime.
 pub struct SpiRuntime {
     settings: Settings,
@@ -143,18 +112,26 @@ struct Process {
     limits: Limits,
     room: Room,
     wraps_unavailable: bool,
+    kept: Arc<KeptBudget>,
     loading: Semaphore,
     load_times: LoadTimes,
     absence: Arc<Absence>,
     threads: Threads,
     metrics: ServerMetrics,
+    /// The folder of a process for one model alone, which ends with that; `None`: it is for several.
+    own: Option<OwnFolder>,
     /// Ends after everything else.
-    _program: Option<Supervisor>,
+    program: Mutex<Option<Supervisor>>,
 }
 
 impl SpiRuntime {
     /// Connects, and waits until the runtime is ready. Blocks.
     pub fn open(settings: Settings, families: Families) -> Result<Self, OpenError> {
+        Self::open_within(settings, families, None)
+    }
+
+    /// The same; `one` is there for a process of one model alone, and ends the wait.
+    fn open_within(settings: Settings, families: Families, one: Option<&CancellationToken>) -> Result<Self, OpenError> {
         let thread = |error| OpenError::Thread(settings.name.clone(), error);
         let tokio = Builder::new_multi_thread()
             .worker_threads(1)
@@ -169,27 +146,21 @@ impl SpiRuntime {
         let program = settings.program.clone().map(|program| Supervisor::start(&settings.name, program));
         let program = program.transpose().map_err(|error| OpenError::Program(settings.name.clone(), error))?;
         let _entered = threads.handle().enter();
-        let mut places = Vec::new();
-        for address in std::iter::once(&settings.address).chain(&settings.alternative) {
-            let channel = address.endpoint()?.connect_lazy();
-            let control = match &settings.protocol {
-                Protocol::Spi => Control::Spi(Spi::new(channel)),
-                Protocol::V2(repository) if repository.layout == Layout::OpenVino => {
-                    let rest = settings.rest.as_ref().and_then(Address::url).unwrap_or_default().to_owned();
-                    let listed = Listed::open_vino(channel, rest, repository.clone());
-                    let failed = |error| OpenError::Program(settings.name.clone(), std::io::Error::other(error));
-                    Control::Listed(listed.map_err(failed)?)
-                }
-                Protocol::V2(repository) => Control::V2(V2::new(channel, repository.clone())),
-                Protocol::TensorFlow(repository) => Control::Listed(Listed::tensorflow(channel, repository.clone())),
-            };
-            places.push((address.clone(), control));
-        }
+        let places = places(&settings)?;
         // A thread that already runs futures may build a worker: it waits for another one's word.
         let (ready, word) = mpsc::channel();
         let (of, start) = (settings.name.clone(), settings.start);
+        let bounds = one.cloned().zip(program.as_ref().map(Supervisor::deaths));
         threads.handle().spawn(async move {
-            let _ = ready.send(until_ready(places, of, start).await);
+            let name = of.clone();
+            let found = until_ready(places, of, start);
+            let found = match bounds {
+                Some(bounds) => per_model::awaited(found, bounds, &name).await,
+                None => Some(found.await),
+            };
+            if let Some(found) = found {
+                let _ = ready.send(found);
+            }
         });
         let gone = std::io::Error::other("its thread ended");
         let ready = word.recv().map_err(|_| thread(gone))?;
@@ -215,10 +186,12 @@ impl SpiRuntime {
             lines: Lines::new(inference),
             room: Room::new(limits.capacity, limits.reserve(settings.unload_reserve)),
             wraps_unavailable: settings.wraps_unavailable,
+            kept: KeptBudget::new(settings.kept),
             loading: Semaphore::new(limits.loads),
             load_times: LoadTimes::default(),
             absence: Arc::default(),
-            _program: program,
+            own: one.map(|_| OwnFolder::of(&settings)),
+            program: Mutex::new(program),
             limits,
             threads,
             metrics: families.servers().clone(),
@@ -325,6 +298,27 @@ impl Runtime for SpiRuntime {
     }
 }
 
+/// The places where the runtime may be, with the way to tell it what to hold. Must be called within a runtime of tokio.
+fn places(settings: &Settings) -> Result<Vec<(Address, Control)>, OpenError> {
+    let mut places = Vec::new();
+    for address in std::iter::once(&settings.address).chain(&settings.alternative) {
+        let channel = address.endpoint()?.connect_lazy();
+        let control = match &settings.protocol {
+            Protocol::Spi => Control::Spi(Spi::new(channel)),
+            Protocol::V2(repository) if repository.layout == Layout::OpenVino => {
+                let rest = settings.rest.as_ref().and_then(Address::url).unwrap_or_default().to_owned();
+                let listed = Listed::open_vino(channel, rest, repository.clone());
+                let failed = |error| OpenError::Program(settings.name.clone(), std::io::Error::other(error));
+                Control::Listed(listed.map_err(failed)?)
+            }
+            Protocol::V2(repository) => Control::V2(V2::new(channel, repository.clone())),
+            Protocol::TensorFlow(repository) => Control::Listed(Listed::tensorflow(channel, repository.clone())),
+        };
+        places.push((address.clone(), control));
+    }
+    Ok(places)
+}
+
 /// Asks at each place in turn until the runtime is ready at one of them. A place that has answered is the runtime's.
 async fn until_ready(
     places: Vec<(Address, Control)>,
@@ -413,6 +407,14 @@ impl Process {
     fn leave(self: &Arc<Self>, id: &str) -> mpsc::Receiver<()> {
         let (done, word) = mpsc::channel();
         let (process, id, again) = (Arc::clone(self), id.to_owned(), self.room.leave(id));
+        if let Some(own) = self.own.clone() {
+            self.handle().spawn(async move {
+                process.end_with(&id, &own).await;
+                process.room.gone(&id);
+                drop(done);
+            });
+            return word;
+        }
         self.handle().spawn(async move {
             let (mut pause, longest) = AGAIN;
             let mut done = Some(done);

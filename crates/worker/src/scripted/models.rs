@@ -23,10 +23,9 @@ use super::{
     script::{Outcome, Script},
 };
 
-/// The models.
 pub(super) struct Models {
     settings: Settings,
-    held: Mutex<Held>,
+    held: Mutex<ModelTable>,
     loads: AtomicU32,
     loading: AtomicU32,
     most: AtomicU32,
@@ -36,7 +35,7 @@ pub(super) struct Models {
 }
 
 #[derive(Default)]
-struct Held {
+struct ModelTable {
     loaded: BTreeMap<String, Script>,
     /// Paths of which one load has failed.
     failed: BTreeSet<String>,
@@ -127,7 +126,7 @@ impl Models {
         self.held().refusal = Some(text.to_owned());
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, ModelTable> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -250,6 +250,22 @@ fn stale_changes_are_ignored_and_gaps_ask_for_the_whole() {
     assert_eq!(s.whole(vec![placed("a", 10)]), "report seen 14");
 }
 
+/// A node that plays the leader must not keep the worker from all later leaders.
+#[test]
+fn a_made_up_number_is_forgotten_at_the_next_connection() {
+    let mut s = Stage::new();
+    s.generation = 6;
+    s.whole(vec![placed("a", 10)]);
+    assert!(s.on(Event::Attached).starts_with("report seen 7 whole"), "another leader goes on from there");
+    s.generation = u64::MAX - 1;
+    s.whole(vec![placed("a", 10)]);
+    s.generation = 7;
+    assert_eq!(s.whole(vec![placed("b", 10)]), "", "an older word");
+    assert!(s.on(Event::Attached).starts_with("report seen 0 whole"), "which asks for everything");
+    let taken = s.whole(vec![placed("b", 10)]);
+    assert!(taken.contains("fetch b") && s.residency("a").is_none(), "{taken}");
+}
+
 #[test]
 fn frees_go_before_loads_and_urgent_before_the_rest() {
     let mut s = Stage::new();

@@ -6,3 +6,4 @@ mod faults;
 mod frames;
 mod frameworks;
 mod interface;
+mod networks;

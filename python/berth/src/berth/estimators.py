@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import Any, List
 
-from . import loaders
-from .loaders import Rows
+from . import loaders, networks
 from .marks import arrays, batched
+from .rows import Rows, fitted, typed
 
 
 @batched
@@ -23,8 +23,14 @@ def to_rows(requests: List[Any]) -> List[Any]:
 
 @batched
 def to_answer(outputs: List[Any]) -> List[Any]:
-    """Predictions for the rows, numpy's as Python's own."""
-    return [{"prediction": output.tolist() if hasattr(output, "tolist") else output} for output in outputs]
+    """Predictions for the rows, numpy's as Python's own; of a model with several outputs by their names."""
+    return [{"prediction": _plain(output)} for output in outputs]
+
+
+def _plain(output: Any) -> Any:
+    if isinstance(output, dict):
+        return {str(name): _plain(part) for name, part in output.items()}
+    return output.tolist() if hasattr(output, "tolist") else output
 
 
 PICKLES = (".joblib", ".pkl", ".pickle")
@@ -34,7 +40,8 @@ def one_file(path: str, *endings: str) -> str:
     """The model in a folder, as KServe lays it out: one file with such an ending. A file is itself."""
     if not os.path.isdir(path):
         return path
-    found = [name for name in sorted(os.listdir(path)) if name.endswith(endings)]
+    # Its packages may be listed beside it, in a file that ends as LightGBM's text form does.
+    found = [name for name in sorted(os.listdir(path)) if name.endswith(endings) and name != "requirements.txt"]
     if len(found) != 1:
         there = f"there are {len(found)}: {', '.join(found)}" if found else "there is none"
         raise ValueError(f"the folder must hold one model, a file with the ending {', '.join(endings)}; {there}")
@@ -64,22 +71,7 @@ def load_lightgbm(path: str) -> Any:
 
 def load_pytorch(path: str) -> Any:
     """A TorchScript module, or a whole module in a pickle."""
-    import torch
-
-    module = loaders.default("pytorch")(one_file(path, ".pt", ".pth")).module
-
-    def predict(rows: Any) -> Any:
-        with torch.no_grad():
-            result = module(torch.as_tensor(rows, dtype=torch.float32))
-        if not hasattr(result, "detach"):
-            raise TypeError(
-                "the module returned a {}, not one tensor with a result for each row: return that tensor alone, or "
-                "write a model card, whose postprocessing takes what there is".format(type(result).__name__)
-            )
-        # A module may turn gradients on again, or compute elsewhere than on the processor.
-        return result.detach().cpu().numpy()
-
-    return Rows(module, predict)
+    return networks.pytorch_rows(one_file(path, ".pt", ".pth"))
 
 
 def load_tensorflow(path: str) -> Any:
@@ -90,15 +82,18 @@ def load_tensorflow(path: str) -> Any:
 def load_mlflow(path: str) -> Any:
     """A folder that MLflow wrote, by its python_function flavour."""
     import mlflow.pyfunc
-    import numpy
     import pandas
 
     model = mlflow.pyfunc.load_model(path)
     schema = model.metadata.get_input_schema()
+    tensors = list(schema.inputs) if schema is not None and schema.is_tensor_spec() else []
+    networks.one_input([tensor.name for tensor in tensors])
 
     def predict(rows: Any) -> Any:
-        if schema is not None and schema.is_tensor_spec():
-            data: Any = numpy.asarray(rows, dtype=schema.inputs[0].type)
+        if tensors:
+            name, shape = tensors[0].name, [None if length < 0 else length for length in tensors[0].shape[1:]]
+            table = fitted(typed(rows, tensors[0].type), shape)
+            data: Any = table if name is None else {name: table}
         else:
             data = pandas.DataFrame(rows)
             if schema is not None:

@@ -11,8 +11,10 @@ import json
 import os
 from typing import Any, Callable, Dict, List
 
+from . import networks
 from .errors import InvalidModel, RequestError
 from .marks import batched
+from .rows import Rows
 
 
 def default(framework: str) -> Callable[[str], Any]:
@@ -23,40 +25,6 @@ def default(framework: str) -> Callable[[str], Any]:
 def has_default(framework: str) -> bool:
     """Whether cards of a framework need no loading function."""
     return framework in _LOADERS
-
-
-class Rows:
-    """Calls a function that takes a table with the rows of all items together."""
-
-    def __init__(self, model: Any, function: Callable[[Any], Any]) -> None:
-        #: The framework's own object.
-        self.model = model
-        self._function = function
-
-    @batched
-    def predict(self, items: List[Any]) -> List[Any]:
-        """Runs all items in one call."""
-        import numpy
-
-        if len(items) == 1 and hasattr(items[0], "iloc"):
-            return [self._function(items[0])]
-        tables, flat = [], []
-        for item in items:
-            table = numpy.asarray(item)
-            if table.ndim == 0:
-                raise TypeError(
-                    "preprocessing gave {!r:.80} for a model that takes rows of numbers: return a list of numbers, "
-                    "or write a `load` function".format(item)
-                )
-            flat.append(table.ndim == 1)
-            tables.append(table.reshape(1, -1) if table.ndim == 1 else table)
-        results = self._function(tables[0] if len(tables) == 1 else numpy.concatenate(tables))
-        split, at = [], 0
-        for table, single in zip(tables, flat):
-            part = results[at : at + len(table)]
-            at += len(table)
-            split.append(part[0] if single else part)
-        return split
 
 
 #: Packages whose objects take a table of rows and give a result for each.
@@ -221,100 +189,10 @@ _ONNX_TYPES = {
 }
 
 
-class Module:
-    """A PyTorch module, without gradients."""
-
-    def __init__(self, module: Any) -> None:
-        #: The module itself.
-        self.module = module
-
-    def predict(self, input: Any) -> Any:
-        """Runs one item: a mapping is spread over the module's parameters, a list becomes a tensor."""
-        import torch
-
-        with torch.no_grad():
-            if isinstance(input, dict) or hasattr(input, "keys"):
-                return self.module(**input)
-            return self.module(torch.as_tensor(input) if isinstance(input, (list, tuple)) else input)
-
-
-def _pytorch(path: str) -> Any:
-    import torch
-
-    try:
-        module = torch.jit.load(path, map_location="cpu")
-    except RuntimeError as script:
-        try:
-            module = torch.load(path, map_location="cpu", weights_only=False)
-        except TypeError:
-            module = torch.load(path, map_location="cpu")
-        except Exception as error:
-            raise InvalidModel("neither torch.jit.load ({}) nor torch.load ({}) read it".format(script, error)) from None
-    if not isinstance(module, torch.nn.Module):
-        kind = type(module).__name__
-        raise InvalidModel(
-            "the artifact holds a {}, not a module: write a `load` function that builds the module and fills in "
-            "these weights".format(kind)
-        )
-    module.eval()
-    return Module(module)
-
-
-def _tensorflow(path: str) -> Any:
-    import tensorflow
-
-    if os.path.isfile(path) and not path.endswith((".keras", ".h5", ".hdf5")):
-        path = _unpacked(path)
-    if os.path.isdir(path):
-        loaded = tensorflow.saved_model.load(path)
-        function = loaded.signatures.get("serving_default") or loaded
-        inputs: Dict[str, Any] = getattr(function, "structured_input_signature", ((), {}))[1]
-
-        def predict(rows: Any) -> Any:
-            if len(inputs) == 1:
-                name, spec = next(iter(inputs.items()))
-                result = function(**{name: tensorflow.cast(rows, spec.dtype)})
-            else:
-                result = function(tensorflow.convert_to_tensor(rows))
-            if isinstance(result, dict) and len(result) == 1:
-                result = next(iter(result.values()))
-            return result.numpy() if hasattr(result, "numpy") else result
-
-        return Rows(loaded, predict)
-    model = tensorflow.keras.models.load_model(path, compile=False)
-    return Rows(model, lambda rows: model.predict(rows, verbose=0))
-
-
-def _unpacked(path: str) -> str:
-    """The SavedModel in an archive, unpacked into a folder that goes with the process."""
-    import tarfile
-    import tempfile
-    import zipfile
-
-    folder = os.path.realpath(tempfile.mkdtemp())
-
-    def inside(name: str) -> bool:
-        return os.path.realpath(os.path.join(folder, name)).startswith(folder + os.sep)
-
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            archive.extractall(folder, [name for name in archive.namelist() if inside(name)])
-    elif tarfile.is_tarfile(path):
-        with tarfile.open(path) as tar:
-            plain = [entry for entry in tar if (entry.isfile() or entry.isdir()) and inside(entry.name)]
-            tar.extractall(folder, plain)
-    else:
-        raise InvalidModel("it is neither .keras nor .h5, nor a .zip or .tar of a SavedModel")
-    for root, _, files in os.walk(folder):
-        if "saved_model.pb" in files:
-            return root
-    raise InvalidModel("the archive holds no saved_model.pb")
-
-
 _LOADERS: Dict[str, Callable[[str], Any]] = {
     "sklearn": _sklearn,
     "xgboost": _xgboost,
     "onnx": Session,
-    "pytorch": _pytorch,
-    "tensorflow": _tensorflow,
+    "pytorch": networks.pytorch,
+    "tensorflow": networks.tensorflow,
 }

@@ -15,7 +15,7 @@ import os
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import documents, loaders
+from . import documents, loaders, networks
 from .adapt import LOAD, MODEL, POSTPROCESSING, PREPROCESSING, Call, Role, checked, name_of, spread
 from .errors import CardError, InvalidModel, MissingPackage, RequestError, described, refusal
 from .marks import is_batched, takes_arrays
@@ -213,7 +213,7 @@ class Pipeline:
         if torch is None or not isinstance(loaded, torch.nn.Module):
             return loaded
         loaded.eval()
-        return loaded if callable(getattr(loaded, "predict", None)) else loaders.Module(loaded)
+        return loaded if callable(getattr(loaded, "predict", None)) else networks.Module(loaded)
 
     def _loading_function(self) -> Optional[Callable[..., Any]]:
         entrypoint = self._spec.get("entrypoint")

@@ -16,7 +16,7 @@ pub struct RawFunction {
     pub api_version: ApiVersion,
     /// The kind of object.
     pub kind: FunctionKind,
-    /// Name, labels and annotations. Functions are in no namespace. The name has 1 to 63 letters, digits, dashes, underscores and dots.
+    /// Name, namespace, labels and annotations. The name has 1 to 63 letters, digits, dashes, underscores and dots.
     pub metadata: Metadata,
     /// The code and its settings.
     pub spec: RawFunctionSpec,
@@ -127,9 +127,35 @@ pub struct RawFunctionTarget {
     /// The name of the function app in Azure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_name: Option<String>,
+    /// The programming model of a Python function in Azure. Not given: `v2`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programming_model: Option<FunctionModel>,
+    /// Callers that Azure lets through. Not given: `anonymous`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth_level: Option<FunctionAuthLevel>,
     /// Replicas of platform `replica`. Not given: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<Whole<1, 1_000>>,
+}
+
+/// A programming model of Azure's Python worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FunctionModel {
+    /// `function.json` declares the trigger.
+    V1,
+    /// Code declares the trigger: `function_app.py`.
+    V2,
+}
+
+/// Callers that Azure lets through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FunctionAuthLevel {
+    /// All.
+    Anonymous,
+    /// Those who send a key of the function or of its app. For `azure-function` only.
+    Function,
 }
 
 /// A platform of functions.

@@ -44,7 +44,7 @@ impl Default for RawGpu {
     }
 }
 
-/// Which workers may hold a deployment.
+/// Workers that may hold a deployment.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawSelector {

@@ -15,7 +15,7 @@ const GAIN: f64 = 0.08;
 /// The runs until another size is tried again: models that gain nothing lose little by it, and a change in the requests
 /// is noticed soon.
 const TRY_EVERY: u32 = 64;
-/// The weight of a new measurement.
+/// The weight of a new measurement: after some ten, what was before no longer shows.
 const WEIGHT: f64 = 0.25;
 
 /// The measurements of one model.

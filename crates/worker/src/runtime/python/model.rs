@@ -31,7 +31,6 @@ use crate::runtime::process::{
 /// request still gets its answer in time.
 const DEFAULT_MAX_REQUESTS: u32 = 256;
 
-/// The model.
 pub(super) struct PythonModel {
     pub(super) supervisor: Supervisor,
     pub(super) interface: Arc<Interface>,

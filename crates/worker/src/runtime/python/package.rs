@@ -8,7 +8,7 @@ use std::{
 use aws_lc_rs::digest::{Context, SHA256};
 
 /// Its files, from `python/berth` of the repository.
-const FILES: [(&str, &str); 14] = [
+const FILES: [(&str, &str); 16] = [
     ("__init__.py", include_str!("../../../../../python/berth/src/berth/__init__.py")),
     ("adapt.py", include_str!("../../../../../python/berth/src/berth/adapt.py")),
     ("documents.py", include_str!("../../../../../python/berth/src/berth/documents.py")),
@@ -21,7 +21,9 @@ const FILES: [(&str, &str); 14] = [
     ("loaders.py", include_str!("../../../../../python/berth/src/berth/loaders.py")),
     ("logs.py", include_str!("../../../../../python/berth/src/berth/logs.py")),
     ("marks.py", include_str!("../../../../../python/berth/src/berth/marks.py")),
+    ("networks.py", include_str!("../../../../../python/berth/src/berth/networks.py")),
     ("pipeline.py", include_str!("../../../../../python/berth/src/berth/pipeline.py")),
+    ("rows.py", include_str!("../../../../../python/berth/src/berth/rows.py")),
     ("testing.py", include_str!("../../../../../python/berth/src/berth/testing.py")),
 ];
 

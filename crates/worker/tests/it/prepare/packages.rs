@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use berth_spec::{
     Generation, Secret,
+    card::estimator::Packages,
     credential::{Credential, FieldValue, Granted, Kind},
     residency::Preparing,
 };
+use berth_worker::artifacts::Source;
 
 use super::*;
 
@@ -43,6 +45,32 @@ async fn an_index_that_is_barred_is_not_asked() {
     assert!(prepare(&preparer, &world.card(&["a==1.0.0"])).await.is_ok());
     let outcome = preparer.prepare(&world.card(&["b==1.0.0"]), blocked, &|_| ()).await;
     assert!(outcome.result.is_ok(), "what was fetched before is enough");
+}
+
+#[tokio::test]
+async fn the_artifact_of_a_model_without_a_card_may_list_the_packages() {
+    let world = World::new();
+    let preparer = world.preparer();
+    let folder = world.path("model");
+    fs_err::create_dir_all(&folder).expect("a folder");
+    let source = Source::Folder(folder.clone());
+    let card = PinnedCard::of_estimator("sklearn", "9.1", Packages::InFile("requirements.txt".to_owned()));
+    let environment = async |text: &str| {
+        fs_err::write(folder.join("requirements.txt"), text).expect("written");
+        let outcome = preparer.prepare_for(&card, Some(&source), BlockedDependencies::default(), &|_| ()).await;
+        match outcome.result {
+            Ok(prepared) => Ok(prepared.with(None, Vec::new()).environment),
+            Err(Miss::Failed(fault)) => Err(fault.message),
+            Err(held_off) => panic!("nobody is blocked: {held_off:?}"),
+        }
+    };
+    let first = environment("a==1.0.0\n").await.expect("an environment");
+    assert_eq!(environment("# as trained\na==1.0.0\n").await.expect("an environment"), first);
+    assert_ne!(environment("b==1.0.0\n").await.expect("an environment"), first, "it is named by its packages");
+    let refused = environment("b==1.0.0\n--index-url https://h\n").await.expect_err("an option");
+    assert!(refused.contains("requirements.txt line 2") && refused.contains("--package-index"), "{refused}");
+    let fault = prepare(&preparer, &card).await.expect_err("it is not here");
+    assert!(fault.message.contains("needs an artifact"), "{fault}");
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ def post(output): return {'y': output}
 ";
 
 /// An artifact that a script of Python's makes; `None` where its packages are missing.
-fn made(script: &str) -> Option<Vec<u8>> {
+pub(super) fn made(script: &str) -> Option<Vec<u8>> {
     let python = with_packages()?;
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model");
@@ -139,137 +139,6 @@ def load(path): return Model()
         assert_eq!((answer["y"][0].as_f64(), &answer["y"][2]), (Some(n as f64), &json!(columns)), "{n}: {answer}");
     }
     assert!(answers.iter().any(|answer| answer["y"][1].as_u64() > Some(1)), "rows came together: {answers:?}");
-}
-
-/// PyTorch as far as its models are loaded and called here. Its own packages are gigabytes.
-const TORCH: &str = "
-import numpy
-float32 = numpy.float32
-gradients = True
-class no_grad:
-    def __enter__(self):
-        global gradients
-        gradients = False
-    def __exit__(self, *error):
-        global gradients
-        gradients = True
-class Tensor:
-    def __init__(self, values, bound=('graph', 'gpu')): self.values, self.bound = values, set(bound)
-    def detach(self): return Tensor(self.values, self.bound - {'graph'})
-    def cpu(self): return Tensor(self.values, self.bound - {'gpu'})
-    def numpy(self):
-        assert not self.bound
-        return self.values
-def as_tensor(values, dtype=None): return Tensor(numpy.asarray(values, dtype))
-class nn:
-    class Module:
-        training = True
-        def eval(self): self.training = False
-        def __call__(self, tensor):
-            assert not self.training and not gradients
-            assert tensor.values.dtype == float32 and tensor.values.ndim == 2
-            return Tensor(tensor.values.sum(axis=1))
-class Pair(nn.Module):
-    def __call__(self, tensor): return super().__call__(tensor), None
-def content(path):
-    with open(path) as file: return file.read()
-class jit:
-    @staticmethod
-    def load(path, map_location=None):
-        if content(path) != 'script': raise RuntimeError('PytorchStreamReader failed reading zip archive')
-        assert map_location == 'cpu'
-        return nn.Module()
-def load(path, map_location=None, weights_only=True):
-    assert map_location == 'cpu' and not weights_only
-    if content(path) == 'weights': return {'layer': 1}
-    if content(path) == 'pair': return Pair()
-    if content(path) != 'module': raise ValueError('invalid load key')
-    return nn.Module()
-";
-
-/// TensorFlow, likewise.
-const TENSORFLOW: &str = "
-import numpy, os
-float32 = numpy.float32
-class Tensor:
-    def __init__(self, values): self.values = values
-    def numpy(self): return self.values
-class Spec:
-    dtype = float32
-def cast(values, dtype): return Tensor(numpy.asarray(values, dtype))
-class keras:
-    class Model:
-        def predict(self, rows, verbose='auto'):
-            assert verbose == 0 and rows.ndim == 2
-            return rows.sum(axis=1)
-    class models:
-        @staticmethod
-        def load_model(path, compile=True):
-            if open(path).read() != 'keras': raise ValueError('File format not supported')
-            assert not compile
-            return keras.Model()
-class saved_model:
-    class Function:
-        structured_input_signature = ((), {'dense_input': Spec()})
-        def __call__(self, *, dense_input):
-            assert dense_input.values.dtype == float32
-            return {'dense': Tensor(dense_input.values.sum(axis=1))}
-    class Loaded:
-        def __init__(self): self.signatures = {'serving_default': saved_model.Function()}
-    @staticmethod
-    def load(path):
-        assert os.path.isfile(os.path.join(path, 'saved_model.pb'))
-        return saved_model.Loaded()
-";
-
-/// The card of a model without a card, with a stand-in for its framework.
-fn of_format(format: &str, module: (&str, &str), name: &'static str, artifact: Vec<u8>) -> Card {
-    let function = |name: &str| json!({"module": "berth.estimators", "function": name});
-    let numbers = json!({"type": "array", "minItems": 4, "maxItems": 4, "items": {"type": "number"}});
-    let input = json!({"type": "object", "required": ["features"], "properties": {"features": numbers}});
-    let mut card = Card::new("")
-        .with("/code/entrypoint", json!(format!("berth.estimators:load_{format}")))
-        .with("/preprocessing", function("to_rows"))
-        .with("/postprocessing", function("to_answer"))
-        .with("/interface/input_schema", input)
-        .with("/interface/output_schema", json!({"type": "object", "required": ["prediction"]}))
-        .with("/interface/batch_size", json!(16));
-    card.files.push((format!("{}.py", module.0), module.1.to_owned()));
-    Card { artifact, artifact_name: name, python: with_packages().expect("checked"), ..card }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn models_of_pytorch_and_tensorflow_are_called_as_these_want_it() {
-    let archive = "
-import io, sys, tarfile
-with tarfile.open(sys.argv[1], 'w') as tar:
-    tar.addfile(tarfile.TarInfo('export/saved_model.pb'), io.BytesIO())
-";
-    let Some(archive) = made(archive) else { return };
-    let (torch, tensorflow) = (("torch", TORCH), ("tensorflow", TENSORFLOW));
-    for (format, module, name, artifact) in [
-        ("pytorch", torch, "model.pt", b"script".to_vec()),
-        ("pytorch", torch, "model.pth", b"module".to_vec()),
-        ("tensorflow", tensorflow, "model.keras", b"keras".to_vec()),
-        ("tensorflow", tensorflow, "model.h5", b"keras".to_vec()),
-        ("tensorflow", tensorflow, "model.tar", archive),
-    ] {
-        let running = of_format(format, module, name, artifact).start();
-        let running = running.unwrap_or_else(|error| panic!("{name}: {error:?}"));
-        let calls = (0..8).map(|n| running.call(json!({"features": [n, 0, 0, 1]})));
-        for (n, answer) in futures::future::join_all(calls).await.into_iter().enumerate() {
-            assert_eq!(answer.expect(name)["prediction"].as_f64(), Some(n as f64 + 1.0), "{name}");
-        }
-    }
-    for (artifact, said) in [
-        ("weights", "holds a dict, not a module"),
-        ("nothing", "neither torch.jit.load"),
-        ("pair", "the module returned a tuple, not one tensor"),
-    ] {
-        let error = of_format("pytorch", torch, "model.pt", artifact.into()).fails();
-        let told = format!("{} {}", error.message, error.trace.as_deref().unwrap_or_default());
-        assert!(told.contains(said), "{told}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
