@@ -7,7 +7,7 @@ use reqwest::{Certificate, Client, redirect::Policy};
 use serde::Deserialize;
 use url::{Host, Url};
 
-/// Limit for one answer.
+/// Limit for one answer: keys are small, and an issuer that takes longer is asked again by the schedule.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Largest answer in bytes. Large providers send some ten thousand.

@@ -20,7 +20,7 @@ use crate::fetch::IssuerAddress;
 /// Most namespaces, and patterns, of one rule: rights travel in a header between nodes. As with tokens.
 const MOST_PLACES: usize = 16;
 
-/// Longest pattern, in bytes.
+/// Longest pattern, in bytes: longer than the longest name, a DNS name of 253, and short enough for a header.
 const LONGEST: usize = 256;
 
 /// Words that begin the names of other principals.

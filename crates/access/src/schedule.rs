@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 /// Pause after the first failure: an issuer that starts beside this node is there soon.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
-/// Longest pause between failures.
+/// Longest pause between failures: an issuer that is back is used within a minute.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// Schedule of one issuer.

@@ -23,7 +23,7 @@ use crate::{file::RotatedFile, metrics::Metrics, refusals::Refusals, ring::Ring}
 /// Records that are held while they cannot be written, some 2 MiB.
 const BACKLOG: usize = 4_096;
 
-/// Records that are written at once.
+/// Records that are written at once: few writes while many come, and a bounded buffer.
 const BATCH: usize = 256;
 
 /// Pause before what failed is tried again, and between looks at what was counted.

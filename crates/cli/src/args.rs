@@ -44,14 +44,14 @@ Exit codes:
 pub(crate) enum Command {
     /// Start a single server: gateway, worker and control plane in one process
     Up(Box<up::UpArgs>),
-    /// Serve a model file or folder: ONNX, scikit-learn, XGBoost, LightGBM, a model card
+    /// Serve a model from a file or folder: ONNX, scikit-learn, XGBoost, LightGBM, MLflow, PyTorch, TensorFlow, a model card
     Serve(Box<serve::ServeArgs>),
     /// Start a node of a cluster
     Node(Box<node::settings::NodeArgs>),
     /// Start an instance from the environment variables of ModelMesh
     #[command(name = "modelmesh")]
     ModelMesh(modelmesh::ModelMeshArgs),
-    /// Create or update deployments and aliases from manifests
+    /// Create or update deployments, aliases and functions from manifests
     Apply(commands::apply::ApplyArgs),
     /// List resources: deployments, nodes, workers, replicas, revisions, aliases, functions, events, sources or secrets
     Get(commands::get::GetArgs),
@@ -59,7 +59,7 @@ pub(crate) enum Command {
     Describe(commands::describe::DescribeArgs),
     /// Print the recent log of a model over all its replicas, or of a function
     Logs(commands::logs::LogsArgs),
-    /// Explain the placement of a deployment
+    /// Explain the placement of a deployment: where its replicas are, where they cannot be, and why
     Explain(commands::explain::ExplainArgs),
     /// Preview the effect of applying manifests
     Plan(commands::plan::PlanArgs),
@@ -69,15 +69,15 @@ pub(crate) enum Command {
     Scale(commands::scale::ScaleArgs),
     /// Change a deployment in an editor
     Edit(commands::edit::EditArgs),
-    /// Follow, undo and restart rollouts
+    /// Follow, promote, undo and restart rollouts
     Rollout(commands::rollout::RolloutArgs),
     /// Wait for a condition of a deployment
     Wait(commands::wait::WaitArgs),
     /// Send inference requests to a model
     Infer(commands::infer::InferArgs),
-    /// Watch models live: memory, rates, misses, latencies
+    /// Watch models live: memory, request rates, misses, latencies
     Top(commands::top::TopArgs),
-    /// Delete deployments or aliases
+    /// Delete deployments, aliases or functions
     Delete(commands::delete::DeleteArgs),
     /// Keep new replicas off a node
     #[command(after_help = commands::cordon::CORDON_EXAMPLES)]
@@ -87,7 +87,7 @@ pub(crate) enum Command {
     Uncordon(commands::cordon::CordonArgs),
     /// Move all replicas off a node
     Drain(commands::drain::DrainArgs),
-    /// Show the sources of deployments, or synchronize them now
+    /// Show the sources of deployments; read them now, pause and resume them
     Source(commands::source::SourceArgs),
     /// Log in to a server: check its address, and keep it with a token as a context
     Login(commands::login::LoginArgs),
@@ -96,23 +96,23 @@ pub(crate) enum Command {
     WhoAmI(commands::whoami::WhoAmIArgs),
     /// List, choose and delete contexts: servers that you have logged in to
     Context(commands::context::ContextArgs),
-    /// Make, list and revoke tokens of clients
+    /// Create, list and revoke tokens of clients
     Token(commands::token::TokenArgs),
-    /// Make, list and revoke what new nodes are given to get a certificate
+    /// Create, list and revoke join tokens, with which new nodes get their certificates
     JoinToken(commands::join_token::JoinTokenArgs),
     /// Show who changed what, and who was refused
     Audit(commands::audit::AuditArgs),
     /// Fetch an artifact into a folder: in parts, resumed, checked
     Fetch(commands::fetch::FetchArgs),
-    /// Stand before a model server: measure, bound and retry its requests
+    /// Run a proxy before a model server: it measures, limits and retries requests
     Executor(commands::executor::ExecutorArgs),
-    /// Run the operator of Kubernetes, or print what installs it
+    /// Run the Kubernetes operator, or print the manifests that install it
     Operator(commands::operator::OperatorArgs),
     /// Check manifests without a server
     Validate(commands::validate::ValidateArgs),
     /// Print manifests of KServe and ModelMesh as Berth's own
     Convert(commands::convert::ConvertArgs),
-    /// Create and inspect the certificates of a cluster
+    /// Create, inspect and revoke the certificates of a cluster
     Pki(commands::pki::PkiArgs),
     /// Encrypt and inspect the credentials of workers
     Secrets(commands::secrets::SecretsArgs),

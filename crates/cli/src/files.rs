@@ -40,6 +40,10 @@ pub(crate) struct Batch {
 pub(crate) struct Manifests {
     /// Right ones, by folder in reading order.
     pub(crate) batches: Vec<Batch>,
+    /// `ServingRuntime`s of KServe, as they were written, where they are taken.
+    pub(crate) runtimes: Vec<serde_json::Value>,
+    /// True if they are; else each is an error.
+    takes_runtimes: bool,
     /// Errors of the invalid manifests.
     pub(crate) errors: Vec<ManifestError>,
     /// Files that were read.
@@ -60,7 +64,16 @@ enum FoundBy {
 impl FileArgs {
     /// Reads everything and checks it.
     pub(crate) fn read(&self) -> Result<Manifests, Failure> {
-        let mut manifests = Manifests::default();
+        self.read_into(Manifests::default())
+    }
+
+    /// The same, with model servers of KServe beside manifests; any error is a failure that shows all of them.
+    pub(crate) fn read_with_runtimes(&self) -> Result<Manifests, Failure> {
+        let manifests = self.read_into(Manifests { takes_runtimes: true, ..Manifests::default() })?;
+        manifests.failure().map_or(Ok(manifests), Err)
+    }
+
+    fn read_into(&self, mut manifests: Manifests) -> Result<Manifests, Failure> {
         for path in &self.filename {
             if path.as_os_str() == "-" {
                 let mut text = String::new();
@@ -112,9 +125,10 @@ impl Manifests {
 
     /// A text that somebody named: one that declares nothing is a mistake.
     fn add_named(&mut self, file: &str, text: &str, base: &str) {
-        let before = (self.count(), self.errors.len());
+        let found = |all: &Self| (all.count(), all.runtimes.len(), all.errors.len());
+        let before = found(self);
         self.add(file, text, base);
-        if before == (self.count(), self.errors.len()) {
+        if before == found(self) {
             self.errors.push(ManifestError {
                 file: file.to_owned(),
                 line: 0,
@@ -130,7 +144,15 @@ impl Manifests {
     fn add(&mut self, file: &str, text: &str, base: &str) {
         self.files += 1;
         let context = ParseContext { file: file.to_owned(), base: Some(base.to_owned()), ..ParseContext::default() };
-        match manifest::parse_all(text, &context).and_then(|documents| functions_right(documents, file)) {
+        let read = if self.takes_runtimes {
+            manifest::parse_beside_runtimes(text, &context).map(|(documents, runtimes)| {
+                self.runtimes.extend(runtimes);
+                documents
+            })
+        } else {
+            manifest::parse_all(text, &context)
+        };
+        match read.and_then(|documents| functions_right(documents, file)) {
             Ok(documents) => match self.batches.last_mut() {
                 Some(batch) if batch.base == base => batch.documents.extend(documents),
                 _ => self.batches.push(Batch { base: base.to_owned(), documents }),

@@ -25,7 +25,7 @@ use self::statsd::Statsd;
 pub(crate) use self::{info::Info, port::Scrape};
 use crate::{failure::Failure, settings::ServerSettings};
 
-/// Default port for Prometheus.
+/// Default port for Prometheus: ModelMesh's.
 const PORT: u16 = 2112;
 
 /// Default port of a StatsD server.

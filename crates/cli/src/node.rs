@@ -23,6 +23,7 @@ mod cluster;
 mod compose;
 mod control_plane;
 mod election;
+mod function_artifacts;
 mod functions;
 mod issuing;
 mod joining;

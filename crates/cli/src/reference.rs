@@ -5,7 +5,7 @@ mod typed;
 
 use std::fmt::Write as _;
 
-use clap::{Arg, Command};
+use clap::{Arg, ArgAction, Command};
 
 use crate::{args, failure::EXIT_CODES};
 
@@ -53,7 +53,11 @@ fn section(command: &Command, (level, words): (&str, &str), out: &mut String) {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ");
     let _ = writeln!(out, "\n{level} {words}\n\n{}.\n\n```text\n{usage}\n```\n", about(command));
-    let shown = |arg: &&Arg| !matches!(arg.get_id().as_str(), "help" | "version");
+    // By what they do, not by name: `berth schema` has a `--version` of its own.
+    let shown = |arg: &&Arg| {
+        use ArgAction::{Help, HelpLong, HelpShort, Version};
+        !matches!(arg.get_action(), Help | HelpShort | HelpLong | Version)
+    };
     if command.get_arguments().any(|arg| shown(&arg)) {
         out.push_str("| argument | default | environment | meaning |\n|---|---|---|---|\n");
     }

@@ -122,10 +122,10 @@ pub(crate) struct ServerArgs {
     /// NVIDIA driver library (NVML), which finds GPUs [default: libnvidia-ml.so.1 where the system has it]
     #[arg(long, value_name = "PATH", env = "BERTH_NVML_LIBRARY")]
     pub(crate) nvml_library: Option<PathBuf>,
-    /// uv program, which creates the environments of model cards [default: beside this program, then the PATH]
+    /// uv program, which creates the environments of models in Python [default: beside this program, then the PATH]
     #[arg(long, value_name = "PATH", env = "BERTH_UV")]
     pub(crate) uv: Option<PathBuf>,
-    /// Package index for model cards [default: UV_DEFAULT_INDEX, then PIP_INDEX_URL, then PyPI]
+    /// Package index for models in Python [default: UV_DEFAULT_INDEX, then PIP_INDEX_URL, then PyPI]
     #[arg(long, value_name = "URL", env = "BERTH_PACKAGE_INDEX", hide_env_values = true)]
     pub(crate) package_index: Option<Url>,
     /// Handling of operating system packages in model cards: check, install (as root), ignore
@@ -180,7 +180,7 @@ pub(crate) struct ServerArgs {
     pub(crate) max_parked: NonZeroU32,
     #[command(flatten)]
     pub(crate) principals: PrincipalArgs,
-    /// Time for requests in flight after the request to stop
+    /// Time for requests in flight to end, once the server is told to stop
     #[arg(long, value_name = "TIME", env = "BERTH_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
     /// Send traces to this OpenTelemetry collector (OTLP over gRPC)

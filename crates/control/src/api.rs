@@ -50,7 +50,7 @@ use berth_audit::AuditLog;
 use berth_wire::access::Access;
 
 use crate::Handle;
-pub use certify::Issuing;
+pub use certify::{Attestation, AttestedNode, Issuing, NotAttested};
 pub use peer_queries::OWN;
 pub(crate) use peer_queries::differing;
 pub use relay::{NoAnswer, RELAY};

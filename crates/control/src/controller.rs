@@ -217,6 +217,7 @@ impl Controller {
             | Event::Cordon { .. }
             | Event::Terms { .. }
             | Event::UnknownWorkers(_)
+            | Event::TypeRules(_)
                 if self.committing() =>
             {
                 self.held.push(event);
@@ -226,6 +227,10 @@ impl Controller {
             Event::Cordon { worker, cordon } => self.cordon(worker, cordon, now, &mut out),
             Event::Terms { worker, terms } => self.terms(&worker, terms, now, &mut out),
             Event::UnknownWorkers(unknown) => self.unknown_workers(unknown, now, &mut out),
+            Event::TypeRules(rules) => {
+                self.world.set_type_rules(rules);
+                self.due.change(now);
+            }
             Event::WorkerAttached(info) => self.worker_attached(info, now, &mut out),
             Event::WorkerDetached(id) => self.worker_detached(&id, now, &mut out),
             Event::Reported(change) => self.reported(&change, now, &mut out),

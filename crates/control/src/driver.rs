@@ -28,7 +28,7 @@ use std::{
 
 use berth_audit::AuditLog;
 use berth_peer::Members;
-use berth_plan::Policy;
+use berth_plan::{Policy, TypeRules};
 use berth_spec::{DeploymentName, Time, WorkerId, routes::Readiness};
 use futures::{StreamExt, future::BoxFuture};
 use prometheus_client::registry::Registry;
@@ -51,7 +51,7 @@ use members::MemberSync;
 use persist::{BackgroundWrites, Failing, PlanKey, Stored};
 use relist::{Relist, Relisted};
 
-/// Which deployments were touched, for those who watch.
+/// Deployments that were touched, for those who watch.
 pub(crate) type Touched = Arc<[(DeploymentName, Touch)]>;
 
 /// Tells the time.
@@ -78,6 +78,8 @@ const WATCH_AGAIN: Duration = Duration::from_secs(1);
 pub struct Config {
     /// Settings of the planner.
     pub policy: Policy,
+    /// Its selectors by type of model, where they change while this runs; `None`: they do not.
+    pub type_rules: Option<watch::Receiver<TypeRules>>,
     /// Tells the time.
     pub clock: Clock,
     /// The members of the cluster; `None` if this process is alone.
@@ -92,6 +94,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             policy: Policy::default(),
+            type_rules: None,
             clock: system_clock(),
             members: None,
             audit: AuditLog::default(),
@@ -183,7 +186,7 @@ impl Control {
     /// # Errors
     /// [`StoreError`] if the store cannot be read at the start. Later failures are retried.
     pub async fn run(self, shutdown: CancellationToken) -> Result<Ended, StoreError> {
-        let Self { config, store, metrics, inputs, outputs } = self;
+        let Self { mut config, store, metrics, inputs, outputs } = self;
         let mut events = EventRing::default();
         let now = (config.clock)();
         let (restored, key) = persist::restore(&*store, &mut events, now).await?;
@@ -196,11 +199,16 @@ impl Control {
         let _leading = metrics.leading();
         outputs.seen.send_replace(restored.rev);
         let watch = store.watch("/", restored.rev.next()).await?;
+        if let Some(rules) = &mut config.type_rules {
+            let rules = rules.borrow_and_update().clone();
+            config.policy = config.policy.with_types(rules);
+        }
         let mut driver = Driver {
             cycles: 0,
             ticked: false,
             brain: Controller::new(config.policy, restored, now),
             clock: config.clock,
+            type_rules: config.type_rules,
             commit: None,
             background: BackgroundWrites::new(Arc::clone(&store)),
             key,
@@ -225,6 +233,8 @@ impl Control {
 struct Driver {
     brain: Controller,
     clock: Clock,
+    /// `None`: they do not change.
+    type_rules: Option<watch::Receiver<TypeRules>>,
     store: Arc<dyn Store>,
     /// Every commit from where the world is on; `None` after a failure, until it is watched again.
     watch: Option<Watch>,
@@ -331,6 +341,7 @@ impl Driver {
             }
             woke = optional(self.audit.as_mut().map(Audit::next)), if listening => Wake::Audit(woke),
             () = optional(self.member_sync.as_mut().map(MemberSync::changed)) => Wake::Members,
+            rules = optional(self.type_rules.as_mut().map(changed)) => Wake::Event(Event::TypeRules(rules)),
             () = tokio::time::sleep(WATCH_AGAIN), if broken => Wake::WatchAgain,
             _ = gauges.tick() => Wake::Gauges,
         }
@@ -393,6 +404,14 @@ impl Driver {
 async fn tick(wait: Duration, ticked: bool) {
     if ticked || wait > Duration::ZERO {
         tokio::time::sleep(wait).await;
+    }
+}
+
+/// Waits for another value; for ever if nobody can set one any more.
+async fn changed<T: Clone>(watched: &mut watch::Receiver<T>) -> T {
+    match watched.changed().await {
+        Ok(()) => watched.borrow_and_update().clone(),
+        Err(_) => std::future::pending().await,
     }
 }
 

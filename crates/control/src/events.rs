@@ -17,16 +17,16 @@ pub enum EventScope {
     /// Every event.
     #[default]
     All,
-    /// Those about this namespace, and those about no deployment.
+    /// Those about this namespace, and those about none.
     NamespaceAndSystem(Namespace),
-    /// Those about deployments of this namespace: a role that is limited to it learns nothing of the whole system, nor who the
+    /// Those about deployments and functions of this namespace: a role that is limited to it learns nothing of the whole system, nor who the
     /// people are that asked for changes.
     Namespace(Namespace),
 }
 
 impl EventScope {
     fn covers(&self, event: &Event) -> bool {
-        let of = event.deployment.as_ref().map(DeploymentName::namespace);
+        let of = event.namespace();
         match self {
             Self::All => true,
             Self::NamespaceAndSystem(namespace) => of.is_none_or(|of| of == namespace.as_str()),
@@ -42,7 +42,7 @@ pub struct EventFilter {
     pub scope: EventScope,
     /// Only those about this deployment.
     pub deployment: Option<DeploymentName>,
-    /// Only those about this function.
+    /// Only those about the function of this key.
     pub function: Option<String>,
     /// Only those after this number: what the previous page said.
     pub after: u64,
@@ -151,7 +151,13 @@ mod tests {
         };
         assert_eq!(times(EventScope::All), [0, 2]);
         assert_eq!(times(EventScope::NamespaceAndSystem(Namespace::DEFAULT)), [0, 2]);
-        assert_eq!(times(EventScope::Namespace(Namespace::DEFAULT)), [0; 0]);
+        assert_eq!(times(EventScope::Namespace(Namespace::DEFAULT)), [0, 2]);
+        let team = Namespace::new("team").expect("a namespace");
+        assert_eq!(times(EventScope::Namespace(team.clone())), [0; 0]);
+        ring.push(Event { function: Some("team/words".to_owned()), ..event("", 4) });
+        let filter = EventFilter { scope: EventScope::Namespace(team), ..EventFilter::default() };
+        let found: Vec<u64> = ring.page(&filter).events.iter().map(|(_, event)| event.at.0).collect();
+        assert_eq!(found, [4], "that of the other namespace is another function");
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct ApplyFunction {
 /// A function to be deleted.
 #[derive(Debug, Clone)]
 pub struct DeleteFunction {
-    /// Its name.
+    /// Its name and its namespace.
     pub name: DeploymentName,
     /// Source that deletes it.
     pub origin: Origin,
@@ -61,10 +61,10 @@ pub trait FunctionBoard: Send + Sync {
     fn list(&self) -> Vec<FunctionView>;
 
     /// One function.
-    fn get(&self, name: &str) -> Option<FunctionView>;
+    fn get(&self, name: &DeploymentName) -> Option<FunctionView>;
 
     /// A text about a function; `None`: there is none yet. Blocks.
-    fn text(&self, name: &str, text: FunctionText) -> Option<String>;
+    fn text(&self, name: &DeploymentName, text: FunctionText) -> Option<String>;
 
     /// Waits, not for long, until functions can be declared.
     fn ready(&self) -> BoxFuture<'_, Result<(), Error>>;

@@ -36,8 +36,8 @@ pub const MAX_OPS: usize = 128;
 /// The most bytes of keys and values in one transaction: etcd's default request limit.
 pub const MAX_BYTES: usize = 3 << 19;
 
-/// The most entries in one page of [`Store::list`], whatever is asked for. Doubling it doubles what one read holds in
-/// memory; halving it costs more round trips at start.
+/// The most entries in one page of [`Store::list`], whatever is asked for: a start with 100,000 entries takes a hundred reads, and
+/// none holds more than some MiB in memory.
 pub const MAX_PAGE: usize = 1_000;
 
 /// A point in the store's history: how many commits changed something before and at it. 0: before the first.

@@ -45,7 +45,7 @@ const WORDS: usize = 256;
 /// The most deliveries at once, so that one slow target does not delay the others.
 const AT_ONCE: usize = 16;
 
-/// The time limit of one attempt.
+/// The time limit of one attempt: a chat answers within a second, and the next message of the target waits for it.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The time for deliveries under way when the term ends; the next leader waits for it.

@@ -54,7 +54,8 @@ const RAREST_LOOK: Duration = Duration::from_secs(30);
 /// The slot of the checkpoint with the alerts.
 const NOTIFIED: &str = "notified";
 
-/// The time limit of one write.
+/// The time limit of one write: a push to a slow host takes seconds, and a host that hangs is given up before people
+/// wonder.
 const WRITE: Duration = Duration::from_secs(2 * 60);
 
 /// The pause before the store is asked who leads, after a later term was found on the branch. The leader then knows that the

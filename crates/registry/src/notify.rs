@@ -27,7 +27,7 @@ pub const WINDOW: Duration = Duration::from_secs(60 * 60);
 /// outage.
 pub const MOST: usize = 20;
 
-/// Period over which [`MOST`] counts.
+/// Period over which [`MOST`] counts: people look at a chat some times an hour.
 pub const RATE: Duration = Duration::from_secs(10 * 60);
 
 /// Subjects remembered for each target. Beyond that, the oldest may be sent again.

@@ -33,7 +33,7 @@ pub(crate) enum Election {
 
 /// An action that a candidate asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum ElectionStep {
     Campaign,
     Renew,
     StepDown,
@@ -54,7 +54,7 @@ impl Election {
     }
 
     /// Time has passed; `leader` is who the store says leads, where it can be asked.
-    pub(crate) fn tick(&mut self, now: Time, seen: Option<Option<WorkerId>>) -> Option<Wish> {
+    pub(crate) fn tick(&mut self, now: Time, seen: Option<Option<WorkerId>>) -> Option<ElectionStep> {
         if now < self.wake_at() {
             return None;
         }
@@ -62,7 +62,7 @@ impl Election {
             Self::Following { .. } => match seen {
                 Some(None) => {
                     *self = Self::Campaigning { asked: now };
-                    Some(Wish::Campaign)
+                    Some(ElectionStep::Campaign)
                 }
                 seen => {
                     *self = Self::Following { leader: seen.flatten(), look: now + LOOK };
@@ -75,17 +75,17 @@ impl Election {
             }
             Self::Leading { granted, .. } if now >= *granted + ACTS => {
                 *self = Self::Following { leader: None, look: now + LOOK };
-                Some(Wish::StepDown)
+                Some(ElectionStep::StepDown)
             }
             Self::Leading { renew, .. } => {
                 *renew = now + RENEW;
-                Some(Wish::Renew)
+                Some(ElectionStep::Renew)
             }
         }
     }
 
     /// The store answered. Says whether it has just come to lead, or ceased to.
-    pub(crate) fn answered(&mut self, answer: &Stored, now: Time) -> Option<Wish> {
+    pub(crate) fn answered(&mut self, answer: &Stored, now: Time) -> Option<ElectionStep> {
         match (&mut *self, answer) {
             (Self::Campaigning { asked }, Stored::Won { .. }) => {
                 *self = Self::Leading { granted: *asked, renew: now + RENEW };
@@ -101,7 +101,7 @@ impl Election {
             }
             (Self::Leading { .. }, Stored::Deposed) => {
                 *self = Self::Following { leader: None, look: now + LOOK };
-                Some(Wish::StepDown)
+                Some(ElectionStep::StepDown)
             }
             _ => None,
         }

@@ -26,11 +26,11 @@ pub(crate) type Thought = (Health, (Duration, Duration));
 /// The beliefs of all members about each other.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
-    seen: BTreeMap<(WorkerId, WorkerId), Seen>,
+    seen: BTreeMap<(WorkerId, WorkerId), LastReach>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct LastReach {
     reached: Reach,
     /// Numbers the changes: word of an earlier one is no news.
     news: u64,
@@ -39,7 +39,6 @@ struct Seen {
 /// The truth about a node, seen from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Answers.
     Answers,
     /// Does not answer.
     Silent,
@@ -51,11 +50,12 @@ impl Members {
     /// Takes in what is true now of `of`, seen from `observer`. Returns the next belief, with the number of this
     /// change.
     pub(crate) fn look(&mut self, observer: &WorkerId, of: &WorkerId, reached: Reach) -> Option<(u64, Vec<Thought>)> {
-        let seen = self.seen.entry((observer.clone(), of.clone())).or_insert(Seen { reached: Reach::Left, news: 0 });
+        let seen =
+            self.seen.entry((observer.clone(), of.clone())).or_insert(LastReach { reached: Reach::Left, news: 0 });
         if seen.reached == reached {
             return None;
         }
-        *seen = Seen { reached, news: seen.news + 1 };
+        *seen = LastReach { reached, news: seen.news + 1 };
         let next = match reached {
             Reach::Answers => vec![(Health::Alive, GOSSIP)],
             Reach::Silent => vec![(Health::Suspect, SUSPECT), (Health::Failed, FAILED)],

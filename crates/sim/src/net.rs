@@ -22,7 +22,7 @@ pub const TO_STORE: Duration = Duration::from_micros(500);
 /// look for another way.
 pub const KEEPALIVE: Duration = Duration::from_secs(2);
 
-/// Which way a cut keeps messages from going.
+/// The ways in which a cut keeps messages from going.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ways {
     /// Neither group hears the other.

@@ -17,7 +17,7 @@ use berth_spec::{DeploymentName, RevisionId, Time, WorkerId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// Which attempt at a request: answers to earlier ones come too late.
+/// Number of an attempt at a request: answers to earlier ones come too late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attempt(pub u32);
 

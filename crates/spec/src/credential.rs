@@ -99,7 +99,7 @@ pub enum Credential {
 /// An access key of S3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct S3 {
-    /// Which key it is.
+    /// Id of the key.
     pub access_key_id: Secret,
     /// The key.
     pub secret_access_key: Secret,

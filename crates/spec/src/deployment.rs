@@ -32,7 +32,7 @@ pub struct Deployment {
     pub generation: Generation,
     /// Free labels.
     pub labels: Labels,
-    /// Which source declared it.
+    /// The source that declared it.
     pub origin: Origin,
     /// When it was declared first.
     pub created: Time,
@@ -56,7 +56,7 @@ pub struct Deployment {
 /// everything at its default. Writing to shared ones copies them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
-    /// Which model.
+    /// The model.
     pub model: ModelSource,
     settings: Arc<Settings>,
 }
@@ -74,7 +74,7 @@ pub struct Settings {
     pub memory: Option<ByteSize>,
     /// CPU cores, if the author says so. Counted against the worker's cores, not enforced for in-process runtimes.
     pub cpu: Option<f32>,
-    /// Which workers may hold it.
+    /// Workers that may hold it.
     pub selector: Selector,
     /// The way in which a new revision replaces the old one.
     pub rollout: Rollout,
@@ -237,7 +237,7 @@ pub enum SecondCopy {
     Never,
 }
 
-/// Which workers may hold a deployment.
+/// Workers that may hold a deployment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selector {
     /// Labels that the worker must have.

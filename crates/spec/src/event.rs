@@ -1,6 +1,6 @@
 //! Events, for people: `berth get events`. Kept in memory, bounded, by the controller that saw them.
 
-use crate::{DeploymentName, Time, WorkerId};
+use crate::{DeploymentName, Time, WorkerId, id::DEFAULT_NAMESPACE};
 
 /// Something worth telling.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,15 +13,25 @@ pub struct Event {
     pub reason: &'static str,
     /// A sentence for people.
     pub message: String,
-    /// Which deployment, if it is about one.
+    /// The deployment, if it is about one.
     pub deployment: Option<DeploymentName>,
-    /// Which worker, if it is about one.
+    /// The worker, if it is about one.
     pub worker: Option<WorkerId>,
-    /// Which function, if it is about one. Functions are in no namespace.
+    /// The function, if it is about one: its key, which is its name in the written form where it is a name.
     pub function: Option<String>,
 }
 
 impl Event {
+    /// The namespace of the deployment or the function that it is about.
+    #[must_use]
+    pub fn namespace(&self) -> Option<&str> {
+        match (&self.deployment, &self.function) {
+            (Some(deployment), _) => Some(deployment.namespace()),
+            (None, Some(key)) => Some(key.split_once('/').map_or(DEFAULT_NAMESPACE, |(namespace, _)| namespace)),
+            (None, None) => None,
+        }
+    }
+
     /// The most bytes of a message that is kept. Those that pass on the words of models, and of objects of others, may be longer.
     pub const MAX_MESSAGE: usize = 6 << 10;
 }

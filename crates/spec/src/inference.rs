@@ -59,7 +59,7 @@ pub struct InferResponse {
     pub outputs: Vec<Tensor>,
 }
 
-/// Why a request got no slot: the `reason` that clients and metrics see.
+/// The reason why a request got no slot: the `reason` that clients and metrics see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shed {
     /// The model is on its way; the caller would not or could not wait for it.
@@ -114,7 +114,7 @@ impl Violation {
     pub const MAX: usize = 16;
 }
 
-/// Why an inference failed. Each says whether the request was at fault.
+/// The reason why an inference failed. Each says whether the request was at fault.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum InferError {
     /// The request does not fit the model or the protocol. Nothing was run.

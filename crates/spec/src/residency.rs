@@ -50,6 +50,8 @@ pub enum Residency {
 /// Step of the preparation of a model card, before its model can be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Preparing {
+    /// Its artifact is fetched first: a file in it lists the packages.
+    Artifact,
     /// Its code is checked out at the exact commit.
     Code,
     /// Its packages of the operating system are looked for, or installed.
@@ -63,6 +65,7 @@ impl Preparing {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Artifact => "artifact",
             Self::Code => "code",
             Self::SystemPackages => "system_packages",
             Self::Environment => "environment",
@@ -89,7 +92,7 @@ pub struct Ready {
     pub phases: Phases,
     /// Something worth knowing that did not stop it, e.g. why batching is off.
     pub note: Option<String>,
-    /// Why its validation inference proves nothing: a generated request was refused, which a good model may do.
+    /// The reason why its validation inference proves nothing: a generated request was refused, which a good model may do.
     pub unvalidated: Option<String>,
     /// Deaths of its process, if there were any.
     pub deaths: Option<Arc<Deaths>>,
@@ -313,7 +316,7 @@ impl Residency {
 pub struct Inventory {
     /// Whose it is.
     pub worker: WorkerId,
-    /// Which start of the process.
+    /// Number of the process's start.
     pub incarnation: u64,
     /// The assignment that it works towards.
     pub seen: Generation,
@@ -326,7 +329,7 @@ pub struct Inventory {
 pub struct InventoryChange {
     /// Whose it is.
     pub worker: WorkerId,
-    /// Which start of the process.
+    /// Number of the process's start.
     pub incarnation: u64,
     /// The assignment that the worker works towards. 0 in a whole report: it asks for the whole assignment.
     pub seen: Generation,

@@ -79,7 +79,7 @@ pub struct Status {
 /// One replica, for people.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplicaStatus {
-    /// Which revision.
+    /// The revision.
     pub revision: RevisionId,
     /// Where.
     pub worker: WorkerId,
@@ -98,7 +98,7 @@ pub struct ReplicaStatus {
 /// A load that failed for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedLoad {
-    /// Which revision.
+    /// The revision.
     pub revision: RevisionId,
     /// Where.
     pub worker: WorkerId,
@@ -109,7 +109,7 @@ pub struct FailedLoad {
 /// One aspect of a status, in the form that Kubernetes users know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Condition {
-    /// Which aspect.
+    /// The aspect.
     pub kind: &'static str,
     /// Yes, no, or not known.
     pub status: Truth,

@@ -142,7 +142,7 @@ pub struct Tensor {
     pub data: Bytes,
 }
 
-/// Why bytes are not a tensor of the datatype and shape that they came with.
+/// The reason why bytes are not a tensor of the datatype and shape that they came with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTensor {
     /// A negative dimension in a tensor that carries data.

@@ -7,7 +7,7 @@ use crate::{DeploymentName, RevisionId, Time};
 /// One deployment's use as one gateway saw it since it last spoke of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Demand {
-    /// Which deployment.
+    /// The deployment.
     pub deployment: DeploymentName,
     /// Requests parked now.
     pub waiting: u32,

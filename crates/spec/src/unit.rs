@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct ByteSize(pub u64);
 
-/// Why a string is not a size.
+/// The reason why a string is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSize {
     /// No number, an unknown unit, or too much.

@@ -58,7 +58,9 @@ pub use plan::{PlanStep, PlanView, RegistryDraft, StepKind, Unplaced, WorkerDraf
 pub use principal::{GrantView, PrincipalStatus, PrincipalView};
 pub use revocation::{NewRevocation, RevocationSpec, RevocationStatus, RevocationView};
 pub use rollout::{PastGeneration, RolloutHistory};
-pub use source::{RefusedRevision, SecretStatus, SecretView, SourceBreaker, SourceSpec, SourceStatus, SourceView};
+pub use source::{
+    RefusedRevision, SecretStatus, SecretView, SourceBreaker, SourceSpec, SourceStatus, SourceView, StuckDeployments,
+};
 pub use time::{InvalidTimestamp, Timestamp};
 pub use token::{CreatedToken, NewToken, TokenLimits, TokenSpec, TokenStatus, TokenView};
 pub use top::{LatencyMs, ModelTop, TopView};

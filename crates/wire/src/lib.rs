@@ -7,6 +7,7 @@
 //! proto/inference.proto     ──▶ oip       (Open Inference Protocol)
 //! proto/health.proto        ──▶ health    (gRPC's health checks)
 //! proto/etcd.proto          ──▶ etcd      (what is said to etcd)
+//! proto/external-processor.proto ──▶ external_processor (what Gateways ask an endpoint picker)
 //! proto/fleet.proto         ──▶ fleet     (streams between the controller and the nodes)
 //! proto/model-runtime.proto ──▶ mmesh     (what is said to model servers)
 //!                               status    (spec::Class → HTTP and gRPC)
@@ -20,6 +21,8 @@ pub mod access;
 pub mod api;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod etcd;
+#[expect(clippy::allow_attributes, reason = "generated code")]
+pub mod external_processor;
 pub mod fleet;
 pub mod guard;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]

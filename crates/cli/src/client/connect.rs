@@ -30,7 +30,7 @@ pub(crate) struct ConnectArgs {
     /// Key of the client certificate (PEM)
     #[arg(long, value_name = "FILE", env = "BERTH_CLIENT_KEY", requires = "client_cert", help_heading = "Connection")]
     client_key: Option<PathBuf>,
-    /// Token that says who asks. Others on this machine can read flags: prefer BERTH_TOKEN or --token-file
+    /// Token that proves who you are. Others on this machine can read flags: prefer BERTH_TOKEN or --token-file
     #[arg(long, value_name = "TOKEN", env = "BERTH_TOKEN", hide_env_values = true, value_parser = secret, help_heading = "Connection")]
     token: Option<Secret>,
     /// File with the token

@@ -35,10 +35,10 @@ pub(crate) fn deployments() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| offered(Resource::Deployments, "", &word.to_string_lossy()))
 }
 
-/// A namespace that holds a deployment.
+/// A namespace that holds a deployment, an alias or a function.
 pub(crate) fn namespaces() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| {
-        let names = [Resource::Deployments, Resource::Aliases].into_iter().flat_map(known);
+        let names = [Resource::Deployments, Resource::Aliases, Resource::Functions].into_iter().flat_map(known);
         let names = names.filter_map(|name| name.parse::<DeploymentName>().ok());
         let all: BTreeSet<String> = names.map(|name| name.namespace().to_owned()).collect();
         let begins = word.to_string_lossy();
@@ -76,7 +76,6 @@ pub(crate) fn contexts() -> ArgValueCompleter {
     })
 }
 
-/// A source.
 pub(crate) fn sources() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| offered(Resource::Sources, "", &word.to_string_lossy()))
 }
@@ -90,10 +89,11 @@ fn kind_before() -> Option<Resource> {
 }
 
 /// Names of that kind that begin so, each with `before` in front. Where `BERTH_NAMESPACE` names a namespace, deployments
-/// are those in it, by their names alone.
+/// and functions are those in it, by their names alone.
 fn offered(resource: Resource, before: &str, begins: &str) -> Vec<CompletionCandidate> {
     let mut known = known(resource);
-    if let Some(namespace) = std::env::var_os("BERTH_NAMESPACE").filter(|_| resource == Resource::Deployments) {
+    let is_inside = matches!(resource, Resource::Deployments | Resource::Functions);
+    if let Some(namespace) = std::env::var_os("BERTH_NAMESPACE").filter(|_| is_inside) {
         let names = known.into_iter().filter_map(|name| name.parse::<DeploymentName>().ok());
         let inside = names.filter(|name| *namespace == *name.namespace());
         known = inside.map(|name| name.name().to_owned()).collect();

@@ -21,7 +21,9 @@ use crate::{
 #[command(after_help = "Examples:
   berth describe iris                        spec, status, conditions, replicas, inputs and outputs, recent events
   berth describe alias iris-live             targets with their shares, recent events
-  berth describe node a                      capacity, load, replicas, drain progress, recent events")]
+  berth describe node a                      capacity, load, replicas, drain progress, recent events
+  berth describe function/words              phase, endpoint, artifact, the last build, recent events
+  berth describe source/registry             the applied and the refused revision, and why")]
 pub(crate) struct DescribeArgs {
     #[command(flatten)]
     target: Target,
@@ -50,7 +52,10 @@ pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
             Resource::Nodes => super::nodes::describe(&client, name).await,
             Resource::Workers => worker(&client, name).await,
             Resource::Sources => super::source::described(&client, name).await,
-            Resource::Functions => super::functions::described(&client, name).await,
+            Resource::Functions => {
+                let name = DeploymentName::new(name).map_err(|e| Failure::Usage(e.to_string()))?;
+                super::functions::described(&client, &name).await
+            }
             other => {
                 let known = "deployments, aliases, nodes, workers, sources and functions";
                 Err(Failure::Usage(format!("describe knows {known}, not {}", other.plural())))
@@ -74,7 +79,7 @@ async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Fa
         ("Namespace", metadata.namespace.clone()),
         ("Labels", labels(&metadata.labels)),
         ("Declared by", format!("{}, {} ago", metadata.origin, age(metadata.creation_timestamp))),
-        ("Generation", format!("{} (status speaks of {})", metadata.generation, status.observed_generation)),
+        ("Generation", generation(metadata.generation, status.observed_generation)),
         ("Phase", status.phase.clone()),
         ("Replicas", format!("{} ready of {} wanted", status.replicas.ready, status.replicas.desired)),
         ("Revision", revision(&view)),
@@ -115,6 +120,14 @@ async fn deployment(client: &Client, name: &DeploymentName) -> Result<String, Fa
     }
     section(&mut text, "Events", &events);
     Ok(text)
+}
+
+/// The declared generation, and the one that the status is about where that is an earlier one.
+fn generation(declared: u64, observed: u64) -> String {
+    match declared == observed {
+        true => declared.to_string(),
+        false => format!("{declared} (the status is still that of {observed})"),
+    }
 }
 
 /// Recent events about a deployment or an alias. A role that is limited to models reads none: the page is shown without them.

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use berth_executor::{Config, Executor, StartError};
+use berth_executor::{Config, Executor, Limits, StartError};
 use berth_spec::WorkerId;
+use berth_worker::capacity::Capacity;
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +16,7 @@ use crate::{descriptors, failure::Failure, settings::TelemetrySettings, telemetr
   berth executor --config executor.yaml            run it
   berth executor --config executor.yaml --check    check the file, and run nothing
 
-The file is read again when it changes. On SIGTERM or Ctrl-C the executor tells that it is not ready, serves on for
+The file is read again when it changes. On SIGTERM or Ctrl-C the executor reports that it is not ready, keeps serving for
 drain.delay, lets requests in flight end, and exits with 0; with 1 if it had to cut some off. docs/executor.md tells more.")]
 pub(crate) struct ExecutorArgs {
     /// File that says which ports to serve, and what is behind them
@@ -49,7 +50,8 @@ async fn serve(args: &ExecutorArgs) -> Result<(), Failure> {
     let worker: WorkerId = "executor".parse().map_err(|e| Failure::doing("no name for the log", e))?;
     let json = !std::io::IsTerminal::is_terminal(&std::io::stderr());
     let telemetry = Telemetry::start(&TelemetrySettings { filter: args.log.clone(), json, otlp: None, worker })?;
-    let executor = Executor::start_within(&args.config, descriptors::raise_limit()).map_err(|error| match error {
+    let limits = Limits { files: descriptors::raise_limit(), memory: Some(Capacity::probe().memory.0) };
+    let executor = Executor::start_within(&args.config, limits).map_err(|error| match error {
         StartError::Config(error) => Failure::Invalid(error.to_string()),
         StartError::Port(error) => Failure::Failed(error.to_string()),
     })?;

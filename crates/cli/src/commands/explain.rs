@@ -24,7 +24,10 @@ use crate::{
   berth explain iris --all                   every worker of a large cluster, not groups
   berth explain deployment iris              the same, with its kind
   berth explain iris -o json                 the same for programs
-  berth explain function/words               what a function is doing, and what would help")]
+  berth explain function/words               what a function is doing, and what would help
+
+Verdicts: Holds, the worker has a replica; Fits, it could take one, perhaps when others leave; Rejected, it cannot, for the reason
+beside it. FREE is memory that is set aside for nobody, OVERHEAD what the worker's process takes beside its models.")]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     target: Target,
@@ -59,10 +62,10 @@ pub(crate) async fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let [(kind, name)] = named.as_slice() else {
         return Err(Failure::Usage("explain one deployment at a time".to_owned()));
     };
-    if *kind == Resource::Functions {
-        return functions::explain(&client, name, args.output).await;
-    }
     let name = DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
+    if *kind == Resource::Functions {
+        return functions::explain(&client, &name, args.output).await;
+    }
     let view: ExplainView = match client.get(&[path_of(&name), vec!["explain"]].concat()).await {
         Err(Failure::NotFound(_)) => return Err(not_found(&client, Resource::Deployments, name.as_str()).await),
         other => other?,
@@ -158,7 +161,7 @@ fn grouped(workers: &[&WorkerVerdict]) -> String {
         };
         rows.add([word(members[0]).to_owned(), members.len().to_string(), free, why, which.join(", ")]);
     }
-    rows.render() + "\n`--all` tells of each worker.\n"
+    rows.render() + "\n`--all` lists every worker.\n"
 }
 
 /// Text that workers of one group share.

@@ -39,10 +39,11 @@ use crate::{
   berth get replicas -n team                 also with a token for team alone; so are revisions and events
   berth get sources                          sources: the applied commit, and problems
   berth get functions                        functions: phase, generation, message; -o wide adds the endpoint
+  berth get functions -A                     those of all namespaces
   berth get secrets                          credentials by worker, without values
 
 `get all -o json` and `-o yaml` leave out deployments that functions make. What belongs to a folder or to Git (`metadata.origin`) is listed;
-`berth apply` refuses it unless `--force` takes it over. With -l or -n, `get all` lists deployments and aliases alone.")]
+`berth apply` refuses it unless `--force` takes it over. With -l, `get all` lists deployments and aliases alone.")]
 pub(crate) struct GetArgs {
     #[command(flatten)]
     target: Target,
@@ -52,7 +53,7 @@ pub(crate) struct GetArgs {
     /// Only deployments, aliases or nodes with these labels: KEY=VALUE, KEY!=VALUE, KEY, !KEY, separated by commas
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
-    /// Keep printing changes (deployments and events)
+    /// Keep printing changes, of deployments or events
     #[arg(short, long)]
     watch: bool,
     /// Only events about this: function/NAME, or deployment/NAME
@@ -86,11 +87,7 @@ pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
         if at > 0 && matches!(args.output, Form::Table | Form::Wide) {
             terminal::print("\n")?;
         }
-        match one_kind(&client, args, (*resource, names.as_slice()), &mut gathered).await {
-            // Functions are out of reach of roles that are limited to a namespace; the rest is not.
-            Err(Failure::Forbidden(_)) if *resource == Resource::Functions && names.is_empty() && at > 0 => {}
-            shown => shown?,
-        }
+        one_kind(&client, args, (*resource, names.as_slice()), &mut gathered).await?;
     }
     if is_all(args)
         && let Some(items) = &mut gathered
@@ -117,8 +114,8 @@ fn is_made_by_functions(item: &Value) -> bool {
 /// The things to print by kind; no names mean all of a kind.
 async fn groups(client: &Client, args: &GetArgs) -> Result<Vec<(Resource, Vec<String>)>, Failure> {
     if is_all(args) {
-        // Functions have no labels, and are in no namespace.
-        let selects = args.selector.is_some() || args.namespace.namespace.is_some();
+        // Functions are not selected by labels.
+        let selects = args.selector.is_some();
         let kinds = DECLARED.into_iter().filter(|kind| !selects || *kind != Resource::Functions);
         return Ok(kinds.map(|kind| (kind, Vec::new())).collect());
     }
@@ -297,10 +294,9 @@ async fn one<T: Row + DeserializeOwned>(
     name: &str,
     namespace: Option<&Namespace>,
 ) -> Result<T, Failure> {
-    let plain = matches!(resource, Resource::Nodes | Resource::Workers | Resource::Functions);
-    if plain || matches!(resource, Resource::Deployments | Resource::Aliases) {
-        let inside = matches!(resource, Resource::Deployments | Resource::Aliases);
-        let inside = DeploymentName::new(name).ok().filter(|_| inside);
+    let is_inside = resource.is_addressed_by_namespace();
+    if is_inside || matches!(resource, Resource::Nodes | Resource::Workers) {
+        let inside = DeploymentName::new(name).ok().filter(|_| is_inside);
         let path = inside.as_ref().map_or_else(|| vec![resource.plural(), name], |name| path_in(resource, name));
         return match client.get(&path).await {
             Err(Failure::NotFound(_)) => Err(not_found(client, resource, name).await),

@@ -35,7 +35,7 @@ pub(crate) struct JoinTokenArgs {
 
 #[derive(Debug, Subcommand)]
 enum JoinTokenCommand {
-    /// Make a join token and print its text, this once
+    /// Create a join token and print its text, which is shown only once
     Create(CreateArgs),
     /// List the join tokens
     List(ListArgs),

@@ -61,14 +61,14 @@ pub(crate) async fn run(args: &LogsArgs) -> Result<(), Failure> {
     let [(resource, name)] = named.as_slice() else {
         return Err(Failure::Usage("name one model: `berth logs NAME`".to_owned()));
     };
+    let name = DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
     if *resource == Resource::Functions {
         if args.node.is_some() {
             return Err(Failure::Usage("--node is for models: a function has one log; leave it out".to_owned()));
         }
         let wanted = functions::LogWanted { follow: args.follow, tail: args.tail.into(), form: args.output };
-        return functions::print_log(&client, name, &wanted).await;
+        return functions::print_log(&client, &name, &wanted).await;
     }
-    let name = DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
     let mut reader = Reader { client: &client, args, name, cursor: String::new(), missing: Vec::new() };
     if !reader.read(args.tail).await? && !args.follow {
         eprintln!("no lines are kept of it: its workers have not loaded it since they started");

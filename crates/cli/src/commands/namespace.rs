@@ -6,10 +6,10 @@ use clap::Args;
 use super::resource::Resource;
 use crate::failure::Failure;
 
-/// The namespace of the deployments that a command names.
+/// The namespace of the things that a command names.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct NamespaceArgs {
-    /// Namespace of the deployments; without it NAME is in `default`, and NAMESPACE/NAME names another
+    /// Namespace of the deployments, aliases and functions [default: that of the context, else default]; without it, NAME may be NAMESPACE/NAME
     #[arg(short = 'n', long, value_name = "NAMESPACE", env = "BERTH_NAMESPACE", add = super::completing::namespaces())]
     pub(crate) namespace: Option<Namespace>,
 }
@@ -17,18 +17,24 @@ pub(crate) struct NamespaceArgs {
 impl NamespaceArgs {
     /// Reads a deployment's name: with a namespace the whole name, without one the written form.
     pub(crate) fn name(&self, text: &str) -> Result<DeploymentName, Failure> {
+        self.name_of(Resource::Deployments, text)
+    }
+
+    /// The same of a thing of a kind that has addresses in namespaces.
+    pub(crate) fn name_of(&self, resource: Resource, text: &str) -> Result<DeploymentName, Failure> {
         let name = match &self.namespace {
             Some(namespace) => DeploymentName::within(namespace, text),
             None => DeploymentName::new(text),
         };
-        name.map_err(|error| Failure::Usage(format!("{text:?} is not the name of a deployment: {error}")))
+        let kind = if resource == Resource::Functions { "function" } else { "deployment" };
+        name.map_err(|error| Failure::Usage(format!("{text:?} is not the name of a {kind}: {error}")))
     }
 
-    /// The same for names of things of some kind; those that are no deployments stay as they are.
+    /// The same for names of things of some kind; those of things that are in no namespace stay as they are.
     pub(crate) fn written(&self, resource: Resource, text: &str) -> Result<String, Failure> {
-        match resource {
-            Resource::Deployments | Resource::Aliases => self.name(text).map(|name| name.to_string()),
-            _ => Ok(text.to_owned()),
+        match resource.is_addressed_by_namespace() {
+            true => self.name_of(resource, text).map(|name| name.to_string()),
+            false => Ok(text.to_owned()),
         }
     }
 
@@ -59,7 +65,7 @@ pub(crate) fn list_in(resource: Resource, namespace: Option<&Namespace>) -> Vec<
     }
 }
 
-/// The segments of the address of the events about deployments of a namespace, which a role limited to it opens.
+/// The segments of the address of the events about deployments and functions of a namespace, which a role limited to it opens.
 pub(crate) fn events_in(namespace: &Namespace) -> Vec<&str> {
     vec!["namespaces", namespace.as_str(), Resource::Events.plural()]
 }
@@ -87,6 +93,11 @@ mod tests {
         assert_eq!(list_in(Resource::Deployments, inside), ["namespaces", "team", "deployments"]);
         assert_eq!(list_in(Resource::Aliases, Some(&Namespace::DEFAULT)), ["namespaces", "default", "aliases"]);
         assert_eq!(list_in(Resource::Deployments, None), ["deployments"]);
+        assert_eq!(list_in(Resource::Functions, inside), ["namespaces", "team", "functions"]);
+        assert_eq!(team.written(Resource::Functions, "words").expect("a name"), "team/words");
+        assert_eq!(team.written(Resource::Nodes, "a").expect("a name"), "a", "nodes are in no namespace");
+        let words = team.name_of(Resource::Functions, "words").expect("a name");
+        assert_eq!(path_in(Resource::Functions, &words), ["namespaces", "team", "functions", "words"]);
         assert_eq!(list_in(Resource::Replicas, inside), ["namespaces", "team", "replicas"]);
         assert_eq!(list_in(Resource::Events, inside), ["events"], "with those of the whole system");
         assert_eq!(inside.map(events_in), Some(vec!["namespaces", "team", "events"]));

@@ -334,7 +334,7 @@ impl Row for EventView {
     }
 
     fn namespace(&self) -> Option<String> {
-        namespace_of(self.deployment.as_deref()?)
+        namespace_of(self.deployment.as_deref().or(self.function.as_deref())?)
     }
 
     fn cells(&self) -> Vec<String> {

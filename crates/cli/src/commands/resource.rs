@@ -62,13 +62,18 @@ impl Resource {
 
     /// Things of this kind are in a namespace.
     pub(crate) fn has_namespace(self) -> bool {
-        matches!(self, Self::Deployments | Self::Replicas | Self::Revisions | Self::Aliases | Self::Events)
+        matches!(self, Self::Events) || self.is_listed_by_namespace()
+    }
+
+    /// A thing of this kind has an address in its namespace.
+    pub(crate) fn is_addressed_by_namespace(self) -> bool {
+        matches!(self, Self::Deployments | Self::Aliases | Self::Functions)
     }
 
     /// Things of this kind are asked for at an address of their namespace, which a role limited to that namespace opens. Events
     /// have one, too ([`super::namespace::events_in`]); those of the whole system are not there.
     pub(crate) fn is_listed_by_namespace(self) -> bool {
-        matches!(self, Self::Deployments | Self::Replicas | Self::Revisions | Self::Aliases)
+        matches!(self, Self::Replicas | Self::Revisions) || self.is_addressed_by_namespace()
     }
 
     /// The kind of a document as commands write it: `deployment` for `ModelDeployment`.
@@ -96,7 +101,7 @@ impl FromStr for Resource {
 /// Things as people write them: `NAME`, `KIND/NAME`, or `KIND NAME …` (docs/names.md).
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Target {
-    /// NAME, KIND/NAME, or a KIND and names: deploy (m), alias, fn, node, worker, source, …
+    /// NAME, KIND/NAME, or a KIND and names. Kinds: deployment (model, m), alias, function (fn), node, worker, source, …
     #[arg(value_name = "[KIND/]NAME", required = true, add = super::completing::targets())]
     pub(crate) words: Vec<String>,
 }
@@ -182,7 +187,7 @@ fn split(word: &str) -> (Option<Resource>, &str) {
 /// The query that selects the events about a function or a deployment: `function/words`, `deployment/iris`, `iris`.
 pub(crate) fn events_about(word: &str, namespace: &NamespaceArgs) -> Result<EventsAbout, Failure> {
     match split(word) {
-        (Some(Resource::Functions), name) => Ok(EventsAbout::Function(name.to_owned())),
+        (Some(Resource::Functions), name) => namespace.name_of(Resource::Functions, name).map(EventsAbout::Function),
         (Some(Resource::Deployments) | None, name) => namespace.name(name).map(EventsAbout::Deployment),
         (Some(other), _) => Err(not_for(other, &[Resource::Deployments, Resource::Functions])),
     }
@@ -191,23 +196,21 @@ pub(crate) fn events_about(word: &str, namespace: &NamespaceArgs) -> Result<Even
 /// A thing that events are about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EventsAbout {
-    Function(String),
+    Function(DeploymentName),
     Deployment(DeploymentName),
 }
 
 impl EventsAbout {
-    /// The segments of the address of its events. Functions are in no namespace.
+    /// The segments of the address of its events.
     pub(crate) fn path(&self) -> Vec<String> {
-        match self {
-            Self::Function(_) => vec![Resource::Events.plural().to_owned()],
-            Self::Deployment(name) => events_in(&name.to_namespace()).into_iter().map(str::to_owned).collect(),
-        }
+        let (Self::Function(name) | Self::Deployment(name)) = self;
+        events_in(&name.to_namespace()).into_iter().map(str::to_owned).collect()
     }
 
     /// The query that selects them there.
     pub(crate) fn query(&self) -> (&'static str, String) {
         match self {
-            Self::Function(name) => ("function", name.clone()),
+            Self::Function(name) => ("function", name.name().to_owned()),
             Self::Deployment(name) => ("deployment", name.name().to_owned()),
         }
     }
@@ -245,7 +248,7 @@ async fn look_for(
         match client.get::<serde_json::Value>(&path.iter().map(String::as_str).collect::<Vec<_>>()).await {
             Ok(_) => found.push((resource, written)),
             Err(Failure::NotFound(_) | Failure::Invalid(_)) => {}
-            // Functions, nodes and sources are out of reach of limited roles; the thing may be of another kind.
+            // Nodes and sources are out of reach of limited roles; the thing may be of another kind.
             Err(failure @ Failure::Forbidden(_)) => forbidden = forbidden.or(Some(failure)),
             Err(other) => return Err(other),
         }
@@ -274,8 +277,7 @@ fn without_its_worker(mut found: Vec<(Resource, String)>) -> Vec<(Resource, Stri
 
 /// The segments of a thing's address.
 fn path_of_thing(resource: Resource, written: &str) -> Vec<String> {
-    let inside = matches!(resource, Resource::Deployments | Resource::Aliases);
-    match DeploymentName::new(written).ok().filter(|_| inside) {
+    match DeploymentName::new(written).ok().filter(|_| resource.is_addressed_by_namespace()) {
         Some(name) => path_in(resource, &name).into_iter().map(str::to_owned).collect(),
         None => vec![resource.plural().to_owned(), written.to_owned()],
     }
@@ -359,8 +361,9 @@ mod tests {
         };
         let found = |path: &str, key: &'static str, name: &str| Some((path.to_owned(), (key, name.to_owned())));
         let none = NamespaceArgs::default();
-        assert_eq!(asked("function/words", &team), found("events", "function", "words"));
-        assert_eq!(asked("fn/Words", &none), found("events", "function", "Words"));
+        assert_eq!(asked("function/words", &team), found("namespaces/team/events", "function", "words"));
+        assert_eq!(asked("fn/Words", &none), found("namespaces/default/events", "function", "Words"));
+        assert_eq!(asked("fn/team/words", &none), found("namespaces/team/events", "function", "words"));
         assert_eq!(asked("iris", &none), found("namespaces/default/events", "deployment", "iris"));
         assert_eq!(asked("deploy/iris", &team), found("namespaces/team/events", "deployment", "iris"));
         assert_eq!(asked("team/iris", &none), found("namespaces/team/events", "deployment", "iris"));
@@ -369,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_thing_is_written_in_three_ways() {
-        use Resource::{Deployments, Events, Nodes};
+        use Resource::{Deployments, Events, Functions, Nodes};
         let some = |found: &[(Option<Resource>, &str)]| {
             Written::Some(found.iter().map(|(kind, name)| (*kind, (*name).to_owned())).collect())
         };
@@ -383,6 +386,7 @@ mod tests {
             (&["deploy", "node/a"], some(&[(Some(Deployments), "node/a")])),
             (&["events"], Written::All(Events)),
             (&["ev", "17"], some(&[(Some(Events), "17")])),
+            (&["function/team/words"], some(&[(Some(Functions), "team/words")])),
         ] {
             let target = Target { words: words.iter().map(|&word| word.to_owned()).collect() };
             assert_eq!(target.read(), wanted, "{words:?}");

@@ -153,13 +153,13 @@ impl OneArgs {
     }
 
     /// The function, where the words name one.
-    fn function(&self) -> Option<String> {
+    fn function(&self) -> Result<Option<DeploymentName>, Failure> {
         match self.target.read() {
             Written::Some(names) => match names.as_slice() {
-                [(Some(Resource::Functions), name)] => Some(name.clone()),
-                _ => None,
+                [(Some(Resource::Functions), name)] => self.namespace.name_of(Resource::Functions, name).map(Some),
+                _ => Ok(None),
             },
-            Written::All(_) => None,
+            Written::All(_) => Ok(None),
         }
     }
 
@@ -188,7 +188,8 @@ async fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut named = args.one.target.find(&client, &args.one.namespace, &kinds).await?;
     let is_function = |(kind, _): &(Resource, String)| *kind == Resource::Functions;
     for (_, name) in named.iter().filter(|named| is_function(named)) {
-        functions::rolled_out(&client, name, args.timeout).await?;
+        let name = DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
+        functions::rolled_out(&client, &name, args.timeout).await?;
     }
     named.retain(|named| !is_function(named));
     if named.is_empty() {
@@ -212,7 +213,7 @@ async fn past(client: &Client, name: &DeploymentName) -> Result<RolloutHistory, 
 
 async fn history(args: &HistoryArgs) -> Result<(), Failure> {
     let client = args.one.api.client()?;
-    if let Some(name) = args.one.function() {
+    if let Some(name) = args.one.function()? {
         return functions::history(&client, &name, (args.generation, args.output)).await;
     }
     let name = args.one.only(&client).await?;
@@ -267,7 +268,7 @@ fn told(before: Option<&Value>, after: &Value) -> String {
 
 async fn undo(args: &UndoArgs) -> Result<(), Failure> {
     let client = args.one.api.client()?;
-    if let Some(name) = args.one.function() {
+    if let Some(name) = args.one.function()? {
         return functions::undo(&client, &name, (args.to_generation, args.force)).await;
     }
     let name = args.one.only(&client).await?;

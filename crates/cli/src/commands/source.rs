@@ -1,6 +1,6 @@
 //! `berth source`: the sources of deployments; and the rows of sources and secrets.
 
-use berth_wire::api::{List, SecretView, SourceBreaker, SourceView, Timestamp};
+use berth_wire::api::{List, SecretView, SourceBreaker, SourceStatus, SourceView, Timestamp};
 use clap::{Args, Subcommand};
 use reqwest::Method;
 
@@ -149,6 +149,7 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
         ("Seen", text(&status.seen)),
         ("Deployments", status.deployments.to_string()),
         ("Disabled", status.disabled.to_string()),
+        ("Stuck", stuck(status)),
         ("Checked at", time(&status.checked_at)),
         ("Next check", time(&status.next_check)),
     ];
@@ -158,6 +159,11 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
         let again =
             refused.validated_again.map_or_else(|| "when something changes".to_owned(), |at| format!("at {at}"));
         section(&mut shown, "Refused", &format!("{}: {}\nvalidated again {again}\n", refused.commit, refused.outcome));
+    }
+    if let Some(stuck) = status.stuck.as_ref().filter(|stuck| stuck.count > 0) {
+        let more = stuck.count.saturating_sub(stuck.first.len() as u64);
+        let more = if more > 0 { format!("and {more} more\n") } else { String::new() };
+        section(&mut shown, "Stuck", &format!("{}\n{more}", stuck.first.join("\n")));
     }
     if let Some(problem) = &status.problem {
         section(&mut shown, "Problem", &format!("{problem}\n"));
@@ -180,6 +186,11 @@ pub(super) async fn described(client: &Client, name: &str) -> Result<String, Fai
     Ok(shown)
 }
 
+/// The number of deployments that do not get on, where it is known.
+fn stuck(status: &SourceStatus) -> String {
+    status.stuck.as_ref().map_or_else(|| "-".to_owned(), |stuck| stuck.count.to_string())
+}
+
 /// The key of a detail as people read it: `signedBy` becomes `Signed by`.
 fn label(key: &str) -> String {
     let mut label = String::with_capacity(key.len() + 2);
@@ -198,7 +209,7 @@ fn label(key: &str) -> String {
 
 impl Row for SourceView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) = (
-        &["NAME", "KIND", "STATE", "APPLIED", "SEEN", "DEPLOYMENTS", "PROBLEM"],
+        &["NAME", "KIND", "STATE", "APPLIED", "SEEN", "DEPLOYMENTS", "STUCK", "PROBLEM"],
         &["LOCATION", "BRANCH", "AUTHOR", "SIGNED BY", "CHECKED AT", "WRITTEN TO", "BREAKERS"],
     );
 
@@ -222,6 +233,7 @@ impl Row for SourceView {
             short(&status.applied),
             short(&status.seen),
             status.deployments.to_string(),
+            stuck(status),
             or_dash(problem),
             self.spec.location.clone(),
             detail("branch"),

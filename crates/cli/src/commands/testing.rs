@@ -65,6 +65,9 @@ struct RuntimeArgs {
     /// Server that it stands for, with --repository: oip (as Triton and MLServer), openvino or tensorflow
     #[arg(long, value_enum, value_name = "SERVER", default_value_t, requires = "repository")]
     stands_for: StandsForArg,
+    /// Fail every load with this text
+    #[arg(long, value_name = "TEXT")]
+    refuse: Option<String>,
     /// Answers of STARTING before it is ready
     #[arg(long, value_name = "N", default_value_t = 0)]
     starting: u32,
@@ -132,6 +135,9 @@ pub(crate) async fn run(args: TestingArgs) -> Result<(), Failure> {
     let server = Server::bind(&args.listen, settings).await;
     let server =
         server.map_err(|error| Failure::Failed(format!("cannot listen: {error}; --listen takes another address")))?;
+    if let Some(text) = &args.refuse {
+        server.counts().refuse(text);
+    }
     let mut word = "listening".to_owned();
     if let Some(port) = server.port() {
         let _ = write!(word, " on port {port}");

@@ -45,7 +45,7 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 enum TokenCommand {
-    /// Make a token and print its secret, this once
+    /// Create a token and print its secret, which is shown only once
     Create(CreateArgs),
     /// List the tokens
     List(ListArgs),

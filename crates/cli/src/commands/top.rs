@@ -4,6 +4,7 @@ mod screen;
 
 use std::{io::IsTerminal, time::Duration};
 
+use berth_spec::{DeploymentName, Namespace};
 use berth_wire::api::{ModelTop, TopView};
 use clap::Args;
 
@@ -18,9 +19,17 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth top                                  live; q leaves, arrows scroll
+  berth top -n team                          the models of a namespace
   berth top --once                           one table, the default if the output is not a terminal
-  berth top --once -o json")]
+  berth top --once -o json                   the same for programs
+
+READY: replicas that answer. IN FLIGHT: requests that are being answered, or wait. REQ/S, FAIL/S, MISS/S: requests, failed ones, and
+misses, which found no replica and waited for a load. P50, P90, P99: the latency that so many percent of requests keep to. The overhead
+in the first line is the memory of the servers' processes beside their models.")]
 pub(crate) struct TopArgs {
+    /// Only models of this namespace [default: all]
+    #[arg(short = 'n', long, value_name = "NAMESPACE", add = super::completing::namespaces())]
+    namespace: Option<Namespace>,
     /// Print one table and exit
     #[arg(long)]
     once: bool,
@@ -35,10 +44,10 @@ pub(crate) struct TopArgs {
 }
 
 pub(crate) async fn run(args: &TopArgs) -> Result<(), Failure> {
-    let client = args.api.client()?;
-    let first = look(&client).await?;
+    let models = Models { client: args.api.client()?, namespace: args.namespace.clone() };
+    let first = models.look().await?;
     if !args.once && std::io::stdout().is_terminal() {
-        return screen::run(client, first, args.interval).await;
+        return screen::run(models, first, args.interval).await;
     }
     match args.output {
         Form::Json | Form::Yaml => print_value(&first, args.output),
@@ -50,8 +59,28 @@ pub(crate) async fn run(args: &TopArgs) -> Result<(), Failure> {
     }
 }
 
-async fn look(client: &Client) -> Result<TopView, Failure> {
-    client.get(&["top"]).await
+/// Models of a server: all of them, or those of a namespace.
+struct Models {
+    client: Client,
+    namespace: Option<Namespace>,
+}
+
+impl Models {
+    async fn look(&self) -> Result<TopView, Failure> {
+        let view: TopView = self.client.get(&["top"]).await?;
+        Ok(match &self.namespace {
+            Some(namespace) => within(view, namespace),
+            None => view,
+        })
+    }
+}
+
+/// The view without models of other namespaces.
+fn within(mut view: TopView, namespace: &Namespace) -> TopView {
+    view.models.retain(|model| {
+        DeploymentName::new(&model.deployment).is_ok_and(|name| name.namespace() == namespace.as_str())
+    });
+    view
 }
 
 /// The columns of the table.
@@ -132,6 +161,17 @@ mod tests {
         ] {
             let line = summary(&view(gateways, missing));
             assert!(line.starts_with(start) && line.ends_with(end), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_leaves_out_the_models_of_others() {
+        let model = |name: &str| ModelTop { deployment: name.to_owned(), ..ModelTop::default() };
+        let models = ["iris", "team/iris", "default/a/b", "team/a/b"].map(model).to_vec();
+        let all = TopView { models, ..view(1, &[]) };
+        for (namespace, shown) in [("default", ["iris", "default/a/b"]), ("team", ["team/iris", "team/a/b"])] {
+            let found = within(all.clone(), &Namespace::new(namespace).expect("a namespace"));
+            assert_eq!(found.models.iter().map(|model| model.deployment.as_str()).collect::<Vec<_>>(), shown);
         }
     }
 

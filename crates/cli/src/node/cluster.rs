@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     control_plane::{ControllerParts, Deciding},
     election::ElectionHandle,
+    function_artifacts::{ArtifactCopies, ArtifactPort},
     peer_port::PeerPort,
     renewal::{self, Renewal},
     running::Links,
@@ -50,6 +51,8 @@ pub(super) struct PeerTasks {
     pub(super) port: Arc<PeerPort>,
     pub(super) gossip: Gossip,
     pub(super) renewal: Renewal,
+    /// `None`: this node runs no functions.
+    pub(super) copies: Option<ArtifactCopies>,
 }
 
 /// Election of this node, or following for ever.
@@ -116,6 +119,7 @@ impl Membership {
         let (view, views) = watch::channel(LeadershipView::Following { leader: None });
         let config = Config {
             policy: settings.server.policy(),
+            type_rules: settings.server.planning.type_rules.clone(),
             members: Some(self.members.clone()),
             audit,
             functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
@@ -174,12 +178,14 @@ impl Membership {
     pub(super) fn tasks(
         self,
         leadership: watch::Receiver<LeadershipView>,
-        front: ApiRouter,
-        inference: PeerService,
+        (front, inference): (ApiRouter, PeerService),
+        functions: Option<(Arc<Host>, Relay)>,
     ) -> PeerTasks {
         let renewal = Renewal { peers: self.peers.clone(), front: front.clone(), metrics: self.certificate };
-        let port = PeerPort { fleet: FleetService::new(leadership, Some(self.peers)), front, inference };
-        PeerTasks { listener: self.listener, port: Arc::new(port), gossip: self.gossip, renewal }
+        let artifacts = functions.as_ref().map(|(host, _)| ArtifactPort::new(Arc::clone(host), leadership.clone()));
+        let copies = functions.map(|(host, relay)| ArtifactCopies { host, leadership: leadership.clone(), relay });
+        let port = PeerPort { fleet: FleetService::new(leadership, Some(self.peers)), front, inference, artifacts };
+        PeerTasks { listener: self.listener, port: Arc::new(port), gossip: self.gossip, renewal, copies }
     }
 }
 

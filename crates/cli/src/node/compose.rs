@@ -155,10 +155,10 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let _ = later.metrics.set(Arc::clone(&seams.metrics));
     if functions.is_some() || relay.is_some() {
         let (me, leadership) = (settings.server.name.clone(), view.clone());
-        let (relay, propagate) = (relay.clone(), telemetry.propagation());
-        let _ = later.functions.set(FunctionRoute { me, host: functions, leadership, relay, propagate }.hook());
+        let (host, relay, propagate) = (functions.clone(), relay.clone(), telemetry.propagation());
+        let _ = later.functions.set(FunctionRoute { me, host, leadership, relay, propagate }.hook());
     }
-    let front = ApiRouter::new(view.clone(), relay, seams);
+    let front = ApiRouter::new(view.clone(), relay.clone(), seams);
     later.management.connect(&front);
     let (abort, aborted) = mpsc::channel(1);
     let started = Started {
@@ -174,7 +174,8 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let ca = tls.and_then(|tls| tls.ca);
     let banner = Banner::of((&started, ca), membership.as_ref().map(|membership| &membership.me), worker.as_ref());
     let cluster = membership.as_ref().map(|membership| Cluster { members: membership.members.clone(), election });
-    let tasks = membership.map(|membership| membership.tasks(view, front, look.peer_service()));
+    let (ports, functions) = ((front, look.peer_service()), functions.zip(relay));
+    let tasks = membership.map(|membership| membership.tasks(view, ports, functions));
     let running = Running::start(gateway, worker, links, tasks);
     Ok(System { started, banner, local, running, control, cluster, audit, aborted })
 }
@@ -278,12 +279,8 @@ fn functions(
     functions::host(
         &settings.server,
         (gateway, settings.advertised(), settings.cluster.is_some()),
-        (
-            settings.sources.functions_are_local(),
-            settings.sources.function_artifacts(),
-            settings.sources.function_builder_image(),
-            telemetry.continuation(),
-        ),
+        (settings.sources.functions_are_local(), settings.sources.function_artifacts(), telemetry.continuation()),
+        (settings.sources.function_builder_image(), settings.sources.function_build_hosts()),
         registry,
     )
     .map(Some)

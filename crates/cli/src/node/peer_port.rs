@@ -5,8 +5,9 @@
 //! /relay/…                  calls of the control API           ──▶ the same
 //! /own/…                    what this node tells of itself     ──▶ its gateway's counters, its rules
 //! /certify/renew            the next certificate of a node     ──▶ the CA, if it is here
-//! /certify/join             the first one, by a join token     ──▶ the same; the only thing that needs no certificate
-//! /functions/…              requests to functions              ──▶ the functions of this node, if it leads
+//! /certify/join             the first one, by a token          ──▶ the same; the only thing that needs no certificate
+//! /functions/…, /namespaces/NAMESPACE/functions/…              ──▶ the functions of this node, if it leads
+//! /functions-artifacts…     artifacts of functions            ──▶ the disk of this node, if it leads; for controllers only
 //! everything else           inference that was forwarded here  ──▶ the replicas of this node
 //! ```
 //! What a node may ask is decided by the roles in its certificate: a worker relays no calls and forwards no requests. It learns which
@@ -27,6 +28,8 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
+use super::function_artifacts::ArtifactPort;
+
 /// Paths that every node asks the leader for: it refuses revoked certificates on its peer port, and tokens that have ended on its control
 /// API. Tokens are told as hashes.
 const FOR_ALL: [&str; 2] = ["/own/revocations", "/own/tokens"];
@@ -39,17 +42,28 @@ pub(super) struct PeerPort {
     pub(super) fleet: FleetService,
     pub(super) front: ApiRouter,
     pub(super) inference: PeerService,
+    /// `None`: this node runs no functions.
+    pub(super) artifacts: Option<ArtifactPort>,
 }
 
 impl PeerHandler for PeerPort {
     fn serve(self: Arc<Self>, caller: &Caller, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
         let path = request.uri().path();
         let is_of_all = path == RENEW || FOR_ALL.contains(&path) || path.starts_with(berth_control::fleet::PATH);
-        if !is_of_all && !may_ask(caller) {
+        let is_of_artifacts = ArtifactPort::is_for(path);
+        let (may_ask, role) =
+            if is_of_artifacts { (caller.roles.controller, "controller") } else { (may_ask(caller), "gateway") };
+        if !is_of_all && !may_ask {
             if let Some(times) = ROLES_REFUSED.tell(Instant::now()) {
-                tracing::warn!(event = "node_role_refused", node = %caller, role = "gateway", certified = %caller.roles, times);
+                tracing::warn!(event = "node_role_refused", node = %caller, role, certified = %caller.roles, times);
             }
             return unread(request, refused(caller));
+        }
+        if is_of_artifacts {
+            return match &self.artifacts {
+                Some(artifacts) => artifacts.answer(request),
+                None => unread(request, nothing()),
+            };
         }
         if path == RENEW {
             self.front.certify(Some(caller), request)
@@ -81,7 +95,7 @@ fn unread(request: Request<Incoming>, response: Response<PeerBody>) -> BoxFuture
     Box::pin(answer_whole(request, |_| std::future::ready(response)))
 }
 
-/// Answer to a node without a certificate that asks for anything else.
+/// Answer where there is nothing: to a node without a certificate that asks for anything but one, and of a node without functions.
 fn nothing() -> Response<PeerBody> {
     let mut response = Response::new(berth_peer::full(Vec::new()));
     *response.status_mut() = StatusCode::NOT_FOUND;
@@ -96,7 +110,7 @@ fn may_ask(caller: &Caller) -> bool {
 fn refused(caller: &Caller) -> Response<PeerBody> {
     let message = format!(
         "the certificate of {caller} is for {}: only nodes with the role gateway or controller pass on requests and calls of the \
-         control API; ask one of those",
+         control API, and only those with the role controller copy artifacts of functions; ask one of those",
         caller.roles
     );
     let code = StatusCode::FORBIDDEN;

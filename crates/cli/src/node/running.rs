@@ -42,7 +42,7 @@ impl Running {
         let (gateway_stop, worker_stop, ties_stop) =
             (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let mut ties = JoinSet::new();
-        if let Some(PeerTasks { listener, port, gossip, renewal }) = peers {
+        if let Some(PeerTasks { listener, port, gossip, renewal, copies }) = peers {
             let (stop, identity) = (ties_stop.clone(), renewal.peers.identity().clone());
             ties.spawn(async move {
                 match stop.run_until_cancelled(identity.revoked()).await {
@@ -55,6 +55,13 @@ impl Running {
                 stop.run_until_cancelled(renewal.run()).await;
                 Ok(())
             });
+            if let Some(copies) = copies {
+                let stop = ties_stop.clone();
+                ties.spawn(async move {
+                    stop.run_until_cancelled(copies.run()).await;
+                    Ok(())
+                });
+            }
             let stop = ties_stop.clone();
             ties.spawn(async move {
                 let served = listener.run(port, stop).await;
@@ -144,7 +151,7 @@ impl Running {
     }
 }
 
-/// Why a node ends whose certificate is revoked: no other node talks to it, and one that leads would keep the others from
+/// The reason why a node ends whose certificate is revoked: no other node talks to it, and one that leads would keep the others from
 /// choosing another.
 fn revoked(revocation: &OwnRevocation) -> Failure {
     let by = match revocation {

@@ -1,5 +1,7 @@
 //! Settings of `berth node` beyond those of every server: membership, addresses and roles.
 
+mod pods;
+
 use std::{
     ffi::OsString,
     net::{IpAddr, SocketAddr},
@@ -8,11 +10,13 @@ use std::{
 };
 
 use berth_control::store::etcd::EtcdConfig;
-use berth_peer::pki::{CA, GOSSIP_KEY, NODE, NODE_KEY, certifies};
+use berth_kubernetes::JoiningPods;
+use berth_peer::pki::{CA, GOSSIP_KEY, JoinToken, NODE, NODE_KEY, certifies};
 use berth_secrets::keys::Pkcs11Uri;
 use berth_spec::{Gpu, Roles, WorkerId};
 use clap::Args;
 
+use self::pods::PodArgs;
 use crate::{
     ca_key,
     failure::Failure,
@@ -91,6 +95,8 @@ struct ClusterArgs {
     /// Time to accept new requests after the request to stop, so that load balancers can react
     #[arg(long, value_name = "TIME", env = "BERTH_LAME_DUCK", default_value = "5s", value_parser = values::duration)]
     lame_duck: Duration,
+    #[command(flatten)]
+    pods: PodArgs,
 }
 
 /// The settings of a node.
@@ -148,6 +154,17 @@ pub(crate) struct AuthoritySettings {
     pub(crate) key: Option<Pkcs11Uri>,
     /// Validity of the certificates.
     pub(crate) life: Duration,
+    /// Pods of Kubernetes that get one without a join token.
+    pub(crate) pods: Option<JoiningPods>,
+}
+
+/// File by which a node asks the cluster for its first certificate.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Proof<'a> {
+    /// A join token.
+    JoinToken(&'a Path),
+    /// The token of its pod.
+    PodToken(&'a Path),
 }
 
 /// Shortest validity of certificates: a node has ten seconds to renew.
@@ -170,12 +187,25 @@ struct Words {
 impl NodeArgs {
     /// The folder for a certificate that the cluster gives; `None`: the certificate is from elsewhere.
     pub(super) fn joins(&self) -> Option<PathBuf> {
-        self.cluster.pki.is_none().then(|| self.server.data.join("pki"))
+        match (&self.cluster.pki, self.cluster.pods.token()) {
+            (Some(folder), Some(_)) => Some(folder.clone()),
+            (Some(_), None) => None,
+            (None, _) => Some(self.server.data.join("pki")),
+        }
     }
 
-    /// The file with the join token.
-    pub(super) fn join_token(&self) -> Option<&Path> {
-        self.cluster.join_token.as_deref()
+    /// The file by which the node asks for its first certificate.
+    pub(super) fn proof(&self) -> Option<Proof<'_>> {
+        let pod = self.cluster.pods.token().map(Proof::PodToken);
+        pod.or_else(|| self.cluster.join_token.as_deref().map(Proof::JoinToken))
+    }
+
+    /// Reads the token of the node's pod.
+    ///
+    /// # Errors
+    /// The file cannot be read, or nobody says whom to ask.
+    pub(super) fn pod_token(&self, file: &Path) -> Result<JoinToken, Failure> {
+        self.cluster.pods.read(file)
     }
 
     /// The roles that the node is to have.
@@ -245,7 +275,8 @@ impl NodeSettings {
                     .to_owned(),
             ));
         }
-        let authority = authority((cluster.authority, cluster.ca_key), cluster.certificate_life, cluster.roles)?;
+        let issuing = (cluster.authority, cluster.ca_key, cluster.pods.joining());
+        let authority = authority(issuing, cluster.certificate_life, cluster.roles)?;
         if !cluster.roles.controller && cluster.join.is_empty() {
             return Err(Failure::Usage(
                 "a node that is no controller needs others: say with --join HOST:PORT where one of them gossips"
@@ -352,7 +383,7 @@ fn check_certificate(
 }
 
 fn authority(
-    (folder, key): (Option<PathBuf>, Option<Pkcs11Uri>),
+    (folder, key, pods): (Option<PathBuf>, Option<Pkcs11Uri>, Option<JoiningPods>),
     life: Duration,
     roles: Roles,
 ) -> Result<Option<AuthoritySettings>, Failure> {
@@ -363,7 +394,10 @@ fn authority(
     if !(SHORTEST_LIFE..=LONGEST_LIFE).contains(&life) {
         return Err(Failure::Usage("--certificate-life may be 30s to 3650d".to_owned()));
     }
-    Ok(folder.map(|folder| AuthoritySettings { folder, key, life }))
+    if folder.is_none() && pods.is_some() {
+        return Err(Failure::Usage("--join-pods needs --authority DIR: pods are given certificates".to_owned()));
+    }
+    Ok(folder.map(|folder| AuthoritySettings { folder, key, life, pods }))
 }
 
 #[cfg(test)]
@@ -460,6 +494,7 @@ mod tests {
             ("--pki p --store etcd://localhost --roles cook", "is no role"),
             ("--pki p --store etcd://localhost --max-models 0", "--max-models"),
             ("--pki p --store etcd://localhost --labels a=1,a=2", "the label a is both"),
+            ("--pki p --store etcd://localhost --join-pods a/b=worker", "--authority DIR"),
         ] {
             let error = settings(words).expect_err(words);
             assert!(error.contains(says), "{words}: {error}");

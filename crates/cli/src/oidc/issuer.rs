@@ -9,7 +9,7 @@ use url::{Host, Url, form_urlencoded};
 
 use crate::failure::Failure;
 
-/// Limit for one answer.
+/// Limit for one answer: a person waits at the terminal, and an issuer that logs somebody in may ask another system.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Largest answer in bytes: tokens with many groups take some ten thousand.
@@ -74,7 +74,7 @@ impl Refusal {
     }
 }
 
-/// Why an endpoint gave nothing.
+/// The reason why an endpoint gave nothing.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// A refusal by the issuer.

@@ -50,7 +50,7 @@ pub(crate) struct OidcArgs {
     /// CA certificates of the issuer (PEM) [default: the system's CAs]
     #[arg(long = "oidc-ca", value_name = "FILE", requires = "issuer", help_heading = "OpenID")]
     oidc_ca: Option<PathBuf>,
-    /// Show servers the access token, not the ID token: for issuers whose access tokens are signed and name the audience
+    /// Send the access token to servers, not the ID token: for issuers whose access tokens are signed and name the audience
     #[arg(long = "oidc-access-token", requires = "issuer", help_heading = "OpenID")]
     access_token: bool,
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use berth_functions::source::{Host, HostConfig, TraceHook};
-use berth_spec::Isolation;
+use berth_spec::{Isolation, network::Destination};
 use prometheus_client::registry::Registry;
 
 use super::{ServerSettings, tls::scheme, values};
@@ -11,14 +11,15 @@ use crate::failure::Failure;
 
 /// Opens the host. `gateway`: the address at which the gateway listens; `advertised`: the host that others use for this node;
 /// `in_cluster`: other nodes may lead; `all_local`: all run here, whatever their specs say; `artifacts`: so many are kept beyond
-/// those in use; `image`: builds run in it; `traces`: where spans belong.
+/// those in use; `image`: builds run in it; `hosts`: they fetch packages from these, too; `traces`: where spans belong.
 ///
 /// # Errors
 /// A node that is no gateway, or a folder that cannot be used.
 pub(crate) fn host(
     server: &ServerSettings,
     (gateway, advertised, in_cluster): (Option<SocketAddr>, Option<&values::Host>, bool),
-    (all_local, artifacts, image, traces): (bool, usize, Option<&str>, Option<TraceHook>),
+    (all_local, artifacts, traces): (bool, usize, Option<TraceHook>),
+    (image, hosts): (Option<&str>, &[Destination]),
     registry: &mut Registry,
 ) -> Result<Arc<Host>, Failure> {
     let gateway = gateway.ok_or_else(|| {
@@ -35,6 +36,9 @@ pub(crate) fn host(
         parallel: cores.clamp(1, 4),
         artifacts,
         builder_image: image.map(str::to_owned),
+        build_hosts: hosts.to_vec(),
+        // Not the link to this process's program that models are launched by: a shell starts it, and bubblewrap shows it.
+        launcher: std::env::current_exe().ok(),
         traces,
         in_cluster,
         sandbox_required: server.isolation.level == Some(Isolation::Sandbox),

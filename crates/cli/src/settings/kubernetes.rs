@@ -23,6 +23,9 @@ pub(super) struct KubernetesArgs {
     /// Service of this fleet, to which these routes lead
     #[arg(long, value_name = "NAMESPACE/NAME:PORT", env = "BERTH_KUBERNETES_SERVICE", value_parser = service)]
     kubernetes_service: Option<(String, String, u16)>,
+    /// InferencePool of this fleet, to which these routes lead in place of the Service
+    #[arg(long, value_name = "NAMESPACE/NAME", env = "BERTH_KUBERNETES_POOL", value_parser = gateway, requires = "kubernetes_gateway")]
+    kubernetes_pool: Option<(String, String)>,
 }
 
 fn gateway(text: &str) -> Result<(String, String), String> {
@@ -57,6 +60,7 @@ impl KubernetesArgs {
             ("--kubernetes-url", self.kubernetes_url.is_some()),
             ("--kubernetes-gateway", self.kubernetes_gateway.is_some()),
             ("--kubernetes-service", self.kubernetes_service.is_some()),
+            ("--kubernetes-pool", self.kubernetes_pool.is_some()),
         ];
         let own = self.kubernetes_url.as_ref().is_some_and(|url| url.contains("{name}"));
         if self.kubernetes_gateway.is_some() && !own {
@@ -83,7 +87,7 @@ impl KubernetesArgs {
                 .kubernetes_gateway
                 .clone()
                 .zip(self.kubernetes_service.clone())
-                .map(|(gateway, service)| Gateway { gateway, service }),
+                .map(|(gateway, service)| Gateway { gateway, service, pool: self.kubernetes_pool.clone() }),
         }
     }
 }

@@ -10,8 +10,8 @@ use super::values;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Payloads")]
 pub(crate) struct PayloadArgs {
-    /// Tell requests and answers of models to the log, logger://*?MODEL#METHOD, or to a service by HTTP POST,
-    /// http://HOST/PATH?MODEL#METHOD; without MODEL or METHOD, all of them. Repeatable; docs/serving.md says what is sent
+    /// Copy requests and answers of models to the log (logger://*?MODEL#METHOD), or to a service by HTTP POST
+    /// (http://HOST/PATH?MODEL#METHOD); without MODEL or METHOD, all of them. Repeatable; docs/serving.md describes what is sent
     #[arg(long, value_name = "URI", env = "BERTH_PAYLOAD_PROCESSORS", hide_env_values = true, value_delimiter = ' ')]
     payload_processor: Vec<Processor>,
     /// Memory for payloads that wait for one processor; what does not fit is dropped

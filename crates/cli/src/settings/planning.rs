@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use berth_plan::Policy;
+use berth_plan::{Policy, TypeRules};
 use berth_spec::deployment::Selector;
+use tokio::sync::watch;
 
 /// Differences to the planner's defaults.
 #[derive(Debug, Clone, Default)]
@@ -14,6 +15,8 @@ pub(crate) struct Planning {
     pub(crate) failure_expiry: Option<Duration>,
     /// Selector for models of types that `--model-type` does not name.
     pub(crate) other_types: Option<Selector>,
+    /// Selectors by type that change while the node runs, in place of all others; `None`: they do not.
+    pub(crate) type_rules: Option<watch::Receiver<TypeRules>>,
 }
 
 impl Planning {

@@ -10,14 +10,14 @@ use std::{
 };
 
 use berth_spec::{ByteSize, FormatSupport};
-use berth_worker::runtime::spi::{self, Layout, Program, Protocol, Repository, Reserve, address::Address};
-use serde::Deserialize;
+use berth_worker::runtime::spi::{self, Each, Layout, Program, Protocol, Repository, Reserve, address::Address};
+use serde::{Deserialize, Serialize};
 
 use super::values;
 use crate::failure::Failure;
 
 /// The file.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawRuntime {
     #[serde(rename = "apiVersion")]
@@ -28,24 +28,24 @@ struct RawRuntime {
     spec: RawSpec,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 enum ApiVersion {
     #[serde(rename = "berth.dev/v1")]
     V1,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 enum Kind {
     Runtime,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Metadata {
     name: String,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawSpec {
     #[serde(default)]
@@ -66,6 +66,7 @@ struct RawSpec {
     formats: Vec<RawFormat>,
     memory: Option<String>,
     max_models: Option<u32>,
+    models_per_process: Option<u32>,
     device_memory: Option<String>,
     start_timeout: Option<String>,
     unload_reserve: Option<String>,
@@ -79,7 +80,7 @@ struct Head {
 }
 
 /// The protocol by which a runtime is told what to hold.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 enum RawProtocol {
     /// `mmesh.ModelRuntime`.
     #[default]
@@ -93,7 +94,7 @@ enum RawProtocol {
     TensorFlow,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(untagged)]
 enum RawFormat {
     Name(String),
@@ -106,7 +107,44 @@ pub(crate) fn read(path: &Path, data: &Path) -> Result<spi::Settings, Failure> {
     parse(&text, data).map_err(|reason| Failure::Usage(format!("--runtime {}: {reason}", path.display())))
 }
 
+/// The `Runtime` that a `ServingRuntime` of KServe is for a worker, with the words in braces that it fills in.
+///
+/// # Errors
+/// The field that keeps it from being one.
+pub(crate) fn of_kserve(object: &serde_json::Value) -> Result<serde_json::Value, Failure> {
+    let converted = || {
+        let text = object.to_string();
+        // As a worker does: what is printed can be used.
+        parse(&text, Path::new("."))?;
+        serde_json::to_value(serving_runtime::read(&text)?).map_err(|error| error.to_string())
+    };
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let mut runtime = converted().map_err(|reason| Failure::Invalid(format!("runtime {name}: {reason}")))?;
+    if let Some(spec) = runtime["spec"].as_object_mut() {
+        let is_said = |field: &serde_json::Value| match field {
+            serde_json::Value::Null => false,
+            serde_json::Value::Array(items) => !items.is_empty(),
+            serde_json::Value::Object(fields) => !fields.is_empty(),
+            _ => true,
+        };
+        spec.retain(|_, field| is_said(field));
+    }
+    Ok(runtime)
+}
+
+/// The names of a process that one model has to itself: of what is its own, and of its log.
+#[derive(Clone, Copy)]
+struct OneModel<'n> {
+    name: &'n str,
+    log: &'n str,
+}
+
 fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
+    declared(text, data, None)
+}
+
+/// The settings of a runtime, or of one of its processes.
+fn declared(text: &str, data: &Path, one: Option<OneModel<'_>>) -> Result<spi::Settings, String> {
     let head: Head = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     let raw = if serving_runtime::KINDS.contains(&head.kind.as_str()) {
         serving_runtime::read(text)?
@@ -122,7 +160,8 @@ fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
         return Err(format!("metadata.name is {name:?}, which is a built-in runtime: choose another name"));
     }
     let spec = raw.spec;
-    let mut places = Places::new(data, &name, spec.repository.as_deref());
+    let each = each(&spec, (text, data), one)?;
+    let mut places = Places::new(data, &name, (spec.repository.as_deref(), one));
     let started = !spec.command.is_empty();
     let command = spec.command.iter().map(|word| places.filled(word)).collect::<Result<Vec<_>, _>>()?;
     let environment = spec.environment.iter();
@@ -154,9 +193,12 @@ fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
         return Err("spec.formats is empty: list what it takes, or \"*\" for everything".to_owned());
     }
     let reserve = size("unloadReserve", spec.unload_reserve.as_ref())?;
+    let inference = spec.inference_address.as_deref().map(|text| places.filled(text)).transpose()?;
+    let log = one.map_or_else(|| name.clone(), |one| format!("{name}-{}", one.log));
     Ok(spi::Settings {
-        inference: spec.inference_address.as_deref().map(|text| address("inferenceAddress", text)).transpose()?,
+        inference: inference.map(|text| address("inferenceAddress", &text)).transpose()?,
         rest,
+        each,
         formats: spec.formats.into_iter().map(format).collect::<Result<_, _>>()?,
         memory: size("memory", spec.memory.as_ref())?,
         max_models: spec.max_models,
@@ -168,11 +210,44 @@ fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
             command,
             environment,
             folder: spec.working_directory,
-            log: data.join("runtimes").join(format!("{name}.log")),
+            log: data.join("runtimes").join(format!("{log}.log")),
             launcher: std::env::current_exe().ok(),
         }),
         ..spi::Settings::new(name, address("address", &own)?)
     })
+}
+
+/// Makes the settings of the process that each model has to itself; `None`: one process has them all, or this is such a process.
+fn each(spec: &RawSpec, (text, data): (&str, &Path), one: Option<OneModel<'_>>) -> Result<Option<Each>, String> {
+    match spec.models_per_process {
+        None => return Ok(None),
+        Some(1) => {}
+        Some(other) => {
+            return Err(format!(
+                "spec.modelsPerProcess is {other}: write 1, or leave it out for one process of all models"
+            ));
+        }
+    }
+    if spec.command.is_empty() {
+        return Err("spec.modelsPerProcess belongs to spec.command: there is none".to_owned());
+    }
+    if spec.repository.is_some() {
+        return Err("spec.repository is one for all: leave it out, so that each process has its own".to_owned());
+    }
+    for (field, said) in
+        [("address", &spec.address), ("inferenceAddress", &spec.inference_address), ("restAddress", &spec.rest_address)]
+    {
+        if let Some(said) = said.as_ref().filter(|said| !said.contains('{')) {
+            return Err(format!(
+                "spec.{field} is {said}, the same for all processes: use {{port}}, {{port.NAME}} or {{model}}"
+            ));
+        }
+    }
+    if one.is_some() {
+        return Ok(None);
+    }
+    let (text, data) = (text.to_owned(), data.to_owned());
+    Ok(Some(Each::new(move |name, log| declared(&text, &data, Some(OneModel { name, log })))))
 }
 
 /// The protocol of the runtime, and where its model repository is.
@@ -222,9 +297,11 @@ fn address(field: &str, text: &str) -> Result<Address, String> {
     text.parse::<Address>().map_err(|error| format!("spec.{field}: {error}"))
 }
 
-/// The words in braces that a file may use: free ports of this machine, and the folder of the model repository.
+/// The words in braces that a file may use: free ports of this machine, the folder of the model repository, and of a process that one
+/// model has to itself a name that no other one has.
 struct Places {
     repository: PathBuf,
+    model: Option<String>,
     /// By the name after `port`.
     ports: BTreeMap<String, u16>,
     /// Held until all are known, so that no two are the same.
@@ -232,9 +309,11 @@ struct Places {
 }
 
 impl Places {
-    fn new(data: &Path, name: &str, said: Option<&Path>) -> Self {
-        let own = || data.join("runtimes").join(name);
-        Self { repository: said.map_or_else(own, Path::to_owned), ports: BTreeMap::new(), held: Vec::new() }
+    fn new(data: &Path, name: &str, (said, one): (Option<&Path>, Option<OneModel<'_>>)) -> Self {
+        let model = one.map(|one| one.name.to_owned());
+        let mut repository = said.map_or_else(|| data.join("runtimes").join(name), Path::to_owned);
+        repository.extend(&model);
+        Self { repository, model, ports: BTreeMap::new(), held: Vec::new() }
     }
 
     /// The folder, from the root: the server may run elsewhere.
@@ -251,6 +330,7 @@ impl Places {
             match word.split_once('.').unwrap_or((word, "")) {
                 ("port", of) => filled.push_str(&self.port(of)?.to_string()),
                 ("repository", "") => filled.push_str(&self.repository().to_string_lossy()),
+                ("model", "") if self.model.is_some() => filled.extend(self.model.as_deref()),
                 // Braces of others, as in JSON.
                 _ => filled.push_str(&format!("{{{word}}}")),
             }
@@ -337,10 +417,41 @@ spec:
             ("protocol: spi", "environment: {A: b}", "spec.command"),
             ("address: unix:/run/adapter.sock", "unloadReserve: 1GiB", "spec.address"),
             ("startTimeout: 1m", "startTimeout: soon", "spec.startTimeout"),
+            ("maxModels: 100", "modelsPerProcess: 2", "write 1"),
+            ("maxModels: 100", "modelsPerProcess: 1", "belongs to spec.command"),
+            ("maxModels: 100", "command: [serve]\n  modelsPerProcess: 1", "the same for all processes"),
         ] {
             let error = parse(&FULL.replace(from, to), Path::new("data")).expect_err(to);
             assert!(error.contains(problem), "{to}: {error}");
         }
+    }
+
+    #[test]
+    fn each_model_has_a_process_with_ports_a_folder_and_a_log_of_its_own() {
+        let text = "
+apiVersion: berth.dev/v1
+kind: Runtime
+metadata: {name: one}
+spec:
+  protocol: v2
+  command: [serve, '{repository}', '--name={model}']
+  environment: {PORT: '{port}', DATA: '{port.data}'}
+  inferenceAddress: '127.0.0.1:{port.data}'
+  modelsPerProcess: 1
+  formats: [sklearn]
+  memory: 8GiB
+";
+        let settings = parse(text, Path::new("/data")).expect("a runtime");
+        let each = settings.each.expect("settings of each process");
+        let [first, second] = ["iris@a.0", "iris@b.1"].map(|name| each.make(name, "iris").expect("a process"));
+        let [one, other] = [&first, &second].map(|settings| settings.program.as_ref().expect("a program"));
+        assert_eq!(one.command, ["serve", "/data/runtimes/one/iris@a.0", "--name=iris@a.0"]);
+        assert_eq!(other.command[1], "/data/runtimes/one/iris@b.1");
+        assert_eq!(one.log, Path::new("/data/runtimes/one-iris.log"));
+        assert_eq!(first.address.to_string(), one.environment["PORT"]);
+        let data = first.inference.as_ref().map(ToString::to_string);
+        assert_eq!(data.as_deref(), Some(&*format!("127.0.0.1:{}", one.environment["DATA"])));
+        assert!(first.each.is_none() && settings.memory == Some(ByteSize::gib(8)));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use berth_secrets::{
     Keyring, keys,
     vault::{SecretId, Settings as VaultSettings},
 };
-use berth_spec::Secret;
+use berth_spec::{Secret, network::Destination};
 use clap::{Args, ValueEnum};
 use prometheus_client::registry::Registry;
 
@@ -74,6 +74,10 @@ pub(crate) struct SourceArgs {
     /// Image of podman that functions are built in; it has python3 with uv or pip, or node with npm
     #[arg(long, value_name = "IMAGE", env = "BERTH_FUNCTION_BUILDER_IMAGE")]
     function_builder_image: Option<String>,
+    /// Hosts that builds of functions may fetch packages from, beside PyPI, npm's registry and those that the environment and the
+    /// machine's pip.conf and npmrc name
+    #[arg(long, value_name = "HOST:PORT,…", env = "BERTH_FUNCTION_BUILD_HOSTS", value_delimiter = ',')]
+    function_build_hosts: Vec<Destination>,
     /// Poll interval of a registry's branch; webhooks trigger a poll at once
     #[arg(long, value_name = "TIME", env = "BERTH_SOURCE_INTERVAL", default_value = "30s", value_parser = values::duration)]
     source_interval: Duration,
@@ -264,6 +268,11 @@ impl SourceSettings {
     /// The image that functions are built in; `None`: with the tools of this machine.
     pub(crate) fn function_builder_image(&self) -> Option<&str> {
         self.args.function_builder_image.as_deref()
+    }
+
+    /// Hosts that functions are built from beside the registries that this machine names.
+    pub(crate) fn function_build_hosts(&self) -> &[Destination] {
+        &self.args.function_build_hosts
     }
 
     /// The places in one line, for people; `None`: there are no sources.

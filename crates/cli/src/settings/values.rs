@@ -96,7 +96,7 @@ pub(crate) struct HostPort {
     pub(crate) port: u16,
 }
 
-/// Default port of gossip.
+/// Default port of gossip: that of other programs with SWIM membership (memberlist).
 pub(crate) const GOSSIP_PORT: u16 = 7946;
 
 impl HostPort {

@@ -17,50 +17,81 @@ const UNEXPLAINED: usize = 40;
 const BANNED: [&str; 8] = ["utils", "util", "helpers", "helper", "common", "manager", "types", "misc"];
 
 /// Words that no doc comment opens with: a noun or a verb says what the item is or does.
-const OPENERS: [&str; 7] = ["What", "Whether", "Who", "How", "It", "They", "That"];
+const OPENERS: [&str; 9] = ["What", "Whether", "Which", "Who", "Why", "How", "It", "They", "That"];
 
-/// Type names that were images. The field's terms took their places.
-const IMAGES: [&str; 40] = [
+/// Pieces of a formula that speaks of other values, and says nothing of the one that is there.
+const FORMULAS: [&str; 6] = ["halved,", "halving", "doubling it", "doubling this", "; doubled,", "half as many"];
+
+/// Type names that were images, or that many types had at once. The field's terms took their places.
+const IMAGES: [&str; 68] = [
     "Accused",
     "Appetite",
     "Aside",
+    "Asking",
     "Attention",
+    "Barred",
     "Baton",
     "Board",
     "Candidacy",
     "Chores",
+    "Desk",
     "Dice",
     "Door",
     "Drifting",
+    "Drive",
     "Ear",
     "Entrance",
     "Errand",
     "Eyes",
     "Front",
     "Grounds",
+    "Halt",
     "Hands",
     "Haste",
+    "Held",
     "Herald",
+    "Here",
+    "Home",
+    "InForce",
     "Journey",
     "Keeper",
+    "Kit",
+    "Lack",
     "Letter",
     "Lookout",
     "Lot",
+    "Matter",
     "Others",
     "Parcel",
+    "Passed",
     "Presence",
+    "Presumed",
+    "Ran",
     "Road",
     "Roll",
     "Safe",
     "Safekeeping",
     "Scribe",
+    "Search",
     "Seat",
     "SeatView",
+    "Seats",
+    "Seen",
+    "Shelf",
     "Shelter",
+    "Sight",
     "Silence",
+    "StoredHalt",
     "Surroundings",
+    "Taste",
     "Teller",
+    "There",
+    "Together",
+    "Told",
+    "Unheard",
     "Vacancy",
+    "What",
+    "Wish",
 ];
 
 fn root() -> PathBuf {
@@ -171,7 +202,8 @@ fn unplain(comment: &str) -> Option<&'static str> {
     if OPENERS.contains(&first) {
         return Some("open with a noun or a verb");
     }
-    if comment.contains("Halved") || comment.contains("Doubled") || comment.contains("halved,") {
+    let lower = comment.to_lowercase();
+    if FORMULAS.iter().any(|formula| lower.contains(formula)) {
         return Some("say in one sentence why a constant has its value");
     }
     let cites = comment.match_indices("seed ").any(|(at, found)| {
@@ -213,7 +245,7 @@ fn types_have_the_names_of_the_field() {
         for line in text.lines() {
             let mut words =
                 line.split(|letter: char| !letter.is_alphanumeric() && letter != '_').filter(|word| !word.is_empty());
-            let declares = words.any(|word| matches!(word, "struct" | "enum" | "trait"));
+            let declares = words.any(|word| matches!(word, "struct" | "enum" | "trait" | "type"));
             let name = words.next().filter(|_| declares && !line.trim_start().starts_with("//")).unwrap_or_default();
             if IMAGES.contains(&name) {
                 wrong.push(format!("{path}: {name}"));
@@ -221,6 +253,70 @@ fn types_have_the_names_of_the_field() {
         }
     }
     assert!(wrong.is_empty(), "use the field's term: {wrong:#?}");
+}
+
+/// The modules at the top of a crate: each with those that it uses.
+fn modules(name: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let src = root().join("crates").join(name).join("src");
+    let files: Vec<(String, String)> = files(&["crates"], &["rs"])
+        .into_iter()
+        .filter_map(|(path, text)| {
+            let inside = path.strip_prefix(&src).ok()?;
+            let top = inside.iter().next()?.to_str()?.trim_end_matches(".rs").to_owned();
+            (top != "lib").then_some((top, text))
+        })
+        .collect();
+    let known: BTreeSet<String> = files.iter().map(|(top, _)| top.clone()).collect();
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (top, text) in files {
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let used = used_modules(code).into_iter().filter(|used| *used != top && known.contains(used));
+        uses.entry(top.clone()).or_default().extend(used);
+    }
+    uses
+}
+
+/// The first names of all paths that begin with `crate::`, also of those in `use crate::{…}`.
+fn used_modules(code: &str) -> BTreeSet<String> {
+    let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let mut found = BTreeSet::new();
+    for path in code.split("crate::").skip(1) {
+        let Some(group) = path.strip_prefix('{') else {
+            found.insert(name(path));
+            continue;
+        };
+        let (mut depth, mut begins) = (1_usize, true);
+        for (at, letter) in group.char_indices() {
+            match letter {
+                '{' => depth += 1,
+                '}' if depth == 1 => break,
+                '}' => depth -= 1,
+                ',' if depth == 1 => begins = true,
+                letter if letter.is_whitespace() => {}
+                _ if begins && depth == 1 => {
+                    found.insert(name(&group[at..]));
+                    begins = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_data_plane_has_no_ring_of_modules() {
+    let mut uses = modules("mesh");
+    assert!(uses.get("ingress").is_some_and(|used| used.contains("forward")), "the modules are found: {uses:#?}");
+    // What uses nothing that is left is no part of a ring.
+    loop {
+        let left: BTreeSet<String> = uses.keys().cloned().collect();
+        uses.retain(|_, used| !used.is_disjoint(&left));
+        if uses.len() == left.len() {
+            break;
+        }
+    }
+    assert!(uses.is_empty(), "modules of mesh that use each other in a ring, or use one: {uses:#?}");
 }
 
 /// The table of docs/architecture.md: crate → crates that it may use; `None`: any.

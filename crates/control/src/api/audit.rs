@@ -5,7 +5,7 @@ use berth_wire::api::{API_VERSION, AuditView, Kind, NodeAudit, Timestamp};
 
 use super::{error::ApiError, log::Cursor, query};
 
-/// The most records in one answer.
+/// The most records in one answer: some hundred KiB.
 pub(super) const MOST: usize = 1_000;
 
 /// Parameters of a question for records.

@@ -1,8 +1,8 @@
 //! One connection of a client, HTTP/1.1 or HTTP/2.
 //!
 //! ```text
-//! serving ── shutdown, or idle ──▶ finishing: takes no new requests, ends after those in flight
-//!    └── no request ever came ──▶ ended
+//! serving ── shutdown, idle, or the end of an answer is left unread ──▶ finishing: takes no new requests, ends after those in flight
+//!    └── no request ever came ──▶ ended ◀── an end is left unread for as long again ──┘
 //! ```
 
 use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration};
@@ -10,7 +10,7 @@ use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration}
 use axum::Router;
 use berth_peer::{
     BoxError,
-    port::{Activity, Counting, Greeted, Inactivity, answer_whole},
+    port::{Activity, Counting, Greeted, Inactivity, Paced, answer_whole},
 };
 use berth_wire::{access::Arrival, api::AuditPort};
 use futures::FutureExt;
@@ -22,7 +22,7 @@ use hyper_util::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-/// Most streams in one HTTP/2 connection.
+/// Most streams in one HTTP/2 connection: more than a client of the API has open, and a bound on the memory of one.
 const STREAMS: u32 = 128;
 
 /// Limit for receiving a request's head. Allows for slow links.
@@ -49,24 +49,27 @@ pub(super) async fn serve(
         if let Some(certificate) = &certificate {
             request.extensions_mut().insert(Arc::clone(certificate));
         }
-        let router = router.clone();
+        let (router, version) = (router.clone(), request.version());
         answer_whole(
             request,
             |request| async move { router.oneshot(request).await.unwrap_or_else(|never| match never {}) },
         )
-        .map(Ok::<_, Infallible>)
+        .map(move |answer| Ok::<_, Infallible>(answer.map(|body| Paced::new(body, version))))
     });
     let server = server(activity.clone());
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         ended = connection.as_mut() => return ended,
         () = finish.cancelled() => connection.as_mut().graceful_shutdown(),
-        silence = activity.silence(patience) => match silence {
+        silence = activity.clone().silence(patience) => match silence {
             Inactivity::NoRequest => return Ok(()),
-            Inactivity::Idle => connection.as_mut().graceful_shutdown(),
+            Inactivity::Idle | Inactivity::Unread => connection.as_mut().graceful_shutdown(),
         },
     }
-    connection.await
+    tokio::select! {
+        ended = connection => ended,
+        () = activity.unread_still() => Ok(()),
+    }
 }
 
 fn server(activity: Activity) -> auto::Builder<Counting> {

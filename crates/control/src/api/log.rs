@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use berth_spec::DeploymentName;
 use berth_wire::api::{API_VERSION, Kind, LogLine, LogView, NodeLog};
 
-/// The most lines in one answer.
+/// The most lines in one answer: more than anybody reads at once.
 pub const MOST_LINES: usize = 1_000;
 
 /// Bytes of the lines of one node in an answer, less than what one node takes from another at once.

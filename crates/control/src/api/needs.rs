@@ -16,7 +16,7 @@ enum Place {
     Server,
     /// The places that the body names, which the handler checks: here the role is checked alone.
     Body,
-    /// The namespace in the path.
+    /// The namespace in the path, else the default one.
     Namespace,
     /// The deployment or alias in the path.
     Name,
@@ -71,13 +71,21 @@ const NEEDS: &[(&str, &str, Action, Place)] = &[
     ("POST", "/v1/nodes/{name}/drain", OperateFleet, Place::Server),
     ("GET", "/v1/events", ReadFleet, Place::Server),
     ("GET", "/v1/namespaces/{namespace}/events", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/functions", ReadFleet, Place::Server),
-    ("GET", "/v1/functions/{name}", ReadFleet, Place::Server),
-    ("PUT DELETE", "/v1/functions/{name}", Declare, Place::Server),
-    ("GET", "/v1/functions/{name}/log", ReadFleet, Place::Server),
-    ("GET", "/v1/functions/{name}/sbom", ReadFleet, Place::Server),
-    ("GET", "/v1/functions/{name}/provenance", ReadFleet, Place::Server),
-    ("GET", "/v1/functions/{name}/lock", ReadFleet, Place::Server),
+    // A role that is limited to models does not hold for functions of these names.
+    ("GET", "/v1/functions", ReadDeployments, Place::Server),
+    ("GET", "/v1/functions/{name}", ReadDeployments, Place::Namespace),
+    ("PUT DELETE", "/v1/functions/{name}", Declare, Place::Namespace),
+    ("GET", "/v1/functions/{name}/log", ReadDeployments, Place::Namespace),
+    ("GET", "/v1/functions/{name}/sbom", ReadDeployments, Place::Namespace),
+    ("GET", "/v1/functions/{name}/provenance", ReadDeployments, Place::Namespace),
+    ("GET", "/v1/functions/{name}/lock", ReadDeployments, Place::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions", ReadDeployments, Place::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions/{name}", ReadDeployments, Place::Namespace),
+    ("PUT DELETE", "/v1/namespaces/{namespace}/functions/{name}", Declare, Place::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions/{name}/log", ReadDeployments, Place::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions/{name}/sbom", ReadDeployments, Place::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions/{name}/provenance", ReadDeployments, Place::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions/{name}/lock", ReadDeployments, Place::Namespace),
     ("GET", "/v1/sources", ReadFleet, Place::Server),
     ("GET", "/v1/sources/{name}", ReadFleet, Place::Server),
     ("POST", "/v1/sources/{name}/sync", OperateSources, Place::Server),
@@ -189,7 +197,7 @@ impl Need<'_> {
             "tokens" => ("Token", false),
             "join-tokens" => ("JoinToken", false),
             "revocations" => ("Revocation", false),
-            "functions" => ("Function", false),
+            "functions" => ("Function", true),
             _ => return None,
         };
         if !inside {
@@ -298,6 +306,8 @@ mod tests {
             (Method::PUT, "/v1/namespaces/bank/deployments/x", Some("ModelDeployment bank x")),
             (Method::DELETE, "/v1/deployments/bank%2Fx", Some("ModelDeployment default bank/x")),
             (Method::DELETE, "/v1/aliases/x", Some("Alias default x")),
+            (Method::DELETE, "/v1/functions/x", Some("Function default x")),
+            (Method::PUT, "/v1/namespaces/bank/functions/x", Some("Function bank x")),
             (Method::POST, "/v1/nodes/a/drain", Some("Node - a")),
             (Method::POST, "/v1/workers/a/cordon", Some("Worker - a")),
             (Method::POST, "/v1/sources/git/pause", Some("Source - git")),
@@ -348,12 +358,27 @@ mod tests {
             (Method::PUT, "/v1/deployments/x", false),
             (Method::PUT, "/v1/deployments/bank%2Fx", false),
             (Method::DELETE, "/v1/namespaces/no%20name/deployments/x", false),
+            (Method::GET, "/v1/namespaces/bank/functions", true),
+            (Method::GET, "/v1/namespaces/bank/functions/x/log", true),
+            (Method::DELETE, "/v1/namespaces/bank/functions/x", true),
+            (Method::GET, "/v1/namespaces/shop/functions/x", false),
+            (Method::GET, "/v1/functions", false),
+            (Method::GET, "/v1/functions/x", false),
+            (Method::DELETE, "/v1/functions/bank%2Fx", false),
+            (Method::GET, "/v1/namespaces/no%20name/functions/x", false),
             (Method::POST, "/v1/apply", true),
             (Method::POST, "/v1/nodes/a/drain", false),
             (Method::GET, "/healthz", true),
         ] {
             let need = of(&method, path).unwrap_or_else(|| panic!("{method} {path}"));
             assert_eq!(need.check(&asker).is_ok(), allowed, "{method} {path}");
+        }
+        let grant = Grant { role: Role::Deployer, namespaces: vec!["bank".to_owned()], models: vec!["x".to_owned()] };
+        let asker = Asker(Some(Arc::new(Principal::of("x", vec![grant]))));
+        for (path, allowed) in [("/v1/namespaces/bank/deployments/x", true), ("/v1/namespaces/bank/functions/x", false)]
+        {
+            let need = of(&Method::DELETE, path).expect("a route");
+            assert_eq!(need.check(&asker).is_ok(), allowed, "{path}: of a model");
         }
         for (method, path) in [
             (Method::GET, "/v1/deployments/"),

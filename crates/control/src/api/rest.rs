@@ -107,6 +107,16 @@ pub(super) fn routes() -> Vec<(&'static str, Methods, MethodRouter<Arc<Service>>
         ("/v1/functions/{name}/sbom", &["get"], get(functions::sbom)),
         ("/v1/functions/{name}/provenance", &["get"], get(functions::provenance)),
         ("/v1/functions/{name}/lock", &["get"], get(functions::lock)),
+        ("/v1/namespaces/{namespace}/functions", &["get"], get(functions::functions)),
+        (
+            "/v1/namespaces/{namespace}/functions/{name}",
+            &["get", "put", "delete"],
+            get(functions::function).put(functions::put).merge(delete(functions::delete)),
+        ),
+        ("/v1/namespaces/{namespace}/functions/{name}/log", &["get"], get(functions::log)),
+        ("/v1/namespaces/{namespace}/functions/{name}/sbom", &["get"], get(functions::sbom)),
+        ("/v1/namespaces/{namespace}/functions/{name}/provenance", &["get"], get(functions::provenance)),
+        ("/v1/namespaces/{namespace}/functions/{name}/lock", &["get"], get(functions::lock)),
         ("/v1/sources", &["get"], get(sources::sources)),
         ("/v1/sources/{name}", &["get"], get(sources::source)),
         ("/v1/sources/{name}/sync", &["post"], post(sources::sync)),
@@ -259,7 +269,7 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
 struct Document;
 
 /// Kinds of things that are in namespaces.
-const INSIDE: [&str; 5] = ["deployments", "aliases", "replicas", "revisions", "events"];
+const INSIDE: [&str; 6] = ["deployments", "aliases", "functions", "replicas", "revisions", "events"];
 
 /// Builds the OpenAPI document. Paths of what is in namespaces are also there below a namespace.
 pub(super) fn document() -> utoipa::openapi::OpenApi {

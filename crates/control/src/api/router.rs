@@ -72,7 +72,6 @@ struct Inner {
     term: Mutex<Option<TermRouter>>,
 }
 
-/// The router of a term.
 struct TermRouter {
     epoch: Epoch,
     router: Router,

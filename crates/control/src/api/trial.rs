@@ -15,7 +15,7 @@ pub const WITHIN: Duration = Duration::from_secs(60);
 /// Largest request of a trial in bytes. People type it.
 pub const MOST_BYTES: usize = 1 << 20;
 
-/// Largest answer that is shown, in bytes.
+/// Largest answer that is shown, in bytes: more than a browser shows well.
 pub const MOST_ANSWER: usize = 4 << 20;
 
 /// One call of a model by the Open Inference Protocol.

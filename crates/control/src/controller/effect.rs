@@ -21,7 +21,7 @@ pub enum Effect {
     Commit(Commit),
     /// Tell a worker what it should hold.
     SendAssignment {
-        /// Which worker.
+        /// The worker.
         worker: WorkerId,
         /// The difference to the last assignment sent.
         change: AssignmentChange,
@@ -30,7 +30,7 @@ pub enum Effect {
     },
     /// Tell gateways where things are.
     SendRoutes {
-        /// Which.
+        /// The receivers.
         to: To,
         /// The difference to the last routes sent.
         change: RouteChange,
@@ -58,7 +58,7 @@ pub enum Effect {
     InForce(Rev),
     /// All that a declaration wants is ready, this long after it was declared.
     BecameReady {
-        /// Which deployment.
+        /// The deployment.
         deployment: DeploymentName,
         /// The time that the plan took.
         took: Duration,
@@ -80,7 +80,7 @@ pub struct Commit {
     pub reconstructible: bool,
 }
 
-/// Which gateways.
+/// The gateways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
     /// Every one that is connected.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_plan::TypeRules;
 use berth_spec::{
     Cordon, Deployment, DeploymentName, GatewayEvent, GatewayId, Health, InventoryChange, Time, UnknownWorkers,
     WorkerId, WorkerInfo, WorkerTerms, event::Severity,
@@ -38,6 +39,8 @@ pub enum Event {
     },
     /// The store took what becomes of workers that the registry does not name.
     UnknownWorkers(UnknownWorkers),
+    /// Models ask other labels of their workers, by their types.
+    TypeRules(TypeRules),
     /// The members think this of a node's health. Not told where there are no members but this process.
     Member {
         /// Name of the node.

@@ -40,7 +40,7 @@ pub struct ApplyAlias {
     pub mode: ApplyMode,
     /// The rule for an alias that another source declared.
     pub ownership: Ownership,
-    /// Which differences count.
+    /// The differences that count.
     pub compare: Comparison,
 }
 

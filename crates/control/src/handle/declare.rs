@@ -53,7 +53,7 @@ pub struct ApplyRequest {
     pub mode: ApplyMode,
     /// Treatment of a deployment of another source.
     pub ownership: Ownership,
-    /// Which differences count.
+    /// The differences that count.
     pub compare: Comparison,
 }
 

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// The most deployments in one page.
+/// The most deployments in one page: that of Kubernetes' clients, which ask for 500 at a time.
 pub(super) const MAX_PAGE: usize = 500;
 
 /// Manifests that are read from the store at once. More does not help: they are reads of one file.

@@ -17,7 +17,7 @@ use std::{
 use aws_lc_rs::digest;
 use berth_spec::{ByteSize, Digest};
 
-/// Digests that are remembered. Halving it hashes files again sooner; an entry is about 200 bytes.
+/// Digests that are remembered: an entry takes about 200 bytes, so that all take 20 MB.
 const REMEMBERED: usize = 100_000;
 
 /// Bytes of a file that are read at a time.

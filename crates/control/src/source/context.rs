@@ -116,7 +116,7 @@ impl Context {
         };
         let functions = |name: &DeploymentName| AuditResource {
             kind: "Function".to_owned(),
-            namespace: None,
+            namespace: Some(name.namespace().to_owned()),
             name: name.name().to_owned(),
         };
         let all: [(&str, Vec<AuditResource>); 3] = [

@@ -38,7 +38,7 @@ pub struct Setup {
     own: Option<Arc<dyn Source>>,
 }
 
-/// Why sources cannot run beside each other.
+/// The reason why sources cannot run beside each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
     /// Two have one name.
@@ -157,6 +157,7 @@ async fn begin(
 ) -> Result<(), Error> {
     let blank = || SourceStatus::new(context.name.clone(), source.kind(), origin.id().to_owned());
     let mut status = before.unwrap_or_else(blank);
+    status.origin = Some(origin.clone());
     if context.status().is_none() {
         // People see it before the store has answered.
         drop(context.handle.sources.open(status.clone(), place));

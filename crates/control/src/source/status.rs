@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_spec::{Generation, Time, WorkerId, worker::BreakerState};
+use berth_spec::{Generation, Origin, Time, WorkerId, worker::BreakerState};
 
 use super::SourceName;
 
@@ -15,6 +15,8 @@ pub struct SourceStatus {
     pub kind: &'static str,
     /// Its place, without credentials: a URL, a path.
     pub location: String,
+    /// Owner of what it declares, once it has begun.
+    pub origin: Option<Origin>,
     /// Its state in one word.
     pub state: SourceState,
     /// A person has paused it: what it declared stays, and nothing new is taken.
@@ -51,6 +53,7 @@ impl SourceStatus {
             name,
             kind,
             location,
+            origin: None,
             state: SourceState::Starting,
             paused: false,
             revision: None,

@@ -36,7 +36,7 @@ const LOG: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("log");
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 
 /// Commits that may wait for the writer. One fsync takes well under a millisecond on an SSD and serves up to
-/// [`writer::GROUP`] of them: doubling this doubles the worst wait, halving it turns bursts away.
+/// [`writer::GROUP`] of them: the last of a full queue waits for four, and bursts are not turned away.
 const QUEUE: usize = 1_024;
 
 /// Wait for a place in the queue before a commit fails because the store is busy.

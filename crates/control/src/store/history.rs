@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::{Change, Commit, Rev, StoreError, Watch};
 
-/// Commits that a watch takes at once. Halving it costs reads when catching up; doubling it holds more in memory.
+/// Commits that a watch takes at once: few reads when it catches up, and little in memory for each watch.
 pub(super) const CHUNK: usize = 128;
 
 /// Access to earlier commits by revision.

@@ -1,4 +1,4 @@
-//! Which keys exist, and the form of what is under them. This page is the stored format: the structs here are its only
+//! The keys that exist, and the form of what is under them. This page is the stored format: the structs here are its only
 //! definition, so that a change of a noun in `spec` cannot change what is on disk. Each value is JSON and begins with
 //! its form's number `v`.
 //!
@@ -19,7 +19,7 @@
 //! | `/meta/terms` | the same: the treatment of workers that no source names, by source | sources |
 //! | `/sources/NAME/paused` | [`StoredPause`]: a person has paused the source | a person |
 //! | `/sources/NAME/SLOT` | the checkpoint of a source: bytes of its own, in its own slots (`checkpoint`, `notified`) | that source |
-//! | `/functions/NAME` | a function's object, JSON without a form's number: its manifest, and its status (`berth_functions`) | a person, through a source: all but the status; the controller of functions: the status |
+//! | `/functions/NAME` | NAME is that of the function, in the same form. A function's object, JSON without a form's number: its manifest, and its status (`berth_functions`) | a person, through a source: all but the status; the controller of functions: the status |
 //! | `/tokens/ID` | [`StoredToken`](super::tokens::StoredToken): the hash of a token, and the rights of its holder | an admin |
 //! | `/join-tokens/ID` | [`StoredJoinToken`](super::join_tokens::StoredJoinToken): the hash of a join token, its nodes, and who joined with it | an admin; the leader counts who joins, and removes those that have expired |
 //! | `/revocations/ID` | [`StoredRevocation`](super::revocations::StoredRevocation): certificates of nodes that no node takes any more | an admin; the leader removes those whose certificates have ended |

@@ -3,6 +3,7 @@
 mod aliases;
 mod dashboard;
 mod formats;
+mod functions;
 mod nodes;
 mod rest;
 mod watching;

@@ -17,9 +17,10 @@ use berth_control::{
     },
 };
 use berth_peer::Members;
+use berth_plan::TypeRules;
 use berth_spec::{
     Cordon, FromController, GatewayEvent, Generation, Member, Origin, Residency, Roles, Time, UnknownWorkers, WorkerId,
-    WorkerTerms, status::Phase,
+    WorkerTerms, deployment::Selector, status::Phase,
 };
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use prometheus_client::registry::Registry;
@@ -343,6 +344,21 @@ impl Store for Forgetful {
     fn compact(&self, before: Rev) -> BoxFuture<'_, Result<(), StoreError>> {
         self.store.compact(before)
     }
+}
+
+#[tokio::test]
+async fn labels_that_types_ask_for_are_followed() {
+    let selector = Selector { required: [("gpu".to_owned(), "true".to_owned())].into(), ..Selector::default() };
+    let asks = TypeRules { others: Some(selector), ..TypeRules::default() };
+    let (rules, watched) = tokio::sync::watch::channel(asks);
+    let config = Config { type_rules: Some(watched), ..Config::default() };
+    let mut running = Running::start_with(config, Arc::new(MemoryStore::default()), &mut Registry::default());
+    running.obedient_worker(worker("w", 1)).await;
+    running.handle.apply(apply("iris", "  replicas: 1\n")).await.expect("applied");
+    running.until(&name("iris"), Phase::ScheduleFailed).await;
+    rules.send_replace(TypeRules::default());
+    running.until(&name("iris"), Phase::Available).await;
+    running.stop().await;
 }
 
 fn among_others() -> Config {

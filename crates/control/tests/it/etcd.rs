@@ -135,7 +135,7 @@ impl Etcd {
         said.lines().find_map(|line| line.strip_prefix("etcd Version: ")).expect("a version").to_owned()
     }
 
-    /// Which member leads the others.
+    /// The member that leads the others.
     pub(crate) async fn leader(&self) -> usize {
         let told = self.etcdctl(&["endpoint", "status", "--write-out=fields"]);
         let field = |line: &str, name: &str| line.strip_prefix(name).map(|value| value.trim().to_owned());

@@ -15,7 +15,7 @@ use crate::GitConfig;
 /// credentials so long.
 const KEYS_AGAIN: Duration = Duration::from_secs(15);
 
-/// The longest pause before that.
+/// The longest pause before that: a key service that is back is used within a minute.
 const KEYS_AGAIN_AT_MOST: Duration = Duration::from_secs(60);
 
 /// Starts the Vault client, if there is a Vault.

@@ -15,13 +15,13 @@ use berth_spec::{CredentialSet, Time, WorkerId};
 /// Opens the files of a registry, and joins what Vault gives.
 #[derive(Clone)]
 pub(crate) struct SecretCache {
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<CacheState>>,
     keyring: Arc<Keyring>,
     vault: Option<vault::Handle>,
 }
 
 #[derive(Default)]
-struct Held {
+struct CacheState {
     safe: CredentialStore,
     /// The files that were taken last: path and text.
     files: Vec<(String, String)>,
@@ -54,7 +54,7 @@ impl SecretCache {
     /// Opens the same files once more. Blocks while key services are asked.
     pub(crate) fn again(&self, now: Time) -> OpenedSecrets {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let Held { safe, files, .. } = &mut *held;
+        let CacheState { safe, files, .. } = &mut *held;
         safe.from_files(files, &self.keyring, now);
         if let Some(vault) = &self.vault {
             vault.want(held.safe.declared().clone());
@@ -70,7 +70,7 @@ impl SecretCache {
     }
 }
 
-impl Held {
+impl CacheState {
     fn take(&mut self) -> OpenedSecrets {
         self.taken += 1;
         let awaits_keys = self.safe.awaits_keys();

@@ -31,7 +31,7 @@ pub(crate) struct Marked {
     pub(crate) words: String,
 }
 
-/// Why something was not sent, and whether another attempt may succeed.
+/// The reason why something was not sent, and whether another attempt may succeed.
 pub(crate) struct DeliveryError {
     pub(crate) problem: String,
     pub(crate) attempt: Attempt,

@@ -14,8 +14,8 @@ use berth_spec::{Time, worker::BreakerState};
 /// afterwards.
 const MOST: usize = 64;
 
-/// Pauses between attempts; the last one from then on. Half of them: a chat that restarts is asked more often; twice: it
-/// hears later.
+/// Pauses between attempts; the last one from then on. A chat that restarts hears within seconds, and one that is down is asked
+/// once a minute.
 const PAUSES: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(60)];
 
 /// The age at which a message is dropped: an outage of half an hour loses none, and nobody reads about what was hours

@@ -26,10 +26,10 @@ use crate::notify::DeliveryProgress;
 /// learn soon that it is over.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// Matters that are kept in the store. Beyond that a new leader tells some again; doubled, the value is 0.5 MiB at most.
+/// Alerts that are kept in the store, in a value of 256 KiB at most. Beyond that a new leader tells some again.
 const MOST: usize = 500;
 
-/// Characters of a message that are kept.
+/// Characters of a message that are kept: enough to know what it was about.
 const LONGEST: usize = 200;
 
 /// The number of the stored form.

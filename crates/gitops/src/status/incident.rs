@@ -18,7 +18,7 @@ use berth_spec::{
 
 use super::observe::{FleetSnapshot, replicas};
 
-/// Lines of earlier attempts in an error file.
+/// Lines of earlier attempts in an error file: enough to see that the reason is the same.
 const MOST_ATTEMPTS: usize = 4;
 
 /// The most deployments that the error file of a lost worker names; a longer list would not be read.

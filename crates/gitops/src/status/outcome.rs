@@ -13,7 +13,7 @@ const AGAIN: Duration = Duration::from_secs(10 * 60);
 /// First pause after the branch could not be read; it doubles up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Longest pause.
+/// Longest pause: after an outage of hours, people find the actual state up to date within minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 
 /// The pause before a host that lets nobody rewrite the branch is asked for it again.

@@ -67,9 +67,8 @@ pub(crate) struct Publisher {
 pub(crate) enum Written {
     /// The change is the tip.
     Commit {
-        /// The tip.
         tip: Oid,
-        /// Why the branch could not be squashed, though it has grown long.
+        /// The reason why the branch could not be squashed, though it has grown long.
         unsquashed: Option<GitError>,
     },
     /// All of it was so already.

@@ -26,7 +26,7 @@ use crate::{
     problem::{Problem, Problems},
 };
 
-/// Longest path in characters.
+/// Longest path in characters: more than people nest, and short enough for a message.
 const LONGEST: usize = 512;
 
 /// Secrets engine behind a path.

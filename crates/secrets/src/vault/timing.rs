@@ -8,7 +8,7 @@ pub(super) const STATIC: Duration = Duration::from_secs(300);
 /// Shortest wait, so that very short leases do not flood Vault.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// First wait after a failure; doubles with each.
+/// First wait after a failure; doubles with each. A Vault that restarts is back within seconds.
 const FIRST: Duration = Duration::from_secs(1);
 
 /// Longest wait after a failure. Workers get their credentials within a minute after Vault is unsealed.

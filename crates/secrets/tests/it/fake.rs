@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-/// Seconds.
 pub(crate) type Seconds = u64;
 
 /// A request as it arrives.

@@ -9,7 +9,7 @@ use berth_spec::{Health, WorkerId};
 use super::Cluster;
 use crate::{
     controller_node::Term,
-    election::{Election, Wish},
+    election::{Election, ElectionStep},
     line::{End, LineId, Word},
     net::{HOP, TO_STORE},
     post::{Ask, Post},
@@ -61,12 +61,12 @@ impl Cluster {
         let Some(controller) = self.controllers.get_mut(name) else { return };
         let wish = controller.election.as_mut().and_then(|election| election.tick(now, seen));
         match wish {
-            Some(Wish::Campaign) => self.ask(name, 0, Ask::Campaign),
-            Some(Wish::Renew) => {
+            Some(ElectionStep::Campaign) => self.ask(name, 0, Ask::Campaign),
+            Some(ElectionStep::Renew) => {
                 let epoch = controller.term.as_ref().map_or(0, |term| term.epoch);
                 self.ask(name, epoch, Ask::Renew(now));
             }
-            Some(Wish::StepDown) => self.end_term(name, "steps down"),
+            Some(ElectionStep::StepDown) => self.end_term(name, "steps down"),
             None => {}
         }
         let clock = self.processes[name].clock(now);
@@ -247,7 +247,7 @@ impl Cluster {
             Stored::Content { .. } if current => self.read_store(to),
             Stored::Committed if current => self.brain_hears(to, Event::Committed),
             Stored::Refused if current => self.brain_hears(to, Event::Refused),
-            Stored::Deposed if current && wish == Some(Wish::StepDown) => self.end_term(to, "was deposed"),
+            Stored::Deposed if current && wish == Some(ElectionStep::StepDown) => self.end_term(to, "was deposed"),
             _ => {}
         }
         self.pump_watches();

@@ -1,4 +1,4 @@
-//! Which fields each type of secret has: the one table that files, Vault and the command line go by.
+//! Fields of each type of secret: the one table that files, Vault and the command line go by.
 
 use std::collections::BTreeMap;
 

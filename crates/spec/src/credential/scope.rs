@@ -26,7 +26,6 @@ pub(super) enum Closeness {
     Everything,
     /// A domain above the host, of so many letters.
     Below(usize),
-    /// The host.
     Host,
     /// The host and its port.
     Port,

@@ -12,7 +12,7 @@ use crate::{Generation, Time};
 /// memory.
 pub const MAX_WIRE: usize = 4 << 20;
 
-/// Why bytes are no set of credentials. Says nothing of what is in them.
+/// The reason why bytes are no set of credentials. Says nothing of what is in them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidWire {
     /// More than [`MAX_WIRE`].

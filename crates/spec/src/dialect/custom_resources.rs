@@ -37,6 +37,11 @@ pub const DIALECT: Dialect = Dialect {
         },
         Field { path: "spec.pod", fate: Refused, note: "beside `fleet`" },
         Field { path: "spec.executor", fate: Refused, note: "beside `fleet`" },
+        Field {
+            path: "spec.inferencePool",
+            fate: Refused,
+            note: "beside `fleet`: a fleet has one pool for all its models ([kubernetes.md](kubernetes.md#inference-pools))",
+        },
     ],
     inputs: &[],
 };

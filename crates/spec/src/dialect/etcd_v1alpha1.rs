@@ -16,6 +16,11 @@ pub const DIALECT: Dialect = Dialect {
         Field { path: "apiVersion", fate: To(&["apiVersion"]), note: "`v1alpha1`, or `berth.dev/v1`" },
         Field { path: "kind", fate: To(&["kind"]), note: "`ModelDeployment`, or `Function`" },
         Field { path: "metadata.name", fate: To(&["metadata.name"]), note: "the last part of the key" },
+        Field {
+            path: "metadata.namespace",
+            fate: To(&["metadata.namespace"]),
+            note: "the part of the key before the name: `/models/deployments/NAMESPACE/NAME`; without one, `default`. May be left out",
+        },
         Field { path: "metadata.labels", fate: To(&["metadata.labels"]), note: "" },
         Field {
             path: "metadata.annotations",
@@ -62,6 +67,16 @@ pub const DIALECT: Dialect = Dialect {
             path: "spec.target.appName",
             fate: To(&["spec.target.appName"]),
             note: "without effect unless `platform` is `azure-function`, which needs it",
+        },
+        Field {
+            path: "spec.target.programmingModel",
+            fate: To(&["spec.target.programmingModel"]),
+            note: "refused beside JavaScript",
+        },
+        Field {
+            path: "spec.target.authLevel",
+            fate: To(&["spec.target.authLevel"]),
+            note: "`function` is refused unless `platform` is `azure-function`",
         },
         Field {
             path: "spec.target.replicas",

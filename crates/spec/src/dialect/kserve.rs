@@ -38,7 +38,7 @@ pub const RUNTIME: &str = "kserve.berth.dev/runtime";
 pub(crate) const REMEDY: &str = "docs/dialects.md lists the fields";
 
 /// Fields that are not in the types; a map as it was written.
-type Others = BTreeMap<String, Value>;
+type UnknownFields = BTreeMap<String, Value>;
 
 /// An object of any of these kinds.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -110,7 +110,7 @@ pub struct ServiceSpec {
     /// `transformer`, `explainer`.
     #[serde(flatten)]
     #[schemars(skip)]
-    pub others: Others,
+    pub others: UnknownFields,
 }
 
 /// The model of an InferenceService and its scaling.
@@ -150,7 +150,7 @@ pub struct ServicePredictor {
     /// A framework as a key, as before `model`; settings of pods.
     #[serde(flatten)]
     #[schemars(skip)]
-    pub others: Others,
+    pub others: UnknownFields,
 }
 
 /// Joining of requests.
@@ -186,7 +186,7 @@ pub struct ServiceModel {
     /// Settings of the container.
     #[serde(flatten)]
     #[schemars(skip)]
-    pub others: Others,
+    pub others: UnknownFields,
 }
 
 /// A model below the name of its framework (`sklearn:`), as InferenceServices had it before `model`.
@@ -202,7 +202,7 @@ struct FrameworkModel {
     #[serde(default)]
     resources: Resources,
     #[serde(flatten)]
-    others: Others,
+    others: UnknownFields,
 }
 
 /// A framework and its version.
@@ -232,7 +232,7 @@ pub struct Storage {
     /// Everything else.
     #[serde(flatten)]
     #[schemars(skip)]
-    pub others: Others,
+    pub others: UnknownFields,
 }
 
 /// A bucket, for ModelMesh.
@@ -284,7 +284,7 @@ pub struct PredictorSpec {
     /// Everything else.
     #[serde(flatten)]
     #[schemars(skip)]
-    pub others: Others,
+    pub others: UnknownFields,
 }
 
 /// A ServingRuntime by name.

@@ -279,7 +279,8 @@ fn check_name(name: &str) -> Result<(), InvalidName> {
 /// shows one shows something else than what is there.
 fn is_invisible(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 impl TryFrom<String> for DeploymentName {

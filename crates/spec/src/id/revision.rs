@@ -16,7 +16,7 @@ pub struct RevisionId {
     hash: [u8; 6],
 }
 
-/// Why a string is not a revision's name.
+/// The reason why a string is not a revision's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a revision is written NAME@HASH or NAMESPACE/NAME@HASH with 12 hex digits, not {0:?}")]
 pub struct InvalidRevisionId(String);

@@ -24,6 +24,7 @@ fn names_are_free_and_what_is_refused_says_why() {
         ("", "", "at least one"),
         ("a\nb", "'\\n'", "remove"),
         ("a\u{202e}b", "202e", "remove"),
+        ("a\u{61c}b", "61c", "remove"),
         (" a", "' '", "remove"),
         ("a\u{2003}", "2003", "remove"),
         (".", ".", "another name"),

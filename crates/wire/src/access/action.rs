@@ -81,13 +81,13 @@ pub enum Action {
     ReadModels,
     /// Load or unload a declared model.
     LoadModels,
-    /// Deployments, aliases, replicas, revisions, explanations, and events about them.
+    /// Deployments, aliases, functions, replicas, revisions, explanations, and events about them.
     ReadDeployments,
-    /// Declare, preview and delete deployments and aliases.
+    /// Declare, preview and delete deployments, aliases and functions.
     Declare,
     /// Declare a model card inside the manifest: whoever declares it chooses the code that runs.
     DeclareCode,
-    /// Nodes, workers, functions, sources and events of the whole system.
+    /// Nodes, workers, sources and events of the whole system.
     ReadFleet,
     /// Cordon and drain.
     OperateFleet,
@@ -184,10 +184,12 @@ impl Action {
                 "metadata, readiness, configuration and statistics of models; lists of models, without those out of reach"
             }
             Self::LoadModels => "load and unload declared models",
-            Self::ReadDeployments => "deployments, aliases, replicas, revisions, events of a namespace, explanations",
+            Self::ReadDeployments => {
+                "deployments, aliases, functions, replicas, revisions, events of a namespace, explanations"
+            }
             Self::Declare => "declare, preview, validate and delete deployments, aliases and functions",
             Self::DeclareCode => "declare model cards and functions by the API: their code is of the declarer's choice",
-            Self::ReadFleet => "nodes, workers, functions, sources, events, activity of the whole system",
+            Self::ReadFleet => "nodes, workers, sources, events, activity of the whole system",
             Self::OperateFleet => "cordon and drain nodes; settings of the log and of traces; regions of shared memory",
             Self::OperateSources => "synchronize, pause and resume sources",
             Self::ReadSecrets => "names and states of secrets; values are never shown",

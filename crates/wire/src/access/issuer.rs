@@ -22,7 +22,7 @@ use super::{
     known::KnownPrincipals,
 };
 
-/// Difference between clocks that is tolerated, in seconds.
+/// Difference between clocks that is tolerated, in seconds: that of machines without a time server, as others have it.
 const LEEWAY: u64 = 60;
 
 /// Least seconds between two times that tokens of unknown keys make somebody ask the issuer: a storm of them costs it little.

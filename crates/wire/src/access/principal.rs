@@ -14,7 +14,7 @@ pub enum Resource<'a> {
     Server,
     /// Something that the request names later: the role is checked now, the place then.
     Somewhere,
-    /// Everything in a namespace.
+    /// Everything in a namespace, or a function of it: a role that is limited to models does not hold for functions.
     Namespace(&'a str),
     /// A model, or a deployment or alias of this name.
     Model(NameKey<'a>),

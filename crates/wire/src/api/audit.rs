@@ -103,7 +103,7 @@ impl AuditOutcome {
     }
 }
 
-/// The most resources that a record lists.
+/// The most resources that a record lists: a record stays a line of some KiB, whatever one request changes.
 const MOST_RESOURCES: usize = 64;
 
 impl AuditRecord {

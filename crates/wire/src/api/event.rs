@@ -29,7 +29,7 @@ pub struct EventView {
     /// Worker concerned, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// Function concerned, if any. Functions are in no namespace.
+    /// Function concerned, if any: its name, in another namespace than `default` as `NAMESPACE/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
 }

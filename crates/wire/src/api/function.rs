@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_spec::id::DEFAULT_NAMESPACE;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -41,8 +42,10 @@ impl FunctionView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FunctionMetadata {
-    /// Its name. Functions have no namespace.
+    /// Its name.
     pub name: String,
+    /// The namespace that the name is unique in.
+    pub namespace: String,
     /// Labels set by users.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -55,6 +58,17 @@ pub struct FunctionMetadata {
     pub resource_version: String,
     /// Source that declared it: `api`, or `etcd` for what somebody put there.
     pub origin: String,
+}
+
+impl FunctionMetadata {
+    /// The written form of namespace and name: `words`, `team/words`.
+    #[must_use]
+    pub fn written(&self) -> String {
+        match self.namespace.as_str() {
+            "" | DEFAULT_NAMESPACE => self.name.clone(),
+            namespace => format!("{namespace}/{}", self.name),
+        }
+    }
 }
 
 /// The status of a function.

@@ -59,6 +59,9 @@ pub struct SourceStatus {
     pub deployments: u64,
     /// Deployments that it wants without a replica.
     pub disabled: u64,
+    /// Deployments of it that do not get on, seconds ago. Absent where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<StuckDeployments>,
     /// When the source was last read, with success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checked_at: Option<Timestamp>,
@@ -80,6 +83,18 @@ pub struct SourceStatus {
     /// Facts of its kind. Of `git`: `branch`, `author`, `signedBy`, `subject`, `writtenTo`, `written`, `writeProblem`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub details: BTreeMap<String, String>,
+}
+
+/// Deployments that do not get on by themselves: the condition `Progressing` is false, as a revision or a load was given up, or is
+/// overdue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StuckDeployments {
+    /// Their number.
+    pub count: u64,
+    /// The first ten by name, each with the reason of the condition: `fraud: RolloutStuck`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub first: Vec<String>,
 }
 
 /// A revision that is not followed.

@@ -183,6 +183,7 @@ fn breakers_of(breakers: v1::Breakers) -> Vec<Breaker> {
 
 const fn preparing_to(preparing: Preparing) -> v1::Preparing {
     match preparing {
+        Preparing::Artifact => v1::Preparing::Artifact,
         Preparing::Code => v1::Preparing::Code,
         Preparing::SystemPackages => v1::Preparing::SystemPackages,
         Preparing::Environment => v1::Preparing::Environment,
@@ -191,6 +192,7 @@ const fn preparing_to(preparing: Preparing) -> v1::Preparing {
 
 fn preparing_of(preparing: i32) -> Preparing {
     match v1::Preparing::try_from(preparing) {
+        Ok(v1::Preparing::Artifact) => Preparing::Artifact,
         Ok(v1::Preparing::Code) => Preparing::Code,
         Ok(v1::Preparing::SystemPackages) => Preparing::SystemPackages,
         Ok(v1::Preparing::Environment) | Err(_) => Preparing::Environment,

@@ -5,8 +5,16 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// Fields of a function that decide what its build gives. Its name does, too, and does not change.
-const INPUTS: [&str; 6] =
-    ["spec.sourceUri", "spec.sourceSha256", "spec.type", "spec.entrypoint", "spec.runtime", "spec.build"];
+const INPUTS: [&str; 8] = [
+    "spec.sourceUri",
+    "spec.sourceSha256",
+    "spec.type",
+    "spec.entrypoint",
+    "spec.runtime",
+    "spec.build",
+    "spec.target.programmingModel",
+    "spec.target.authLevel",
+];
 
 /// Guess about the build of a function that changes.
 #[derive(Debug, PartialEq, Eq, Serialize)]

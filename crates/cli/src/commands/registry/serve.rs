@@ -17,7 +17,7 @@ use std::{
 
 use berth_git::{Repository, Stop};
 use berth_peer::port::{
-    Activity, Bounds, ClientAuth, Counting, Damped, Greeted, Inactivity, Patience, Port, PortTls, TlsSettings,
+    Activity, Bounds, ClientAuth, Counting, Damped, Greeted, Inactivity, Paced, Patience, Port, PortTls, TlsSettings,
     TlsVersion, prepare,
 };
 use berth_spec::Time;
@@ -29,6 +29,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
+use prometheus_client::metrics::counter::Counter;
 use tokio::{net::TcpListener, time::Instant};
 use tokio_util::task::TaskTracker;
 
@@ -127,7 +128,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
         _ => None,
     };
     let (backend, registries) = (Backend::new(root, BOUNDS), args.registry.clone());
-    let server = Arc::new(Server { backend, users, registries, told: Told::default() });
+    let server = Arc::new(Server { backend, users, registries, told: DampedLines::default() });
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -210,12 +211,15 @@ async fn serve(server: Arc<Server>, address: SocketAddr, tls: Option<PortTls>) -
 
 async fn connection(server: Arc<Server>, greeted: Greeted, peer: SocketAddr) {
     let Greeted { stream, patience, .. } = greeted;
-    let activity = Activity::default();
+    let activity = Activity::new(UNREAD, Counter::default());
     let counted = activity.clone();
-    let answer = service_fn(move |request| {
+    let answer = service_fn(move |request: Request<Incoming>| {
         counted.request();
-        let server = Arc::clone(&server);
-        async move { Ok::<_, std::convert::Infallible>(server.answer(request, peer).await) }
+        let (server, version) = (Arc::clone(&server), request.version());
+        async move {
+            let answer = server.answer(request, peer).await;
+            Ok::<_, std::convert::Infallible>(answer.map(|body| Paced::new(body, version)))
+        }
     });
     let mut builder = Builder::new(Counting(activity.clone()));
     builder.http1().timer(TokioTimer::new()).header_read_timeout(SILENCE);
@@ -229,11 +233,14 @@ async fn connection(server: Arc<Server>, greeted: Greeted, peer: SocketAddr) {
     // A peer that breaks the line ends its own request only.
     tokio::select! {
         _ = connection.as_mut() => {}
-        silence = activity.silence(patience) => {
-            if silence == Inactivity::Idle {
+        silence = activity.clone().silence(patience) => {
+            if silence != Inactivity::NoRequest {
                 connection.as_mut().graceful_shutdown();
-                // A request may have begun meanwhile; a client that never leaves has no more than its time.
-                let _ = tokio::time::timeout(backend::LONGEST, connection).await;
+                tokio::select! {
+                    // A request may have begun meanwhile; a client that never leaves has no more than its time.
+                    _ = tokio::time::timeout(backend::LONGEST, connection) => {}
+                    () = activity.unread_still() => {}
+                }
             }
         }
     }
@@ -253,12 +260,12 @@ struct Server {
     backend: Backend,
     users: Users,
     registries: Vec<String>,
-    told: Told,
+    told: DampedLines,
 }
 
 /// Lines about strangers, who can send as much as they like: one a minute of each kind, with the number of requests.
 #[derive(Default)]
-struct Told {
+struct DampedLines {
     /// No user, or a wrong token.
     unknown: Damped,
     /// No path of Git, or another method.

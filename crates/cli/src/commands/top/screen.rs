@@ -18,8 +18,8 @@ use ratatui::{
 };
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 
-use super::{HEADS, cells, look, summary};
-use crate::{client::Client, failure::Failure, terminal};
+use super::{HEADS, Models, cells, summary};
+use crate::{failure::Failure, terminal};
 
 /// Keys buffered while the screen is drawn. More than anybody types.
 const KEYS: usize = 16;
@@ -28,10 +28,10 @@ const KEYS: usize = 16;
 const POLL: Duration = Duration::from_millis(100);
 
 /// Shows it until somebody leaves.
-pub(super) async fn run(client: Client, first: TopView, interval: Duration) -> Result<(), Failure> {
+pub(super) async fn run(models: Models, first: TopView, interval: Duration) -> Result<(), Failure> {
     let mut screen = ratatui::try_init()?;
     let shown = Screen { view: first, problem: None, rows: TableState::default().with_selected(0) };
-    let done = show(&mut screen, shown, &client, interval).await;
+    let done = show(&mut screen, shown, &models, interval).await;
     ratatui::restore();
     done
 }
@@ -65,7 +65,7 @@ struct Screen {
 async fn show(
     terminal: &mut DefaultTerminal,
     mut screen: Screen,
-    client: &Client,
+    models: &Models,
     interval: Duration,
 ) -> Result<(), Failure> {
     let (pressed, mut keys) = mpsc::channel(KEYS);
@@ -82,7 +82,7 @@ async fn show(
                 Some(Key::Other) => {}
                 Some(Key::Leave) | None => return Ok(()),
             },
-            _ = ticks.tick() => match look(client).await {
+            _ = ticks.tick() => match models.look().await {
                 Ok(view) => (screen.view, screen.problem) = (view, None),
                 Err(failure) => screen.problem = Some(failure.to_string()),
             },

@@ -81,14 +81,14 @@ fn write(text: &str, stands: bool) {
 #[derive(Default)]
 pub(super) struct Obstacles {
     /// The present one, and since when it is known.
-    present: Option<(Standing, Instant)>,
-    told: Option<Standing>,
+    present: Option<(Obstacle, Instant)>,
+    told: Option<Obstacle>,
 }
 
 /// An obstacle: the conditions that tell of it, by type and reason. Their messages, and what replicas do meanwhile, hold numbers that
 /// move.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Standing(Vec<(String, String)>);
+struct Obstacle(Vec<(String, String)>);
 
 impl Obstacles {
     /// The text to tell now, if there is one.
@@ -117,7 +117,7 @@ impl Obstacles {
 }
 
 /// The obstacle without whose end nothing moves: no room, no worker that may take a replica, loading that fails and is tried again.
-fn standing(status: &DeploymentStatus) -> Option<Standing> {
+fn standing(status: &DeploymentStatus) -> Option<Obstacle> {
     let is_still = |condition: &&ConditionView| {
         let reason = condition.reason.as_str();
         match condition.kind.as_str() {
@@ -128,7 +128,7 @@ fn standing(status: &DeploymentStatus) -> Option<Standing> {
     };
     let still = status.conditions.iter().filter(is_still);
     let facts: Vec<_> = still.map(|condition| (condition.kind.clone(), condition.reason.clone())).collect();
-    (!facts.is_empty()).then_some(Standing(facts))
+    (!facts.is_empty()).then_some(Obstacle(facts))
 }
 
 /// The condition that says why a deployment is not as it should be: the one with the cause, as in `berth explain`.

@@ -186,6 +186,24 @@ spec:
     }
 
     #[test]
+    fn it_is_printed_as_the_runtime_that_a_worker_reads() {
+        let object: serde_json::Value = serde_saphyr::from_str(MLSERVER).expect("YAML");
+        let runtime = super::super::of_kserve(&object).expect("a runtime");
+        assert_eq!((&runtime["apiVersion"], &runtime["kind"]), (&"berth.dev/v1".into(), &"Runtime".into()));
+        assert_eq!(runtime["spec"]["environment"]["MLSERVER_GRPC_PORT"], "{port}");
+        assert!(runtime["spec"].get("address").is_none() && runtime["spec"].get("maxModels").is_none(), "{runtime}");
+        let text = runtime.to_string();
+        let [printed, own] = [text.as_str(), MLSERVER].map(|text| parse(text, Path::new("/data")).expect("one"));
+        assert_eq!((printed.name, printed.memory, printed.protocol), (own.name, own.memory, own.protocol));
+        let formats =
+            |settings: &[berth_spec::FormatSupport]| settings.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(formats(&printed.formats), formats(&own.formats));
+        let single = serde_json::json!({"kind": "ServingRuntime", "metadata": {"name": "r"}, "spec": {}});
+        let refused = super::super::of_kserve(&single);
+        assert!(refused.is_err_and(|failure| failure.to_string().contains("runtime r: spec.multiModel")));
+    }
+
+    #[test]
     fn its_table_leads_to_fields_of_a_runtime() {
         let text = serde_json::from_str::<RawSpec>(r#"{"unknown": 1}"#).expect_err("no such field").to_string();
         assert!(text.contains("`formats`"), "it lists the fields: {text}");

@@ -52,6 +52,7 @@ function shown({ metadata, spec, status }, operates, go) {
     h("p", { class: "quiet" }, spec.kind),
     status.refused ? h("p", { class: "notice bad" }, `Commit ${status.refused.commit.slice(0, 12)} is not followed: ${status.refused.outcome}.`) : null,
     status.problem ? h("pre", { class: "notice" }, status.problem) : null,
+    status.stuck?.count ? h("p", { class: "notice bad" }, `${number(status.stuck.count)} of its deployments ${status.stuck.count === 1 ? "does" : "do"} not get on: ${status.stuck.first.join(", ")}${status.stuck.count > status.stuck.first.length ? ", …" : ""}`) : null,
     (status.conflicts ?? []).map((conflict) => h("p", { class: "notice" }, conflict)),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     (status.breakers ?? []).length ? h("ul", {}, status.breakers.map((breaker) => h("li", {}, breaker.dependency, " ", badge(breaker.state), ` ${breaker.failures} failures`))) : null,

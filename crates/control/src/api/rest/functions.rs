@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use berth_spec::DeploymentName;
+use berth_spec::manifest::ParseContext;
 use berth_wire::api::{ApplyResult, ErrorBody, FunctionView, List};
 
 use super::{
-    ask::{Answer, RawParameters, Sender, expect, write},
+    ask::{Answer, Inside, Of, RawParameters, Sender, expect, write},
     declare::written,
 };
 use crate::{
@@ -28,11 +28,16 @@ use crate::{
 /// The functions, by name.
 #[utoipa::path(
     get, path = "/v1/functions", tag = "tell",
+    params(("namespace" = Option<String>, Query, description = "Only this namespace")),
     responses((status = 200, description = "All of them", body = List<FunctionView>))
 )]
-pub(super) async fn functions(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<FunctionView>> {
-    asked.nothing()?;
-    Ok(Json(service.functions()))
+pub(super) async fn functions(
+    State(service): State<Arc<Service>>,
+    inside: Inside,
+    asked: RawParameters,
+) -> Answer<List<FunctionView>> {
+    let inside = inside.or_of(&asked.read(&["namespace"])?)?;
+    Ok(Json(service.functions(inside.as_ref())))
 }
 
 /// Show a function.
@@ -46,7 +51,7 @@ pub(super) async fn functions(State(service): State<Arc<Service>>, asked: RawPar
 )]
 pub(super) async fn function(
     State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
+    Of(name): Of,
     asked: RawParameters,
 ) -> Answer<FunctionView> {
     asked.nothing()?;
@@ -64,7 +69,7 @@ pub(super) async fn function(
 )]
 pub(super) async fn log(
     State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
+    Of(name): Of,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
@@ -83,7 +88,7 @@ pub(super) async fn log(
 )]
 pub(super) async fn sbom(
     State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
+    Of(name): Of,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
@@ -102,7 +107,7 @@ pub(super) async fn sbom(
 )]
 pub(super) async fn provenance(
     State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
+    Of(name): Of,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
@@ -121,7 +126,7 @@ pub(super) async fn provenance(
 )]
 pub(super) async fn lock(
     State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
+    Of(name): Of,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
@@ -151,16 +156,17 @@ pub(super) async fn lock(
 )]
 pub(super) async fn put(
     State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
+    Of(name): Of,
     (Sender(asker), notes): (Sender, Notes),
     asked: RawParameters,
     headers: HeaderMap,
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Result<Response, ApiError> {
     let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
+    let context = ParseContext { namespace: name.to_namespace(), ..context };
     let documents = Declared::parse(text, context).await?;
     documents.allowed(&asker, service.access())?;
-    service.put((FUNCTION, &named(&name)?), documents, write, expect(&headers)?).await.map(written)
+    service.put((FUNCTION, &name), documents, write, expect(&headers)?).await.map(written)
 }
 
 /// Asks for a function to go: it is removed from its platform, then forgotten.
@@ -181,19 +187,14 @@ pub(super) async fn put(
 )]
 pub(super) async fn delete(
     State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
+    Of(name): Of,
     asked: RawParameters,
     notes: Notes,
     headers: HeaderMap,
 ) -> Answer<ApplyResult> {
     let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
     let delete = Delete { write, expect: expect(&headers)? };
-    service.delete_function(named(&name)?, delete).await.map(Json)
-}
-
-fn named(text: &str) -> Result<DeploymentName, ApiError> {
-    DeploymentName::new(text)
-        .map_err(|error| ApiError::invalid("name", error.to_string(), "write the name of a function"))
+    service.delete_function(name, delete).await.map(Json)
 }
 
 fn typed(text: String, kind: &'static str) -> Response {

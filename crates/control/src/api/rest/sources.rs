@@ -19,7 +19,7 @@ use crate::api::{body::SmallBody, error::ApiError, service::Service};
 )]
 pub(super) async fn sources(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<List<SourceView>> {
     asked.nothing()?;
-    Ok(Json(service.sources()))
+    Ok(Json(service.sources().await))
 }
 
 /// Show a source.
@@ -37,7 +37,7 @@ pub(super) async fn source(
     asked: RawParameters,
 ) -> Answer<SourceView> {
     asked.nothing()?;
-    service.source(&name).map(Json)
+    service.source(&name).await.map(Json)
 }
 
 /// Read the source now, and validate a refused commit again. `GET` shows the result.

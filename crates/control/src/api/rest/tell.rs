@@ -7,6 +7,7 @@ use axum::{
     extract::{Path, State},
     response::{IntoResponse, Response},
 };
+use berth_spec::{DeploymentName, Namespace};
 use berth_wire::api::{
     AliasView, DeploymentView, ErrorBody, EventView, ExplainView, List, LogView, ReplicaView, RevisionView,
     RolloutHistory, TopView, WorkerView,
@@ -244,13 +245,13 @@ pub(super) async fn alias(
     Ok(tagged(&found.metadata.resource_version.clone(), found))
 }
 
-/// List recent events, oldest first; with `watch=true`, stream them. Below a namespace only those about deployments in it.
+/// List recent events, oldest first; with `watch=true`, stream them. Below a namespace only those about deployments and functions in it.
 #[utoipa::path(
     get, path = "/v1/events", tag = "tell",
     params(
-        ("namespace" = Option<String>, Query, description = "Only those about this namespace, and those about no deployment"),
+        ("namespace" = Option<String>, Query, description = "Only those about this namespace, and those about none"),
         ("deployment" = Option<String>, Query, description = "Only those about this deployment: NAME, or NAMESPACE/NAME"),
-        ("function" = Option<String>, Query, description = "Only those about this function"),
+        ("function" = Option<String>, Query, description = "Only those about this function: NAME, or NAMESPACE/NAME"),
         ("limit" = Option<u32>, Query, description = "The most, the latest; all that are kept unless given"),
         ("resourceVersion" = Option<String>, Query, description = "Only those after this number"),
         ("watch" = Option<bool>, Query, description = "Newline-delimited JSON of EventWatch: what there is, then new ones"),
@@ -266,21 +267,21 @@ pub(super) async fn events(
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     let query = asked.read(&["namespace", "deployment", "function", "limit", "resourceVersion", "watch"])?;
-    let (scope, deployment) = match inside {
+    let (scope, (deployment, function)) = match inside {
         Some(inside) => {
-            let deployment = named(&query, Some(&inside))?;
-            (EventScope::Namespace(inside), deployment)
+            let about = about(&query, Some(&inside))?;
+            (EventScope::Namespace(inside), about)
         }
         None => {
             let inside = namespace(&query)?;
-            let deployment = named(&query, inside.as_ref())?;
-            (inside.map_or(EventScope::All, EventScope::NamespaceAndSystem), deployment)
+            let about = about(&query, inside.as_ref())?;
+            (inside.map_or(EventScope::All, EventScope::NamespaceAndSystem), about)
         }
     };
     let filter = EventFilter {
         scope,
         deployment,
-        function: query.text("function").map(str::to_owned),
+        function,
         after: query.text("resourceVersion").map_or(Ok(0), |text| version("resourceVersion", text).map(|rev| rev.0))?,
         limit: query.number("limit", MOST_EVENTS)?.unwrap_or(0),
     };
@@ -299,6 +300,16 @@ pub(super) async fn events(
 pub(super) async fn top(State(service): State<Arc<Service>>, asked: RawParameters) -> Answer<TopView> {
     let query = asked.read(&["limit"])?;
     service.top(query.number("limit", MOST_MODELS)?.unwrap_or(100)).await.map(Json)
+}
+
+/// The deployment and the function that events are to be about: whole names where a namespace is given, else in the written form.
+fn about(query: &Query, inside: Option<&Namespace>) -> Result<(Option<DeploymentName>, Option<String>), ApiError> {
+    let key = |text: &str| match inside.map(|inside| DeploymentName::within(inside, text)) {
+        Some(Ok(name)) => name.to_string(),
+        // A key of a function may be any text.
+        Some(Err(_)) | None => text.to_owned(),
+    };
+    Ok((named(query, inside)?, query.text("function").map(key)))
 }
 
 fn page(query: &Query) -> Result<Page, ApiError> {

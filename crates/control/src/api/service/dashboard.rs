@@ -17,8 +17,10 @@ mod trial;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use berth_spec::{DeploymentName, Time, WorkerId};
-use berth_wire::api::{API_VERSION, Kind, List, ModelPage, ModelRow, ModelTop, Pulse, Timestamp, WorkerMemory};
+use berth_spec::{DeploymentName, Origin, Time, WorkerId};
+use berth_wire::api::{
+    API_VERSION, Kind, List, ModelPage, ModelRow, ModelTop, Pulse, StuckDeployments, Timestamp, WorkerMemory,
+};
 use tokio::sync::Semaphore;
 
 pub(crate) use memory::MOST_PARTS;
@@ -97,6 +99,12 @@ impl Service {
             phases: selected.phases.into_iter().map(|(phase, count)| (phase.as_str().to_owned(), count)).collect(),
         };
         Ok(page(&activity, table.at, counts, items))
+    }
+
+    /// Deployments of an owner that do not get on, by the table: however many ask, a question costs one pass.
+    pub(super) async fn stuck_of(&self, owner: &Origin) -> Result<StuckDeployments, ApiError> {
+        let table = self.kept.table.get(TABLE_FOR, || self.walk()).await?;
+        Ok(table.stuck_of(owner))
     }
 
     /// A page with one model, as it is now. The table is not needed.

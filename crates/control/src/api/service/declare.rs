@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 use berth_spec::{
     Class, DeploymentName, Namespace, Origin,
-    manifest::{
-        self, Manifest, ManifestAlias, ManifestDeployment, ManifestError, ManifestFunction, NameScope, ParseContext,
-    },
+    manifest::{self, Manifest, ManifestAlias, ManifestDeployment, ManifestError, ManifestFunction, ParseContext},
 };
 use berth_wire::{
     access::{Access, Action, Asker, Denied, Resource},
@@ -100,9 +98,7 @@ impl Declared {
     ) -> Result<Self, ApiError> {
         let Some(namespace) = namespace else { return Self::parse(text, context).await };
         let read = Self::parse(text, ParseContext { namespace: namespace.clone(), ..context }).await?;
-        let elsewhere = |document: &&Manifest| {
-            document.key().0 == NameScope::Model && document.name().namespace() != namespace.as_str()
-        };
+        let elsewhere = |document: &&Manifest| document.name().namespace() != namespace.as_str();
         match read.0.iter().find(elsewhere) {
             None => Ok(read),
             Some(other) => {
@@ -159,9 +155,9 @@ impl Declared {
             let name = document.name().key();
             let code_refused = |denied: Denied| ApiError::forbidden(of_code(document, &denied));
             if let Manifest::Function(_) = document {
-                // Code of strangers on the machine of the controller: a right in one namespace is none to that.
-                asker.may(Action::Declare, Resource::Server).map_err(refused)?;
+                asker.may(Action::Declare, Resource::Namespace(name.namespace)).map_err(refused)?;
                 if !access.allows_inline_cards() {
+                    // Code of strangers on the machine of the controller: a right in one namespace is none to that.
                     asker.may(Action::DeclareCode, Resource::Server).map_err(code_refused)?;
                 }
                 continue;
@@ -407,6 +403,12 @@ fn of_code(document: &Manifest, denied: &Denied) -> String {
         Manifest::Function(_) => {
             format!(
                 "function {name} brings code to run: {denied}. Ask an admin to declare it, or put it into a Git registry"
+            )
+        }
+        Manifest::Deployment(manifest) if manifest.spec.model.card.as_ref().is_some_and(|card| card.is_built_in()) => {
+            format!(
+                "{name} has an environment in its manifest (spec.model.environment): its packages and its artifact are code to run: \
+                 {denied}. Ask an admin to declare it, or put the manifest into a folder or repository that the server follows"
             )
         }
         Manifest::Deployment(_) | Manifest::Alias(_) => format!(

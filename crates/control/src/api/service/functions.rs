@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_spec::{Class, DeploymentName, Origin};
+use berth_spec::{Class, DeploymentName, Namespace, Origin};
 use berth_wire::api::{ApplyResult, FunctionView, List};
 
 use super::{Delete, FUNCTION, Service};
@@ -13,25 +13,29 @@ use crate::{
 };
 
 impl Service {
-    pub(crate) fn functions(&self) -> List<FunctionView> {
-        List::of(self.handle.functions.as_ref().map(|board| board.list()).unwrap_or_default())
+    /// Functions of a namespace, or of all.
+    pub(crate) fn functions(&self, inside: Option<&Namespace>) -> List<FunctionView> {
+        let mut all = self.handle.functions.as_ref().map(|board| board.list()).unwrap_or_default();
+        all.retain(|function| inside.is_none_or(|inside| function.metadata.namespace == inside.as_str()));
+        List::of(all)
     }
 
-    pub(crate) fn function(&self, name: &str) -> Result<FunctionView, ApiError> {
+    pub(crate) fn function(&self, name: &DeploymentName) -> Result<FunctionView, ApiError> {
         let found = self.handle.functions.as_ref().and_then(|board| board.get(name));
         found.ok_or_else(|| self.no_function(name))
     }
 
     /// Reads beside the runtime: a log may have megabytes.
-    pub(crate) async fn function_text(&self, name: String, text: FunctionText) -> Result<String, ApiError> {
+    pub(crate) async fn function_text(&self, name: DeploymentName, text: FunctionText) -> Result<String, ApiError> {
         self.function(&name)?;
+        let written = name.as_str();
         let unknown = match text {
             FunctionText::Log => self.no_function(&name),
             FunctionText::Sbom | FunctionText::Provenance => ApiError::not_found(format!(
-                "the function {name:?} has no artifact with documents: nothing of it is deployed, or an earlier version of Berth built it"
+                "the function {written:?} has no artifact with documents: nothing of it is deployed, or an earlier version of Berth built it"
             )),
             FunctionText::Lock => ApiError::not_found(format!(
-                "no lock of the function {name:?} was made: its code has one or has no packages, or nothing of it is deployed"
+                "no lock of the function {written:?} was made: its code has one or has no packages, or nothing of it is deployed"
             )),
         };
         let Some(board) = self.handle.functions.as_ref().map(Arc::clone) else { return Err(unknown) };
@@ -48,7 +52,7 @@ impl Service {
             DeleteFunction { name: name.clone(), origin: Origin::API, expect: delete.expect.rev(), mode, ownership };
         match board.delete(request).await {
             Ok(deleted) => Ok(view::deleted(FUNCTION, name.as_str(), deleted.generation.0, deleted.rev.to_string())),
-            Err(Error::NoFunction(_)) => Err(self.no_function(name.as_str())),
+            Err(Error::NoFunction(_)) => Err(self.no_function(&name)),
             Err(error) => Err(delete.expect.refused(error)),
         }
     }
@@ -57,11 +61,14 @@ impl Service {
         self.handle.functions.clone().ok_or(Error::NoFunctions)
     }
 
-    fn no_function(&self, name: &str) -> ApiError {
-        let all = self.functions().items;
-        match nearest(name, all.iter().map(|function| function.metadata.name.as_str())) {
-            Some(near) => ApiError::not_found(format!("there is no function {name:?}: did you mean {near:?}?")),
-            None => ApiError::not_found(format!("there is no function {name:?}: GET /v1/functions lists them")),
+    fn no_function(&self, name: &DeploymentName) -> ApiError {
+        // Whoever asks may see this namespace, and perhaps no other.
+        let names: Vec<String> =
+            self.functions(Some(&name.to_namespace())).items.iter().map(|one| one.metadata.written()).collect();
+        let written = name.as_str();
+        match nearest(written, names.iter().map(String::as_str)) {
+            Some(near) => ApiError::not_found(format!("there is no function {written:?}: did you mean {near:?}?")),
+            None => ApiError::not_found(format!("there is no function {written:?}: GET /v1/functions lists them")),
         }
     }
 }

@@ -19,19 +19,20 @@ use crate::{
 /// The most join tokens. Expired ones go when the next is made.
 const MOST: usize = 1_000;
 
-/// The most nodes that join with one token.
+/// The most nodes that join with one token: more than a group of machines that starts at once, and a bound for a stolen
+/// one.
 const MOST_USES: u32 = 1_000;
 
-/// Longest description, in bytes.
+/// Longest description, in bytes: a line of a table.
 const LONGEST: usize = 128;
 
 /// Default validity, in seconds. Enough to start some machines, short for a text in a log.
 const DEFAULT: u64 = 3_600;
 
-/// Longest validity, in seconds: thirty days.
+/// Longest validity, in seconds: thirty days. A token is for nodes that are about to join.
 const LATEST: u64 = 30 * 24 * 3_600;
 
-/// The most controllers that a token names.
+/// The most controllers that a token names: more than any cluster runs, and few enough for a text that is pasted.
 const ADDRESSES: usize = 16;
 
 impl Service {

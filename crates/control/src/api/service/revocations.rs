@@ -19,7 +19,7 @@ use crate::api::{error::ApiError, tokens::now};
 /// The most revocations. All of them are in the memory of every node, and travel whole.
 const MOST: usize = 5_000;
 
-/// Longest reason, in bytes.
+/// Longest reason, in bytes: a sentence. Every node holds all of them in memory.
 const LONGEST: usize = 256;
 
 /// The most digits of a serial number: 20 bytes (RFC 5280, section 4.1.2.2).

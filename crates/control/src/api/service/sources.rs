@@ -20,17 +20,34 @@ use crate::{
 static WEBHOOKS_REFUSED: LazyLock<Damped> = LazyLock::new(Damped::default);
 
 impl Service {
-    pub(crate) fn sources(&self) -> List<SourceView> {
-        List::of(self.handle.sources().list().iter().map(view).collect())
+    pub(crate) async fn sources(&self) -> List<SourceView> {
+        let mut views = Vec::new();
+        for source in self.handle.sources().list() {
+            views.push(self.looked_at(&source).await);
+        }
+        List::of(views)
     }
 
-    pub(crate) fn source(&self, name: &str) -> Result<SourceView, ApiError> {
+    pub(crate) async fn source(&self, name: &str) -> Result<SourceView, ApiError> {
+        Ok(self.looked_at(&self.found(name)?).await)
+    }
+
+    fn found(&self, name: &str) -> Result<source::SourceStatus, ApiError> {
         let found = SourceName::new(name).ok().and_then(|name| self.handle.sources().get(&name));
-        found.as_ref().map(view).ok_or_else(|| self.no_source(name))
+        found.ok_or_else(|| self.no_source(name))
+    }
+
+    /// A source, with what became of its deployments. A controller that is too busy to say so does not hide the source.
+    async fn looked_at(&self, source: &source::SourceStatus) -> SourceView {
+        let mut view = view(source);
+        if let Some(origin) = &source.origin {
+            view.status.stuck = self.stuck_of(origin).await.ok();
+        }
+        view
     }
 
     pub(crate) fn sync(&self, name: &str) -> Result<SourceView, ApiError> {
-        let before = self.source(name)?;
+        let before = view(&self.found(name)?);
         let asked = SourceName::new(name).is_ok_and(|name| self.handle.sources().request(&name, Request::Sync));
         if asked { Ok(before) } else { Err(self.no_source(name)) }
     }
@@ -39,7 +56,7 @@ impl Service {
         if let Ok(known) = SourceName::new(name) {
             self.handle.pause_source(&known, pause).await?;
         }
-        self.source(name)
+        self.found(name).map(|source| view(&source))
     }
 
     /// The source that a webhook is for. Tells no names, because strangers reach this route.
@@ -153,6 +170,7 @@ fn view(source: &source::SourceStatus) -> SourceView {
             applied_at: source.applied_at.map(Timestamp),
             deployments: source.counts.deployments as u64,
             disabled: source.counts.disabled as u64,
+            stuck: None,
             checked_at: source.checked_at.map(Timestamp),
             next_check: source.next_check.map(Timestamp),
             problem: source.problem.clone(),

@@ -17,7 +17,8 @@ const MOST: usize = 2_000;
 /// The most namespaces, and patterns, of one token: its rights travel in a header between nodes.
 const MOST_PLACES: usize = 16;
 
-/// Longest pattern and description, in bytes.
+/// Longest pattern and description, in bytes: patterns travel in a header between nodes, descriptions are a line of a
+/// table.
 const LONGEST: usize = 128;
 
 /// Longest validity, in seconds: some ninety years.

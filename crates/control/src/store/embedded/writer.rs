@@ -21,8 +21,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{KV, LOG, META, codec, failed, file::File};
 use crate::store::{Change, Entry, Op, Outcome, Rev, StoreError, Txn};
 
-/// The most commits in one group. Beyond a few dozen the fsync no longer shows; doubling it lengthens the longest
-/// write, halving it costs fsyncs under load.
+/// The most commits in one group: beyond a few dozen the fsync no longer shows in what each costs, and the longest write stays
+/// short.
 pub(super) const GROUP: usize = 256;
 
 /// The longest that a relaxed commit may wait to be made durable. An fsync takes some milliseconds, in which the next commit waits:
@@ -36,8 +36,8 @@ const REST: u32 = 10;
 /// The longest, however slow the disk is.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Commits that stay in the log for watches to go back to. Halving it makes a client that was away list again sooner;
-/// doubling it doubles what the log takes on disk.
+/// Commits that stay in the log for watches to go back to: a client that missed fewer goes on, one that missed more lists again,
+/// and the log on disk is bounded.
 const LOG_KEPT: u64 = 20_000;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;

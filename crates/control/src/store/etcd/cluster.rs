@@ -36,7 +36,8 @@ use crate::store::{Rev, StoreError};
 /// (`--grpc-keepalive-min-time`).
 const PING: Duration = Duration::from_secs(10);
 
-/// Limit for the answer to a ping.
+/// Limit for the answer to a ping: a member that is busy answers later than usual, and one that hangs is left within
+/// seconds.
 const PONG: Duration = Duration::from_secs(3);
 
 /// Least time left that is worth an attempt. With less, the earlier error says more than a timeout, and the outcome

@@ -14,7 +14,7 @@ use tokio::{sync::mpsc, time::timeout};
 use super::world::{PATIENCE, World, answer};
 
 /// A source that tells the test of each request.
-struct Told {
+struct RecordingSource {
     kind: &'static str,
     id: &'static str,
     told: mpsc::Sender<String>,
@@ -29,7 +29,7 @@ impl Webhook for Proof {
     }
 }
 
-impl Source for Told {
+impl Source for RecordingSource {
     fn kind(&self) -> &'static str {
         self.kind
     }
@@ -72,7 +72,7 @@ async fn a_webhook_without_a_name_reaches_every_registry_and_no_folder() {
 
     let (sender, mut told) = mpsc::channel(8);
     let sources = [("git", "a"), ("git", "webhook"), ("directory", "c")].map(|(kind, id)| {
-        let source: Arc<dyn Source> = Arc::new(Told { kind, id, told: sender.clone() });
+        let source: Arc<dyn Source> = Arc::new(RecordingSource { kind, id, told: sender.clone() });
         (SourceName::new(id).expect("a name"), source)
     });
     let setup = Setup::new(sources.into()).expect("they go together");

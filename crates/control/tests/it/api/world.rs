@@ -6,6 +6,7 @@ use berth_control::{
     Config, Handle,
     api::{self, ApiRouter, Leader, Seams, top::ModelCounters},
     build,
+    functions::FunctionBoard,
     store::memory::MemoryStore,
 };
 use berth_spec::{
@@ -13,6 +14,7 @@ use berth_spec::{
     deployment::ModelFormat,
     residency::{Phases, Ready},
 };
+use berth_wire::access::Access;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio::{
@@ -72,9 +74,22 @@ impl World {
 
     /// As the node that answers in a cluster of `members`.
     pub(crate) async fn among(members: Vec<(Arc<Member>, Health)>, leader: Option<Leader>) -> Self {
+        Self::made(Config::default(), Arc::default(), (members, leader)).await
+    }
+
+    /// With functions, for those whom `access` lets in.
+    pub(crate) async fn with_functions(board: Arc<dyn FunctionBoard>, access: Arc<Access>) -> Self {
+        Self::made(Config { functions: Some(board), ..Config::default() }, access, (Vec::new(), None)).await
+    }
+
+    async fn made(
+        config: Config,
+        access: Arc<Access>,
+        (members, leader): (Vec<(Arc<Member>, Health)>, Option<Leader>),
+    ) -> Self {
         let shutdown = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        let (control, handle) = build(Config::default(), Arc::new(MemoryStore::default()), &mut Registry::default());
+        let (control, handle) = build(config, Arc::new(MemoryStore::default()), &mut Registry::default());
         let stop = shutdown.clone();
         tasks.spawn(async move { control.run(stop).await.map(|_| ()).expect("a memory store does not fail") });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
@@ -92,7 +107,7 @@ impl World {
             members: Arc::new(move || members.clone()),
             leader: Arc::new(move || leader.clone()),
             rules: None,
-            access: Arc::default(),
+            access,
             admin_token: None,
             issuing: None,
         };

@@ -1,6 +1,7 @@
-//! Terms of the registry reach a worker.
+//! Terms of the registry reach a worker, and the labels that types of models ask for reach the planner.
 
-use berth_spec::{WorkerLimits, WorkerTerms, worker::Eviction};
+use berth_plan::TypeRules;
+use berth_spec::{WorkerLimits, WorkerTerms, deployment::Selector, worker::Eviction};
 
 use super::*;
 
@@ -29,4 +30,19 @@ fn a_worker_is_told_the_registrys_limits_at_once_and_again_when_it_comes_back() 
     effects.extend(bench.wait(DEBOUNCE));
     effects.extend(bench.settle());
     assert_eq!(told(&effects), [limits], "a process that has just begun");
+}
+
+#[test]
+fn labels_of_types_count_from_the_next_plan_on() {
+    let mut bench = Bench::settled(&worker("w", 1));
+    let selector = Selector { required: [("gpu".to_owned(), "true".to_owned())].into(), ..Selector::default() };
+    bench.on(Event::TypeRules(TypeRules { others: Some(selector), ..TypeRules::default() }));
+    bench.set(&deployment("iris", "  replicas: 1\n", 1));
+    let mut effects = bench.wait(DEBOUNCE);
+    effects.extend(bench.settle());
+    assert!(kinds(&effects).is_empty(), "the worker lacks the label");
+    bench.on(Event::TypeRules(TypeRules::default()));
+    let mut effects = bench.wait(DEBOUNCE);
+    effects.extend(bench.settle());
+    assert_eq!(kinds(&effects), [CommandKind::Load]);
 }

@@ -166,9 +166,13 @@ impl Stage {
     }
 
     /// A worker that makes ready whatever it is assigned, and checks that nothing was left out.
-    pub(super) fn obedient_worker(&mut self, context: ConnectContext, info: WorkerInfo) -> watch::Receiver<Held> {
+    pub(super) fn obedient_worker(
+        &mut self,
+        context: ConnectContext,
+        info: WorkerInfo,
+    ) -> watch::Receiver<HeldReplicas> {
         let (reports, mut orders) = self.worker(context, info.clone());
-        let (tell, held) = watch::channel(Held::default());
+        let (tell, held) = watch::channel(HeldReplicas::default());
         self.tasks.spawn(async move {
             while let Some(order) = orders.recv().await {
                 let now = tell.borrow().clone();
@@ -201,13 +205,13 @@ impl Stage {
 
 /// Replicas that a worker holds.
 #[derive(Clone, Default)]
-pub(super) struct Held {
+pub(super) struct HeldReplicas {
     pub(super) attached: usize,
     pub(super) seen: Generation,
     pub(super) replicas: BTreeSet<RevisionId>,
 }
 
-impl Held {
+impl HeldReplicas {
     fn after(mut self, order: FromController, info: &WorkerInfo) -> (Self, InventoryChange) {
         let everything = |held: &Self| -> Vec<(RevisionId, Option<Residency>)> {
             held.replicas.iter().map(|id| (id.clone(), Some(ready(Time(1))))).collect()

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The longest pause after failures that may pass: the return of a host is noticed within it.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 
-/// Failures in a row that open the breaker.
+/// Failures in a row that open the breaker: half a minute of outage, and not one lost connection.
 const THRESHOLD: u32 = 5;
 
 /// The time for which an open breaker stops all polls, also those that webhooks ask for.

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 
 pub(super) struct Flaky {
     store: MemoryStore,
-    /// Which of the questions fail, counted from 1.
+    /// Questions that fail, counted from 1.
     fails: Vec<usize>,
     asked: AtomicUsize,
 }

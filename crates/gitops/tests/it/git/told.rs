@@ -22,13 +22,13 @@ use crate::fixture::Running;
 /// Longer than anything here may take, also on a machine that compiles beside the tests.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-struct Told {
+struct Received {
     path: String,
     headers: HeaderMap,
     body: Bytes,
 }
 
-impl Told {
+impl Received {
     fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }
@@ -39,7 +39,7 @@ impl Told {
 }
 
 /// A host that takes everything.
-async fn host() -> (SocketAddr, mpsc::Receiver<Told>, JoinSet<std::io::Result<()>>) {
+async fn host() -> (SocketAddr, mpsc::Receiver<Received>, JoinSet<std::io::Result<()>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let (told, host) = host_at(listener, &Arc::new(AtomicBool::new(true)));
@@ -47,7 +47,7 @@ async fn host() -> (SocketAddr, mpsc::Receiver<Told>, JoinSet<std::io::Result<()
 }
 
 /// One that takes something only while it `takes`.
-fn host_at(listener: TcpListener, takes: &Arc<AtomicBool>) -> (mpsc::Receiver<Told>, JoinSet<std::io::Result<()>>) {
+fn host_at(listener: TcpListener, takes: &Arc<AtomicBool>) -> (mpsc::Receiver<Received>, JoinSet<std::io::Result<()>>) {
     let (sender, told) = mpsc::channel(64);
     let takes = Arc::clone(takes);
     let app = Router::new().fallback(move |uri: Uri, headers: HeaderMap, body: Bytes| {
@@ -56,7 +56,7 @@ fn host_at(listener: TcpListener, takes: &Arc<AtomicBool>) -> (mpsc::Receiver<To
             if !takes {
                 return StatusCode::SERVICE_UNAVAILABLE;
             }
-            sender.send(Told { path: uri.path().to_owned(), headers, body }).await.expect("the test listens");
+            sender.send(Received { path: uri.path().to_owned(), headers, body }).await.expect("the test listens");
             StatusCode::CREATED
         }
     });
@@ -66,12 +66,12 @@ fn host_at(listener: TcpListener, takes: &Arc<AtomicBool>) -> (mpsc::Receiver<To
 }
 
 /// The next message that the host receives.
-async fn next(told: &mut mpsc::Receiver<Told>) -> Told {
+async fn next(told: &mut mpsc::Receiver<Received>) -> Received {
     tokio::time::timeout(PATIENCE, told.recv()).await.expect("it is told something").expect("open")
 }
 
 /// The next message on a commit that is bad, or no longer. The fleet has no worker, which is another matter.
-async fn verdict(told: &mut mpsc::Receiver<Told>) -> Value {
+async fn verdict(told: &mut mpsc::Receiver<Received>) -> Value {
     loop {
         let message = next(told).await.json();
         if message["kind"] == "validation-error" {

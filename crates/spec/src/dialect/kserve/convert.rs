@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 
 use super::{
-    super::ConversionError, FrameworkModel, IGNORED, KIND, Metadata, ModelFormat, Object, Others, RUNTIME, Resources,
-    ServiceModel, ServicePredictor, Storage, Trained,
+    super::ConversionError, FrameworkModel, IGNORED, KIND, Metadata, ModelFormat, Object, RUNTIME, Resources,
+    ServiceModel, ServicePredictor, Storage, Trained, UnknownFields,
 };
 use crate::{
     card::estimator,
@@ -124,7 +124,7 @@ impl Conversion {
     }
 
     /// Refuses or ignores fields that are not in the types.
-    fn others(&mut self, at: &str, others: &Others) {
+    fn others(&mut self, at: &str, others: &UnknownFields) {
         for name in others.keys() {
             let path = format!("{at}.{name}");
             match REFUSED.iter().find(|(refused, _)| refused == name) {

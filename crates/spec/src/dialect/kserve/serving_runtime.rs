@@ -100,7 +100,8 @@ pub struct ContainerResources {
 pub const DIALECT: Dialect = Dialect {
     title: "Runtimes of KServe and ModelMesh",
     introduction: "A worker takes a file with a `ServingRuntime` or `ClusterServingRuntime` (`serving.kserve.io/v1alpha1`) by `--runtime` ([runtimes.md](runtimes.md#servingruntimes-of-kserve)) \
-                   and reads it as a file of kind `Runtime`. A field that is not in this table is ignored; it is named nowhere. In a cluster, a fleet looks at \
+                   and reads it as a file of kind `Runtime`, which `berth convert` prints. `berth apply` and the API refuse it, and say so: a worker starts programs for whoever started it, \
+                   and for nobody else. A field that is not in this table is ignored; it is named nowhere. In a cluster, a fleet looks at \
                    `disabled` and `supportedModelFormats` of the runtime that an object names: a model that it could not take is refused, and its status says why \
                    ([from-kserve.md](from-kserve.md)).",
     hub: Hub::Runtime,

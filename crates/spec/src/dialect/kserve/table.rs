@@ -87,10 +87,11 @@ pub const DIALECT: Dialect = Dialect {
             note: "`canary`; 100 promotes",
         },
         Field {
-            path: "spec.predictor.canary",
+            path: "spec.canary",
             fate: Refused,
-            note: "declare two deployments and an `Alias` with weights",
+            note: "KServe 0.20's list of predictors with a share each: declare two deployments and an `Alias` with weights",
         },
+        Field { path: "spec.predictor.canary", fate: Refused, note: "as `spec.canary`" },
         Field { path: "spec.predictor.containers", fate: Refused, note: "Berth runs models, not images" },
         Field { path: "spec.predictor.workerSpec", fate: Refused, note: "" },
         Field { path: "spec.transformer", fate: Refused, note: "" },

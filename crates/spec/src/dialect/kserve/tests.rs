@@ -160,9 +160,14 @@ fn what_cannot_be_carried_over_is_told_at_its_place() {
         assert!(errors.iter().any(|error| error.contains(path) && error.contains(says)), "{predictor}: {errors:#?}");
         assert!(errors.iter().all(|error| error.contains("a.yaml:")), "{errors:#?}");
     }
+    // As KServe has it from 0.20 on.
+    let beside = format!("  canary: [{{predictor: {{{model}}}, trafficPercent: 10}}]\n");
+    let errors = read(&(service(&format!("{{{model}}}"), "Standard") + &beside)).expect_err("two models");
+    let is_told = |error: &String| error.contains("spec.canary") && error.contains("an Alias with weights");
+    assert!(errors.iter().any(is_told), "{errors:#?}");
     let other = "apiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: a}\nspec: {}\n";
     let errors = read(other).expect_err("no model");
-    assert!(errors[0].contains("docs/runtimes.md"), "{errors:#?}");
+    assert!(errors[0].contains("berth up --runtime a.yaml"), "{errors:#?}");
 }
 
 #[test]

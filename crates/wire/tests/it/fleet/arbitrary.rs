@@ -232,8 +232,13 @@ fn residency() -> impl Strategy<Value = Residency> {
     );
     prop_oneof![
         Just(Residency::Queued),
-        proptest::sample::select(vec![Preparing::Code, Preparing::SystemPackages, Preparing::Environment])
-            .prop_map(Residency::Preparing),
+        proptest::sample::select(vec![
+            Preparing::Artifact,
+            Preparing::Code,
+            Preparing::SystemPackages,
+            Preparing::Environment
+        ])
+        .prop_map(Residency::Preparing),
         Just(Residency::Loading),
         Just(Residency::Validating),
         (bytes(), option::of(bytes())).prop_map(|(done, total)| Residency::Fetching { done, total }),

@@ -11,7 +11,7 @@ use crate::{
     handle::{ReplicaView, WorkerView},
 };
 
-/// Most replicas of a worker one by one.
+/// Most replicas of a worker one by one: narrower parts of a bar cannot be seen.
 pub(crate) const MOST_PARTS: usize = 100;
 
 /// Memory of a replica, and which. Texts are made for those that are shown.

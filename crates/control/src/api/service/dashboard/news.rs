@@ -27,10 +27,10 @@ use crate::{
 /// Browsers that may watch at a time. Each costs a question to the controller a second.
 pub(super) const READERS: usize = 64;
 
-/// The most events in one piece.
+/// The most events in one piece, some tens of KiB: a burst comes in several.
 const MOST_EVENTS: usize = 200;
 
-/// Interval between looks.
+/// Interval between looks: people see a change as it happens.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Age up to which the state of the whole is sent again.

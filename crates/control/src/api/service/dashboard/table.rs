@@ -2,8 +2,11 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
-use berth_spec::{Deployment, DeploymentName, Namespace, Time, status::Phase};
-use berth_wire::api::ModelTop;
+use berth_spec::{
+    Deployment, DeploymentName, Namespace, Origin, Time,
+    status::{Condition, Phase, Truth},
+};
+use berth_wire::api::{ModelTop, StuckDeployments};
 
 use super::firsts::Firsts;
 use crate::{
@@ -11,7 +14,13 @@ use crate::{
     handle::Known,
 };
 
-/// All deployments by name, at one time. A row takes 48 bytes beside the deployment, which is shared: 5 MB for 100,000.
+/// Reasons of the condition `Progressing` for which a deployment does not get on by itself.
+const STUCK: [&str; 3] = ["RolloutStuck", "RolloutOverdue", "LoadFailed"];
+
+/// Deployments of an owner that are named if they do not get on: enough to start looking.
+const STUCK_NAMED: usize = 10;
+
+/// All deployments by name, at one time. A row takes 56 bytes beside the deployment, which is shared: 6 MB for 100,000.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) at: Time,
@@ -27,6 +36,24 @@ pub(super) struct Row {
     /// Memory of all its replicas, in bytes.
     pub(super) memory: u64,
     pub(super) last_used: Option<Time>,
+    /// The reason why it does not get on by itself, in one word.
+    pub(super) stuck: Option<&'static str>,
+}
+
+impl Table {
+    /// Deployments of an owner that do not get on. One pass over the rows.
+    pub(super) fn stuck_of(&self, owner: &Origin) -> StuckDeployments {
+        let theirs = |row: &&Row| row.deployment.origin == *owner && !row.deployment.deleting;
+        let rows = self.rows.iter().filter(|row| row.stuck.is_some()).filter(theirs);
+        let mut stuck = StuckDeployments::default();
+        for row in rows {
+            stuck.count += 1;
+            if stuck.first.len() < STUCK_NAMED {
+                stuck.first.push(format!("{}: {}", row.deployment.name, row.stuck.unwrap_or_default()));
+            }
+        }
+        stuck
+    }
 }
 
 /// Column that orders a list.
@@ -93,6 +120,7 @@ impl Row {
             ready: status.map_or(0, |status| status.ready),
             memory: held.map(view::replica_memory).sum(),
             last_used: status.and_then(|status| status.last_used).filter(|at| at.0 > 0),
+            stuck: status.and_then(|status| stuck(&status.conditions)),
         }
     }
 
@@ -116,6 +144,12 @@ impl Row {
             Sort::Latency => did(|top| top.latency.map_or(0.0, |latency| latency.p99)),
         }
     }
+}
+
+fn stuck(conditions: &[Condition]) -> Option<&'static str> {
+    let ended = |condition: &&Condition| condition.kind == "Progressing" && condition.status == Truth::False;
+    let ended = conditions.iter().find(ended)?;
+    STUCK.into_iter().find(|reason| *reason == ended.reason)
 }
 
 /// A count as a part of a rate that is less than any rate that can be seen.

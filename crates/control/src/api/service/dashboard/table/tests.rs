@@ -5,7 +5,7 @@ use berth_plan::fixture;
 use super::*;
 
 fn row(name: &str, phase: Phase, memory: u64) -> Row {
-    Row { deployment: Arc::new(fixture::deployment(name)), phase, ready: 1, memory, last_used: None }
+    Row { deployment: Arc::new(fixture::deployment(name)), phase, ready: 1, memory, last_used: None, stuck: None }
 }
 
 fn rows() -> Vec<Row> {
@@ -77,4 +77,26 @@ fn pages_together_are_the_whole_list() {
             assert_eq!((whole.len(), &parts), (500, &whole), "{sort:?}, descending: {descending}");
         }
     }
+}
+
+#[test]
+fn what_an_owner_has_that_does_not_get_on_is_counted_and_ten_are_named() {
+    let owner = Origin::directory("/models");
+    let of = |name: String, owner: &Origin, reason: &str| {
+        let status = if reason == "RollingOut" { Truth::True } else { Truth::False };
+        let condition = |kind| Condition { kind, status, reason: reason.to_owned(), message: String::new() };
+        let deployment = Arc::new(Deployment { origin: owner.clone(), ..fixture::deployment(&name) });
+        let conditions = [condition("Available"), condition("Progressing")];
+        Row { deployment, stuck: stuck(&conditions), ..row(&name, Phase::Degraded, 0) }
+    };
+    let rows = (0..12).map(|n| of(format!("m{n:02}"), &owner, STUCK[n % 3])).chain([
+        of("canary".to_owned(), &owner, "Canary"),
+        of("moves".to_owned(), &owner, "RollingOut"),
+        of("other".to_owned(), &Origin::API, "RolloutStuck"),
+    ]);
+    let table = Table { rows: rows.collect(), ..Table::default() };
+    let stuck = table.stuck_of(&owner);
+    assert_eq!((stuck.count, stuck.first.len()), (12, 10));
+    assert_eq!(stuck.first[..2], ["m00: RolloutStuck", "m01: RolloutOverdue"]);
+    assert_eq!(table.stuck_of(&Origin::directory("/else")), StuckDeployments::default());
 }
