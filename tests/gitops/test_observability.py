@@ -53,6 +53,8 @@ OCCASIONAL = {
     "berth_access_file_usable", "berth_oidc_fetches", "berth_oidc_keys",
     "berth_gossip_dropped", "berth_notifications", "berth_source_webhooks", "berth_worker_circuit_breaker",
     "berth_function_builds", "berth_function_circuit_breaker", "berth_function_requests",
+    # Only on controllers that do not lead.
+    "berth_function_artifact_copies",
     "worker_model_answers_broke_schema", "worker_model_process_deaths",
     # Only with payload processors.
     "berth_payloads",
