@@ -46,7 +46,7 @@ def test_a_pool_comes_with_its_custom_resource_and_goes_with_its_field(plane, op
         assert pool["spec"] == {
             "selector": {"matchLabels": {"berth.dev/model": "iris"}},
             "targetPorts": [{"number": 29001}],
-            "endpointPickerRef": {"group": "", "kind": "Service", "name": "iris-picker", "port": {"number": 9002}, "failureMode": "FailOpen"},
+            "endpointPickerRef": {"kind": "Service", "name": "iris-picker", "port": {"number": 9002}, "failureMode": "FailOpen"},
         }
         assert route["spec"]["hostnames"] == ["iris.example.com"]
         (backend,) = route["spec"]["rules"][0]["backendRefs"]

@@ -65,8 +65,12 @@ pub(crate) fn ensure(programs: &[Program]) -> Result<()> {
     }
     let packages: Vec<&str> = missing.iter().map(|program| program.package).collect();
     step(&format!("installing {}", packages.join(", ")));
-    let install =
-        || run_quiet(Command::new("apt-get").args(["install", "-y", "--no-install-recommends"]).args(&packages));
+    // Another suite may be installing something.
+    let wait = ["-o", "DPkg::Lock::Timeout=600"];
+    let install = || {
+        let mut install = Command::new("apt-get");
+        run_quiet(install.args(wait).args(["install", "-y", "--no-install-recommends"]).args(&packages))
+    };
     // The list of packages may be old, or not there at all.
     if install().is_err() {
         run_quiet(Command::new("apt-get").arg("update"))?;

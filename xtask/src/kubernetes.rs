@@ -48,7 +48,7 @@ pub(crate) fn ensure() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The folder, if the programs are in it: the other tests do not wait for the build.
+/// The folder, if the programs are in it.
 pub(crate) fn built() -> Option<PathBuf> {
     folder().ok().filter(|folder| is_built(folder))
 }
@@ -71,8 +71,8 @@ deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.de
 deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bookworm-security main
 LIST
 apt="-o Dir::Etc::sourcelist=$WORK/sources.list -o Dir::Etc::sourceparts=- -o Dir::State::lists=$WORK/lists"
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends golang-1.19-go golang-github-modern-go-reflect2-dev jq rsync dpkg-dev > /dev/null
+apt-get -o DPkg::Lock::Timeout=600 update -qq
+apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends golang-1.19-go golang-github-modern-go-reflect2-dev jq rsync dpkg-dev > /dev/null
 apt-get $apt update -qq
 rm -rf kubernetes-1*/ source
 apt-get $apt source -qq kubernetes

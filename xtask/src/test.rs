@@ -188,6 +188,12 @@ impl Run<'_> {
                 return self.stages.not_run(name, "the packages could not be made");
             }
         }
+        // Its control plane is built beside the other suites, once for each machine.
+        if suite.name == suites::KUBERNETES.name
+            && let Err(error) = kubernetes::ensure()
+        {
+            return self.stages.note(&format!("LEFT OUT: {name}: its control plane cannot be built: {error:#}"));
+        }
         if suite.name == suites::DOCS.name && self.stages.step("site", || docs::make(self.workspace)).is_none() {
             return self.stages.not_run(name, "the site could not be made");
         }

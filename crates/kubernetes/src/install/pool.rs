@@ -55,7 +55,6 @@ fn pool(settings: &FleetSettings, pods: &Value) -> Value {
             "selector": { "matchLabels": pods },
             "targetPorts": [{ "number": PORT }],
             "endpointPickerRef": {
-                "group": "",
                 "kind": "Service",
                 "name": name(settings),
                 "port": { "number": PICKER_PORT },

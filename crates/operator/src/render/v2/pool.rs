@@ -24,7 +24,6 @@ pub(super) fn render(wanted: &InferencePool, model: &ModelDeployment, identity: 
             "selector": { "matchLabels": { SELECTOR: identity.name } },
             "targetPorts": [{ "number": port(wanted, model) }],
             "endpointPickerRef": {
-                "group": "",
                 "kind": "Service",
                 "name": picker_name(identity),
                 "port": { "number": LISTEN },
