@@ -42,6 +42,8 @@ def test_a_pool_comes_with_its_custom_resource_and_goes_with_its_field(plane, op
     install_pools(plane)
     try:
         until("the picker", lambda: all(exists(plane, namespace, kind, "iris-picker") for kind in OF_PICKER))
+        # Its custom resource may be found after that of pools.
+        until("the route", lambda: exists(plane, namespace, "httproute"))
         pool, route = plane.get("inferencepool", namespace, "iris"), plane.get("httproute", namespace, "iris")
         assert pool["spec"] == {
             "selector": {"matchLabels": {"berth.dev/model": "iris"}},
