@@ -6,7 +6,7 @@
 //!    ▲                                   └── no answer ──┐            └── the leader is gone ──┐
 //!    └────────────── a pause that grows ◀────────────────┴─────────────────────────────────────┘
 //! ```
-//! What to copy decides [`berth_functions::build::copies`].
+//! [`berth_functions::build::copies`] decides what is lacking.
 
 use std::{io, sync::Arc, time::Duration};
 
