@@ -19,6 +19,7 @@ mod javascript;
 mod layout;
 mod lock;
 mod log;
+mod package_cache;
 mod packages;
 mod python;
 mod registries;
@@ -56,6 +57,7 @@ use self::{
     container::Container,
     documents::Outcome,
     lock::Lock,
+    package_cache::{LARGEST, PackageCache},
     packages::Package,
     registries::Registries,
     sandbox::{Sandbox, on_path},
@@ -80,7 +82,7 @@ use crate::{
 const LONGEST_STEP: Duration = Duration::from_secs(1_800);
 
 /// Version of the layout: artifacts of another one are built anew.
-const LAYOUT: &str = "4";
+const LAYOUT: &str = "5";
 
 /// Settings of builds.
 #[derive(Debug, Clone)]
@@ -108,6 +110,10 @@ pub struct BuildConfig {
 pub struct Builder {
     config: BuildConfig,
     toolchain: Arc<Toolchain>,
+    /// Packages that uv has fetched.
+    uv_cache: PackageCache,
+    /// The same of npm.
+    npm_cache: PackageCache,
     artifacts: Arc<ArtifactStore>,
     sandbox: Sandbox,
     dependencies: Arc<Dependencies>,
@@ -221,17 +227,26 @@ impl Builder {
         if work.exists() {
             fs_err::remove_dir_all(&work)?;
         }
-        for folder in ["work", "logs", "packages/uv", "packages/npm"] {
+        for folder in ["work", "logs"] {
             fs_err::create_dir_all(root.join(folder))?;
         }
+        let uv_cache = PackageCache::open(&root, "uv", LARGEST)?;
+        let npm_cache = PackageCache::open(&root, "npm", LARGEST)?;
         let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"), config.kept)?);
-        Ok(Self { config: BuildConfig { root, ..config }, toolchain, artifacts, sandbox, dependencies: Arc::default() })
+        let (config, dependencies) = (BuildConfig { root, ..config }, Arc::default());
+        Ok(Self { config, toolchain, uv_cache, npm_cache, artifacts, sandbox, dependencies })
     }
 
     /// Store of artifacts.
     #[must_use]
     pub fn artifacts(&self) -> &Arc<ArtifactStore> {
         &self.artifacts
+    }
+
+    /// Clears caches of packages that hold too much and that no build uses. Blocks.
+    pub(crate) fn sweep_packages(&self) -> io::Result<()> {
+        let uv = self.uv_cache.sweep();
+        self.npm_cache.sweep().and(uv)
     }
 
     /// Finds interpreters.
@@ -454,18 +469,17 @@ mod tests {
     use super::*;
     use crate::deployment::Declared;
 
-    #[tokio::test]
-    async fn an_artifact_that_is_not_kept_any_more_is_told() {
-        let home = tempfile::tempdir().expect("a folder");
-        let (code, programs) = (home.path().join("code"), home.path().join("programs"));
+    /// A builder, and a folder of code.
+    fn builder(home: &Path) -> (Builder, PathBuf) {
+        let (code, programs) = (home.join("code"), home.join("programs"));
         fs_err::create_dir_all(&code).expect("a folder");
         fs_err::create_dir_all(&programs).expect("a folder");
         fs_err::write(code.join("handler.mjs"), "export const predict = (body) => body;\n").expect("written");
-        // It is asked for its version, and nothing else: the code has no packages.
+        // It is asked for its version, and nothing else; there is no npm.
         std::os::unix::fs::symlink("/bin/echo", programs.join("node")).expect("a link");
         let environment = vec![("PATH".into(), programs.into_os_string())];
         let builder = Builder::open(BuildConfig {
-            root: home.path().join("builds"),
+            root: home.join("builds"),
             credentials: BTreeMap::new(),
             python: Settings { environment, ..Settings::default() },
             all_local: true,
@@ -475,24 +489,48 @@ mod tests {
             launcher: None,
         })
         .expect("a builder");
-        let task = |folder: &Path, kept: Option<String>| {
-            let object = json!({
-                "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "words"},
-                "spec": {"type": "javascript", "sourceUri": format!("file:{}", folder.display()),
-                         "entrypoint": "handler.predict", "target": {"platform": "local"}},
-            });
-            let declared = Declared::read("words", object.to_string().as_bytes(), berth_control::store::Rev(1));
-            Task {
-                spec: declared.spec.expect("a right spec"),
-                text: declared.text,
-                known: None,
-                proved: false,
-                kept,
-                generation: 3,
-                seen: now(),
-                traceparent: None,
-            }
-        };
+        (builder, code)
+    }
+
+    fn task_of(folder: &Path, bundler: &str, kept: Option<String>) -> Task {
+        let object = json!({
+            "apiVersion": "v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "words"},
+            "spec": {"type": "javascript", "sourceUri": format!("file:{}", folder.display()),
+                     "entrypoint": "handler.predict", "build": {"bundler": bundler}, "target": {"platform": "local"}},
+        });
+        let declared = Declared::read("words", object.to_string().as_bytes(), berth_control::store::Rev(1));
+        Task {
+            spec: declared.spec.expect("a right spec"),
+            text: declared.text,
+            known: None,
+            proved: false,
+            kept,
+            generation: 3,
+            seen: now(),
+            traceparent: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_bundler_without_its_file_is_told_before_packages_are_fetched() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (builder, code) = builder(home.path());
+        fs_err::write(code.join("package.json"), r#"{"devDependencies": {"rollup": "4"}}"#).expect("written");
+        let failed = builder.build(TaskId(1), &task_of(&code, "rollup", None)).await.expect_err("no file");
+        let message = "the code has no rollup.config.js, which the bundler is to read: add it, or name another file in \
+                       spec.build.configFile: it holds handler.mjs, package.json";
+        assert_eq!((failed.reason, failed.message.as_str()), ("NoBundlerConfig", message));
+        assert_eq!(failed.retry, Retry::Never);
+        fs_err::write(code.join("rollup.config.js"), "export default {};\n").expect("written");
+        let failed = builder.build(TaskId(2), &task_of(&code, "rollup", None)).await.expect_err("no npm");
+        assert!(failed.log_tail.contains("$ npm install"), "packages come next: {}", failed.log_tail);
+    }
+
+    #[tokio::test]
+    async fn an_artifact_that_is_not_kept_any_more_is_told() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (builder, code) = builder(home.path());
+        let task = |folder: &Path, kept: Option<String>| task_of(folder, "none", kept);
         let lost = format!("sha256:{}", "0".repeat(64));
         let built = builder.build(TaskId(1), &task(&code, Some(lost.clone()))).await.expect("built");
         let note = format!("The artifact {lost} is not kept any more: the code at its sourceUri was built.");

@@ -145,8 +145,10 @@ fn object_of(value: &[u8]) -> Option<Map<String, Value>> {
     serde_json::from_slice(value).ok()
 }
 
+/// The generation of an object; 0 where it is none, also where it is beyond those that are read.
 fn generation_of(object: &Map<String, Value>) -> u64 {
-    object.get("metadata").and_then(|metadata| metadata.get("generation")?.as_u64()).unwrap_or_default()
+    let number = object.get("metadata").and_then(|metadata| metadata.get("generation")?.as_i64());
+    number.and_then(|number| u64::try_from(number).ok()).unwrap_or_default()
 }
 
 /// Versions and kinds of objects that people write.
@@ -182,7 +184,7 @@ fn merged(
         DEFAULT_NAMESPACE => metadata.retain(|field, value| field != "namespace" || *value == DEFAULT_NAMESPACE),
         namespace => drop(metadata.insert("namespace".to_owned(), json!(namespace))),
     }
-    let generation = generation.saturating_add(1);
+    let generation = generation.saturating_add(1).min(i64::MAX.unsigned_abs());
     if let Some(artifact) = annotations.get_mut(ARTIFACT).filter(|text| !text.contains(' ')) {
         // For this generation alone: who asks for another one wants a build.
         *artifact = format!("{artifact} {generation}");
@@ -353,6 +355,12 @@ mod tests {
         });
         put(&objects, &object.to_string()).await;
         let applied = objects.apply(&apply("1", &Origin::API), 0).await.expect("applied");
+        assert_eq!(applied.generation, Generation(7));
+        // A generation that is too large is a mistake, which a manifest mends.
+        let mut object = stored(&objects).await;
+        object["metadata"]["generation"] = json!(u64::MAX);
+        put(&objects, &object.to_string()).await;
+        let applied = objects.apply(&apply("2", &Origin::API), 0).await.expect("applied");
         assert_eq!(applied.generation, Generation(7));
     }
 

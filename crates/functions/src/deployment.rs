@@ -6,6 +6,7 @@
 
 mod entry;
 mod field;
+mod network;
 mod source;
 mod spec;
 
@@ -211,7 +212,10 @@ impl Declared {
 
     fn of(key: &str, value: &[u8]) -> Self {
         if value.len() > LARGEST {
-            return Self::unreadable(value, format!("the object has {} bytes, more than {LARGEST}", value.len()));
+            return Self::unreadable(
+                value,
+                format!("the object has {} bytes, more than {LARGEST}: keep what is large with the code", value.len()),
+            );
         }
         let object = match serde_json::from_slice::<Value>(value) {
             Ok(Value::Object(object)) => object,

@@ -9,6 +9,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -17,7 +18,7 @@ use berth_control::store::Rev;
 use berth_spec::{Time, event::Severity};
 use tokio::{
     sync::mpsc,
-    task::{AbortHandle, JoinError, JoinSet},
+    task::{JoinError, JoinSet},
     time::MissedTickBehavior,
 };
 use tokio_util::sync::CancellationToken;
@@ -25,9 +26,10 @@ use tracing::Instrument as _;
 
 use crate::{
     build::append_to_log,
-    controller::{Built, Controller, Deployed, Effect, Event, Failure, Served, Task, TaskId},
+    controller::{Built, Controller, Deployed, Effect, Event, Failure, Served, Task},
     follow::{News, follow},
     objects::Objects,
+    running_tasks::{Part, RunningTasks},
     source::{Happened, Host, Report, Summary},
     spans::Spans,
     target::Target,
@@ -78,7 +80,7 @@ pub(crate) struct Driver {
     reports: mpsc::Sender<Report>,
     happened: Vec<Happened>,
     work: JoinSet<Option<Event>>,
-    tasks: BTreeMap<TaskId, AbortHandle>,
+    tasks: RunningTasks,
     spans: Spans,
     rev: Rev,
     /// The reason why nothing new is heard.
@@ -106,7 +108,7 @@ impl Driver {
             reports,
             happened: Vec::new(),
             work: JoinSet::new(),
-            tasks: BTreeMap::new(),
+            tasks: RunningTasks::default(),
             spans: Spans::default(),
             rev: Rev::NONE,
             problem: None,
@@ -187,16 +189,27 @@ impl Driver {
 
     /// Takes in the end of a task; true if it tells of something.
     fn ended(&mut self, done: Result<Option<Event>, JoinError>) -> bool {
-        match done {
-            Ok(Some(event)) => {
-                self.on(event);
-                return true;
+        let event = match done {
+            Ok(event) => event,
+            Err(error) if error.is_cancelled() => None,
+            Err(error) => {
+                tracing::error!(event = "function_task_broke", %error, "please report it");
+                self.tasks.broke(&error).inspect(|event| self.count(event))
             }
-            Ok(None) => {}
-            Err(error) if error.is_cancelled() => {}
-            Err(error) => tracing::error!(event = "function_task_broke", %error, "please report it"),
+        };
+        let Some(event) = event else { return false };
+        self.tasks.ended(&event);
+        self.on(event);
+        true
+    }
+
+    /// Counts a build whose task could not.
+    fn count(&self, event: &Event) {
+        if let Event::Built(id, built) = event
+            && let Some(name) = self.controller.name_of(*id)
+        {
+            self.host.count(name, built);
         }
-        false
     }
 
     fn on(&mut self, event: Event) {
@@ -223,7 +236,7 @@ impl Driver {
                     host.count(task.spec.name.as_str(), &built);
                     Some(Event::Built(id, Box::new(built)))
                 };
-                self.tasks.insert(id, self.work.spawn(work.instrument(span)));
+                self.tasks.begin(id, Part::Build, self.work.spawn(work.instrument(span)));
             }
             Effect::Deploy(id, task, artifact) => {
                 let host = Arc::clone(&self.host);
@@ -240,13 +253,11 @@ impl Driver {
                     }
                     Some(Event::Deployed(id, deployed))
                 };
-                self.tasks.insert(id, self.work.spawn(work.instrument(span)));
+                self.tasks.begin(id, Part::Deployment, self.work.spawn(work.instrument(span)));
             }
             Effect::Cancel(id) => {
                 self.spans.cancelled(id);
-                if let Some(task) = self.tasks.remove(&id) {
-                    task.abort();
-                }
+                self.tasks.cancel(id);
             }
             Effect::Remove(key) => {
                 let host = Arc::clone(&self.host);
@@ -255,6 +266,7 @@ impl Driver {
                     while !leave(host.targets().into_iter(), &key).await {
                         tokio::time::sleep(REMOVE_AGAIN).await;
                     }
+                    forget_log(&host, &key).await;
                     tracing::info!(event = "function_removed", function = %key, "nothing of it is left");
                     Some(Event::Removed(key))
                 });
@@ -286,7 +298,6 @@ impl Driver {
                 });
             }
         }
-        self.tasks.retain(|_, task| !task.is_finished());
     }
 
     /// Tells people how things stand.
@@ -305,10 +316,16 @@ impl Driver {
         used.extend(self.controller.view().flat_map(|view| view.status.artifacts()).map(str::to_owned));
         let host = Arc::clone(&self.host);
         self.work.spawn(async move {
-            let swept = tokio::task::spawn_blocking(move || host.builder().artifacts().sweep(&used)).await;
-            if let Ok(Err(error)) = swept {
-                tracing::warn!(event = "artifacts_not_swept", %error);
-            }
+            let swept = tokio::task::spawn_blocking(move || {
+                if let Err(error) = host.builder().artifacts().sweep(&used) {
+                    tracing::warn!(event = "artifacts_not_swept", %error);
+                }
+                if let Err(error) = host.builder().sweep_packages() {
+                    tracing::warn!(event = "function_packages_not_cleared", %error);
+                }
+            });
+            // One that panics has told so, and is made anew.
+            let _ = swept.await;
             None
         });
     }
@@ -336,6 +353,17 @@ async fn keep_output(host: &Host, name: &str, output: &str) {
     let kept = tokio::task::spawn_blocking(move || append_to_log(&path, &text)).await;
     if let Ok(Err(error)) = kept {
         tracing::debug!(event = "function_output_not_kept", function = name, %error);
+    }
+}
+
+/// Deletes the log of a function that is gone: the next one of its name may be somebody else's.
+async fn forget_log(host: &Host, name: &str) {
+    let path = host.builder().log_path(name);
+    let deleted = tokio::task::spawn_blocking(move || fs_err::remove_file(path)).await;
+    if let Ok(Err(error)) = deleted
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::debug!(event = "function_log_not_deleted", function = name, %error);
     }
 }
 

@@ -32,6 +32,7 @@ pub mod target;
 mod dependencies;
 mod driver;
 mod follow;
+mod running_tasks;
 pub mod source;
 mod spans;
 

@@ -64,7 +64,7 @@ pub fn entered(own: Own) -> Option<ExitCode> {
 
 fn refused(code: u8, why: &str) -> ExitCode {
     // The worker keeps the last lines of its processes.
-    let _ = writeln!(io::stderr(), "berth: the model's sandbox: {why}");
+    let _ = writeln!(io::stderr(), "berth: the sandbox: {why}");
     ExitCode::from(code)
 }
 

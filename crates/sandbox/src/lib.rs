@@ -25,6 +25,7 @@ mod passing;
 mod root;
 mod spec;
 mod syscalls;
+mod users;
 
 pub use self::{
     launch::{Own, entered},
@@ -32,6 +33,7 @@ pub use self::{
     own_network::OwnNetwork,
     passing::receive,
     spec::{Isolation, Limits, Mechanisms, Network, Sandbox},
+    users::{User, Users, is_open},
 };
 
 /// The first argument of the program when it is started as a launcher.

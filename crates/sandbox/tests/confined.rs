@@ -62,11 +62,11 @@ fn own(name: &str) -> Option<ExitCode> {
 }
 
 /// A data folder with somebody else's secret, and a folder of one process in it.
-struct Place {
+struct TestFolders {
     root: TempDir,
 }
 
-impl Place {
+impl TestFolders {
     fn new() -> Self {
         let root = tempfile::tempdir().expect("a folder");
         for folder in ["data/runs/own", "data/models/mine"] {
@@ -110,7 +110,7 @@ fn answers(launcher: &Launcher, sandbox: &Sandbox, script: &str) -> String {
 }
 
 fn this_program_goes_on_inside(launcher: &Launcher) {
-    let place = Place::new();
+    let place = TestFolders::new();
     let sandbox = place.sandbox();
     let code = |name: &str, path: &Path| {
         let mut command = launcher.command_own(&sandbox, name).expect("a command");
@@ -128,7 +128,7 @@ fn this_program_goes_on_inside(launcher: &Launcher) {
 }
 
 fn files_of_others_are_not_seen(launcher: &Launcher) {
-    let place = Place::new();
+    let place = TestFolders::new();
     let show = |path: &str| format!("cat {} 2>/dev/null || echo none", place.at(path).display());
     for network in [Network::None, Network::Machine] {
         let sandbox = Sandbox { network, ..place.sandbox() };
@@ -142,7 +142,7 @@ fn files_of_others_are_not_seen(launcher: &Launcher) {
 }
 
 fn hidden_folders_are_empty(launcher: &Launcher) {
-    let place = Place::new();
+    let place = TestFolders::new();
     let sandbox =
         Sandbox { readable: vec![place.root.path().to_owned(), place.at("data/models/mine")], ..place.sandbox() };
     let said = answers(launcher, &sandbox, &format!("cd {}; find . | sort", place.root.path().display()));
@@ -151,7 +151,7 @@ fn hidden_folders_are_empty(launcher: &Launcher) {
 }
 
 fn only_the_own_folder_is_written(launcher: &Launcher) {
-    let place = Place::new();
+    let place = TestFolders::new();
     let script = "echo 1 > own && echo 1 > /tmp/x && echo 1 > /dev/shm/x && pwd";
     assert_eq!(answers(launcher, &place.sandbox(), script), place.at("data/runs/own").display().to_string());
     assert!(place.at("data/runs/own/own").exists());
@@ -169,7 +169,7 @@ fn only_the_own_folder_is_written(launcher: &Launcher) {
 }
 
 fn processes_of_others_are_not_seen(launcher: &Launcher) {
-    let place = Place::new();
+    let place = TestFolders::new();
     let said = answers(launcher, &place.sandbox(), "echo $$; ls /proc | grep -c '^[0-9]'");
     let (own, count) = said.split_once('\n').expect("two lines");
     assert_eq!(own, "2");
@@ -179,7 +179,7 @@ fn processes_of_others_are_not_seen(launcher: &Launcher) {
 }
 
 fn the_loopback_is_its_own(launcher: &Launcher) {
-    let place = Place::new();
+    let place = TestFolders::new();
     let said = answers(launcher, &place.sandbox(), "tail -n +3 /proc/net/dev | cut -d: -f1");
     assert_eq!(said, "lo");
 }
@@ -224,7 +224,7 @@ fn an_own_network_has_one_way_out(launcher: &Launcher) {
 }
 
 fn no_privileges_are_left(launcher: &Launcher) {
-    let place = Place::new();
+    let place = TestFolders::new();
     for isolation in [Isolation::Process, Isolation::Sandbox] {
         let sandbox = Sandbox { isolation, ..place.sandbox() };
         let said =
@@ -246,13 +246,13 @@ fn no_privileges_are_left(launcher: &Launcher) {
 }
 
 fn what_it_leaves_behind_ends_with_it(launcher: &Launcher) {
-    let place = Place::new();
+    let place = TestFolders::new();
     // It would hold the output open, and the call below would not return.
     assert_eq!(answers(launcher, &place.sandbox(), "setsid sleep 1000 & echo begun"), "begun");
 }
 
 fn it_ends_as_the_program_does(launcher: &Launcher) {
-    let place = Place::new();
+    let place = TestFolders::new();
     for isolation in [Isolation::Process, Isolation::Sandbox] {
         let sandbox = Sandbox { isolation, ..place.sandbox() };
         assert_eq!(shell(launcher, &sandbox, "exit 7").0.code(), Some(7));
@@ -267,7 +267,7 @@ fn it_ends_as_the_program_does(launcher: &Launcher) {
 }
 
 fn limits_hold(launcher: &Launcher) {
-    let place = Place::new();
+    let place = TestFolders::new();
     let limits = Limits { files: 64, file_size: 4_096, ..Limits::default() };
     for isolation in [Isolation::Process, Isolation::Sandbox] {
         let sandbox = Sandbox { isolation, limits, ..place.sandbox() };

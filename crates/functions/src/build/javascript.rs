@@ -93,6 +93,7 @@ impl Builder {
         let tools = self.node_tools(place).await?;
         let code = place.code();
         let package = package(&code)?;
+        check_config(&code, place.spec.bundler.as_ref())?;
         if package.is_some() {
             self.packages(place, &tools).await?;
         }
@@ -186,10 +187,8 @@ impl Builder {
         if !script.is_file() {
             return Err(no_bundler("rollup", &code));
         }
-        let text = fs_err::read_to_string(code.join(config)).map_err(|_| {
-            let message = format!("the code has no {config}, which spec.build.configFile names: {}", contents(&code));
-            BuildError::lasting("NoBundlerConfig", message)
-        })?;
+        let text = fs_err::read(config_in(&code, config)?)?;
+        let text = String::from_utf8_lossy(&text);
         let mut arguments: Vec<OsString> = vec![script.into(), "--config".into(), config.into()];
         // Node.js reads such a file as CommonJS, and Rollup stops and names this flag.
         let is_module = package.and_then(|package| package.get("type")?.as_str()) == Some("module");
@@ -206,11 +205,9 @@ impl Builder {
             return Err(no_bundler("esbuild", &code));
         }
         let arguments: Vec<OsString> = match config {
-            Some(script) if code.join(script).is_file() => vec![script.into()],
             Some(script) => {
-                let message =
-                    format!("the code has no {script}, which spec.build.configFile names: {}", contents(&code));
-                return Err(BuildError::lasting("NoBundlerConfig", message));
+                config_in(&code, script)?;
+                vec![script.into()]
             }
             None => {
                 let entry = ENTRIES.iter().find(|entry| code.join(entry).is_file()).ok_or_else(|| {
@@ -251,7 +248,7 @@ impl Builder {
         network: Network,
     ) -> Result<(), BuildError> {
         let home = place.home()?;
-        let (cache, fetches) = (self.config.root.join("packages/npm"), network == Network::Registries);
+        let (cache, fetches) = (self.npm_cache.folder().clone(), network == Network::Registries);
         let mut environment = self.toolchain.environment();
         environment.extend([
             ("HOME".into(), home.clone().into()),
@@ -278,6 +275,7 @@ impl Builder {
             limit: LONGEST_STEP,
         };
         let registry = fetches.then(|| of_packages(Language::JavaScript));
+        let _in_use = if fetches { Some(self.npm_cache.begin_step().await) } else { None };
         self.asking(registry, self.sandbox.run(step, place.log)).await
     }
 }
@@ -322,6 +320,33 @@ async fn says(node: &Path) -> Option<String> {
     let said = tokio::time::timeout(Duration::from_secs(10), run).await.ok()?.ok()?;
     let text = String::from_utf8(said.stdout).ok()?;
     Some(text.trim().trim_start_matches('v').to_owned()).filter(|version| !version.is_empty())
+}
+
+/// Refuses code without the file that its bundler reads, before anything is fetched. A package may bring it along.
+fn check_config(code: &Path, bundler: Option<&Bundler>) -> Result<(), BuildError> {
+    let config = match bundler {
+        Some(Bundler::Rollup { config }) => Some(config),
+        Some(Bundler::Esbuild { config }) => config.as_ref(),
+        None => None,
+    };
+    let of_package = |config: &str| Path::new(config).components().any(|part| part.as_os_str() == "node_modules");
+    match config.filter(|config| !of_package(config)) {
+        Some(config) => config_in(code, config).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// The file that `spec.build.configFile` names, or the one that Rollup reads where it names none.
+fn config_in(code: &Path, config: &str) -> Result<PathBuf, BuildError> {
+    let file = code.join(config);
+    if file.is_file() {
+        return Ok(file);
+    }
+    let message = format!(
+        "the code has no {config}, which the bundler is to read: add it, or name another file in spec.build.configFile: {}",
+        contents(code)
+    );
+    Err(BuildError::lasting("NoBundlerConfig", message))
 }
 
 fn no_bundler(name: &str, code: &Path) -> BuildError {

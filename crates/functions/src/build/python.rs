@@ -143,7 +143,7 @@ impl Builder {
         target: &Path,
     ) -> Result<(), BuildError> {
         let code = place.code();
-        let cache = self.config.root.join("packages/uv");
+        let cache = self.uv_cache.folder().clone();
         let mut environment = self.toolchain.environment();
         environment.push(("HOME".into(), place.home()?.into()));
         let mut readable: Vec<PathBuf> = prefix_of(&tools.python).into_iter().collect();
@@ -184,6 +184,7 @@ impl Builder {
             network: Network::Registries,
             limit: LONGEST_STEP,
         };
+        let _in_use = self.uv_cache.begin_step().await;
         let done = self.asking(Some(of_packages(Language::Python)), self.sandbox.run(step, place.log)).await;
         done.map_err(|error| without_wheel(error, &place.log.tail(), &tools.version, wheels))
     }

@@ -3,7 +3,7 @@
 //! Only the operator names registries: by settings, variables of Berth, and files of package managers for the whole machine. An
 //! index that the code names, or the address of a package, counts where its host is one of these.
 
-use std::{collections::BTreeMap, ffi::OsString, fmt, path::Path};
+use std::{collections::BTreeMap, ffi::OsString, fmt, path::PathBuf};
 
 use berth_spec::network::{Destination, Host};
 use berth_worker::egress::Upstream;
@@ -45,7 +45,8 @@ impl Registries {
     /// Reads what the operator says. `index`: the index of packages by a setting; `more`: further hosts by a setting. Blocks.
     pub(super) fn find(environment: &[(OsString, OsString)], index: Option<&str>, more: &[Destination]) -> Self {
         // Most machines have none of these files.
-        let files = FILES.iter().filter_map(|file| fs_err::read_to_string(Path::new(file)).ok());
+        let files = FILES.iter().map(PathBuf::from).chain(files_of_npm(environment));
+        let files = files.filter_map(|file| fs_err::read_to_string(file).ok());
         Self::of(environment, index, more, files)
     }
 
@@ -101,6 +102,15 @@ impl fmt::Debug for Registries {
         // Proxies may have passwords.
         f.debug_struct("Registries").field("hosts", &self.hosts).finish_non_exhaustive()
     }
+}
+
+/// Global settings of npm in the installations of Node.js on the `PATH`: `etc/npmrc` beside the folder of the program, links followed,
+/// as npm looks for it.
+fn files_of_npm(environment: &[(OsString, OsString)]) -> Vec<PathBuf> {
+    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()).unwrap_or_default();
+    let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+    let nodes = folders.filter_map(|folder| fs_err::canonicalize(folder.join("node")).ok());
+    nodes.filter_map(|node| Some(node.ancestors().nth(2)?.join("etc/npmrc"))).collect()
 }
 
 /// Hosts of the addresses in a list, as variables have them: `https://a/simple`, `name=https://b/simple, http://c`; with schemes.
@@ -172,6 +182,20 @@ mod tests {
         let npm = "registry=\"https://d.corp/npm/\"\n@acme:registry=https://e.corp\n//d.corp/npm/:_authToken=x\n\
                    https-proxy=http://proxy.corp:3128\n;registry=https://old.corp\n";
         assert_eq!(further(&[], &[npm]), ["d.corp:443", "e.corp:443"]);
+    }
+
+    #[test]
+    fn an_installation_of_node_has_settings_of_its_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |path: &str| folder.path().join(path);
+        for made in ["bin", "node-20/bin", "node-20/etc"] {
+            fs_err::create_dir_all(at(made)).expect("a folder");
+        }
+        fs_err::write(at("node-20/bin/node"), "").expect("a program");
+        fs_err::write(at("node-20/etc/npmrc"), "registry=https://f.corp/npm/\n").expect("settings");
+        fs_err::os::unix::fs::symlink(at("node-20/bin/node"), at("bin/node")).expect("a link");
+        let found = Registries::find(&[("PATH".into(), at("bin").into())], None, &[]).hosts();
+        assert!(found.contains(&"f.corp:443".parse().expect("a host")), "{found:?}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use berth_spec::ByteSize;
 use flate2::read::GzDecoder;
 use fs_err::File;
 use tokio_util::sync::CancellationToken;
@@ -99,7 +100,8 @@ impl From<Refusal> for BuildError {
         let too_large = |message: String| Self::lasting("TooLarge", message);
         match refusal {
             Refusal::Output => too_large(format!(
-                "more than {MOST_BYTES} bytes, or {RATIO} times its own size, come out of the archive"
+                "more than {}, or {RATIO} times its own size, come out of the archive: leave out what the code does not need",
+                ByteSize(MOST_BYTES)
             )),
             Refusal::Directory => {
                 too_large(format!("the directory of the ZIP file has more than {LARGEST_DIRECTORY} bytes"))

@@ -150,7 +150,9 @@ impl Function {
     /// Looks at the desired state. `same`: it is the one that `number` numbers.
     fn arrive(&mut self, same: bool, verdict: Result<Vec<String>, String>, now: Time) {
         let identity = self.declared.identity.clone();
-        self.number = identity.generation.unwrap_or(if same { self.number.max(1) } else { self.number + 1 });
+        // A person may have chosen the highest number there is.
+        let next = if same { self.number.max(1) } else { self.number.saturating_add(1) };
+        self.number = identity.generation.unwrap_or(next);
         if identity.deleting {
             return self.leave(now);
         }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use berth_spec::DeploymentName;
+use berth_spec::{DeploymentName, network::Destination};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use super::{
     FunctionName,
     entry::{self, AzureEntry},
     field::{Mistakes, Object},
-    parts_of,
+    network, parts_of,
     source::CodeUri,
 };
 
@@ -39,6 +39,8 @@ pub struct FunctionSpec {
     pub entry: AzureEntry,
     /// Variables of its environment.
     pub env: BTreeMap<String, String>,
+    /// Hosts that it reaches.
+    pub hosts: Vec<Destination>,
     /// Bounds of its processes and requests.
     pub limits: Limits,
     /// The bounds that the spec itself names: a cloud has defaults of its own for the others.
@@ -151,8 +153,19 @@ impl NamedLimits {
 }
 
 /// Fields of `spec`. docs/dialects.md has them with those below them (`berth_spec::dialect::etcd_v1alpha1`).
-pub(super) const FIELDS: [&str; 10] =
-    ["type", "sourceUri", "sourceSha256", "entrypoint", "runtime", "build", "target", "env", "limits", "probe"];
+pub(super) const FIELDS: [&str; 11] = [
+    "type",
+    "sourceUri",
+    "sourceSha256",
+    "entrypoint",
+    "runtime",
+    "build",
+    "target",
+    "env",
+    "network",
+    "limits",
+    "probe",
+];
 
 /// The most replicas of a function: those of a model's deployment.
 const MOST_REPLICAS: u64 = 1_000;
@@ -214,6 +227,7 @@ fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Opti
     let platform = platform(&target, mistakes);
     let entry = entry::read(&target, (language, platform.as_ref()), mistakes);
     let env = environment(&spec, mistakes);
+    let hosts = network::read(&spec, mistakes);
     let named_limits = limits(&spec, mistakes);
     if let (Some(Platform::Replica { .. }), Some(language)) = (&platform, language) {
         replica(key, language, &env, mistakes);
@@ -232,6 +246,7 @@ fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Opti
         platform: platform?,
         entry,
         env,
+        hosts,
         limits: named_limits.complete(),
         named_limits,
         probe,

@@ -5,8 +5,9 @@ use berth_spec::{
     manifest::{
         Manifest, ParseContext, parse_all,
         raw::{
-            FunctionAuthLevel, FunctionBundler, FunctionModel, FunctionPlatform, FunctionType, RawFunctionBuild,
-            RawFunctionLimits, RawFunctionRuntime, RawFunctionSpec, RawFunctionTarget, Whole,
+            FunctionAuthLevel, FunctionBundler, FunctionModel, FunctionPlatform, FunctionType, HostPort,
+            RawFunctionBuild, RawFunctionLimits, RawFunctionRuntime, RawFunctionSpec, RawFunctionTarget, RawNetwork,
+            Whole,
         },
     },
 };
@@ -117,6 +118,9 @@ fn mistakes_are_named() {
         (r#""name":"sentiment-analyzer""#, r#""name":"other""#, "the key ends with \"sentiment-analyzer\""),
         ("v1alpha1", "v9", "apiVersion \"v9\" is unknown"),
         (r#""spec":{"#, r#""spec":[],"x":{"#, "spec must be an object, not a list; spec is missing"),
+        ("\"runtime\"", "\"network\":{\"hosts\":\"a:1\"},\"runtime\"", "spec.network.hosts must be a list: write"),
+        ("\"runtime\"", "\"network\":{\"hosts\":[1]},\"runtime\"", "spec.network.hosts must be a list of strings"),
+        ("\"runtime\"", "\"network\":{\"hosts\":[\"a\"]},\"runtime\"", "spec.network.hosts: \"a\" is not a host"),
         ("{\"api", "[{\"api", "the value is not JSON"),
     ] {
         let declared = read("sentiment-analyzer", &KERAS.replacen(from, to, 1));
@@ -289,7 +293,7 @@ prop_compose! {
             of(select(vec![FunctionModel::V1, FunctionModel::V2])),
             of(select(vec![FunctionAuthLevel::Anonymous, FunctionAuthLevel::Function])),
         ),
-        replicas in of(1_u32..=1_000),
+        (replicas, host) in (of(1_u32..=1_000), of(select(vec!["api.example.com:443", "10.0.0.5:5432"]))),
         env in proptest::collection::btree_map("[A-Z_][A-Z0-9_]{0,6}", "[ -~]{0,9}", 0..3),
         limits in of(limits()),
         probe in of(select(vec![json!({"text": "one"}), json!([1, 2.5]), json!("")])),
@@ -321,6 +325,7 @@ prop_compose! {
                 replicas: replicas.filter(|_| is_replica).map(Whole::constant),
             },
             env: if is_replica { BTreeMap::new() } else { env },
+            network: host.map(|host| RawNetwork { hosts: vec![HostPort::read(host).expect("a host")] }),
             limits,
             probe,
         }

@@ -14,15 +14,17 @@ function styleOf(handler) {
   return asks.test(text) ? 'azure' : 'json';
 }
 
-// Typed arrays become lists.
+// Typed arrays become lists. Of an iterator, JSON would be an empty object.
 function plain(_, value) {
   if (ArrayBuffer.isView(value) && !(value instanceof DataView)) return Array.from(value);
+  if (typeof value?.next === 'function') throw new TypeError('the function returned an iterator, which is no JSON');
   return typeof value === 'bigint' ? value.toString() : value;
 }
 
 function json(status, value, headers) {
-  const body = Buffer.from(JSON.stringify(value === undefined ? null : value, plain));
-  return { status, headers: { 'content-type': 'application/json', ...headers }, body };
+  const text = JSON.stringify(value === undefined ? null : value, plain);
+  if (text === undefined) throw new TypeError(`the function returned a ${typeof value}, which is no JSON`);
+  return { status, headers: { 'content-type': 'application/json', ...headers }, body: Buffer.from(text) };
 }
 
 function isResponse(value) {

@@ -1,6 +1,6 @@
 """The calling conventions of Python functions: their parameters, and the answer for the value that they return.
 
-Comes before host.py and function_app.py, in one file with them, so that a function answers the same on this machine and in Azure.
+Comes before host.py, and before azure_entry.py, in one file with it, so that a function answers the same on this machine and in Azure.
 """
 
 import asyncio
@@ -60,7 +60,8 @@ def plain(value):
 
 
 def as_json(value, status=200):
-    return status, {"content-type": "application/json"}, json.dumps(value, default=plain).encode()
+    # NaN and infinities are no JSON: most parsers refuse the whole answer.
+    return status, {"content-type": "application/json"}, json.dumps(value, default=plain, allow_nan=False).encode()
 
 
 def refuse(status, message):

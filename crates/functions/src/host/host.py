@@ -101,7 +101,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         headers = {k: v for k, v in self.headers.items() if k.lower() != "x-berth-url"}
         try:
             return self.server.function.answer(self.command, url, headers, body)
-        except Exception as error:
+        # sys.exit() in a thread would end the connection alone, without a word.
+        except (Exception, SystemExit) as error:
             traceback.print_exc()
             return refuse(500, f"{type(error).__name__}: {error}")
 

@@ -17,7 +17,7 @@ use berth_control::{
 };
 use berth_spec::{DeploymentName, Origin, network::Destination};
 use berth_wire::api::FunctionView;
-use berth_worker::prepare::Settings;
+use berth_worker::{config::IsolationSettings, prepare::Settings};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use prometheus_client::registry::Registry;
@@ -71,8 +71,8 @@ pub struct HostConfig {
     pub traces: Option<TraceHook>,
     /// True in a cluster: another node may have led while this one was away.
     pub in_cluster: bool,
-    /// True if functions run in a sandbox or not at all (`--isolation sandbox`).
-    pub sandbox_required: bool,
+    /// Isolation of functions on this machine, and the most of the network that they reach.
+    pub isolation: IsolationSettings,
 }
 
 /// Functions of this machine.
@@ -122,13 +122,13 @@ impl Host {
     pub fn open(config: HostConfig, registry: &mut Registry) -> io::Result<Arc<Self>> {
         let HostConfig { root, gateway, credentials, python, all_local, parallel, artifacts, .. } = config;
         let HostConfig { builder_image, build_hosts: hosts, launcher, .. } = config;
-        let HostConfig { traces, in_cluster, sandbox_required, .. } = config;
+        let HostConfig { traces, in_cluster, isolation, .. } = config;
         let variables = credentials.clone();
         let (build_root, kept, image) = (root.join("builds"), artifacts, builder_image);
         let build = BuildConfig { root: build_root, credentials, python, all_local, kept, image, hosts, launcher };
         let builder = Builder::open(build)?;
         let replicas = ReplicaTarget::new(builder.artifacts(), &gateway);
-        let local = LocalConfig { root: root.join("run"), gateway, sandbox_required };
+        let local = LocalConfig { root: root.join("run"), gateway, isolation };
         let local = LocalTarget::open(local, &builder)?;
         let azure = AzureTarget::open(&root.join("azure"), &variables, &builder)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -103,6 +103,8 @@ pub(crate) struct Report {
 
 #[cfg(test)]
 mod tests {
+    use berth_spec::{Event, Time};
+
     use super::*;
 
     #[test]
@@ -117,6 +119,16 @@ mod tests {
             ("Team/words", "default", "Team/words"),
         ] {
             assert_eq!(place_of(key), (namespace, name), "{key}");
+            let event = Event {
+                at: Time(0),
+                severity: Severity::Warning,
+                reason: "FunctionNotBuilt",
+                message: String::new(),
+                deployment: None,
+                worker: None,
+                function: Some(key.to_owned()),
+            };
+            assert_eq!(event.namespace(), Some(namespace), "{key}: its events are where it is");
         }
     }
 }

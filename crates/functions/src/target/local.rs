@@ -7,6 +7,8 @@
 //! ```
 
 mod answer;
+mod egress;
+mod fence;
 mod instance;
 mod record;
 mod version;
@@ -24,11 +26,11 @@ use std::{
 
 use arc_swap::ArcSwap;
 use berth_spec::id::DEFAULT_NAMESPACE;
-use berth_worker::cgroup::CgroupParents;
+use berth_worker::{cgroup::CgroupParents, config::IsolationSettings};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 
-use self::{record::Record, version::Version};
+use self::{fence::Fence, record::Record, version::Version};
 use super::{Target, revision};
 use crate::{
     build::{ArtifactStore, Builder, Manifest, stoppable, unpack_zip},
@@ -54,14 +56,15 @@ pub struct LocalConfig {
     pub root: PathBuf,
     /// The gateway's address, as in `http://HOST:PORT`.
     pub gateway: String,
-    /// True if processes run in a sandbox or not at all.
-    pub sandbox_required: bool,
+    /// Isolation of processes, and the most of the network that they reach.
+    pub isolation: IsolationSettings,
 }
 
 /// Runs functions on this machine.
 #[derive(Debug)]
 pub struct LocalTarget {
-    config: LocalConfig,
+    root: PathBuf,
+    gateway: String,
     artifacts: Arc<ArtifactStore>,
     launcher: version::Launcher,
     routes: ArcSwap<BTreeMap<String, Arc<Version>>>,
@@ -79,15 +82,17 @@ impl LocalTarget {
     pub fn open(config: LocalConfig, builder: &Builder) -> io::Result<Self> {
         fs_err::create_dir_all(&config.root)?;
         let root = fs_err::canonicalize(&config.root)?;
-        let sandbox_required = config.sandbox_required;
+        // Berth's folder of data is two above: DATA/functions/run.
+        let data = root.ancestors().nth(2).unwrap_or(&root).to_owned();
+        let fence = Fence::new(config.isolation, Arc::clone(builder.bubblewrap()), data);
         let target = Self {
-            config: LocalConfig { root, ..config },
+            root,
+            gateway: config.gateway,
             artifacts: Arc::clone(builder.artifacts()),
             launcher: version::Launcher {
                 toolchain: Arc::clone(builder.toolchain()),
                 parents: CgroupParents::find(),
-                bubblewrap: Arc::clone(builder.bubblewrap()),
-                sandbox_required,
+                fence: Arc::new(fence),
             },
             routes: ArcSwap::default(),
             changing: Mutex::default(),
@@ -100,7 +105,7 @@ impl LocalTarget {
 
     /// Routes what ran when the process before ended; processes start with the first request.
     fn restore(&self) -> io::Result<()> {
-        for entry in fs_err::read_dir(&self.config.root)?.flatten() {
+        for entry in fs_err::read_dir(&self.root)?.flatten() {
             let folder = entry.path();
             if let Some(record) = Record::read(&folder) {
                 let name = record.key().into_owned();
@@ -135,7 +140,7 @@ impl LocalTarget {
     }
 
     fn endpoint(&self, name: &str) -> String {
-        format!("{}{}", self.config.gateway, path_of(name))
+        format!("{}{}", self.gateway, path_of(name))
     }
 
     /// Digests of artifacts in use.
@@ -206,11 +211,12 @@ impl LocalTarget {
             manifest: Manifest::of(&task.spec),
             artifact: artifact.clone(),
             env: task.spec.env.clone(),
+            hosts: task.spec.hosts.clone(),
             limits: task.spec.limits.clone(),
             revision: Some(revision(task, artifact, now().to_string())),
         };
         let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let folder = self.config.root.join(format!("{}-{}-{number}", record.manifest.name, std::process::id()));
+        let folder = self.root.join(format!("{}-{}-{number}", record.manifest.name, std::process::id()));
         let half = Half(Some(folder.clone()));
         let zip = self.artifacts.path(&artifact.digest).filter(|path| path.is_file());
         let zip = zip.ok_or_else(ArtifactStore::gone)?;
@@ -233,10 +239,10 @@ impl LocalTarget {
         said: &mut String,
     ) -> Result<Deployed, crate::build::BuildError> {
         let name = task.spec.name.as_str();
-        let note = match task.spec.entry.auth {
-            AuthLevel::Anonymous => String::new(),
-            AuthLevel::Function => KEYS_NOT_ASKED.to_owned(),
-        };
+        let mut note = self.launcher.fence.note().await;
+        if task.spec.entry.auth == AuthLevel::Function {
+            note = format!("{KEYS_NOT_ASKED} {note}").trim_end().to_owned();
+        }
         let deployed = Deployed { endpoint: self.endpoint(name), note };
         let serving = self.routes.load().get(name).filter(|version| is_wanted(version, task, artifact)).cloned();
         // Another generation of the same goes on where it answers; what does not is deployed anew.
@@ -268,8 +274,8 @@ impl LocalTarget {
 /// True of a version that a deployment would only repeat.
 fn is_wanted(version: &Version, task: &Task, artifact: &ArtifactStatus) -> bool {
     let record = version.record();
-    let same = (&record.artifact.digest, &record.limits, &record.env)
-        == (&artifact.digest, &task.spec.limits, &task.spec.env)
+    let same = (&record.artifact.digest, &record.limits, &record.env, &record.hosts)
+        == (&artifact.digest, &task.spec.limits, &task.spec.env, &task.spec.hosts)
         && record.manifest == Manifest::of(&task.spec);
     let is_proved = || version.revision().is_some_and(|revision| revision.spec.0 == task.text);
     same && (task.proved || is_proved())

@@ -146,7 +146,7 @@ fn manifest(spec: &FunctionSpec, count: u32, zip: &Path) -> Result<ManifestDeplo
     let python = spec.version.as_deref().unwrap_or(PYTHON_VERSION);
     let card = PinnedCard::of_function(python, &format!("file:{}", zip.display()), spec.probe.as_ref());
     let metadata = json!({"name": spec.name.name(), "namespace": spec.name.namespace()});
-    let text = json!({
+    let mut text = json!({
         "apiVersion": "berth.dev/v1",
         "kind": "ModelDeployment",
         "metadata": metadata,
@@ -156,6 +156,9 @@ fn manifest(spec: &FunctionSpec, count: u32, zip: &Path) -> Result<ManifestDeplo
             "endpoint": format!("{PREFIX}{}", spec.name),
         },
     });
+    if !spec.hosts.is_empty() {
+        text["spec"]["runtime"] = json!({"network": {"hosts": spec.hosts}});
+    }
     match parse_all(&text.to_string(), &ParseContext::default()).map(|mut read| read.pop()) {
         Ok(Some(Manifest::Deployment(manifest))) => Ok(*manifest),
         Ok(_) => Err(BuildError::lasting("Internal", "the manifest of a function is none of a deployment")),

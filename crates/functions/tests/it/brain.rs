@@ -173,6 +173,12 @@ fn the_generation_of_a_person_counts_and_content_where_there_is_none() {
     play.built(3);
     play.deployed(3);
     assert_eq!(play.status("f").observed_generation, 10);
+    // None comes after the highest.
+    play.put(&object("f", "d.zip", Some(i64::MAX)));
+    play.put(&object("f", "e.zip", None));
+    play.built(5);
+    play.deployed(5);
+    assert_eq!((play.status("f").observed_generation, play.status("f").artifact), (i64::MAX, Some(artifact(5))));
 }
 
 #[test]

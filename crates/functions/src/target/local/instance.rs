@@ -1,34 +1,42 @@
 //! One process of a function: started, asked over its Unix socket, ended.
 //!
-//! Its standard input is a pipe that ends when this process does, however that happens: it ends then, too.
+//! Its standard input is a socket that ends when this process does, however that happens: it ends then, too.
 
 use std::{
     collections::BTreeMap,
     ffi::OsString,
     io,
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::net::UnixStream as Input,
+    },
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
-use berth_spec::ByteSize;
+use berth_sandbox::User;
+use berth_spec::{ByteSize, network::Destination};
 use berth_worker::cgroup::{Cgroup, Limits};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::{
-    io::AsyncReadExt as _,
-    net::UnixStream,
-    process::{Child, ChildStdin},
+use rustix::{
+    fs::{Mode, OFlags, open},
+    process::{Pid, Signal, kill_process_group},
 };
+use tokio::{io::AsyncReadExt as _, net::UnixStream, process::Child};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::version::Launcher;
+use super::{
+    egress,
+    fence::{Confined, Program, Way},
+    version::Launcher,
+};
 use crate::{
-    build::{BuildLog, Manifest, PYTHON_VERSION, Reach, Walls, fenced, find_node},
+    build::{BuildLog, Manifest, PYTHON_VERSION, fenced, find_node},
     deployment::Language,
 };
 
@@ -70,6 +78,7 @@ pub(super) struct Start<'a> {
     pub(super) manifest: &'a Manifest,
     pub(super) app: &'a Path,
     pub(super) env: &'a BTreeMap<String, String>,
+    pub(super) hosts: &'a [Destination],
     pub(super) memory_mib: u64,
     pub(super) limit: Duration,
 }
@@ -89,22 +98,22 @@ pub(super) struct Instance {
     child: Mutex<Child>,
     group: Option<Pid>,
     limits: Cgroup,
-    socket: PathBuf,
+    /// Its socket, once that is there. A function may put another file in its place: what that leads to is not asked.
+    socket: OnceLock<OwnedFd>,
     /// Folder of the socket and the host program.
     folder: PathBuf,
-    _input: Option<ChildStdin>,
-    _readers: Vec<AbortOnDropHandle<()>>,
+    input: Input,
+    /// Readers of its output, and its way to the hosts of its spec.
+    tasks: Vec<AbortOnDropHandle<()>>,
+    _user: Option<User>,
 }
 
 impl Instance {
     /// Starts a process and waits until it is ready.
     pub(super) async fn start(start: Start<'_>, launcher: &Launcher, log: Arc<BuildLog>) -> Result<Self, String> {
-        if let Some(refusal) = launcher.refusal() {
-            return Err(refusal.to_owned());
-        }
         let folder = private_folder().map_err(|error| error.to_string())?;
         let guard = Folder(folder.clone());
-        let socket = folder.join(SOCKET);
+        let variables = launcher.toolchain.environment();
         let (program, host, text) = match start.manifest.language {
             Language::Python => {
                 let version = start.manifest.version.as_deref().unwrap_or(PYTHON_VERSION);
@@ -112,44 +121,92 @@ impl Instance {
                 (python, "host.py", PYTHON_HOST)
             }
             Language::JavaScript => {
-                let environment = launcher.toolchain.environment();
                 let (node, _) =
-                    find_node(&environment, start.manifest.version.as_deref()).await.map_err(|error| error.text())?;
+                    find_node(&variables, start.manifest.version.as_deref()).await.map_err(|error| error.text())?;
                 (node, "host.cjs", NODE_HOST)
             }
         };
         let host = folder.join(host);
         fs_err::write(&host, text).map_err(|error| error.to_string())?;
-        let memory = Some(ByteSize::mib(start.memory_mib));
-        let limits = fenced(&launcher.parents, Limits { memory, cpus: None, processes: PROCESSES });
-        let readable = vec![start.app.to_owned()];
-        let walls = Walls { readable, writable: vec![folder.clone()], reach: Reach::Machine, at: start.app };
-        let mut command = launcher.bubblewrap.command(&program, &limits, None, walls);
-        if start.manifest.language == Language::Python {
+        let memory = ByteSize::mib(start.memory_mib);
+        let limits = fenced(&launcher.parents, Limits { memory: Some(memory), cpus: None, processes: PROCESSES });
+        let is_python = start.manifest.language == Language::Python;
+        let confined = Program {
+            path: &program,
+            app: start.app,
+            folder: &folder,
+            hosts: start.hosts,
+            variables: &variables,
+            group: &limits,
+            memory,
+            // Node.js reserves far more than it uses, and hangs where it may not.
+            data: limits.own_limit().filter(|_| is_python),
+        };
+        let Confined { mut command, way, user } = launcher.fence.command(confined).await?;
+        if is_python {
             command.args(["-s", "-B", "-u"]);
         }
-        command.arg(&host).arg(start.app).args([&start.manifest.module, &start.manifest.function]).arg(&socket);
-        command.envs(environment(launcher, &start, &folder)).stdin(Stdio::piped());
+        command.arg(&host).arg(start.app).args([&start.manifest.module, &start.manifest.function]);
+        command.arg(folder.join(SOCKET)).envs(environment(variables, way, &start, &folder));
+        let (input, theirs) = Input::pair().map_err(|error| error.to_string())?;
+        command.stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut child = command.spawn().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+        // It holds a copy of the process's end.
+        drop(command);
         let readers = [follow(child.stdout.take(), &log), follow(child.stderr.take(), &log)];
-        let instance = Self {
+        let mut instance = Self {
             group: child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)),
-            _input: child.stdin.take(),
             child: Mutex::new(child),
             limits,
-            socket,
+            socket: OnceLock::new(),
             folder: guard.taken(),
-            _readers: readers.into_iter().flatten().collect(),
+            input,
+            tasks: readers.into_iter().flatten().collect(),
+            _user: user,
         };
+        if way == Way::Hosts {
+            instance.open_way(start.hosts, launcher.fence.own_ports(), &log).await?;
+        }
         instance.ready(start.limit, &log).await?;
         Ok(instance)
+    }
+
+    /// Lets it reach hosts.
+    async fn open_way(
+        &mut self,
+        hosts: &[Destination],
+        own_ports: Vec<u16>,
+        log: &Arc<BuildLog>,
+    ) -> Result<(), String> {
+        match egress::listener(&self.input).await {
+            Ok(listener) => {
+                self.tasks.push(egress::serve(listener, hosts, own_ports, log));
+                Ok(())
+            }
+            // It has ended, and its last words say why.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            Err(error) => Err(format!("it has no way to the hosts of spec.network: {error}")),
+        }
+    }
+
+    /// The path of its socket for this process.
+    fn address(&self) -> io::Result<PathBuf> {
+        let socket = match self.socket.get() {
+            Some(socket) => socket,
+            None => {
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let found = open(self.folder.join(SOCKET), flags, Mode::empty())?;
+                self.socket.get_or_init(|| found)
+            }
+        };
+        Ok(format!("/proc/self/fd/{}", socket.as_raw_fd()).into())
     }
 
     /// Waits until it answers.
     async fn ready(&self, limit: Duration, log: &BuildLog) -> Result<(), String> {
         let end = Instant::now() + limit;
         loop {
-            if self.socket.exists() && self.is_healthy().await {
+            if self.address().is_ok() && self.is_healthy().await {
                 return Ok(());
             }
             if !self.is_alive() {
@@ -184,7 +241,8 @@ impl Instance {
             let memory = if self.limits.ran_out_of_memory() { ", out of memory" } else { "" };
             CallError::Gone(format!("{error}{memory}"))
         };
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| gone(&error))?;
+        let address = self.address().map_err(|error| gone(&error))?;
+        let stream = UnixStream::connect(address).await.map_err(|error| gone(&error))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| gone(&error))?;
         let asked = async {
             let answer = sender.send_request(sent(request)).await.map_err(|error| gone(&error))?;
@@ -260,8 +318,17 @@ fn place_of_mistake(before: &[&str], words: &str) -> Option<String> {
     Some(format!("{file}, line {number}"))
 }
 
-fn environment(launcher: &Launcher, start: &Start<'_>, home: &Path) -> Vec<(OsString, OsString)> {
-    let mut environment = launcher.toolchain.environment();
+fn environment(
+    variables: Vec<(OsString, OsString)>,
+    way: Way,
+    start: &Start<'_>,
+    home: &Path,
+) -> Vec<(OsString, OsString)> {
+    let mut environment = match way {
+        Way::Machine => variables,
+        Way::Closed => egress::environment(variables, &[]),
+        Way::Hosts => egress::environment(variables, start.hosts),
+    };
     environment.extend(start.env.iter().map(|(name, value)| (name.into(), value.into())));
     environment.extend([
         ("HOME".into(), home.into()),

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use berth_spec::{Namespace, Time, id::DEFAULT_NAMESPACE};
+use berth_spec::{Namespace, Time, id::DEFAULT_NAMESPACE, network::Destination};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -28,6 +28,9 @@ pub(super) struct Record {
     pub(super) manifest: Manifest,
     pub(super) artifact: ArtifactStatus,
     pub(super) env: BTreeMap<String, String>,
+    /// Hosts that it reaches.
+    #[serde(default)]
+    pub(super) hosts: Vec<Destination>,
     pub(super) limits: Limits,
     /// Its spec as somebody wrote it; `None` in records of earlier versions of Berth.
     #[serde(default)]
@@ -88,6 +91,7 @@ mod tests {
             manifest: Manifest::of(&spec),
             artifact: ArtifactStatus { digest: "sha256:1".to_owned(), size: 7 },
             env: spec.env.clone(),
+            hosts: spec.hosts.clone(),
             limits: spec.limits.clone(),
             revision: Some(revision),
         };
@@ -97,7 +101,7 @@ mod tests {
         assert!(Record::since(folder.path()).is_some_and(|since| since > Time::ZERO && since <= crate::driver::now()));
         let mut earlier: Value = serde_json::to_value(&record).expect("JSON");
         let fields = earlier.as_object_mut().expect("an object");
-        fields.retain(|field, _| field != "revision" && field != "namespace");
+        fields.retain(|field, _| !["revision", "namespace", "hosts"].contains(&field.as_str()));
         fs_err::write(folder.path().join(FILE), earlier.to_string()).expect("written");
         let earlier = Record::read(folder.path()).expect("it is read");
         assert_eq!(earlier.key(), "words", "it is where it was");

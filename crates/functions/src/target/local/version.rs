@@ -18,11 +18,12 @@ use tokio::sync::Semaphore;
 
 use super::{
     answer::refused,
+    fence::Fence,
     instance::{CallError, Instance, Start},
     record::Record,
 };
 use crate::{
-    build::{Bubblewrap, BuildError, BuildLog},
+    build::{BuildError, BuildLog},
     driver::now,
     status::Revision,
 };
@@ -36,26 +37,12 @@ const START: Duration = Duration::from_secs(120);
 /// Pause after a start that failed, so that a function that dies at once does not take a processor.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
-/// Refusal of a process without a sandbox.
-const UNCONFINED: &str = "--isolation sandbox is set, and bubblewrap does not work on this machine: install it (apt-get install bubblewrap), \
-                          or leave --isolation out";
-
 /// Programs and limits of processes.
 #[derive(Debug, Clone)]
 pub(super) struct Launcher {
     pub(super) toolchain: Arc<Toolchain>,
     pub(super) parents: CgroupParents,
-    /// Without it, processes see what this one sees.
-    pub(super) bubblewrap: Arc<Bubblewrap>,
-    /// True if nothing starts without it.
-    pub(super) sandbox_required: bool,
-}
-
-impl Launcher {
-    /// Reason why no process may start.
-    pub(super) fn refusal(&self) -> Option<&'static str> {
-        (self.sandbox_required && self.bubblewrap.program().is_none()).then_some(UNCONFINED)
-    }
+    pub(super) fence: Arc<Fence>,
 }
 
 /// A deployed version.
@@ -238,6 +225,7 @@ impl Version {
             manifest: &self.record.manifest,
             app: &self.folder.join("app"),
             env: &self.record.env,
+            hosts: &self.record.hosts,
             memory_mib: self.record.limits.memory_mib,
             limit: START,
         };
@@ -352,7 +340,7 @@ impl Drop for Inside<'_> {
 #[cfg(test)]
 mod tests {
     use berth_control::store::Rev;
-    use berth_worker::prepare::Settings;
+    use berth_worker::{config::IsolationSettings, prepare::Settings};
     use serde_json::json;
 
     use super::*;
@@ -362,21 +350,12 @@ mod tests {
         status::{ArtifactStatus, SpecText},
     };
 
-    /// A launcher without bubblewrap.
-    fn launcher(home: &Path, sandbox_required: bool) -> Launcher {
+    /// A launcher without a sandbox.
+    fn launcher(home: &Path) -> Launcher {
         Launcher {
             toolchain: Arc::new(Toolchain::new(Settings::default(), home.to_owned())),
             parents: CgroupParents::find(),
-            bubblewrap: Arc::default(),
-            sandbox_required,
-        }
-    }
-
-    #[test]
-    fn nothing_starts_without_a_sandbox_that_is_required() {
-        let home = tempfile::tempdir().expect("a folder");
-        for (required, refusal) in [(true, Some(UNCONFINED)), (false, None)] {
-            assert_eq!(launcher(home.path(), required).refusal(), refusal);
+            fence: Arc::new(Fence::new(IsolationSettings::default(), Arc::default(), home.to_owned())),
         }
     }
 
@@ -403,11 +382,12 @@ mod tests {
             manifest: Manifest::of(&spec),
             artifact: ArtifactStatus { digest: digest.clone(), size: 7 },
             env: spec.env.clone(),
+            hosts: spec.hosts.clone(),
             limits: spec.limits.clone(),
             revision: Some(revision(1, first)),
         };
         record.write(home.path()).expect("written");
-        let version = Version::new(record, home.path().to_owned(), launcher(home.path(), false));
+        let version = Version::new(record, home.path().to_owned(), launcher(home.path()));
         version.note(|since| revision(2, &since)).expect("written");
         assert_eq!(version.revision().as_deref(), Some(&revision(2, first)));
         assert_eq!(Record::read(home.path()).and_then(|record| record.revision), Some(revision(2, first)));

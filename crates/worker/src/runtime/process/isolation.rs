@@ -10,19 +10,17 @@
 
 use std::{
     io,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
 };
 
-use berth_sandbox::{self as sandbox, Launcher, Limits, Network, Sandbox};
+use berth_sandbox::{self as sandbox, Launcher, Limits, Network, Sandbox, User, Users, is_open};
 use berth_spec::{FailureCategory, Isolation, IsolationOffer, network::Destination};
 
 use super::{
     egress,
     plan::{Executable, Plan},
-    users::{User, Users},
 };
 use crate::{
     cgroup::Cgroup,
@@ -294,14 +292,6 @@ fn strength(level: Isolation) -> sandbox::Isolation {
         Isolation::Process => sandbox::Isolation::Process,
         Isolation::Sandbox => sandbox::Isolation::Sandbox,
     }
-}
-
-/// True if any user may read a file, or list and enter a folder.
-fn is_open(path: &Path) -> bool {
-    fs_err::metadata(path).is_ok_and(|about| {
-        let wanted = if about.is_dir() { 0o5 } else { 0o4 };
-        about.mode() & wanted == wanted
-    })
 }
 
 #[cfg(test)]

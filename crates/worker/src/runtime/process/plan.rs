@@ -9,10 +9,11 @@ use std::{
     },
 };
 
+use berth_sandbox::User;
 use berth_spec::{ByteSize, DeploymentName, FailureCategory};
 use tokio_util::sync::CancellationToken;
 
-use super::{Processes, isolation::Confinement, message::Limits, users::User};
+use super::{Processes, isolation::Confinement, message::Limits};
 use crate::runtime::{LoadError, LoadRequest};
 
 /// The file that a process runs.

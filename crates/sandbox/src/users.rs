@@ -1,35 +1,39 @@
-//! Users for models of a worker that is root: one for each replica, which no other process of the machine has.
+//! Users for the processes that root starts: one for each model or function, which no other process of the machine has.
 //!
-//! Another worker on this machine takes its users from the same range. A number that is taken twice costs the limit on
-//! processes, which the kernel counts by user, and without a process namespace the two models could signal each other.
+//! Another pool on this machine takes its users from the same range. A number that is taken twice costs the limit on
+//! processes, which the kernel counts by user, and without a process namespace the two could signal each other.
 
 use std::{
     collections::HashSet,
     hash::{BuildHasher as _, RandomState},
     ops::Range,
+    os::unix::fs::MetadataExt as _,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
 /// Numbers that no account has, as systemd's list of numbers says.
 const USERS: Range<u32> = 60_578..61_184;
 
-/// The users that replicas of this worker have.
+/// A pool of users.
 #[derive(Debug, Default)]
-pub(super) struct Users {
+pub struct Users {
     taken: Mutex<HashSet<u32>>,
 }
 
-/// A user for one replica, until this is dropped.
+/// A user that is taken until this is dropped.
 #[derive(Debug)]
-pub(in crate::runtime) struct User {
+pub struct User {
     number: u32,
     users: Arc<Users>,
 }
 
 impl Users {
-    /// Takes a user that neither a replica of this worker nor a process of this machine has. When all are taken, one is shared.
-    pub(super) fn take(self: &Arc<Self>) -> User {
-        // Two workers that start models at the same time see neither's process yet: each begins elsewhere.
+    /// Takes a user that neither the pool has given nor a process of this machine has. When all are taken, one is shared. Blocks for
+    /// some milliseconds.
+    #[must_use]
+    pub fn take(self: &Arc<Self>) -> User {
+        // Two pools that start processes at the same time see neither's process yet: each begins elsewhere.
         let begin = RandomState::new().hash_one(0) as u32;
         let running = running();
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +44,9 @@ impl Users {
 }
 
 impl User {
-    pub(super) fn number(&self) -> u32 {
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
         self.number
     }
 }
@@ -49,6 +55,15 @@ impl Drop for User {
     fn drop(&mut self) {
         self.users.taken.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
     }
+}
+
+/// True if any user may read a file, or list and enter a folder.
+#[must_use]
+pub fn is_open(path: &Path) -> bool {
+    fs_err::metadata(path).is_ok_and(|about| {
+        let wanted = if about.is_dir() { 0o5 } else { 0o4 };
+        about.mode() & wanted == wanted
+    })
 }
 
 /// The first free number from `begin` on, around the range; `begin` itself if none is.
