@@ -41,6 +41,25 @@ class LineTest(unittest.TestCase):
             sender.join()
         self.assertEqual(sorted(heads), list(range(8)))
 
+    def test_frames_that_come_together_are_read_one_by_one(self):
+        ours, theirs = pair(self)
+        lengths = [0, 3, frames.READ_AHEAD - 16, frames.READ_AHEAD, 3 * frames.READ_AHEAD + 5, 1]
+
+        def send():
+            for number, length in enumerate(lengths):
+                ours.send(frames.RESULT, {"run": number}, [bytes([number]) * length])
+            ours.close()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        kept = [theirs.receive() for _ in lengths]
+        sender.join()
+        for number, (length, (kind, head, body)) in enumerate(zip(lengths, kept)):
+            self.assertEqual((kind, head, body), (frames.RESULT, {"run": number}, bytes([number]) * length))
+            # It is this frame's own: arrays over it may be written to, and outlive it.
+            self.assertFalse(body.readonly)
+        self.assertRaises(frames.Closed, theirs.receive)
+
     def test_who_logs_in_the_middle_of_a_frame_comes_after_it(self):
         ours, theirs = pair(self)
         write = ours._write

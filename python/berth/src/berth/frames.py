@@ -33,6 +33,9 @@ MAX_ANSWERS = 128 << 20
 #: signal handlers in the middle of it: of more, the oldest go.
 MAX_LATER = 256
 
+#: Bytes that are read ahead: a usual frame comes in one piece.
+READ_AHEAD = 1 << 16
+
 _PREFIX = struct.Struct("<IIQ")
 
 Buffer = Union[bytes, bytearray, memoryview]
@@ -52,6 +55,8 @@ class Line:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._prefix = bytearray(_PREFIX.size)
+        self._ahead = memoryview(bytearray(READ_AHEAD))
+        self._start, self._end = 0, 0
         self._turn = threading.RLock()
         self._writing = False
         self._later: Deque[List[Buffer]] = collections.deque(maxlen=MAX_LATER)
@@ -109,7 +114,18 @@ class Line:
     def _fill(self, view: memoryview) -> None:
         at, length = 0, len(view)
         while at < length:
-            count = self._socket.recv_into(view[at:])
-            if count == 0:
-                raise Closed
-            at += count
+            if self._start < self._end:
+                count = min(length - at, self._end - self._start)
+                view[at : at + count] = self._ahead[self._start : self._start + count]
+                self._start += count
+                at += count
+            elif length - at < READ_AHEAD:
+                self._start, self._end = 0, self._received(self._ahead)
+            else:
+                at += self._received(view[at:])
+
+    def _received(self, view: memoryview) -> int:
+        count = self._socket.recv_into(view)
+        if count == 0:
+            raise Closed
+        return count

@@ -11,7 +11,7 @@ import json
 import os
 from typing import Any, Callable, Dict, List
 
-from . import networks
+from . import boosters, networks
 from .errors import InvalidModel, RequestError
 from .marks import batched
 from .rows import Rows
@@ -126,13 +126,13 @@ def _xgboost(path: str) -> Any:
     booster.load_model(path)
 
     kind = json.loads(booster.save_config())["learner"]["gradient_booster"]["name"]
-    in_place = kind != "gblinear" and hasattr(booster, "inplace_predict")
+    in_place = boosters.in_place(booster) if kind != "gblinear" and hasattr(booster, "inplace_predict") else None
 
     def predict(rows: Any) -> Any:
         # Rows of numbers are taken to be in the order of training, and predicted where they lie if the booster can: a
         # `DMatrix` costs more than a small batch. A data frame brings its own names.
-        if in_place and not hasattr(rows, "iloc"):
-            return booster.inplace_predict(rows)
+        if in_place is not None and not hasattr(rows, "iloc"):
+            return in_place(rows)
         names = None if hasattr(rows, "iloc") else booster.feature_names
         return booster.predict(xgboost.DMatrix(rows, feature_names=names))
 

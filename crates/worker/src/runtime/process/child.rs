@@ -4,7 +4,7 @@
 //! thread that supervises it, because the kernel ties its life to that very thread (`PR_SET_PDEATHSIG`).
 
 use std::{
-    io::{self, Write as _},
+    io::{self, BufReader, Write as _},
     net::Shutdown,
     os::{
         fd::OwnedFd,
@@ -26,6 +26,7 @@ use super::{
     ended::Ended,
     footprint,
     frame::{self, Frame, Kind},
+    line::Line,
     log_reader::{self, Tail},
     message,
     plan::Plan,
@@ -50,10 +51,13 @@ const LISTENER_WITHIN: Duration = Duration::from_secs(30);
 /// number.
 const PROCESSES: u32 = 1024;
 
+/// The bytes that are read ahead: answers of most runs fit.
+const READ_AHEAD: usize = 32 << 10;
+
 /// A running process.
 pub(in crate::runtime) struct Process {
     child: Child,
-    line: UnixStream,
+    line: Arc<UnixStream>,
     cgroup: Cgroup,
     pub(in crate::runtime) tail: Tail,
     reader: Option<JoinHandle<()>>,
@@ -94,9 +98,9 @@ impl Process {
         // It holds copies of the process's ends.
         drop(command);
         let child = child.inspect_err(|_| remove(&scratch))?;
-        let tail = Tail::default();
+        let (line, tail) = (Arc::new(ours), Tail::default());
         let mut process =
-            Self { child, line: ours, cgroup, tail, reader: None, noise: None, scratch, egress: None, reaped: false };
+            Self { child, line, cgroup, tail, reader: None, noise: None, scratch, egress: None, reaped: false };
         process.noise = Some(log_reader::listen(output, plan.deployment.clone(), process.tail.clone())?);
         if !hosts.is_empty() {
             process.egress = process.open_egress(plan, metrics)?;
@@ -145,18 +149,18 @@ impl Process {
         body: &[&[u8]],
         wanted: impl Fn() -> bool,
     ) -> io::Result<()> {
-        let length = body.iter().map(|part| part.len()).sum();
-        let prefix = frame::prefix(kind, head.len(), length);
-        // Small frames in one piece: each write wakes the process.
-        let mut first = Vec::with_capacity(prefix.len() + head.len() + length.min(SMALL));
-        first.extend_from_slice(&prefix);
-        first.extend_from_slice(head);
-        if length <= SMALL {
-            body.iter().for_each(|part| first.extend_from_slice(part));
-            return self.write(&first, &wanted);
+        if let Some(frame) = frame::in_one_piece(kind, head, body) {
+            return self.write(&frame, &wanted);
         }
+        let length = body.iter().map(|part| part.len()).sum();
+        let first = [&frame::prefix(kind, head.len(), length)[..], head].concat();
         self.write(&first, &wanted)?;
         body.iter().try_for_each(|part| self.write(part, &wanted))
+    }
+
+    /// The writing end of its line, for the runs.
+    pub(in crate::runtime) fn line(&self) -> Line {
+        Line::new(Arc::clone(&self.line))
     }
 
     /// Tells it that nobody waits for a run any more.
@@ -164,9 +168,10 @@ impl Process {
         self.send(Kind::Stop, &serde_json::to_vec(&message::Stop { run })?, &[], wanted)
     }
 
-    fn write(&mut self, mut bytes: &[u8], wanted: &impl Fn() -> bool) -> io::Result<()> {
+    /// Writes the bytes of frames; `wanted` says now and then whether they still have to go.
+    pub(super) fn write(&mut self, mut bytes: &[u8], wanted: &impl Fn() -> bool) -> io::Result<()> {
         while !bytes.is_empty() {
-            match self.line.write(bytes) {
+            match (&*self.line).write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -267,10 +272,9 @@ impl Drop for Process {
     }
 }
 
-/// The largest body that is copied into one piece with its head: one system call instead of two, for a short copy.
-const SMALL: usize = 64 << 10;
-
-fn read(mut from: UnixStream, mut on_frame: impl FnMut(Option<Frame>)) {
+fn read(from: UnixStream, mut on_frame: impl FnMut(Option<Frame>)) {
+    // The usual frame in one read.
+    let mut from = BufReader::with_capacity(READ_AHEAD, from);
     loop {
         match frame::read(&mut from) {
             Ok(frame) => on_frame(Some(frame)),
@@ -278,7 +282,7 @@ fn read(mut from: UnixStream, mut on_frame: impl FnMut(Option<Frame>)) {
                 if !matches!(error, frame::Broken::Closed) {
                     tracing::warn!(event = "model_line_broke", %error);
                     // Whatever it is doing, it no longer speaks our language: it will see that the line is closed.
-                    let _ = from.shutdown(Shutdown::Both);
+                    let _ = from.get_ref().shutdown(Shutdown::Both);
                 }
                 return on_frame(None);
             }

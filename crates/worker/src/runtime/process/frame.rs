@@ -106,6 +106,22 @@ pub fn prefix(kind: Kind, head: usize, body: usize) -> [u8; PREFIX] {
     prefix
 }
 
+/// The largest body that is copied into one piece with its head: one system call instead of two, for a short copy.
+const SMALL: usize = 64 << 10;
+
+/// A whole frame in one piece, so that one write wakes the other side once; `None`: its body is too large to be copied.
+pub(super) fn in_one_piece(kind: Kind, head: &[u8], body: &[impl AsRef<[u8]>]) -> Option<Vec<u8>> {
+    let length: usize = body.iter().map(|part| part.as_ref().len()).sum();
+    if length > SMALL {
+        return None;
+    }
+    let mut frame = Vec::with_capacity(PREFIX + head.len() + length);
+    frame.extend_from_slice(&prefix(kind, head.len(), length));
+    frame.extend_from_slice(head);
+    body.iter().for_each(|part| frame.extend_from_slice(part.as_ref()));
+    Some(frame)
+}
+
 /// Reads the first bytes of a frame: what it is, and how long its parts are; the body has at most `most` bytes.
 pub fn parse(prefix: [u8; PREFIX], most: usize) -> Result<(Kind, usize, usize), Broken> {
     let [a, b, c, d, e, f, g, h, body @ ..] = prefix;

@@ -2,7 +2,12 @@
 
 use bytes::Bytes;
 
-use super::{child::Process, frame::Kind, message::Run, queue::Running};
+use super::{
+    child::Process,
+    frame::{self, Kind},
+    message::Run,
+    queue::Running,
+};
 
 /// A run as it is sent. Its bytes are shared with the queue's entries.
 pub(in crate::runtime) struct Outgoing {
@@ -31,6 +36,11 @@ impl Outgoing {
         }
         let head = serde_json::to_vec(&Run { run: running.run, requests }).unwrap_or_default();
         Self { head, parts }
+    }
+
+    /// The whole frame, if its bytes are few.
+    pub(super) fn in_one_piece(&self) -> Option<Vec<u8>> {
+        frame::in_one_piece(Kind::Run, &self.head, &self.parts)
     }
 
     /// Sends it; `wanted` says now and then whether it still has to go.

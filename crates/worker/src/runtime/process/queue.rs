@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::{
     document::Document,
+    gathering::Gathering,
     message::{Raised, Refusal},
 };
 
@@ -69,12 +70,16 @@ pub(in crate::runtime) struct Queue {
     pub(in crate::runtime) limits: Limits,
     waiting: VecDeque<Entry>,
     pub(in crate::runtime) running: VecDeque<Running>,
+    gathering: Gathering,
+    /// The last answer.
+    answered: Option<Instant>,
     next: u64,
 }
 
 impl Queue {
     pub(in crate::runtime) fn new(limits: Limits) -> Self {
-        Self { limits, waiting: VecDeque::new(), running: VecDeque::new(), next: 1 }
+        let (waiting, running) = (VecDeque::new(), VecDeque::new());
+        Self { limits, waiting, running, gathering: Gathering::default(), answered: None, next: 1 }
     }
 
     /// Requests that are here.
@@ -99,7 +104,10 @@ impl Queue {
         let full = self.waiting.len() >= self.limits.max_rows;
         match self.running.len() {
             0 if full => Some(first.since),
-            0 => Some(first.since + self.limits.max_delay),
+            0 => {
+                let due = first.since + self.limits.max_delay;
+                Some(self.gathering.until(self.waiting.len()).map_or(due, |until| until.max(due)))
+            }
             // What could still grow waits for the run before it: batches get larger as the load does.
             running if running <= self.limits.parallel && full => Some(first.since),
             _ => None,
@@ -108,6 +116,7 @@ impl Queue {
 
     /// Takes the next run. Requests that nobody waits for are dropped, those that are late are told.
     pub(in crate::runtime) fn take(&mut self, now: Instant) -> Option<&Running> {
+        self.gathering.taken(self.waiting.len());
         let (mut entries, mut bytes) = (Vec::new(), 0);
         while entries.len() < self.limits.max_rows.max(1) {
             let Some(entry) = self.waiting.pop_front() else { break };
@@ -136,9 +145,17 @@ impl Queue {
     }
 
     /// The requests of a run that was answered.
-    pub(in crate::runtime) fn answered(&mut self, run: u64) -> Option<Running> {
+    pub(in crate::runtime) fn answered(&mut self, run: u64, now: Instant) -> Option<Running> {
         let index = self.running.iter().position(|running| running.run == run)?;
-        self.running.remove(index)
+        let running = self.running.remove(index)?;
+        // Of two that the process had, the second began when the first was answered.
+        let began = self.answered.replace(now).map_or(running.sent, |before| before.max(running.sent));
+        let (rows, time) = (running.entries.len(), now.saturating_duration_since(began));
+        self.gathering.learn(rows, time);
+        if self.running.is_empty() {
+            self.gathering.answered(rows, time, self.waiting.len(), now);
+        }
+        Some(running)
     }
 
     /// The process is gone: its runs are lost, and nothing waits for it.
@@ -204,8 +221,29 @@ mod tests {
         assert_eq!(queue.take(now).map(|running| running.entries.len()), Some(4));
         (0..3).for_each(|_| push(&mut queue).expect("room"));
         assert_eq!(push(&mut queue), Err(8), "full");
-        assert_eq!(queue.answered(1).map(|running| running.entries.len()), Some(1));
-        assert!(queue.answered(1).is_none() && queue.answered(99).is_none());
+        assert_eq!(queue.answered(1, now).map(|running| running.entries.len()), Some(1));
+        assert!(queue.answered(1, now).is_none() && queue.answered(99, now).is_none());
+    }
+
+    #[test]
+    fn a_run_waits_for_the_callers_that_were_just_answered() {
+        let (mut now, mut queue) = (Instant::now(), queue(8));
+        queue.limits.max_delay = Duration::ZERO;
+        let mut answers = Vec::new();
+        let mut push = |queue: &mut Queue, now: Instant| {
+            let (entry, answer) = entry(now, 1);
+            answers.push(answer);
+            queue.push(vec![entry]).expect("room");
+        };
+        push(&mut queue, now);
+        let run = queue.take(now).expect("a run").run;
+        (0..2).for_each(|_| push(&mut queue, now));
+        now += Duration::from_millis(6);
+        assert!(queue.answered(run, now).is_some());
+        assert!(queue.due().is_some_and(|due| due > now), "for the one that was answered");
+        push(&mut queue, now);
+        assert!(queue.due().is_some_and(|due| due <= now), "it is back");
+        assert_eq!(queue.take(now).map(|running| running.entries.len()), Some(3));
     }
 
     #[test]

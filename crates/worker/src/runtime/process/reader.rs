@@ -62,9 +62,15 @@ impl Shared {
 
     /// Answers the requests of a run. Lengths that do not add up are failures of the requests that they belong to.
     fn answer(&self, answers: Answers, frame: &Frame) {
-        let Some(running) = self.locked().queue.answered(answers.run) else { return };
-        self.changed.notify_all();
         let now = Instant::now();
+        let mut state = self.locked();
+        let Some(running) = state.queue.answered(answers.run, now) else { return };
+        // The process goes on while its answers are passed on.
+        let wake = state.dispatch(now);
+        drop(state);
+        if wake {
+            self.changed.notify_all();
+        }
         if self.plan.program.is_counted() {
             self.count(&running, &answers.answers, now);
         }

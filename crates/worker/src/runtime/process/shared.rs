@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::{
     ended::Ended,
+    line::Line,
     log_reader::Rate,
     message::{Loaded, Raised},
     plan::Plan,
@@ -43,6 +44,10 @@ pub(in crate::runtime) struct Shared {
 /// The replica's state.
 pub(in crate::runtime) struct State {
     pub(in crate::runtime) queue: Queue,
+    /// The way of runs to the process, while it takes some.
+    pub(super) line: Option<Line>,
+    /// The moment at which the supervisor wakes by itself.
+    pub(super) alarm: Instant,
     pub(in crate::runtime) phase: Phase,
     /// The process's report on its load, until the supervisor has passed it on.
     pub(in crate::runtime) reported: Option<Reported>,
@@ -86,20 +91,9 @@ pub(in crate::runtime) enum Refused {
 
 impl Shared {
     pub(in crate::runtime) fn new(plan: Plan, limits: Limits, metrics: Arc<ModelMetrics>) -> Self {
-        let state = State {
-            queue: Queue::new(limits),
-            phase: Phase::Down(None),
-            reported: None,
-            stop: false,
-            memory: ByteSize::ZERO,
-            most: ByteSize::ZERO,
-            look: false,
-            ended: None,
-            deaths: None,
-        };
         Self {
             plan: Arc::new(plan),
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(limits)),
             changed: Condvar::new(),
             tally: tally::Tally::default(),
             metrics,
@@ -112,7 +106,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues the rows of a request. `Err`: not run, because the process is not there, or the queue is full.
+    /// Queues the rows of a request, and sends what is due. `Err`: not run, because the process is not there, or the queue is full.
     pub(in crate::runtime) fn push(&self, entries: Vec<Entry>) -> Result<(), Refused> {
         let mut state = self.locked();
         match state.phase {
@@ -127,8 +121,11 @@ impl Shared {
         }
         let limits = state.queue.limits;
         state.queue.push(entries).map_err(|here| Refused::Full { here, limits })?;
+        let wake = state.dispatch(Instant::now());
         drop(state);
-        self.changed.notify_all();
+        if wake {
+            self.changed.notify_all();
+        }
         Ok(())
     }
 
@@ -221,6 +218,22 @@ impl Shared {
 }
 
 impl State {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            queue: Queue::new(limits),
+            line: None,
+            alarm: Instant::now(),
+            phase: Phase::Down(None),
+            reported: None,
+            stop: false,
+            memory: ByteSize::ZERO,
+            most: ByteSize::ZERO,
+            look: false,
+            ended: None,
+            deaths: None,
+        }
+    }
+
     fn health(&self) -> Health {
         Health {
             memory: Some(self.most).filter(|most| *most > ByteSize::ZERO),

@@ -6,11 +6,12 @@
 //!  load: steps ──loaded──▶ up: take, send, take, send … ──it died────────┤
 //!          └──failed or died─────────────────────────────────────────────┘    stop: asked, then made to end
 //! ```
-//! One thread per replica does all of it; another one reads what the process sends and answers who waits. The first load
-//! that fails ends the supervision: its error is the replica's.
+//! One thread per replica does all of it; another one reads what the process sends and answers who waits. Small runs go by the
+//! thread that has them (`line`): the caller's, or the reader's when the run before is answered. The first load that fails ends the
+//! supervision: its error is the replica's.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -23,7 +24,6 @@ use super::{
     ended::Ended,
     failure,
     message::Loaded,
-    outgoing::Outgoing,
     plan::Plan,
     queue::Limits,
     shared::{Phase, Reported, Shared, State},
@@ -199,13 +199,28 @@ fn start(shared: &Arc<Shared>) -> Result<(Process, Loaded), LoadError> {
     }
 }
 
-/// Hands the process its requests. `None`: it is over, and the process was asked to end.
+/// Writes to the process while no other thread does.
+fn alone<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>, write: impl FnOnce()) -> MutexGuard<'a, State> {
+    if let Some(line) = &mut state.line {
+        line.taken = true;
+    }
+    drop(state);
+    write();
+    let mut state = shared.locked();
+    if let Some(line) = &mut state.line {
+        line.taken = false;
+    }
+    state
+}
+
+/// Hands the process the requests that no other thread has sent already. `None`: it is over, and the process was asked to end.
 fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
     let mut looked = Instant::now();
     let mut state = shared.locked();
+    state.line = Some(process.line());
     loop {
         if state.stop {
-            state.phase = Phase::Stopped;
+            (state.phase, state.line) = (Phase::Stopped, None);
             drop(state);
             process.end(true);
             return None;
@@ -214,7 +229,7 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
         let stuck = state.is_stuck(now);
         if state.is_over() || stuck {
             let reported = state.reported.take();
-            state.phase = Phase::Down(None);
+            (state.phase, state.line) = (Phase::Down(None), None);
             drop(state);
             let mut ended = process.end(false);
             match reported {
@@ -224,24 +239,25 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
             }
             return Some(ended);
         }
+        if let Some(unsent) = state.line.as_mut().and_then(|line| line.unsent.take()) {
+            state = alone(shared, state, || {
+                // Where it breaks, the reader hears of it, too.
+                let _ = unsent.send(&mut process, || shared.still_wanted());
+            });
+            continue;
+        }
         if shared.plan.program.stops_runs()
             && let Some(run) = state.queue.abandoned()
         {
-            drop(state);
-            // Where it breaks, the reader hears of it, too.
-            let _ = process.stop(run, || shared.still_wanted());
-            state = shared.locked();
+            state = alone(shared, state, || {
+                // Where it breaks, the reader hears of it, too.
+                let _ = process.stop(run, || shared.still_wanted());
+            });
             continue;
         }
         let due = state.queue.due();
         if due.is_some_and(|due| due <= now) {
-            let frame = state.queue.take(now).map(Outgoing::of);
-            drop(state);
-            if let Some(frame) = frame {
-                // Where it breaks, the reader hears of it, too.
-                let _ = frame.send(&mut process, || shared.still_wanted());
-            }
-            state = shared.locked();
+            state.dispatch(now);
             continue;
         }
         if state.look || now.saturating_duration_since(looked) >= LOOK {
@@ -260,6 +276,7 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
             continue;
         }
         let wait = due.map_or(LOOK, |due| due.saturating_duration_since(now)).min(LOOK);
+        state.alarm = now + wait;
         state = shared.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
     }
 }
