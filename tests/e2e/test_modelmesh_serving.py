@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from harness.http_server import Answer, HttpServer, Request, part_of
 from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.waiting import until
-from test_runtimes import MLSERVER, TRAIN, declared, model, pids, predicted, rows
+from test_runtimes import MLSERVER, TRAIN, declared, gone, model, pids, predicted, rows
 
 grpc = pytest.importorskip("grpc")
 
@@ -174,6 +175,69 @@ def test_a_serving_runtime_is_for_a_worker_as_it_is_and_as_what_it_converts_to(b
             berth.stop()
     finally:
         server.close()
+
+
+# As KServe has it for a server that is started with its model; the program stands in for the image's.
+OF_ONE = f"""
+apiVersion: serving.kserve.io/v1alpha1
+kind: ClusterServingRuntime
+metadata: {{name: kserve-scale}}
+spec:
+  supportedModelFormats: [{{name: scale, version: "1", autoSelect: true}}]
+  protocolVersions: [v1, v2]
+  multiModel: false
+  containers:
+  - name: kserve-container
+    image: example.com/scale:1
+    command: [{json.dumps(sys.executable)}, {json.dumps(str(Path(__file__).parent / "kserve_server.py"))}]
+    args: ["--model_name={{{{.Name}}}}", --model_dir=/mnt/models, --http_port=8080, --grpc_port=8081]
+"""
+
+SCALED = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: NAME}
+spec:
+  predictor:
+    model:
+      modelFormat: {name: scale, version: "1"}
+      runtime: kserve-scale
+      storageUri: pvc://models/PATH
+"""
+
+
+def test_a_server_of_kserve_is_started_with_each_model(berth, tmp_path):
+    runtime, objects, volumes = tmp_path / "serving-runtime.yaml", tmp_path / "objects.yaml", tmp_path / "volumes"
+    runtime.write_text(OF_ONE)
+    converted = berth.run("convert", "-f", str(runtime))
+    assert "modelsPerProcess: 1" in converted and "--model_dir={artifact.folder}" in converted, converted
+    for name, factor in (("double", "2"), ("triple", "3")):
+        (volumes / "models" / name).mkdir(parents=True)
+        (volumes / "models" / name / "factor.txt").write_text(factor)
+    # A file, and a folder.
+    places = {"double": "double/factor.txt", "triple": "triple"}
+    objects.write_text("---".join(SCALED.replace("NAME", name).replace("PATH", path) for name, path in places.items()))
+    berth.start("--runtime", str(runtime), "--volumes", str(volumes))
+    assert pids(berth) == [], "nothing is started before there is a model"
+    berth.run("apply", "-f", str(objects))
+
+    def scaled(name: str, value: float) -> float:
+        until(f"an answer of {name}", lambda: berth.infer(name, rows([value]))[0] == 200)
+        return predicted(berth, name, [value])
+
+    assert (scaled("double", 2.0), scaled("triple", 2.0)) == (4.0, 6.0)
+    first, second = pids(berth)
+    os.killpg(first, signal.SIGKILL)
+    assert (scaled("double", 3.0), scaled("triple", 3.0)) == (6.0, 9.0), "it is started again with its model"
+    processes = pids(berth)
+    assert len(processes) == 3 and not gone(processes[2])
+    folders = berth.data / "runtimes" / "kserve-scale"
+    assert len(list(folders.iterdir())) == 2
+    berth.run("delete", "deployment", "double")
+    berth.run("delete", "deployment", "triple")
+    until("their processes to end", lambda: gone(second) and gone(processes[2]))
+    until("their folders to go", lambda: not list(folders.iterdir()))
+    assert (berth.data / "runtimes" / "kserve-scale@double.log").exists(), "what it wrote can be read still"
 
 
 def scripted(tmp_path: Path, name: str, kind: str, script: str) -> dict:

@@ -116,7 +116,7 @@ def test_each_model_has_a_process_of_its_own_where_that_is_declared(berth, tmp_p
     berth.run("delete", "deployment", "one")
     until("its process to end", lambda: gone(third))
     assert not gone(second) and predicted(berth, "two", [5.0]) == 5.0
-    assert (berth.data / "runtimes" / "started-one.log").exists()
+    assert (berth.data / "runtimes" / "started@one.log").exists()
     # One that cannot come up fails its load, with what it wrote, and no other one.
     berth.apply(model("bad", "scripted", "runtime:FAIL_no such layer?type=T"))
     status, answer = berth.infer("bad", rows([1.0]))
@@ -124,6 +124,19 @@ def test_each_model_has_a_process_of_its_own_where_that_is_declared(berth, tmp_p
     until("its process to end", lambda: gone(pids(berth)[3]))
     assert berth.stop() == 0
     until("the last process to end", lambda: gone(second))
+
+
+def test_a_load_that_fails_leaves_no_folder_of_its_process(berth, tmp_path):
+    command = [BERTH, "testing", "runtime", "--listen", "127.0.0.1:{port}", "--repository", "{repository}"]
+    spec = {"protocol": "v2", "layout": "triton", "command": command, "formats": ["scripted"], "modelsPerProcess": 1, "memory": "4MiB"}
+    berth.start("--runtime", declared(tmp_path, spec))
+    path = tmp_path / "bad.txt"
+    path.write_text("FAIL_no such layer\n")
+    berth.apply(model("bad", "scripted", path.as_uri()))
+    status, answer = berth.infer("bad", rows([1.0]))
+    assert status == 503 and "no such layer" in str(answer), answer
+    folders = berth.data / "runtimes" / "started"
+    until("its folder to go", lambda: not folders.exists() or not list(folders.iterdir()))
 
 
 def test_a_process_of_one_model_that_cannot_start_fails_its_load_with_its_words(berth, tmp_path):

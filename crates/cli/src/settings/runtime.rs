@@ -1,23 +1,26 @@
 //! Model servers that a worker uses beside its built-in runtimes: objects of kind `Runtime`, one file each, or `ServingRuntime` of
 //! KServe.
 
+mod places;
 mod serving_runtime;
 
 use std::{
     collections::BTreeMap,
-    net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
 };
 
-use berth_spec::{ByteSize, FormatSupport};
-use berth_worker::runtime::spi::{self, Each, Layout, Program, Protocol, Repository, Reserve, address::Address};
+use berth_spec::{ByteSize, FormatSupport, dialect::kserve::serving_runtime::ServingRuntime};
+use berth_worker::runtime::spi::{
+    self, Each, Layout, OneModel, Program, Protocol, Repository, Reserve, address::Address,
+};
 use serde::{Deserialize, Serialize};
 
+use self::places::{ARTIFACT, Places};
 use super::values;
 use crate::failure::Failure;
 
 /// The file.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawRuntime {
     #[serde(rename = "apiVersion")]
@@ -28,47 +31,56 @@ struct RawRuntime {
     spec: RawSpec,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 enum ApiVersion {
     #[serde(rename = "berth.dev/v1")]
     V1,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 enum Kind {
     Runtime,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Metadata {
     name: String,
 }
 
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawSpec {
     #[serde(default)]
     protocol: RawProtocol,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     layout: Option<String>,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     repository: Option<PathBuf>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     command: Vec<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     environment: BTreeMap<String, String>,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     working_directory: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     inference_address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     rest_address: Option<String>,
     formats: Vec<RawFormat>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_models: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     models_per_process: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     device_memory: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     start_timeout: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     unload_reserve: Option<String>,
 }
 
@@ -80,7 +92,7 @@ struct Head {
 }
 
 /// The protocol by which a runtime is told what to hold.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 enum RawProtocol {
     /// `mmesh.ModelRuntime`.
     #[default]
@@ -94,7 +106,7 @@ enum RawProtocol {
     TensorFlow,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]
 enum RawFormat {
     Name(String),
@@ -113,54 +125,43 @@ pub(crate) fn read(path: &Path, data: &Path) -> Result<spi::Settings, Failure> {
 /// The field that keeps it from being one.
 pub(crate) fn of_kserve(object: &serde_json::Value) -> Result<serde_json::Value, Failure> {
     let converted = || {
-        let text = object.to_string();
+        let object = ServingRuntime::deserialize(object).map_err(|error| error.to_string())?;
+        let runtime = serving_runtime::convert(object)?;
         // As a worker does: what is printed can be used.
-        parse(&text, Path::new("."))?;
-        serde_json::to_value(serving_runtime::read(&text)?).map_err(|error| error.to_string())
+        settings(runtime.clone(), Path::new("."), None)?;
+        serde_json::to_value(runtime).map_err(|error| error.to_string())
     };
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let mut runtime = converted().map_err(|reason| Failure::Invalid(format!("runtime {name}: {reason}")))?;
-    if let Some(spec) = runtime["spec"].as_object_mut() {
-        let is_said = |field: &serde_json::Value| match field {
-            serde_json::Value::Null => false,
-            serde_json::Value::Array(items) => !items.is_empty(),
-            serde_json::Value::Object(fields) => !fields.is_empty(),
-            _ => true,
-        };
-        spec.retain(|_, field| is_said(field));
-    }
-    Ok(runtime)
-}
-
-/// The names of a process that one model has to itself: of what is its own, and of its log.
-#[derive(Clone, Copy)]
-struct OneModel<'n> {
-    name: &'n str,
-    log: &'n str,
+    converted().map_err(|reason| Failure::Invalid(format!("runtime {name}: {reason}")))
 }
 
 fn parse(text: &str, data: &Path) -> Result<spi::Settings, String> {
-    declared(text, data, None)
+    settings(raw(text)?, data, None)
+}
+
+/// Reads either form of the file.
+fn raw(text: &str) -> Result<RawRuntime, String> {
+    let head: Head = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    if serving_runtime::KINDS.contains(&head.kind.as_str()) {
+        return serving_runtime::convert(serde_saphyr::from_str(text).map_err(|error| error.to_string())?);
+    }
+    serde_saphyr::from_str(text).map_err(|error| error.to_string())
 }
 
 /// The settings of a runtime, or of one of its processes.
-fn declared(text: &str, data: &Path, one: Option<OneModel<'_>>) -> Result<spi::Settings, String> {
-    let head: Head = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-    let raw = if serving_runtime::KINDS.contains(&head.kind.as_str()) {
-        serving_runtime::read(text)?
-    } else {
-        serde_saphyr::from_str(text).map_err(|error| error.to_string())?
-    };
-    let name = raw.metadata.name;
+fn settings(raw: RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<spi::Settings, String> {
+    let name = raw.metadata.name.clone();
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
-    if name.is_empty() || name.len() > 63 || !name.chars().all(plain) {
-        return Err(format!("metadata.name is {name:?}: use 1 to 63 lower-case letters, digits, '-', '_' and '.'"));
+    if name.is_empty() || name.len() > 63 || !name.chars().all(plain) || name.starts_with('.') {
+        return Err(format!(
+            "metadata.name is {name:?}: use 1 to 63 lower-case letters, digits, '-', '_' and '.', which is not the first"
+        ));
     }
     if ["onnx", "python"].contains(&name.as_str()) {
         return Err(format!("metadata.name is {name:?}, which is a built-in runtime: choose another name"));
     }
+    let each = each(&raw, data, one)?;
     let spec = raw.spec;
-    let each = each(&spec, (text, data), one)?;
     let mut places = Places::new(data, &name, (spec.repository.as_deref(), one));
     let started = !spec.command.is_empty();
     let command = spec.command.iter().map(|word| places.filled(word)).collect::<Result<Vec<_>, _>>()?;
@@ -182,7 +183,7 @@ fn declared(text: &str, data: &Path, one: Option<OneModel<'_>>) -> Result<spi::S
     };
     let protocol = protocol(&spec, &places)?;
     let rest = rest_address(&spec, &protocol, &mut places)?;
-    if protocol != Protocol::Spi && spec.memory.is_none() {
+    if protocol != Protocol::Spi && spec.memory.is_none() && spec.models_per_process.is_none() {
         return Err("spec.memory is missing: servers of this protocol do not say how much they hold".to_owned());
     }
     let size = |field: &str, text: Option<&String>| -> Result<Option<ByteSize>, String> {
@@ -194,7 +195,8 @@ fn declared(text: &str, data: &Path, one: Option<OneModel<'_>>) -> Result<spi::S
     }
     let reserve = size("unloadReserve", spec.unload_reserve.as_ref())?;
     let inference = spec.inference_address.as_deref().map(|text| places.filled(text)).transpose()?;
-    let log = one.map_or_else(|| name.clone(), |one| format!("{name}-{}", one.log));
+    // No runtime has this sign in its name.
+    let log = one.map_or_else(|| name.clone(), |one| format!("{name}@{}", one.name));
     Ok(spi::Settings {
         inference: inference.map(|text| address("inferenceAddress", &text)).transpose()?,
         rest,
@@ -218,7 +220,8 @@ fn declared(text: &str, data: &Path, one: Option<OneModel<'_>>) -> Result<spi::S
 }
 
 /// Makes the settings of the process that each model has to itself; `None`: one process has them all, or this is such a process.
-fn each(spec: &RawSpec, (text, data): (&str, &Path), one: Option<OneModel<'_>>) -> Result<Option<Each>, String> {
+fn each(raw: &RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<Option<Each>, String> {
+    let spec = &raw.spec;
     match spec.models_per_process {
         None => return Ok(None),
         Some(1) => {}
@@ -246,13 +249,32 @@ fn each(spec: &RawSpec, (text, data): (&str, &Path), one: Option<OneModel<'_>>) 
     if one.is_some() {
         return Ok(None);
     }
-    let (text, data) = (text.to_owned(), data.to_owned());
-    Ok(Some(Each::new(move |name, log| declared(&text, &data, Some(OneModel { name, log })))))
+    let (raw, data) = (raw.clone(), data.to_owned());
+    Ok(Some(Each::new(move |one| settings(raw.clone(), &data, Some(one)))))
+}
+
+/// True for a server that is started with its model.
+fn takes_artifact(spec: &RawSpec) -> Result<bool, String> {
+    if !spec.command.iter().chain(spec.environment.values()).any(|word| word.contains(ARTIFACT)) {
+        return Ok(false);
+    }
+    if spec.models_per_process.is_none() {
+        return Err(
+            "{artifact} belongs to spec.modelsPerProcess: 1: a process of all models has no one artifact".to_owned()
+        );
+    }
+    if !matches!(spec.protocol, RawProtocol::V2) || spec.layout.is_some() {
+        return Err("{artifact} belongs to protocol v2 without a layout: servers of others are told which models to \
+                    load"
+            .to_owned());
+    }
+    Ok(true)
 }
 
 /// The protocol of the runtime, and where its model repository is.
-fn protocol(spec: &RawSpec, places: &Places) -> Result<Protocol, String> {
+fn protocol(spec: &RawSpec, places: &Places<'_>) -> Result<Protocol, String> {
     let owned = spec.repository.is_none();
+    let given = if takes_artifact(spec)? { places.given() } else { None };
     Ok(match spec.protocol {
         RawProtocol::Spi if spec.layout.is_some() || !owned => {
             return Err("spec.layout and spec.repository belong to protocols v2 and tensorflow".to_owned());
@@ -261,19 +283,19 @@ fn protocol(spec: &RawSpec, places: &Places) -> Result<Protocol, String> {
         RawProtocol::V2 => {
             let layout = spec.layout.as_deref().unwrap_or("mlserver");
             let layout = layout.parse::<Layout>().map_err(|error| format!("spec.layout is {layout:?}: {error}"))?;
-            Protocol::V2(Repository { folder: places.repository(), layout, owned })
+            Protocol::V2(Repository { folder: places.repository(), layout, owned, given })
         }
         RawProtocol::TensorFlow if spec.layout.is_some() => {
             return Err("spec.layout belongs to protocol v2: TensorFlow Serving has one of its own".to_owned());
         }
         RawProtocol::TensorFlow => {
-            Protocol::TensorFlow(Repository { folder: places.repository(), layout: Layout::TensorFlow, owned })
+            Protocol::TensorFlow(Repository { folder: places.repository(), layout: Layout::TensorFlow, owned, given })
         }
     })
 }
 
 /// Where a server that is told over REST to read its list of models is told so.
-fn rest_address(spec: &RawSpec, protocol: &Protocol, places: &mut Places) -> Result<Option<Address>, String> {
+fn rest_address(spec: &RawSpec, protocol: &Protocol, places: &mut Places<'_>) -> Result<Option<Address>, String> {
     let is_open_vino = matches!(protocol, Protocol::V2(repository) if repository.layout == Layout::OpenVino);
     let text = match (&spec.rest_address, is_open_vino) {
         (Some(_), false) => return Err("spec.restAddress belongs to layout openvino".to_owned()),
@@ -295,61 +317,6 @@ fn rest_address(spec: &RawSpec, protocol: &Protocol, places: &mut Places) -> Res
 
 fn address(field: &str, text: &str) -> Result<Address, String> {
     text.parse::<Address>().map_err(|error| format!("spec.{field}: {error}"))
-}
-
-/// The words in braces that a file may use: free ports of this machine, the folder of the model repository, and of a process that one
-/// model has to itself a name that no other one has.
-struct Places {
-    repository: PathBuf,
-    model: Option<String>,
-    /// By the name after `port`.
-    ports: BTreeMap<String, u16>,
-    /// Held until all are known, so that no two are the same.
-    held: Vec<TcpListener>,
-}
-
-impl Places {
-    fn new(data: &Path, name: &str, (said, one): (Option<&Path>, Option<OneModel<'_>>)) -> Self {
-        let model = one.map(|one| one.name.to_owned());
-        let mut repository = said.map_or_else(|| data.join("runtimes").join(name), Path::to_owned);
-        repository.extend(&model);
-        Self { repository, model, ports: BTreeMap::new(), held: Vec::new() }
-    }
-
-    /// The folder, from the root: the server may run elsewhere.
-    fn repository(&self) -> PathBuf {
-        std::path::absolute(&self.repository).unwrap_or_else(|_| self.repository.clone())
-    }
-
-    fn filled(&mut self, text: &str) -> Result<String, String> {
-        let mut filled = String::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once('{') {
-            let Some((word, after)) = after.split_once('}') else { break };
-            filled.push_str(before);
-            match word.split_once('.').unwrap_or((word, "")) {
-                ("port", of) => filled.push_str(&self.port(of)?.to_string()),
-                ("repository", "") => filled.push_str(&self.repository().to_string_lossy()),
-                ("model", "") if self.model.is_some() => filled.extend(self.model.as_deref()),
-                // Braces of others, as in JSON.
-                _ => filled.push_str(&format!("{{{word}}}")),
-            }
-            rest = after;
-        }
-        filled.push_str(rest);
-        Ok(filled)
-    }
-
-    fn port(&mut self, of: &str) -> Result<u16, String> {
-        if let Some(port) = self.ports.get(of) {
-            return Ok(*port);
-        }
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|held| Ok((held.local_addr()?.port(), held)));
-        let (port, held) = free.map_err(|error| format!("there is no free port: {error}"))?;
-        self.held.push(held);
-        self.ports.insert(of.to_owned(), port);
-        Ok(port)
-    }
 }
 
 fn format(raw: RawFormat) -> Result<FormatSupport, String> {
@@ -406,6 +373,7 @@ spec:
             ("kind: Runtime", "kind: Model", "Model"),
             ("name: mlserver", "name: onnx", "built-in"),
             ("name: mlserver", "name: ML Server", "metadata.name"),
+            ("name: mlserver", "name: '..'", "metadata.name"),
             ("unix:/run/adapter.sock", "adapter.sock", "spec.address"),
             ("formats: [sklearn,", "formats: [SKLearn,", "spec.formats"),
             ("memory: 4GiB", "memory: lots", "spec.memory"),
@@ -420,6 +388,12 @@ spec:
             ("maxModels: 100", "modelsPerProcess: 2", "write 1"),
             ("maxModels: 100", "modelsPerProcess: 1", "belongs to spec.command"),
             ("maxModels: 100", "command: [serve]\n  modelsPerProcess: 1", "the same for all processes"),
+            ("maxModels: 100", "command: [serve, '{artifact}']", "modelsPerProcess: 1"),
+            (
+                "address: unix:/run/adapter.sock\n  inferenceAddress: 8001",
+                "command: [serve, '{artifact.folder}']\n  modelsPerProcess: 1",
+                "protocol v2",
+            ),
         ] {
             let error = parse(&FULL.replace(from, to), Path::new("data")).expect_err(to);
             assert!(error.contains(problem), "{to}: {error}");
@@ -443,15 +417,50 @@ spec:
 ";
         let settings = parse(text, Path::new("/data")).expect("a runtime");
         let each = settings.each.expect("settings of each process");
-        let [first, second] = ["iris@a.0", "iris@b.1"].map(|name| each.make(name, "iris").expect("a process"));
+        let [first, second] = ["iris@a.0", "iris@b.1"]
+            .map(|process| each.make(OneModel { process, name: "iris", artifact: None }).expect("a process"));
         let [one, other] = [&first, &second].map(|settings| settings.program.as_ref().expect("a program"));
         assert_eq!(one.command, ["serve", "/data/runtimes/one/iris@a.0", "--name=iris@a.0"]);
         assert_eq!(other.command[1], "/data/runtimes/one/iris@b.1");
-        assert_eq!(one.log, Path::new("/data/runtimes/one-iris.log"));
+        assert_eq!(one.log, Path::new("/data/runtimes/one@iris.log"));
         assert_eq!(first.address.to_string(), one.environment["PORT"]);
         let data = first.inference.as_ref().map(ToString::to_string);
         assert_eq!(data.as_deref(), Some(&*format!("127.0.0.1:{}", one.environment["DATA"])));
         assert!(first.each.is_none() && settings.memory == Some(ByteSize::gib(8)));
+    }
+
+    #[test]
+    fn a_server_may_be_started_with_its_model() {
+        let text = "
+apiVersion: berth.dev/v1
+kind: Runtime
+metadata: {name: one}
+spec:
+  protocol: v2
+  command: [serve, '--model_name={name}', '--model_dir={artifact.folder}', '--grpc_port={port}']
+  environment: {FILE: '{artifact}', LIST: '{\"models\": [{\"at\": \"{artifact}\"}]}'}
+  modelsPerProcess: 1
+  formats: [sklearn]
+";
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("4f2a");
+        fs_err::write(&file, "weights").expect("an artifact");
+        let each = parse(text, Path::new("/data")).expect("a runtime").each.expect("settings of each process");
+        let own = Path::new("/data/runtimes/one/iris.0");
+        let at = own.join("model.joblib");
+        for (artifact, within) in [(&*file, own), (folder.path(), &*at)] {
+            let one = OneModel { process: "iris.0", name: "iris", artifact: Some((artifact, "model.joblib")) };
+            let made = each.make(one).expect("a process");
+            let program = made.program.expect("a program");
+            assert_eq!(
+                program.command[1..3],
+                ["--model_name=iris".to_owned(), format!("--model_dir={}", within.display())]
+            );
+            assert_eq!(program.environment["FILE"], at.to_string_lossy());
+            assert_eq!(program.environment["LIST"], format!("{{\"models\": [{{\"at\": \"{}\"}}]}}", at.display()));
+            let Protocol::V2(repository) = made.protocol else { panic!("v2") };
+            assert_eq!(repository.given, Some(spi::Given { artifact: artifact.to_owned(), at: at.clone() }));
+        }
     }
 
     #[test]

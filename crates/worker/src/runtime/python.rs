@@ -28,6 +28,7 @@ use std::{
 
 use berth_spec::{FailureCategory, ModelFormat, PinnedCard, RuntimeInfo};
 
+pub use self::program::prefixes;
 use self::{document::Interface, model::PythonModel, program::Interpreter, schema::Schema};
 use super::{
     LoadError, LoadRequest, Loaded, Runtime,

@@ -66,16 +66,16 @@ use self::{
     lines::Lines,
     listed::Listed,
     model::SpiModel,
-    per_model::OwnFolder,
+    per_model::OwnFiles,
     program::Supervisor,
     reach::{Absence, LoadClock},
     room::Room,
     v2::V2,
 };
 pub use self::{
-    layout::{Layout, Repository},
+    layout::{Given, Layout, Repository},
     open_error::OpenError,
-    per_model::{Each, PerModel},
+    per_model::{Each, OneModel, PerModel},
     program::Program,
     settings::{InFlight, Protocol, Reserve, START, Settings},
 };
@@ -118,10 +118,17 @@ struct Process {
     absence: Arc<Absence>,
     threads: Threads,
     metrics: ServerMetrics,
-    /// The folder of a process for one model alone, which ends with that; `None`: it is for several.
-    own: Option<OwnFolder>,
+    /// True for a process of one model alone, which ends with that.
+    alone: bool,
     /// Ends after everything else.
-    program: Mutex<Option<Supervisor>>,
+    running: Mutex<Running>,
+}
+
+/// A program that Berth started, and what it has to itself: that goes after it.
+#[derive(Default)]
+struct Running {
+    _program: Option<Supervisor>,
+    _own: Option<OwnFiles>,
 }
 
 impl SpiRuntime {
@@ -130,8 +137,13 @@ impl SpiRuntime {
         Self::open_within(settings, families, None)
     }
 
-    /// The same; `one` is there for a process of one model alone, and ends the wait.
-    fn open_within(settings: Settings, families: Families, one: Option<&CancellationToken>) -> Result<Self, OpenError> {
+    /// The same; `one` is there for a process of one model alone: it ends the wait, and has the process's files.
+    fn open_within(
+        settings: Settings,
+        families: Families,
+        one: Option<(&CancellationToken, OwnFiles)>,
+    ) -> Result<Self, OpenError> {
+        let (cancel, own) = one.unzip();
         let thread = |error| OpenError::Thread(settings.name.clone(), error);
         let tokio = Builder::new_multi_thread()
             .worker_threads(1)
@@ -150,7 +162,7 @@ impl SpiRuntime {
         // A thread that already runs futures may build a worker: it waits for another one's word.
         let (ready, word) = mpsc::channel();
         let (of, start) = (settings.name.clone(), settings.start);
-        let bounds = one.cloned().zip(program.as_ref().map(Supervisor::deaths));
+        let bounds = cancel.cloned().zip(program.as_ref().map(Supervisor::deaths));
         threads.handle().spawn(async move {
             let name = of.clone();
             let found = until_ready(places, of, start);
@@ -190,8 +202,8 @@ impl SpiRuntime {
             loading: Semaphore::new(limits.loads),
             load_times: LoadTimes::default(),
             absence: Arc::default(),
-            own: one.map(|_| OwnFolder::of(&settings)),
-            program: Mutex::new(program),
+            alone: own.is_some(),
+            running: Mutex::new(Running { _program: program, _own: own }),
             limits,
             threads,
             metrics: families.servers().clone(),
@@ -211,10 +223,10 @@ impl SpiRuntime {
             let message = format!("the deployment asks for runtime.isolation {:?}: {SHARED}", asked.as_str());
             return Err(LoadError::new(FailureCategory::Runtime, message));
         }
-        let names = (revision.id.deployment().to_string(), revision.id.to_string());
+        let (deployment, other) = (revision.id.deployment(), revision.id.to_string());
         let (own, other) = match process.control {
-            Control::Spi(_) => names,
-            Control::V2(_) | Control::Listed(_) => (layout::safe(&names.0), layout::safe(&names.1)),
+            Control::Spi(_) => (deployment.model_id().to_owned(), other),
+            Control::V2(_) | Control::Listed(_) => (layout::safe(deployment.as_str()), layout::safe(&other)),
         };
         let mut asked = match process.control {
             Control::Spi(_) => location::asked(request, &own)?,
@@ -407,9 +419,9 @@ impl Process {
     fn leave(self: &Arc<Self>, id: &str) -> mpsc::Receiver<()> {
         let (done, word) = mpsc::channel();
         let (process, id, again) = (Arc::clone(self), id.to_owned(), self.room.leave(id));
-        if let Some(own) = self.own.clone() {
+        if self.alone {
             self.handle().spawn(async move {
-                process.end_with(&id, &own).await;
+                process.end_with(&id).await;
                 process.room.gone(&id);
                 drop(done);
             });

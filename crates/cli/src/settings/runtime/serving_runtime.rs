@@ -2,7 +2,9 @@
 //! dialect ([`berth_spec::dialect::kserve::serving_runtime`]).
 //!
 //! A file has no image to run: with `builtInAdapter` the model server of this machine is started, with `grpcEndpoint` the adapter is
-//! one that runs already.
+//! one that runs already, and a server of one model is started by the command of its container.
+
+mod single;
 
 use std::collections::BTreeMap;
 
@@ -43,24 +45,19 @@ const OPENVINO: [&str; 6] = [
     "--log_level=INFO",
 ];
 
-/// Reads the object.
+/// The `Runtime` that the object is on this machine.
 ///
 /// # Errors
 /// The field that keeps it from being a runtime here, with the remedy.
-pub(super) fn read(text: &str) -> Result<RawRuntime, String> {
-    let ServingRuntime { metadata, spec } = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+pub(super) fn convert(ServingRuntime { metadata, spec }: ServingRuntime) -> Result<RawRuntime, String> {
     if spec.disabled {
         return Err("spec.disabled is true: leave the file out, or remove the field".to_owned());
     }
-    if !spec.multi_model {
-        return Err(
-            "spec.multiModel is not true: a server that holds the one model that it is started with cannot be used; \
-                    MLServer, Triton and servers of mmesh.ModelRuntime load models when they are told to"
-                .to_owned(),
-        );
-    }
     let mut raw = RawSpec { formats: formats(&spec.supported_model_formats), ..RawSpec::default() };
     match (&spec.built_in_adapter, &spec.grpc_endpoint) {
+        _ if !spec.multi_model => single::fill(&spec.containers, &mut raw).map_err(|why| {
+            format!("spec.multiModel is not true: a process of its own is started with each model, and {why}")
+        })?,
         (Some(adapter), _) => started(adapter, &spec.containers, &mut raw)?,
         (None, Some(endpoint)) => {
             raw.address = Some(address("grpcEndpoint", endpoint)?);
@@ -95,7 +92,8 @@ fn started(adapter: &BuiltInAdapter, containers: &[Container], raw: &mut RawSpec
     let of = containers.iter().find(|container| container.name == server).or(containers.first());
     let limit = of.and_then(|container| container.resources.limits.get("memory"));
     let limit = limit.ok_or("spec.containers[0].resources.limits.memory is missing: it is what the server may hold")?;
-    let bytes = values::size(limit).map_err(|error| format!("spec.containers[0].resources.limits.memory: {error}"))?;
+    let limit = limit.as_str().map_or_else(|| limit.to_string(), str::to_owned);
+    let bytes = values::size(&limit).map_err(|error| format!("spec.containers[0].resources.limits.memory: {error}"))?;
     let left = bytes.0.checked_sub(adapter.mem_buffer_bytes).filter(|left| *left > 0);
     let left = left
         .ok_or("spec.builtInAdapter.memBufferBytes is as large as the limit of memory: nothing is left for models")?;
@@ -137,8 +135,10 @@ mod tests {
         dialect::{Fate, kserve::serving_runtime::DIALECT},
     };
     use berth_worker::runtime::spi::Protocol;
+    use proptest::{collection::vec, option, prelude::*, sample::select};
+    use serde_json::{Value, json};
 
-    use super::super::{RawSpec, parse};
+    use super::super::{RawSpec, of_kserve, parse, raw};
 
     const MLSERVER: &str = "
 apiVersion: serving.kserve.io/v1alpha1
@@ -187,8 +187,8 @@ spec:
 
     #[test]
     fn it_is_printed_as_the_runtime_that_a_worker_reads() {
-        let object: serde_json::Value = serde_saphyr::from_str(MLSERVER).expect("YAML");
-        let runtime = super::super::of_kserve(&object).expect("a runtime");
+        let object: Value = serde_saphyr::from_str(MLSERVER).expect("YAML");
+        let runtime = of_kserve(&object).expect("a runtime");
         assert_eq!((&runtime["apiVersion"], &runtime["kind"]), (&"berth.dev/v1".into(), &"Runtime".into()));
         assert_eq!(runtime["spec"]["environment"]["MLSERVER_GRPC_PORT"], "{port}");
         assert!(runtime["spec"].get("address").is_none() && runtime["spec"].get("maxModels").is_none(), "{runtime}");
@@ -198,9 +198,45 @@ spec:
         let formats =
             |settings: &[berth_spec::FormatSupport]| settings.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(formats(&printed.formats), formats(&own.formats));
-        let single = serde_json::json!({"kind": "ServingRuntime", "metadata": {"name": "r"}, "spec": {}});
-        let refused = super::super::of_kserve(&single);
+        let single = json!({"kind": "ServingRuntime", "metadata": {"name": "r"}, "spec": {}});
+        let refused = of_kserve(&single);
         assert!(refused.is_err_and(|failure| failure.to_string().contains("runtime r: spec.multiModel")));
+    }
+
+    prop_compose! {
+        fn serving_runtime()(
+            name in "r[a-z0-9._-]{0,20}",
+            kind in select(vec!["ServingRuntime", "ClusterServingRuntime"]),
+            formats in vec(("[a-z][a-z0-9_-]{0,8}", option::of("[0-9]{1,2}(\\.[0-9]{1,2}){0,2}")), 1..5),
+            server in option::of(select(vec!["mlserver", "triton", "ovms"])),
+            limit in select(vec![json!("1Gi"), json!("2048Mi"), json!(1 << 30)]),
+            buffer in option::of(0_u32..1 << 29),
+            endpoint in select(vec!["port:8085", "unix:///tmp/adapter.sock"]),
+            data in option::of(select(vec!["port:8001", "unix:/tmp/data.sock"])),
+        ) -> Value {
+            let formats = formats.into_iter().map(|(name, version)| json!({"name": name, "version": version}));
+            let adapter = server.map(|server| json!({"serverType": server, "memBufferBytes": buffer.unwrap_or_default()}));
+            json!({
+                "apiVersion": "serving.kserve.io/v1alpha1", "kind": kind, "metadata": {"name": name},
+                "spec": {
+                    "supportedModelFormats": formats.collect::<Vec<_>>(),
+                    "multiModel": true, "disabled": false,
+                    "grpcEndpoint": endpoint, "grpcDataEndpoint": data, "builtInAdapter": adapter,
+                    "containers": [{"name": "server", "resources": {"limits": {"cpu": 1, "memory": limit}}}],
+                },
+            })
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_worker_reads_what_a_serving_runtime_becomes(object in serving_runtime()) {
+            let printed = of_kserve(&object).expect("a runtime");
+            let runtime = raw(&serde_saphyr::to_string(&printed).expect("YAML")).expect("the file that is printed");
+            prop_assert_eq!(&serde_json::to_value(&runtime).expect("JSON"), &printed);
+            let file = serde_saphyr::to_string(&object).expect("YAML");
+            prop_assert_eq!(raw(&file), Ok(runtime), "a worker makes the same of the object's own file");
+        }
     }
 
     #[test]

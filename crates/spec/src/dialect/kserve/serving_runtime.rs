@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::super::{
     Dialect,
@@ -40,7 +41,7 @@ pub struct RuntimeSpec {
     /// The formats that it takes.
     #[serde(default)]
     pub supported_model_formats: Vec<SupportedFormat>,
-    /// True for a server that loads models when it is told to.
+    /// True for a server that loads models when it is told to; false for one that is started with its model.
     #[serde(default)]
     pub multi_model: bool,
     /// True for a server that takes no models.
@@ -83,17 +84,35 @@ pub struct Container {
     /// Its name.
     #[serde(default)]
     pub name: String,
+    /// The program, in place of the image's.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// Its arguments.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Its environment.
+    #[serde(default)]
+    pub env: Vec<Variable>,
     /// Its resources.
     #[serde(default)]
     pub resources: ContainerResources,
 }
 
+/// A variable of a container's environment.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub struct Variable {
+    /// The name.
+    pub name: String,
+    /// The value. Left out: it comes from elsewhere in a cluster.
+    pub value: Option<String>,
+}
+
 /// Resources of a container.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct ContainerResources {
-    /// Upper limits.
+    /// Upper limits: quantities, which YAML may have read as numbers.
     #[serde(default)]
-    pub limits: BTreeMap<String, String>,
+    pub limits: BTreeMap<String, Value>,
 }
 
 /// Runtimes of KServe and ModelMesh.
@@ -115,8 +134,9 @@ pub const DIALECT: Dialect = Dialect {
         },
         Field {
             path: "spec.multiModel",
-            fate: Refused,
-            note: "unless it is `true`: a server that holds the one model that it is started with cannot be used",
+            fate: To(&["spec.modelsPerProcess"]),
+            note: "`false`, or not there: 1, and `protocol: v2`. Each model has a process of the container's `command` and `args`, in which `{{.Name}}` is the model, \
+                   `/mnt/models` the folder with its artifact, and the number of each port one that is free",
         },
         Field { path: "spec.disabled", fate: Refused, note: "where it is `true`" },
         Field {
@@ -141,8 +161,9 @@ pub const DIALECT: Dialect = Dialect {
         },
         Field {
             path: "spec.containers",
-            fate: To(&["spec.memory"]),
-            note: "`resources.limits.memory` of the container that is named as the server, else of the first; images and commands are ignored",
+            fate: To(&["spec.memory", "spec.command", "spec.environment"]),
+            note: "with `multiModel`, `resources.limits.memory` of the container that is named as the server, else of the first. Without it, `command`, `args` and `env` of \
+                   `kserve-container`, else of the first. Images are ignored",
         },
     ],
     inputs: &[],

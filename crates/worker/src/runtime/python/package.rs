@@ -8,9 +8,10 @@ use std::{
 use aws_lc_rs::digest::{Context, SHA256};
 
 /// Its files, from `python/berth` of the repository.
-const FILES: [(&str, &str); 16] = [
+const FILES: [(&str, &str); 17] = [
     ("__init__.py", include_str!("../../../../../python/berth/src/berth/__init__.py")),
     ("adapt.py", include_str!("../../../../../python/berth/src/berth/adapt.py")),
+    ("boosters.py", include_str!("../../../../../python/berth/src/berth/boosters.py")),
     ("documents.py", include_str!("../../../../../python/berth/src/berth/documents.py")),
     ("errors.py", include_str!("../../../../../python/berth/src/berth/errors.py")),
     ("estimators.py", include_str!("../../../../../python/berth/src/berth/estimators.py")),

@@ -150,7 +150,8 @@ fn check_version(version: &str) -> Result<(), LoadError> {
 }
 
 /// The folders of an interpreter: of an environment, those of the Python that it was made with, too.
-fn prefixes(python: &Path) -> Vec<PathBuf> {
+#[must_use]
+pub fn prefixes(python: &Path) -> Vec<PathBuf> {
     /// An environment's link, a version's link, and the file: more is a circle.
     const LINKS: usize = 8;
     let mut found = Vec::new();

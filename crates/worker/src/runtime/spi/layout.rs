@@ -54,6 +54,17 @@ pub struct Repository {
     pub layout: Layout,
     /// True if nobody else puts models there: then it is emptied at the start.
     pub owned: bool,
+    /// The one model that the server is started with; `None`: it is told which to hold.
+    pub given: Option<Given>,
+}
+
+/// The artifact of the model that a server is started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// Its file or folder.
+    pub artifact: PathBuf,
+    /// The link by which the server finds it.
+    pub at: PathBuf,
 }
 
 /// MLServer's classes by format.
@@ -75,15 +86,24 @@ const LONGEST: usize = 80;
 
 /// The name of a model for servers that take it as the name of a folder and as a part of paths.
 pub(super) fn safe(id: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@');
-    if id.len() <= LONGEST && !id.starts_with('.') && id.chars().all(plain) {
+    // With '.' a folder is hidden, and with '-' a word of a command line is an option.
+    if id.len() <= LONGEST && !id.starts_with(['.', '-']) && id.chars().all(is_plain) {
         return id.to_owned();
     }
     let number = id
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    let words: String = id.chars().map(|c| if plain(c) { c } else { '-' }).take(LONGEST).collect();
-    format!("{}-{number:016x}", words.trim_start_matches(['.', '-']))
+    let words: String = plain(id).chars().take(LONGEST).collect();
+    format!("{words}-{number:016x}").trim_start_matches(['.', '-']).to_owned()
+}
+
+/// The text with `-` in place of all signs that mean something to a shell: a command line may be a script.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().map(|c| if is_plain(c) { c } else { '-' }).collect()
+}
+
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@')
 }
 
 impl Repository {
@@ -93,6 +113,9 @@ impl Repository {
             fs::remove_dir_all(&self.folder)?;
         }
         fs::create_dir_all(&self.folder)?;
+        if let Some(Given { artifact, at }) = &self.given {
+            std::os::unix::fs::symlink(fs::canonicalize(artifact)?, at)?;
+        }
         listed::write(self, &[])
     }
 
@@ -219,19 +242,21 @@ mod tests {
     #[test]
     fn names_are_safe() {
         assert_eq!(safe("iris@1a2b"), "iris@1a2b");
-        for odd in ["../x", "team/model", ".hidden", &"x".repeat(300)] {
+        for odd in ["../x", "team/model", ".hidden", "...", "--help", "-", "a b", "'$(x)'", &"x".repeat(300)] {
             let name = safe(odd);
-            assert!(!name.contains('/') && !name.starts_with('.') && name.len() < 100, "{name}");
+            assert!(name.chars().all(is_plain) && !name.starts_with(['.', '-']) && name.len() < 100, "{name}");
             assert_ne!(name, safe(&format!("{odd}!")));
         }
         assert_eq!(file_name("s3://b/k/model.json?x=1"), "model.json");
         assert_eq!(file_name("s3://b/.."), "model");
+        assert_eq!(plain(file_name("s3://b/k/a b;$(x).bin")), "a-b---x-.bin");
     }
 
     #[test]
     fn mlserver_gets_settings_that_point_at_the_artifact() {
         let folder = tempfile::tempdir().expect("a folder");
-        let repository = Repository { folder: folder.path().join("repository"), layout: Layout::MlServer, owned: true };
+        let repository =
+            Repository { folder: folder.path().join("repository"), layout: Layout::MlServer, owned: true, given: None };
         let file = folder.path().join("4f2a");
         fs::write(&file, "weights").expect("written");
         let read = |name: &str| -> Value {
@@ -264,7 +289,8 @@ mod tests {
     #[test]
     fn triton_gets_versions_and_a_config_without_a_name() {
         let folder = tempfile::tempdir().expect("a folder");
-        let repository = Repository { folder: folder.path().join("repository"), layout: Layout::Triton, owned: true };
+        let repository =
+            Repository { folder: folder.path().join("repository"), layout: Layout::Triton, owned: true, given: None };
         let model = repository.folder.join("m");
         let file = folder.path().join("4f2a");
         fs::write(&file, "graph").expect("written");

@@ -204,7 +204,7 @@ mod tests {
     fn both(listener: &TcpListener) -> [Listed; 2] {
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let channel = || Endpoint::from_shared(url.clone()).expect("a URL").connect_lazy();
-        let repository = |layout| Repository { folder: PathBuf::new(), layout, owned: false };
+        let repository = |layout| Repository { folder: PathBuf::new(), layout, owned: false, given: None };
         let open_vino = Listed::open_vino(channel(), url.clone(), repository(Layout::OpenVino)).expect("a client");
         [open_vino, Listed::tensorflow(channel(), repository(Layout::TensorFlow))]
     }

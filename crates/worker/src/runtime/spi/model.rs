@@ -140,7 +140,12 @@ impl SpiModel {
         };
         let deadline = parts.extensions.get::<exchange::Deadline>().map(|deadline| deadline.0);
         let permit = match &self.gate {
-            Some(gate) => Some(gate.enter(deadline).await?),
+            Some(gate) => {
+                let came = Instant::now();
+                let permit = gate.enter(deadline).await?;
+                self.metrics.queued(came.elapsed());
+                Some(permit)
+            }
             None => None,
         };
         let (body, refusal) = match path {

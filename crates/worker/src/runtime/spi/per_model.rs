@@ -1,16 +1,19 @@
 //! A model server that is started for each of its models, and ends with it.
 //!
 //! ```text
-//! load: settings of its own (ports, folder) ─▶ program ─▶ READY ─▶ the model, as in a server of many
+//! load: a turn ─▶ settings of its own (ports, folder) ─▶ program ─▶ READY ─▶ the model, as in a server of many
 //! end:  the model ─▶ the program ─▶ its folder goes
 //! ```
 //! Each process is a [`SpiRuntime`] of one model, which keeps it.
 
+mod logs;
+
 use std::{
+    any::Any,
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
-        Arc, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -21,7 +24,8 @@ use fs_err as fs;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{OpenError, Process, Protocol, Settings, SpiRuntime, layout};
+use self::logs::Logs;
+use super::{OpenError, Process, Protocol, Settings, SpiRuntime, layout, location};
 use crate::runtime::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families};
 
 /// Processes that start at once: each may read gigabytes.
@@ -30,7 +34,7 @@ const STARTS: usize = 4;
 /// Deaths of a program before it was ready after which its load has failed: one may be bad luck.
 const DEATHS: u32 = 3;
 
-/// The interval at which deaths are looked for: requests meet a dead process no longer than that, and a look costs nothing.
+/// The interval at which deaths and cancelled loads are looked for: nobody waits longer for them, and a look costs nothing.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The time in which a model may be unloaded before its process ends.
@@ -39,24 +43,35 @@ const UNLOAD: Duration = Duration::from_secs(5);
 /// For people: what these processes lack.
 const OPEN: &str = "this model server runs with the worker's files and network; remove runtime.isolation, or use a format that Berth runs by itself";
 
-type Make = dyn Fn(&str, &str) -> Result<Settings, String> + Send + Sync;
+type Make = dyn Fn(OneModel<'_>) -> Result<Settings, String> + Send + Sync;
 
-/// Makes the settings of one model's process, from a name that no other process has, and the name of its log.
+/// The model that a process has to itself.
+#[derive(Debug, Clone, Copy)]
+pub struct OneModel<'m> {
+    /// A name that no other process has.
+    pub process: &'m str,
+    /// The name by which the process is asked for the model. Its log has it, too.
+    pub name: &'m str,
+    /// The artifact, and the name of the file or folder that it came from; `None`: the process is told where it is.
+    pub artifact: Option<(&'m Path, &'m str)>,
+}
+
+/// Makes the settings of one model's process.
 #[derive(Clone)]
 pub struct Each(Arc<Make>);
 
 impl Each {
     /// Makes them by a function.
-    pub fn new(make: impl Fn(&str, &str) -> Result<Settings, String> + Send + Sync + 'static) -> Self {
+    pub fn new(make: impl Fn(OneModel<'_>) -> Result<Settings, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
     }
 
-    /// The settings of a process with this name, and a log of that.
+    /// The settings of the process for a model.
     ///
     /// # Errors
     /// What the declaration lacks, or this machine.
-    pub fn make(&self, name: &str, log: &str) -> Result<Settings, String> {
-        (self.0)(name, log)
+    pub fn make(&self, one: OneModel<'_>) -> Result<Settings, String> {
+        (self.0)(one)
     }
 }
 
@@ -74,6 +89,8 @@ pub struct PerModel {
     families: Families,
     /// Processes so far.
     started: AtomicU64,
+    turns: Turns,
+    logs: Arc<Logs>,
 }
 
 impl PerModel {
@@ -86,7 +103,10 @@ impl PerModel {
             // Of processes of an earlier run. What cannot be removed is not used again.
             let _ = fs::remove_dir_all(&repository.folder);
         }
-        Self { settings, each, gpus, families, started: AtomicU64::new(0) }
+        let folder = settings.program.as_ref().and_then(|program| program.log.parent());
+        let logs = folder.map(|folder| Logs::find(folder, &format!("{}@", settings.name)));
+        let (turns, logs) = (Turns::default(), Arc::new(logs.unwrap_or_default()));
+        Self { settings, each, gpus, families, started: AtomicU64::new(0), turns, logs }
     }
 
     /// Loads at once that it takes.
@@ -95,18 +115,27 @@ impl PerModel {
         STARTS
     }
 
-    /// The settings of the process for a model. It sees the GPUs that the model was given; one that asks for none sees all, as in a
-    /// server of many models.
-    fn of_model(&self, request: &LoadRequest) -> Result<Settings, LoadError> {
+    /// The settings of the process for a model, and what it has to itself. It sees the GPUs that the model was given; one that asks for
+    /// none sees all, as in a server of many models.
+    fn of_model(&self, request: &LoadRequest) -> Result<(Settings, OwnFiles), LoadError> {
         let id = &request.revision.id;
         let number = self.started.fetch_add(1, Relaxed);
-        let name = format!("{}.{number}", layout::safe(&id.to_string()));
-        let log = layout::safe(id.deployment().as_str());
-        let made = self.each.make(&name, &log).map_err(|why| LoadError::new(FailureCategory::Runtime, why))?;
+        let process = format!("{}.{number}", layout::safe(&id.to_string()));
+        let name = layout::safe(id.deployment().as_str());
+        let asked = match &self.settings.protocol {
+            Protocol::Spi => None,
+            Protocol::V2(_) | Protocol::TensorFlow(_) => Some(location::named(request, &name)?),
+        };
+        let file = asked.as_ref().map(|asked| layout::plain(&asked.model_key)).unwrap_or_default();
+        let artifact = asked.as_ref().map(|asked| (Path::new(&asked.model_path), file.as_str()));
+        let made = self.each.make(OneModel { process: &process, name: &name, artifact });
+        let made = made.map_err(|why| LoadError::new(FailureCategory::Runtime, why))?;
         let is_given = |gpu: &&Gpu| request.devices.iter().any(|device| **device == *gpu.id);
         let given: Vec<Gpu> = self.gpus.iter().filter(is_given).cloned().collect();
         let seen = if given.is_empty() { &self.gpus } else { &given };
-        Ok(Settings { program: made.program.map(|program| program.with_gpus(seen)), ..made })
+        let settings = Settings { program: made.program.map(|program| program.with_gpus(seen)), ..made };
+        let own = OwnFiles::of(&settings, Arc::clone(&self.logs), request.pin.clone());
+        Ok((settings, own))
     }
 }
 
@@ -136,21 +165,51 @@ impl Runtime for PerModel {
             let message = format!("the deployment asks for runtime.isolation {:?}: {OPEN}", asked.as_str());
             return Err(LoadError::new(FailureCategory::Runtime, message));
         }
-        let settings = self.of_model(request)?;
-        let folder = OwnFolder::of(&settings);
-        let opened = SpiRuntime::open_within(settings, self.families.clone(), Some(&request.cancel));
-        let runtime = opened.map_err(|error| {
-            folder.remove();
-            let category = match error {
-                _ if request.cancel.is_cancelled() => {
-                    return LoadError::new(FailureCategory::Internal, "the load was given up");
-                }
-                OpenError::NotReady { .. } => FailureCategory::Timeout,
-                _ => FailureCategory::Runtime,
-            };
-            LoadError::new(category, error.to_string())
+        let given_up = || LoadError::new(FailureCategory::Internal, "the load was given up");
+        let _turn = self.turns.take(&request.cancel).ok_or_else(given_up)?;
+        let (settings, own) = self.of_model(request)?;
+        let opened = SpiRuntime::open_within(settings, self.families.clone(), Some((&request.cancel, own)));
+        let runtime = opened.map_err(|error| match error {
+            _ if request.cancel.is_cancelled() => given_up(),
+            OpenError::NotReady { .. } => LoadError::new(FailureCategory::Timeout, error.to_string()),
+            _ => LoadError::new(FailureCategory::Runtime, error.to_string()),
         })?;
         runtime.load(request)
+    }
+}
+
+/// Turns to load: [`STARTS`] at once.
+#[derive(Default)]
+struct Turns {
+    taken: Mutex<usize>,
+    given_back: Condvar,
+}
+
+struct Turn<'t>(&'t Turns);
+
+impl Turns {
+    /// Waits for a turn, as long as it is wanted. Blocks.
+    fn take(&self, cancel: &CancellationToken) -> Option<Turn<'_>> {
+        let mut taken = self.taken();
+        while *taken >= STARTS {
+            if cancel.is_cancelled() {
+                return None;
+            }
+            taken = self.given_back.wait_timeout(taken, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *taken += 1;
+        Some(Turn(self))
+    }
+
+    fn taken(&self) -> MutexGuard<'_, usize> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.taken() -= 1;
+        self.0.given_back.notify_one();
     }
 }
 
@@ -176,47 +235,71 @@ pub(super) async fn awaited<T>(
     }
 }
 
-/// The folder of one model's process.
-#[derive(Debug, Clone, Default)]
-pub(super) struct OwnFolder(Option<PathBuf>);
+/// Files that a process of one model has to itself; they go when this is dropped, after its end.
+pub(super) struct OwnFiles {
+    folder: Option<PathBuf>,
+    log: Option<PathBuf>,
+    logs: Arc<Logs>,
+    /// Keeps the artifact, which the process reads again when it is started again.
+    _pin: Option<Arc<dyn Any + Send + Sync>>,
+}
 
-impl OwnFolder {
-    pub(super) fn of(settings: &Settings) -> Self {
-        match &settings.protocol {
+impl OwnFiles {
+    fn of(settings: &Settings, logs: Arc<Logs>, pin: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        let folder = match &settings.protocol {
             Protocol::V2(repository) | Protocol::TensorFlow(repository) if repository.owned => {
-                Self(Some(repository.folder.clone()))
+                Some(repository.folder.clone())
             }
-            _ => Self(None),
+            _ => None,
+        };
+        let log = settings.program.as_ref().map(|program| program.log.clone());
+        if let Some(log) = &log {
+            logs.begin(log);
         }
+        Self { folder, log, logs, _pin: pin }
     }
+}
 
-    /// Removes it, with what is in it. Blocks.
-    fn remove(&self) {
-        if let Some(folder) = &self.0 {
+impl Drop for OwnFiles {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.folder {
             // The next start of the worker removes it else.
             let _ = fs::remove_dir_all(folder);
+        }
+        if let Some(log) = &self.log {
+            self.logs.end(log);
         }
     }
 }
 
 impl Process {
     /// Unloads the one model of this process, and ends the process.
-    pub(super) async fn end_with(&self, id: &str, folder: &OwnFolder) {
+    pub(super) async fn end_with(&self, id: &str) {
         // It ends whatever it answers.
         let _ = timeout(UNLOAD, self.control.unload(id)).await;
-        let program = self.program.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let folder = folder.clone();
-        let ended = tokio::task::spawn_blocking(move || {
-            drop(program);
-            folder.remove();
-        });
-        let _ = ended.await;
+        let running = std::mem::take(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner));
+        let _ = tokio::task::spawn_blocking(move || drop(running)).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn so_many_load_at_once() {
+        let (turns, cancel) = (Turns::default(), CancellationToken::new());
+        let mut all: Vec<_> = (0..STARTS).filter_map(|_| turns.take(&cancel)).collect();
+        assert_eq!(all.len(), STARTS);
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| turns.take(&cancel).is_some());
+            drop(all.pop());
+            assert!(next.join().expect("it ends"), "one has ended");
+        });
+        let again = turns.take(&cancel);
+        cancel.cancel();
+        assert!(again.is_some() && turns.take(&cancel).is_none(), "nobody waits for it any more");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_process_is_awaited_as_long_as_it_is_wanted_and_may_yet_come_up() {

@@ -4,6 +4,8 @@
 //! load:   a folder in the repository (`layout`) ─▶ RepositoryModelLoad ─▶ ModelMetadata
 //! unload: RepositoryModelUnload ─▶ the folder goes
 //! ```
+//! A server that is started with its model is only waited for.
+//!
 //! The server must see the same files at the same paths. Sizes are not told: what is declared counts, else a guess from the
 //! artifact.
 
@@ -21,13 +23,14 @@ use berth_wire::{
         model_metadata_response::TensorMetadata,
     },
 };
+use tokio::time::sleep;
 use tonic::{Code, Status, transport::Channel};
 
 use super::{
     control::{refused, within},
     layout::{Layout, Repository},
     lost,
-    reach::{LoadClock, when_reached},
+    reach::{LoadClock, is_late, when_reached},
 };
 use crate::runtime::LoadError;
 
@@ -42,6 +45,9 @@ const PER_BYTE: u64 = 125;
 
 /// The least that a model takes: an interpreter's objects around it.
 const LEAST: u64 = 1 << 20;
+
+/// The pause between looks at a model that the server was started with.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Loads at once: servers of this kind load one after the other inside, and one more may wait.
 const LOADS: u32 = 2;
@@ -85,6 +91,9 @@ impl V2 {
         request: &LoadModelRequest,
         clock: &LoadClock,
     ) -> Result<LoadModelResponse, LoadError> {
+        if self.repository.given.is_some() {
+            return self.awaited(&request.model_id, clock).await;
+        }
         let (repository, asked) = (self.repository.clone(), request.clone());
         let laid = tokio::task::spawn_blocking(move || repository.lay(&asked)).await;
         match laid {
@@ -107,6 +116,23 @@ impl V2 {
         Ok(LoadModelResponse::default())
     }
 
+    /// Waits until the model that the server was started with is ready. One that it does not know yet may come.
+    async fn awaited(&self, id: &str, clock: &LoadClock) -> Result<LoadModelResponse, LoadError> {
+        let asked = || {
+            let request = ModelReadyRequest { name: id.to_owned(), ..Default::default() };
+            let mut client = self.client.clone();
+            async move { client.model_ready(within(request, SHORT)).await }
+        };
+        loop {
+            match when_reached(clock, asked).await {
+                Ok(answer) if answer.get_ref().ready => return Ok(LoadModelResponse::default()),
+                Err(status) if lost::reason(&status).is_none() && !is_late(&status) => return Err(refused(&status)),
+                // Its work may keep it from answering. The load has a time limit of its own.
+                _ => sleep(LOOK).await,
+            }
+        }
+    }
+
     pub(super) async fn lacks(&self, id: &str) -> bool {
         let request = ModelReadyRequest { name: id.to_owned(), ..Default::default() };
         match self.client.clone().model_ready(within(request, SHORT)).await {
@@ -116,6 +142,9 @@ impl V2 {
     }
 
     pub(super) async fn unload(&self, id: &str) -> Result<(), Status> {
+        if self.repository.given.is_some() {
+            return Ok(()); // It ends with its server.
+        }
         let request = RepositoryModelUnloadRequest { model_name: id.to_owned(), ..Default::default() };
         match self.client.clone().repository_model_unload(within(request, UNLOAD)).await {
             Err(status) if lost::reason(&status).is_none() => return Err(status),
