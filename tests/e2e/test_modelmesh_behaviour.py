@@ -103,6 +103,13 @@ def test_a_load_that_failed_is_told_and_tried_again_when_it_expires(start):
     assert one.state("Model") == LOADED
 
 
+def test_ids_come_to_the_runtime_as_they_were_registered(start):
+    one = start()
+    for model in ("MyModel", "Team/My Model/1", "/x", "a%2Fb"):
+        assert one.register(model)[1] == [LOADED]
+        assert one.call(PREDICT, b"x", ("mm-model-id", model)) == (b"x", model)
+
+
 def test_a_type_is_held_where_its_labels_are_and_errors_are_the_same_over_a_hop(start):
     constraints = {"MM_TYPE_CONSTRAINTS": json.dumps({"mt:my-type:1": {"required": ["label-1"]}})}
     first = start("first", env=constraints | {"MM_LABELS": "label-1"})
@@ -160,6 +167,18 @@ def test_models_come_up_where_they_can_though_two_of_three_instances_fail_every_
         assert [copy[1] for copy in copies if copy[2] == [LOADED]] == [[b"third"]], copies
         for one in (first, second, third):
             until("it to be known", lambda: one.call(PREDICT, b"x", ("mm-model-id", f"Model{n}")) == (b"x", f"Model{n}"))
+
+
+def test_a_model_is_loaded_elsewhere_when_its_runtime_dies_under_the_load(start):
+    first, second = start("first"), start("second")
+    until("both to know each other", lambda: knows_another(second))
+    first.register("Model", "SIZE_1000_3000", sync=False)
+    copies = lambda: [read(info) for info in first.status("Model").get(3, [])]
+    (copy,) = until("a load to begin", lambda: [copy for copy in copies() if copy[2] == [LOADING]])
+    dying, other = (first, second) if copy[1] == [b"first"] else (second, first)
+    dying.runtime.kill()
+    assert other.call(PREDICT, b"x", ("mm-model-id", "Model")) == (b"x", "Model")
+    assert [copy[1] for copy in copies() if copy[2] == [LOADED]] == [[other.name.encode()]]
 
 
 def test_virtual_models_have_owners_and_a_forced_change_waits_for_nothing(start):

@@ -40,20 +40,20 @@ pub(crate) enum LoadWhen {
     Awaited,
 }
 
-/// Registers a model, if it is not registered with the same attributes.
+/// Registers a model. False: it is registered with the same attributes.
 pub(crate) async fn declare(
     handle: &Handle,
     model: &DeploymentName,
     info: &ModelInfo,
     auto_delete: bool,
-) -> Result<(), Status> {
+) -> Result<bool, Status> {
     if info.r#type.is_empty() {
         return Err(Status::invalid_argument("modelInfo.type is empty"));
     }
     let attributes = ids::location(info);
     for _ in 0..ATTEMPTS {
         let expect = match handle.get(model).await {
-            Ok(view) if !view.deployment.deleting => return same(&view, &attributes),
+            Ok(view) if !view.deployment.deleting => return same(&view, &attributes).map(|()| false),
             Ok(view) => view.rev,
             Err(Error::NotFound(_)) => Rev::NONE,
             Err(error) => return Err(status(error)),
@@ -61,7 +61,7 @@ pub(crate) async fn declare(
         let manifest = ids::model(model, &attributes, auto_delete)?;
         let request = ApplyRequest { expect: Some(expect), ..ApplyRequest::new(manifest, Origin::API) };
         match handle.apply(request).await {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(true),
             Err(Error::Stale { .. }) => {}
             Err(error) => return Err(status(error)),
         }

@@ -2,7 +2,7 @@
 
 use berth_control::handle::{DeploymentView, Error};
 use berth_spec::{
-    DeploymentName, Residency, Time,
+    DeploymentName, FailureCategory, Residency, Time,
     status::{FailedLoad, Phase, ReplicaStatus, Status},
 };
 use berth_wire::mmesh::{
@@ -94,7 +94,10 @@ impl ModelState {
         infos.sort_by_key(|copy| std::cmp::Reverse(copy.time));
         let info = ModelStatusInfo { errors, model_copy_infos: infos, ..info(state) };
         let held = status.replicas.iter().map(|replica| match &replica.residency {
-            Some(Residency::Failed(failure)) => failure.retry_at.map(|_| failure.at),
+            // One whose runtime cannot be reached goes to another worker, if there is one.
+            Some(Residency::Failed(failure)) if failure.category != FailureCategory::Network => {
+                failure.retry_at.map(|_| failure.at)
+            }
             _ => None,
         });
         let held: Option<Vec<Time>> = held.collect();

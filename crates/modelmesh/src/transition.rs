@@ -15,7 +15,7 @@ use std::{
 
 use berth_control::{
     Handle,
-    handle::{ListRequest, WatchEvent, WatchRequest},
+    handle::{ListRequest, WatchEvent, WatchRequest, WatchStream},
 };
 use berth_spec::DeploymentName;
 use futures::StreamExt as _;
@@ -131,14 +131,14 @@ impl Transitions {
                     me.progress.send_modify(|count| *count += 1);
                     return;
                 };
-                match step(&handle, &found).await {
-                    Ok(true) => {
+                match watched_step(&handle, &found).await {
+                    Ok(None) => {
                         tracing::info!(event = "vmodel_switched", %vmodel, model = %found.target, "requests go to the new target");
                         if let Some(me) = me.upgrade() {
                             me.cool(&found.target);
                         }
                     }
-                    Ok(false) => wait(&handle, &found, &mut progress).await,
+                    Ok(Some(changes)) => wait(changes, &mut progress).await,
                     Err(error) => {
                         tracing::warn!(event = "vmodel_stuck", %vmodel, %error, "the change of a virtual model is tried again");
                         sleep(LOOK_AGAIN).await;
@@ -174,6 +174,14 @@ async fn lower_unless_awaited(handle: &Handle, model: &DeploymentName) -> Result
         }
     }
     models::lower(handle, model).await
+}
+
+/// A step, and what happens to the target from before it looked; `None`: switched. What came between a look and a later
+/// subscription would not wake it.
+async fn watched_step(handle: &Handle, found: &VModel) -> Result<Option<WatchStream>, Status> {
+    let request = WatchRequest { name: Some(found.target.clone()), ..WatchRequest::default() };
+    let changes = handle.watch(request).await.map_err(status)?;
+    Ok((!step(handle, found).await?).then_some(changes))
 }
 
 /// Switches if the target is ready for it, else has it loaded. True: switched.
@@ -216,11 +224,9 @@ async fn planned_for(handle: &Handle, model: &DeploymentName) -> u32 {
 }
 
 /// Waits until something may have changed.
-async fn wait(handle: &Handle, found: &VModel, progress: &mut watch::Receiver<u64>) {
-    let request = WatchRequest { name: Some(found.target.clone()), ..WatchRequest::default() };
+async fn wait(mut changes: WatchStream, progress: &mut watch::Receiver<u64>) {
     let told = async {
-        let Ok(mut changes) = handle.watch(request).await.map_err(status) else { return };
-        // What there is now was looked at.
+        // What there was at the beginning was looked at.
         let mut present = true;
         while let Some(Ok(event)) = changes.next().await {
             match event {

@@ -115,11 +115,44 @@ pub(crate) async fn set(
     change: Change,
 ) -> Result<VModelStatusInfo, Status> {
     let began = handle.now();
+    let mut registered = false;
+    let (before, after) = match lead(handle, &change, &mut registered).await {
+        Ok(led) => led,
+        Err(refused) if registered => return Err(taken_back(handle, &change.target, refused).await),
+        Err(refused) => return Err(refused),
+    };
+    if let Some(before) = before {
+        settle(handle, &before, &after).await?;
+        transitions.cool(&after.0);
+    }
+    let changes = after.0 != after.1;
+    if change.load_now {
+        // One that nobody has called yet makes no model leave that is in use, unless it follows on such a one.
+        let used = (!changes).then(|| models::registered_use(handle));
+        load::start(handle, &change.target, used).await?;
+    }
+    transitions.changed(&change.vmodel);
+    if change.sync {
+        settled(handle, transitions, &change.vmodel).await?;
+        if change.load_now && !changes {
+            load::finished(handle, &change.target, began).await?;
+        }
+    }
+    tell(handle, &change.vmodel, None).await
+}
+
+/// Has a virtual model lead to its active model and its target, and tells what it led to before. `registered`: the target was
+/// not there before.
+async fn lead(
+    handle: &Handle,
+    change: &Change,
+    registered: &mut bool,
+) -> Result<(Option<VModel>, (DeploymentName, DeploymentName)), Status> {
     for _ in 0..ATTEMPTS {
         let before = read(handle, &change.vmodel).await?;
-        check(&change, before.as_ref())?;
-        prepare(handle, &change).await?;
-        let after = wanted(handle, &change, before.as_ref()).await;
+        check(change, before.as_ref())?;
+        *registered |= prepare(handle, change).await?;
+        let after = wanted(handle, change, before.as_ref()).await;
         let unchanged = before.as_ref().is_some_and(|before| (&before.active, &before.target) == (&after.0, &after.1));
         if !unchanged {
             let rev = before.as_ref().map_or(Rev::NONE, |before| before.rev);
@@ -134,26 +167,18 @@ pub(crate) async fn set(
                 load::start(handle, &after.0, None).await?;
             }
         }
-        if let Some(before) = before {
-            settle(handle, &before, &after).await?;
-            transitions.cool(&after.0);
-        }
-        let changes = after.0 != after.1;
-        if change.load_now {
-            // One that nobody has called yet makes no model leave that is in use, unless it follows on such a one.
-            let used = (!changes).then(|| models::registered_use(handle));
-            load::start(handle, &change.target, used).await?;
-        }
-        transitions.changed(&change.vmodel);
-        if change.sync {
-            settled(handle, transitions, &change.vmodel).await?;
-            if change.load_now && !changes {
-                load::finished(handle, &change.target, began).await?;
-            }
-        }
-        return tell(handle, &change.vmodel, None).await;
+        return Ok((before, after));
     }
-    Err(status(Error::Contended(change.vmodel)))
+    Err(status(Error::Contended(change.vmodel.clone())))
+}
+
+/// Removes a target that was registered for a change that is refused, if it was to go with its last virtual model: another
+/// caller was faster, or a model has the name of the virtual model.
+async fn taken_back(handle: &Handle, target: &DeploymentName, refused: Status) -> Status {
+    if let Err(error) = models::release(handle, target).await {
+        tracing::warn!(event = "model_not_released", model = %target, %error, "no virtual model leads to the model, which stays");
+    }
+    refused
 }
 
 /// The rules that concern what is there.
@@ -180,16 +205,15 @@ fn check(change: &Change, before: Option<&VModel>) -> Result<(), Status> {
     }
 }
 
-/// Registers the target, or finds it.
-async fn prepare(handle: &Handle, change: &Change) -> Result<(), Status> {
+/// Registers the target, or finds it. True: it was not there.
+async fn prepare(handle: &Handle, change: &Change) -> Result<bool, Status> {
     match &change.info {
-        Some(info) => models::declare(handle, &change.target, info, change.auto_delete).await?,
+        Some(info) => models::declare(handle, &change.target, info, change.auto_delete).await,
         None if load::state(handle, &change.target).await.status() == ModelStatus::NotFound => {
-            return Err(missing(&change.target));
+            Err(missing(&change.target))
         }
-        None => {}
+        None => Ok(false),
     }
-    Ok(())
 }
 
 /// The active model and the target after a change.

@@ -20,7 +20,7 @@ pub(crate) use self::{
     bucket::WorkerBucket,
     room::WorkerDraft,
     runtimes::{RuntimeLimit, RuntimeUse},
-    works::{Slot, Works},
+    works::{WorkIndex, Works},
 };
 use self::{bucket::WorkerBuckets, room::WorkerChanges, version::Version};
 use crate::{
@@ -197,7 +197,7 @@ impl<'w> Draft<'w> {
     }
 
     /// Works on one deployment of the plan.
-    pub(crate) fn at<R>(&mut self, slot: Slot, change: impl FnOnce(&mut Self, &mut Work<'w>) -> R) -> Option<R> {
+    pub(crate) fn at<R>(&mut self, slot: WorkIndex, change: impl FnOnce(&mut Self, &mut Work<'w>) -> R) -> Option<R> {
         let mut work = self.works.take(slot)?;
         let result = change(self, &mut work);
         self.works.put_back(slot, work);

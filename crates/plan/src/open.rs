@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_spec::{DeploymentName, Revision};
 
 use crate::{
-    draft::{Draft, Slot, Work},
+    draft::{Draft, Work, WorkIndex},
     drain, lost, rollout, scale,
     world::TrackedDeployment,
 };
@@ -41,7 +41,7 @@ pub(crate) fn with<'w, R>(
 /// Goes through the rollouts once more, after placing. Returns true if any has moved. Each moves forward only, so that
 /// this ends.
 pub(crate) fn advance(draft: &mut Draft<'_>) -> bool {
-    let starting: Vec<Slot> =
+    let starting: Vec<WorkIndex> =
         draft.works().numbered().filter(|(_, work)| work.unsettled()).map(|(slot, _)| slot).collect();
     let mut moved = false;
     for slot in starting {

@@ -27,7 +27,7 @@ use wants::{Want, wants_of};
 
 use crate::{
     Replica, claim,
-    draft::{Draft, Slot, Work},
+    draft::{Draft, Work, WorkIndex},
     drain, lost, scale,
 };
 
@@ -44,9 +44,9 @@ pub(crate) fn step(draft: &mut Draft<'_>) {
 }
 
 /// Wanted replicas, in order, with their deployments.
-type Wants = BTreeSet<(Want, Slot)>;
+type Wants = BTreeSet<(Want, WorkIndex)>;
 
-fn numbered(draft: &Draft<'_>, (slot, work): (Slot, &Work<'_>)) -> impl Iterator<Item = (Want, Slot)> {
+fn numbered(draft: &Draft<'_>, (slot, work): (WorkIndex, &Work<'_>)) -> impl Iterator<Item = (Want, WorkIndex)> {
     wants_of(draft, work).into_iter().map(move |want| (want, slot))
 }
 

@@ -9,6 +9,15 @@ fn unregistering(id: &str) -> UnregisterModelRequest {
     UnregisterModelRequest { model_id: id.to_owned() }
 }
 
+/// A model whose runtime died stayed where it was, and its callers were told that it had failed, though another runtime ran.
+#[tokio::test]
+async fn a_load_goes_elsewhere_where_a_runtime_cannot_be_reached() {
+    let mut town = Town::new(2).await;
+    town.loaded("a", "AWAY").await;
+    let copies = town.status("a").await.model_copy_infos;
+    assert_eq!(copies.iter().filter(|copy| copy.copy_status() == ModelStatus::Loaded).count(), 1, "{copies:?}");
+}
+
 #[tokio::test]
 async fn a_model_is_registered_loaded_told_and_removed() {
     let mut town = Town::new(1).await;

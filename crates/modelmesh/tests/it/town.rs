@@ -4,9 +4,17 @@
 //! |---|---|
 //! | `FAIL_text` | fails with this text |
 //! | `SLOW` | waits for [`Town::open`] |
+//! | `AWAY` | fails on the worker that is first, whose runtime cannot be reached |
 //! | others | succeed at once |
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use berth_control::{
     Config, Handle,
@@ -53,10 +61,11 @@ impl Town {
         let stop = shutdown.clone();
         tasks.spawn(async move { control.run(stop).await.map(|_| ()).expect("it runs") });
         let (gate, _) = watch::channel(false);
+        let away = Arc::new(AtomicBool::new(true));
         for number in 0..workers {
             let info = info(&format!("w-{number}"));
             let (reports, orders) = handle.attach_worker(info.clone()).await.expect("it attaches");
-            tasks.spawn(work(info, reports, orders, gate.subscribe()));
+            tasks.spawn(work(info, (reports, orders), gate.subscribe(), Arc::clone(&away)));
         }
         let client = ModelMeshClient::new(berth_modelmesh::router(handle.clone(), berth_modelmesh::Options::default()));
         Self { handle, client, store, gate, shutdown, tasks }
@@ -133,7 +142,7 @@ impl Town {
 }
 
 /// Longer than anything here takes, also on a machine that compiles beside the tests.
-pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn attributes(path: &str) -> ModelInfo {
     ModelInfo { r#type: "mt:example".to_owned(), path: path.to_owned(), key: "{}".to_owned() }
@@ -199,9 +208,9 @@ fn report(
 /// Loads what it is assigned, and says how that went.
 async fn work(
     info: WorkerInfo,
-    reports: mpsc::Sender<InventoryChange>,
-    mut orders: mpsc::Receiver<FromController>,
+    (reports, mut orders): (mpsc::Sender<InventoryChange>, mpsc::Receiver<FromController>),
     mut gate: watch::Receiver<bool>,
+    away: Arc<AtomicBool>,
 ) {
     let mut slow: Vec<(RevisionId, Generation)> = Vec::new();
     if reports.send(report(&info, Generation(0), true, Vec::new())).await.is_err() {
@@ -216,7 +225,7 @@ async fn work(
                     let gone = change.unset.iter().map(|id| (id.clone(), None));
                     let mut said: Vec<_> = gone.collect();
                     for placed in &change.set {
-                        let (id, residency) = (placed.revision.id.clone(), load(placed, *gate.borrow()));
+                        let (id, residency) = (placed.revision.id.clone(), load(placed, *gate.borrow(), &away));
                         if residency == Residency::Loading {
                             slow.push((id.clone(), change.generation));
                         }
@@ -240,23 +249,32 @@ async fn work(
     }
 }
 
-fn load(placed: &Placed, open: bool) -> Residency {
+fn load(placed: &Placed, open: bool, away: &AtomicBool) -> Residency {
     let model: OpaqueModel = placed.revision.uri.parse().expect("registered here");
     assert_eq!((model.kind.as_str(), model.key.as_str()), ("mt:example", "{}"));
     match model.path.strip_prefix("FAIL_") {
-        Some(text) => Residency::Failed(Arc::new(Failure {
-            category: FailureCategory::InvalidModel,
-            message: text.to_owned(),
-            attempts: 1,
-            at: Time(1_000_000),
-            retry_at: None,
-            trace: None,
-            history: Vec::new(),
-            needs: None,
-        })),
+        Some(text) => failed(FailureCategory::InvalidModel, text, None),
+        None if model.path == "AWAY" && away.swap(false, Relaxed) => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_nanos();
+            let later = Time(u64::try_from(now).expect("a time")) + Duration::from_secs(600);
+            failed(FailureCategory::Network, "the runtime cannot be reached", Some(later))
+        }
         None if model.path == "SLOW" && !open => Residency::Loading,
         None => ready(),
     }
+}
+
+fn failed(category: FailureCategory, message: &str, retry_at: Option<Time>) -> Residency {
+    Residency::Failed(Arc::new(Failure {
+        category,
+        message: message.to_owned(),
+        attempts: 1,
+        at: Time(1_000_000),
+        retry_at,
+        trace: None,
+        history: Vec::new(),
+        needs: None,
+    }))
 }
 
 fn ready() -> Residency {

@@ -213,6 +213,34 @@ async fn a_model_goes_with_the_last_virtual_model_that_leads_to_it() {
     assert_eq!(town.status("kept").await.status(), ModelStatus::NotLoaded);
 }
 
+/// Of many changes that expected the same, one was made; the targets of the others stayed registered for ever.
+#[tokio::test]
+async fn the_target_of_a_change_that_is_refused_is_not_left_behind() {
+    let mut town = Town::new(1).await;
+    town.register("a", "p").await.expect("registered");
+    town.set(setting("v", "a")).await.expect("set");
+    let changing = |vmodel: &str, target: &str| SetVModelRequest {
+        auto_delete_target_model: true,
+        model_info: Some(attributes("p")),
+        ..setting(vmodel, target)
+    };
+    let refused = town.set(changing("a", "b")).await.expect_err("a model has the name");
+    assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
+    assert_eq!(town.status("b").await.status(), ModelStatus::NotFound);
+    let calls = (0..8).map(|id| {
+        let mut client = town.client.clone();
+        let change = changing("v", &format!("m{id}"));
+        async move { client.set_v_model(SetVModelRequest { expected_target_model_id: "a".to_owned(), ..change }).await }
+    });
+    let made = futures::future::join_all(calls).await.into_iter().filter(Result::is_ok).count();
+    assert_eq!(made, 1);
+    let active = town.vmodel("v").await.active_model_id;
+    for model in (0..8).map(|id| format!("m{id}")) {
+        let found = town.status(&model).await.status();
+        assert_eq!(found == ModelStatus::NotFound, model != active, "{model} {found:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_change_goes_on_after_a_restart() {
     let mut town = Town::new(1).await;

@@ -123,13 +123,13 @@ type ByRoom = BTreeSet<(Reverse<ByteSize>, Ordinal)>;
 pub(crate) struct WorkerBuckets<'w> {
     buckets: BTreeMap<WorkerBucket<'w>, ByRoom>,
     /// The place of each worker, by its number; `None`: it cannot be reached.
-    places: Vec<Option<Place<'w>>>,
+    places: Vec<Option<BucketedWorker<'w>>>,
     /// The workers in the order of names.
     by_name: Vec<WorkerIndex>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place<'w> {
+struct BucketedWorker<'w> {
     ordinal: Ordinal,
     bucket: WorkerBucket<'w>,
     free: ByteSize,
@@ -143,7 +143,7 @@ impl<'w> WorkerBuckets<'w> {
         if self.places.len() <= worker.get() {
             self.places.resize(worker.get() + 1, None);
         }
-        self.places[worker.get()] = Some(Place { ordinal, bucket, free });
+        self.places[worker.get()] = Some(BucketedWorker { ordinal, bucket, free });
         self.buckets.entry(bucket).or_default().insert((Reverse(free), ordinal));
     }
 
@@ -156,7 +156,7 @@ impl<'w> WorkerBuckets<'w> {
     pub(super) fn update(&mut self, worker: WorkerIndex, queue: Queue, free: ByteSize) {
         let Some(Some(place)) = self.places.get_mut(worker.get()) else { return };
         let bucket = WorkerBucket { queue, ..place.bucket };
-        let before = std::mem::replace(place, Place { bucket, free, ..*place });
+        let before = std::mem::replace(place, BucketedWorker { bucket, free, ..*place });
         let ordinal = before.ordinal;
         if (before.bucket, before.free) == (bucket, free) {
             return;

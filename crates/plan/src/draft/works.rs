@@ -9,14 +9,14 @@ use super::Work;
 
 /// The number of a deployment in one plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Slot(usize);
+pub(crate) struct WorkIndex(usize);
 
 /// The deployments of a plan.
 #[derive(Default)]
 pub(crate) struct Works<'w> {
     /// `None`: somebody works on it.
     slots: Vec<Option<Box<Work<'w>>>>,
-    by_name: BTreeMap<&'w DeploymentName, Slot>,
+    by_name: BTreeMap<&'w DeploymentName, WorkIndex>,
 }
 
 impl<'w> Works<'w> {
@@ -24,7 +24,7 @@ impl<'w> Works<'w> {
         self.by_name.contains_key(name)
     }
 
-    pub(crate) fn find(&self, name: &DeploymentName) -> Option<Slot> {
+    pub(crate) fn find(&self, name: &DeploymentName) -> Option<WorkIndex> {
         self.by_name.get(name).copied()
     }
 
@@ -37,23 +37,23 @@ impl<'w> Works<'w> {
     /// Adds them as the first ones, in the order of their names: much faster than one by one.
     #[expect(clippy::vec_box, reason = "slots hold boxes, so that growing moves pointers and not deployments")]
     pub(super) fn fill(&mut self, all: Vec<Box<Work<'w>>>) {
-        let named: Vec<(&'w DeploymentName, Slot)> =
+        let named: Vec<(&'w DeploymentName, WorkIndex)> =
             all.into_iter().map(|work| (work.name(), self.push(work))).collect();
         self.by_name = named.into_iter().collect();
     }
 
-    fn push(&mut self, work: Box<Work<'w>>) -> Slot {
-        let slot = Slot(self.slots.len());
+    fn push(&mut self, work: Box<Work<'w>>) -> WorkIndex {
+        let slot = WorkIndex(self.slots.len());
         self.slots.push(Some(work));
         slot
     }
 
     /// Takes one out to work on it; `None`: somebody does already.
-    pub(super) fn take(&mut self, slot: Slot) -> Option<Box<Work<'w>>> {
+    pub(super) fn take(&mut self, slot: WorkIndex) -> Option<Box<Work<'w>>> {
         self.slots.get_mut(slot.0)?.take()
     }
 
-    pub(super) fn put_back(&mut self, slot: Slot, work: Box<Work<'w>>) {
+    pub(super) fn put_back(&mut self, slot: WorkIndex, work: Box<Work<'w>>) {
         self.slots[slot.0] = Some(work);
     }
 
@@ -63,12 +63,12 @@ impl<'w> Works<'w> {
     }
 
     /// The same with its number.
-    pub(crate) fn found(&self, name: &DeploymentName) -> Option<(Slot, &Work<'w>)> {
+    pub(crate) fn found(&self, name: &DeploymentName) -> Option<(WorkIndex, &Work<'w>)> {
         let slot = self.find(name)?;
         Some((slot, self.at(slot)?))
     }
 
-    fn at(&self, slot: Slot) -> Option<&Work<'w>> {
+    fn at(&self, slot: WorkIndex) -> Option<&Work<'w>> {
         self.slots.get(slot.0)?.as_deref()
     }
 
@@ -78,7 +78,7 @@ impl<'w> Works<'w> {
     }
 
     /// The same with their numbers.
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = (Slot, &Work<'w>)> {
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (WorkIndex, &Work<'w>)> {
         self.by_name.values().filter_map(|slot| Some((*slot, self.at(*slot)?)))
     }
 }

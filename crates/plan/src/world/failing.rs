@@ -2,15 +2,21 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use berth_spec::{ByteSize, DeploymentName, Failure, FailureCategory, Residency, RevisionId, Time, WorkerId};
+use berth_spec::{
+    ByteSize, Cordon, DeploymentName, Failure, FailureCategory, OpaqueModel, Residency, Revision, RevisionId, Time,
+    WorkerId,
+};
 
-use super::{LoadFailed, Verdict, World, deployment::Learned};
-use crate::claim::Basis;
+use super::{LoadFailed, TrackedWorker, Verdict, World, deployment::Learned};
+use crate::{claim::Basis, place::forbidden};
 
 /// Time after a worker got other credentials in which a refusal may still be owed to the older ones though its
 /// replica was placed later, for it joined a fetch that began with them; also the time that a refusal owed to older
 /// ones is remembered. Longer than a slow clone takes to fail.
 const RENEWED: Duration = Duration::from_secs(30);
+
+/// The most model servers that a model leaves, as long as their failures are remembered: they may have died of it, and others would.
+const SERVERS_LEFT: usize = 2;
 
 impl World {
     /// Forgets a failure after a successful load.
@@ -39,9 +45,12 @@ impl World {
             let memory = ByteSize(claim.0.saturating_mul(2)).min(memory.max(claim));
             self.learn(revision, Learned { memory, basis: Basis::Predicted });
         }
-        // A disk may stay full for long, and the disks of others are not.
-        let elsewhere = failure.category == FailureCategory::Disk
-            && self.workers.iter().any(|(other, tracked)| other != worker && tracked.alive());
+        let elsewhere = match failure.category {
+            // A disk may stay full for long, and the disks of others are not.
+            FailureCategory::Disk => self.workers.iter().any(|(other, tracked)| other != worker && tracked.alive()),
+            FailureCategory::Network => self.leaves_server(worker, revision, now),
+            _ => false,
+        };
         if failure.retry_at.is_some() && !elsewhere {
             return;
         }
@@ -49,12 +58,36 @@ impl World {
         let outdated = failure.category == FailureCategory::Auth && self.is_outdated(worker, revision, now);
         let memory = self.policy.failure_memory;
         let remembered = if outdated { RENEWED.min(memory) } else { memory };
-        let until = failure.retry_at.unwrap_or(now + remembered);
+        let until = match failure.retry_at {
+            Some(at) if failure.category == FailureCategory::Disk => at,
+            _ => now + remembered,
+        };
         let Some(entry) = self.entries.get_mut(revision.deployment()) else { return };
         let (category, message) = (failure.category, failure.message.clone());
         let failed = LoadFailed { category, message, until, failure: Arc::clone(failure), outdated };
         entry.warm_mut().failures.insert((revision.clone(), worker.clone()), failed);
         self.failing.insert(revision.deployment().clone());
+    }
+
+    /// Returns true if a model whose model server cannot be reached, or went away while it loaded it, tries another worker.
+    fn leaves_server(&self, worker: &WorkerId, revision: &RevisionId, now: Time) -> bool {
+        let Some(entry) = self.entries.get(revision.deployment()) else { return false };
+        let deployment = &entry.deployment;
+        // Nothing is fetched for such a model: no store is meant.
+        if !entry.wants(revision) || !OpaqueModel::is_one(&deployment.spec.model.uri) {
+            return false;
+        }
+        let failures = entry.warm.iter().flat_map(|warm| &warm.failures);
+        let left = failures.filter(|((failed, _), failure)| {
+            failed == revision && failure.category == FailureCategory::Network && failure.until > now
+        });
+        let is_new = |other: &WorkerId| other != worker && entry.failed_there(revision, other, now).is_none();
+        let wanted = Revision::with_id(deployment, revision.clone());
+        let takes = |tracked: &TrackedWorker| {
+            let open = tracked.alive() && tracked.cordon == Cordon::Open && !tracked.leaves();
+            open && forbidden(self, tracked, deployment, &wanted).is_none()
+        };
+        left.count() < SERVERS_LEFT && self.workers.iter().any(|(other, tracked)| is_new(other) && takes(tracked))
     }
 
     /// Returns true if a store may have refused credentials that the worker has no longer.

@@ -68,6 +68,29 @@ fn a_permanent_failure_of_the_worker_moves_on() {
     assert_eq!(w.placed("iris"), ["b"]);
 }
 
+/// A model stayed where its model server had died until that was started again, though another worker's ran.
+#[test]
+fn a_model_whose_server_cannot_be_reached_moves_on() {
+    let of_runtime = |w: berth_plan::fixture::Fixture| {
+        w.deploy("iris", |spec| {
+            spec.memory = Some(gib(1));
+            spec.model.uri = "runtime:m?type=t".into();
+        })
+    };
+    let mut alone = of_runtime(world().worker("a", gib(4)));
+    alone.advance();
+    alone.fail("iris", "a", FailureCategory::Network, Some(Duration::from_secs(30)));
+    assert!(!alone.plan().decided(), "there is no other");
+    let mut w = of_runtime(world().worker("a", gib(4)).worker("b", gib(4)));
+    w.advance();
+    w.fail("iris", "a", FailureCategory::Network, Some(Duration::from_secs(30)));
+    w.settle();
+    assert_eq!(w.placed("iris"), ["b"]);
+    w.fail("iris", "b", FailureCategory::Network, Some(Duration::from_secs(30)));
+    w.advance();
+    assert_eq!(w.placed("iris"), ["b"], "it is tried again where it failed last");
+}
+
 #[test]
 fn a_permanent_failure_of_the_model_stalls_until_something_changes() {
     let mut w = world().worker("a", gib(4)).worker("b", gib(4)).on_demand("iris", gib(1));
