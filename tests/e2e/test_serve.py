@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 
 import pytest
@@ -96,6 +97,16 @@ def test_a_folder_of_graphs_is_served_on_demand(serve):
     serve.start(str(ARTIFACTS))
     assert serve.pasted()["outputs"]
     assert "each loaded by its first request" in serve.logged()
+
+
+def test_of_a_folder_a_model_is_asked_that_loads(serve, tmp_path):
+    folder = tmp_path / "graphs"
+    folder.mkdir()
+    (folder / "broken.onnx").write_text("no graph")
+    shutil.copy(ARTIFACTS / "iris.onnx", folder)
+    serve.start(str(folder))
+    assert serve.pasted()["model_name"] == "iris"
+    assert re.search("^broken: ", serve.logged(), re.MULTILINE)
 
 
 def test_an_estimator_runs_with_pinned_packages_and_says_so(serve, tmp_path):

@@ -19,7 +19,7 @@ use clap::{Args, Subcommand};
 use crate::{
     run::{run as execute, step, styled},
     setup,
-    test::cargo,
+    test::build,
     workspace::Workspace,
 };
 
@@ -84,7 +84,7 @@ const TOUR: &[(&str, &[&str])] = &[
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     step("building berth");
-    execute(cargo(workspace).args(["build", "--bin", "berth"]))?;
+    execute(&mut build(workspace))?;
     match options.system {
         Some(System::Cluster) => return cluster::run(workspace, &made.engine, options.exit),
         Some(System::Gitops) => return gitops::run(workspace, &made.engine, options.exit),

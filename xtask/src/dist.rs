@@ -26,7 +26,7 @@ use self::stage::Stage;
 use crate::{
     run::{run, run_quiet, step},
     setup,
-    test::cargo,
+    test::{build, cargo},
     workspace::Workspace,
 };
 
@@ -139,7 +139,7 @@ fn binary(workspace: &Workspace, options: &Options, release: &Release) -> Result
         // Nothing to do.
     } else if options.debug {
         step("building with the profile of the tests");
-        run(cargo(workspace).args(["build", "--locked", "--bin", "berth"]))?;
+        run(build(workspace).arg("--locked"))?;
     } else {
         step("building for release");
         run(cargo(workspace).args(["build", "--profile", "release-lto", "--locked", "--bin", "berth"]))?;

@@ -3,7 +3,7 @@
 //! ```text
 //! tools:    packages ─ Python environments ─ engine ─ models ─ dependencies allowed
 //! compiler: format ─ berth ─────────┬─ tests in Rust ─┬─ lints
-//! tests:                            └─ e2e, attack, gitops, cluster, kubernetes, docs
+//! tests:                            └─ e2e, attack, gitops, cluster, kubernetes, docs, packages, python
 //!                                                     └─ programs of tests in Rust
 //! ```
 
@@ -63,6 +63,9 @@ pub(crate) struct Options {
     /// Run only the tests of packages, installed and started.
     #[arg(long, group = "only")]
     packages: bool,
+    /// Run only the tests of the Python package in which models run.
+    #[arg(long, group = "only")]
+    python: bool,
     /// Arguments for cargo test, or for pytest after the name of a suite.
     #[arg(last = true)]
     rest: Vec<String>,
@@ -77,7 +80,8 @@ impl Options {
             || self.gitops
             || self.kubernetes
             || self.docs
-            || self.packages)
+            || self.packages
+            || self.python)
     }
 
     fn has_rust(&self) -> bool {
@@ -94,6 +98,7 @@ impl Options {
             (self.attack, suites::ATTACK),
             (self.packages, suites::PACKAGES),
             (self.docs, suites::DOCS),
+            (self.python, suites::PYTHON),
         ];
         chosen.into_iter().filter(|(chosen, _)| self.all() || *chosen).map(|(_, suite)| suite).collect()
     }
@@ -173,12 +178,9 @@ impl Run<'_> {
         Tools::ensure(self.workspace, engine, python::uv(self.workspace)?)
     }
 
-    /// Builds the programs that the suites in Python start. The whole workspace is named, so that dependencies get the same
-    /// features as for the tests in Rust, and are compiled once.
+    /// Builds the programs that the suites in Python start.
     fn build(&self) -> bool {
-        let mut build = cargo(self.workspace);
-        build.args(["build", "--quiet", "--workspace", "--bin", "berth", "--example", "s3_server"]);
-        self.stages.run("build berth", &mut build, str::to_owned).passed
+        self.stages.run("build berth", build(self.workspace).arg("--quiet"), str::to_owned).passed
     }
 
     fn suite(&self, name: &str, suite: Suite, tools: &Tools) {
@@ -261,6 +263,14 @@ pub(crate) fn cargo(workspace: &Workspace) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace.root());
     cargo
+}
+
+/// Builds `berth` and the programs beside it that tests start, for whatever needs a binary without optimizations. The whole workspace
+/// is named: of another choice cargo would compile the dependencies anew, with the features that it asks for.
+pub(crate) fn build(workspace: &Workspace) -> Command {
+    let mut build = cargo(workspace);
+    build.args(["build", "--workspace", "--bin", "berth", "--example", "s3_server"]);
+    build
 }
 
 /// Cargo for what is compiled while tests run: they have timers, and get the cores first.

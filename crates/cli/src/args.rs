@@ -29,7 +29,8 @@ const LONG_HELP: &str = "Start here:
   berth explain iris                     explain where its replicas are, and why
 
 Results go to standard output, logs and errors to standard error. NO_COLOR turns colours off.
-BERTH_API is the address of the control API, BERTH_HTTP that of the gateway; `berth login` keeps both in a context.
+BERTH_API is the address of the control API, BERTH_HTTP that of the gateway; `berth login` keeps
+both in a context.
 
 Exit codes:
   0  done

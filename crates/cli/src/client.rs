@@ -351,9 +351,10 @@ pub(crate) fn describe(error: &ErrorInfo) -> String {
             _ => String::new(),
         };
         let path = if detail.path.is_empty() { String::new() } else { format!("{}: ", detail.path) };
-        text.push_str(&format!("\n  {place}{path}{}", detail.message));
-        if !detail.remedy.is_empty() {
-            text.push_str(&format!("; {}", detail.remedy));
+        let remedy = if detail.remedy.is_empty() { String::new() } else { format!("; {}", detail.remedy) };
+        let line = format!("{place}{path}{}{remedy}", detail.message);
+        if !only || line != error.message {
+            text.push_str(&format!("\n  {line}"));
         }
     }
     text
@@ -440,6 +441,9 @@ mod tests {
             describe(&serde_json::from_value(error).expect("an error"))
         };
         assert_eq!(told(serde_json::json!([{"path": "iris", "message": "no"}])), "no");
+        let whole = serde_json::json!({"code": 400, "reason": "Invalid", "message": "a: no; yes",
+            "details": [{"path": "a", "message": "no", "remedy": "yes"}]});
+        assert_eq!(describe(&serde_json::from_value(whole).expect("an error")), "a: no; yes");
         let more = serde_json::json!([{"path": "a", "message": "no", "remedy": "yes"}, {"path": "b", "message": "c"}]);
         assert_eq!(told(more), "no\n  a: no; yes\n  b: c");
     }

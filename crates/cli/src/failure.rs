@@ -81,17 +81,19 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::ReaderGone,
-            io::ErrorKind::NotFound => Self::NotFound(missing(&error.to_string())),
+            io::ErrorKind::NotFound => Self::NotFound(about(&error, "there is no")),
+            io::ErrorKind::PermissionDenied => Self::Failed(about(&error, "permission denied:")),
             _ => Self::Failed(error.to_string()),
         }
     }
 }
 
-/// Names the path that is missing, instead of the call that did not find it.
-fn missing(text: &str) -> String {
+/// Names the path with which something is wrong, instead of the call that failed.
+fn about(error: &io::Error, wrong: &str) -> String {
+    let text = error.to_string();
     match text.split('`').nth(1) {
-        Some(path) if !path.is_empty() => format!("there is no {path}"),
-        _ => text.to_owned(),
+        Some(path) if !path.is_empty() => format!("{wrong} {path}"),
+        _ => text,
     }
 }
 
@@ -100,8 +102,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_path_is_named_that_is_missing_or_closed() {
         let error = fs_err::read("/nowhere/at all").expect_err("it is not there");
         assert_eq!(Failure::from(error).to_string(), "there is no /nowhere/at all");
+        let error = io::Error::new(io::ErrorKind::PermissionDenied, "failed to open file `/of/others`: refused");
+        assert_eq!(Failure::from(error).to_string(), "permission denied: /of/others");
     }
 }

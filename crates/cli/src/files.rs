@@ -1,7 +1,7 @@
 //! Manifests from files, folders and standard input, checked before anything is sent.
 
 use std::{
-    io::Read,
+    io::{ErrorKind, Read},
     path::{Path, PathBuf},
 };
 
@@ -110,6 +110,10 @@ impl Manifests {
             (Ok(text), FoundBy::InFolder) if !text.contains("apiVersion") => {
                 self.skipped += 1;
                 return Ok(());
+            }
+            (Err(error), _) if error.kind() == ErrorKind::InvalidData => {
+                let message = format!("{} is not text: -f takes manifests, `berth serve` a model", path.display());
+                return Err(Failure::Invalid(message));
             }
             (text, _) => text?,
         };

@@ -56,7 +56,7 @@ fn section(command: &Command, (level, words): (&str, &str), out: &mut String) {
     // By what they do, not by name: `berth schema` has a `--version` of its own.
     let shown = |arg: &&Arg| {
         use ArgAction::{Help, HelpLong, HelpShort, Version};
-        !matches!(arg.get_action(), Help | HelpShort | HelpLong | Version)
+        !arg.is_hide_set() && !matches!(arg.get_action(), Help | HelpShort | HelpLong | Version)
     };
     if command.get_arguments().any(|arg| shown(&arg)) {
         out.push_str("| argument | default | environment | meaning |\n|---|---|---|---|\n");

@@ -12,7 +12,7 @@ mod what;
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser};
+use clap::{Arg, Args, Parser};
 
 use self::{declare::Choices, what::Content};
 use crate::{
@@ -24,9 +24,11 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    mut_args(of_serve),
+    after_help = "Examples:
   berth serve model.onnx                     an ONNX model
-  berth serve ./models                       every ONNX file of a folder, each loaded by its first request
+  berth serve ./models                       every ONNX file of a folder, loaded on demand
   berth serve model.joblib                   a scikit-learn estimator (.joblib, .pkl)
   berth serve model.ubj                      an XGBoost model (.ubj, .json, .bst)
   berth serve model.txt                      a LightGBM model in text form
@@ -37,10 +39,12 @@ use crate::{
   berth serve model.joblib --requirements requirements.txt
   berth serve model.joblib --python 3.12     with another version of Python
 
-The command prints a request to try as soon as the model answers. Models in Python without a card run with the packages of
---requirements, of a requirements.txt beside the file, or else of pinned defaults, which the command names; MLflow, PyTorch and
-TensorFlow have no defaults. The server listens on loopback until Ctrl-C. Without --data, state and environments are kept in
-~/.cache/berth/serve.")]
+The command prints a request to try as soon as the model answers. Models in Python without a card
+run with the packages of --requirements, of a requirements.txt beside the file, or else with pinned
+defaults, which the command names. PyTorch and TensorFlow have no defaults; an MLflow folder names
+its own. The server listens on loopback until Ctrl-C. For two at once, give the second one its own
+--http, --api and --data."
+)]
 pub(crate) struct ServeArgs {
     /// File or folder with the model
     #[arg(value_name = "WHAT")]
@@ -68,11 +72,21 @@ struct NoSources {
     source: SourceArgs,
 }
 
-/// Data folder of `berth up`; another one is the user's choice.
-const UP_DATA: &str = "./.berth";
+/// Data folder where none is chosen: what was made for a model once is there the next time, wherever the command is typed.
+const DATA: &str = "~/.cache/berth/serve";
 
-/// Log filter of `berth up`; here one line tells what matters.
-const UP_LOG: &str = "warn,berth=info";
+/// Log filter where none is chosen: one line tells what matters.
+const LOG: &str = "error,berth_worker=error";
+
+/// A setting of servers with the default that it has here; those that are decided here are not shown.
+fn of_serve(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "data" => arg.default_value(DATA),
+        "log" => arg.default_value(LOG),
+        "config" | "local_repositories" => arg.hide(true),
+        _ => arg,
+    }
+}
 
 /// Serves a file or folder until it is told to stop.
 pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
@@ -82,11 +96,8 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(message.to_owned()));
     }
     let found = Content::of(&what)?;
-    if server.data == Path::new(UP_DATA) {
+    if server.data == Path::new(DATA) {
         server.data = data()?;
-    }
-    if server.log == UP_LOG {
-        "error,berth_worker=error".clone_into(&mut server.log);
     }
     server.local_repositories = true;
     let manifests = server.data.join("serve/manifests");
@@ -113,11 +124,25 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
     node::start(settings, Hooks { prepare: Some(Box::new(prepare)), quiet: true, ..Hooks::default() })
 }
 
-/// The folder for state, environments and fetched artifacts: what was made for a model once is there the next time.
+/// The folder that [`DATA`] means.
 fn data() -> Result<PathBuf, Failure> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
     let cache =
         cache.ok_or_else(|| Failure::Usage("neither HOME nor XDG_CACHE_HOME is set: say --data DIR".to_owned()))?;
     Ok(cache.join("berth/serve"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_shows_what_can_be_set_and_its_defaults() {
+        let mut command = crate::args::command();
+        let help = command.find_subcommand_mut("serve").map(|serve| serve.render_long_help().to_string());
+        let help = help.expect("the command");
+        assert!(help.contains(DATA) && help.contains(LOG), "{help}");
+        assert!(!help.contains("--config") && !help.contains("--local-repositories"), "{help}");
+    }
 }

@@ -141,8 +141,8 @@ pub(crate) struct ServerArgs {
           num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set, hide_default_value = true, hide_possible_values = true)]
     pub(crate) http_repositories: bool,
     /// Least isolation of models in Python: none, process, sandbox; a deployment may ask for more (runtime.isolation). What is set
-    /// here is required: models are not loaded where the machine lacks a part of it. Functions run in bubblewrap where that works; with
-    /// sandbox, they run in it or not at all [default: sandbox, as far as this machine allows]
+    /// here is required: models are not loaded where the machine lacks a part of it. Functions run in a sandbox as far as this machine allows;
+    /// with sandbox, in a whole one or not at all [default: sandbox, as far as this machine allows]
     #[arg(long, value_name = "LEVEL", env = "BERTH_ISOLATION")]
     pub(crate) isolation: Option<Isolation>,
     /// Least isolation of ONNX models: none (in the worker's process), process, sandbox; a deployment may ask for more

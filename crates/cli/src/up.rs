@@ -22,9 +22,9 @@ use crate::{
   berth up --data /var/lib/berth --log-format json
   curl http://127.0.0.1:8080/v2/models/iris  ask a model; the control API is on 8081
 
-On SIGTERM or Ctrl-C, the server refuses new requests, finishes those in flight and exits with 0. A second signal ends it at once.
-The server listens on loopback. Other addresses need TLS (--tls-cert and --tls-key, or --tls self)
-and authentication (--auth tokens, or --tls-client-ca), or --insecure.")]
+On SIGTERM or Ctrl-C, the server refuses new requests, finishes those in flight and exits with 0. A
+second signal ends it at once. The server listens on loopback. Other addresses need TLS (--tls-cert
+and --tls-key, or --tls self) and authentication (--auth tokens, or --tls-client-ca), or --insecure.")]
 pub(crate) struct UpArgs {
     /// Folder of manifests to serve and watch
     #[arg(value_name = "FOLDER")]
@@ -46,6 +46,12 @@ pub(crate) fn run(args: UpArgs) -> Result<(), Failure> {
 
 /// Checks what one setting alone cannot know.
 pub(crate) fn settings(args: UpArgs) -> Result<NodeSettings, Failure> {
+    if let Some(file) = args.folder.as_ref().filter(|path| path.is_file()) {
+        let file = file.display();
+        return Err(Failure::Usage(format!(
+            "{file} is a file, and `berth up` follows a folder; `berth apply -f {file}` gives it to a server that runs"
+        )));
+    }
     let sources = args.source.settings(args.folder)?;
     if !args.server.insecure {
         sources.check_exposed()?;

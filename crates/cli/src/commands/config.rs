@@ -16,7 +16,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth config show --config berth.yaml      the settings that `berth up --config berth.yaml` would use
+  berth config show --config berth.yaml      the settings of `berth up --config berth.yaml`
   berth config show node --config berth.yaml --memory 8GiB
   berth config show > berth.yaml             a file to start from; defaults are comments")]
 pub(crate) struct ConfigArgs {
@@ -32,11 +32,12 @@ enum ConfigCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth config show --config berth.yaml      the settings that `berth up --config berth.yaml` would use
+  berth config show --config berth.yaml      the settings of `berth up --config berth.yaml`
   berth config show node -o table            settings of `berth node` as a table
   berth config show node -o json             for programs
 
-The YAML is itself a configuration file. A comment names the origin of each value. Secrets are left out.")]
+The YAML is itself a configuration file. A comment names the origin of each value. Secrets are left
+out.")]
 struct ShowArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM", global = true)]

@@ -12,9 +12,9 @@ use crate::{failure::Failure, files::FileArgs, settings::runtime, terminal};
   kubectl get isvc iris -o yaml | berth convert -f -   an object of a cluster
   berth convert -f serving-runtime.yaml                prints a Runtime, for --runtime of a worker
 
-Reads InferenceService and TrainedModel of KServe, Predictor of ModelMesh, and ServingRuntime of both;
-docs/dialects.md lists their fields. `berth apply` takes such files as they are, and `berth up --runtime` a
-ServingRuntime.")]
+Reads InferenceService and TrainedModel of KServe, Predictor of ModelMesh, and ServingRuntime of
+both; docs/dialects.md lists their fields. `berth apply` takes such files as they are, and
+`berth up --runtime` a ServingRuntime.")]
 pub(crate) struct ConvertArgs {
     #[command(flatten)]
     files: FileArgs,

@@ -19,10 +19,10 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth describe iris                        spec, status, conditions, replicas, inputs and outputs, recent events
+  berth describe iris                        spec, status, replicas, inputs and outputs, events
   berth describe alias iris-live             targets with their shares, recent events
   berth describe node a                      capacity, load, replicas, drain progress, recent events
-  berth describe function/words              phase, endpoint, artifact, the last build, recent events
+  berth describe function/words              phase, endpoint, artifact, last build, events
   berth describe source/registry             the applied and the refused revision, and why")]
 pub(crate) struct DescribeArgs {
     #[command(flatten)]

@@ -28,13 +28,13 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth drain node/a                         load copies elsewhere, then empty it; no request is lost
+  berth drain node/a                         load copies elsewhere, then empty it
   berth drain node/a --timeout 30m           wait longer, for large models
   berth drain node/a --no-wait && berth describe node a
   berth uncordon node/a                      stop the drain, and allow replicas again
 
-The node keeps answering. Stopping a node also moves its replicas: drain it first if that may take long.
-Exit code 5 after the timeout; the drain continues.")]
+The node keeps answering, and no request is lost. Stopping a node also moves its replicas: drain it
+first if that may take long. Exit code 5 after the timeout; the drain continues.")]
 pub(crate) struct DrainArgs {
     #[command(flatten)]
     target: NodeTarget,

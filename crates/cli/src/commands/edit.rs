@@ -21,8 +21,8 @@ use crate::{client::ApiArgs, failure::Failure, terminal};
   berth edit iris
   EDITOR='code --wait' berth edit iris -n team
 
-The editor is $VISUAL, $EDITOR, or vi. Nothing is changed if the text stays as it is, or if somebody else changes the
-deployment meanwhile.")]
+The editor is $VISUAL, $EDITOR, or vi. Nothing is changed if the text stays as it is, or if somebody
+else changes the deployment meanwhile.")]
 pub(crate) struct EditArgs {
     #[command(flatten)]
     target: Target,

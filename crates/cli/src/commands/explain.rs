@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use berth_spec::DeploymentName;
-use berth_wire::api::{ExplainView, WorkerVerdict, WorkerVerdictKind};
+use berth_wire::api::{ConditionView, ExplainView, WorkerVerdict, WorkerVerdictKind};
 use clap::Args;
 
 use super::{
@@ -26,8 +26,9 @@ use crate::{
   berth explain iris -o json                 the same for programs
   berth explain function/words               what a function is doing, and what would help
 
-Verdicts: Holds, the worker has a replica; Fits, it could take one, perhaps when others leave; Rejected, it cannot, for the reason
-beside it. FREE is memory that is set aside for nobody, OVERHEAD what the worker's process takes beside its models.")]
+Verdicts: Holds, the worker has a replica; Fits, it could take one, perhaps when others leave;
+Rejected, it cannot, for the reason beside it. FREE is memory that is set aside for nobody, OVERHEAD
+what the worker's process takes beside its models.")]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     target: Target,
@@ -108,7 +109,8 @@ fn render(view: &ExplainView, listing: Listing) -> String {
         let when = age(Some(eviction.at));
         let _ = writeln!(text, "\n{} left {} {when} ago {whom}", eviction.revision, eviction.worker);
     }
-    for condition in view.conditions.iter().filter(|condition| condition.status != "True") {
+    let tells = |condition: &&ConditionView| condition.status != "True" && condition.reason != "Settled";
+    for condition in view.conditions.iter().filter(tells) {
         let _ =
             write!(text, "\n{} is {}: {} ({})", condition.kind, condition.status, condition.message, condition.reason);
     }

@@ -19,8 +19,8 @@ use crate::{failure::Failure, settings, terminal};
   berth fetch https://example.com/m.onnx --to . --sha256 9f86d0…   a file, checked
   AWS_ENDPOINT_URL=http://minio:9000 berth fetch s3://models/m.bin --to /parameters
 
-Credentials are in the environment, with the names of the stores' own tools (AWS_*, GOOGLE_*, AZURE_*). What broke off goes on
-where it was when the command is run again.")]
+Credentials are in the environment, with the names of the stores' own tools (AWS_*, GOOGLE_*,
+AZURE_*). To continue a fetch that broke off, run the command again.")]
 pub(crate) struct FetchArgs {
     /// Location: s3, gs, az, http, https, file, storage or pvc. A folder ends with a slash
     #[arg(value_name = "URI")]

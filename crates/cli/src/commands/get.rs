@@ -26,24 +26,25 @@ use crate::{
 #[command(after_help = "Examples:
   berth get deployments                      all of them; also: models, deploy, m
   berth get iris                             one by its name, whatever it is
-  berth get all -A -o yaml                   all that is declared, of every kind; `berth apply -f -` reads it
+  berth get all -A -o yaml                   all that is declared, for `berth apply -f -`
   berth get deployments -l team=flowers      those with a label
   berth get deployments -n team              those of a namespace; -A: of all
-  berth get iris -o yaml                     in a form that can be applied again, from any folder; also of many, and as JSON
+  berth get iris -o yaml                     in a form that can be applied again
   berth get aliases                          other names for deployments, with the share of each
-  berth get nodes -o wide                    the capacity table: memory, cpu, gpu, models, load, state, last word
+  berth get nodes -o wide                    memory, CPU, GPUs, models, load, addresses
   berth get nodes -o json                    with `status.leader`, the leading node
   berth get deployments --watch              changes as they happen
   berth get events                           recent events and their reasons
   berth get events --for function/words      those about a function; --for iris: about a deployment
-  berth get replicas -n team                 also with a token for team alone; so are revisions and events
+  berth get replicas -n team                 allowed with a token for team alone
   berth get sources                          sources: the applied commit, and problems
-  berth get functions                        functions: phase, generation, message; -o wide adds the endpoint
+  berth get functions                        phase, generation, message; -o wide: endpoint
   berth get functions -A                     those of all namespaces
   berth get secrets                          credentials by worker, without values
 
-`get all -o json` and `-o yaml` leave out deployments that functions make. What belongs to a folder or to Git (`metadata.origin`) is listed;
-`berth apply` refuses it unless `--force` takes it over. With -l, `get all` lists deployments and aliases alone.")]
+`get all -o json` and `-o yaml` leave out deployments that functions make. What belongs to a folder
+or to Git (`metadata.origin`) is listed; `berth apply` refuses it unless `--force` takes it over.
+With -l, `get all` lists deployments and aliases alone.")]
 pub(crate) struct GetArgs {
     #[command(flatten)]
     target: Target,

@@ -33,8 +33,8 @@ use crate::{
   berth infer team/iris -f input.json        a deployment in the namespace team, as with -n team
   berth infer /v1/sentiment -f request.json  the path of an endpoint takes the model card's own JSON
 
-The input is a JSON request of the Open Inference Protocol, or of a model card at the path of its endpoint.
-The request loads the model if needed, and waits for it up to --timeout.
+The input is a JSON request of the Open Inference Protocol, or of a model card at the path of its
+endpoint. The request loads the model if needed, and waits for it up to --timeout.
 
 Exit codes:
   3  unknown model or version

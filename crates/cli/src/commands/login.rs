@@ -27,8 +27,9 @@ const GATEWAY_PORT: u16 = 8080;
   berth login https://berth.example.org:8081 --oidc https://login.example.org/realms/ml
                                          a code for a browser on any machine; the token is renewed by itself
 
-The context is kept in ~/.config/berth/config.yaml (BERTH_CLIENT_CONFIG names another file) and is the current one then. The token
-is kept in a file beside it that only you can read; files of CA and certificate are named there and stay where they are.")]
+The context is kept in ~/.config/berth/config.yaml (BERTH_CLIENT_CONFIG names another file) and
+becomes the current one. The token is kept in a file beside it that only you can read; files of CA
+and certificate are named there and stay where they are.")]
 pub(crate) struct LoginArgs {
     /// Address of the control API; for a cluster, several addresses separated by commas
     #[arg(value_name = "URL,…")]

@@ -27,11 +27,11 @@ const MOST: u16 = 1_000;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth logs iris                            recent lines of all its replicas: their output, loads, failures
+  berth logs iris                            output, loads and failures of all its replicas
   berth logs iris -f                         keep printing what is added
   berth logs iris --tail 20 --node a         the last 20 lines of one node
   berth logs iris -o json                    one JSON object per line
-  berth logs function/words                  the last build of a function, then the end of its output
+  berth logs function/words                  the last build of a function, then its output
 
 Each node keeps the last 128 KiB of a model's lines, and 8 MiB of all models together, in memory.")]
 pub(crate) struct LogsArgs {

@@ -62,7 +62,7 @@ pub(crate) fn mass_loss(loss: &MassLossView) -> String {
 
 impl Row for NodeView {
     const HEADS: (&'static [&'static str], &'static [&'static str]) = (
-        &["NAME", "STATE", "ROLES", "MEMORY", "CPU", "GPU", "MODELS", "LAST WORD"],
+        &["NAME", "STATE", "ROLES", "MEMORY", "CPU", "GPU", "MODELS", "LAST SEEN"],
         &[
             "QUEUE",
             "REQ/MIN",
@@ -95,7 +95,7 @@ impl Row for NodeView {
             of(&|c| format!("{:.0}% of {}", c.cpus.used_percent, c.cpus.total)),
             of(&|c| or_dash(&gpus(&c.gpus))),
             of(&models),
-            last_word(self),
+            last_seen(self),
             of(&|c| c.load_queue.to_string()),
             of(&|c| c.requests_per_minute.to_string()),
             of(&|c| format!("{:.0}%/{:.0}%", c.cpus.used_percent_1m, c.cpus.used_percent_5m)),
@@ -149,7 +149,7 @@ fn gpus(gpus: &[GpuView]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn last_word(node: &NodeView) -> String {
+fn last_seen(node: &NodeView) -> String {
     let none = if node.status.expected.is_some() { "never" } else { "-" };
     node.status.last_word_age_ms.map_or_else(
         || none.to_owned(),
@@ -203,7 +203,7 @@ fn about(node: &NodeView) -> Vec<(&'static str, String)> {
         ("Labels", labels(&node.metadata.labels)),
         ("Region, zone", or_dash(&place)),
         ("Address", or_dash(&status.address)),
-        ("Last word", last_word(node)),
+        ("Last seen", last_seen(node)),
     ];
     if !status.version.is_empty() {
         facts.push(("Version", format!("{}, incarnation {}", status.version, status.incarnation)));
@@ -375,7 +375,7 @@ mod tests {
     fn the_capacity_table() {
         assert_eq!(
             table(&[node()], Form::Table),
-            "NAME  STATE           ROLES          MEMORY       CPU       GPU                      MODELS          LAST WORD\n\
+            "NAME  STATE           ROLES          MEMORY       CPU       GPU                      MODELS          LAST SEEN\n\
              a     Ready,cordoned  leader,worker  1.5GiB/8GiB  35% of 8  2 nvidia-l4 12GiB/48GiB  12/14 (max 20)  2s\n"
         );
         let wide = node().cells();

@@ -160,7 +160,7 @@ struct ManifestsArgs {
 
 impl ManifestsArgs {
     fn settings(self) -> Result<install::Settings, Failure> {
-        let network = self.network.callers();
+        let network = self.network.callers()?;
         if !self.model_policies.is_empty() && network.is_none() {
             let message = "--model-policies are NetworkPolicies, and --network-policies is off";
             return Err(Failure::Usage(message.to_owned()));
@@ -253,7 +253,7 @@ struct FleetArgs {
 impl FleetArgs {
     fn objects(self) -> Result<Vec<serde_json::Value>, Failure> {
         let (cluster, pool) = (self.cluster()?, self.inference_pool);
-        let settings = self.settings();
+        let settings = self.settings()?;
         let objects = match cluster {
             Some(cluster) => cluster_objects(&settings, &cluster),
             None => fleet_objects(&settings),
@@ -278,8 +278,9 @@ impl FleetArgs {
         }))
     }
 
-    fn settings(self) -> FleetSettings {
-        FleetSettings {
+    fn settings(self) -> Result<FleetSettings, Failure> {
+        let network = self.network.callers()?;
+        Ok(FleetSettings {
             name: self.name,
             namespace: self.namespace,
             image: self.image,
@@ -293,8 +294,8 @@ impl FleetArgs {
             service_monitor: self.service_monitor,
             url: self.url,
             gateway: self.gateway,
-            network: self.network.callers(),
-        }
+            network,
+        })
     }
 }
 

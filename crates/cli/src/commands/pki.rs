@@ -62,7 +62,8 @@ enum PkiCommand {
   berth pki init ./pki && berth pki issue ./pki a
   berth pki init ./pki --ca-key 'pkcs11:token=berth;object=ca?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/run/pin'
 
-A key in an HSM is an EC key on the curve P-256 that is there already (pkcs11-tool --keypairgen --key-type EC:prime256v1).")]
+A key in an HSM is an EC key on the curve P-256 that is there already
+(pkcs11-tool --keypairgen --key-type EC:prime256v1).")]
 struct InitArgs {
     /// Folder to create
     #[arg(value_name = "DIR")]
@@ -86,8 +87,8 @@ struct KeyArgs {
   berth pki issue ./pki a --out /etc/berth/pki
   berth pki issue ./pki gpu-1 --roles worker               a node that only runs models
 
-A certificate named node-X is valid for nodes X and node-X; any other name only for the node with that name.
-Issue again to renew: running nodes read the new files by themselves.")]
+A certificate named node-X is valid for nodes X and node-X; any other name only for the node with
+that name. Issue again to renew: running nodes read the new files by themselves.")]
 struct IssueArgs {
     /// Folder created by `berth pki init`
     #[arg(value_name = "DIR")]

@@ -26,10 +26,9 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth plan -f iris.yaml                    fields that change, loads, evictions, memory before and after
+  berth plan -f iris.yaml                    fields that change, loads, evictions, memory
   berth plan -f models/ -o json              the same for programs
-  berth plan --registry .                    a registry's folder: the effect of a push, with deletions and broken
-                                             contracts included
+  berth plan --registry .                    effect of a push, deletions and broken contracts too
   berth plan --registry . --commit HEAD      the same of a commit, for pull requests
 
 Changes nothing. The answer comes from the planner that makes the real decisions.

@@ -27,16 +27,17 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth rollout status iris                  wait until the new revision serves; ends with the reason if it fails
+  berth rollout status iris                  wait until the new revision serves, or fails
   berth rollout history iris                 the last generations, and what changed
   berth rollout undo iris                    back to the generation before
   berth rollout undo iris --to-generation 3
   berth rollout promote iris                 end a canary: the new revision gets all requests
-  berth rollout restart iris                 fresh replicas of the same model, each before the old one goes
+  berth rollout restart iris                 fresh replicas of the same model
   berth rollout undo function/words          status, history and undo take functions, too
 
-promote, undo and restart change the declaration on the server. What a folder or a Git repository declares is changed
-there: remove spec.rollout.canary, revert its commit, or write another text into spec.restart.")]
+promote, undo and restart change the declaration on the server. What a folder or a Git repository
+declares is changed there: remove spec.rollout.canary, revert its commit, or write another text into
+spec.restart.")]
 pub(crate) struct RolloutArgs {
     #[command(subcommand)]
     what: RolloutCommand,
@@ -74,9 +75,10 @@ struct OneArgs {
   berth rollout status iris --timeout 60s    with a limit: exit code 5
   berth rollout status function/words
 
-Exit code 1 as soon as it is certain that the rollout failed, with the reason. A replica that finds no worker is no such
-failure: a worker may join. Meanwhile it says what it waits for, and at the limit why. A canary (spec.rollout.canary)
-ends the wait once the new revision gets its share of requests.")]
+Exit code 1 as soon as it is certain that the rollout failed, with the reason. A replica that finds
+no worker is no such failure: a worker may join. Meanwhile the command says what it waits for, and
+at the limit why. A canary (spec.rollout.canary) ends the wait once the new revision gets its share
+of requests.")]
 struct StatusArgs {
     #[command(flatten)]
     one: OneArgs,
@@ -112,7 +114,7 @@ struct UndoArgs {
     #[command(flatten)]
     one: OneArgs,
     /// Generation to go back to [default: the one before]
-    #[arg(long, value_name = "N")]
+    #[arg(long, aliases = ["to", "to-revision"], value_name = "N")]
     to_generation: Option<u64>,
     /// Take over what belongs to another source, such as a folder
     #[arg(long)]
@@ -121,8 +123,10 @@ struct UndoArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth rollout restart iris                 fresh replicas of the same model, each before the old one goes
-  berth rollout restart iris digits && berth rollout status iris digits")]
+  berth rollout restart iris                 fresh replicas of the same model
+  berth rollout restart iris digits && berth rollout status iris digits
+
+Each new replica is ready before an old one goes, where both fit (spec.rollout.whenFull).")]
 struct RestartArgs {
     #[command(flatten)]
     one: OneArgs,
@@ -133,10 +137,11 @@ struct RestartArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth rollout promote iris                 remove spec.rollout.canary: the new revision gets all requests
+  berth rollout promote iris                 the new revision gets all requests
   berth rollout promote iris && berth rollout status iris
 
-The old revision is unloaded once enough of the new one answers. To give up a canary, declare the old model again.")]
+The old revision is unloaded once enough of the new one answers. To give up a canary, declare the
+old model again.")]
 struct PromoteArgs {
     #[command(flatten)]
     one: OneArgs,

@@ -18,7 +18,8 @@ use crate::{client::ApiArgs, failure::Failure, terminal};
   berth scale iris --min 0                   on demand: loaded by the first request
   berth scale iris --replicas 0              keep the declaration, load nothing
 
-Changes spec.replicas on the server. A manifest in a file or a repository keeps its own number: change it there, too.")]
+Changes spec.replicas on the server. A manifest in a file or a repository keeps its own number:
+change it there, too.")]
 pub(crate) struct ScaleArgs {
     #[command(flatten)]
     target: Target,

@@ -63,8 +63,9 @@ enum SecretsCommand {
   berth secrets keygen --out ./keys
   berth secrets keygen --out ./keys --name registry-2027   the next key pair, for rotation
 
-Keep registry.key on the controllers only: it decrypts the secrets of all workers. Commit registry.pub wherever people
-add secrets. An HSM or KMS can hold the pair instead; `berth secrets public` prints its public half.")]
+Keep registry.key on the controllers only: it decrypts the secrets of all workers. Commit
+registry.pub wherever people add secrets. An HSM or KMS can hold the pair instead;
+`berth secrets public` prints its public half.")]
 struct KeygenArgs {
     /// Folder for both files; created if missing
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]

@@ -20,9 +20,10 @@ use crate::{
   berth source sync registry                 read it now, and validate a refused revision again
   berth source pause registry                its deployments stay, changes wait
   berth source resume registry
-  berth source describe                      the applied and the refused revision, and why; the name is needed only if
-                                             there are several sources
-  berth get secrets                          which worker has which credentials; never their values")]
+  berth source describe                      the applied and the refused revision, and why
+  berth get secrets                          which worker has which credentials; never their values
+
+The name may be left out where there is only one source.")]
 pub(crate) struct SourceArgs {
     #[command(subcommand)]
     what: SourceCommand,
@@ -85,6 +86,10 @@ pub(crate) async fn run(args: &SourceArgs) -> Result<(), Failure> {
             match list.output {
                 form @ (Form::Json | Form::Yaml) => print_value(&sources, form),
                 Form::Name => Ok(terminal::print(&names(&sources.items))?),
+                _ if sources.items.is_empty() => {
+                    eprintln!("no sources yet");
+                    Ok(())
+                }
                 form => Ok(terminal::print(&table(&sources.items, form))?),
             }
         }
@@ -106,7 +111,9 @@ impl OneArgs {
         let sources: List<SourceView> = client.list(&["sources"], &[]).await?;
         match sources.items.as_slice() {
             [only] => Ok(only.metadata.name.clone()),
-            [] => Err(Failure::Usage("there are no sources: --source on the controllers configures them".to_owned())),
+            [] => {
+                Err(Failure::Usage("there are no sources: `berth up FOLDER`, or --source, configures them".to_owned()))
+            }
             several => {
                 let names: Vec<&str> = several.iter().map(|source| source.metadata.name.as_str()).collect();
                 Err(Failure::Usage(format!("there are several sources: name one of {}", names.join(", "))))

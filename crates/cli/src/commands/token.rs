@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_secs(5);
   berth token create --role viewer -o name                            the secret alone, for scripts
   berth token create --role caller --models iris --file tokens.json   for executors, which read such a file; no server is asked
   berth token list                                                    rights and last use; never the secrets
-  berth token revoke kq3vbn2xwp                                       nobody gets in with it any more")]
+  berth token revoke kq3vbn2xwp                                       every server refuses it from now on")]
 pub(crate) struct TokenArgs {
     #[command(subcommand)]
     what: TokenCommand,
@@ -115,7 +115,7 @@ struct ListArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth token revoke kq3vbn2xwp              nobody gets in with it any more")]
+  berth token revoke kq3vbn2xwp              every server refuses it from now on")]
 struct RevokeArgs {
     /// Names of tokens, as `berth token list` shows them
     #[arg(value_name = "NAME", required = true)]

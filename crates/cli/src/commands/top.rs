@@ -23,9 +23,10 @@ use crate::{
   berth top --once                           one table, the default if the output is not a terminal
   berth top --once -o json                   the same for programs
 
-READY: replicas that answer. IN FLIGHT: requests that are being answered, or wait. REQ/S, FAIL/S, MISS/S: requests, failed ones, and
-misses, which found no replica and waited for a load. P50, P90, P99: the latency that so many percent of requests keep to. The overhead
-in the first line is the memory of the servers' processes beside their models.")]
+READY: replicas that answer. IN FLIGHT: requests that are being answered, or wait. REQ/S, FAIL/S,
+MISS/S: requests, failed ones, and misses, which found no replica and waited for a load. P50, P90,
+P99: percentiles of the latency. The overhead in the first line is the memory of the servers'
+processes beside their models.")]
 pub(crate) struct TopArgs {
     /// Only models of this namespace [default: all]
     #[arg(short = 'n', long, value_name = "NAMESPACE", add = super::completing::namespaces())]

@@ -37,8 +37,9 @@ use crate::{
   berth wait iris --for=condition=Scheduled
   berth wait iris --for=delete
 
-Also waits for a server that is starting, and for a deployment that does not exist yet.
-Exit code 1 as soon as it is certain that the rollout failed, or that its deadline passed; 5 after the timeout, 3 if the deployment still does not exist.")]
+Also waits for a server that is starting, and for a deployment that does not exist yet. Exit code 1
+as soon as it is certain that the rollout failed, or that its deadline passed; 5 after the timeout,
+3 if the deployment still does not exist.")]
 pub(crate) struct WaitArgs {
     #[command(flatten)]
     target: Target,

@@ -144,7 +144,8 @@ fn same(text: &str, out: &mut String) {
     for line in text.lines() {
         let name = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE ")).unwrap_or(line);
         if name.starts_with(SAME) {
-            let _ = writeln!(out, "{line}");
+            // ModelMesh's descriptions have no full stop; a sample has none at its end.
+            let _ = writeln!(out, "{}", line.trim_end_matches('.'));
         }
     }
 }
@@ -219,6 +220,7 @@ modelmesh_request_size_bytes_sum{method="predict",code="OK"} 20.0
             "modelmesh_loadmodel_failure 3",
             "modelmesh_instance_capacity_bytes 100",
             "modelmesh_instance_used_bps 2500",
+            "# HELP modelmesh_request_size_bytes Inference request payload size",
             "# TYPE modelmesh_request_size_bytes histogram",
             "modelmesh_request_size_bytes_sum{method=\"predict\",code=\"OK\"} 20.0",
         ] {

@@ -1,6 +1,7 @@
 //! Puts the parts of a node together. What can fail because of what a user said fails here, before anything serves.
 
 use std::{
+    fmt, io,
     net::{SocketAddr, TcpListener},
     sync::{Arc, Mutex, OnceLock},
 };
@@ -129,9 +130,8 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         ..gateway_config(settings, telemetry, &later, loops)
     };
     let (gateway, look) =
-        berth_mesh::build(config, settings.server.name.clone(), Arc::clone(&local), fleet, &mut registry).map_err(
-            |e| Failure::Failed(format!("{e}: is another server running? --http and --also-http take other addresses")),
-        )?;
+        berth_mesh::build(config, settings.server.name.clone(), Arc::clone(&local), fleet, &mut registry)
+            .map_err(|error| port_refused(&error, &error, "--http and --also-http take other addresses"))?;
     let api = listen(settings.server.api)?;
     let functions = functions((settings, telemetry), look.local_addr(), &mut registry)?;
     let (role, links, relay) = match (&membership, cluster) {
@@ -206,9 +206,22 @@ fn worker(settings: &NodeSettings, local: &Arc<LocalReplicas>, registry: &mut Re
 /// The isolation of models, who do not get to the ports of this node.
 fn isolation(settings: &NodeSettings) -> IsolationSettings {
     let mut isolation = settings.server.isolation.clone();
-    let of_nodes = settings.cluster.iter().flat_map(|cluster| [cluster.peer.port(), cluster.gossip.port()]);
-    isolation.own_ports.extend(of_nodes);
+    isolation.own_ports.extend(ports_of_nodes(settings));
     isolation
+}
+
+/// The isolation of functions, who may ask models through the gateway and do not get to the other ports of this node.
+fn isolation_of_functions(settings: &NodeSettings) -> IsolationSettings {
+    IsolationSettings {
+        network: settings.sources.function_network(),
+        own_ports: ports_of_nodes(settings).chain([settings.server.api.port()]).collect(),
+        ..settings.server.isolation.clone()
+    }
+}
+
+/// Ports at which other nodes ask this one.
+fn ports_of_nodes(settings: &NodeSettings) -> impl Iterator<Item = u16> {
+    settings.cluster.iter().flat_map(|cluster| [cluster.peer.port(), cluster.gossip.port()])
 }
 
 fn gateway_config(
@@ -263,7 +276,17 @@ fn port_tls(tls: Option<&LoadedTls>) -> Option<PortTls> {
 fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-        .map_err(|e| Failure::Failed(format!("cannot listen on {address}: {e}; --api takes another address")))
+        .map_err(|e| port_refused(&e, format_args!("cannot listen on {address}: {e}"), "--api takes another address"))
+}
+
+/// The failure to listen, with its usual reason and the way out.
+fn port_refused(error: &io::Error, text: impl fmt::Display, remedy: &str) -> Failure {
+    let reason = match error.kind() {
+        io::ErrorKind::AddrInUse => ": is another server running?",
+        io::ErrorKind::PermissionDenied => ": ports below 1024 need root, or the capability CAP_NET_BIND_SERVICE;",
+        _ => ";",
+    };
+    Failure::Failed(format!("{text}{reason} {remedy}"))
 }
 
 /// Functions of a controller. Any of them may lead.
@@ -280,7 +303,11 @@ fn functions(
         &settings.server,
         (gateway, settings.advertised(), settings.cluster.is_some()),
         (settings.sources.functions_are_local(), settings.sources.function_artifacts(), telemetry.continuation()),
-        (settings.sources.function_builder_image(), settings.sources.function_build_hosts()),
+        (
+            settings.sources.function_builder_image(),
+            settings.sources.function_build_hosts(),
+            isolation_of_functions(settings),
+        ),
         registry,
     )
     .map(Some)

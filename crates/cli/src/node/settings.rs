@@ -37,8 +37,9 @@ use crate::{
              --labels pool=production,region=eu-west-1 --memory 8GiB
   berth node --config /etc/berth/berth.yaml              settings from a file; `berth config show node` explains
 
-On SIGTERM or Ctrl-C, the node moves its replicas elsewhere, finishes requests in flight and exits with 0.
-A second signal ends it at once. For several nodes on one machine, give each its own --http, --api, --gossip, --peer and --data.")]
+On SIGTERM or Ctrl-C, the node moves its replicas elsewhere, finishes requests in flight and exits
+with 0. A second signal ends it at once. For several nodes on one machine, give each its own --http,
+--api, --gossip, --peer and --data.")]
 pub(crate) struct NodeArgs {
     #[command(flatten)]
     server: ServerArgs,

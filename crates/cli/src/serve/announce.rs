@@ -30,7 +30,7 @@ const LONGEST_SHOWN: usize = 2_000;
 /// Longest row that is written out.
 const LONGEST_ROW: usize = 4096;
 
-/// Waits for the first model and prints where it answers; a failure is printed as often as its text changes.
+/// Waits for the first model that does not fail and prints where it answers; a failure is printed as often as its text changes.
 pub(super) async fn announce(started: Started, declared: Declared) {
     if let Err(failure) = tell(&started, &declared).await {
         eprintln!("{failure}");
@@ -39,18 +39,26 @@ pub(super) async fn announce(started: Started, declared: Declared) {
 
 async fn tell(started: &Started, declared: &Declared) -> Result<(), Failure> {
     let client = client::to_itself()?;
-    let (Some(first), Some(gateway)) = (declared.models.first(), started.http) else { return Ok(()) };
-    let asks = Asks { http: client, scheme: started.scheme, gateway, api: started.api, model: first };
-    let (path, outcome) = asks.until_it_answers().await?;
+    let (Some(mut model), Some(gateway)) = (declared.models.first(), started.http) else { return Ok(()) };
+    let mut others = declared.models.iter().skip(1);
+    let (path, outcome) = loop {
+        let asks = Asks { http: client.clone(), scheme: started.scheme, gateway, api: started.api, model };
+        let next = others.next();
+        if let Some(answered) = asks.until_it_answers(next.is_some()).await? {
+            break answered;
+        }
+        let Some(next) = next else { return Ok(()) };
+        model = next;
+    };
     let count = declared.models.len();
     let others =
         if count > 1 { format!(", one of {count} models, each loaded by its first request") } else { String::new() };
     let url = format!("{}://{gateway}{path}", started.scheme);
     let example = match outcome {
         Ok(body) => to_paste(&url, &body),
-        Err(refusal) => refused(first, &refusal),
+        Err(refusal) => refused(model, &refusal),
     };
-    Ok(terminal::print(&format!("{} answers at {url}{others}\n\n{example}\n\n", first.name.as_str()))?)
+    Ok(terminal::print(&format!("{} answers at {url}{others}\n\n{example}\n\n", model.name.as_str()))?)
 }
 
 /// A request for a shell.
@@ -94,8 +102,8 @@ struct Asks<'a> {
 }
 
 impl Asks<'_> {
-    /// The path at which the model answers, once it is ready, and the outcome.
-    async fn until_it_answers(&self) -> Result<(String, Outcome), Failure> {
+    /// The path at which the model answers, once it is ready, and the outcome; `None`: it failed, and there are others to ask.
+    async fn until_it_answers(&self, has_others: bool) -> Result<Option<(String, Outcome)>, Failure> {
         let mut told = None;
         let line = StatusLine::new(self.model.name.as_str());
         loop {
@@ -113,14 +121,17 @@ impl Asks<'_> {
                 Asked::Document(endpoint, Some(body)) => self.one(endpoint, body).await,
                 Asked::Tensors => self.tensors().await,
             };
-            if let Some(answered) = tried {
-                return Ok(answered);
+            if tried.is_some() {
+                return Ok(tried);
             }
             let hint = hint(&self.model.declared, &status);
             let trouble = trouble(&status).map(|text| format!("{}: {text}{hint}\n", self.model.name.as_str()));
             if let Some(text) = trouble.as_ref().filter(|_| trouble != told) {
                 line.clear();
                 terminal::print(text)?;
+            }
+            if trouble.is_some() && has_others {
+                return Ok(None);
             }
             line.show(&progress::text(&status));
             told = trouble.or(told);

@@ -27,8 +27,12 @@ pub(super) enum Content {
 impl Content {
     /// Looks at a file or folder.
     pub(super) fn of(path: &Path) -> Result<Self, Failure> {
+        let metadata = fs::metadata(path)?;
         let path = fs::canonicalize(path)?;
-        if path.is_file() {
+        if metadata.is_file() {
+            if metadata.len() == 0 {
+                return Err(Failure::Invalid(format!("{} is empty: export the model again", path.display())));
+            }
             return Self::of_file(&path)?.ok_or_else(|| unknown(&path));
         }
         if path.join("model-card.yaml").is_file() {
@@ -105,6 +109,13 @@ fn begins(file: &Path) -> Result<String, Failure> {
 }
 
 fn unknown(path: &Path) -> Failure {
+    let holds_manifests = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+    if holds_manifests {
+        return Failure::Usage(format!(
+            "{} is no model; if it is a manifest, `berth up` starts a server and `berth apply -f` gives it the manifest",
+            path.display()
+        ));
+    }
     Failure::Usage(format!(
         "{} holds no model that is known: an .onnx file, a folder of them, a folder with model-card.yaml, a scikit-learn \
          .joblib or .pkl, an XGBoost .ubj, .json or .bst, a LightGBM text file, a PyTorch .pt, a Keras .keras, a SavedModel or \
@@ -129,7 +140,7 @@ mod tests {
         };
         let of = |name: &str| Content::of(&root.join(name)).map_err(|failure| failure.to_string());
         let estimator = |framework, file: &PathBuf| Ok(Content::Estimator(framework, file.clone()));
-        let (joblib, ubj) = (put("sk/m.joblib", ""), put("m.ubj", ""));
+        let (joblib, ubj) = (put("sk/m.joblib", "\u{80}"), put("m.ubj", "{L"));
         assert_eq!(of("sk/m.joblib"), estimator(Framework::Sklearn, &joblib));
         assert_eq!(of("sk"), estimator(Framework::Sklearn, &joblib), "the only one of a folder");
         assert_eq!(of("m.ubj"), estimator(Framework::Xgboost, &ubj));
@@ -138,10 +149,10 @@ mod tests {
             ("m.bst", "{L\0\0\0", Framework::Xgboost),
             ("m.txt", "tree\nversion=v4\nmax_feature_idx=3\n", Framework::Lightgbm),
             ("text.bst", "tree\nversion=v4\nmax_feature_idx=3\n", Framework::Lightgbm),
-            ("m.pt", "", Framework::Pytorch),
-            ("m.pth", "", Framework::Pytorch),
-            ("m.keras", "", Framework::Tensorflow),
-            ("m.h5", "", Framework::Tensorflow),
+            ("m.pt", "PK", Framework::Pytorch),
+            ("m.pth", "PK", Framework::Pytorch),
+            ("m.keras", "PK", Framework::Tensorflow),
+            ("m.h5", "PK", Framework::Tensorflow),
         ] {
             let file = put(name, content);
             assert_eq!(of(name), estimator(framework, &file), "{name}");
@@ -165,5 +176,9 @@ mod tests {
         put("notes.txt", "trees");
         assert!(of("notes.txt").is_err_and(|text| text.contains("berth card new")));
         assert!(matches!(Content::of(&root.join("nothing")), Err(Failure::NotFound(_))));
+        put("empty.joblib", "");
+        assert!(of("empty.joblib").is_err_and(|text| text.contains("empty.joblib is empty")));
+        put("iris.yaml", "kind: ModelDeployment");
+        assert!(of("iris.yaml").is_err_and(|text| text.contains("`berth apply -f`")));
     }
 }

@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use berth_spec::manifest::{ManifestError, SourceLine};
+use berth_spec::manifest::{ManifestError, SourceLine, node::Position};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
 };
-use serde_saphyr::{Location, Spanned};
+use serde_saphyr::Spanned;
 
 use crate::failure::Failure;
 
@@ -38,20 +38,6 @@ pub(super) struct FileSetting {
 pub(super) enum SettingValue {
     One(String),
     Many(Vec<String>),
-}
-
-/// Line and column from 1; 0 where it is not known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Position {
-    pub(super) line: u32,
-    column: u32,
-}
-
-impl From<Location> for Position {
-    fn from(at: Location) -> Self {
-        let known = |n: u64| u32::try_from(n).ok().filter(|&n| n < u32::MAX).unwrap_or(0);
-        Self { line: known(at.line()), column: known(at.column()) }
-    }
 }
 
 impl SettingValue {

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use berth_functions::source::{Host, HostConfig, TraceHook};
-use berth_spec::{Isolation, network::Destination};
+use berth_spec::network::Destination;
+use berth_worker::config::IsolationSettings;
 use prometheus_client::registry::Registry;
 
 use super::{ServerSettings, tls::scheme, values};
@@ -11,7 +12,8 @@ use crate::failure::Failure;
 
 /// Opens the host. `gateway`: the address at which the gateway listens; `advertised`: the host that others use for this node;
 /// `in_cluster`: other nodes may lead; `all_local`: all run here, whatever their specs say; `artifacts`: so many are kept beyond
-/// those in use; `image`: builds run in it; `hosts`: they fetch packages from these, too; `traces`: where spans belong.
+/// those in use; `image`: builds run in it; `hosts`: they fetch packages from these, too; `traces`: where spans belong; `isolation`:
+/// of functions on this machine.
 ///
 /// # Errors
 /// A node that is no gateway, or a folder that cannot be used.
@@ -19,7 +21,7 @@ pub(crate) fn host(
     server: &ServerSettings,
     (gateway, advertised, in_cluster): (Option<SocketAddr>, Option<&values::Host>, bool),
     (all_local, artifacts, traces): (bool, usize, Option<TraceHook>),
-    (image, hosts): (Option<&str>, &[Destination]),
+    (image, hosts, isolation): (Option<&str>, &[Destination], IsolationSettings),
     registry: &mut Registry,
 ) -> Result<Arc<Host>, Failure> {
     let gateway = gateway.ok_or_else(|| {
@@ -41,7 +43,7 @@ pub(crate) fn host(
         launcher: std::env::current_exe().ok(),
         traces,
         in_cluster,
-        sandbox_required: server.isolation.level == Some(Isolation::Sandbox),
+        isolation,
     };
     Host::open(config, registry).map_err(|error| Failure::doing("functions cannot start", error))
 }

@@ -4,6 +4,7 @@ use clap::{ArgAction, Args};
 
 /// Further parts of the inference port.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Inference port")]
 pub(crate) struct ProtocolArgs {
     /// Serve metrics at /metrics of the inference port as well
     #[arg(long, value_name = "BOOL", env = "BERTH_HTTP_METRICS", default_value = "false", default_missing_value = "true",

@@ -25,6 +25,7 @@ use berth_secrets::{
     vault::{SecretId, Settings as VaultSettings},
 };
 use berth_spec::{Secret, network::Destination};
+use berth_worker::config::SandboxNetwork;
 use clap::{Args, ValueEnum};
 use prometheus_client::registry::Registry;
 
@@ -78,6 +79,10 @@ pub(crate) struct SourceArgs {
     /// machine's pip.conf and npmrc name
     #[arg(long, value_name = "HOST:PORT,…", env = "BERTH_FUNCTION_BUILD_HOSTS", value_delimiter = ',')]
     function_build_hosts: Vec<Destination>,
+    /// The most of the network that functions on this machine reach: none (a loopback of their own), declared (also the hosts of
+    /// their spec.network), machine (everything, also what listens on loopback)
+    #[arg(long, value_name = "WHICH", env = "BERTH_FUNCTION_NETWORK", default_value_t)]
+    function_network: SandboxNetwork,
     /// Poll interval of a registry's branch; webhooks trigger a poll at once
     #[arg(long, value_name = "TIME", env = "BERTH_SOURCE_INTERVAL", default_value = "30s", value_parser = values::duration)]
     source_interval: Duration,
@@ -273,6 +278,11 @@ impl SourceSettings {
     /// Hosts that functions are built from beside the registries that this machine names.
     pub(crate) fn function_build_hosts(&self) -> &[Destination] {
         &self.args.function_build_hosts
+    }
+
+    /// The most of the network that functions on this machine reach.
+    pub(crate) fn function_network(&self) -> SandboxNetwork {
+        self.args.function_network
     }
 
     /// The places in one line, for people; `None`: there are no sources.

@@ -40,27 +40,62 @@ const MEANT: [(&str, &str); 28] = [
     ("undo", "berth rollout undo NAME"),
 ];
 
+/// Flags of other tools; the flag that a command must have for the tip; the tip.
+const MEANT_FLAGS: [(&str, &str, &str); 6] = [
+    ("-p", "http", PORTS),
+    ("--port", "http", PORTS),
+    ("--host", "http", PORTS),
+    ("--file", "filename", "the flag for a file is `-f`"),
+    ("-v", "log", "`--log debug` logs more"),
+    ("--verbose", "log", "`--log debug` logs more"),
+];
+
+const PORTS: &str = "`--http ADDRESS:PORT` is the address for inference, `--api` that of the control API";
+
 /// Adds what helps to an error. `words` is the command line.
 pub(super) fn add(mut error: clap::Error, command: &Command, words: &[OsString]) -> clap::Error {
     let tip = match error.kind() {
         ErrorKind::InvalidSubcommand => meant(&error),
-        ErrorKind::UnknownArgument => file(&error, command, words),
+        ErrorKind::UnknownArgument => file(&error, command, words).or_else(|| flag(&error, command, words)),
         ErrorKind::MissingRequiredArgument if words.get(1).is_some_and(|word| word == "get") => Some(
             "`berth get models` lists models; also: nodes, workers, replicas, aliases, events, sources, …".to_owned(),
         ),
         _ => None,
     };
+    if error.get(ContextKind::Usage).is_some() {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage(command, words)));
+    }
     if let Some(tip) = tip {
         error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     }
     error
+}
+
+/// The usage of the command. That of the error names what variables of the environment gave, as if it had to be there.
+fn usage(command: &Command, words: &[OsString]) -> StyledStr {
+    let mut root = command.clone();
+    root.build();
+    let mut leaf = &root;
+    for word in words.iter().skip(1) {
+        let Some(below) = leaf.find_subcommand(word) else { break };
+        leaf = below;
+    }
+    leaf.clone().render_usage()
 }
 
 fn meant(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
     let (_, meant) = MEANT.iter().find(|(other, _)| other == word)?;
     Some(format!("that is `{meant}`"))
+}
+
+fn flag(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return None };
+    let command = command.find_subcommand(words.get(1)?.to_str()?)?;
+    let has = |flag: &str| command.get_arguments().any(|arg| arg.get_long() == Some(flag));
+    MEANT_FLAGS.iter().find(|(other, ours, _)| other == word && has(ours)).map(|(.., tip)| (*tip).to_owned())
 }
 
 /// A file that is named without `-f`.
@@ -116,5 +151,24 @@ mod tests {
         assert!(told(&["berth", "validate", file]).contains(&format!("`berth validate -f {file}`")));
         assert!(!told(&["berth", "validate", "/nowhere/iris.yaml"]).contains("tip:"));
         assert!(told(&["berth", "get"]).contains("berth get models"));
+    }
+
+    #[test]
+    fn the_usage_does_not_ask_for_what_was_given() {
+        let told = told(&["berth", "get", "--api", "http://127.0.0.1:1"]);
+        assert!(told.contains("Usage: berth get [OPTIONS] <[KIND/]NAME>..."), "{told}");
+    }
+
+    #[test]
+    fn flags_of_other_tools_lead_to_ours() {
+        for (word, command, meant) in [
+            ("--port", "serve", "`--http ADDRESS:PORT`"),
+            ("-p", "up", "`--http ADDRESS:PORT`"),
+            ("--file", "apply", "is `-f`"),
+            ("--verbose", "node", "`--log debug`"),
+        ] {
+            let told = told(&["berth", command, word, "8080"]);
+            assert!(told.contains(meant) && told.matches("tip:").count() == 1, "{told}");
+        }
     }
 }

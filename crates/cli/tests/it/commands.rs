@@ -160,6 +160,8 @@ const CASES: &[Case] = &[
         &[],
         &["nothing cannot be served: it is not there: make it, or name another"],
     ),
+    (&[("iris.yaml", IRIS)], &["up", "iris.yaml"], 2, &[], &["iris.yaml is a file", "`berth apply -f iris.yaml`"]),
+    (&[("m.joblib", "")], &["serve", "m.joblib"], 4, &[], &["m.joblib is empty"]),
     (&[], &["version"], 0, &["berth "], &[]),
     (&[], &["help"], 0, &["Exit codes:", "5  timed out"], &[]),
     (&[], &["man", "infer"], 0, &[".TH berth-infer"], &[]),

@@ -187,7 +187,7 @@ impl Code<'_> {
         let Some(line) = line else { return problem };
         let column = self.text.lines().nth(line).and_then(|text| text.find(part)).unwrap_or(0) + 1;
         let number = |n: usize| u32::try_from(n).unwrap_or(0);
-        let place = berth_spec::manifest::node::Place { line: number(line + 1), column: number(column) };
+        let place = berth_spec::manifest::node::Position { line: number(line + 1), column: number(column) };
         problem.at(place, part.split(':').next().unwrap_or_default(), self.text)
     }
 }

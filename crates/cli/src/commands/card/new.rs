@@ -149,7 +149,8 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
          2. set metadata.owner, code.repository, and what goes in and out in interface\n  \
          3. berth card check {shown}\n  \
          4. berth card check --run {shown} --artifact {weights}   run all steps of a worker locally\n  \
-         5. git tag v0.1.0 && git push --tags\n",
+         5. berth serve {shown} --artifact {weights}   answer requests from here\n  \
+         6. git tag v0.1.0 && git push --tags\n",
         weights = words.weights,
     ))?)
 }

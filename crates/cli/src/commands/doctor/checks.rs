@@ -174,21 +174,21 @@ async fn said(program: &Path, args: &[&str]) -> std::io::Result<Output> {
     })
 }
 
-/// The walls around functions and their builds.
+/// The walls around builds of functions.
 async fn bubblewrap() -> Check {
     const NAME: &str = "bwrap";
     let Some(program) = on_path("bwrap") else {
         return Check::lacks(
             NAME,
             Verdict::Optional,
-            "not found: builds of functions, and functions on this machine, see the files that Berth sees",
+            "not found: builds of functions see the files that Berth sees",
             "apt-get install bubblewrap",
         );
     };
     let tried = said(&program, &["--unshare-all", "--ro-bind", "/", "/", "--", "/bin/true"]);
     let why = match tried.await {
         Ok(output) if output.status.success() => {
-            return Check::ok(NAME, format!("{}; fences functions and their builds", program.display()));
+            return Check::ok(NAME, format!("{}; fences builds of functions", program.display()));
         }
         Ok(output) => String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned(),
         Err(error) => error.to_string(),
@@ -196,7 +196,7 @@ async fn bubblewrap() -> Check {
     Check::lacks(
         NAME,
         Verdict::Optional,
-        format!("{} does not work here ({why}): functions and their builds are not fenced", program.display()),
+        format!("{} does not work here ({why}): builds of functions are not fenced", program.display()),
         "allow user namespaces (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces; in a container a \
          seccomp profile that allows unshare and mount)",
     )
@@ -260,9 +260,12 @@ fn isolation() -> Check {
                           mount), and use a kernel with Landlock (5.13 or later, `lsm=landlock`); root needs \
                           CAP_SETUID and CAP_SETGID";
     match Launcher::find(LAUNCHER) {
-        Ok(launcher) if launcher.missing().is_empty() => Check::ok(NAME, "models in Python run in a sandbox"),
+        Ok(launcher) if launcher.missing().is_empty() => {
+            Check::ok(NAME, "models in Python and functions run in a sandbox")
+        }
         Ok(launcher) => {
-            let found = format!("the sandbox of models in Python lacks {}", launcher.missing().join(", "));
+            let found =
+                format!("the sandbox of models in Python and of functions lacks {}", launcher.missing().join(", "));
             Check::lacks(NAME, Verdict::Optional, found, REMEDY)
         }
         Err(error) => Check::lacks(NAME, Verdict::Optional, format!("cannot be tried: {error}"), REMEDY),

@@ -21,8 +21,9 @@ use crate::{client::DEFAULT_API, failure::Failure, terminal};
   berth registry hook install /srv/git/model-registry.git --writer berth --git-token github.com=/etc/berth/token
   berth registry hook install /srv/git/sentiment-model.git --kind model
 
-The hook calls this binary at its current path. It accepts or rejects a push as a whole within seconds, and tells the pusher
-each error with its place and remedy. Installing again replaces the hook.")]
+The hook calls this binary at its current path. It accepts or rejects a push as a whole within
+seconds, and tells the pusher each error with its place and remedy. Installing again replaces the
+hook.")]
 pub(super) struct InstallArgs {
     /// Bare repository
     #[arg(value_name = "REPOSITORY")]

@@ -24,9 +24,9 @@ use crate::{
   berth registry validate . --offline                steps 1, 2, 3 and 6: nothing is fetched
   berth registry validate . -o sarif > results.sarif for the code scanner of a Git host
 
-The steps: structure, manifests, pinned references, model cards, compatibility with workers, worker configurations and
-secrets. Exit code 1 if there are errors; warnings do not count. With -o sarif and -o junit, the report for
-people goes to standard error.")]
+The steps: structure, manifests, pinned references, model cards, compatibility with workers, worker
+configurations and secrets. Exit code 1 if there are errors; warnings do not count. With -o sarif
+and -o junit, the report for people goes to standard error.")]
 pub(crate) struct ValidateArgs {
     /// Folder or bare repository
     #[arg(value_name = "DIR|REPOSITORY", default_value = ".")]

@@ -17,8 +17,8 @@ use crate::{failure::Failure, terminal};
   berth secrets edit workers/secrets/worker-a-secrets.yaml --private keys/registry.key
   EDITOR='code --wait' berth secrets edit worker-a-secrets.yaml
 
-The editor ($VISUAL, $EDITOR, or vi) opens a file in memory, which is removed afterwards. Unchanged values
-keep their encrypted form, so that the commit shows only changes.")]
+The editor ($VISUAL, $EDITOR, or vi) opens a file in memory, which is removed afterwards. Unchanged
+values keep their encrypted form, so that the commit shows only changes.")]
 pub(super) struct EditArgs {
     /// Encrypted file
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -14,8 +14,9 @@ use crate::{failure::Failure, files::plural, terminal};
   … give the controllers new.key beside old.key, then in their place …
   berth secrets rotate workers/secrets/*.yaml --key new.pub --private new.key --values         only the new one; commit
 
-Without --values, only the wrapped data keys change: the old private key and an old commit still reveal
-unchanged values. Replace leaked credentials at their issuer: encryption cannot take them back.")]
+Without --values, only the wrapped data keys change: the old private key and an old commit still
+reveal unchanged values. Replace leaked credentials at their issuer: encryption cannot take them
+back.")]
 pub(super) struct RotateArgs {
     /// Encrypted files
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
