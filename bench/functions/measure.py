@@ -196,7 +196,7 @@ not wait for its disk), the builds and the processes of functions share its core
 ## From a put to an answer
 
 Times begin when etcd has the object and end when it says `Succeeded`: the new version has started and has answered `spec.probe`. The function is
-in Python and has no packages; each version has code of its own. Builds and processes run in bubblewrap where the machine has it.
+in Python and has no packages; each version has code of its own. Builds and processes run in sandboxes where the machine can make them.
 
 | step | p50 ms | p95 ms | n |
 |---|---|---|---|

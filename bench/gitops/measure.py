@@ -333,10 +333,10 @@ def main() -> None:
 
 def note(build: str, busy: float) -> str:
     """What makes the figures worse than they have to be."""
-    found = [f"it is of a {build} build"] * (build != "release") + ["other programs were at work, as the load average says"] * (busy >= 1.0)
+    found = [f"they are of a {build} build"] * (build != "release") + ["the machine was busy before, as the load average says"] * (busy >= 1.0)
     if not found:
         return ""
-    return f"This page is no best case: {', and '.join(found)}. A run of the release build on a machine\nthat has nothing else to do is still to be made.\n\n"
+    return f"The figures are no best case: {', and '.join(found)}.\n\n"
 
 
 def targets(steps: Steps, mends: Steps, thousand: Steps, served: dict) -> str:
