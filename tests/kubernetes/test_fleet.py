@@ -252,14 +252,13 @@ def route(plane, namespace: str, name: str) -> dict:
 def test_a_gateway_gives_each_object_a_host(plane, kserve, namespace, tmp_path):
     opened = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": opened, "status": opened}}}
-    plane.create(COLLECTIONS["crd"], {
+    routes = {
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {
             "name": "httproutes.gateway.networking.k8s.io",
             "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api/pull/2997"}},
         "spec": {"group": "gateway.networking.k8s.io", "scope": "Namespaced", "names": {"kind": "HTTPRoute", "plural": "httproutes"},
                  "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema, "subresources": {"status": {}}}]},
-    })
-    plane.kubectl("wait", "--for=condition=Established", "crd/httproutes.gateway.networking.k8s.io")
+    }
     url = "http://{name}-{namespace}.example.com"
     plane.kubectl("apply", "-f", "-", text=printed("fleet", "--image", "x", "--gateway", "infra/public", "--url", url))
     fleet = Fleet(tmp_path, plane)
@@ -267,6 +266,9 @@ def test_a_gateway_gives_each_object_a_host(plane, kserve, namespace, tmp_path):
         fleet.start("--source", f"kubernetes={namespace}", "--kubernetes-url", url, "--kubernetes-gateway", "infra/public",
                     "--kubernetes-service", "berth/berth-fleet:8080", env={"KUBECONFIG": str(fleet.kubeconfig)})
         plane.apply(service(namespace))
+        until("what is missing", lambda: condition(plane, namespace, "isvc", topic="IngressReady").get("reason") == "NotInstalled")
+        plane.create(COLLECTIONS["crd"], routes)
+        plane.kubectl("wait", "--for=condition=Established", "crd/httproutes.gateway.networking.k8s.io")
         until("the route", lambda: route(plane, namespace, "iris"))
         made = route(plane, namespace, "iris")
         host = f"iris-{namespace}.example.com"
@@ -287,4 +289,4 @@ def test_a_gateway_gives_each_object_a_host(plane, kserve, namespace, tmp_path):
         until("its route to go with it", lambda: not route(plane, namespace, "iris"))
     finally:
         fleet.close()
-        plane.kubectl("delete", "crd", "httproutes.gateway.networking.k8s.io")
+        plane.kubectl("delete", "--ignore-not-found", "crd", "httproutes.gateway.networking.k8s.io")

@@ -120,6 +120,43 @@ def test_an_operator_of_one_namespace_has_rights_there_alone(plane, tmp_path, na
         until("its rights to be those of before", lambda: may_list("--all-namespaces"))
 
 
+def test_an_operator_without_a_right_says_which(plane, tmp_path, namespace, pools):
+    """As after an upgrade of the image alone: the roles are those of a version that had no pools."""
+    def role(*without: str) -> dict:
+        role = next(one for one in manifests("--image", IMAGE) if (one["kind"], one["metadata"]["name"]) == ("ClusterRole", "berth-operator"))
+        return role | {"rules": [rule for rule in role["rules"] if not set(rule["resources"]) & set(without)]}
+
+    def may_list(kind: str) -> bool:
+        return plane.kubectl("auth", "can-i", "list", kind, "--as", OPERATOR, "--all-namespaces", fails=None).startswith("yes")
+
+    def routed() -> dict:
+        return condition(plane, namespace, "clops", topic="Routed")
+
+    plane.kubectl_apply(role("inferencepools", "httproutes", "serviceaccounts", "rolebindings"))
+    try:
+        until("the rights to be gone", lambda: not may_list("rolebindings"))
+        operator = Operator(tmp_path, plane).start()
+        plane.apply(clops(namespace, inferencePool={"port": "http"}))
+        until("the model", lambda: exists(plane, namespace, "service"))
+        until("the missing right", lambda: routed().get("reason") == "Forbidden")
+        assert "InferencePool" in routed()["message"] and not exists(plane, namespace, "inferencepool")
+        told = [line for line in operator.logged_lines() if '"right_missing"' in line]
+        assert len(told) == 4 and "cannot list resource" in told[0], told
+        plane.kubectl_apply(role())
+        until("the picker", lambda: exists(plane, namespace, "service", "iris-picker"))
+        assert operator.stop() == 0
+        # Without these there is nothing that it could do.
+        plane.kubectl_apply(role("deployments"))
+        until("this right to be gone", lambda: not may_list("deployments.apps"))
+        refused = Operator(tmp_path, plane, "refused").start(leads=False)
+        until("its end", lambda: not refused.runs())
+        assert refused.process.returncode == 1
+        assert 'cannot list resource "deployments"' in refused.logged() and "berth operator manifests" in refused.logged()
+    finally:
+        plane.kubectl_apply(role())
+        until("its rights to be those of before", lambda: may_list("rolebindings") and may_list("deployments.apps"))
+
+
 def test_its_port_tells_how_it_is(plane, operator, namespace):
     plane.apply(clops(namespace))
     until("the Deployment", lambda: exists(plane, namespace, "service"))
@@ -166,6 +203,10 @@ def test_policies_say_who_may_connect(plane, namespace):
         assert plane.get("networkpolicy", namespace, name)["spec"] == printed[name]["spec"]
     refused = subprocess.run([BERTH, "operator", "manifests", "--image", "x", "--clients-from", "team=web"], capture_output=True, text=True)
     assert refused.returncode == 2 and "--model-policies" in refused.stderr
+    # Who may connect is said by policies.
+    for words in (["manifests", "--metrics-from", "a=b"], ["fleet", "--metrics-from", "a=b"], ["fleet", "--clients-from", "a=b"]):
+        refused = subprocess.run([BERTH, "operator", *words, "--image", "x", "--network-policies", "off"], capture_output=True, text=True)
+        assert refused.returncode == 2 and f"{words[1]} is for NetworkPolicies" in refused.stderr, refused.stderr
 
 
 def test_several_operators_are_protected_and_watched():

@@ -68,7 +68,7 @@ def test_a_changed_executor_restarts_no_pod(plane, operator, namespace, tmp_path
     subprocess.run([BERTH, "executor", "--config", tmp_path / "executor.yaml", "--check"], check=True)
     plane.apply(clops(namespace, **executor(timeout="soon")))
     until("the refusal", lambda: condition(plane, namespace, "mdep").get("reason") == "Invalid")
-    assert "spec.executor.ports[].settings" in condition(plane, namespace, "mdep")["message"]
+    assert "spec.executor.ports[http].settings" in condition(plane, namespace, "mdep")["message"]
     plane.apply(clops(namespace, executor={"enabled": False}))
     # This API server keeps the empty shell of the hook, and refuses it: docs/kubernetes.md has the remedy.
     until("the refusal of the shell", lambda: "preStop" in condition(plane, namespace, "mdep").get("message", ""))

@@ -283,7 +283,9 @@ impl<'de> Deserialize<'de> for Template {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parse_duration(&String::deserialize(deserializer)?).map(Self).map_err(D::Error::custom)
+        let text = String::deserialize(deserializer)?;
+        let wrong = |remedy| D::Error::custom(format!("{text:?} is not a duration: {remedy}"));
+        parse_duration(&text).map(Self).map_err(wrong)
     }
 }
 

@@ -99,7 +99,9 @@ impl Refusal {
             Self::Tunnel => "CONNECT is not passed on: send the request itself".to_owned(),
             Self::TooLarge { most } => format!("the body has more than {most} bytes, which is the most (maxBody)"),
             Self::Unreachable => "the model server takes no connections (connectTimeout): see its log".to_owned(),
-            Self::Broken => "the model server closed the connection before it answered: see its log".to_owned(),
+            Self::Broken => {
+                "the model server closed the connection before it answered, or its answer is no HTTP: see its log".to_owned()
+            }
             Self::NotTaken => {
                 "the model server ended the request and says that it did not look at it (HTTP/2 GOAWAY or REFUSED_STREAM): send it again"
                     .to_owned()

@@ -221,6 +221,12 @@ impl Following {
         if let Known::Failing(problem) = is {
             tracing::warn!(event = "kind_unread", source = %self.context.name(), problem);
         }
+        if kind == Kind::Route {
+            // Each object may get its route now, or is told why it has none.
+            for key in self.plan.objects.keys() {
+                self.queue.add(key.clone(), now + SETTLE);
+            }
+        }
         self.declare_soon(now);
     }
 

@@ -8,7 +8,7 @@ pub(crate) mod pool;
 use berth_operator::install::Callers;
 use serde_json::{Value, json};
 
-use self::pod::{Place, pod};
+use self::pod::{PodRole, pod};
 pub use self::{cluster::ClusterSettings, pool::with_pool};
 use crate::kind::rules;
 
@@ -83,7 +83,7 @@ fn objects(settings: &FleetSettings, cluster: Option<&ClusterSettings>) -> Vec<V
     objects.extend(settings.network.iter().flat_map(|callers| network::of_fleet(settings, callers, cluster.is_some())));
     match cluster {
         Some(cluster) => objects.extend(cluster.objects(settings)),
-        None => objects.push(stateful_set(settings, pod(settings, Place::Alone))),
+        None => objects.push(stateful_set(settings, pod(settings, PodRole::Alone))),
     }
     if settings.service_monitor {
         objects.push(monitor(settings));

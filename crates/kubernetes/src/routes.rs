@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     install::pool,
     kind::Kind,
-    objects::{Content, Key, Object, Objects},
+    objects::{Content, Key, Known, Object, Objects},
 };
 
 /// The Gateway before a fleet.
@@ -125,7 +125,12 @@ pub(crate) fn missing(objects: &Objects, key: &Key, wanted: &Value) -> bool {
 /// The state of the way to an object that should have a route.
 pub(crate) fn ingress(objects: &Objects, key: &Key) -> Ingress {
     let Some(route) = live(objects, key) else {
-        return Ingress::Waiting("RouteMissing", "its HTTPRoute is not there yet".to_owned());
+        let (reason, message) = match objects.known(Kind::Route) {
+            Known::Absent => ("NotInstalled", "the cluster has no custom resource HTTPRoute: install the Gateway API"),
+            Known::Failing(problem) => ("RouteUnreadable", problem.as_str()),
+            Known::Unknown | Known::Listed => ("RouteMissing", "its HTTPRoute is not there yet"),
+        };
+        return Ingress::Waiting(reason, message.to_owned());
     };
     let parents = route["status"]["parents"].as_array().into_iter().flatten();
     let conditions = parents.flat_map(|parent| parent["conditions"].as_array().into_iter().flatten());

@@ -386,6 +386,15 @@ fn a_route_names_the_namespace_and_is_ready_once_a_gateway_takes_it() {
     let to_pool = route(&pooled, "https://{name}.example.com", &of, objects.get(&of).expect("there")).expect("a route");
     let place = json!({ "group": "inference.networking.k8s.io", "kind": "InferencePool", "namespace": "berth", "name": "pool" });
     assert_eq!(backend(&to_pool), place);
+    for (news, reason, message) in [
+        (News::Absent, "NotInstalled", "install the Gateway API"),
+        (News::Failing("no right to HTTPRoutes".to_owned()), "RouteUnreadable", "no right to HTTPRoutes"),
+        (News::Event(Event::InitDone), "RouteMissing", "not there yet"),
+    ] {
+        objects.on(Kind::Route, news);
+        let Ingress::Waiting(word, sentence) = ingress(&objects, &of) else { panic!("there is no route") };
+        assert!(word == reason && sentence.contains(message), "{word}: {sentence}");
+    }
     for (conditions, state) in [
         (json!([]), Some("RoutePending")),
         (json!([{ "type": "Accepted", "status": "True" }]), None),

@@ -14,7 +14,7 @@ use crate::{
         async_api::{self, NOT_WRITTEN},
         model_deployment::{Autoscaling, ExecutorPort},
     },
-    brain, conversion,
+    brain, conversion, render,
 };
 
 /// Something that the API server asks about.
@@ -156,6 +156,12 @@ impl Request {
                 )
             }));
         }
+        cautions.extend(render::files_of_image(model).into_iter().map(|file| {
+            format!(
+                "{place}.executor: {file} is in no Secret, so the executor's image must have it: list a Secret in secrets, \
+                 and name its file, /var/run/secrets/berth/SECRET/KEY"
+            )
+        }));
         let by_cpu = |scaled: &Autoscaling| scaled.cpu_utilization.is_some() || scaled.metrics.is_empty();
         let resources = spec.container.resources.as_ref();
         let has_cpu = |all: &Value| ["requests", "limits"].iter().any(|part| !all[*part]["cpu"].is_null());
@@ -289,6 +295,11 @@ mod tests {
             json!({ "replicas": 2, "executor": { "ports": jobs(redis) } }),
             json!({ "replicas": 2, "executor": { "enabled": false, "ports": jobs(Value::Null) } }),
             json!({ "autoscaling": { "maxReplicas": 3, "metrics": [{ "type": "Pods" }] } }),
+            json!({ "executor": {
+                "secrets": ["keys"],
+                "access": { "tokens": "/var/run/secrets/berth/keys/tokens.json" },
+                "ports": [{ "name": "http", "settings": { "log": { "to": { "file": "/dev/stdout" } } } }],
+            } }),
         ] {
             assert_eq!(of(fine.clone()), Vec::<String>::new(), "{fine}");
         }
@@ -296,6 +307,9 @@ mod tests {
         assert!(told[0].starts_with("spec.model.executor.ports[http].settings.async: without a queue"), "{told:?}");
         assert!(told[1].starts_with("spec.model.container.resources: without a request for cpu"), "{told:?}");
         assert_eq!(told.len(), 2);
+        let told = of(json!({ "executor": { "access": { "tokens": "/etc/tokens.json" } } }));
+        assert!(told[0].starts_with("spec.model.executor: /etc/tokens.json is in no Secret"), "{told:?}");
+        assert_eq!(told.len(), 1);
     }
 
     #[test]

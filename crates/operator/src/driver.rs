@@ -5,6 +5,7 @@
 
 pub mod adoption;
 mod attempt;
+mod first_look;
 pub mod gatekeeper;
 mod kind;
 mod lease;
@@ -21,7 +22,7 @@ use futures::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Client,
-    core::DynamicObject,
+    core::{DynamicObject, Status},
     runtime::{
         WatchStreamExt,
         events::{Recorder, Reporter},
@@ -34,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     attempt::Attempt,
+    first_look::first_look,
     kind::{Key, Kind},
     lease::Leadership,
     mirror::Mirror,
@@ -54,10 +56,7 @@ pub const CONCURRENCY: usize = 16;
 /// that is not renewed for 10 s ends the operator.
 const TURN: usize = 16;
 
-/// Time between two looks at objects that cannot be converted yet: an API server takes about as long to trust a new certificate.
-const AGAIN: Duration = Duration::from_secs(1);
-
-/// Time between two looks for a kind whose custom resource is not installed: many clusters never have it.
+/// Time between two looks for a kind whose custom resource is not installed, or that there is no right to see: that may stay so.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Limit for one request that is no watch. An API server that is well answers in milliseconds; the client itself waits without an end.
@@ -92,6 +91,11 @@ pub enum Stopped {
     /// Another operator leads.
     #[error("another operator leads now, or the API server was away for 10 s: this one ends, to start anew")]
     Deposed,
+    /// A right is missing, in the API server's words.
+    #[error(
+        "{0}: the rights are those of another version, or were taken; apply all that `berth operator manifests` prints"
+    )]
+    Forbidden(String),
     /// The API server refuses to answer.
     #[error("the API server refuses: {0}")]
     Refused(String),
@@ -100,12 +104,12 @@ pub enum Stopped {
 /// Runs an operator until it is told to stop.
 ///
 /// # Errors
-/// The custom resources are missing, or the leadership was lost.
+/// The custom resources or rights are missing, or the leadership was lost.
 pub async fn run(client: Client, config: Config, vitals: Vitals, shutdown: CancellationToken) -> Result<(), Stopped> {
     // The API server has said its version. Objects of other versions are read by way of this operator's own webhook, which a
     // Service leads to once it is ready.
     vitals.reached();
-    if !first_look(&client, config.namespace.as_deref(), &shutdown).await? {
+    if !first_look(&client, &config, &shutdown).await? {
         return Ok(());
     }
     let mut leadership = Leadership::new(&client, &config.lease_namespace, config.identity.clone());
@@ -125,40 +129,6 @@ pub async fn run(client: Client, config: Config, vitals: Vitals, shutdown: Cance
         leadership.release().await;
     }
     ended
-}
-
-/// Returns true when the custom resources can be read; false if it is told to stop first.
-async fn first_look(client: &Client, namespace: Option<&str>, shutdown: &CancellationToken) -> Result<bool, Stopped> {
-    let mut told = false;
-    let mut kinds = Kind::ALL.into_iter().filter(|kind| kind.is_own()).peekable();
-    while let Some(kind) = kinds.peek().copied() {
-        let (api, one) = (kind.api(client, namespace), kube::api::ListParams::default().limit(1));
-        let listed = tokio::select! {
-            () = shutdown.cancelled() => return Ok(false),
-            listed = answered(api.list(&one)) => listed,
-        };
-        match listed {
-            Ok(_) => drop(kinds.next()),
-            Err(kube::Error::Api(refusal)) if refusal.code == 404 => return Err(Stopped::NoDefinitions),
-            Err(kube::Error::Api(refusal)) if refusal.code == 500 => {
-                if !std::mem::replace(&mut told, true) {
-                    let (kind, error) = (kind.name(), refusal.message);
-                    tracing::warn!(
-                        event = "objects_unread",
-                        kind,
-                        error,
-                        "tried again: their version has to be converted"
-                    );
-                }
-                tokio::select! {
-                    () = shutdown.cancelled() => return Ok(false),
-                    () = time::sleep(AGAIN) => {}
-                }
-            }
-            Err(error) => return Err(Stopped::Refused(error.to_string())),
-        }
-    }
-    Ok(true)
 }
 
 /// The minor version of the cluster, 29 of `1.29`.
@@ -223,9 +193,9 @@ impl Reconciler {
                 false => watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
             };
             let events = watcher(kind.api(&self.client, namespace), config).default_backoff();
-            let mut was_absent = false;
+            let mut was_missing = false;
             let events = events.then(move |event| {
-                let waits = still_absent(&mut was_absent, &event);
+                let waits = still_missing(&mut was_missing, &event);
                 async move {
                     if waits {
                         time::sleep(LOOK_AGAIN).await;
@@ -277,11 +247,18 @@ impl Reconciler {
                 self.vitals.watched(kind.name(), self.mirror.count(kind));
                 self.changed(&changed);
                 if listed && self.mirror.is_back(kind) {
-                    tracing::info!(event = "kind_installed", kind = kind.name());
+                    tracing::info!(event = "kind_found", kind = kind.name());
                     self.all_models();
                 }
             }
-            Err(error) if kind.is_optional() && is_absent(&error) => {
+            Err(error) => self.broke(kind, &error),
+        }
+    }
+
+    /// A watch broke. Models of a cluster that lacks a kind of pools, or of an operator without a right to it, are served all the same.
+    fn broke(&mut self, kind: Kind, error: &watcher::Error) {
+        match refusal(error) {
+            Some(Status { code: 404, .. }) if kind.is_optional() => {
                 let (is_new, gone) = self.mirror.on_absent(kind);
                 self.vitals.watched(kind.name(), 0);
                 self.changed(&gone);
@@ -290,7 +267,17 @@ impl Reconciler {
                     self.all_models();
                 }
             }
-            Err(error) => {
+            // An API server that starts may refuse for a moment what it has shown before.
+            Some(Status { code: 403, message, .. }) if kind.is_of_pools() && !self.mirror.is_listed(kind) => {
+                self.vitals.watch_failed(kind.name());
+                if self.mirror.on_forbidden(kind) {
+                    let remedy =
+                        "models have no pools; apply all that `berth operator manifests` of this version prints";
+                    tracing::warn!(event = "right_missing", kind = kind.name(), error = message, remedy);
+                    self.all_models();
+                }
+            }
+            _ => {
                 self.vitals.watch_failed(kind.name());
                 tracing::warn!(event = "watch_broke", kind = kind.name(), %error);
             }
@@ -402,6 +389,7 @@ impl Reconciler {
                     rules: render::SHIPPED,
                     installation: &self.config.installation,
                     absent: &self.mirror.absent(),
+                    forbidden: &self.mirror.forbidden(),
                     trouble,
                     now: &now,
                 };
@@ -424,24 +412,32 @@ impl Reconciler {
     }
 }
 
-/// True if the kind of this watch was absent at the last look, and still is. Each look begins anew, so that the pauses of a watch that
-/// fails never get longer.
-fn still_absent(was: &mut bool, event: &Result<watcher::Event<DynamicObject>, watcher::Error>) -> bool {
+/// True if the kind of this watch was absent or forbidden at the last look, and still is. Each look begins anew, so that the pauses of a
+/// watch that fails never get longer.
+fn still_missing(was: &mut bool, event: &Result<watcher::Event<DynamicObject>, watcher::Error>) -> bool {
     match event {
         Ok(watcher::Event::Init) => false,
         Ok(_) => {
             *was = false;
             false
         }
-        Err(error) => std::mem::replace(was, is_absent(error)) && *was,
+        Err(error) => std::mem::replace(was, is_missing(error)) && *was,
     }
 }
 
-/// True if a watch fails because there is no such kind.
-fn is_absent(error: &watcher::Error) -> bool {
+/// True if a watch fails because there is no such kind, or no right to it.
+fn is_missing(error: &watcher::Error) -> bool {
+    refusal(error).is_some_and(|refusal| matches!(refusal.code, 403 | 404))
+}
+
+/// The answer by which the API server refuses to list or to watch.
+fn refusal(error: &watcher::Error) -> Option<&Status> {
     use watcher::Error::{InitialListFailed, WatchStartFailed};
 
-    matches!(error, InitialListFailed(kube::Error::Api(refusal)) | WatchStartFailed(kube::Error::Api(refusal)) if refusal.code == 404)
+    match error {
+        InitialListFailed(kube::Error::Api(refusal)) | WatchStartFailed(kube::Error::Api(refusal)) => Some(refusal),
+        _ => None,
+    }
 }
 
 /// Waits for tasks, and ends those that take longer than `limit`. None runs when it returns; says how many were cut.
@@ -482,19 +478,20 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_stays_absent_is_looked_for_now_and_then() {
+    fn a_kind_that_stays_missing_is_looked_for_now_and_then() {
         let refused = |code| {
-            let status = kube::core::Status::failure("no", "Refused").with_code(code);
+            let status = Status::failure("no", "Refused").with_code(code);
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status.boxed())))
         };
         let mut was = false;
-        let mut waits = |event| still_absent(&mut was, &event);
+        let mut waits = |event| still_missing(&mut was, &event);
         assert!(!waits(refused(404)), "the first time it is told at once");
         assert!(!waits(Ok(watcher::Event::Init)));
         assert!(waits(refused(404)));
         assert!(!waits(Ok(watcher::Event::Init)));
         assert!(!waits(Ok(watcher::Event::InitDone)), "it is there");
         assert!(!waits(refused(404)) && !waits(refused(500)) && !waits(refused(404)));
+        assert!(waits(refused(403)) && waits(refused(403)), "a right that is missing");
     }
 
     #[tokio::test]

@@ -194,6 +194,12 @@ pub fn check_executor(model: &ModelDeployment) -> Result<(), String> {
     v2::executor::check(model)
 }
 
+/// Files that a model's executor needs and that are in no Secret: its image must have them.
+#[must_use]
+pub fn files_of_image(model: &ModelDeployment) -> Vec<String> {
+    v2::executor::files_of_image(model)
+}
+
 /// The endpoint picker of a model's pool, whose uid is `pool`: it goes with it.
 ///
 /// # Errors

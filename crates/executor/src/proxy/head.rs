@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Uri, Version,
     header::{
-        CONNECTION, CONTENT_TYPE, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING,
-        UPGRADE,
+        CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+        TRANSFER_ENCODING, UPGRADE,
     },
     request,
     uri::{PathAndQuery, Scheme},
@@ -52,6 +52,10 @@ pub(super) fn upgrade<B>(request: &Request<B>) -> Option<HeaderValue> {
 
 /// Takes out what belongs to the connection.
 pub(super) fn strip(headers: &mut HeaderMap) {
+    // Beside an encoding a length does not count (RFC 9112, 6.3). Passed on without the encoding, it would.
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -157,6 +161,17 @@ mod tests {
         assert_eq!((of("te"), of("x-other"), of("host")), (Some("trailers"), Some("2"), Some("iris.example.org")));
         assert_eq!((of("x-forwarded-for"), of("x-forwarded-proto")), (Some("192.0.2.1, 10.0.0.7"), Some("http")));
         assert_eq!(head.uri.to_string(), "/predict?a=b");
+    }
+
+    #[test]
+    fn a_length_beside_an_encoding_is_not_passed_on() {
+        let length = |name: HeaderName| {
+            let mut headers = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from_static("5"))]);
+            headers.insert(name, HeaderValue::from_static("chunked"));
+            strip(&mut headers);
+            headers.contains_key(CONTENT_LENGTH)
+        };
+        assert_eq!((length(TRANSFER_ENCODING), length(CONTENT_TYPE)), (false, true));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     FleetSettings, PORT, account, monitor,
-    pod::{Place, Volume, pod, restricted},
+    pod::{PodRole, Volume, pod, restricted},
     role, stateful_set,
 };
 use crate::pods::{AUDIENCE, JoiningPods, NODES};
@@ -82,9 +82,9 @@ impl ClusterSettings {
         let more = if settings.service_monitor { vec![metrics] } else { Vec::new() };
         let name = controllers.name.clone();
         objects.extend([service(&controllers, name, &more), disruption_budget(&controllers)]);
-        let deciding = stateful_set(&controllers, pod(settings, Place::Controller(self)));
+        let deciding = stateful_set(&controllers, pod(settings, PodRole::Controller(self)));
         objects.push(several(deciding, self.controllers, &controllers.name));
-        let running = stateful_set(settings, pod(settings, Place::Node(self)));
+        let running = stateful_set(settings, pod(settings, PodRole::Node(self)));
         objects.push(several(running, self.nodes, &nodes_name(settings)));
         if settings.service_monitor {
             objects.push(monitor(&controllers));
@@ -92,12 +92,12 @@ impl ClusterSettings {
         objects
     }
 
-    pub(super) fn environment(&self, settings: &FleetSettings, place: Place<'_>) -> Vec<Value> {
+    pub(super) fn environment(&self, settings: &FleetSettings, role: PodRole<'_>) -> Vec<Value> {
         let of_pod =
             |name: &str, field: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": field } } });
         let FleetSettings { namespace, .. } = settings;
         let (deciding, running) = (controllers(settings).name, nodes_name(settings));
-        let decides = matches!(place, Place::Controller(_));
+        let decides = matches!(role, PodRole::Controller(_));
         let roles = if decides { CONTROLLER } else { NODE };
         let fixed = [
             ("BERTH_ROLES", roles.to_string()),
@@ -132,14 +132,14 @@ impl ClusterSettings {
     }
 
     /// The volumes of the container.
-    pub(super) fn volumes(&self, place: Place<'_>) -> Vec<Volume> {
+    pub(super) fn volumes(&self, role: PodRole<'_>) -> Vec<Volume> {
         let mounted = |name: &str, at: &str| json!({ "name": name, "mountPath": at, "readOnly": true });
         // Keys are written to no disk. The next certificate is written beside them.
         let pki = Volume {
             content: json!({ "name": "pki", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } }),
             mount: json!({ "name": "pki", "mountPath": PKI }),
         };
-        let own: Vec<Volume> = if matches!(place, Place::Controller(_)) {
+        let own: Vec<Volume> = if matches!(role, PodRole::Controller(_)) {
             let authority =
                 Volume { content: secret("authority", &self.authority), mount: mounted("authority", AUTHORITY) };
             let store = self.store_secret.iter();
@@ -162,11 +162,11 @@ impl ClusterSettings {
 }
 
 /// Puts into the pod of a cluster what the others have not: the way to a first certificate.
-pub(super) fn complete(settings: &FleetSettings, place: Place<'_>, pod: &mut Value) {
-    match place {
-        Place::Alone => {}
-        Place::Controller(_) => pod["initContainers"] = json!([init(settings)]),
-        Place::Node(_) => {
+pub(super) fn complete(settings: &FleetSettings, role: PodRole<'_>, pod: &mut Value) {
+    match role {
+        PodRole::Alone => {}
+        PodRole::Controller(_) => pod["initContainers"] = json!([init(settings)]),
+        PodRole::Node(_) => {
             pod["serviceAccountName"] = json!(nodes_name(settings));
             // It asks the API server for nothing.
             pod["automountServiceAccountToken"] = json!(false);

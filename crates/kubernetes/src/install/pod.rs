@@ -10,9 +10,9 @@ const STORAGES: &str = "/var/run/secrets/berth/storages";
 /// Memory of a controller: it holds no models, and 100,000 deployments take less than half of it.
 const CONTROLLER_MEMORY: &str = "1Gi";
 
-/// Place of a pod in its fleet.
+/// Role of a pod in its fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place<'a> {
+pub(super) enum PodRole<'a> {
     /// The only one.
     Alone,
     /// One of those that run models.
@@ -21,7 +21,7 @@ pub(super) enum Place<'a> {
     Controller(&'a ClusterSettings),
 }
 
-impl<'a> Place<'a> {
+impl<'a> PodRole<'a> {
     fn cluster(self) -> Option<&'a ClusterSettings> {
         match self {
             Self::Alone => None,
@@ -45,20 +45,20 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The pod of a fleet with these settings; `place` says which.
-pub(super) fn pod(settings: &FleetSettings, place: Place<'_>) -> Value {
+/// The pod of a fleet with these settings; `role` says which.
+pub(super) fn pod(settings: &FleetSettings, role: PodRole<'_>) -> Value {
     let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "http" } });
     let data = json!({ "name": "data", "mountPath": "/data" });
-    let of_cluster = place.cluster().map(|cluster| cluster.volumes(place)).unwrap_or_default();
-    let all = volumes(settings, place).into_iter().chain(of_cluster);
+    let of_cluster = role.cluster().map(|cluster| cluster.volumes(role)).unwrap_or_default();
+    let all = volumes(settings, role).into_iter().chain(of_cluster);
     let (contents, mut mounts): (Vec<Value>, Vec<Value>) = all.map(|volume| (volume.content, volume.mount)).unzip();
     mounts.insert(0, data);
-    let mut variables = place.cluster().map(|cluster| cluster.environment(settings, place)).unwrap_or_default();
-    variables.extend(environment(settings, place));
+    let mut variables = role.cluster().map(|cluster| cluster.environment(settings, role)).unwrap_or_default();
+    variables.extend(environment(settings, role));
     let mut ports = vec![json!({ "name": "http", "containerPort": PORT, "protocol": "TCP" })];
-    ports.extend(place.cluster().into_iter().flat_map(|_| ClusterSettings::ports()));
-    let memory = if place.runs_models() { settings.memory.as_str() } else { CONTROLLER_MEMORY };
-    let command = if place == Place::Alone { "up" } else { "node" };
+    ports.extend(role.cluster().into_iter().flat_map(|_| ClusterSettings::ports()));
+    let memory = if role.runs_models() { settings.memory.as_str() } else { CONTROLLER_MEMORY };
+    let command = if role == PodRole::Alone { "up" } else { "node" };
     let mut container = json!({
         "name": "berth",
         "image": settings.image,
@@ -72,7 +72,7 @@ pub(super) fn pod(settings: &FleetSettings, place: Place<'_>) -> Value {
         "volumeMounts": mounts,
         "securityContext": restricted(),
     });
-    if let Some(secret) = settings.credentials.as_ref().filter(|_| place.runs_models()) {
+    if let Some(secret) = settings.credentials.as_ref().filter(|_| role.runs_models()) {
         container["envFrom"] = json!([{ "secretRef": { "name": secret } }]);
     }
     let mut pod = json!({
@@ -87,16 +87,16 @@ pub(super) fn pod(settings: &FleetSettings, place: Place<'_>) -> Value {
         "containers": [container],
         "volumes": contents,
     });
-    if place != Place::Alone {
+    if role != PodRole::Alone {
         // Models move before the requests in flight end.
         pod["terminationGracePeriodSeconds"] = json!(4 * DRAIN);
         pod["topologySpreadConstraints"] = json!([{
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": { "matchLabels": place.labels(settings) },
+            "labelSelector": { "matchLabels": role.labels(settings) },
         }]);
-        cluster::complete(settings, place, &mut pod);
+        cluster::complete(settings, role, &mut pod);
     }
     pod
 }
@@ -111,14 +111,14 @@ pub(super) fn restricted() -> Value {
 }
 
 /// Settings of the server. The source belongs to those who decide, storages to those who run models.
-fn environment(settings: &FleetSettings, place: Place<'_>) -> Vec<Value> {
+fn environment(settings: &FleetSettings, role: PodRole<'_>) -> Vec<Value> {
     let source = settings.follow.as_ref().map_or("kubernetes".to_owned(), |name| format!("kubernetes={name}"));
     let (name, namespace) = (&settings.name, &settings.namespace);
     let url = settings.url.clone().unwrap_or_else(|| format!("http://{name}.{namespace}.svc:{PORT}"));
     let gateway = settings.gateway.clone();
     let service = gateway.as_ref().map(|_| format!("{namespace}/{name}:{PORT}"));
-    let decided = |value: String| Some(value).filter(|_| place.decides());
-    let storages = settings.storage_config.as_ref().filter(|_| place.runs_models());
+    let decided = |value: String| Some(value).filter(|_| role.decides());
+    let storages = settings.storage_config.as_ref().filter(|_| role.runs_models());
     let all = [
         ("BERTH_SOURCE", decided(source)),
         ("BERTH_KUBERNETES_URL", decided(url)),
@@ -142,7 +142,7 @@ pub(super) struct Volume {
 }
 
 /// Volumes beside that of the node's data.
-fn volumes(settings: &FleetSettings, place: Place<'_>) -> Vec<Volume> {
+fn volumes(settings: &FleetSettings, role: PodRole<'_>) -> Vec<Volume> {
     let scratch = Volume {
         content: json!({ "name": "tmp", "emptyDir": {} }),
         mount: json!({ "name": "tmp", "mountPath": "/tmp" }),
@@ -159,6 +159,6 @@ fn volumes(settings: &FleetSettings, place: Place<'_>) -> Vec<Volume> {
             mount: json!({ "name": name, "mountPath": format!("/pvc_mounts/{claim}"), "readOnly": true }),
         }
     });
-    let of_models = storages.chain(claims).filter(|_| place.runs_models());
+    let of_models = storages.chain(claims).filter(|_| role.runs_models());
     [scratch].into_iter().chain(of_models).collect()
 }

@@ -27,6 +27,8 @@ pub struct World<'a> {
     pub installation: &'a Installation,
     /// Kinds that the cluster has no custom resource for, of those that it may lack.
     pub absent: &'a [&'static str],
+    /// Kinds that the operator has no right to see, of those that it can do without.
+    pub forbidden: &'a [&'static str],
     /// Failure of the last attempt.
     pub trouble: Option<&'a Trouble>,
     /// The time, for conditions.
@@ -36,6 +38,11 @@ pub struct World<'a> {
 impl<'a> World<'a> {
     fn deployment(&self) -> Option<&'a Value> {
         self.live.iter().find(|live| is_deployment(live)).copied()
+    }
+
+    /// True for a kind that there is none of, as far as the operator can see.
+    pub(super) fn lacks(&self, kind: &str) -> bool {
+        self.absent.contains(&kind) || self.forbidden.contains(&kind)
     }
 
     /// The object in the place of a rendered one.

@@ -19,6 +19,9 @@ pub(super) const ROUTED: &str = "Routed";
 const POOL: &str = "InferencePool";
 const ROUTE: &str = "HTTPRoute";
 
+/// Kinds of a picker that the operator makes for pools alone.
+const OF_PICKER: [&str; 2] = ["ServiceAccount", "RoleBinding"];
+
 /// True for a part of a pool.
 pub(super) fn is_part(object: &Value) -> bool {
     OPTIONAL.iter().any(|kind| object["kind"] == *kind) || is_of_picker(object)
@@ -29,21 +32,21 @@ pub(super) fn is_of_picker(object: &Value) -> bool {
     object["metadata"]["labels"][PICKER_OF].is_string()
 }
 
-/// The rendered objects that the cluster can have now: without those whose custom resource is missing, and with the picker once there is a pool
-/// that it belongs to.
+/// The rendered objects that the cluster can have now: without those whose custom resource or right is missing, and with the picker once there
+/// is a pool that it belongs to.
 pub(super) fn settled(
     object: &ModelDeployment,
     record: &Record,
     mut objects: Vec<Value>,
     world: World<'_>,
 ) -> Result<Vec<Value>, String> {
-    // A route to what cannot be there leads nowhere.
-    let no_pools = world.absent.contains(&POOL);
+    // A route to what cannot be there leads nowhere, and so does a pool without a picker.
+    let no_pools = [POOL].iter().chain(&OF_PICKER).any(|kind| world.lacks(kind));
     objects.retain(|one| {
         let kind = one["kind"].as_str().unwrap_or_default();
-        !(world.absent.contains(&kind) || no_pools && OPTIONAL.contains(&kind))
+        !(world.lacks(kind) || no_pools && OPTIONAL.contains(&kind))
     });
-    let pool = own(POOL, object, world).and_then(|pool| pool["metadata"]["uid"].as_str());
+    let pool = own(POOL, object, world).and_then(|pool| pool["metadata"]["uid"].as_str()).filter(|_| !no_pools);
     if let Some(uid) = pool.filter(|uid| !world.live.iter().any(|live| is_left_behind(live, object, uid))) {
         objects.extend(render::endpoint_picker(object, record, uid).map_err(|error| error.to_string())?);
     }
@@ -90,6 +93,10 @@ fn way(object: &ModelDeployment, wanted: &InferencePool, world: World<'_>) -> Re
     if let Some(kind) = kinds.iter().find(|kind| world.absent.contains(kind)) {
         let name = if *kind == POOL { "the Gateway API Inference Extension" } else { "the Gateway API" };
         return Err(("NotInstalled", format!("the cluster has no custom resource {kind}: install {name}")));
+    }
+    if let Some(kind) = kinds.iter().chain(&OF_PICKER).find(|kind| world.forbidden.contains(kind)) {
+        let remedy = "apply all that `berth operator manifests` of its version prints";
+        return Err(("Forbidden", format!("the operator has no right to list objects of the kind {kind}: {remedy}")));
     }
     let mut parts = Vec::new();
     for kind in kinds {

@@ -72,6 +72,11 @@ impl Kind {
         OPTIONAL.contains(&self.name())
     }
 
+    /// True for kinds that pools, their pickers and their routes alone need.
+    pub(super) fn is_of_pools(self) -> bool {
+        self.is_optional() || matches!(self, Self::Account | Self::RoleBinding)
+    }
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::CLOps => "CLOpsDeployment",

@@ -20,6 +20,8 @@ pub(super) struct Mirror {
     complete: BTreeSet<Kind>,
     /// Kinds whose custom resources are not installed: there are none of them.
     absent: BTreeSet<Kind>,
+    /// Kinds that the operator has no right to see, and works without.
+    forbidden: BTreeSet<Kind>,
     counts: BTreeMap<Kind, usize>,
 }
 
@@ -63,7 +65,16 @@ impl Mirror {
         }
         self.listing.remove(&kind);
         self.complete.insert(kind);
+        self.forbidden.remove(&kind);
         (self.absent.insert(kind), gone)
+    }
+
+    /// The operator has no right to see a kind. Returns true if that is new.
+    pub(super) fn on_forbidden(&mut self, kind: Kind) -> bool {
+        self.listing.remove(&kind);
+        self.complete.insert(kind);
+        self.absent.remove(&kind);
+        self.forbidden.insert(kind)
     }
 
     /// The kinds that the cluster has no custom resource for, by name.
@@ -71,9 +82,19 @@ impl Mirror {
         self.absent.iter().map(|kind| kind.name()).collect()
     }
 
-    /// True if a kind was thought to be absent and is not: all of it is here now.
+    /// The kinds that the operator has no right to see, by name.
+    pub(super) fn forbidden(&self) -> Vec<&'static str> {
+        self.forbidden.iter().map(|kind| kind.name()).collect()
+    }
+
+    /// True if a kind was thought to be absent or forbidden and is not: all of it is here now.
     pub(super) fn is_back(&mut self, kind: Kind) -> bool {
-        self.absent.remove(&kind)
+        self.absent.remove(&kind) | self.forbidden.remove(&kind)
+    }
+
+    /// True once the objects of a kind were seen, if there are any.
+    pub(super) fn is_listed(&self, kind: Kind) -> bool {
+        self.complete.contains(&kind) && !self.absent.contains(&kind) && !self.forbidden.contains(&kind)
     }
 
     /// The objects of a kind.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{PORT, WEBHOOK_PORT, labels, named};
 use crate::render::{
-    EXECUTOR_ADMIN, EXECUTOR_FIRST, MANAGED_BY, PICKER_METRICS_PORT, PICKER_OF, PICKER_PORT, SELECTOR,
+    EXECUTOR_ADMIN, EXECUTOR_FIRST, EXECUTOR_PORT, MANAGED_BY, PICKER_METRICS_PORT, PICKER_OF, PICKER_PORT, SELECTOR,
 };
 
 /// The labels of namespaces whose pods may read metrics, where nobody says others.
@@ -63,9 +63,10 @@ pub fn namespace_labels(text: &str) -> Result<Labels, String> {
     text.split(',').map(label).collect()
 }
 
-/// Lets pods of namespaces with these labels reach ports; without labels, everybody.
-fn rule(ports: impl IntoIterator<Item = u16>, from: Option<&Labels>) -> Value {
-    let ports: Vec<Value> = ports.into_iter().map(|port| json!({ "port": port, "protocol": "TCP" })).collect();
+/// Lets pods of namespaces with these labels reach ports, by number or by name; without labels, everybody.
+fn rule<P: Into<Value>>(ports: impl IntoIterator<Item = P>, from: Option<&Labels>) -> Value {
+    let ports = ports.into_iter().map(Into::<Value>::into);
+    let ports: Vec<Value> = ports.map(|port| json!({ "port": port, "protocol": "TCP" })).collect();
     match from {
         Some(labels) => json!({ "from": [{ "namespaceSelector": { "matchLabels": labels } }], "ports": ports }),
         None => json!({ "ports": ports }),
@@ -96,8 +97,10 @@ pub(super) fn of_models(namespace: &str, callers: &Callers) -> [Value; 2] {
     let models = json!({ "matchLabels": { MANAGED_BY.0: MANAGED_BY.1 }, "matchExpressions": exists(SELECTOR) });
     let pickers = json!({ "matchExpressions": exists(PICKER_OF) });
     let requests = callers.served(EXECUTOR_FIRST..EXECUTOR_FIRST + EXECUTORS);
+    // A model may have another number, and not all networks know the names of ports of native sidecars.
+    let metrics = rule([Value::from(EXECUTOR_ADMIN), Value::from(EXECUTOR_PORT)], Some(&callers.metrics));
     [
-        policy(&metadata("berth-models"), &models, &[requests, callers.scraped(EXECUTOR_ADMIN)]),
+        policy(&metadata("berth-models"), &models, &[requests, metrics]),
         policy(
             &metadata("berth-pickers"),
             &pickers,
@@ -138,6 +141,7 @@ mod tests {
             assert_eq!(policy["metadata"]["namespace"], "shop");
         }
         let [models, _] = of_models("shop", &Callers::default());
+        assert_eq!(models["spec"]["ingress"][1]["ports"][1]["port"], "berth-executor", "whatever its number is");
         assert!(models["spec"]["ingress"][0].get("from").is_none(), "everybody");
     }
 }

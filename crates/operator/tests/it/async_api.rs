@@ -27,8 +27,15 @@ fn identities(objects: &[Value]) -> Vec<String> {
 fn settle(object: &mut ModelDeployment, live: &mut Vec<Value>) -> Decision {
     let installation = Installation::from("berth:1");
     let held: Vec<&Value> = live.iter().collect();
-    let world =
-        World { live: &held, rules: SHIPPED, installation: &installation, absent: &[], trouble: None, now: NOW };
+    let world = World {
+        live: &held,
+        rules: SHIPPED,
+        installation: &installation,
+        absent: &[],
+        forbidden: &[],
+        trouble: None,
+        now: NOW,
+    };
     let decision = model_deployment(object, world);
     let changed: Vec<String> = decision.delete.iter().chain(&decision.apply).map(identity).collect();
     live.retain(|one| !changed.contains(&identity(one)));

@@ -12,7 +12,7 @@ use crate::fixtures::{clops, executor, full, least, model, scaled};
 const NOW: &str = "2026-01-01T00:00:00Z";
 
 fn world<'a>(live: &'a [&'a Value], installation: &'a Installation) -> World<'a> {
-    World { live, rules: SHIPPED, installation, absent: &[], trouble: None, now: NOW }
+    World { live, rules: SHIPPED, installation, absent: &[], forbidden: &[], trouble: None, now: NOW }
 }
 
 /// The decision beside these objects.
@@ -283,11 +283,15 @@ fn who_may_ask_is_rendered_with_the_name_of_the_model() {
 #[test]
 fn a_wrong_setting_of_the_executor_is_told() {
     let cases = [
-        ("/executor/ports/1/settings/timeout", json!("soon"), "spec.executor.ports[].settings: "),
+        (
+            "/executor/ports/1/settings/timeout",
+            json!("soon"),
+            "spec.executor.ports[http].settings: \"soon\" is not a duration: write for example 500ms",
+        ),
         (
             "/executor/ports/1/settings/async",
             json!({ "paths": [] }),
-            "spec.executor.ports[].settings: async.paths is empty",
+            "spec.executor.ports[http].settings: async.paths is empty",
         ),
         ("/executor/ports/1/settings", json!({ "listen": 1 }), "spec.executor.ports[http].settings.listen: it follows"),
         ("/executor/ports/0/name", json!("grpc"), "spec.executor.ports[grpc]: the container has no port of this name"),

@@ -32,6 +32,10 @@ const EACH: &str = "{{- range .Values.modelPolicies }}";
 const ELSE: &str = "{{- else }}";
 const END: &str = "{{- end }}";
 
+/// Policies that are asked for while all of them are off.
+const REFUSED: &str =
+    r#"{{- fail "modelPolicies are NetworkPolicies, and networkPolicy is false: change one of them" }}"#;
+
 /// The condition of an operator of one namespace.
 const IS_LIMITED: &str = ".Values.watchNamespace";
 
@@ -162,7 +166,10 @@ fn guarded(documents: &str) -> String {
 fn template(part: Part, condition: Option<&str>) -> String {
     let (limited, everywhere) = (text(part, &of_chart(true)), text(part, &of_chart(false)));
     let text = match part {
-        Part::ModelPolicies => format!("{EACH}\n---\n{limited}{END}\n"),
+        Part::ModelPolicies => {
+            let asked = begin(".Values.modelPolicies");
+            format!("{EACH}\n---\n{limited}{END}\n{ELSE}\n{asked}\n{REFUSED}\n{END}\n")
+        }
         // The namespace is the value of a variable, which may be empty.
         Part::Workload => limited,
         _ if limited == everywhere => limited,

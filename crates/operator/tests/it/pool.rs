@@ -13,9 +13,19 @@ const NOW: &str = "2026-01-01T00:00:00Z";
 
 /// Decides, and lets the API server hold what was decided.
 fn settle(object: &mut ModelDeployment, live: &mut Vec<Value>, absent: &[&'static str]) -> Decision {
+    settle_without(object, live, (absent, &[]))
+}
+
+/// The same, with kinds that the operator has no right to see.
+fn settle_without(
+    object: &mut ModelDeployment,
+    live: &mut Vec<Value>,
+    (absent, forbidden): (&[&'static str], &[&'static str]),
+) -> Decision {
     let installation = Installation::from("berth:1");
     let held: Vec<&Value> = live.iter().collect();
-    let world = World { live: &held, rules: SHIPPED, installation: &installation, absent, trouble: None, now: NOW };
+    let world =
+        World { live: &held, rules: SHIPPED, installation: &installation, absent, forbidden, trouble: None, now: NOW };
     let decision = model_deployment(object, world);
     for applied in &decision.apply {
         let place = live.iter().position(|one| identity(one) == identity(applied));
@@ -145,6 +155,31 @@ fn a_cluster_without_the_custom_resources_has_the_model_and_says_what_is_missing
     assert_eq!(applied(&settle(&mut object, &mut live, &[])), ["HTTPRoute iris"]);
     // A kind that cannot be seen for a while is not deleted.
     assert!(settle(&mut object, &mut live, &["InferencePool"]).delete.is_empty());
+}
+
+/// An upgrade without the rights that came with pools.
+#[test]
+fn an_operator_without_a_right_serves_the_model_and_says_which() {
+    for kind in ["InferencePool", "HTTPRoute", "ServiceAccount", "RoleBinding"] {
+        let (mut object, mut live) = (model(pooled()), Vec::new());
+        let first = settle_without(&mut object, &mut live, (&[], &[kind]));
+        let made = applied(&first);
+        assert!(made.contains(&"Service iris".to_owned()), "{made:?}");
+        // A pool needs no route, but a picker.
+        assert_eq!(made.contains(&"InferencePool iris".to_owned()), kind == "HTTPRoute", "{made:?}");
+        let (status, why, message) = routed(object.status.as_ref()).expect("it is told");
+        assert_eq!((status.as_str(), why.as_str()), ("False", "Forbidden"));
+        assert!(message.contains(kind) && message.contains("berth operator manifests"), "{message}");
+        // What was there before the right was taken stays as it is.
+        settle(&mut object, &mut live, &[]);
+        settle(&mut object, &mut live, &[]);
+        let before = live.clone();
+        let after = settle_without(&mut object, &mut live, (&[], &[kind]));
+        assert!(after.apply.is_empty() && after.delete.is_empty() && live == before);
+        // With the right, all is as if it had never been missing.
+        settle(&mut object, &mut live, &[]);
+        assert_eq!(reason(&object), "PickerNotReady");
+    }
 }
 
 #[test]

@@ -40,6 +40,7 @@ fn operate(model: &mut ModelDeployment, live: &mut Vec<Value>, rules: Rules, ima
             rules,
             installation: &installation,
             absent: &[],
+            forbidden: &[],
             trouble: None,
             now: "2026-01-01T00:00:00Z",
         };

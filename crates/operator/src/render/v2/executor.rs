@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use berth_executor::{Config, ConfigError};
 use serde_json::{Map, Value, json};
 
 use super::super::{EXECUTOR, EXECUTOR_PORT};
@@ -19,6 +20,20 @@ const FOLDER: &str = "/etc/berth";
 
 /// The folder of Secrets.
 const SECRETS: &str = "/var/run/secrets/berth";
+
+/// Fields of a configuration that name files.
+const FILES: [&str; 10] = [
+    "ca",
+    "certificate",
+    "clientCa",
+    "credentialsFile",
+    "file",
+    "key",
+    "passwordFile",
+    "secretFile",
+    "tokenFile",
+    "tokens",
+];
 
 /// The first port that executors listen at: below those that nodes give to connections, above those of most programs.
 pub(crate) const FIRST: u16 = 29_001;
@@ -64,12 +79,49 @@ pub(in super::super) fn check(model: &ModelDeployment) -> Result<(), String> {
     }
     let Some(executor) = Executor::of(model) else { return Ok(()) };
     let config = executor.config();
-    let read = berth_executor::Config::parse(Path::new("spec.executor"), &config.to_string());
-    read.map(drop).map_err(|error| match error.message() {
+    read(&config).map_err(|error| match error.message() {
         message if message.starts_with("access") => format!("spec.executor.{message}"),
-        message => format!("spec.executor.ports[].settings: {message}"),
+        message => format!("spec.executor.ports[{}].settings: {message}", wrong_port(&config).unwrap_or_default()),
     })?;
     executor.check_files(&config)
+}
+
+/// Reads a configuration as an executor does.
+fn read(config: &Value) -> Result<(), ConfigError> {
+    Config::parse(Path::new("spec.executor"), &config.to_string()).map(drop)
+}
+
+/// The name of the first port with which alone the configuration is wrong, too.
+fn wrong_port(config: &Value) -> Option<&str> {
+    let is_wrong = |port: &&Value| {
+        let mut alone = config.clone();
+        alone["ports"] = json!([port]);
+        read(&alone).is_err()
+    };
+    config["ports"].as_array()?.iter().find(is_wrong)?["name"].as_str()
+}
+
+/// Files that a model's executor needs and that are in no Secret, so that its image must have them.
+pub(in super::super) fn files_of_image(model: &ModelDeployment) -> Vec<String> {
+    let config = Executor::of(model).map(|executor| executor.config());
+    let is_elsewhere = |file: &str| ["/dev", SECRETS].iter().any(|folder| Path::new(file).starts_with(folder));
+    let named = config.iter().flat_map(files);
+    named.filter(|&file| file.starts_with('/') && !is_elsewhere(file)).map(str::to_owned).collect()
+}
+
+/// The files that a configuration names, and some words that are none.
+fn files(config: &Value) -> Vec<&str> {
+    match config {
+        Value::Object(fields) => {
+            let of_field = fields.iter().flat_map(|(name, value)| match value.as_str() {
+                Some(file) if FILES.contains(&name.as_str()) => vec![file],
+                _ => files(value),
+            });
+            of_field.collect()
+        }
+        Value::Array(items) => items.iter().flat_map(files).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The Secret that a file of the configuration is in, if it is none of these.
