@@ -10,6 +10,8 @@ mod secured;
 mod watching;
 
 use std::{
+    ffi::OsStr,
+    fmt::Debug,
     net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
@@ -148,7 +150,7 @@ impl Etcd {
     }
 
     /// Runs `etcdctl` on all members and gives what it prints.
-    pub(crate) fn etcdctl(&self, arguments: &[&str]) -> String {
+    pub(crate) fn etcdctl<A: AsRef<OsStr> + Debug>(&self, arguments: &[A]) -> String {
         let output = Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
             .arg(format!("--endpoints={}", self.endpoints().join(",")))

@@ -36,7 +36,7 @@ impl Keys {
 
     /// The first key after `key`.
     pub(super) fn after(&self, key: &str) -> Bytes {
-        Bytes::from([self.0.as_bytes(), key.as_bytes(), b"\0"].concat())
+        next(&self.full(key))
     }
 
     /// The key as users know it; `None` where others have put a key that is no text.
@@ -59,6 +59,11 @@ impl Keys {
             version: u64::try_from(found.version).unwrap_or_default(),
         })
     }
+}
+
+/// The first key after one as etcd holds it.
+pub(super) fn next(key: &[u8]) -> Bytes {
+    Bytes::from([key, b"\0"].concat())
 }
 
 /// etcd's revisions are never negative.

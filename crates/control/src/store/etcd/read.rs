@@ -45,21 +45,32 @@ impl EtcdStore {
     }
 
     pub(super) async fn read_page(&self, prefix: &str, page: Page) -> Result<Listing, StoreError> {
-        let key = match page.after.as_deref() {
+        let mut key = match page.after.as_deref() {
             Some(after) if after >= prefix => self.keys.after(after),
             _ => self.keys.full(prefix),
         };
-        let mut limit = page.size();
+        let (mut limit, mut at) = (page.size(), page.at);
         loop {
             let request = RangeRequest {
                 key: key.clone(),
                 range_end: self.keys.end(prefix),
                 limit: i64::try_from(limit).unwrap_or(i64::MAX),
-                revision: revision(page.at),
+                revision: revision(at),
                 ..RangeRequest::default()
             };
             match self.range(request).await {
-                Ok(found) => return Ok(self.listing(found, page.at)),
+                Ok(found) => {
+                    let last = found.kvs.last().map(|last| last.key.clone());
+                    let listing = self.listing(found, at);
+                    match last {
+                        // Keys that are no text are left out, and a page of nothing else names no key for the next to begin after.
+                        Some(last) if listing.entries.is_empty() && listing.more => {
+                            key = keys::next(&last);
+                            at = listing.at;
+                        }
+                        _ => return Ok(listing),
+                    }
+                }
                 Err(EtcdError::TooMuch) if limit > 1 => limit = limit.div_ceil(4),
                 // Which is the oldest is not said; whoever lists starts anew anyway.
                 Err(EtcdError::Compacted) => return Err(StoreError::Compacted { oldest: page.at.next() }),

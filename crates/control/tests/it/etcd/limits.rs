@@ -1,6 +1,6 @@
 //! etcd's limits: sizes, counts, space; and how many entries it takes to list.
 
-use std::time::Duration;
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 
 use berth_control::store::{MAX_OPS, Op, Outcome, Page, Store, StoreError, Txn, etcd::Timeouts};
 use berth_spec::Class;
@@ -52,6 +52,18 @@ async fn large_entries_come_in_smaller_pages() {
     let entries = super::listed(&store, "/large/").await;
     assert_eq!(entries.len(), 40);
     assert!(entries.iter().is_sorted_by_key(|entry| &entry.key));
+}
+
+#[tokio::test]
+async fn pages_of_keys_that_are_no_text_do_not_end_a_listing() {
+    let Some(etcd) = Etcd::start() else { return };
+    let store = etcd.store_at("").await;
+    for key in [b"/odd/\x801".as_slice(), b"/odd/\x802", b"/odd/\x803", "/odd/é".as_bytes()] {
+        etcd.etcdctl(&[OsStr::new("put"), OsStr::from_bytes(key), OsStr::new("x")]);
+    }
+    let page = store.list("/odd/", Page { limit: 1, ..Page::default() }).await.expect("a page");
+    let found: Vec<&str> = page.entries.iter().map(|entry| entry.key.as_str()).collect();
+    assert_eq!((found, page.more), (vec!["/odd/é"], false));
 }
 
 #[tokio::test]
