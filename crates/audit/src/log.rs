@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use crate::{
     file::{self, RotatedFile},
     ring::Ring,
-    writer::{Output, Shared, Word, Writer},
+    writer::{Message, Output, Shared, Writer},
 };
 
 /// Records in the queue: a burst of a script. Whoever does more waits for the disk.
@@ -81,7 +81,7 @@ pub struct AuditLog(Arc<Inner>);
 struct Inner {
     node: String,
     /// `None`: it is kept in memory alone.
-    words: Option<SyncSender<Word>>,
+    messages: Option<SyncSender<Message>>,
     required: bool,
     shared: Arc<Shared>,
 }
@@ -95,7 +95,7 @@ impl std::fmt::Debug for AuditLog {
 impl Default for AuditLog {
     /// In memory alone.
     fn default() -> Self {
-        Self(Arc::new(Inner { node: "local".to_owned(), words: None, required: false, shared: Arc::default() }))
+        Self(Arc::new(Inner { node: "local".to_owned(), messages: None, required: false, shared: Arc::default() }))
     }
 }
 
@@ -125,11 +125,11 @@ impl AuditLog {
                 Output::File(file)
             }
         };
-        let (words, received) = sync_channel(QUEUE);
+        let (messages, received) = sync_channel(QUEUE);
         let writer =
-            Writer { words: received, output, shared: Arc::clone(&shared), held: Default::default(), warned: None };
+            Writer { messages: received, output, shared: Arc::clone(&shared), held: Default::default(), warned: None };
         std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run())?;
-        Ok(Self(Arc::new(Inner { node, words: Some(words), required, shared })))
+        Ok(Self(Arc::new(Inner { node, messages: Some(messages), required, shared })))
     }
 
     /// Now, by the machine's clock.
@@ -160,11 +160,11 @@ impl AuditLog {
     /// Keeps a record. Waits while the queue is full: it is never lost while the process lives and the disk takes it.
     pub async fn record(&self, record: AuditRecord) {
         self.remember(&record);
-        let Some(words) = &self.0.words else { return };
-        let Err(TrySendError::Full(word)) = words.try_send(Word::Record(Box::new(record))) else { return };
-        let words = words.clone();
+        let Some(messages) = &self.0.messages else { return };
+        let Err(TrySendError::Full(message)) = messages.try_send(Message::Record(Box::new(record))) else { return };
+        let messages = messages.clone();
         // The thread that writes lives as long as this handle.
-        let _ = tokio::task::spawn_blocking(move || words.send(word)).await;
+        let _ = tokio::task::spawn_blocking(move || messages.send(message)).await;
     }
 
     /// Keeps a refusal of somebody who may not do what was asked, damped. Never waits: where there is no room it is
@@ -175,8 +175,8 @@ impl AuditLog {
         let taken = shared.refusals.lock().unwrap_or_else(PoisonError::into_inner).take(record, Instant::now());
         let Some(record) = taken else { return };
         self.remember(&record);
-        if let Some(words) = &self.0.words
-            && words.try_send(Word::Record(Box::new(record))).is_err()
+        if let Some(messages) = &self.0.messages
+            && messages.try_send(Message::Record(Box::new(record))).is_err()
         {
             shared.metrics.dropped.inc();
         }
@@ -212,9 +212,9 @@ impl AuditLog {
 
     /// Waits until all that was recorded is written, for at most `patience`. Blocks.
     pub fn flush(&self, patience: Duration) {
-        let Some(words) = &self.0.words else { return };
+        let Some(messages) = &self.0.messages else { return };
         let (done, written) = sync_channel(0);
-        if words.send(Word::Flush(done)).is_ok() {
+        if messages.send(Message::Flush(done)).is_ok() {
             // Ends when the writer drops its end.
             let _ = written.recv_timeout(patience);
         }

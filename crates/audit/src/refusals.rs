@@ -11,7 +11,7 @@ use std::{
 
 use berth_wire::api::AuditRecord;
 
-/// Time in which those of a kind are counted.
+/// Time in which those of a kind are counted: one line a minute stands for a flood, and is written while it lasts.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
 /// Kinds at a time. Beyond it all are of one kind: some thousand lines a minute would hide the rest.

@@ -29,11 +29,11 @@ const BATCH: usize = 256;
 /// Pause before what failed is tried again, and between looks at what was counted.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Pause between two warnings that nothing can be written.
+/// Pause between two warnings that nothing can be written: a full disk stays full for long.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// A word to the writer.
-pub(crate) enum Word {
+/// A message to the writer.
+pub(crate) enum Message {
     Record(Box<AuditRecord>),
     /// Answered once all before it is written, or cannot be.
     Flush(SyncSender<()>),
@@ -77,7 +77,7 @@ pub(crate) struct Shared {
 }
 
 pub(crate) struct Writer {
-    pub(crate) words: Receiver<Word>,
+    pub(crate) messages: Receiver<Message>,
     pub(crate) output: Output,
     pub(crate) shared: Arc<Shared>,
     pub(crate) held: VecDeque<Vec<u8>>,
@@ -88,21 +88,21 @@ impl Writer {
     /// Writes until every handle is gone.
     pub(crate) fn run(mut self) {
         loop {
-            let word = match self.is_idle() {
-                true => self.words.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => self.words.recv_timeout(AGAIN),
+            let message = match self.is_idle() {
+                true => self.messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => self.messages.recv_timeout(AGAIN),
             };
             let mut flushed = Vec::new();
-            match word {
-                Ok(word) => self.take(word, &mut flushed),
+            match message {
+                Ok(message) => self.take(message, &mut flushed),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             while self.held.len() < BATCH
                 && flushed.is_empty()
-                && let Ok(word) = self.words.try_recv()
+                && let Ok(message) = self.messages.try_recv()
             {
-                self.take(word, &mut flushed);
+                self.take(message, &mut flushed);
             }
             let now = Instant::now();
             let due = self.refusals(|refusals| if flushed.is_empty() { refusals.due(now) } else { refusals.all() });
@@ -123,11 +123,11 @@ impl Writer {
         ask(&mut self.shared.refusals.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn take(&mut self, word: Word, flushed: &mut Vec<SyncSender<()>>) {
-        match word {
-            Word::Record(record) => self.hold(&record),
+    fn take(&mut self, message: Message, flushed: &mut Vec<SyncSender<()>>) {
+        match message {
+            Message::Record(record) => self.hold(&record),
             // Dropped, and so answered, once it is written.
-            Word::Flush(done) => flushed.push(done),
+            Message::Flush(done) => flushed.push(done),
         }
     }
 

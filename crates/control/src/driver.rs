@@ -60,7 +60,7 @@ pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 /// The most questions that may wait: a burst of API calls fits, and the last of them still gets its answer soon.
 const REQUESTS: usize = 256;
 
-/// Touches that a watch may be behind before it must list again.
+/// Touches that a watch may be behind before it must list again: beyond some thousand, a new list is less work.
 const BEHIND: usize = 4_096;
 
 /// The interval of the gauges that need a walk over all workers, and the longest sleep of the loop.
@@ -70,7 +70,7 @@ const GAUGES_EVERY: Duration = Duration::from_secs(5);
 /// hold up the shutdown for long.
 const LAST_COMMIT: Duration = Duration::from_secs(5);
 
-/// The pause after a failed watch of the store.
+/// The pause after a failed watch of the store: one that is away is not asked in a loop, and its return is noticed soon.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 /// Settings of the control plane.

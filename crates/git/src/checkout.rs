@@ -47,7 +47,8 @@ pub enum LeftOut {
     LfsPointer(String),
 }
 
-/// Larger files go straight to disk by a process of their own.
+/// Larger files go straight to disk by a process of their own, so that none is in memory whole. Small ones are many, and a process
+/// for each would cost more than its bytes.
 const LARGE: u64 = 1 << 20;
 
 /// First line of every Git LFS pointer.

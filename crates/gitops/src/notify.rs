@@ -1,7 +1,7 @@
 //! Sends messages by webhook, Slack and email, and commit statuses.
 //!
 //! ```text
-//! Command ──▶ desk of each target ──▶ its queue ──▶ delivery ── fails: it stays first, and is sent again after a pause
+//! Command ──▶ deduplicator of each target ──▶ its queue ──▶ delivery ── fails: it stays first, and is sent again after a pause
 //! ```
 //! It never holds anybody up: its queues are bounded, and what does not fit is counted. What has not arrived when the term
 //! ends is told again by the next leader: [`DeliveryProgress`] says how far it is. Nothing here knows a credential of a worker; texts
@@ -147,7 +147,7 @@ pub(crate) struct Notifier {
     taken: u64,
     marks: Queue<Marked>,
     marked: Option<Marked>,
-    flight: JoinSet<(Line, Result<(), DeliveryError>)>,
+    flight: JoinSet<(QueueId, Result<(), DeliveryError>)>,
 }
 
 /// A destination of messages.
@@ -155,7 +155,7 @@ struct Target {
     /// In logs and metrics: never its whole URL, which may be a secret.
     name: String,
     settings: Notification,
-    desk: Deduplicator,
+    deduplicator: Deduplicator,
     queue: Queue<QueuedMessage>,
 }
 
@@ -170,8 +170,8 @@ struct QueuedMessage {
     first: bool,
 }
 
-/// Whose attempt it was.
-enum Line {
+/// The queue that an attempt belongs to.
+enum QueueId {
     Target(String),
     Marks,
 }
@@ -250,7 +250,7 @@ impl Notifier {
             Command::Settings(settings) => self.take_settings(*settings),
             Command::Known(notices) => {
                 for target in self.targets.values_mut() {
-                    notices.iter().for_each(|(notice, at)| target.desk.recall(&target.settings, notice, *at));
+                    notices.iter().for_each(|(notice, at)| target.deduplicator.recall(&target.settings, notice, *at));
                 }
                 self.known = notices;
             }
@@ -293,9 +293,9 @@ impl Notifier {
             let target = match before.remove(&key) {
                 Some(target) => Target { name, settings: settings.clone(), ..target },
                 None => {
-                    let mut desk = Deduplicator::default();
-                    self.known.iter().for_each(|(notice, at)| desk.recall(settings, notice, *at));
-                    Target { name, settings: settings.clone(), desk, queue: Queue::default() }
+                    let mut deduplicator = Deduplicator::default();
+                    self.known.iter().for_each(|(notice, at)| deduplicator.recall(settings, notice, *at));
+                    Target { name, settings: settings.clone(), deduplicator, queue: Queue::default() }
                 }
             };
             self.targets.insert(key, target);
@@ -325,7 +325,7 @@ impl Notifier {
                     Ok(delivery) => delivery.deliver(&client).await,
                     Err(trouble) => Err(trouble),
                 };
-                (Line::Target(key), sent)
+                (QueueId::Target(key), sent)
             });
         }
         let Some(settings) = self.settings.as_ref().and_then(|settings| settings.commit_status.clone()) else { return };
@@ -336,23 +336,23 @@ impl Notifier {
                 Ok(delivery) => delivery.deliver(&client).await,
                 Err(trouble) => Err(trouble),
             };
-            (Line::Marks, sent)
+            (QueueId::Marks, sent)
         });
     }
 
-    async fn delivered(&mut self, done: Result<(Line, Result<(), DeliveryError>), tokio::task::JoinError>) {
-        let Ok((line, sent)) = done else { return };
+    async fn delivered(&mut self, done: Result<(QueueId, Result<(), DeliveryError>), tokio::task::JoinError>) {
+        let Ok((queue, sent)) = done else { return };
         let now = self.context.now();
         let attempt = sent.as_ref().map_or_else(|trouble| trouble.attempt, |()| Attempt::Taken);
-        let (name, given_up, breaker) = match &line {
-            Line::Target(key) => {
+        let (name, given_up, breaker) = match &queue {
+            QueueId::Target(key) => {
                 // Its settings have gone in between.
                 let Some(target) = self.targets.get_mut(key) else { return };
                 let given_up = target.queue.done(attempt, now);
-                target.desk.lost(u64::from(given_up));
+                target.deduplicator.lost(u64::from(given_up));
                 (target.name.clone(), given_up, breaker(&target.queue))
             }
-            Line::Marks => {
+            QueueId::Marks => {
                 let given_up = self.marks.done(attempt, now);
                 (MARKS.to_owned(), given_up, breaker(&self.marks))
             }
@@ -387,8 +387,8 @@ fn breaker<T: Clone>(queue: &Queue<T>) -> SourceBreaker {
 
 impl Target {
     fn take(&mut self, (number, notice): (u64, &Arc<Notice>), metrics: &SourceMetrics, now: Time) {
-        let knows = self.desk.knows(notice);
-        let held = match self.desk.take(&self.settings, notice, now) {
+        let knows = self.deduplicator.knows(notice);
+        let held = match self.deduplicator.take(&self.settings, notice, now) {
             Verdict::Send { held } => held,
             Verdict::TooMany => return metrics.notified("held_back"),
             Verdict::NotForThem | Verdict::ToldLately => return,
@@ -399,10 +399,10 @@ impl Target {
         let first = if withdrawn.is_empty() { !knows } else { withdrawn.iter().any(|letter| letter.first) };
         // Who has not heard of the beginning need not hear of the end; what got worse is told as it is now.
         if first && notice.resolved {
-            return self.desk.lost(held);
+            return self.deduplicator.lost(held);
         }
         let letter = QueuedMessage { number, notice: Arc::clone(notice), held, first };
-        self.desk.lost(self.queue.put(letter, now));
+        self.deduplicator.lost(self.queue.put(letter, now));
     }
 }
 
@@ -452,7 +452,7 @@ mod tests {
             audience: NotificationAudience::All,
             min_severity: NotificationSeverity::Info,
         };
-        Target { name: name(&settings), settings, desk: Deduplicator::default(), queue: Queue::default() }
+        Target { name: name(&settings), settings, deduplicator: Deduplicator::default(), queue: Queue::default() }
     }
 
     /// A letter for each event: a matter begins, gets worse or ends, and a message arrives.

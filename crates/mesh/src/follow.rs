@@ -27,10 +27,10 @@ pub(crate) struct Follow {
     pub(crate) told: CancellationToken,
 }
 
-/// The words of other nodes: hints, and changes of membership.
+/// Messages of other nodes: hints, and changes of membership.
 pub(crate) struct Heard(Option<(broadcast::Receiver<Hint>, watch::Receiver<Arc<MemberTable>>)>);
 
-enum Word {
+enum PeerMessage {
     Hint(Hint),
     /// Hints were missed: routes say it all, a little later.
     Missed(u64),
@@ -42,24 +42,24 @@ impl Heard {
         Self(members.map(|members| (members.hints(), members.changed())))
     }
 
-    async fn next(&mut self) -> Word {
+    async fn next(&mut self) -> PeerMessage {
         let Some((hints, members)) = &mut self.0 else { return std::future::pending().await };
-        let word = tokio::select! {
+        let message = tokio::select! {
             hint = hints.recv() => match hint {
-                Ok(hint) => Word::Hint(hint),
-                Err(broadcast::error::RecvError::Lagged(missed)) => Word::Missed(missed),
-                Err(broadcast::error::RecvError::Closed) => Word::Missed(0),
+                Ok(hint) => PeerMessage::Hint(hint),
+                Err(broadcast::error::RecvError::Lagged(missed)) => PeerMessage::Missed(missed),
+                Err(broadcast::error::RecvError::Closed) => PeerMessage::Missed(0),
             },
             changed = members.changed() => match changed {
-                Ok(()) => Word::Members,
-                Err(_) => Word::Missed(0),
+                Ok(()) => PeerMessage::Members,
+                Err(_) => PeerMessage::Missed(0),
             },
         };
-        if let Word::Missed(0) = word {
+        if let PeerMessage::Missed(0) = message {
             // Membership has ended: nothing more will be heard.
             self.0 = None;
         }
-        word
+        message
     }
 }
 
@@ -104,13 +104,13 @@ impl Follow {
                 }
                 () = self.stack.parking.replicas.inserted() => self.applier.refresh(&self.stack.demand.listed()),
                 said = heard.next() => match said {
-                    Word::Hint(hint) => {
+                    PeerMessage::Hint(hint) => {
                         let ready = if hint.ready { Ready::Yes } else { Ready::No };
                         self.applier.hint(&hint.worker, &hint.revision, ready);
                     }
-                    Word::Missed(missed) => tracing::debug!(missed, "hints were missed"),
+                    PeerMessage::Missed(missed) => tracing::debug!(missed, "hints were missed"),
                     // Who waits may have somewhere to go now. Where lines follow later, they look again by themselves.
-                    Word::Members => {
+                    PeerMessage::Members => {
                         let waiting = self.stack.demand.listed();
                         waiting.iter().filter_map(|entry| entry.used()).for_each(|hot| hot.queue.wake());
                     }

@@ -124,7 +124,7 @@ pub fn build(
     let members = fleet.as_ref().and_then(|fleet| fleet.members.clone());
     let forwarding = fleet.map(|fleet| Arc::new(Forwarding::new(fleet, limits, config.propagate.clone())));
     if let Some(members) = members.clone() {
-        replicas.listen(hints::sayer(members));
+        replicas.listen(hints::announcer(members));
     }
     let calls = config.calls.map(|settings| Calls::register(settings, is_known(&routes, &replicas), registry));
     let (payloads, deliveries) = Payloads::build(&config.payloads, registry).unzip();

@@ -6,8 +6,8 @@ use berth_peer::{Hint, Members};
 
 use crate::local::{Change, Listener};
 
-/// Says every change of the replicas here.
-pub(crate) fn sayer(members: Members) -> Listener {
+/// A listener that announces every change of the replicas here.
+pub(crate) fn announcer(members: Members) -> Listener {
     Arc::new(move |revision, change| {
         members.say(Hint { worker: members.me().clone(), revision: revision.clone(), ready: change == Change::Ready });
     })

@@ -15,7 +15,7 @@ use std::{io, net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed, time:
 
 use berth_peer::{
     EventLoops,
-    port::{Activity, Greeter, Patience, Place, Port, PortTls, Room, prepare},
+    port::{Activity, ConnectionPermit, Greeter, Patience, Port, PortTls, Room, prepare},
 };
 use hyper_util::{rt::TokioTimer, server::conn::auto};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -129,7 +129,7 @@ struct Connection {
     totals: Arc<Totals>,
     ends: Ends,
     /// Held as long as the connection is served: it counts until then.
-    _held: (Place, TaskTrackerToken),
+    _held: (ConnectionPermit, TaskTrackerToken),
 }
 
 impl Connection {

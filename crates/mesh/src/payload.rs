@@ -108,9 +108,9 @@ impl Payloads {
     /// The tap of a request; `None`: no processor asks for it.
     pub(crate) fn tap(&self, model: &DeploymentName, alias: Option<&DeploymentName>, head: &Parts) -> Option<Tap> {
         let method = head.uri.path().trim_start_matches('/');
-        let alias = alias.map(DeploymentName::as_str);
+        let (model, alias) = (model.model_id(), alias.map(DeploymentName::model_id));
         let wanted: Vec<_> =
-            self.queues.iter().filter(|queue| queue.processor.wants(model.as_str(), alias, method)).cloned().collect();
+            self.queues.iter().filter(|queue| queue.processor.wants(model, alias, method)).cloned().collect();
         if wanted.is_empty() {
             return None;
         }
@@ -118,7 +118,7 @@ impl Payloads {
         let exchange = Exchange {
             queues: wanted,
             id: RequestId::generate(),
-            model: model.as_str().into(),
+            model: model.into(),
             alias: alias.map(Into::into),
             method: method.into(),
         };

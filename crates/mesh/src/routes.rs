@@ -3,7 +3,7 @@
 
 pub(crate) mod alias;
 mod alias_index;
-mod slot;
+mod entry;
 
 use std::sync::{
     Arc,
@@ -12,8 +12,8 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use berth_spec::{DeploymentName, NameKey, RevisionId, Route, RouteChange, WorkerId, routes::Readiness};
+use entry::{ColdRoute, RouteEntry};
 use papaya::{Compute, HashMap, Operation};
-use slot::{ColdRoute, Slot};
 
 use crate::{
     calls::Calls,
@@ -26,7 +26,7 @@ use crate::{
 
 /// The deployments of this gateway.
 pub(crate) struct Routes {
-    entries: HashMap<DeploymentName, Slot>,
+    entries: HashMap<DeploymentName, RouteEntry>,
     /// Deployments that answer at a path of their own, by that path: those of one path in the order of their names. Most of
     /// 100,000 have none.
     endpoints: HashMap<Box<str>, Arc<[Arc<DeploymentState>]>>,
@@ -61,8 +61,8 @@ impl Routes {
             return Some(Arc::clone(state));
         }
         let made = entries.compute(name.clone(), |found| match found {
-            Some((_, Slot::Live(_))) | None => Operation::Abort(()),
-            Some((name, cold)) => Operation::Insert(Slot::Live(cold.state(name))),
+            Some((_, RouteEntry::Live(_))) | None => Operation::Abort(()),
+            Some((name, cold)) => Operation::Insert(RouteEntry::Live(cold.state(name))),
         });
         match made {
             Compute::Updated { new: (_, slot), .. } | Compute::Inserted(_, slot) => slot.live().cloned(),
@@ -165,7 +165,7 @@ impl Routes {
 
     /// Calls `each` for every deployment that somebody has asked for, in no order.
     pub(crate) fn each_live(&self, mut each: impl FnMut(&Arc<DeploymentState>)) {
-        self.entries.pin().values().filter_map(Slot::live).for_each(&mut each);
+        self.entries.pin().values().filter_map(RouteEntry::live).for_each(&mut each);
     }
 
     /// Nobody has said yet which deployments there are: no controller that has planned, and no routes that were kept.
@@ -195,7 +195,7 @@ const SHARED: usize = 16;
 
 /// The table, pinned.
 type HashMapRef<'a> =
-    papaya::HashMapRef<'a, DeploymentName, Slot, std::collections::hash_map::RandomState, papaya::LocalGuard<'a>>;
+    papaya::HashMapRef<'a, DeploymentName, RouteEntry, std::collections::hash_map::RandomState, papaya::LocalGuard<'a>>;
 
 /// Changes between the state that is in force and the one that a change builds on never came.
 #[derive(Debug)]
@@ -275,8 +275,8 @@ impl Applier {
         let terms = self.share(Terms::of(route));
         if let Some(cold) = ColdRoute::of(route, &terms) {
             let put = entries.compute(route.deployment.clone(), |found| match found {
-                Some((_, Slot::Live(_))) => Operation::Abort(()),
-                _ => Operation::Insert(Slot::Cold(cold.clone())),
+                Some((_, RouteEntry::Live(_))) => Operation::Abort(()),
+                _ => Operation::Insert(RouteEntry::Cold(cold.clone())),
             });
             if !matches!(put, Compute::Aborted(())) {
                 return;
@@ -294,7 +294,7 @@ impl Applier {
             }
             None => {
                 let entry = Arc::new(DeploymentState::new(route.deployment.clone(), resolved));
-                entries.insert(route.deployment.clone(), Slot::Live(Arc::clone(&entry)));
+                entries.insert(route.deployment.clone(), RouteEntry::Live(Arc::clone(&entry)));
                 entry
             }
         };
@@ -328,7 +328,7 @@ impl Applier {
         if removed.is_some() {
             self.aliases.came_or_went(name);
         }
-        if let Some(entry) = removed.and_then(Slot::live) {
+        if let Some(entry) = removed.and_then(RouteEntry::live) {
             let was_at = entry.route().terms.endpoint.clone();
             self.routes.readdress(entry, was_at.as_deref(), None);
             let gone = entry.route().gone();

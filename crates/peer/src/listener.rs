@@ -48,7 +48,7 @@ const JOINS: usize = 16;
 /// Limit for requests in flight when the port closes. Nodes with longer requests drain before.
 const FINISH: Duration = Duration::from_secs(30);
 
-/// Longest time a peer may leave data unread or unacknowledged.
+/// Longest time a peer may leave data unread or unacknowledged. Outlasts a machine that is paused or moved.
 const UNREAD: Duration = Duration::from_secs(30);
 
 /// Handler of requests from other nodes.

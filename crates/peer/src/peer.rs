@@ -3,7 +3,7 @@
 mod channel;
 mod dial;
 mod line;
-mod slots;
+mod pool;
 pub(crate) mod window;
 
 use std::{sync::Arc, time::Duration};
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 pub use self::channel::PeerChannel;
 pub(crate) use self::dial::Dialer;
-use self::slots::Slots;
+use self::pool::LinePool;
 use crate::{BoxError, PeerBody, http2::Unsent, members::Members};
 
 /// Pause before an unreachable peer is worth another attempt.
@@ -62,7 +62,7 @@ pub struct Peer {
     name: WorkerId,
     member: ArcSwap<Member>,
     health: watch::Sender<Health>,
-    slots: Slots,
+    pool: LinePool,
     members: Option<Members>,
 }
 
@@ -74,8 +74,8 @@ impl std::fmt::Debug for Peer {
 
 impl Peer {
     pub(crate) fn new(member: Arc<Member>, health: Health, dialer: Arc<Dialer>, members: Option<Members>) -> Self {
-        let (name, slots) = (member.name.clone(), Slots::new(Arc::clone(&member), dialer));
-        Self { name, member: ArcSwap::new(member), health: watch::Sender::new(health), slots, members }
+        let (name, pool) = (member.name.clone(), LinePool::new(Arc::clone(&member), dialer));
+        Self { name, member: ArcSwap::new(member), health: watch::Sender::new(health), pool, members }
     }
 
     /// Name of the peer.
@@ -114,7 +114,7 @@ impl Peer {
     pub async fn send(&self, mut request: Request<PeerBody>) -> Result<Response<Incoming>, SendError> {
         let not_sent = |source| SendError::NotSent { peer: self.name.clone(), source };
         for last in [false, true] {
-            let line = self.slots.pick().await.map_err(|error| not_sent(error.into()))?;
+            let line = self.pool.pick().await.map_err(|error| not_sent(error.into()))?;
             match line.send(request).await {
                 Ok(response) => return Ok(response),
                 Err(Unsent::Returned { request: again, error }) => {
@@ -135,13 +135,13 @@ impl Peer {
     /// Time to it and back, smoothed: by gossip where there is membership, else by the last connection made.
     #[must_use]
     pub fn rtt(&self) -> Option<Duration> {
-        self.members.as_ref().and_then(|members| members.rtt(&self.name)).or_else(|| self.slots.rtt())
+        self.members.as_ref().and_then(|members| members.rtt(&self.name)).or_else(|| self.pool.rtt())
     }
 
     /// True if there is no connection and the last attempt to make one failed.
     #[must_use]
     pub fn failing(&self) -> bool {
-        self.slots.failing()
+        self.pool.failing()
     }
 
     pub(crate) fn is_same_start(&self, member: &Member) -> bool {
@@ -153,9 +153,9 @@ impl Peer {
         self.member.store(Arc::clone(member));
         let before = self.health.send_replace(health);
         match (before.is_there(), health.is_there()) {
-            (true, false) => self.slots.cut(),
+            (true, false) => self.pool.cut(),
             // What was learned about reaching it is of no use any more.
-            (false, true) => self.slots.wake(),
+            (false, true) => self.pool.wake(),
             _ => {}
         }
     }
@@ -163,6 +163,6 @@ impl Peer {
     /// Closes the connections, because the name now belongs to another process.
     pub(crate) fn forget(&self) {
         self.health.send_if_modified(|now| now.is_there().then(|| *now = Health::Failed).is_some());
-        self.slots.cut();
+        self.pool.cut();
     }
 }

@@ -89,7 +89,7 @@ pub struct Port {
 }
 
 /// The place of one connection. Counts until it is dropped.
-pub struct Place {
+pub struct ConnectionPermit {
     _of_address: AddressPlace,
     _room: OwnedSemaphorePermit,
 }
@@ -127,12 +127,14 @@ impl Port {
     }
 
     /// The next connection. Failures to accept one are told in the log, and waited out.
-    pub async fn accept(&self) -> (TcpStream, SocketAddr, Place) {
+    pub async fn accept(&self) -> (TcpStream, SocketAddr, ConnectionPermit) {
         loop {
             let Ok(room) = Arc::clone(&self.room.all).acquire_owned().await else { std::future::pending().await };
             match self.listener.accept().await {
                 Ok((stream, from)) => match self.room.addresses.place(from.ip()) {
-                    Some(of_address) => return (stream, from, Place { _of_address: of_address, _room: room }),
+                    Some(of_address) => {
+                        return (stream, from, ConnectionPermit { _of_address: of_address, _room: room });
+                    }
                     None => self.refuse(from),
                 },
                 Err(error) => {

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
     id::DEFAULT_NAMESPACE,
-    manifest::{Manifest, ManifestAlias, ParseContext, closest, is_list, node::Place, parse_all},
+    manifest::{Manifest, ManifestAlias, ParseContext, closest, is_list, node::Position, parse_all},
 };
 
 use crate::{
@@ -23,9 +23,9 @@ pub(crate) const STEP: Step = Step::Manifests;
 #[derive(Debug)]
 pub(crate) struct AliasFile {
     pub(crate) alias: ManifestAlias,
-    name_at: (Place, String),
+    name_at: (Position, String),
     /// The place at which each target is named, in their order.
-    targets_at: Vec<(Place, String)>,
+    targets_at: Vec<(Position, String)>,
 }
 
 /// Step 2 for one alias.
@@ -56,7 +56,7 @@ pub(crate) fn read(file: &str, text: &str) -> Parsed<AliasFile> {
         }
         Err(errors) => {
             let told = errors.into_iter().map(|error| {
-                let place = Place { line: error.line, column: error.column };
+                let place = Position { line: error.line, column: error.column };
                 problem("schema", error.message, &error.remedy).at(place, &error.path, text)
             });
             return Parsed::wrong(file, text, told.collect());
@@ -85,7 +85,7 @@ pub(crate) fn check(aliases: &[Arc<Parsed<AliasFile>>], manifests: &[Arc<Parsed<
     for one in aliases {
         let Some(file) = one.value.as_deref() else { continue };
         let text = one.source().1;
-        let mut problem = |rule, (place, path): &(Place, String), message: String, remedy: String| {
+        let mut problem = |rule, (place, path): &(Position, String), message: String, remedy: String| {
             found.push(Problem::new(STEP, rule, one.file(), message).at(*place, path, &text).remedy(remedy));
         };
         let name = file.alias.name.as_str();

@@ -1,6 +1,6 @@
 //! One YAML document of a registry, every value with its place.
 
-use berth_spec::manifest::node::{self, Node, Place};
+use berth_spec::manifest::node::{self, Node, Position};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
@@ -26,7 +26,7 @@ impl Document {
             return Err(problem("too-large", message));
         }
         let mut documents = Node::documents(text).map_err(|error| {
-            let at = error.location().map(Place::from).unwrap_or_default();
+            let at = error.location().map(Position::from).unwrap_or_default();
             let message = error.without_snippet().to_string();
             // The library ends its messages with the place, which the problem has already.
             let message = message.split(" at line ").next().unwrap_or_default();
@@ -60,7 +60,7 @@ impl Document {
     }
 
     /// The place of what a JSON pointer names, or of the deepest thing on the way to it; and its path for people.
-    pub(crate) fn place(&self, pointer: &str) -> (Place, String) {
+    pub(crate) fn place(&self, pointer: &str) -> (Position, String) {
         let (mut node, mut path) = (&self.node, String::new());
         let mut at = node.at;
         for step in pointer.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~")) {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use berth_spec::manifest::{Manifest, ManifestFunction, ParseContext, is_list, node::Place, parse_all};
+use berth_spec::manifest::{Manifest, ManifestFunction, ParseContext, is_list, node::Position, parse_all};
 
 use crate::{
     document::Document,
@@ -17,7 +17,7 @@ pub(crate) const STEP: Step = Step::Manifests;
 #[derive(Debug)]
 pub(crate) struct FunctionFile {
     pub(crate) function: ManifestFunction,
-    name_at: (Place, String),
+    name_at: (Position, String),
 }
 
 /// Step 2 for one function.
@@ -46,7 +46,7 @@ pub(crate) fn read(file: &str, text: &str) -> Parsed<FunctionFile> {
         }
         Err(errors) => {
             let told = errors.into_iter().map(|error| {
-                let place = Place { line: error.line, column: error.column };
+                let place = Position { line: error.line, column: error.column };
                 problem("schema", error.message, &error.remedy).at(place, &error.path, text)
             });
             return Parsed::wrong(file, text, told.collect());

@@ -99,7 +99,7 @@ pub enum Verdict {
 }
 
 impl Deduplicator {
-    /// Decides about one notice for the target that this desk is for.
+    /// Decides about one notice for the target that this one is for.
     pub fn take(&mut self, target: &Notification, notice: &Notice, now: Time) -> Verdict {
         if !concerns(target, notice) {
             return Verdict::NotForThem;
@@ -168,7 +168,7 @@ fn concerns(target: &Notification, notice: &Notice) -> bool {
         NotificationAudience::Ops => notice.recipients.contains(&Recipient::Ops),
         NotificationAudience::Ml => notice.recipients.contains(&Recipient::Ml),
     };
-    // The end is told to whoever heard of the beginning, which the desk knows.
+    // The end is told to whoever heard of the beginning, which the deduplicator knows.
     theirs && (notice.resolved || notice.severity >= target.min_severity)
 }
 
@@ -206,52 +206,57 @@ mod tests {
     #[test]
     fn the_same_thing_is_told_once_until_it_gets_worse_or_ends() {
         use NotificationSeverity::{Critical, Error};
-        let (mut desk, ops) =
+        let (mut deduplicator, ops) =
             (Deduplicator::default(), target(NotificationAudience::Ops, NotificationSeverity::Warning));
         let at = |minutes: u64| Time::ZERO + Duration::from_secs(minutes * 60);
         let send = Verdict::Send { held: 0 };
-        assert_eq!(desk.take(&ops, &notice("a", Error), at(0)), send);
-        assert_eq!(desk.take(&ops, &notice("a", Error), at(30)), Verdict::ToldLately);
-        assert_eq!(desk.take(&ops, &notice("b", Error), at(30)), send);
-        assert_eq!(desk.take(&ops, &notice("a", Critical), at(31)), send);
-        assert_eq!(desk.take(&ops, &notice("a", Error), at(92)), send, "after the window");
+        assert_eq!(deduplicator.take(&ops, &notice("a", Error), at(0)), send);
+        assert_eq!(deduplicator.take(&ops, &notice("a", Error), at(30)), Verdict::ToldLately);
+        assert_eq!(deduplicator.take(&ops, &notice("b", Error), at(30)), send);
+        assert_eq!(deduplicator.take(&ops, &notice("a", Critical), at(31)), send);
+        assert_eq!(deduplicator.take(&ops, &notice("a", Error), at(92)), send, "after the window");
         let over = Notice { resolved: true, ..notice("a", Error) };
-        assert_eq!(desk.take(&ops, &over, at(93)), send);
-        assert_eq!(desk.take(&ops, &over, at(94)), Verdict::NotForThem, "once");
+        assert_eq!(deduplicator.take(&ops, &over, at(93)), send);
+        assert_eq!(deduplicator.take(&ops, &over, at(94)), Verdict::NotForThem, "once");
     }
 
     #[test]
     fn people_hear_what_is_theirs_and_bad_enough() {
         use NotificationSeverity::{Error, Info};
-        let mut desk = Deduplicator::default();
-        let take = |desk: &mut Deduplicator, audience, severity| {
-            desk.take(&target(audience, severity), &notice("a", Error), Time::ZERO)
+        let mut deduplicator = Deduplicator::default();
+        let take = |deduplicator: &mut Deduplicator, audience, severity| {
+            deduplicator.take(&target(audience, severity), &notice("a", Error), Time::ZERO)
         };
-        assert_eq!(take(&mut desk, NotificationAudience::Ml, Info), Verdict::NotForThem);
-        assert_eq!(take(&mut desk, NotificationAudience::Ops, NotificationSeverity::Critical), Verdict::NotForThem);
-        assert_eq!(take(&mut desk, NotificationAudience::All, Error), Verdict::Send { held: 0 });
+        assert_eq!(take(&mut deduplicator, NotificationAudience::Ml, Info), Verdict::NotForThem);
+        assert_eq!(
+            take(&mut deduplicator, NotificationAudience::Ops, NotificationSeverity::Critical),
+            Verdict::NotForThem
+        );
+        assert_eq!(take(&mut deduplicator, NotificationAudience::All, Error), Verdict::Send { held: 0 });
     }
 
     #[test]
     fn the_end_is_told_to_whom_an_earlier_leader_told_the_beginning() {
-        let (mut desk, ops) = (Deduplicator::default(), target(NotificationAudience::Ops, NotificationSeverity::Error));
+        let (mut deduplicator, ops) =
+            (Deduplicator::default(), target(NotificationAudience::Ops, NotificationSeverity::Error));
         let over = |subject| Notice { resolved: true, ..notice(subject, NotificationSeverity::Error) };
-        desk.recall(&ops, &notice("a", NotificationSeverity::Error), Time::ZERO);
-        desk.recall(&ops, &notice("b", NotificationSeverity::Warning), Time::ZERO);
-        desk.lost(2);
-        assert_eq!(desk.take(&ops, &over("a"), Time::ZERO), Verdict::Send { held: 2 });
-        assert_eq!(desk.take(&ops, &over("b"), Time::ZERO), Verdict::NotForThem, "that was not bad enough");
+        deduplicator.recall(&ops, &notice("a", NotificationSeverity::Error), Time::ZERO);
+        deduplicator.recall(&ops, &notice("b", NotificationSeverity::Warning), Time::ZERO);
+        deduplicator.lost(2);
+        assert_eq!(deduplicator.take(&ops, &over("a"), Time::ZERO), Verdict::Send { held: 2 });
+        assert_eq!(deduplicator.take(&ops, &over("b"), Time::ZERO), Verdict::NotForThem, "that was not bad enough");
     }
 
     #[test]
     fn an_outage_is_not_a_flood() {
-        let (mut desk, all) = (Deduplicator::default(), target(NotificationAudience::All, NotificationSeverity::Info));
+        let (mut deduplicator, all) =
+            (Deduplicator::default(), target(NotificationAudience::All, NotificationSeverity::Info));
         let verdicts: Vec<Verdict> = (0..50)
-            .map(|n| desk.take(&all, &notice(&n.to_string(), NotificationSeverity::Error), Time::ZERO))
+            .map(|n| deduplicator.take(&all, &notice(&n.to_string(), NotificationSeverity::Error), Time::ZERO))
             .collect();
         assert_eq!(verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Send { .. })).count(), MOST);
         let later = Time::ZERO + RATE;
-        let held = desk.take(&all, &notice("later", NotificationSeverity::Error), later);
+        let held = deduplicator.take(&all, &notice("later", NotificationSeverity::Error), later);
         assert_eq!(held, Verdict::Send { held: 30 });
     }
 }

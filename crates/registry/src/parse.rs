@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use berth_git::{Protocols, Remote, Rev};
 use berth_spec::manifest::{
     endpoint_path,
-    node::{Node, Place},
+    node::{Node, Position},
 };
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub(crate) struct Parsed<T> {
     file: String,
     text: Arc<str>,
     /// Positions and texts of fields that later steps may report.
-    places: BTreeMap<&'static str, (Place, String)>,
+    places: BTreeMap<&'static str, (Position, String)>,
 }
 
 /// Fields that later steps may report.
@@ -298,7 +298,7 @@ fn vault_problems(document: &Document, file: &str) -> Vec<Problem> {
         return vec![at(document.place("/secrets").0, "secrets", message, remedy)];
     }
     let found = berth_secrets::vault::Declared::parse(secrets, file, "secrets").err().unwrap_or_default();
-    let place = |line, column| Place { line, column };
+    let place = |line, column| Position { line, column };
     found.iter().map(|one| at(place(one.line, one.column), &one.path, &one.message, &one.remedy)).collect()
 }
 
@@ -315,7 +315,7 @@ pub(crate) fn secrets(file: &str, text: &str) -> Parsed<SecretsFile> {
     let mut parsed = Parsed::empty(file, text);
     for found in berth_secrets::check(text, file) {
         let problem = Problem::new(Step::Workers, "secrets", file, found.message);
-        let place = Place { line: found.line, column: found.column };
+        let place = Position { line: found.line, column: found.column };
         // Never with its line: it may hold the secret.
         parsed.problems.push(problem.at(place, &found.path, "").remedy(found.remedy));
     }

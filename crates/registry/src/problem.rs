@@ -3,7 +3,7 @@
 use std::fmt;
 
 use berth_git::CommitInfo;
-use berth_spec::manifest::{ManifestError, SourceLine, node::Place};
+use berth_spec::manifest::{ManifestError, SourceLine, node::Position};
 use serde::Serialize;
 
 /// The six steps of validation, in order.
@@ -190,7 +190,7 @@ impl Problem {
 
     /// At a place of a text.
     #[must_use]
-    pub fn at(mut self, place: Place, path: &str, text: &str) -> Self {
+    pub fn at(mut self, place: Position, path: &str, text: &str) -> Self {
         (self.line, self.column) = (place.line, place.column);
         path.clone_into(&mut self.path);
         // YAML breaks lines at a lone carriage return, too.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use berth_spec::manifest::{
     Lines, closest,
-    node::{Node, Place, Value as NodeValue},
+    node::{Node, Position, Value as NodeValue},
 };
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind as Kind};
 use serde_json::Value;
@@ -163,7 +163,7 @@ fn known_beside<'s>(schema: &'s Value, path: &str) -> Vec<&'s str> {
 const MOST: usize = 50;
 
 /// A number or a word as it stands in the text, anything else in words.
-fn as_written(value: &Value, place: Place, lines: &Lines<'_>) -> String {
+fn as_written(value: &Value, place: Position, lines: &Lines<'_>) -> String {
     let word = matches!(value, Value::Number(_) | Value::Bool(_)).then(|| place.word(lines)).flatten();
     word.map_or_else(|| shown(value), str::to_owned)
 }

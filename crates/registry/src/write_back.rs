@@ -33,7 +33,7 @@ const AT_MOST: u32 = 3;
 /// First pause after a failed push; doubles up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Longest pause between pushes to a host that is away.
+/// Longest pause between pushes to a host that is away. Bounds the time until its return is noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 
 /// Snapshots kept on the branch. Bounds the size of its tree.

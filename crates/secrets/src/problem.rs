@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use berth_spec::manifest::node::Place;
+use berth_spec::manifest::node::Position;
 
 /// One thing that is wrong with a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Problems {
 
     pub(crate) fn add(
         &mut self,
-        at: Place,
+        at: Position,
         path: impl Into<String>,
         message: impl Into<String>,
         remedy: impl Into<String>,

@@ -15,8 +15,8 @@ mod brain;
 mod call;
 mod declared;
 mod http;
+mod secret;
 mod settings;
-mod slot;
 mod task;
 mod timing;
 

@@ -4,7 +4,7 @@
 //! ```text
 //!  clients ──▶ gateways ──hop──▶ workers          serve.rs   requests, from the client to a worker and back
 //!                 │  ▲              │  ▲
-//!                 ▼  │   streams    ▼  │          link.rs    finding the leader; words over streams
+//!                 ▼  │   streams    ▼  │          link.rs    finding the leader; messages over streams
 //!               controllers (one leads) ──▶ store steer.rs   the brains' effects; terms; the store's answers
 //!                                                 machine.rs workers; fate.rs, strike.rs faults
 //!                                                 clock.rs   what is next; settle.rs checks
@@ -34,7 +34,6 @@ use crate::{
     election::Election,
     fault::Faults,
     gate::Gate,
-    line::{Line, LineId},
     members::Members,
     net::Net,
     node::{Machine, Model},
@@ -43,6 +42,7 @@ use crate::{
     process::{Process, Role},
     request::Requests,
     store::Store,
+    stream::{Stream, StreamId},
     wakes::Wakes,
 };
 
@@ -111,8 +111,8 @@ pub struct Cluster {
     /// Nodes that start again once they have ended.
     returning: BTreeSet<WorkerId>,
     members: Option<Members>,
-    lines: BTreeMap<LineId, Line>,
-    last_line: u64,
+    streams: BTreeMap<StreamId, Stream>,
+    last_stream: u64,
     queue: Queue,
     wakes: Wakes,
     audit: Audit,
@@ -167,8 +167,8 @@ impl Cluster {
             infos: BTreeMap::new(),
             returning: BTreeSet::new(),
             members: None,
-            lines: BTreeMap::new(),
-            last_line: 0,
+            streams: BTreeMap::new(),
+            last_stream: 0,
             queue: Queue::default(),
             wakes: Wakes::default(),
             audit: Audit::default(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_control::controller::Controller;
 use berth_spec::{Health, Time, WorkerId};
 
-use crate::{election::Election, line::LineId};
+use crate::{election::Election, stream::StreamId};
 
 /// A controller's process.
 pub struct ControllerNode {
@@ -28,9 +28,9 @@ pub(crate) struct Term {
     /// The rev up to which they are on their way.
     pub(crate) sent: u64,
     /// The streams of workers.
-    pub(crate) workers: BTreeMap<WorkerId, LineId>,
+    pub(crate) workers: BTreeMap<WorkerId, StreamId>,
     /// The streams of gateways; their number is the gateway's.
-    pub(crate) gateways: BTreeMap<LineId, WorkerId>,
+    pub(crate) gateways: BTreeMap<StreamId, WorkerId>,
 }
 
 impl Term {

@@ -7,7 +7,7 @@
 //!                               └── one queue, by time ◀── effects ─┘
 //! ```
 //! Real are the controller's brain with the planner, and the worker's agent. Modelled, with the rules of the real ones:
-//! the [`store`] with its leases and fences, [`election`], membership, the [`net`]work with its [`line`]s (streams),
+//! the [`store`] with its leases and fences, [`election`], membership, the [`net`]work with its [`stream`]s,
 //! gateways ([`gate`]) with their clients' [`request`]s, and each worker's machine ([`node`]).
 //!
 //! Checked at each step: the laws of what was decided, as far as the step touched it (`audit`), that no machine really
@@ -20,9 +20,9 @@
 pub mod chance;
 pub mod net;
 
-mod line;
 mod members;
 mod post;
+mod stream;
 mod wakes;
 
 mod election;

@@ -1,7 +1,7 @@
 //! The network: which node reaches which, and the time that a message takes.
 //!
 //! A cut keeps what one group of nodes sends from another group; a partition is a cut in both directions. The store is
-//! a node like others here. What is sent over a cut is not lost at once: see [`line`](crate::line).
+//! a node like others here. What is sent over a cut is not lost at once: see [`stream`](crate::stream).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -7,29 +7,29 @@ use berth_spec::{ByteSize, Digest, Health, RevisionId, Time, WorkerId};
 
 use crate::{
     fault::FaultId,
-    line::{End, LineId, Word},
     request::{Answer, Attempt, RequestId},
     store::Stored,
+    stream::{End, Message, StreamId},
 };
 
 /// Something on its way.
 #[derive(Debug, Clone)]
 pub(crate) enum Post {
     /// Over a stream.
-    Word { line: LineId, word: Word },
+    Message { stream: StreamId, message: Message },
     /// One end of a stream looks whether the other is still there.
-    Keepalive { line: LineId, end: End },
+    Keepalive { stream: StreamId, end: End },
     /// One end of a stream hears that the other closed it.
-    Closed { line: LineId, end: End },
+    Closed { stream: StreamId, end: End },
     /// A node tries to find the leader.
     Seek { node: WorkerId, start: u64 },
     /// A node's attempt at a stream arrives at a controller.
-    Dial { node: WorkerId, start: u64, attempt: LineId, to: WorkerId },
+    Dial { node: WorkerId, start: u64, attempt: StreamId, to: WorkerId },
     /// The attempt failed; `leader` leads, as far as that controller knew.
-    Declined { node: WorkerId, start: u64, attempt: LineId, leader: Option<WorkerId> },
+    Declined { node: WorkerId, start: u64, attempt: StreamId, leader: Option<WorkerId> },
     /// A worker's machine got something done.
     Done { worker: WorkerId, start: u64, event: berth_worker::Event },
-    /// A controller's word arrives at the store.
+    /// A controller's message arrives at the store.
     Asked { from: WorkerId, start: u64, epoch: u64, ask: Arc<Ask> },
     /// The store's answer arrives.
     Told { to: WorkerId, start: u64, epoch: u64, answer: Stored },

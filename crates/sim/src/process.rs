@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use berth_spec::{Time, WorkerId};
 
-use crate::line::LineId;
+use crate::stream::StreamId;
 
 /// The shortest and the longest time between two attempts to find the leader.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -47,8 +47,8 @@ pub enum Life {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Uplink {
     Seeking,
-    Dialling(LineId),
-    Up(LineId),
+    Dialling(StreamId),
+    Up(StreamId),
 }
 
 /// One node's process.

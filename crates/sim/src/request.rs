@@ -43,8 +43,8 @@ pub struct Request {
     pub gate: WorkerId,
     /// When.
     pub since: Time,
-    /// Its place.
-    pub place: Place,
+    /// Its state.
+    pub state: RequestState,
     /// Workers that did not answer it.
     pub tried: Vec<WorkerId>,
     /// The number of connections that broke under it.
@@ -55,9 +55,9 @@ pub struct Request {
     pub runs: u32,
 }
 
-/// The place of a request.
+/// The state of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum RequestState {
     /// Waits at its gateway.
     Parked,
     /// Forwarded.
@@ -102,7 +102,7 @@ impl Requests {
             count,
             gate: gate.clone(),
             since: now,
-            place: Place::Parked,
+            state: RequestState::Parked,
             tried: Vec::new(),
             broken: 0,
             attempt: Attempt(0),

@@ -1,6 +1,6 @@
 //! Events, for people: `berth get events`. Kept in memory, bounded, by the controller that saw them.
 
-use crate::{DeploymentName, Time, WorkerId, id::DEFAULT_NAMESPACE};
+use crate::{DeploymentName, Namespace, Time, WorkerId, id::DEFAULT_NAMESPACE};
 
 /// Something worth telling.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,12 +22,16 @@ pub struct Event {
 }
 
 impl Event {
-    /// The namespace of the deployment or the function that it is about.
+    /// The namespace of the deployment or the function that it is about. A key that begins with no namespace is shown in the default
+    /// one, here as in lists of functions.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         match (&self.deployment, &self.function) {
             (Some(deployment), _) => Some(deployment.namespace()),
-            (None, Some(key)) => Some(key.split_once('/').map_or(DEFAULT_NAMESPACE, |(namespace, _)| namespace)),
+            (None, Some(key)) => {
+                let begins = key.split_once('/').map(|(namespace, _)| namespace);
+                Some(begins.filter(|namespace| Namespace::new(namespace).is_ok()).unwrap_or(DEFAULT_NAMESPACE))
+            }
             (None, None) => None,
         }
     }

@@ -45,7 +45,7 @@ pub use scalar::Problem;
 pub(crate) use schema::{field_paths, function_field_paths};
 
 use self::{
-    node::{Node, Place},
+    node::{Node, Position},
     raw::RawDeployment,
 };
 use crate::{
@@ -150,7 +150,7 @@ impl ManifestDeployment {
     /// As [`parse`]; errors have no place but the path.
     pub fn of(document: RawDeployment, context: &ParseContext) -> Result<Self, Vec<ManifestError>> {
         let raw = document.written();
-        Reader::new("", context).resolved(document, raw, |_| Place::default())
+        Reader::new("", context).resolved(document, raw, |_| Position::default())
     }
 
     /// Converts an object of KServe or ModelMesh to the hub version, and checks that.
@@ -158,7 +158,7 @@ impl ManifestDeployment {
     /// # Errors
     /// As [`parse`]; errors have no place but the path.
     pub fn of_kserve(object: &kserve::Object, context: &ParseContext) -> Result<Self, Vec<ManifestError>> {
-        Reader::new("", context).converted(object, Place::default(), |_| Place::default())
+        Reader::new("", context).converted(object, Position::default(), |_| Position::default())
     }
 }
 
@@ -229,8 +229,8 @@ impl<'a> Reader<'a> {
     fn converted(
         &self,
         object: &kserve::Object,
-        at: Place,
-        place_of: impl Fn(&str) -> Place,
+        at: Position,
+        place_of: impl Fn(&str) -> Position,
     ) -> Result<ManifestDeployment, Vec<ManifestError>> {
         let document = kserve::convert(object).map_err(|errors| {
             let place = |error: ConversionError| {
@@ -257,7 +257,7 @@ impl<'a> Reader<'a> {
         &self,
         document: RawDeployment,
         raw: serde_json::Value,
-        place: impl Fn(&str) -> Place,
+        place: impl Fn(&str) -> Position,
     ) -> Result<ManifestDeployment, Vec<ManifestError>> {
         let own = document.metadata.base_uri.clone();
         if let Some(problem) = own.as_deref().and_then(uri::wrong_base) {
@@ -324,7 +324,7 @@ impl<'a> Reader<'a> {
     }
 
     fn syntax_error(&self, error: &serde_saphyr::Error) -> ManifestError {
-        let at = error.location().map(Place::from).unwrap_or_default();
+        let at = error.location().map(Position::from).unwrap_or_default();
         let message = error.without_snippet().to_string();
         // The library ends its messages with the place, which the error has already.
         let message = message.split(" at line ").next().unwrap_or_default();
@@ -333,7 +333,7 @@ impl<'a> Reader<'a> {
         self.error(at, "", Problem::new(message, "mend the YAML or JSON here; nothing after it was read"))
     }
 
-    fn error(&self, at: Place, path: &str, Problem { message, remedy }: Problem) -> ManifestError {
+    fn error(&self, at: Position, path: &str, Problem { message, remedy }: Problem) -> ManifestError {
         let source_line = self.lines.line(at.line).map(|line| SourceLine::around(line, at.column)).unwrap_or_default();
         ManifestError {
             file: self.context.file.clone(),

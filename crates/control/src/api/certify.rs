@@ -42,10 +42,10 @@ const BODY: usize = 16 << 10;
 /// Limit for the body to come: it is small, and who sends it has no certificate yet.
 const BODY_WITHIN: Duration = Duration::from_secs(5);
 
-/// Attempts to count a use while others use the same token.
+/// Attempts to count a use while others use the same token: one of them gets through each time.
 const ATTEMPTS: usize = 16;
 
-/// The most members that a new node is told of.
+/// The most members that a new node is told of: some may be away, and gossip tells the rest.
 const MEMBERS: usize = 8;
 
 /// Message of a controller that has no CA.

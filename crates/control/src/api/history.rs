@@ -6,14 +6,14 @@
 //! ```
 //! A point that nobody knows is NaN: before the start, and while a worker is lost.
 
-mod slots;
+mod busiest;
 mod track;
 
 use std::collections::BTreeMap;
 
 use berth_spec::{Time, WorkerId};
 
-pub(crate) use slots::Slots;
+pub(crate) use busiest::BusiestModels;
 pub(crate) use track::{Range, Track};
 
 /// Figures of a model, or of all: requests, failures and misses per second, then the 50th and 99th percentile in milliseconds.
@@ -43,7 +43,7 @@ const _: () = assert!(MOST_BYTES < 6_000_000, "the history takes less than is sa
 #[derive(Debug, Default)]
 pub(crate) struct History {
     total: Track<5>,
-    models: Slots,
+    models: BusiestModels,
     workers: BTreeMap<WorkerId, Track<4>>,
 }
 

@@ -11,7 +11,7 @@ use http::Method;
 
 /// The scope in which the role must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum RoleScope {
     /// Everywhere.
     Server,
     /// The places that the body names, which the handler checks: here the role is checked alone.
@@ -28,99 +28,99 @@ use Action::{
 };
 
 /// Methods, a path, and what they need. `{…}` is any one segment.
-const NEEDS: &[(&str, &str, Action, Place)] = &[
-    ("GET", "/v1/deployments", ReadDeployments, Place::Server),
-    ("GET", "/v1/deployments/{name}", ReadDeployments, Place::Name),
-    ("PUT DELETE", "/v1/deployments/{name}", Declare, Place::Name),
-    ("GET", "/v1/deployments/{name}/explain", ReadDeployments, Place::Name),
-    ("GET", "/v1/deployments/{name}/history", ReadDeployments, Place::Name),
-    ("GET", "/v1/deployments/{name}/log", ReadDeployments, Place::Name),
-    ("GET", "/v1/deployments/{name}/try", ReadModels, Place::Name),
-    ("POST", "/v1/deployments/{name}/try", Infer, Place::Name),
-    ("GET", "/v1/namespaces/{namespace}/deployments", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/namespaces/{namespace}/deployments/{name}", ReadDeployments, Place::Name),
-    ("PUT DELETE", "/v1/namespaces/{namespace}/deployments/{name}", Declare, Place::Name),
-    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/explain", ReadDeployments, Place::Name),
-    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/history", ReadDeployments, Place::Name),
-    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/log", ReadDeployments, Place::Name),
-    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/try", ReadModels, Place::Name),
-    ("POST", "/v1/namespaces/{namespace}/deployments/{name}/try", Infer, Place::Name),
-    ("GET", "/v1/aliases", ReadDeployments, Place::Server),
-    ("GET", "/v1/aliases/{name}", ReadDeployments, Place::Name),
-    ("PUT DELETE", "/v1/aliases/{name}", Declare, Place::Name),
-    ("GET", "/v1/namespaces/{namespace}/aliases", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/namespaces/{namespace}/aliases/{name}", ReadDeployments, Place::Name),
-    ("PUT DELETE", "/v1/namespaces/{namespace}/aliases/{name}", Declare, Place::Name),
-    ("POST", "/v1/apply", Declare, Place::Body),
-    ("POST", "/v1/plan", Declare, Place::Body),
-    ("POST", "/v1/plan/registry", Declare, Place::Body),
-    ("POST", "/v1/validate", Declare, Place::Body),
-    ("GET", "/v1/replicas", ReadDeployments, Place::Server),
-    ("GET", "/v1/namespaces/{namespace}/replicas", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/revisions", ReadDeployments, Place::Server),
-    ("GET", "/v1/namespaces/{namespace}/revisions", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/workers", ReadFleet, Place::Server),
-    ("GET", "/v1/workers/{id}", ReadFleet, Place::Server),
-    ("POST", "/v1/workers/{id}/drain", OperateFleet, Place::Server),
-    ("POST", "/v1/workers/{id}/cordon", OperateFleet, Place::Server),
-    ("POST", "/v1/workers/{id}/uncordon", OperateFleet, Place::Server),
-    ("GET", "/v1/nodes", ReadFleet, Place::Server),
-    ("GET", "/v1/nodes/{name}", ReadFleet, Place::Server),
-    ("POST", "/v1/nodes/{name}/cordon", OperateFleet, Place::Server),
-    ("POST", "/v1/nodes/{name}/uncordon", OperateFleet, Place::Server),
-    ("POST", "/v1/nodes/{name}/drain", OperateFleet, Place::Server),
-    ("GET", "/v1/events", ReadFleet, Place::Server),
-    ("GET", "/v1/namespaces/{namespace}/events", ReadDeployments, Place::Namespace),
+const NEEDS: &[(&str, &str, Action, RoleScope)] = &[
+    ("GET", "/v1/deployments", ReadDeployments, RoleScope::Server),
+    ("GET", "/v1/deployments/{name}", ReadDeployments, RoleScope::Name),
+    ("PUT DELETE", "/v1/deployments/{name}", Declare, RoleScope::Name),
+    ("GET", "/v1/deployments/{name}/explain", ReadDeployments, RoleScope::Name),
+    ("GET", "/v1/deployments/{name}/history", ReadDeployments, RoleScope::Name),
+    ("GET", "/v1/deployments/{name}/log", ReadDeployments, RoleScope::Name),
+    ("GET", "/v1/deployments/{name}/try", ReadModels, RoleScope::Name),
+    ("POST", "/v1/deployments/{name}/try", Infer, RoleScope::Name),
+    ("GET", "/v1/namespaces/{namespace}/deployments", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/deployments/{name}", ReadDeployments, RoleScope::Name),
+    ("PUT DELETE", "/v1/namespaces/{namespace}/deployments/{name}", Declare, RoleScope::Name),
+    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/explain", ReadDeployments, RoleScope::Name),
+    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/history", ReadDeployments, RoleScope::Name),
+    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/log", ReadDeployments, RoleScope::Name),
+    ("GET", "/v1/namespaces/{namespace}/deployments/{name}/try", ReadModels, RoleScope::Name),
+    ("POST", "/v1/namespaces/{namespace}/deployments/{name}/try", Infer, RoleScope::Name),
+    ("GET", "/v1/aliases", ReadDeployments, RoleScope::Server),
+    ("GET", "/v1/aliases/{name}", ReadDeployments, RoleScope::Name),
+    ("PUT DELETE", "/v1/aliases/{name}", Declare, RoleScope::Name),
+    ("GET", "/v1/namespaces/{namespace}/aliases", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/aliases/{name}", ReadDeployments, RoleScope::Name),
+    ("PUT DELETE", "/v1/namespaces/{namespace}/aliases/{name}", Declare, RoleScope::Name),
+    ("POST", "/v1/apply", Declare, RoleScope::Body),
+    ("POST", "/v1/plan", Declare, RoleScope::Body),
+    ("POST", "/v1/plan/registry", Declare, RoleScope::Body),
+    ("POST", "/v1/validate", Declare, RoleScope::Body),
+    ("GET", "/v1/replicas", ReadDeployments, RoleScope::Server),
+    ("GET", "/v1/namespaces/{namespace}/replicas", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/revisions", ReadDeployments, RoleScope::Server),
+    ("GET", "/v1/namespaces/{namespace}/revisions", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/workers", ReadFleet, RoleScope::Server),
+    ("GET", "/v1/workers/{id}", ReadFleet, RoleScope::Server),
+    ("POST", "/v1/workers/{id}/drain", OperateFleet, RoleScope::Server),
+    ("POST", "/v1/workers/{id}/cordon", OperateFleet, RoleScope::Server),
+    ("POST", "/v1/workers/{id}/uncordon", OperateFleet, RoleScope::Server),
+    ("GET", "/v1/nodes", ReadFleet, RoleScope::Server),
+    ("GET", "/v1/nodes/{name}", ReadFleet, RoleScope::Server),
+    ("POST", "/v1/nodes/{name}/cordon", OperateFleet, RoleScope::Server),
+    ("POST", "/v1/nodes/{name}/uncordon", OperateFleet, RoleScope::Server),
+    ("POST", "/v1/nodes/{name}/drain", OperateFleet, RoleScope::Server),
+    ("GET", "/v1/events", ReadFleet, RoleScope::Server),
+    ("GET", "/v1/namespaces/{namespace}/events", ReadDeployments, RoleScope::Namespace),
     // A role that is limited to models does not hold for functions of these names.
-    ("GET", "/v1/functions", ReadDeployments, Place::Server),
-    ("GET", "/v1/functions/{name}", ReadDeployments, Place::Namespace),
-    ("PUT DELETE", "/v1/functions/{name}", Declare, Place::Namespace),
-    ("GET", "/v1/functions/{name}/log", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/functions/{name}/sbom", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/functions/{name}/provenance", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/functions/{name}/lock", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/namespaces/{namespace}/functions", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/namespaces/{namespace}/functions/{name}", ReadDeployments, Place::Namespace),
-    ("PUT DELETE", "/v1/namespaces/{namespace}/functions/{name}", Declare, Place::Namespace),
-    ("GET", "/v1/namespaces/{namespace}/functions/{name}/log", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/namespaces/{namespace}/functions/{name}/sbom", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/namespaces/{namespace}/functions/{name}/provenance", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/namespaces/{namespace}/functions/{name}/lock", ReadDeployments, Place::Namespace),
-    ("GET", "/v1/sources", ReadFleet, Place::Server),
-    ("GET", "/v1/sources/{name}", ReadFleet, Place::Server),
-    ("POST", "/v1/sources/{name}/sync", OperateSources, Place::Server),
-    ("POST", "/v1/sources/{name}/pause", OperateSources, Place::Server),
-    ("POST", "/v1/sources/{name}/resume", OperateSources, Place::Server),
-    ("POST", "/v1/sources/{name}/webhook", SendWebhook, Place::Server),
-    ("POST", "/v1/webhook", SendWebhook, Place::Server),
-    ("GET", "/v1/secrets", ReadSecrets, Place::Server),
-    ("GET", "/v1/top", ReadFleet, Place::Server),
-    ("GET", "/v1/dashboard/models", ReadFleet, Place::Server),
-    ("GET", "/v1/dashboard/memory", ReadFleet, Place::Server),
-    ("GET", "/v1/dashboard/history", ReadFleet, Place::Server),
-    ("GET", "/v1/dashboard/stream", ReadFleet, Place::Server),
-    ("GET", "/v1/whoami", ReadServer, Place::Body),
-    ("GET POST", "/v1/tokens", ManageTokens, Place::Server),
-    ("DELETE", "/v1/tokens/{id}", ManageTokens, Place::Server),
-    ("GET POST", "/v1/join-tokens", CertifyNodes, Place::Server),
-    ("DELETE", "/v1/join-tokens/{id}", CertifyNodes, Place::Server),
-    ("GET POST", "/v1/revocations", CertifyNodes, Place::Server),
-    ("DELETE", "/v1/revocations/{id}", CertifyNodes, Place::Server),
-    ("GET", "/v1/audit", ReadAudit, Place::Server),
-    ("GET", "/dashboard", LoadDashboard, Place::Server),
-    ("GET", "/dashboard/", LoadDashboard, Place::Server),
-    ("GET", "/dashboard/{file}", LoadDashboard, Place::Server),
-    ("GET", "/healthz", Probe, Place::Server),
-    ("GET", "/readyz", Probe, Place::Server),
-    ("GET", "/version", ReadServer, Place::Body),
-    ("GET", "/metrics", ReadMetrics, Place::Server),
-    ("GET", "/openapi.json", ReadServer, Place::Body),
-    ("GET", "/", ReadServer, Place::Body),
+    ("GET", "/v1/functions", ReadDeployments, RoleScope::Server),
+    ("GET", "/v1/functions/{name}", ReadDeployments, RoleScope::Namespace),
+    ("PUT DELETE", "/v1/functions/{name}", Declare, RoleScope::Namespace),
+    ("GET", "/v1/functions/{name}/log", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/functions/{name}/sbom", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/functions/{name}/provenance", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/functions/{name}/lock", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions/{name}", ReadDeployments, RoleScope::Namespace),
+    ("PUT DELETE", "/v1/namespaces/{namespace}/functions/{name}", Declare, RoleScope::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions/{name}/log", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions/{name}/sbom", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions/{name}/provenance", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/namespaces/{namespace}/functions/{name}/lock", ReadDeployments, RoleScope::Namespace),
+    ("GET", "/v1/sources", ReadFleet, RoleScope::Server),
+    ("GET", "/v1/sources/{name}", ReadFleet, RoleScope::Server),
+    ("POST", "/v1/sources/{name}/sync", OperateSources, RoleScope::Server),
+    ("POST", "/v1/sources/{name}/pause", OperateSources, RoleScope::Server),
+    ("POST", "/v1/sources/{name}/resume", OperateSources, RoleScope::Server),
+    ("POST", "/v1/sources/{name}/webhook", SendWebhook, RoleScope::Server),
+    ("POST", "/v1/webhook", SendWebhook, RoleScope::Server),
+    ("GET", "/v1/secrets", ReadSecrets, RoleScope::Server),
+    ("GET", "/v1/top", ReadFleet, RoleScope::Server),
+    ("GET", "/v1/dashboard/models", ReadFleet, RoleScope::Server),
+    ("GET", "/v1/dashboard/memory", ReadFleet, RoleScope::Server),
+    ("GET", "/v1/dashboard/history", ReadFleet, RoleScope::Server),
+    ("GET", "/v1/dashboard/stream", ReadFleet, RoleScope::Server),
+    ("GET", "/v1/whoami", ReadServer, RoleScope::Body),
+    ("GET POST", "/v1/tokens", ManageTokens, RoleScope::Server),
+    ("DELETE", "/v1/tokens/{id}", ManageTokens, RoleScope::Server),
+    ("GET POST", "/v1/join-tokens", CertifyNodes, RoleScope::Server),
+    ("DELETE", "/v1/join-tokens/{id}", CertifyNodes, RoleScope::Server),
+    ("GET POST", "/v1/revocations", CertifyNodes, RoleScope::Server),
+    ("DELETE", "/v1/revocations/{id}", CertifyNodes, RoleScope::Server),
+    ("GET", "/v1/audit", ReadAudit, RoleScope::Server),
+    ("GET", "/dashboard", LoadDashboard, RoleScope::Server),
+    ("GET", "/dashboard/", LoadDashboard, RoleScope::Server),
+    ("GET", "/dashboard/{file}", LoadDashboard, RoleScope::Server),
+    ("GET", "/healthz", Probe, RoleScope::Server),
+    ("GET", "/readyz", Probe, RoleScope::Server),
+    ("GET", "/version", ReadServer, RoleScope::Body),
+    ("GET", "/metrics", ReadMetrics, RoleScope::Server),
+    ("GET", "/openapi.json", ReadServer, RoleScope::Body),
+    ("GET", "/", ReadServer, RoleScope::Body),
     // The service beside the API: its calls are for all namespaces.
-    ("POST", "/mmesh.ModelMesh/getModelStatus", ReadDeployments, Place::Server),
-    ("POST", "/mmesh.ModelMesh/getVModelStatus", ReadDeployments, Place::Server),
-    ("POST", "/mmesh.ModelMesh/ensureLoaded", LoadModels, Place::Server),
-    ("POST", "/mmesh.ModelMesh/{method}", Declare, Place::Server),
+    ("POST", "/mmesh.ModelMesh/getModelStatus", ReadDeployments, RoleScope::Server),
+    ("POST", "/mmesh.ModelMesh/getVModelStatus", ReadDeployments, RoleScope::Server),
+    ("POST", "/mmesh.ModelMesh/ensureLoaded", LoadModels, RoleScope::Server),
+    ("POST", "/mmesh.ModelMesh/{method}", Declare, RoleScope::Server),
 ];
 
 /// Right that a request needs.
@@ -129,7 +129,7 @@ pub(super) struct Need<'a> {
     /// Path of the route, as it is listed.
     pub(super) pattern: &'static str,
     safe: bool,
-    place: Place,
+    scope: RoleScope,
     namespace: Option<Cow<'a, str>>,
     name: Option<Cow<'a, str>>,
 }
@@ -137,12 +137,12 @@ pub(super) struct Need<'a> {
 /// Finds the right that a request of this method and path needs; `None`: there is no such route.
 pub(super) fn of<'a>(method: &Method, path: &'a str) -> Option<Need<'a>> {
     let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
-    NEEDS.iter().find_map(|(methods, pattern, action, place)| {
+    NEEDS.iter().find_map(|(methods, pattern, action, scope)| {
         if !methods.split(' ').any(|one| one == method) {
             return None;
         }
         let mut need =
-            Need { action: *action, pattern, safe: method == "GET", place: *place, namespace: None, name: None };
+            Need { action: *action, pattern, safe: method == "GET", scope: *scope, namespace: None, name: None };
         let (mut patterns, mut segments) = (pattern.split('/'), path.split('/'));
         loop {
             match (patterns.next(), segments.next()) {
@@ -212,10 +212,10 @@ impl Need<'_> {
     /// Decides whether somebody may do it.
     pub(super) fn check(&self, asker: &Asker) -> Result<(), Denied> {
         let namespace = self.namespace.as_deref().map_or_else(|| Ok(Namespace::default()), Namespace::new);
-        match (self.place, namespace) {
-            (Place::Body, _) => asker.may(self.action, Resource::Somewhere),
-            (Place::Namespace, Ok(namespace)) => asker.may(self.action, Resource::Namespace(namespace.as_str())),
-            (Place::Name, Ok(namespace)) => {
+        match (self.scope, namespace) {
+            (RoleScope::Body, _) => asker.may(self.action, Resource::Somewhere),
+            (RoleScope::Namespace, Ok(namespace)) => asker.may(self.action, Resource::Namespace(namespace.as_str())),
+            (RoleScope::Name, Ok(namespace)) => {
                 let name = DeploymentName::within(&namespace, self.name.as_deref().unwrap_or_default());
                 match name {
                     Ok(name) => asker.may(self.action, Resource::Model(name.key())),
@@ -223,7 +223,7 @@ impl Need<'_> {
                 }
             }
             // What cannot be read is no place.
-            (Place::Server | Place::Namespace | Place::Name, _) => asker.may(self.action, Resource::Server),
+            (RoleScope::Server | RoleScope::Namespace | RoleScope::Name, _) => asker.may(self.action, Resource::Server),
         }
     }
 }

@@ -33,8 +33,8 @@ const CHANNEL: usize = 4;
 /// Reports of one worker that may queue. The worker merges later ones.
 const REPORTS: usize = 4;
 
-/// Words of one gateway that may wait; it waits beyond that.
-const SPEECH: usize = 256;
+/// Messages of one gateway that may wait, as many as a burst of misses sends; it waits beyond that.
+const EVENTS: usize = 256;
 
 /// Revs that may be on their way to gateways. Beyond that the latest stands for those before it: who waits for one of
 /// them waits a little longer.
@@ -192,7 +192,7 @@ impl Connections {
             }
             .boxed(),
         );
-        let (speaking, speech) = mpsc::channel(SPEECH);
+        let (speaking, speech) = mpsc::channel(EVENTS);
         let heard = stream::unfold(speech, move |mut speech| async move {
             let event = speech.recv().await?;
             Some((Woke::GatewaySpoke(id, event), speech))

@@ -33,7 +33,7 @@ const RESCAN: Duration = Duration::from_secs(30);
 /// Quiet time before a change is read, so that files are seldom read while they are written.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Longest wait for a folder that is never quiet.
+/// Longest wait for a folder that is never quiet: a copy of many files is read in a few pieces, and nobody waits long.
 const QUIET_AT_MOST: Duration = Duration::from_secs(2);
 
 /// A folder that cannot be served.

@@ -14,7 +14,7 @@ use berth_spec::Secret;
 use super::{queue::Attempt, smtp};
 use crate::GitConfig;
 
-/// Bytes of a secret file.
+/// Bytes of a secret file: tokens and passwords are far shorter.
 const LARGEST_SECRET: u64 = 64 << 10;
 
 /// One thing to be sent.

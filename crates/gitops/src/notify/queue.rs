@@ -22,7 +22,7 @@ const PAUSES: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(10), 
 /// ago.
 const WORTH: Duration = Duration::from_secs(60 * 60);
 
-/// Failures in a row after which the breaker is shown as open.
+/// Failures in a row after which the breaker is shown as open: one or two happen on any network.
 pub(crate) const THRESHOLD: u32 = 5;
 
 /// The outcome of one attempt.

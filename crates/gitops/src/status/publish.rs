@@ -29,7 +29,7 @@ const TERM: &str = "Berth-Term";
 /// does not hold the thread for long.
 const ATTEMPTS: u32 = 6;
 
-/// First pause between them; it doubles.
+/// First pause between them; it doubles, so that all of them take three seconds.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The commits on the branch of its own before it is squashed into one: months of history for people, and a bounded
@@ -39,7 +39,7 @@ pub(crate) const MOST_COMMITS: usize = 1_000;
 /// Bytes of a file that is read back.
 const LARGEST: usize = 8 << 20;
 
-/// Commits that are searched for the last one of ours.
+/// Commits that are searched for the last one of ours: people and other clusters push in between.
 const SEARCHED: usize = 50;
 
 /// Writes.

@@ -39,7 +39,7 @@ use crate::{
     sticky::Caller,
 };
 
-/// When to try again after a deployment had all the requests that it takes.
+/// When to try again after a deployment had all the requests that it takes: most inferences end sooner.
 const RETRY_FULL: Duration = Duration::from_millis(500);
 
 /// The head of an inference.

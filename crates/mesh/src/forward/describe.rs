@@ -16,7 +16,7 @@ use crate::{
         context::RequestContext,
         head::Head,
         retry_state::RetryState,
-        run::{Codec, run},
+        run::{Codec, Reply, run},
         runner::{LocalOutcome, Runner},
     },
     local::Model,
@@ -36,8 +36,17 @@ struct Describe {
     head: Head,
 }
 
+/// The model of this process, or the answer of another node.
+type Answer = Result<Arc<dyn Model>, Box<BufferedResponse>>;
+
+impl Reply for Answer {
+    fn relayed(forwarded: Forwarded) -> Self {
+        Err(Box::new(forwarded.response))
+    }
+}
+
 impl Codec for Describe {
-    type Answer = Result<Arc<dyn Model>, Box<BufferedResponse>>;
+    type Answer = Answer;
 
     fn head(&self, _: &Stack, _: &DeploymentState) -> Result<Head, InferError> {
         Ok(self.head.clone())
@@ -49,10 +58,6 @@ impl Codec for Describe {
         _: &mut Upload,
     ) -> Result<LocalOutcome<Self::Answer>, Failure> {
         Ok(runner.lease().await?.map(|held| Ok(held.lease.to_describe())))
-    }
-
-    fn relayed(&mut self, forwarded: Forwarded) -> Self::Answer {
-        Err(Box::new(forwarded.response))
     }
 }
 

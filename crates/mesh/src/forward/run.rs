@@ -31,7 +31,7 @@ use crate::{
 
 /// A wire form of requests: runs one on a replica of this process, and says how it goes to another node.
 pub(crate) trait Codec: Send {
-    type Answer: Send;
+    type Answer: Reply;
 
     /// The head for another node.
     fn head(&self, stack: &Stack, deployment: &DeploymentState) -> Result<Head, InferError>;
@@ -43,18 +43,31 @@ pub(crate) trait Codec: Send {
         upload: &mut Upload,
     ) -> impl Future<Output = Result<LocalOutcome<Self::Answer>, Failure>> + Send;
 
-    /// The answer of another node as the client gets it.
-    fn relayed(&mut self, forwarded: Forwarded) -> Self::Answer;
-
     /// The head as the client sent it; `None`: a question about a model, which payload processors do not see.
     fn came(&self) -> Option<&Parts> {
         None
     }
+}
 
-    /// The answer with its response changed.
-    fn with(answer: Self::Answer, change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>) -> Self::Answer {
+/// An answer in the form of a codec.
+pub(crate) trait Reply: Sized + Send {
+    /// The answer of another node as the client gets it.
+    fn relayed(forwarded: Forwarded) -> Self;
+
+    /// The answer with its response changed, where it is one.
+    fn with(self, change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>) -> Self {
         drop(change);
-        answer
+        self
+    }
+}
+
+impl Reply for Response<ReplyBody> {
+    fn relayed(forwarded: Forwarded) -> Self {
+        forwarded.into_reply()
+    }
+
+    fn with(self, change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>) -> Self {
+        change(self)
     }
 }
 
@@ -90,7 +103,7 @@ async fn watched<C: Codec>(
         call.receives(upload.length());
     }
     match answer {
-        Ok(answer) => Ok(C::with(answer, |mut answer| {
+        Ok(answer) => Ok(answer.with(|mut answer| {
             if let Some(payload) = payload {
                 answer = tapped(answer, Box::new(payload));
             }
@@ -136,7 +149,7 @@ async fn carry<C: Codec>(
                 let forwarded = Box::pin(admitted.forward(&mut retries, target, head, upload)).await?;
                 if let Some(forwarded) = forwarded {
                     admitted.received(upload.received());
-                    return Ok(codec.relayed(forwarded));
+                    return Ok(C::Answer::relayed(forwarded));
                 }
             }
         }

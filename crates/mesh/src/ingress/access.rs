@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use berth_spec::{Class, client_certificate::ClientCertificate};
-use berth_wire::access::{Access, Action, Asker, Denied, Resource as Place, Unauthenticated};
+use berth_wire::access::{self, Access, Action, Asker, Denied, Unauthenticated};
 use http::{Method, Request, header};
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
 use crate::oip::grpc::methods::{METHODS, SERVICE};
 
 /// The action of a request, and where the role must hold as far as the path says it.
-type Need = (Action, Place<'static>);
+type Need = (Action, access::Resource<'static>);
 
 /// Puts the sender among the extensions of a request, or says why it is refused.
 pub(super) fn admit<B>(access: &Access, request: &mut Request<B>, need: Need) -> Result<(), Fault> {
@@ -41,14 +41,14 @@ pub(super) fn of_rest(method: &Method, path: &str) -> Need {
     let Some(resource) = Resource::of(split_namespace(path).1) else {
         return match (Page::of(method, path), method) {
             // The namespace is asked for where the function is called.
-            _ if function_in(path).is_some() => (Action::Infer, Place::Somewhere),
-            (Some(Page::Docs), _) => (Action::LoadDashboard, Place::Server),
-            (Some(Page::Root), _) => (Action::Probe, Place::Server),
-            (Some(Page::Metrics), _) => (Action::ReadMetrics, Place::Server),
-            (Some(Page::Openapi), _) => (Action::ReadServer, Place::Somewhere),
+            _ if function_in(path).is_some() => (Action::Infer, access::Resource::Somewhere),
+            (Some(Page::Docs), _) => (Action::LoadDashboard, access::Resource::Server),
+            (Some(Page::Root), _) => (Action::Probe, access::Resource::Server),
+            (Some(Page::Metrics), _) => (Action::ReadMetrics, access::Resource::Server),
+            (Some(Page::Openapi), _) => (Action::ReadServer, access::Resource::Somewhere),
             // Where models answer at paths of their own.
-            (None, &Method::GET | &Method::HEAD) => (Action::ReadModels, Place::Somewhere),
-            (None, _) => (Action::Infer, Place::Somewhere),
+            (None, &Method::GET | &Method::HEAD) => (Action::ReadModels, access::Resource::Somewhere),
+            (None, _) => (Action::Infer, access::Resource::Somewhere),
         };
     };
     let action = match resource {
@@ -56,13 +56,13 @@ pub(super) fn of_rest(method: &Method, path: &str) -> Need {
         // What may be changed there is asked for where it is known.
         Resource::Server | Resource::Unsupported(_) | Resource::Log | Resource::Traces(_) => Action::ReadServer,
         Resource::Regions(_) | Resource::Register(_) | Resource::Unregister(_) => {
-            return (Action::OperateFleet, Place::Server);
+            return (Action::OperateFleet, access::Resource::Server);
         }
         Resource::Model { operation, .. } if operation.runs() => Action::Infer,
         Resource::List | Resource::Index | Resource::AllStatistics | Resource::Model { .. } => Action::ReadModels,
         Resource::Load(_) | Resource::Unload(_) => Action::LoadModels,
     };
-    (action, Place::Somewhere)
+    (action, access::Resource::Somewhere)
 }
 
 /// Right that a gRPC call needs; `beside` are the paths of services that are not the gateway's.
@@ -71,13 +71,13 @@ pub(super) fn of_grpc(path: &str, beside: &[&str]) -> Need {
         // Whoever may read the server's description learns what there is not.
         let known = METHODS.iter().find(|(known, _)| *known == method);
         return match known.map_or(Action::ReadServer, |(_, action)| *action) {
-            Action::OperateFleet => (Action::OperateFleet, Place::Server),
-            action => (action, Place::Somewhere),
+            Action::OperateFleet => (Action::OperateFleet, access::Resource::Server),
+            action => (action, access::Resource::Somewhere),
         };
     }
     match beside.iter().find_map(|prefix| path.strip_prefix(prefix)) {
-        Some(method) => (Action::of_management(method), Place::Server),
-        None => (Action::Infer, Place::Somewhere),
+        Some(method) => (Action::of_management(method), access::Resource::Server),
+        None => (Action::Infer, access::Resource::Somewhere),
     }
 }
 
@@ -282,9 +282,12 @@ mod tests {
         }
         assert!(sent("/v2/repository/models/a/load").is_err());
         let mut bare = Request::new(());
-        assert!(admit(&access, &mut bare, (Action::Infer, Place::Somewhere)).is_err());
-        assert!(asker(&access, bare.extensions()).may(Action::Infer, Place::Somewhere).is_err(), "nobody was asked");
+        assert!(admit(&access, &mut bare, (Action::Infer, access::Resource::Somewhere)).is_err());
+        assert!(
+            asker(&access, bare.extensions()).may(Action::Infer, access::Resource::Somewhere).is_err(),
+            "nobody was asked"
+        );
         assert!(asker(&Access::open(), bare.extensions()).is_open());
-        assert!(admit(&access, &mut bare, (Action::Probe, Place::Somewhere)).is_ok());
+        assert!(admit(&access, &mut bare, (Action::Probe, access::Resource::Somewhere)).is_ok());
     }
 }

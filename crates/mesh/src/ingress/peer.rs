@@ -91,7 +91,7 @@ struct Inner {
 }
 
 /// The part of a request's head that nodes say to each other.
-struct Asked {
+struct PeerHeaders {
     revision: RevisionId,
     /// The name that the client asked for, where that is not the deployment's.
     name: Option<Arc<str>>,
@@ -195,7 +195,7 @@ impl Inner {
         }
         let (head, body) = request.into_parts();
         let head = Arc::new(head);
-        let asked = Asked::of(&head.headers, &self.limits)?;
+        let asked = PeerHeaders::of(&head.headers, &self.limits)?;
         let permit = self.admission.enter().map_err(|_| self.turned_away())?;
         let replica = self.replicas.get(&asked.revision).ok_or(Refusal::NotRun(NotRun::Absent))?;
         if replica.is_draining() {
@@ -295,7 +295,7 @@ fn streamed(mut response: Response<ReplyBody>) -> Response<ReplyBody> {
 /// The replica that a request of another node names.
 struct PeerRun<'a> {
     service: &'a Inner,
-    asked: Asked,
+    asked: PeerHeaders,
     deadline: Instant,
     replica: Arc<Replica>,
     permit: Option<Permit>,
@@ -372,7 +372,7 @@ impl Runner for PeerRun<'_> {
     }
 }
 
-impl Asked {
+impl PeerHeaders {
     fn of(headers: &HeaderMap, limits: &Limits) -> Result<Self, Refusal> {
         let arrived = Instant::now();
         let revision = headers.get(REVISION).and_then(|value| RevisionId::from_coded(value.to_str().ok()?));

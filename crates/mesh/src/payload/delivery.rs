@@ -23,16 +23,16 @@ use crate::{offload, watch::name_of};
 /// Payloads that are posted to one service at a time.
 const AT_ONCE: usize = 8;
 
-/// The longest that a service may take for one.
+/// The longest that a service may take for one: one that hangs gives its turn back.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The time for payloads that wait when the gateway ends; shorter than the time that connections get then.
 const LAST: Duration = Duration::from_secs(3);
 
-/// The least time between two messages about a service that fails.
+/// The least time between two messages about a service that fails: it fails for every payload.
 const BETWEEN: Duration = Duration::from_secs(60);
 
-/// The most characters of one header's value in the log.
+/// The most characters of one header's value in the log. A client chooses it.
 const LONGEST_VALUE: usize = 256;
 
 /// The end of one processor's queue.

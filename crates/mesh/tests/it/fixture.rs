@@ -334,7 +334,7 @@ impl House {
         path: &str,
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
-    ) -> Asked {
+    ) -> PendingAnswer {
         let mut request = Request::builder().method(method).uri(self.uri(path));
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -354,7 +354,7 @@ impl House {
     }
 
     /// Asks again and again until the answer has this status.
-    pub(crate) async fn comes_to(&self, status: u16, ask: impl Fn(&Self) -> Asked) {
+    pub(crate) async fn comes_to(&self, status: u16, ask: impl Fn(&Self) -> PendingAnswer) {
         let end = Instant::now() + PATIENCE;
         loop {
             let answer = ask(self).await;
@@ -370,7 +370,7 @@ impl House {
     }
 
     /// One inference of four numbers.
-    pub(crate) fn infer(&self, deployment: &str, headers: &[(&str, &str)]) -> Asked {
+    pub(crate) fn infer(&self, deployment: &str, headers: &[(&str, &str)]) -> PendingAnswer {
         self.request(Method::POST, &format!("/v2/models/{deployment}/infer"), headers, REQUEST)
     }
 }
@@ -378,7 +378,7 @@ impl House {
 pub(crate) const REQUEST: &str =
     r#"{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[1,2,3.5,4]}]}"#;
 
-pub(crate) type Asked = BoxFuture<'static, Answer>;
+pub(crate) type PendingAnswer = BoxFuture<'static, Answer>;
 
 #[derive(Debug)]
 pub(crate) struct Answer {

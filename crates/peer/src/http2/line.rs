@@ -44,47 +44,47 @@ pub enum Unsent<B> {
     Unknown(hyper::Error),
 }
 
-/// The entrance of a line for requests, for as long as it takes any.
+/// The sender of a line, which all its clones share; none once the line takes no more requests.
 ///
 /// hyper takes them through a channel of tokio's. A value that is being put in while the other end goes may come after the
 /// last look into it: then it lies there until the last sender is gone, and that is who waits for its answer. Hence a lock,
 /// which nobody waits for while the line is open: the end comes when nobody is putting anything in, and what is in is given
 /// back.
-struct Entry<B>(RwLock<Option<SendRequest<B>>>);
+struct SharedSender<B>(RwLock<Option<SendRequest<B>>>);
 
-impl<B> Entry<B> {
+impl<B> SharedSender<B> {
     fn read(&self) -> RwLockReadGuard<'_, Option<SendRequest<B>>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Closes the entry, before the connection is dropped. It keeps no entry: a line that nobody has any more ends.
-struct Closes<B>(Weak<Entry<B>>);
+/// Takes the sender away before the connection is dropped. It keeps none itself: a line that nobody has any more ends.
+struct Closes<B>(Weak<SharedSender<B>>);
 
 impl<B> Drop for Closes<B> {
     fn drop(&mut self) {
-        if let Some(entry) = self.0.upgrade() {
-            entry.0.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(shared) = self.0.upgrade() {
+            shared.0.write().unwrap_or_else(PoisonError::into_inner).take();
         }
     }
 }
 
 /// A line that takes requests. Clones share it; with the last one the connection ends, after the requests in flight.
 pub struct Line<B> {
-    entry: Arc<Entry<B>>,
+    sender: Arc<SharedSender<B>>,
 }
 
 impl<B> Line<B> {
     /// True if it takes requests.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.entry.read().is_some()
+        self.sender.read().is_some()
     }
 }
 
 impl<B> Clone for Line<B> {
     fn clone(&self) -> Self {
-        Self { entry: Arc::clone(&self.entry) }
+        Self { sender: Arc::clone(&self.sender) }
     }
 }
 
@@ -113,10 +113,10 @@ where
         builder.timer(TokioTimer::new());
         settings(&mut builder);
         let (sender, connection) = builder.handshake(TokioIo::new(held.clone())).await?;
-        let entry = Arc::new(Entry(RwLock::new(Some(sender))));
-        let closes = Closes(Arc::downgrade(&entry));
+        let sender = Arc::new(SharedSender(RwLock::new(Some(sender))));
+        let closes = Closes(Arc::downgrade(&sender));
         let runs = run(connection, Streams::new(begun), held, closes).boxed();
-        Ok((Self { entry }, runs))
+        Ok((Self { sender }, runs))
     }
 
     /// Sends a request.
@@ -124,7 +124,7 @@ where
     /// # Errors
     /// There is no answer: [`Unsent`] says how far the request came.
     pub async fn send(&self, request: Request<B>) -> Result<Response<Incoming>, Unsent<B>> {
-        let put = match &*self.entry.read() {
+        let put = match &*self.sender.read() {
             Some(sender) => sender.clone().try_send_request(request),
             None => return Err(Unsent::Returned { request: Box::new(request), error: "the line has closed".into() }),
         };

@@ -16,7 +16,7 @@ use std::{io, time::Duration};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, ToSocketAddrs};
 
-/// Silence after which the kernel asks the other end for a sign of life.
+/// Silence after which the kernel asks the other end for a sign of life: as long as between the pings of nodes.
 pub const QUIET: Duration = Duration::from_secs(10);
 
 /// Interval between further questions: several may be lost before the connection is given up.

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{line::Line, window};
+use super::{line::PeerLine, window};
 use crate::{Identity, LinePolicy, tls};
 
 /// Reason why there is no connection. All callers that waited for it get the same error.
@@ -44,7 +44,7 @@ pub(crate) struct Dialer {
 
 impl Dialer {
     /// Dials a member within [`LinePolicy::dial`]. The line ends when `cut` is cancelled.
-    pub(super) async fn dial(&self, member: &Member, cut: CancellationToken) -> Result<Line, DialError> {
+    pub(super) async fn dial(&self, member: &Member, cut: CancellationToken) -> Result<PeerLine, DialError> {
         let (name, address) = (&member.name, member.peer);
         let within = self.policy.dial;
         match timeout(within, self.connect(member, cut)).await {
@@ -54,7 +54,7 @@ impl Dialer {
         }
     }
 
-    async fn connect(&self, member: &Member, cut: CancellationToken) -> Result<Line, String> {
+    async fn connect(&self, member: &Member, cut: CancellationToken) -> Result<PeerLine, String> {
         let shown = |error: io::Error| error.to_string();
         let name = tls::server_name(&member.name)?;
         let begun = Instant::now();
@@ -85,7 +85,7 @@ impl Dialer {
         // A child: the line alone ends when the peer's certificate is revoked.
         let cut = cut.child_token();
         let open = self.identity.opened(&other, &cut);
-        Line::open(Rewound { first, stream }, connected_in, self, (cut, open)).await.map_err(shown)
+        PeerLine::open(Rewound { first, stream }, connected_in, self, (cut, open)).await.map_err(shown)
     }
 
     fn tune(&self, stream: &TcpStream) -> io::Result<()> {

@@ -14,17 +14,17 @@ use crate::{
     pki::OpenConnection,
 };
 
-/// The longest head of an answer.
+/// The longest head of an answer: as long as that of a request.
 const HEADERS: u32 = 64 << 10;
 
 /// A line to a peer.
-pub(super) struct Line {
+pub(super) struct PeerLine {
     inner: http2::Line<PeerBody>,
     /// Time that connecting took: one round trip.
     pub(super) connected_in: Duration,
 }
 
-impl Line {
+impl PeerLine {
     /// Speaks HTTP/2 on a connection that the peer has taken. Ends when `cut` is cancelled.
     pub(super) async fn open<S>(
         stream: S,

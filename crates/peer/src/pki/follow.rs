@@ -13,6 +13,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Time before expiry at which warnings start, or the last quarter of a shorter life. Leaves three weeks to renew, and spares
 /// certificates that are renewed at two thirds of their life.
 const WARN_BEFORE: Duration = Duration::from_secs(21 * 24 * 3600);
+/// Interval between warnings: whoever reads the log of a day sees one.
 const WARN_EVERY: Duration = Duration::from_secs(12 * 3600);
 
 impl Identity {

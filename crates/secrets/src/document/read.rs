@@ -6,7 +6,7 @@ use berth_spec::{
     credential::{Field, Kind, MAX_VALUE},
     manifest::{
         closest,
-        node::{Key, Node, Place, Value},
+        node::{Key, Node, Position, Value},
     },
 };
 
@@ -48,7 +48,7 @@ pub(super) fn document(text: &str, file: &str) -> Result<Document, Vec<Problem>>
         Contents::Vault(..) => {
             let mut problems = Problems::of(file);
             let remedy = "there is nothing to decrypt here; change it with any editor";
-            problems.add(Place::default(), "secrets", "this file refers to Vault", remedy);
+            problems.add(Position::default(), "secrets", "this file refers to Vault", remedy);
             Err(problems.or(()).err().unwrap_or_default())
         }
     }
@@ -58,7 +58,7 @@ pub(super) fn document(text: &str, file: &str) -> Result<Document, Vec<Problem>>
 fn root(text: &str, problems: &mut Problems) -> Option<Node> {
     if text.len() > MAX_FILE {
         problems.add(
-            Place::default(),
+            Position::default(),
             "",
             format!("the file is larger than {MAX_FILE} bytes"),
             "give the worker fewer or smaller secrets",
@@ -68,7 +68,7 @@ fn root(text: &str, problems: &mut Problems) -> Option<Node> {
     let mut documents = match Node::documents(text) {
         Ok(documents) => documents,
         Err(error) => {
-            let at = error.location().map(Place::from).unwrap_or_default();
+            let at = error.location().map(Position::from).unwrap_or_default();
             // The reader's words may quote the text: only their kind is told.
             problems.add(at, "", "the file is not well-formed YAML", "mend it here; nothing after it was read");
             return None;
@@ -78,7 +78,7 @@ fn root(text: &str, problems: &mut Problems) -> Option<Node> {
         (1, Some(root)) if matches!(root.value, Value::Map(_)) => Some(root),
         (0 | 1, _) => {
             let remedy = "a file of secrets has worker_id and secrets: `berth secrets encrypt` writes one";
-            problems.add(Place::default(), "", "this is not a file of secrets", remedy);
+            problems.add(Position::default(), "", "this is not a file of secrets", remedy);
             None
         }
         (_, last) => {
@@ -259,7 +259,7 @@ fn keys(root: &Node, problems: &mut Problems) -> Option<Vec<WrappedKey>> {
 
 fn wrapped(node: &Node, path: &str, problems: &mut Problems) -> Option<WrappedKey> {
     unknown(node, &["data", "id", "created", "wrapped"], path, problems);
-    let mut field = |name: &str| -> Option<(Place, &str)> {
+    let mut field = |name: &str| -> Option<(Position, &str)> {
         let found = node.get(name).and_then(|value| Some((value.at, value.text()?)));
         if found.is_none() {
             problems.add(

@@ -3,7 +3,7 @@
 use berth_spec::{
     Secret, WorkerId,
     credential::{FieldValue, Kind},
-    manifest::node::{Node, Place, Value},
+    manifest::node::{Node, Position, Value},
 };
 
 use crate::{
@@ -43,13 +43,13 @@ pub fn plain_of(text: &str, file: &str) -> Result<Plain, Vec<Problem>> {
         Ok(mut documents) if documents.len() == 1 => documents.pop(),
         Ok(_) => None,
         Err(error) => {
-            let at = error.location().map(Place::from).unwrap_or_default();
+            let at = error.location().map(Position::from).unwrap_or_default();
             problems.add(at, "", "this is not well-formed YAML", "mend it here; nothing after it was read");
             return Err(problems.or(()).err().unwrap_or_default());
         }
     };
     let Some(root) = root.filter(|root| matches!(root.value, Value::Map(_))) else {
-        problems.add(Place::default(), "", "these are no secrets", "write secrets: {NAME: {type: …, …}}");
+        problems.add(Position::default(), "", "these are no secrets", "write secrets: {NAME: {type: …, …}}");
         return Err(problems.or(()).err().unwrap_or_default());
     };
     let (path, node) = match root.get("secrets") {

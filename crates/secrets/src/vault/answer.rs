@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Engine, Reply, SecretRequest};
 
-/// The longest message of Vault that is repeated, in characters.
+/// The longest message of Vault that is repeated, in characters: the cause fits, in a line or two of a log.
 const MOST_SAID: usize = 200;
 
 /// The longest lease that is believed, about ten years: beyond it arithmetic with times ends.

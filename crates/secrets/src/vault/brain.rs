@@ -16,7 +16,7 @@ use self::{calls::PendingCall, token::Token};
 use super::{
     Call, Declared, Outage, Reply, VaultSecrets, answer,
     answer::Outcome,
-    slot::{ActiveLease, Key, LeaseToRevoke, Slot},
+    secret::{ActiveLease, Key, LeaseToRevoke, TrackedSecret},
     timing,
 };
 use crate::status::{Backend, SecretStatus};
@@ -76,7 +76,7 @@ pub struct Vault {
     namespace: Option<String>,
     chances: StdRng,
     token: Token,
-    slots: BTreeMap<Key, Slot>,
+    secrets: BTreeMap<Key, TrackedSecret>,
     /// Declared for another Vault.
     elsewhere: Vec<SecretStatus>,
     retired: Vec<LeaseToRevoke>,
@@ -100,7 +100,7 @@ impl Vault {
             namespace,
             chances: StdRng::seed_from_u64(seed),
             token: Token::default(),
-            slots: BTreeMap::new(),
+            secrets: BTreeMap::new(),
             elsewhere: Vec::new(),
             retired: Vec::new(),
             flight: BTreeMap::new(),
@@ -122,8 +122,8 @@ impl Vault {
             Event::Stop => self.stop(now),
             Event::Wanted(_) | Event::Tick => {}
         }
-        for slot in self.slots.values_mut() {
-            slot.expire(now);
+        for secret in self.secrets.values_mut() {
+            secret.expire(now);
         }
         let mut effects = self.next_calls(now);
         if !self.stopping {
@@ -146,7 +146,7 @@ impl Vault {
     /// Time of the next [`Event::Tick`] if nothing else happens.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
-        let ends = self.slots.values().filter_map(|slot| slot.value.as_ref()?.expires);
+        let ends = self.secrets.values().filter_map(|secret| secret.value.as_ref()?.expires);
         let room = if self.bad.is_some() { self.flight.is_empty() } else { self.flight.len() < MOST_CALLS };
         let calls = room.then(|| self.next_due()).flatten();
         let calls = calls.map(|due| due.max(self.bad.as_ref().map(|bad| bad.until).unwrap_or_default()));
@@ -169,21 +169,21 @@ impl Vault {
                 let key = (worker.clone(), name);
                 seen.insert(key.clone());
                 let namespace = declared.namespace.clone().or_else(|| self.namespace.clone());
-                match self.slots.get_mut(&key) {
-                    None => drop(self.slots.insert(key, Slot::new(want, namespace, now))),
-                    Some(slot) if slot.want == want && slot.namespace == namespace => {}
-                    Some(slot) => {
-                        let old_namespace = slot.namespace.clone();
-                        let old = slot.redeclare(want, namespace, now);
+                match self.secrets.get_mut(&key) {
+                    None => drop(self.secrets.insert(key, TrackedSecret::new(want, namespace, now))),
+                    Some(secret) if secret.want == want && secret.namespace == namespace => {}
+                    Some(secret) => {
+                        let old_namespace = secret.namespace.clone();
+                        let old = secret.redeclare(want, namespace, now);
                         self.retire(old, old_namespace, &key.0, now + GRACE);
                     }
                 }
             }
         }
-        let gone: Vec<Key> = self.slots.keys().filter(|key| !seen.contains(*key)).cloned().collect();
+        let gone: Vec<Key> = self.secrets.keys().filter(|key| !seen.contains(*key)).cloned().collect();
         for key in gone {
-            if let Some(slot) = self.slots.remove(&key) {
-                self.retire(slot.held, slot.namespace, &key.0, now);
+            if let Some(secret) = self.secrets.remove(&key) {
+                self.retire(secret.held, secret.namespace, &key.0, now);
             }
         }
     }
@@ -216,8 +216,8 @@ impl Vault {
 
     fn stop(&mut self, now: Time) {
         self.stopping = true;
-        for ((worker, _), slot) in std::mem::take(&mut self.slots) {
-            self.retire(slot.held, slot.namespace, &worker, now);
+        for ((worker, _), secret) in std::mem::take(&mut self.secrets) {
+            self.retire(secret.held, secret.namespace, &worker, now);
         }
         self.retired.iter_mut().for_each(|retired| retired.at = now);
     }
@@ -231,12 +231,12 @@ impl Vault {
     fn found(&self) -> VaultSecrets {
         let mut found =
             VaultSecrets { status: self.elsewhere.clone(), outage: self.bad.clone(), ..VaultSecrets::default() };
-        let weather = self.bad.as_ref().map(|bad| bad.reason.as_str()).or(self.token.problem.as_deref());
-        for (key, slot) in &self.slots {
-            if let Some(value) = &slot.value {
+        let outage = self.bad.as_ref().map(|bad| bad.reason.as_str()).or(self.token.problem.as_deref());
+        for (key, secret) in &self.secrets {
+            if let Some(value) = &secret.value {
                 found.secrets.entry(key.0.clone()).or_default().insert(key.1.clone(), value.clone());
             }
-            found.status.push(slot.status(key, weather));
+            found.status.push(secret.status(key, outage));
         }
         found
     }

@@ -118,9 +118,9 @@ impl Cluster {
             return;
         }
         match post {
-            Post::Word { line, word } => self.word_arrives(line, word),
-            Post::Keepalive { line, end } => self.keepalive(line, end),
-            Post::Closed { line, end } => self.close(line, end),
+            Post::Message { stream, message } => self.message_arrives(stream, message),
+            Post::Keepalive { stream, end } => self.keepalive(stream, end),
+            Post::Closed { stream, end } => self.close(stream, end),
             Post::Seek { node, start } if self.is(&node, start) => self.seek(&node),
             Post::Dial { node, start, attempt, to } if self.is(&node, start) => self.dialled(&node, attempt, &to),
             Post::Declined { node, start, attempt, leader } if self.is(&node, start) => {
@@ -147,11 +147,11 @@ impl Cluster {
     /// Until when the node sleeps that has to be awake for this.
     fn sleeps(&self, post: &Post) -> Option<Time> {
         let node = match post {
-            Post::Word { line, word } => {
-                let line = self.lines.get(line)?;
-                line.ends(word.to()).0
+            Post::Message { stream, message } => {
+                let stream = self.streams.get(stream)?;
+                stream.ends(message.to()).0
             }
-            Post::Keepalive { line, end } | Post::Closed { line, end } => self.lines.get(line)?.ends(*end).0,
+            Post::Keepalive { stream, end } | Post::Closed { stream, end } => self.streams.get(stream)?.ends(*end).0,
             Post::Back { request, .. } | Post::Silent { request, .. } => &self.requests.open.get(request)?.gate,
             other => other.wakes()?,
         };

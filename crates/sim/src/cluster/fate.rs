@@ -9,12 +9,12 @@ use crate::{
     controller_node::ControllerNode,
     election::Election,
     gate::Gate,
-    line::End,
     members::Reach,
     net::{Cut, HOP, KEEPALIVE},
     post::{Ask, Post},
     process::{Life, Role},
-    request::{Answer, Place},
+    request::{Answer, RequestState},
+    stream::End,
 };
 
 /// The longest wait of a node that leaves, until what it holds has moved away.
@@ -22,7 +22,7 @@ const LEAVE: Duration = Duration::from_secs(20);
 
 /// The last message of a machine about a process that is gone: sent, or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LastWord {
+pub(super) enum LastMessage {
     Said,
     Unsaid,
 }
@@ -30,13 +30,13 @@ pub(super) enum LastWord {
 impl Cluster {
     /// A node's process dies, with all that it held; its machine closes its connections.
     pub fn crash(&mut self, id: &WorkerId) {
-        self.dies(id, LastWord::Said, Life::Down);
+        self.dies(id, LastMessage::Said, Life::Down);
     }
 
     /// A node's machine loses power: nobody is told.
     pub fn cut_power(&mut self, id: &WorkerId) {
         self.faults.dark.insert(id.clone());
-        self.dies(id, LastWord::Unsaid, Life::Down);
+        self.dies(id, LastMessage::Unsaid, Life::Down);
     }
 
     /// A node's process is stopped, and goes on after a while.
@@ -80,19 +80,19 @@ impl Cluster {
 
     /// A process that was told to end has ended.
     pub(super) fn exit(&mut self, id: &WorkerId) {
-        self.dies(id, LastWord::Said, Life::Left);
+        self.dies(id, LastMessage::Said, Life::Left);
     }
 
-    fn dies(&mut self, id: &WorkerId, word: LastWord, life: Life) {
+    fn dies(&mut self, id: &WorkerId, message: LastMessage, life: Life) {
         let Some(process) = self.processes.get_mut(id).filter(|process| !process.is_gone()) else { return };
         process.life = life;
         let role = process.role;
         self.log(id.as_str(), if life == Life::Left { "has left" } else { "is gone" });
-        self.drop_lines(id, word);
+        self.drop_streams(id, message);
         match role {
             Role::Worker => {
                 self.machines.remove(id);
-                self.break_requests(id, word);
+                self.break_requests(id, message);
             }
             Role::Controller => {
                 if let Some(controller) = self.controllers.get_mut(id) {
@@ -107,15 +107,17 @@ impl Cluster {
     }
 
     /// Requests that a worker was answering.
-    fn break_requests(&mut self, worker: &WorkerId, word: LastWord) {
-        let there = |place: &Place| matches!(place, Place::At { worker: at, .. } if at == worker);
-        let broken = self.requests.open.iter().filter(|(_, request)| there(&request.place));
+    fn break_requests(&mut self, worker: &WorkerId, message: LastMessage) {
+        let there = |state: &RequestState| matches!(state, RequestState::At { worker: at, .. } if at == worker);
+        let broken = self.requests.open.iter().filter(|(_, request)| there(&request.state));
         for (id, attempt) in broken.map(|(id, request)| (*id, request.attempt)).collect::<Vec<_>>() {
-            let post = match word {
-                LastWord::Said => Post::Back { request: id, attempt, worker: worker.clone(), answer: Answer::Broken },
-                LastWord::Unsaid => Post::Silent { request: id, attempt },
+            let post = match message {
+                LastMessage::Said => {
+                    Post::Back { request: id, attempt, worker: worker.clone(), answer: Answer::Broken }
+                }
+                LastMessage::Unsaid => Post::Silent { request: id, attempt },
             };
-            self.post(if word == LastWord::Said { HOP } else { KEEPALIVE }, post);
+            self.post(if message == LastMessage::Said { HOP } else { KEEPALIVE }, post);
         }
     }
 
@@ -180,9 +182,9 @@ impl Cluster {
 
     /// Every stream of a node breaks, and what was on its way is lost.
     pub fn reconnect(&mut self, id: &WorkerId) {
-        let lines: Vec<_> = self.lines.iter().filter(|(_, line)| line.node == *id).map(|(id, _)| *id).collect();
-        for line in lines {
-            self.close(line, End::Node);
+        let streams: Vec<_> = self.streams.iter().filter(|(_, stream)| stream.node == *id).map(|(id, _)| *id).collect();
+        for stream in streams {
+            self.close(stream, End::Node);
         }
     }
 

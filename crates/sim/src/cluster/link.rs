@@ -7,10 +7,10 @@ use berth_spec::{GatewayId, WorkerId};
 
 use super::Cluster;
 use crate::{
-    line::{End, Line, LineId, Word},
     net::{HOP, KEEPALIVE},
     post::Post,
     process::{Role, Uplink},
+    stream::{End, Message, Stream, StreamId},
 };
 
 /// The time that a node waits for a controller's answer: enough for a slow one, and little to lose on a dead one.
@@ -25,8 +25,8 @@ impl Cluster {
             return;
         }
         let to = process.hint.take().unwrap_or_else(|| self.chance.of(&controllers).clone());
-        self.last_line += 1;
-        let attempt = LineId(self.last_line);
+        self.last_stream += 1;
+        let attempt = StreamId(self.last_stream);
         process.uplink = Uplink::Dialling(attempt);
         let start = process.start;
         if self.net.joined(node, &to) {
@@ -37,7 +37,7 @@ impl Cluster {
     }
 
     /// A node's attempt arrives at a controller.
-    pub(super) fn dialled(&mut self, node: &WorkerId, attempt: LineId, to: &WorkerId) {
+    pub(super) fn dialled(&mut self, node: &WorkerId, attempt: StreamId, to: &WorkerId) {
         let Some(process) = self.processes.get(node) else { return };
         if process.uplink != Uplink::Dialling(attempt) || !self.net.joined(node, to) {
             return;
@@ -55,7 +55,7 @@ impl Cluster {
     }
 
     /// A node's attempt failed: it goes where it was sent, or tries again after a while.
-    pub(super) fn declined(&mut self, node: &WorkerId, attempt: LineId, leader: Option<WorkerId>) {
+    pub(super) fn declined(&mut self, node: &WorkerId, attempt: StreamId, leader: Option<WorkerId>) {
         let Some(process) = self.processes.get_mut(node) else { return };
         if process.uplink != Uplink::Dialling(attempt) {
             return;
@@ -78,18 +78,18 @@ impl Cluster {
         self.post(after, Post::Seek { node: node.clone(), start });
     }
 
-    fn connect(&mut self, node: &WorkerId, to: &WorkerId, id: LineId, epoch: u64) {
+    fn connect(&mut self, node: &WorkerId, to: &WorkerId, id: StreamId, epoch: u64) {
         let Some(process) = self.processes.get_mut(node) else { return };
         process.uplink = Uplink::Up(id);
         process.best = epoch;
         process.tries = 0;
         let (role, region) = (process.role, process.region.clone());
-        self.lines.insert(id, Line::new(node.clone(), to.clone(), epoch));
+        self.streams.insert(id, Stream::new(node.clone(), to.clone(), epoch));
         let Some(term) = self.controllers.get_mut(to).and_then(|controller| controller.term.as_mut()) else { return };
         match role {
             Role::Worker => {
                 let before = term.workers.insert(node.clone(), id);
-                before.into_iter().for_each(|line| self.drop_end(line, End::Controller));
+                before.into_iter().for_each(|stream| self.drop_end(stream, End::Controller));
                 let Some(info) = self.machines.get(node).map(|machine| machine.info.clone()) else { return };
                 self.brain_hears(to, Event::WorkerAttached(info));
                 self.hear(node, berth_worker::Event::Attached);
@@ -104,48 +104,48 @@ impl Cluster {
     }
 
     /// Says something over a stream, if this end of it is open.
-    pub(super) fn say(&mut self, id: LineId, word: Word) {
-        let Some(line) = self.lines.get_mut(&id) else { return };
-        let to = word.to();
+    pub(super) fn say(&mut self, id: StreamId, message: Message) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let to = message.to();
         let from = if to == End::Node { End::Controller } else { End::Node };
-        if !line.is_open(from) {
+        if !stream.is_open(from) {
             return;
         }
         let at = self.now + self.net.delay(HOP, &mut self.chance);
-        let Some(side) = line.open.get_mut(&to) else { return };
+        let Some(side) = stream.open.get_mut(&to) else { return };
         side.last = side.last.max(at);
-        self.queue.send(side.last, Post::Word { line: id, word });
+        self.queue.send(side.last, Post::Message { stream: id, message });
     }
 
     /// Says something over a node's stream to the leader, if it has one.
-    pub(super) fn say_up(&mut self, node: &WorkerId, word: Word) {
+    pub(super) fn say_up(&mut self, node: &WorkerId, message: Message) {
         if let Some(Uplink::Up(id)) = self.processes.get(node).map(|process| process.uplink) {
-            self.say(id, word);
+            self.say(id, message);
         }
     }
 
-    pub(super) fn word_arrives(&mut self, id: LineId, word: Word) {
-        let Some(line) = self.lines.get_mut(&id) else { return };
-        let end = word.to();
-        if !line.is_open(end) {
+    pub(super) fn message_arrives(&mut self, id: StreamId, message: Message) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let end = message.to();
+        if !stream.is_open(end) {
             return;
         }
-        let (here, there) = line.ends(end);
-        if !self.net.passes(there, here) || line.stuck.iter().any(|stuck| stuck.to() == end) {
-            line.stuck.push(word);
+        let (here, there) = stream.ends(end);
+        if !self.net.passes(there, here) || stream.stuck.iter().any(|stuck| stuck.to() == end) {
+            stream.stuck.push(message);
             return;
         }
-        let (node, controller, epoch) = (line.node.clone(), line.controller.clone(), line.epoch);
-        match word {
-            Word::Assigned(change) => self.hear(&node, berth_worker::Event::Assigned(change)),
-            Word::Routes(change) => self.routes_arrive(&node, change),
-            Word::Report(change) if self.in_term(&controller, epoch) => {
+        let (node, controller, epoch) = (stream.node.clone(), stream.controller.clone(), stream.epoch);
+        match message {
+            Message::Assigned(change) => self.hear(&node, berth_worker::Event::Assigned(change)),
+            Message::Routes(change) => self.routes_arrive(&node, change),
+            Message::Report(change) if self.in_term(&controller, epoch) => {
                 self.brain_hears(&controller, Event::Reported(change));
             }
-            Word::Gateway(event) if self.in_term(&controller, epoch) => {
+            Message::Gateway(event) if self.in_term(&controller, epoch) => {
                 self.brain_hears(&controller, Event::Gateway(GatewayId(id.0), event));
             }
-            Word::Report(_) | Word::Gateway(_) => {}
+            Message::Report(_) | Message::Gateway(_) => {}
         }
     }
 
@@ -158,18 +158,18 @@ impl Cluster {
 
     /// Whatever a cut held up and lets through now goes on.
     pub(super) fn unstick(&mut self) {
-        for (id, line) in &mut self.lines {
-            if line.stuck.is_empty() {
+        for (id, stream) in &mut self.streams {
+            if stream.stuck.is_empty() {
                 continue;
             }
             let (mut stuck, mut free) = (Vec::new(), Vec::new());
-            for word in std::mem::take(&mut line.stuck) {
-                let (here, there) = line.ends(word.to());
-                if self.net.passes(there, here) { free.push(word) } else { stuck.push(word) }
+            for message in std::mem::take(&mut stream.stuck) {
+                let (here, there) = stream.ends(message.to());
+                if self.net.passes(there, here) { free.push(message) } else { stuck.push(message) }
             }
-            line.stuck = stuck;
-            for word in free {
-                self.queue.send(self.now, Post::Word { line: *id, word });
+            stream.stuck = stuck;
+            for message in free {
+                self.queue.send(self.now, Post::Message { stream: *id, message });
             }
         }
     }
@@ -177,33 +177,33 @@ impl Cluster {
     /// Both ends of every stream that is cut, or whose other end is silent, look after a while whether it still is.
     pub(super) fn doubt_lines(&mut self) {
         let mut doubts = Vec::new();
-        for (id, line) in &self.lines {
-            let dead = |end| self.is_silent(line, end);
+        for (id, stream) in &self.streams {
+            let dead = |end| self.is_silent(stream, end);
             doubts.extend([End::Node, End::Controller].into_iter().filter(|end| dead(*end)).map(|end| (*id, end)));
         }
-        for (line, end) in doubts {
+        for (stream, end) in doubts {
             let after = self.chance.between(KEEPALIVE, KEEPALIVE * 3 / 2);
-            self.post(after, Post::Keepalive { line, end });
+            self.post(after, Post::Keepalive { stream, end });
         }
     }
 
     /// True if an open end hears nothing from the other.
-    fn is_silent(&self, line: &Line, end: End) -> bool {
-        let (here, there) = line.ends(end);
+    fn is_silent(&self, stream: &Stream, end: End) -> bool {
+        let (here, there) = stream.ends(end);
         let other = if end == End::Node { End::Controller } else { End::Node };
-        line.is_open(end) && (!line.is_open(other) || !self.net.joined(here, there) || !self.awake(there))
+        stream.is_open(end) && (!stream.is_open(other) || !self.net.joined(here, there) || !self.awake(there))
     }
 
-    pub(super) fn keepalive(&mut self, id: LineId, end: End) {
-        if self.lines.get(&id).is_some_and(|line| self.is_silent(line, end)) {
+    pub(super) fn keepalive(&mut self, id: StreamId, end: End) {
+        if self.streams.get(&id).is_some_and(|stream| self.is_silent(stream, end)) {
             self.close(id, end);
         }
     }
 
     /// One end closes: its node hears of it, and the other end as soon as it can.
-    pub(super) fn close(&mut self, id: LineId, end: End) {
-        let Some(line) = self.lines.get(&id).filter(|line| line.is_open(end)) else { return };
-        let (node, controller, epoch) = (line.node.clone(), line.controller.clone(), line.epoch);
+    pub(super) fn close(&mut self, id: StreamId, end: End) {
+        let Some(stream) = self.streams.get(&id).filter(|stream| stream.is_open(end)) else { return };
+        let (node, controller, epoch) = (stream.node.clone(), stream.controller.clone(), stream.epoch);
         self.drop_end(id, end);
         match end {
             End::Node => {
@@ -213,13 +213,13 @@ impl Cluster {
                     self.seek(&node);
                 }
             }
-            End::Controller if self.in_term(&controller, epoch) => self.line_is_gone(&controller, &node, id),
+            End::Controller if self.in_term(&controller, epoch) => self.stream_is_gone(&controller, &node, id),
             End::Controller => {}
         }
     }
 
     /// The leader lost a stream.
-    fn line_is_gone(&mut self, controller: &WorkerId, node: &WorkerId, id: LineId) {
+    fn stream_is_gone(&mut self, controller: &WorkerId, node: &WorkerId, id: StreamId) {
         let Some(term) = self.controllers.get_mut(controller).and_then(|controller| controller.term.as_mut()) else {
             return;
         };
@@ -231,36 +231,37 @@ impl Cluster {
         }
     }
 
-    /// One end is gone, without a word to its node; the other hears of it if the network lets it.
-    pub(super) fn drop_end(&mut self, id: LineId, end: End) {
-        let Some(line) = self.lines.get_mut(&id) else { return };
-        line.open.remove(&end);
+    /// One end is gone, without a message to its node; the other hears of it if the network lets it.
+    pub(super) fn drop_end(&mut self, id: StreamId, end: End) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.open.remove(&end);
         let other = if end == End::Node { End::Controller } else { End::Node };
-        if line.open.is_empty() {
-            self.lines.remove(&id);
+        if stream.open.is_empty() {
+            self.streams.remove(&id);
             return;
         }
-        let (there, here) = line.ends(other);
+        let (there, here) = stream.ends(other);
         let heard = self.net.passes(here, there);
         let after = if heard { HOP } else { KEEPALIVE };
-        let post = if heard { Post::Closed { line: id, end: other } } else { Post::Keepalive { line: id, end: other } };
+        let post =
+            if heard { Post::Closed { stream: id, end: other } } else { Post::Keepalive { stream: id, end: other } };
         self.post(after, post);
     }
 
-    /// The process of a node is gone: with a word from its machine, or (power lost) without any.
-    pub(super) fn drop_lines(&mut self, node: &WorkerId, word: super::fate::LastWord) {
-        let ends = self.lines.iter().filter_map(|(id, line)| {
-            let end = if line.node == *node { End::Node } else { End::Controller };
-            (*line.ends(end).0 == *node && line.is_open(end)).then_some((*id, end))
+    /// The process of a node is gone: with a message from its machine, or (power lost) without any.
+    pub(super) fn drop_streams(&mut self, node: &WorkerId, message: super::fate::LastMessage) {
+        let ends = self.streams.iter().filter_map(|(id, stream)| {
+            let end = if stream.node == *node { End::Node } else { End::Controller };
+            (*stream.ends(end).0 == *node && stream.is_open(end)).then_some((*id, end))
         });
         for (id, end) in ends.collect::<Vec<_>>() {
-            match word {
-                super::fate::LastWord::Said => self.drop_end(id, end),
-                super::fate::LastWord::Unsaid => {
-                    if let Some(line) = self.lines.get_mut(&id) {
-                        line.open.remove(&end);
-                        if line.open.is_empty() {
-                            self.lines.remove(&id);
+            match message {
+                super::fate::LastMessage::Said => self.drop_end(id, end),
+                super::fate::LastMessage::Unsaid => {
+                    if let Some(stream) = self.streams.get_mut(&id) {
+                        stream.open.remove(&end);
+                        if stream.open.is_empty() {
+                            self.streams.remove(&id);
                         }
                     }
                 }

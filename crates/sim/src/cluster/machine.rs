@@ -8,9 +8,9 @@ use berth_worker::runtime::Health;
 
 use super::{Cluster, Memory};
 use crate::{
-    line::Word,
     node::{Machine, Next},
     post::Post,
+    stream::Message,
 };
 
 impl Cluster {
@@ -60,7 +60,7 @@ impl Cluster {
         for next in next {
             match next {
                 Next::Hear(after, event) => self.post(after, Post::Done { worker: id.clone(), start, event }),
-                Next::Report(change) => self.say_up(id, Word::Report(change)),
+                Next::Report(change) => self.say_up(id, Message::Report(change)),
             }
         }
         if stopped {

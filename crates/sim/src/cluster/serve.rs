@@ -7,10 +7,10 @@ use berth_spec::{Demand, DeploymentName, GatewayEvent, RevisionId, RouteChange, 
 use super::Cluster;
 use crate::{
     gate::Way,
-    line::Word,
     net::{HOP, KEEPALIVE},
     post::Post,
-    request::{Answer, Attempt, Place, Request, RequestId},
+    request::{Answer, Attempt, Request, RequestId, RequestState},
+    stream::Message,
 };
 
 /// The time that a model runs.
@@ -56,7 +56,7 @@ impl Cluster {
     /// Somebody asks that a deployment be paged out.
     pub fn page_out(&mut self, name: &DeploymentName) {
         if let Some(gate) = self.gates.keys().next().cloned() {
-            self.say_up(&gate, Word::Gateway(GatewayEvent::PageOut(name.clone())));
+            self.say_up(&gate, Message::Gateway(GatewayEvent::PageOut(name.clone())));
         }
     }
 
@@ -83,7 +83,7 @@ impl Cluster {
         if attempt.0 > 1 {
             self.requests.tally.retried += count;
         }
-        request.place = Place::At { worker: worker.clone(), version };
+        request.state = RequestState::At { worker: worker.clone(), version };
         if let Some(gateway) = self.gates.get_mut(&gate) {
             gateway.depart(&name, id, worker);
         }
@@ -99,7 +99,7 @@ impl Cluster {
 
     fn park(&mut self, id: RequestId, gate: &WorkerId, name: &DeploymentName) {
         if let Some(request) = self.requests.open.get_mut(&id) {
-            request.place = Place::Parked;
+            request.state = RequestState::Parked;
             request.tried.clear();
         }
         let Some(gateway) = self.gates.get_mut(gate) else { return };
@@ -151,7 +151,7 @@ impl Cluster {
         }
         let demands: Vec<Demand> = gateway.flush(clock);
         if !demands.is_empty() {
-            self.say_up(gate, Word::Gateway(GatewayEvent::Demand(demands)));
+            self.say_up(gate, Message::Gateway(GatewayEvent::Demand(demands)));
         }
         self.rewake(gate);
     }
@@ -243,7 +243,7 @@ impl Cluster {
     fn elsewhere(&mut self, id: RequestId) {
         self.lands(id);
         if let Some(request) = self.requests.open.get_mut(&id) {
-            if let Place::At { worker, .. } = std::mem::replace(&mut request.place, Place::Parked) {
+            if let RequestState::At { worker, .. } = std::mem::replace(&mut request.state, RequestState::Parked) {
                 request.tried.push(worker);
             }
             self.route(id);
@@ -252,7 +252,7 @@ impl Cluster {
 
     fn lands(&mut self, id: RequestId) {
         let Some(request) = self.requests.open.get(&id) else { return };
-        if let Place::At { worker, .. } = &request.place
+        if let RequestState::At { worker, .. } = &request.state
             && let Some(gateway) = self.gates.get_mut(&request.gate)
         {
             gateway.land(&request.name, id, worker);
@@ -275,7 +275,7 @@ impl Cluster {
             End::Answered(revision) => {
                 self.requests.tally.answered += count;
                 self.broken.extend(self.oracle.may_answer(&request, revision));
-                if let Place::At { worker, version } = &request.place {
+                if let RequestState::At { worker, version } = &request.state {
                     self.log(request.name.as_str(), &format!("{count} answered by {version} on {worker}"));
                 }
             }

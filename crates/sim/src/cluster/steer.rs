@@ -10,10 +10,10 @@ use super::Cluster;
 use crate::{
     controller_node::Term,
     election::{Election, ElectionStep},
-    line::{End, LineId, Word},
     net::{HOP, TO_STORE},
     post::{Ask, Post},
     store::{Quorum, STORE, Stored},
+    stream::{End, Message, StreamId},
 };
 
 /// The time that a controller waits for the store: enough for a slow one, and a dead one is noticed soon.
@@ -106,8 +106,8 @@ impl Cluster {
     pub(super) fn end_term(&mut self, name: &WorkerId, why: &str) {
         let Some(term) = self.controllers.get_mut(name).and_then(|controller| controller.term.take()) else { return };
         self.log(name.as_str(), why);
-        for line in term.workers.into_values().chain(term.gateways.into_keys()) {
-            self.drop_end(line, End::Controller);
+        for stream in term.workers.into_values().chain(term.gateways.into_keys()) {
+            self.drop_end(stream, End::Controller);
         }
         self.rewake(name);
     }
@@ -132,26 +132,26 @@ impl Cluster {
         match effect {
             Effect::Commit(commit) => self.ask(name, epoch, Ask::Commit(commit)),
             Effect::SendAssignment { worker, change, .. } => {
-                let line = term.workers.get(&worker).copied();
+                let stream = term.workers.get(&worker).copied();
                 if let Some(world) = world.filter(|_| self.store.is_led_by(name, epoch)) {
                     self.audit.told(&worker, world, &mut self.broken);
                 }
-                line.into_iter().for_each(|line| self.say(line, Word::Assigned(change.clone())));
+                stream.into_iter().for_each(|stream| self.say(stream, Message::Assigned(change.clone())));
             }
             Effect::SendRoutes { to, change } => {
-                let lines: Vec<LineId> = match to {
+                let streams: Vec<StreamId> = match to {
                     To::All => term.gateways.keys().copied().collect(),
-                    To::One(id) => vec![LineId(id.0)],
+                    To::One(id) => vec![StreamId(id.0)],
                 };
                 if self.store.is_led_by(name, epoch) {
                     self.audit.routed(&change, &mut self.broken);
                 }
-                lines.into_iter().for_each(|line| self.say(line, Word::Routes(change.clone())));
+                streams.into_iter().for_each(|stream| self.say(stream, Message::Routes(change.clone())));
             }
             Effect::HangUp(worker) => {
                 let term = self.controllers.get_mut(name).and_then(|controller| controller.term.as_mut());
-                let line = term.and_then(|term| term.workers.remove(&worker));
-                line.into_iter().for_each(|line| self.drop_end(line, End::Controller));
+                let stream = term.and_then(|term| term.workers.remove(&worker));
+                stream.into_iter().for_each(|stream| self.drop_end(stream, End::Controller));
             }
             Effect::Emit(event) => self.log(event.reason, &event.message),
             Effect::PersistMeasured(digest, size) => self.ask(name, epoch, Ask::Measure(digest, size)),

@@ -84,6 +84,11 @@ pub const DIALECT: Dialect = Dialect {
             note: "without effect unless `platform` is `replica`",
         },
         Field { path: "spec.env", fate: To(&["spec.env"]), note: "refused where `platform` is `replica`" },
+        Field {
+            path: "spec.network.hosts",
+            fate: To(&["spec.network.hosts"]),
+            note: "without effect where `platform` is `azure-function`",
+        },
         Field { path: "spec.limits.timeoutSeconds", fate: To(&["spec.limits.timeoutSeconds"]), note: "" },
         Field { path: "spec.limits.concurrency", fate: To(&["spec.limits.concurrency"]), note: "" },
         Field { path: "spec.limits.idleSeconds", fate: To(&["spec.limits.idleSeconds"]), note: "" },

@@ -169,6 +169,16 @@ impl DeploymentName {
         self.parts().1
     }
 
+    /// The id by which model servers and ModelMesh's users know a model: the name alone in `default`, else the written form. Two
+    /// models may have the same.
+    #[must_use]
+    pub fn model_id(&self) -> &str {
+        match self.parts() {
+            (DEFAULT_NAMESPACE, name) => name,
+            _ => &self.0,
+        }
+    }
+
     /// Both, to look up in a map without making a name.
     #[must_use]
     pub fn key(&self) -> NameKey<'_> {

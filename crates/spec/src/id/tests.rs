@@ -58,6 +58,15 @@ fn the_default_namespace_is_left_out_where_that_is_unambiguous() {
 }
 
 #[test]
+fn a_model_server_knows_a_name_of_the_default_namespace_as_it_was_given() {
+    for (written, id) in
+        [("iris", "iris"), ("default/a/b", "a/b"), ("team/iris", "team/iris"), ("team/a/b", "team/a/b")]
+    {
+        assert_eq!(name(written).model_id(), id);
+    }
+}
+
+#[test]
 fn names_of_a_namespace_are_together() {
     let names: BTreeSet<_> = ["zoo", "b/x", "b-c/x", "iris", "b/a", "a/x"].map(name).into();
     let written: Vec<_> = names.iter().map(DeploymentName::as_str).collect();

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 use super::{
     MOST_ERRORS,
     lines::Lines,
-    node::{Key, Node, Place, Value},
+    node::{Key, Node, Position, Value},
     scalar::{self, Problem},
     schema::{Kinds, branches, find_field},
     suggest::closest,
@@ -15,7 +15,7 @@ use super::{
 /// A problem, and where.
 #[derive(Debug)]
 pub(super) struct Finding {
-    pub(super) at: Place,
+    pub(super) at: Position,
     pub(super) path: String,
     pub(super) problem: Problem,
 }
@@ -35,11 +35,11 @@ struct Checker<'s> {
 }
 
 impl Checker<'_> {
-    fn found(&mut self, at: Place, path: &str, message: impl Into<String>, remedy: impl Into<String>) {
+    fn found(&mut self, at: Position, path: &str, message: impl Into<String>, remedy: impl Into<String>) {
         self.note(at, path, Problem::new(message, remedy));
     }
 
-    fn note(&mut self, at: Place, path: &str, problem: Problem) {
+    fn note(&mut self, at: Position, path: &str, problem: Problem) {
         if !self.is_full() {
             self.findings.push(Finding { at, path: path.to_owned(), problem });
         }

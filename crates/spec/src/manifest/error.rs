@@ -84,14 +84,20 @@ impl SourceLine {
 impl fmt::Display for ManifestError {
     /// In one line: `iris.yaml:7:12: spec.replicas.min: message; remedy`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
-        if self.line > 0 {
-            write!(f, ":{}:{}", self.line, self.column)?;
+        // Without a file's name a line says little: it is in the fields alone.
+        let mut separator = "";
+        if !self.file.is_empty() {
+            f.write_str(&self.file)?;
+            if self.line > 0 {
+                write!(f, ":{}:{}", self.line, self.column)?;
+            }
+            separator = ": ";
         }
         if !self.path.is_empty() {
-            write!(f, ": {}", self.path)?;
+            write!(f, "{separator}{}", self.path)?;
+            separator = ": ";
         }
-        write!(f, ": {}", self.message)?;
+        write!(f, "{separator}{}", self.message)?;
         if self.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.remedy) }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use super::{
     MOST_ERRORS, ManifestDeployment, ManifestError, ManifestFunction, ParseContext, Reader, as_written, check,
     in_namespace, is_serving_runtime, list,
-    node::{Node, Place},
+    node::{Node, Position},
     raw::RawAlias,
     resolve,
     scalar::Problem,
@@ -188,7 +188,7 @@ impl Reader<'_> {
         if errors.len() > MOST_ERRORS {
             errors.truncate(MOST_ERRORS);
             let more = Problem::new(format!("and more, after the first {MOST_ERRORS}"), "");
-            errors.push(self.error(Place::default(), "", more));
+            errors.push(self.error(Position::default(), "", more));
         }
         if errors.is_empty() { Ok(found) } else { Err(errors) }
     }

@@ -12,14 +12,14 @@ use super::lines::Lines;
 
 /// A place in the text: line and column from 1, both 0 where it is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Position {
     /// From 1.
     pub line: u32,
     /// In characters, from 1.
     pub column: u32,
 }
 
-impl Place {
+impl Position {
     /// The number or word that stands here in a text, as it is written: YAML reads 3.10 as 3.1, and whoever follows
     /// advice that says so has another version. `None` where none does, for example at an alias.
     #[must_use]
@@ -37,7 +37,7 @@ impl Place {
     }
 }
 
-impl From<Location> for Place {
+impl From<Location> for Position {
     fn from(at: Location) -> Self {
         let known = |n: u64| u32::try_from(n).ok().filter(|&n| n < u32::MAX).unwrap_or(0);
         match (known(at.line()), known(at.column())) {
@@ -51,7 +51,7 @@ impl From<Location> for Place {
 #[derive(Debug, Clone)]
 pub struct Node {
     /// Its beginning.
-    pub at: Place,
+    pub at: Position,
     /// The content.
     pub value: Value,
 }
@@ -77,7 +77,7 @@ pub enum Value {
 #[derive(Debug, Clone)]
 pub struct Key {
     /// Its beginning.
-    pub at: Place,
+    pub at: Position,
     /// The key.
     pub name: String,
 }
@@ -100,10 +100,10 @@ impl Node {
             serde_json::Value::String(s) => Value::Text(s.clone()),
             serde_json::Value::Array(items) => Value::List(items.iter().map(Self::of).collect()),
             serde_json::Value::Object(fields) => Value::Map(
-                fields.iter().map(|(k, v)| (Key { at: Place::default(), name: k.clone() }, Self::of(v))).collect(),
+                fields.iter().map(|(k, v)| (Key { at: Position::default(), name: k.clone() }, Self::of(v))).collect(),
             ),
         };
-        Self { at: Place::default(), value }
+        Self { at: Position::default(), value }
     }
 
     /// The same as plain JSON.
@@ -144,7 +144,7 @@ impl Node {
     }
 
     /// The place of the deepest node on the way of `path` (`spec.replicas.min`) that exists.
-    pub fn place_of(&self, path: &str) -> Place {
+    pub fn place_of(&self, path: &str) -> Position {
         let mut node = self;
         for name in path.split('.').filter(|name| !name.is_empty()) {
             match node.get(name) {
@@ -289,7 +289,7 @@ mod tests {
     fn a_word_is_given_as_it_is_written() {
         let text = "é: [1.10, {v: 0x1F}]\nw: &a 2.50\nx: *a";
         let lines = Lines::of(text);
-        let at = |line, column| Place { line, column }.word(&lines);
+        let at = |line, column| Position { line, column }.word(&lines);
         assert_eq!([at(1, 5), at(1, 15), at(2, 7)], [Some("1.10"), Some("0x1F"), Some("2.50")]);
         assert_eq!([at(2, 4), at(3, 4), at(9, 1), at(3, 9), at(0, 0)], [None; 5]);
     }

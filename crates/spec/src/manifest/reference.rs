@@ -21,7 +21,8 @@ spec:
   model: {format: onnx, uri: file:iris.onnx}
 ```
 
-Durations are written `500ms`, `30s`, `10m`, `1h30m`, `2d`; sizes `512MiB`, `1.5GiB`, `200MB`, `64B`; from 1 MiB without a unit.
+Durations are written `500ms`, `30s`, `10m`, `1h30m`, `2d`; sizes `512MiB`, `1.5GiB`, `200MB`, `64B`. A size
+without a unit is in bytes, and below 1 MiB an error.
 `berth validate -f FILE` checks a manifest without a server; `berth schema manifest`, `berth schema alias` and `berth schema
 function` print the JSON schemas that editors understand. Your text is kept and returned as you wrote it; `berth describe` shows the spec with all defaults.
 

@@ -21,7 +21,7 @@ use super::{
     certificate::CertificateTable, jwt::Jwt, sha256, token::id_of,
 };
 
-/// Largest `Authorization` header that is looked at, in bytes.
+/// Largest `Authorization` header that is looked at, in bytes: OpenID tokens with many groups have a few KiB.
 const MOST_BYTES: usize = 16 << 10;
 
 /// Seconds between two notes of a token's use: people look for tokens that nobody uses, by days.

@@ -33,7 +33,7 @@ const FARTHEST: usize = 10_000_000;
 /// The longest text to search for, in bytes: that of the longest name.
 const LONGEST_SEARCH: usize = 1_024;
 
-/// Limit for receiving a request that is tried.
+/// Limit for receiving a request that is tried. People type it; allows for bad links.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 
 /// One page of models, searched, filtered and sorted here.

@@ -11,7 +11,7 @@ use crate::api::{
     selector::LabelSelector,
 };
 
-/// Names that an error lists.
+/// Names that an error lists: a line or two.
 const NAMED: usize = 10;
 
 impl Service {

@@ -33,7 +33,7 @@ pub(super) const FLUSH_AFTER: Duration = Duration::from_millis(100);
 /// not always.
 const REST: u32 = 10;
 
-/// The longest, however slow the disk is.
+/// The longest, however slow the disk is: a crash undoes no more than a second of relaxed commits.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Commits that stay in the log for watches to go back to: a client that missed fewer goes on, one that missed more lists again,

@@ -29,7 +29,7 @@ use crate::{
         admitted::{Call, Forwarded},
         buffered::Failure,
         head::Head,
-        run::{Codec, run},
+        run::{Codec, Reply, run},
         runner::{LocalOutcome, Runner},
     },
     ingress::{DEPLOYMENT, namespace},
@@ -70,6 +70,17 @@ pub(in crate::ingress) struct Answer {
     pub(in crate::ingress) response: Response<ReplyBody>,
     /// The messages are `ModelStreamInferResponse`.
     pub(in crate::ingress) stream: bool,
+}
+
+impl Reply for Answer {
+    fn relayed(forwarded: Forwarded) -> Self {
+        let stream = forwarded.response.is_stream();
+        Self { response: forwarded.into_reply(), stream }
+    }
+
+    fn with(self, change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>) -> Self {
+        Self { response: change(self.response), ..self }
+    }
 }
 
 impl Codec for Inference {
@@ -132,17 +143,8 @@ impl Codec for Inference {
         }
     }
 
-    fn relayed(&mut self, forwarded: Forwarded) -> Answer {
-        let stream = forwarded.response.is_stream();
-        Answer { response: forwarded.into_reply(), stream }
-    }
-
     fn came(&self) -> Option<&Parts> {
         Some(&self.head)
-    }
-
-    fn with(answer: Answer, change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>) -> Answer {
-        Answer { response: change(answer.response), ..answer }
     }
 }
 

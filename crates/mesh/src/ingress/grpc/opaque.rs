@@ -15,7 +15,7 @@ use crate::{
     body::{reply::ReplyBody, upload::Upload},
     deployment::DeploymentState,
     forward::{
-        admitted::{Call, Forwarded},
+        admitted::Call,
         buffered::Failure,
         head::{Head, PATH},
         run::{Codec, run},
@@ -48,19 +48,8 @@ impl Codec for Opaque {
         Ok(runner.exchange(self.asked(), upload).await?)
     }
 
-    fn relayed(&mut self, forwarded: Forwarded) -> Response<ReplyBody> {
-        forwarded.into_reply()
-    }
-
     fn came(&self) -> Option<&Parts> {
         Some(&self.head)
-    }
-
-    fn with(
-        answer: Response<ReplyBody>,
-        change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>,
-    ) -> Response<ReplyBody> {
-        change(answer)
     }
 }
 

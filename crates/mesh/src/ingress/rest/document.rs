@@ -25,7 +25,6 @@ use crate::{
     },
     deployment::DeploymentState,
     forward::{
-        admitted::Forwarded,
         buffered::Failure,
         head::Head,
         run::Codec,
@@ -149,19 +148,8 @@ impl Codec for Document {
         }
     }
 
-    fn relayed(&mut self, forwarded: Forwarded) -> Response<ReplyBody> {
-        forwarded.into_reply()
-    }
-
     fn came(&self) -> Option<&Parts> {
         Some(&self.head)
-    }
-
-    fn with(
-        answer: Response<ReplyBody>,
-        change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>,
-    ) -> Response<ReplyBody> {
-        change(answer)
     }
 }
 

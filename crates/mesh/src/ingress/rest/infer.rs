@@ -14,7 +14,6 @@ use crate::{
     },
     deployment::DeploymentState,
     forward::{
-        admitted::Forwarded,
         buffered::Failure,
         head::Head,
         run::Codec,
@@ -91,19 +90,8 @@ impl Codec for Inference {
         }
     }
 
-    fn relayed(&mut self, forwarded: Forwarded) -> Response<ReplyBody> {
-        forwarded.into_reply()
-    }
-
     fn came(&self) -> Option<&Parts> {
         Some(&self.head)
-    }
-
-    fn with(
-        answer: Response<ReplyBody>,
-        change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>,
-    ) -> Response<ReplyBody> {
-        change(answer)
     }
 }
 

@@ -19,7 +19,6 @@ use crate::{
     body::{reply::ReplyBody, upload::Upload},
     deployment::DeploymentState,
     forward::{
-        admitted::Forwarded,
         buffered::Failure,
         head::Head,
         run::Codec,
@@ -124,19 +123,8 @@ impl Codec for Plain {
         }
     }
 
-    fn relayed(&mut self, forwarded: Forwarded) -> Response<ReplyBody> {
-        forwarded.into_reply()
-    }
-
     fn came(&self) -> Option<&Parts> {
         Some(&self.head)
-    }
-
-    fn with(
-        answer: Response<ReplyBody>,
-        change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>,
-    ) -> Response<ReplyBody> {
-        change(answer)
     }
 }
 

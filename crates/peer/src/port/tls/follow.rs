@@ -11,6 +11,7 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// Time before expiry at which warnings start: half of what is left when tools renew certificates of 90 days.
 const WARN_BEFORE: Duration = Duration::from_secs(15 * 24 * 3600);
+/// Interval between warnings: whoever reads the log of a day sees one.
 const WARN_EVERY: Duration = Duration::from_secs(12 * 3600);
 
 impl PortTls {

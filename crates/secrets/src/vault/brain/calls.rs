@@ -6,7 +6,7 @@ use super::{GRACE, MOST_CALLS, Vault, token::TokenRenewal};
 use crate::vault::{
     Call, Effect, Outage, Reply, VaultRequest, answer,
     answer::Outcome,
-    slot::{Job, Key, LeaseToRevoke},
+    secret::{Job, Key, LeaseToRevoke},
     timing,
 };
 
@@ -78,20 +78,24 @@ impl Vault {
             return Some(self.call(PendingCall::LookUp, VaultRequest::LookUpToken, self.namespace.clone(), None));
         }
         // The one that waits longest.
-        let (_, key) =
-            self.slots.iter().filter(|(_, slot)| due(slot.due)).map(|(key, slot)| (slot.due, key.clone())).min()?;
+        let (_, key) = self
+            .secrets
+            .iter()
+            .filter(|(_, secret)| due(secret.due))
+            .map(|(key, secret)| (secret.due, key.clone()))
+            .min()?;
         let token = self.token.number;
-        let slot = self.slots.get_mut(&key)?;
-        slot.due = None;
-        let (namespace, worker) = (slot.namespace.clone(), Some(key.0.to_string()));
-        let (doing, ask) = match (slot.job, &slot.held) {
+        let secret = self.secrets.get_mut(&key)?;
+        secret.due = None;
+        let (namespace, worker) = (secret.namespace.clone(), Some(key.0.to_string()));
+        let (doing, ask) = match (secret.job, &secret.held) {
             (Job::Renew, Some(held)) => {
                 let ask = VaultRequest::Renew { lease: held.lease.id.clone(), increment: held.lease.ttl };
-                (PendingCall::Renew(key, slot.version), ask)
+                (PendingCall::Renew(key, secret.version), ask)
             }
             _ => {
-                let reading = PendingRead { key, version: slot.version, token, namespace: namespace.clone() };
-                (PendingCall::Read(reading), VaultRequest::Read(slot.want.api_path()))
+                let reading = PendingRead { key, version: secret.version, token, namespace: namespace.clone() };
+                (PendingCall::Read(reading), VaultRequest::Read(secret.want.api_path()))
             }
         };
         Some(self.call(doing, ask, namespace, worker))
@@ -119,9 +123,9 @@ impl Vault {
         if self.token.secret.is_none() {
             return self.token.due;
         }
-        let slots = self.slots.values().filter_map(|slot| slot.due);
+        let secrets = self.secrets.values().filter_map(|secret| secret.due);
         let look_up = self.look_up.then_some(Time::ZERO);
-        slots.chain(self.retired.iter().map(|retired| retired.at)).chain(self.token.due).chain(look_up).min()
+        secrets.chain(self.retired.iter().map(|retired| retired.at)).chain(self.token.due).chain(look_up).min()
     }
 
     pub(super) fn answered(&mut self, call: u64, reply: Result<Reply, String>, now: Time) {
@@ -164,30 +168,32 @@ impl Vault {
     fn read(&mut self, reading: PendingRead, outcome: Outcome, now: Time) {
         let PendingRead { key, version, token, namespace } = reading;
         let (key, chance) = (&key, self.chance());
-        let found = match (&outcome, self.slots.get(key).filter(|slot| slot.version == version)) {
-            (Outcome::Done(body), Some(slot)) => answer::credential(&slot.want, body),
+        let found = match (&outcome, self.secrets.get(key).filter(|secret| secret.version == version)) {
+            (Outcome::Done(body), Some(secret)) => answer::credential(&secret.want, body),
             (Outcome::Done(body), None) => return self.unwanted(key, namespace, body, now),
             (_, None) => return,
             (Outcome::Unavailable(_), Some(_)) => return self.again(key, now),
             (Outcome::Denied, Some(_)) if self.token.is_fresh(now) => return self.forbidden(key, now),
             (Outcome::Denied, Some(_)) => {
                 self.look_up = true;
-                if let Some(slot) = self.slots.get_mut(key) {
-                    slot.suspect = true;
+                if let Some(secret) = self.secrets.get_mut(key) {
+                    secret.suspect = true;
                 }
                 return;
             }
-            (Outcome::Missing, Some(slot)) => Err(format!("there is nothing at {} in Vault", slot.want.path)),
-            (Outcome::Rejected(words), Some(slot)) => Err(format!("Vault refuses to read {}: {words}", slot.want.path)),
+            (Outcome::Missing, Some(secret)) => Err(format!("there is nothing at {} in Vault", secret.want.path)),
+            (Outcome::Rejected(words), Some(secret)) => {
+                Err(format!("Vault refuses to read {}: {words}", secret.want.path))
+            }
         };
-        let Some(slot) = self.slots.get_mut(key) else { return };
+        let Some(secret) = self.secrets.get_mut(key) else { return };
         match found {
-            Err(problem) => slot.failed(problem, chance, now),
+            Err(problem) => secret.failed(problem, chance, now),
             Ok(found) => {
-                let old = slot.read(found, chance, now);
-                if token != self.token.number && slot.held.is_some() {
+                let old = secret.read(found, chance, now);
+                if token != self.token.number && secret.held.is_some() {
                     // It was leased with a token that has been replaced meanwhile.
-                    (slot.job, slot.due) = (Job::Read, Some(now));
+                    (secret.job, secret.due) = (Job::Read, Some(now));
                 }
                 self.retire(old, namespace, &key.0, now + GRACE);
             }
@@ -205,26 +211,28 @@ impl Vault {
 
     fn renewed(&mut self, key: &Key, version: u64, outcome: Outcome, now: Time) {
         let chance = self.chance();
-        let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.version == version) else { return };
+        let Some(secret) = self.secrets.get_mut(key).filter(|secret| secret.version == version) else { return };
         match outcome {
-            Outcome::Done(body) => slot.prolonged(&answer::lease(&body), chance, now),
-            Outcome::Unavailable(_) => slot.due = Some(now),
+            Outcome::Done(body) => secret.prolonged(&answer::lease(&body), chance, now),
+            Outcome::Unavailable(_) => secret.due = Some(now),
             // The lease is gone, or not ours to renew: another one.
-            Outcome::Denied | Outcome::Missing | Outcome::Rejected(_) => (slot.job, slot.due) = (Job::Read, Some(now)),
+            Outcome::Denied | Outcome::Missing | Outcome::Rejected(_) => {
+                (secret.job, secret.due) = (Job::Read, Some(now))
+            }
         }
     }
 
     fn again(&mut self, key: &Key, now: Time) {
-        if let Some(slot) = self.slots.get_mut(key) {
-            slot.due = Some(now);
+        if let Some(secret) = self.secrets.get_mut(key) {
+            secret.due = Some(now);
         }
     }
 
     pub(super) fn forbidden(&mut self, key: &Key, now: Time) {
         let chance = self.chance();
-        if let Some(slot) = self.slots.get_mut(key) {
-            let path = slot.want.api_path();
-            slot.failed(
+        if let Some(secret) = self.secrets.get_mut(key) {
+            let path = secret.want.api_path();
+            secret.failed(
                 format!("the policy of our role does not allow to read {path}: add it with capabilities = [\"read\"]"),
                 chance,
                 now,

@@ -6,7 +6,7 @@ use berth_spec::{Secret, Time};
 use rand::RngExt as _;
 
 use super::{Outcome, Vault, answer, timing};
-use crate::vault::slot::Job;
+use crate::vault::secret::Job;
 
 /// Age below which a token counts as valid: a denied request is then a matter of its policy, and needs no new login.
 const FRESH: Duration = Duration::from_secs(30);
@@ -110,11 +110,11 @@ impl Vault {
             failures: 0,
             problem: None,
         };
-        for slot in self.slots.values_mut().filter(|slot| slot.held.is_some()) {
+        for secret in self.secrets.values_mut().filter(|secret| secret.held.is_some()) {
             let chance = self.chances.random_range(0.0..=1.0);
             let due = now + left.mul_f64(chance);
-            slot.job = Job::Read;
-            slot.due = slot.due.map(|old| old.min(due));
+            secret.job = Job::Read;
+            secret.due = secret.due.map(|old| old.min(due));
         }
     }
 
@@ -148,14 +148,14 @@ impl Vault {
             Outcome::Unavailable(_) => self.look_up = true,
             Outcome::Denied => {
                 self.token.lost(now);
-                for slot in self.slots.values_mut().filter(|slot| slot.suspect) {
-                    slot.suspect = false;
-                    slot.due = Some(now);
+                for secret in self.secrets.values_mut().filter(|secret| secret.suspect) {
+                    secret.suspect = false;
+                    secret.due = Some(now);
                 }
             }
             Outcome::Done(_) | Outcome::Missing | Outcome::Rejected(_) => {
                 let suspects: Vec<_> =
-                    self.slots.iter().filter(|(_, slot)| slot.suspect).map(|(key, _)| key.clone()).collect();
+                    self.secrets.iter().filter(|(_, secret)| secret.suspect).map(|(key, _)| key.clone()).collect();
                 for key in suspects {
                     self.forbidden(&key, now);
                 }

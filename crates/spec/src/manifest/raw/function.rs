@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ApiVersion, Metadata};
+use super::{ApiVersion, Metadata, RawNetwork};
 use crate::manifest::scalar::Whole;
 
 /// Declares code that is built and run beside models.
@@ -57,6 +57,9 @@ pub struct RawFunctionSpec {
     /// Variables of its environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// The network that it reaches from its sandbox. Not given: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<RawNetwork>,
     /// Bounds of its requests and processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<RawFunctionLimits>,

@@ -40,11 +40,11 @@ pub enum RawIsolation {
     Sandbox,
 }
 
-/// Hosts that a model reaches.
+/// Hosts that a model or a function reaches.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RawNetwork {
-    /// Hosts and ports, at most 32, through a proxy in the worker that the process finds in `HTTPS_PROXY`. A private address has to be
+    /// Hosts and ports, at most 32, through a proxy in Berth that the process finds in `HTTPS_PROXY`. A private address has to be
     /// given as an address. Empty: none.
     pub hosts: Vec<HostPort>,
 }

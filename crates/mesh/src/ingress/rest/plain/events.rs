@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// The name under which the client asked, and its id.
-type Asked = (Arc<str>, Option<String>);
+type NameAndId = (Arc<str>, Option<String>);
 
 /// An answer of events.
 fn response(body: ReplyBody) -> Response<ReplyBody> {
@@ -46,7 +46,7 @@ pub(super) fn whole(event: Bytes) -> Response<ReplyBody> {
 /// The model refused the request before its first answer.
 pub(super) fn of(
     stream: Response<ReplyBody>,
-    asked: Asked,
+    asked: NameAndId,
     bounds: (usize, Arc<RequestMemory>),
 ) -> Result<Response<ReplyBody>, InferError> {
     if let Some(status) = Status::from_header_map(stream.headers()).filter(|status| status.code() != tonic::Code::Ok) {
@@ -62,7 +62,7 @@ pub(super) fn of(
 /// Events of the messages in a body. One that failed, or cannot be told, is the last.
 fn events(
     body: ReplyBody,
-    asked: Asked,
+    asked: NameAndId,
     (limit, memory): (usize, Arc<RequestMemory>),
 ) -> impl Stream<Item = Bytes> + Send {
     let charge = memory.charge();
@@ -106,7 +106,7 @@ fn events(
 }
 
 /// The event of a message; `None`: it says only that the answers are over. `Err`: nothing follows it.
-fn told(message: Bytes, (name, id): &Asked) -> Option<Result<Bytes, Bytes>> {
+fn told(message: Bytes, (name, id): &NameAndId) -> Option<Result<Bytes, Bytes>> {
     let Ok(message) = ModelStreamInferResponse::decode(message) else {
         return Some(Err(failed(&Status::internal("the model's answer cannot be read"))));
     };

@@ -54,7 +54,7 @@ impl LeaseToRevoke {
 }
 
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct TrackedSecret {
     pub(super) want: SecretRequest,
     pub(super) namespace: Option<String>,
     /// Counts changes of `want`: answers to older ones are not taken.
@@ -71,7 +71,7 @@ pub(super) struct Slot {
     problem: Option<String>,
 }
 
-impl Slot {
+impl TrackedSecret {
     pub(super) fn new(want: SecretRequest, namespace: Option<String>, now: Time) -> Self {
         Self {
             want,
@@ -172,7 +172,7 @@ impl Slot {
         ended
     }
 
-    pub(super) fn status(&self, (worker, name): &Key, weather: Option<&str>) -> SecretStatus {
+    pub(super) fn status(&self, (worker, name): &Key, outage: Option<&str>) -> SecretStatus {
         let held_by = match &self.held {
             Some(held) => held.lease.id.clone(),
             None => self.want.path.clone(),
@@ -186,7 +186,7 @@ impl Slot {
             generation: Generation(0),
             renewed: self.renewed,
             expires: self.value.as_ref().and_then(|value| value.expires),
-            problem: self.problem.clone().or_else(|| weather.map(ToOwned::to_owned)),
+            problem: self.problem.clone().or_else(|| outage.map(ToOwned::to_owned)),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A stream between a node and the controller that leads: what goes over it arrives in order or not at all.
 //!
 //! ```text
-//!          ┌── word ──▶ arrives, unless ┌ the end has closed:  dropped
+//!          ┌── message ──▶ arrives, unless ┌ the end has closed:  dropped
 //!  an end ─┤                            └ a cut lies between:  stuck ──healed──▶ arrives, in order
 //!          └── KEEPALIVE without an answer ──▶ this end closes; the other finds out by itself
 //! ```
@@ -14,7 +14,7 @@ use berth_spec::{AssignmentChange, GatewayEvent, InventoryChange, RouteChange, T
 
 /// Names a stream, also the attempt at one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LineId(pub(crate) u64);
+pub(crate) struct StreamId(pub(crate) u64);
 
 /// One end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ pub(crate) enum End {
 
 /// A message on a stream.
 #[derive(Debug, Clone)]
-pub(crate) enum Word {
+pub(crate) enum Message {
     /// A worker reports.
     Report(InventoryChange),
     /// A gateway speaks.
@@ -38,7 +38,7 @@ pub(crate) enum Word {
     Routes(RouteChange),
 }
 
-impl Word {
+impl Message {
     /// The end that it goes to.
     pub(crate) const fn to(&self) -> End {
         match self {
@@ -50,25 +50,25 @@ impl Word {
 
 /// One stream.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct Stream {
     pub(crate) node: WorkerId,
     pub(crate) controller: WorkerId,
     /// The leader's term in which it was made.
     pub(crate) epoch: u64,
     /// The ends that are open.
     pub(crate) open: BTreeMap<End, Side>,
-    /// Words that a cut keeps from arriving, in order.
-    pub(crate) stuck: Vec<Word>,
+    /// Messages that a cut keeps from arriving, in order.
+    pub(crate) stuck: Vec<Message>,
 }
 
 /// An open end.
 #[derive(Debug, Default)]
 pub(crate) struct Side {
-    /// When the last word arrives here: none overtakes another.
+    /// When the last message arrives here: none overtakes another.
     pub(crate) last: Time,
 }
 
-impl Line {
+impl Stream {
     pub(crate) fn new(node: WorkerId, controller: WorkerId, epoch: u64) -> Self {
         let open = [End::Node, End::Controller].map(|end| (end, Side::default())).into();
         Self { node, controller, epoch, open, stuck: Vec::new() }

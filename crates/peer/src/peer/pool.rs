@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     dial::{DialError, Dialer},
-    line::Line,
+    line::PeerLine,
 };
 use crate::loops;
 
@@ -37,16 +37,16 @@ use crate::loops;
 const OF_LOOPS: usize = 8;
 
 /// A dial that several wait for.
-type Dialling = Shared<BoxFuture<'static, Result<Arc<Line>, DialError>>>;
+type Dialling = Shared<BoxFuture<'static, Result<Arc<PeerLine>, DialError>>>;
 
 /// The lines of one peer.
-pub(super) struct Slots(Arc<Inner>);
+pub(super) struct LinePool(Arc<Inner>);
 
 struct Inner {
     member: Arc<Member>,
     dialer: Arc<Dialer>,
     /// The first are shared, the last [`OF_LOOPS`] belong to event loops.
-    slots: Box<[Slot]>,
+    slots: Box<[PoolSlot]>,
     shared: usize,
     next: AtomicUsize,
     resting: Mutex<Resting>,
@@ -55,8 +55,8 @@ struct Inner {
 }
 
 #[derive(Default)]
-struct Slot {
-    line: ArcSwapOption<Line>,
+struct PoolSlot {
+    line: ArcSwapOption<PeerLine>,
     /// Taken only where there is no open line; never held over an await.
     dialling: Mutex<Option<Dialling>>,
 }
@@ -68,17 +68,17 @@ struct Resting {
     until: Option<(Instant, DialError)>,
 }
 
-impl Slots {
+impl LinePool {
     pub(super) fn new(member: Arc<Member>, dialer: Arc<Dialer>) -> Self {
         let shared = dialer.policy.lines.max(1);
-        let slots = (0..shared + OF_LOOPS).map(|_| Slot::default()).collect();
+        let slots = (0..shared + OF_LOOPS).map(|_| PoolSlot::default()).collect();
         let cut = Mutex::new(dialer.ends.child_token());
         let (next, resting) = (AtomicUsize::new(0), Mutex::default());
         Self(Arc::new(Inner { member, dialer, slots, shared, next, resting, cut }))
     }
 
     /// An open line: that of this event loop, elsewhere the next in turn. Waits only where there is none at all.
-    pub(super) async fn pick(&self) -> Result<Arc<Line>, DialError> {
+    pub(super) async fn pick(&self) -> Result<Arc<PeerLine>, DialError> {
         let (slots, shared) = (&self.0.slots, self.0.shared);
         let first = match loops::here() {
             Some(here) => shared + here % OF_LOOPS,
@@ -144,7 +144,7 @@ impl Slots {
 }
 
 impl Inner {
-    async fn make(&self, index: usize) -> Result<Arc<Line>, DialError> {
+    async fn make(&self, index: usize) -> Result<Arc<PeerLine>, DialError> {
         let cut = lock(&self.cut).clone();
         // Boxed: a handshake's state is large, and lines are few.
         let dialling = Box::pin(self.dialer.dial(&self.member, cut.clone()));
@@ -185,8 +185,8 @@ impl Inner {
     }
 }
 
-impl Slot {
-    fn open(&self) -> Option<Arc<Line>> {
+impl PoolSlot {
+    fn open(&self) -> Option<Arc<PeerLine>> {
         self.line.load().as_ref().filter(|line| line.is_open()).cloned()
     }
 }

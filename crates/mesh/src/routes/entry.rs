@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The place of a deployment in the table.
-pub(super) enum Slot {
+pub(super) enum RouteEntry {
     /// Nothing is ready, and nobody has asked.
     Cold(ColdRoute),
     /// The state that requests share.
@@ -58,7 +58,7 @@ impl ColdRoute {
     }
 }
 
-impl Slot {
+impl RouteEntry {
     /// The state; made for the occasion where nobody has asked yet.
     pub(super) fn state(&self, name: &DeploymentName) -> Arc<DeploymentState> {
         match self {

@@ -12,7 +12,7 @@ const BUSIER: f32 = 2.0;
 
 /// One model.
 #[derive(Debug, Default)]
-struct Slot {
+struct ModelHistory {
     /// Requests per second, smoothed.
     long_rate: f32,
     track: Track<5>,
@@ -20,21 +20,21 @@ struct Slot {
 
 /// A bounded number of models.
 #[derive(Debug, Default)]
-pub(crate) struct Slots(BTreeMap<String, Slot>);
+pub(crate) struct BusiestModels(BTreeMap<String, ModelHistory>);
 
-impl Slots {
+impl BusiestModels {
     /// Takes a sample of all models. Those without requests for a day give their places back.
     pub(crate) fn push(&mut self, tick: u64, each: &BTreeMap<String, ModelFigures>) {
         let silent = [0.0, 0.0, 0.0, f32::NAN, f32::NAN];
-        for (name, slot) in &mut self.0 {
+        for (name, model) in &mut self.0 {
             let figures = each.get(name).copied().unwrap_or(silent);
-            slot.long_rate += NEW * (figures[0] - slot.long_rate);
-            // A day without requests ends the track, and so the slot.
-            if figures[0] > 0.0 || !slot.is_asleep() {
-                slot.track.push(tick, figures);
+            model.long_rate += NEW * (figures[0] - model.long_rate);
+            // A day without requests ends the track, and so the history of the model.
+            if figures[0] > 0.0 || !model.is_asleep() {
+                model.track.push(tick, figures);
             }
         }
-        self.0.retain(|_, slot| !slot.track.is_over(tick));
+        self.0.retain(|_, model| !model.track.is_over(tick));
         let asked = each.iter().filter(|(_, figures)| figures[0] > 0.0);
         let mut newcomers: Vec<_> = asked.filter(|(name, _)| !self.0.contains_key(*name)).collect();
         newcomers.sort_by(|a, b| b.1[0].total_cmp(&a.1[0]));
@@ -42,14 +42,14 @@ impl Slots {
             if !self.makes_room(figures[0]) {
                 break;
             }
-            let mut slot = Slot { long_rate: figures[0] * NEW, track: Track::default() };
-            slot.track.push(tick, *figures);
-            self.0.insert(name.clone(), slot);
+            let mut model = ModelHistory { long_rate: figures[0] * NEW, track: Track::default() };
+            model.track.push(tick, *figures);
+            self.0.insert(name.clone(), model);
         }
     }
 
     pub(crate) fn track(&self, name: &str) -> Option<&Track<5>> {
-        self.0.get(name).map(|slot| &slot.track)
+        self.0.get(name).map(|model| &model.track)
     }
 
     /// True if a model with this rate gets a place.
@@ -58,7 +58,7 @@ impl Slots {
             return true;
         }
         let quietest = self.0.iter().min_by(|a, b| a.1.long_rate.total_cmp(&b.1.long_rate));
-        let Some((name, _)) = quietest.filter(|(_, slot)| rate > BUSIER * slot.long_rate) else { return false };
+        let Some((name, _)) = quietest.filter(|(_, model)| rate > BUSIER * model.long_rate) else { return false };
         let name = name.clone();
         self.0.remove(&name);
         true
@@ -66,7 +66,7 @@ impl Slots {
 
     #[cfg(test)]
     pub(super) fn allocated(&self) -> usize {
-        self.0.values().map(|slot| slot.track.allocated()).sum()
+        self.0.values().map(|model| model.track.allocated()).sum()
     }
 
     #[cfg(test)]
@@ -75,7 +75,7 @@ impl Slots {
     }
 }
 
-impl Slot {
+impl ModelHistory {
     /// True if the long rate is as good as none.
     fn is_asleep(&self) -> bool {
         self.long_rate < 1e-6
