@@ -274,8 +274,8 @@ def test_a_gateway_gives_each_object_a_host(plane, kserve, namespace, tmp_path):
         host = f"iris-{namespace}.example.com"
         assert made["spec"]["hostnames"] == [host] and made["metadata"]["ownerReferences"][0]["name"] == "iris"
         until("the model", lambda: transition(plane, namespace) == "UpToDate")
-        conditions = {one["type"]: one for one in status(plane, namespace, "isvc")["conditions"]}
-        assert conditions["Ready"]["status"] == "False" and conditions["Ready"]["reason"] == "RoutePending"
+        until("the wait for the gateway", lambda: condition(plane, namespace, "isvc").get("reason") == "RoutePending")
+        assert condition(plane, namespace, "isvc")["status"] == "False"
         accepted = {"parents": [{"conditions": [{"type": "Accepted", "status": "True"}]}]}
         plane.patch("httproute", namespace, "iris-berth", {"status": accepted}, "/status")
         ready(plane, namespace)
