@@ -60,8 +60,9 @@ class InPlace:
         """The predictions for a table, or ``None``."""
         import numpy
 
-        plain = type(rows) is numpy.ndarray and rows.ndim == 2 and rows.dtype.str in _TYPES and rows.flags.c_contiguous
-        if not plain or rows.shape[1] != self.columns or not len(rows):
+        plain = type(rows) is numpy.ndarray and rows.ndim == 2 and rows.dtype.str in _TYPES
+        in_order = plain and rows.flags.c_contiguous and rows.flags.aligned
+        if not in_order or rows.shape[1] != self.columns or not len(rows):
             return None
         about = '{"data":[%d,true],"shape":[%d,%d],"strides":null,"typestr":"%s","version":3}' % (
             rows.__array_interface__["data"][0],

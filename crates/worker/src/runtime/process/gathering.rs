@@ -31,26 +31,27 @@ pub(super) struct Gathering {
 #[derive(Debug, Clone, Copy)]
 struct Open {
     until: Instant,
-    /// The rows with which everybody is here.
+    /// The callers with which everybody is here.
     all: usize,
-    /// The rows with which it was worth it.
+    /// The callers with which it was worth it.
     enough: usize,
 }
 
 impl Gathering {
-    /// A run was answered, nothing else runs, and so many rows wait.
-    pub(super) fn answered(&mut self, rows: usize, time: Duration, waiting: usize, now: Instant) {
+    /// A run of some callers was answered, nothing else runs, and so many others wait. Callers are counted, not their rows: a
+    /// single one never waits, however many rows each request has.
+    pub(super) fn answered(&mut self, callers: usize, time: Duration, waiting: usize, now: Instant) {
         self.open = None;
         // A slow run before it, such as the first, is no reason for a long wait now.
         let wait = (self.cost.fixed().min(time) / 2).min(LONGEST);
-        if wait < SHORTEST || rows + waiting < 2 {
+        if wait < SHORTEST || callers == 0 || callers + waiting < 2 {
             return;
         }
         if self.left_out > 0 {
             self.left_out -= 1;
             return;
         }
-        self.open = Some(Open { until: now + wait, all: rows + waiting, enough: waiting + rows.div_ceil(2) });
+        self.open = Some(Open { until: now + wait, all: callers + waiting, enough: waiting + callers.div_ceil(2) });
     }
 
     /// Learns the time of a run.
@@ -58,12 +59,12 @@ impl Gathering {
         self.cost.learn(rows as f64, time.as_nanos() as f64);
     }
 
-    /// The moment until which the next run of so many rows waits; `None`: it goes.
+    /// The moment until which the next run, of so many callers, waits; `None`: it goes.
     pub(super) fn until(&self, waiting: usize) -> Option<Instant> {
         self.open.filter(|open| waiting < open.all).map(|open| open.until)
     }
 
-    /// A run of so many waiting rows is taken.
+    /// A run is taken while so many callers wait.
     pub(super) fn taken(&mut self, waiting: usize) {
         match self.open.take() {
             Some(open) if waiting >= open.enough => self.failed = 0,
@@ -149,6 +150,8 @@ mod tests {
         let mut gathering = learned(6 * MS, MS / 100);
         gathering.answered(1, 6 * MS, 0, now);
         assert_eq!(gathering.until(0), None, "a single caller");
+        gathering.answered(0, 6 * MS, 4, now);
+        assert!(gathering.open.is_none(), "the rest of a request is nobody to wait for");
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl Queue {
         self.waiting.len() + self.running.iter().map(|running| running.entries.len()).sum::<usize>()
     }
 
+    /// Callers whose requests the next run could begin with.
+    fn callers(&self) -> usize {
+        self.waiting.iter().take(self.limits.max_rows).filter(|entry| entry.first).count()
+    }
+
     /// Takes the rows of a request, all or none. One request is always taken when nothing else is here, however many
     /// rows it has.
     pub(in crate::runtime) fn push(&mut self, entries: Vec<Entry>) -> Result<(), usize> {
@@ -106,7 +111,7 @@ impl Queue {
             0 if full => Some(first.since),
             0 => {
                 let due = first.since + self.limits.max_delay;
-                Some(self.gathering.until(self.waiting.len()).map_or(due, |until| until.max(due)))
+                Some(self.gathering.until(self.callers()).map_or(due, |until| until.max(due)))
             }
             // What could still grow waits for the run before it: batches get larger as the load does.
             running if running <= self.limits.parallel && full => Some(first.since),
@@ -116,7 +121,7 @@ impl Queue {
 
     /// Takes the next run. Requests that nobody waits for are dropped, those that are late are told.
     pub(in crate::runtime) fn take(&mut self, now: Instant) -> Option<&Running> {
-        self.gathering.taken(self.waiting.len());
+        self.gathering.taken(self.callers());
         let (mut entries, mut bytes) = (Vec::new(), 0);
         while entries.len() < self.limits.max_rows.max(1) {
             let Some(entry) = self.waiting.pop_front() else { break };
@@ -150,10 +155,11 @@ impl Queue {
         let running = self.running.remove(index)?;
         // Of two that the process had, the second began when the first was answered.
         let began = self.answered.replace(now).map_or(running.sent, |before| before.max(running.sent));
-        let (rows, time) = (running.entries.len(), now.saturating_duration_since(began));
-        self.gathering.learn(rows, time);
+        let time = now.saturating_duration_since(began);
+        self.gathering.learn(running.entries.len(), time);
         if self.running.is_empty() {
-            self.gathering.answered(rows, time, self.waiting.len(), now);
+            let callers = running.entries.iter().filter(|entry| entry.first).count();
+            self.gathering.answered(callers, time, self.callers(), now);
         }
         Some(running)
     }
@@ -244,6 +250,25 @@ mod tests {
         push(&mut queue, now);
         assert!(queue.due().is_some_and(|due| due <= now), "it is back");
         assert_eq!(queue.take(now).map(|running| running.entries.len()), Some(3));
+    }
+
+    #[test]
+    fn a_single_caller_never_waits_however_many_rows_a_request_has() {
+        let (mut now, mut queue) = (Instant::now(), queue(8));
+        queue.limits.max_delay = Duration::ZERO;
+        let mut answers = Vec::new();
+        for rows in [6, 1, 4, 1] {
+            let request = (0..rows).map(|row| {
+                let (entry, answer) = entry(now, 1);
+                answers.push(answer);
+                Entry { first: row == 0, ..entry }
+            });
+            queue.push(request.collect()).expect("room");
+            assert!(queue.due().is_some_and(|due| due <= now), "{rows} rows");
+            let run = queue.take(now).expect("a run").run;
+            now += Duration::from_millis(6);
+            assert!(queue.answered(run, now).is_some());
+        }
     }
 
     #[test]
