@@ -263,7 +263,7 @@ impl Agent {
             Event::Validated { revision, ticket, result } => {
                 self.answer(&revision, ticket, result.map_or_else(Input::Fail, Input::Validated), now, effects);
             }
-            Event::Lost { revision, reason } => self.step(&revision, Input::Lost(reason), now, effects),
+            Event::Lost { revision, fault } => self.step(&revision, Input::Lost(fault), now, effects),
             Event::Health { revision, health } => self.step(&revision, Input::Health(health), now, effects),
             Event::Draining { revision, in_flight } => self.step(&revision, Input::Draining(in_flight), now, effects),
             Event::Drained { revision } => self.step(&revision, Input::Drained, now, effects),

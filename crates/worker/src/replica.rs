@@ -379,8 +379,8 @@ impl Replica {
             (State::Ready(ready), Input::Health(health)) => {
                 Next::To(State::Ready(health::taken_in(ready, health)), None)
             }
-            (State::Ready(ready), Input::Lost(reason)) => {
-                let failure = self.lost(reason, ready.since, now);
+            (State::Ready(ready), Input::Lost(fault)) => {
+                let failure = self.lost(fault, ready.since, now);
                 unload(ready.memory, ready.digest, failure, now)
             }
             (State::Ready(ready), Input::Retire) => {
@@ -448,11 +448,12 @@ impl Replica {
     }
 
     /// The failure of a model that its runtime has lost. One that served for a while is loaded again at once (`None`);
-    /// one that is lost as soon as it is ready waits, so that it is not loaded all the time.
-    fn lost(&self, reason: String, ready_since: Time, now: Time) -> Option<Arc<Failure>> {
-        let message = format!("the runtime lost the model: {reason}");
-        let early = now < ready_since + LOST_EARLY;
-        early.then(|| self.held_off(Fault::new(FailureCategory::Runtime, message), now + RETRY_BASE, now))
+    /// one that is lost as soon as it is ready waits, so that it is not loaded all the time, and so does one whose runtime cannot be
+    /// reached: the controller may have it loaded elsewhere.
+    fn lost(&self, fault: Fault, ready_since: Time, now: Time) -> Option<Arc<Failure>> {
+        let message = format!("the runtime lost the model: {fault}");
+        let waits = now < ready_since + LOST_EARLY || fault.category == FailureCategory::Network;
+        waits.then(|| self.held_off(Fault::new(fault.category, message), now + RETRY_BASE, now))
     }
 
     /// The failure of an operation that was not tried: no attempt, and nothing to remember.

@@ -182,8 +182,8 @@ pub struct Health {
     pub memory: Option<ByteSize>,
     /// The deaths of its process; `None`: it has not died, or there is none.
     pub deaths: Option<Arc<Deaths>>,
-    /// The reason why the runtime has it no more; it is then loaded again.
-    pub lost: Option<String>,
+    /// The reason why the runtime has it no more; it is then loaded again. `Network`: nor can the runtime be reached.
+    pub lost: Option<LoadError>,
 }
 
 /// Executes revisions of some formats. One per kind of engine and process.

@@ -92,8 +92,8 @@ pub enum Event {
     Lost {
         /// The replica.
         revision: RevisionId,
-        /// The runtime's message, for people.
-        reason: String,
+        /// The reason.
+        fault: Fault,
     },
     /// A draining replica still has requests in flight.
     Draining {

@@ -202,8 +202,8 @@ impl EffectRunner {
             let watch_health = async {
                 while changes.changed().await.is_ok() {
                     let health = changes.borrow_and_update().clone();
-                    if let Some(reason) = health.lost {
-                        let lost = Event::Lost { revision: revision.clone(), reason };
+                    if let Some(error) = health.lost {
+                        let lost = Event::Lost { revision: revision.clone(), fault: error.into() };
                         return complete(&completions, lost, Retained::Nothing).await;
                     }
                     complete(&completions, Event::Health { revision: revision.clone(), health }, Retained::Nothing)

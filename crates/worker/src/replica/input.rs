@@ -50,7 +50,7 @@ pub enum Input {
     /// The health of its model.
     Health(Health),
     /// The runtime has lost its model, for this reason.
-    Lost(String),
+    Lost(Fault),
     /// The operation under way has failed.
     Fail(Fault),
     /// A host that it needs is left alone until then: not an attempt.

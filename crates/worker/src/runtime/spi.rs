@@ -12,7 +12,8 @@
 //! as ModelMesh does, `gate` bounds calls, `tensors` are requests in the Open Inference Protocol.
 //!
 //! `v2` does the same for servers of the Open Inference Protocol, with folders that `layout` makes. `program` starts a runtime's
-//! process and keeps it running; `reach` waits for one that is started again; `per_model` starts one for each model.
+//! process and keeps it running; `reach` waits for one that is started again, and
+//! `outage` loses the models of one that is not; `per_model` starts one for each model.
 //!
 //! `runtimeStatus` is asked at the start only: a runtime unloads everything before it answers READY.
 
@@ -33,6 +34,7 @@ mod lost;
 mod methods;
 mod model;
 mod open_error;
+mod outage;
 mod per_model;
 mod program;
 mod reach;
@@ -66,6 +68,7 @@ use self::{
     lines::Lines,
     listed::Listed,
     model::SpiModel,
+    outage::Outage,
     per_model::OwnFiles,
     program::Supervisor,
     reach::{Absence, LoadClock},
@@ -116,6 +119,7 @@ struct Process {
     loading: Semaphore,
     load_times: LoadTimes,
     absence: Arc<Absence>,
+    outage: Outage,
     threads: Threads,
     metrics: ServerMetrics,
     /// True for a process of one model alone, which ends with that.
@@ -202,6 +206,7 @@ impl SpiRuntime {
             loading: Semaphore::new(limits.loads),
             load_times: LoadTimes::default(),
             absence: Arc::default(),
+            outage: Outage::new(),
             alone: own.is_some(),
             running: Mutex::new(Running { _program: program, _own: own }),
             limits,
@@ -246,7 +251,13 @@ impl SpiRuntime {
             );
             return Err(LoadError::new(FailureCategory::Runtime, message).with_needs(ByteSize(expected)));
         }
-        asked.model_id = process.room.enter([&own, &other], expected).await?.to_owned();
+        let entered = tokio::select! {
+            biased;
+            entered = process.room.enter([&own, &other], expected) => entered,
+            // It lets go of nothing.
+            () = process.outage.gone() => Err(process.unreached()),
+        };
+        asked.model_id = entered?.to_owned();
         let entered = Entered { process: Arc::clone(process), id: Some(asked.model_id.clone()) };
         let answer = process.load_bare(&asked, ByteSize(expected)).await?;
         let told = Some(answer.size_in_bytes).filter(|size| *size > 0);
@@ -390,7 +401,11 @@ impl Process {
     }
 
     /// Loads within the runtime's own bounds, and within what loads of the type have taken before.
-    async fn load_bare(&self, request: &LoadModelRequest, size: ByteSize) -> Result<LoadModelResponse, LoadError> {
+    async fn load_bare(
+        self: &Arc<Self>,
+        request: &LoadModelRequest,
+        size: ByteSize,
+    ) -> Result<LoadModelResponse, LoadError> {
         let Ok(_turn) = self.loading.acquire().await else {
             return Err(LoadError::new(FailureCategory::Internal, "the runtime is closed"));
         };
@@ -399,8 +414,10 @@ impl Process {
         let clock = LoadClock::start(&self.absence);
         match clock.within(limit, self.control.load(request.clone(), &clock)).await {
             Some(loaded) => {
-                if loaded.is_ok() {
-                    self.load_times.took(kind, size, clock.elapsed());
+                match &loaded {
+                    Ok(_) => self.load_times.took(kind, size, clock.elapsed()),
+                    Err(error) if error.category == FailureCategory::Network => self.missed(),
+                    Err(_) => {}
                 }
                 loaded
             }

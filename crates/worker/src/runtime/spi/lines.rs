@@ -73,6 +73,11 @@ impl Lines {
         Err(Failure::Unreached(io::Error::other("no connection took it")))
     }
 
+    /// Connects, and lets go of the connection.
+    pub(super) async fn reach(&self) -> io::Result<()> {
+        self.connect().await.map(drop)
+    }
+
     fn here(&self) -> Arc<Slot<exchange::Body>> {
         let thread = std::thread::current().id();
         if let Some(slot) = self.by_thread.read().unwrap_or_else(PoisonError::into_inner).get(&thread) {

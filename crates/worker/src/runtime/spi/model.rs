@@ -86,7 +86,7 @@ struct Mending {
     loads: AtomicU64,
     /// Loads after which the model was missing still: since when, and how many.
     fruitless: Mutex<Option<(Instant, u32)>>,
-    health: watch::Sender<Health>,
+    health: Arc<watch::Sender<Health>>,
 }
 
 impl Mending {
@@ -110,8 +110,9 @@ impl SpiModel {
             turn: tokio::sync::Mutex::new(()),
             loads: AtomicU64::new(0),
             fruitless: Mutex::new(None),
-            health: watch::Sender::new(Health::default()),
+            health: Arc::new(watch::Sender::new(Health::default())),
         };
+        process.outage.concerns(&mending.health);
         Self {
             process,
             request,
@@ -232,6 +233,7 @@ impl SpiModel {
 
     /// The error of a call that the connection to the runtime did not carry.
     fn unanswered(&self, failure: &Failure, method: &str) -> InferError {
+        self.process.missed();
         let (name, method) = (&self.process.name, method.trim_start_matches('/'));
         match failure {
             Failure::Unreached(_) => {
@@ -266,7 +268,13 @@ impl SpiModel {
                 }
                 Err(error) => {
                     let reason = format!("{why}; loading it again failed: {error}");
-                    mending.health.send_replace(Health { lost: Some(reason.clone()), ..Health::default() });
+                    // Other kinds are those of the next load.
+                    let category = match error.category {
+                        FailureCategory::Network => FailureCategory::Network,
+                        _ => FailureCategory::Runtime,
+                    };
+                    let lost = Some(LoadError::new(category, reason.clone()));
+                    mending.health.send_replace(Health { lost, ..Health::default() });
                     Err(reason)
                 }
             }

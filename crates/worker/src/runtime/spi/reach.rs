@@ -13,11 +13,11 @@ use std::{
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Code, Status, TimeoutExpired};
 
-/// The time for which a load waits for a runtime.
-const BACK_WITHIN: Duration = Duration::from_secs(20);
+/// The time for which a load waits for a runtime, and after which the models of one that cannot be reached are lost.
+pub(super) const BACK_WITHIN: Duration = Duration::from_secs(20);
 
 /// The pause between two attempts to reach it: a server takes seconds to start, and is used soon after it listens.
-const AGAIN: Duration = Duration::from_millis(250);
+pub(super) const AGAIN: Duration = Duration::from_millis(250);
 
 /// Since when a runtime cannot be reached, as its loads have seen it: those behind one that waited in vain do not wait again.
 #[derive(Default)]
@@ -25,7 +25,7 @@ pub(super) struct Absence(Mutex<Option<(Instant, Instant)>>);
 
 impl Absence {
     /// Notes that it was not reached. Returns the moment until which a load waits for it.
-    fn goes_on(&self) -> Instant {
+    pub(super) fn goes_on(&self) -> Instant {
         let (mut seen, now) = (self.seen(), Instant::now());
         // Who looks after a long time finds another absence.
         let same = seen.filter(|(_, last)| now.saturating_duration_since(*last) < BACK_WITHIN);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_mesh::exchange;
-use berth_spec::{Datatype, InferError, InferRequest, Tensor, inference::Shed};
+use berth_spec::{Datatype, FailureCategory, InferError, InferRequest, Tensor, inference::Shed};
 use berth_wire::mmesh::LoadModelRequest;
 use berth_worker::{
     runtime::{LoadedModel, Runtime as _, spi::Settings},
@@ -17,7 +17,7 @@ use http::{HeaderMap, Request};
 use http_body_util::{BodyExt as _, Full};
 use prost::Message as _;
 
-use super::{Bench, request};
+use super::{Bench, PATIENCE, request};
 
 fn framed(message: &[u8]) -> Bytes {
     let mut bytes = vec![0];
@@ -197,7 +197,25 @@ fn a_lost_model_that_cannot_be_loaded_again_is_told() {
     let refused = bench.tokio.block_on(call(&*loaded.model, "/a.B/c", &[], framed(b"x"))).expect_err("it is gone");
     assert!(matches!(&refused, InferError::Shed { reason: Shed::Unavailable, .. }), "{refused:?}");
     let lost = changes.borrow_and_update().lost.clone().expect("it is lost");
-    assert!(lost.contains("the disk is gone"), "{lost}");
+    assert!(lost.message.contains("the disk is gone"), "{lost}");
+}
+
+/// They would stay claimed as ready, and nothing would load them elsewhere. Takes the 20 s for which a server may be away.
+#[test]
+fn a_runtime_that_stays_away_has_lost_its_models() {
+    let bench = Bench::start(scripted::Settings::default());
+    let load = |name| bench.runtime.load(&request(name, "SIZE_1"));
+    let [asked, silent] = ["asked", "silent"].map(|name| load(name).expect("it loads").model);
+    let mut changes = silent.changes().expect("it tells");
+    bench.tokio.shutdown_timeout(PATIENCE);
+    let tokio = tokio::runtime::Runtime::new().expect("threads");
+    assert!(tokio.block_on(call(&*asked, "/a.B/c", &[], framed(b"x"))).is_err());
+    assert_eq!(silent.health().lost, None, "it may be started again");
+    tokio.block_on(changes.changed()).expect("it tells");
+    let lost = changes.borrow_and_update().lost.clone().expect("it is lost");
+    assert_eq!(lost.category, FailureCategory::Network, "{lost}");
+    let refused = load("next").err().expect("nobody is there");
+    assert_eq!(refused.category, FailureCategory::Network, "{refused}");
 }
 
 #[test]
