@@ -200,7 +200,7 @@ fn a_lost_model_that_cannot_be_loaded_again_is_told() {
     assert!(lost.message.contains("the disk is gone"), "{lost}");
 }
 
-/// They would stay claimed as ready, and nothing would load them elsewhere. Takes the 20 s for which a server may be away.
+/// Models of a server that is gone: claimed as ready, none of them would be loaded elsewhere. Takes the 20 s for which it may be away.
 #[test]
 fn a_runtime_that_stays_away_has_lost_its_models() {
     let bench = Bench::start(scripted::Settings::default());
