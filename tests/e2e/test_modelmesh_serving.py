@@ -222,8 +222,7 @@ def test_a_server_of_kserve_is_started_with_each_model(berth, tmp_path):
     berth.run("apply", "-f", str(objects))
 
     def scaled(name: str, value: float) -> float:
-        # A server whose port others took meanwhile fails its load, which is tried again with another port.
-        until(f"an answer of {name}", lambda: berth.infer(name, rows([value]))[0] == 200, patience=170)
+        until(f"an answer of {name}", lambda: berth.infer(name, rows([value]))[0] == 200)
         return predicted(berth, name, [value])
 
     assert (scaled("double", 2.0), scaled("triple", 2.0)) == (4.0, 6.0)

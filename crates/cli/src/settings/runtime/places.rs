@@ -3,6 +3,8 @@
 
 use std::{
     collections::BTreeMap,
+    hash::{BuildHasher, RandomState},
+    io,
     net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
 };
@@ -85,10 +87,21 @@ impl<'m> Places<'m> {
         if let Some(port) = self.ports.get(of) {
             return Ok(*port);
         }
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|held| Ok((held.local_addr()?.port(), held)));
-        let (port, held) = free.map_err(|error| format!("there is no free port: {error}"))?;
+        let (port, held) = free().map_err(|error| format!("there is no free port: {error}"))?;
         self.held.push(held);
         self.ports.insert(of.to_owned(), port);
         Ok(port)
     }
+}
+
+/// A free port, held until its listener is dropped. It is below the usual range of outgoing connections: one of those would take the
+/// port before the server has it, and keep it for long.
+fn free() -> io::Result<(u16, TcpListener)> {
+    let random = || 20_000 + u16::try_from(RandomState::new().hash_one(()) % 12_768).unwrap_or_default();
+    let mut tried = (0..16).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, random())));
+    let held = match tried.find_map(Result::ok) {
+        Some(held) => held,
+        None => TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+    };
+    Ok((held.local_addr()?.port(), held))
 }
