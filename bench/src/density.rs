@@ -60,14 +60,20 @@ pub(crate) struct Row {
     pub(crate) resident: u64,
 }
 
-/// Measures all of it; gives the page.
+/// Measures all of it, or the parts that were asked for; gives the page.
 pub(crate) async fn measure(arguments: &Arguments) -> Result<String> {
-    let mut rows = Vec::new();
-    let models = if arguments.models.is_empty() { &REGISTERED[..] } else { &arguments.models };
-    for models in models {
-        rows.push(serve(arguments, *models).await?);
+    let parts: Vec<_> = arguments.parts.iter().filter(|part| *part != "density").collect();
+    let wants = |part: &str| parts.is_empty() || parts.iter().any(|wanted| *wanted == part);
+    let (mut rows, mut costs) = (Vec::new(), Vec::<Cost>::new());
+    if wants("hits") {
+        let models = if arguments.models.is_empty() { &REGISTERED[..] } else { &arguments.models };
+        for models in models {
+            rows.push(serve(arguments, *models).await?);
+        }
     }
-    let costs: Vec<Cost> = cost::measure(arguments).await?;
+    if wants("cost") {
+        costs = cost::measure(arguments).await?;
+    }
     page::of(&rows, &costs, arguments.rate)
 }
 

@@ -72,7 +72,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = restart::REQUESTS)]
     requests: u64,
     /// The parts to run; all of one machine, and the page is written, when none is given. `cluster` measures a cluster
-    /// instead, or some of its parts: hop, stream, mend, registered, change; `density` many models in two model servers.
+    /// instead, or some of its parts: hop, stream, mend, registered, change; `density` many models in two model servers, or some
+    /// of its parts: hits, cost.
     parts: Vec<String>,
     #[command(subcommand)]
     role: Option<Role>,
@@ -86,7 +87,13 @@ enum Role {
     /// A bare tonic server that answers an inference request with its raw contents.
     EchoGrpc { address: SocketAddr },
     /// A bare proxy to another server.
-    Proxy { address: SocketAddr, behind: SocketAddr },
+    Proxy {
+        address: SocketAddr,
+        behind: SocketAddr,
+        /// Threads that serve connections.
+        #[arg(long, default_value_t = 2)]
+        threads: usize,
+    },
 }
 
 fn main() -> Result<()> {
@@ -94,7 +101,9 @@ fn main() -> Result<()> {
     match arguments.role {
         Some(Role::EchoHttp { address }) => return runtime(2)?.block_on(echo::http(address)),
         Some(Role::EchoGrpc { address }) => return runtime(2)?.block_on(echo::grpc(address)),
-        Some(Role::Proxy { address, behind }) => return runtime(2)?.block_on(cluster::proxy::serve(address, behind)),
+        Some(Role::Proxy { address, behind, threads }) => {
+            return runtime(threads)?.block_on(cluster::proxy::serve(address, behind));
+        }
         None => {}
     }
     if arguments.parts.iter().any(|part| part == "cluster") {
@@ -108,7 +117,7 @@ fn main() -> Result<()> {
     if arguments.parts.iter().any(|part| part == "density") {
         let text = runtime(1)?.block_on(density::measure(&arguments))?;
         println!("{text}");
-        if arguments.models.is_empty() {
+        if arguments.models.is_empty() && arguments.parts.len() == 1 {
             fs_err::write("docs/benchmarks-density.md", text)?;
         }
         return Ok(());

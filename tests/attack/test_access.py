@@ -265,11 +265,11 @@ def test_tokens_outlive_the_server_and_are_nowhere_in_clear(berth, admin, tmp_pa
     assert (berth.data / "admin.token").read_text().strip() == admin, "no second one is made"
 
 
-@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic YTpi", "Bearer berth_aaaaaaaaaa_" + "a" * 52, "bearer x", "Bearer " + "é" * 20])
-def test_what_is_no_token_opens_nothing(berth, admin, header):
-    for address, path in ((berth.api, "/v1/nodes"), (berth.http, "/v2/models")):
-        status, _, _ = berth._call(address, "GET", path, headers={"authorization": header.encode("utf-8")})
-        assert status == 401, (address, status)
+def test_what_is_no_token_opens_nothing(berth, admin):
+    for header in ("", "Bearer", "Bearer ", "Basic YTpi", "Bearer berth_aaaaaaaaaa_" + "a" * 52, "bearer x", "Bearer " + "é" * 20):
+        for address, path in ((berth.api, "/v1/nodes"), (berth.http, "/v2/models")):
+            status, _, _ = berth._call(address, "GET", path, headers={"authorization": header.encode("utf-8")})
+            assert status == 401, (header, address, status)
 
 
 def test_a_megabyte_of_token_costs_nothing(berth, admin):

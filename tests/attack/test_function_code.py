@@ -42,6 +42,13 @@ for process in made:
     os.waitpid(process, 0)
 """
 
+FILLS = """
+for number in range(100):
+    with open(%r + f"/{number}", "wb") as file:
+        file.write(bytes(16 << 20))
+answer = "there was room"
+"""
+
 
 class Site(HttpServer):
     def answer(self, request):
@@ -55,14 +62,14 @@ def site():
     server.close()
 
 
-def declare(berth, folder, *hosts: str) -> None:
+def declare(berth, folder, *hosts: str, **limits: int) -> None:
     code = folder / "code"
     code.mkdir(exist_ok=True)
     (code / "handler.py").write_text(CODE)
     spec = {"type": "python", "sourceUri": f"file:{code}", "entrypoint": "handler.predict", "target": {"platform": "local"}}
     network = {"network": {"hosts": list(hosts)}} if hosts else {}
-    limits = {"limits": {"timeoutSeconds": 120}}
-    berth.apply({"apiVersion": "berth.dev/v1", "kind": "Function", "metadata": {"name": "spy"}, "spec": spec | network | limits})
+    spec |= network | {"limits": {"timeoutSeconds": 120} | limits}
+    berth.apply({"apiVersion": "berth.dev/v1", "kind": "Function", "metadata": {"name": "spy"}, "spec": spec})
     berth.run("rollout", "status", "function/spy")
 
 
@@ -88,16 +95,43 @@ def test_a_function_sees_nothing_of_its_server(berth, tmp_path):
     assert "error" in run(berth, "answer = open('handler.py', 'a').write('x')")
 
 
+def fields_of(berth) -> dict[str, str]:
+    status = run(berth, "answer = open('/proc/self/status').read()")["answer"]
+    return dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+
+
 def test_a_function_has_no_rights(berth, tmp_path):
     berth.start()
     declare(berth, tmp_path)
-    status = run(berth, "answer = open('/proc/self/status').read()")["answer"]
-    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    fields = fields_of(berth)
     assert (fields["NoNewPrivs"], fields["Seccomp"], int(fields["CapEff"], 16)) == ("1", "2", 0)
     if os.geteuid() == 0:
         assert int(fields["Uid"].split()[0]) != 0
     made = run(berth, FORKS)["answer"]
     assert 0 < made < 1_100, "a fork bomb ends"
+    assert run(berth, "answer = 1") == {"answer": 1}
+
+
+def test_a_function_has_its_own_user_though_root_keeps_files_to_itself(berth, tmp_path):
+    mask = os.umask(0o077)
+    try:
+        berth.start()
+    finally:
+        os.umask(mask)
+    declare(berth, tmp_path)
+    assert os.geteuid() != 0 or int(fields_of(berth)["Uid"].split()[0]) != 0
+    assert "function_user_shared" not in berth.logged()
+
+
+def test_a_function_does_not_fill_the_disk(berth, tmp_path):
+    berth.start()
+    declare(berth, tmp_path, memoryMiB=256)
+    home = run(berth, "import os; answer = os.environ['HOME']")["answer"]
+    assert not os.path.exists(home), "it is in memory"
+    for folder in (home, "/tmp"):
+        status, answer = ask(berth, "spy", {"run": FILLS % folder})
+        # The folder is full, or the memory of the process is.
+        assert status == 502 or "No space left" in answer["error"], answer
     assert run(berth, "answer = 1") == {"answer": 1}
 
 
@@ -115,6 +149,8 @@ def test_a_function_reaches_the_hosts_of_its_spec(berth, tmp_path, site):
     for refused in (f"http://{berth.api}/v1/deployments", "http://127.0.0.1:1/"):
         assert "403" in run(berth, FETCH.format(url=refused)).get("error", ""), refused
     assert "add it to spec.network.hosts" in berth.run("logs", "function/spy")
+    counted = [berth.metric("berth_function_connections_total", function="spy", outcome=outcome) for outcome in ("connected", "undeclared", "own_port")]
+    assert counted == [2, 1, 1], berth.metrics()
 
 
 def test_the_operator_closes_or_opens_the_network(berth, tmp_path, site):

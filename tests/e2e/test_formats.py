@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 from pathlib import Path
 
 import pytest
+
+from harness.server import Berth
 
 SKLEARN = ["scikit-learn==1.7.2", "joblib==1.5.2", "numpy==2.3.4"]
 COLUMNS = [*SKLEARN, "pandas==2.3.3"]
@@ -16,7 +19,7 @@ XGBOOST = ["xgboost-cpu==3.1.1", "numpy==2.3.4"]
 LIGHTGBM = ["lightgbm==4.6.0", *SKLEARN]
 MLFLOW = ["mlflow-skinny==3.6.0", "scikit-learn==1.7.2", "numpy==2.3.4", "pandas==2.3.3", "cloudpickle==3.1.2"]
 
-# Makes the models in the environment that serves them: 3 features, the class is whether the first is above 0.5.
+# Makes the models with the packages that serve them: 3 features, the class is whether the first is above 0.5.
 TRAIN = """
 import sys, numpy
 rng = numpy.random.default_rng(0)
@@ -24,8 +27,9 @@ X = rng.random((200, 3)); y = (X[:, 0] > 0.5).astype(int)
 if sys.argv[1] == "xgboost":
     import xgboost
     booster = xgboost.train({"objective": "multi:softmax", "num_class": 2}, xgboost.DMatrix(X, y), 10)
-    # Its form is that of the name's ending.
-    booster.save_model(sys.argv[2])
+    # Each form is that of the name's ending.
+    for place in sys.argv[2:]:
+        booster.save_model(place)
     sys.exit()
 if sys.argv[1] == "lightgbm":
     import joblib, lightgbm
@@ -50,12 +54,45 @@ else:
 """
 
 
-def trained(kind: str, packages: list[str], place: Path) -> Path:
+class Trained:
+    """Models that are trained once, and copied to where a test wants one."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def copy(self, kind: str, packages: list[str], place: Path) -> Path:
+        made = self.folder / kind / place.name
+        if not made.exists():
+            made.parent.mkdir(exist_ok=True)
+            train(kind, packages, *(made.with_name(file) for file in FILES[kind]))
+        return shutil.copytree(made, place) if made.is_dir() else shutil.copyfile(made, place)
+
+
+# Files that a training writes.
+FILES = {kind: ["model.joblib"] for kind in ("joblib", "columns", "lightgbm")}
+FILES |= {"xgboost": ["model.ubj", "model.json", "model.bst"], "mlflow": ["model"]}
+
+
+def train(kind: str, packages: list[str], *places: Path) -> None:
     """Runs the training with `uv`, which the tests have anyway."""
     uv = os.environ["BERTH_UV"]
     pins = [part for package in packages for part in ("--with", package)]
-    subprocess.run([uv, "run", "--no-project", "--python", "3.11", *pins, "python", "-c", TRAIN, kind, str(place)], check=True, timeout=600)
-    return place
+    subprocess.run([uv, "run", "--no-project", "--python", "3.11", *pins, "python", "-c", TRAIN, kind, *map(str, places)], check=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return Trained(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A server that keeps the packages that its models need: models with the same packages share them. Each test has models of its own names."""
+    server = Berth(tmp_path_factory.mktemp("installed"))
+    try:
+        yield server.start()
+    finally:
+        server.close()
 
 
 def declared(name: str, format: str, place: Path, packages: list[str]) -> dict:
@@ -76,15 +113,14 @@ def declared(name: str, format: str, place: Path, packages: list[str]) -> dict:
         ("mlflow", "mlflow", "model", MLFLOW),
     ],
 )
-def test_a_model_needs_no_card(berth, tmp_path, format, kind, file, packages):
+def test_a_model_needs_no_card(installed, trained, tmp_path, format, kind, file, packages):
     # Keras, TensorFlow and PyTorch: test_networks.py.
-    place = trained(kind, packages, tmp_path / file)
-    berth.start()
-    berth.apply(declared("above", format, place, packages))
-    berth.run("wait", "above", "--timeout", "170s")
+    name = f"{kind}-{Path(file).suffix.removeprefix('.') or 'folder'}"
+    installed.apply(declared(name, format, trained.copy(kind, packages, tmp_path / file), packages))
+    installed.run("wait", name, "--timeout", "170s")
 
     def answer(first: float) -> int:
-        status, _, body = berth.post("/v1/above", {"features": [first, 0.1, 0.1]})
+        status, _, body = installed.post(f"/v1/{name}", {"features": [first, 0.1, 0.1]})
         assert status == 200, body
         return json.loads(body)["prediction"]
 
@@ -97,34 +133,32 @@ def test_a_model_needs_no_card(berth, tmp_path, format, kind, file, packages):
         caller.join()
     assert not wrong, "rows of one call belong to their requests"
     if kind == "columns":
-        status, _, body = berth.post("/v1/above", {"features": [0.1, 0.1]})
+        status, _, body = installed.post(f"/v1/{name}", {"features": [0.1, 0.1]})
         assert (status, "a row has 3 columns: age, height, weight" in body.decode()) == (422, True), body
 
 
-def test_packages_are_those_that_the_models_folder_lists(berth, tmp_path):
+def test_packages_are_those_that_the_models_folder_lists(installed, trained, tmp_path):
     """An MLflow model writes them down; what is declared wins."""
-    place = trained("mlflow", MLFLOW, tmp_path / "model")
+    place = trained.copy("mlflow", MLFLOW, tmp_path / "model")
     # MLflow's own list has all of MLflow, which takes long to fetch.
     (place / "requirements.txt").write_text("# as trained\n" + "\n".join(MLFLOW) + "\n")
     (place / "other.txt").write_text("scikit-learn>=1\n")
-    document = declared("above", "mlflow", place, [])
+    document = declared("listed", "mlflow", place, [])
     document["spec"]["model"]["environment"] = {}
-    berth.start()
-    berth.apply(document)
-    berth.run("wait", "above", "--timeout", "170s")
-    status, _, body = berth.post("/v1/above", {"features": [0.99, 0.1, 0.1]})
+    installed.apply(document)
+    installed.run("wait", "listed", "--timeout", "170s")
+    status, _, body = installed.post("/v1/listed", {"features": [0.99, 0.1, 0.1]})
     assert (status, json.loads(body)["prediction"]) == (200, 1), body
     # What is there can be declared again, from what `get` prints.
-    berth.run("diff", "-f", "-", stdin=berth.run("get", "above", "-o", "yaml"))
+    installed.run("diff", "-f", "-", stdin=installed.run("get", "listed", "-o", "yaml"))
     document["spec"]["model"]["environment"] = {"requirements": "other.txt"}
     document["metadata"]["name"] = "loose"
-    berth.apply(document)
-    berth.run("wait", "loose", "--timeout", "170s", code=1)
-    assert "other.txt line 1" in berth.run("describe", "loose")
+    installed.apply(document)
+    installed.run("wait", "loose", "--timeout", "170s", code=1)
+    assert "other.txt line 1" in installed.run("describe", "loose")
 
 
-def test_an_environment_is_checked_before_anything_is_fetched(berth):
-    berth.start()
+def test_an_environment_is_checked_before_anything_is_fetched(installed):
     for format, environment, said in (
         ("pytorch", {}, "which packages it needs"),
         ("sklearn", {"python": "3.7"}, "no version of Python"),
@@ -136,37 +170,36 @@ def test_an_environment_is_checked_before_anything_is_fetched(berth):
         document = declared("m", format, Path("/nowhere"), [])
         document["spec"]["model"]["environment"] = environment
         document["spec"].pop("endpoint")
-        berth.run("apply", "-f", "-", stdin=json.dumps(document), code=4)
-        assert said in berth.stderr, berth.stderr
+        installed.run("apply", "-f", "-", stdin=json.dumps(document), code=4)
+        assert said in installed.stderr, installed.stderr
 
 
-def test_an_inference_service_of_kserve_is_served(berth, tmp_path):
+def test_an_inference_service_of_kserve_is_served(installed, trained, tmp_path):
     folder = tmp_path / "iris"
     folder.mkdir()
-    trained("joblib", SKLEARN, folder / "model.joblib")
+    trained.copy("joblib", SKLEARN, folder / "model.joblib")
     service = {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
-        "metadata": {"name": "above"},
+        "metadata": {"name": "service"},
         "spec": {"predictor": {"serviceAccountName": "sa", "sklearn": {"storageUri": f"file://{folder}"}}},
     }
-    berth.start()
-    berth.run("apply", "-f", "-", stdin=json.dumps(service))
-    berth.run("wait", "above", "--timeout", "170s")
-    assert "spec.predictor.serviceAccountName" in berth.run("describe", "above")
+    installed.run("apply", "-f", "-", stdin=json.dumps(service))
+    installed.run("wait", "service", "--timeout", "170s")
+    assert "spec.predictor.serviceAccountName" in installed.run("describe", "service")
     tensor = {"name": "input-0", "shape": [2, 3], "datatype": "FP64", "data": [0.01, 0.1, 0.1, 0.99, 0.1, 0.1]}
-    status, _, body = berth.post("/v2/models/above/infer", {"inputs": [tensor]})
+    status, _, body = installed.post("/v2/models/service/infer", {"inputs": [tensor]})
     assert status == 200, body
     (output,) = json.loads(body)["outputs"]
     assert output == {"name": "prediction", "datatype": "INT64", "shape": [2], "data": [0, 1]}
     # As clients of other servers ask: by their names, and in 32 bits.
     asked = {"inputs": [tensor | {"name": "predict", "datatype": "FP32"}], "outputs": [{"name": "predict"}]}
-    status, _, body = berth.post("/v2/models/above/infer", asked)
+    status, _, body = installed.post("/v2/models/service/infer", asked)
     assert status == 200 and json.loads(body)["outputs"][0] == output | {"name": "predict"}, body
     # What is there can be declared again, as it was written and as it is kept.
-    berth.run("diff", "-f", "-", stdin=json.dumps(service))
+    installed.run("diff", "-f", "-", stdin=json.dumps(service))
     (folder / "second.joblib").write_bytes(b"")
     service["metadata"]["name"] = "two"
-    berth.run("apply", "-f", "-", stdin=json.dumps(service))
-    berth.run("wait", "two", "--timeout", "170s", code=1)
-    assert "the folder must hold one model" in berth.run("describe", "two")
+    installed.run("apply", "-f", "-", stdin=json.dumps(service))
+    installed.run("wait", "two", "--timeout", "170s", code=1)
+    assert "the folder must hold one model" in installed.run("describe", "two")

@@ -223,6 +223,25 @@ def test_a_process_that_hangs_is_replaced_by_another_generation_of_the_same(func
 
 
 @pytest.mark.timeout(600)
+def test_a_start_goes_on_though_its_callers_leave(functions, etcd, tmp_path):
+    """Each caller that left ended the start, so that no later one found the function up."""
+    code = "import time\ntime.sleep(3)\ndef predict(body):\n    return 7\n"
+    etcd.put(function("slow", archive(tmp_path, "slow.zip", {"handler.py": code}), limits={"idleSeconds": 2}))
+    etcd.settled("slow", "Succeeded", 1)
+    until("its process", lambda: functions.metric("berth_function_processes") == 1)
+    until("its process to rest", lambda: functions.metric("berth_function_processes") == 0)
+    request = urllib.request.Request(f"http://{functions.http}/functions/slow", b"{}", {"content-type": "application/json"})
+
+    def answered():
+        try:
+            return urllib.request.urlopen(request, timeout=1).read()
+        except TimeoutError:
+            return None
+
+    assert until("an answer", answered) == b"7"
+
+
+@pytest.mark.timeout(600)
 def test_two_servers_of_the_same_objects_do_not_write_without_end(functions, etcd, tmp_path):
     etcd.put(function("words", archive(tmp_path, "1.zip", {"handler.py": WORDS % 1})))
     etcd.settled("words", "Succeeded", 1)

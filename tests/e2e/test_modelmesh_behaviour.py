@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from harness.processes import Process
 from harness.waiting import PATIENCE, until
 from test_modelmesh import DEFINED, LOADED, LOADING, LOADING_FAILED, NOT_FOUND, NOT_LOADED, TRANSITIONING, message, read
 from test_modelmesh_instances import PREDICT, Instance, knows_another, knows_others, store  # noqa: F401: the fixture
@@ -318,6 +321,85 @@ def test_a_call_waits_for_the_next_leader(start):  # noqa: F811
         until("it to know the other", lambda one=one: knows_another(one))
     first.process.kill()
     assert second.register("Model")[1] == [LOADED]
+
+
+def answered(one: Managed, model: str, deadline: float) -> str:
+    """`answered`, or the code of the last error. Who is told UNAVAILABLE asks again until the deadline, as clients do."""
+    end = time.monotonic() + deadline
+
+    def attempt() -> str | None:
+        try:
+            left = max(end - time.monotonic(), 0)
+            channel.unary_unary(PREDICT)(b"x", metadata=[("mm-model-id", model)], timeout=left)
+            return "answered"
+        except grpc.RpcError as error:
+            again = error.code() is grpc.StatusCode.UNAVAILABLE and time.monotonic() < end
+            return None if again else error.code().name
+
+    with one.channel() as channel:
+        return until("an answer", attempt)
+
+
+def test_models_of_a_runtime_that_is_gone_for_good_go_elsewhere_and_their_callers_with_them(start):  # noqa: F811
+    first, second = start("first"), start("second")
+    for one in (first, second):
+        until("both to know each other", lambda one=one: knows_another(one))
+    warm, cold = [f"Warm{n}" for n in range(6)], [f"Cold{n}" for n in range(4)]
+    for model in warm:
+        assert first.register(model)[1] == [LOADED]
+    for model in cold:
+        assert first.manage("registerModel", {1: model, 2: {1: "T", 2: "SIZE_1000"}})[1] == [NOT_LOADED]
+
+    def place(model: str) -> list[bytes]:
+        copies = [read(info) for info in first.status(model).get(3, [])]
+        return [copy[1][0] for copy in copies if copy[2] == [LOADED]]
+
+    places = {model: place(model) for model in warm}
+    dying, other = (first, second) if [b"first"] in places.values() else (second, first)
+    lost = [model for model, place in places.items() if place == [dying.name.encode()]]
+    assert lost, places
+    dying.runtime.kill()
+    calls = [(one, model, 120.0) for one in (first, second) for model in lost + cold for _ in range(2)]
+    # Those who do not wait that long are told so, and nothing waits for them.
+    calls += [(one, model, 2.0) for one in (first, second) for model in cold]
+    with ThreadPoolExecutor(len(calls)) as callers:
+        outcomes = list(callers.map(lambda call: (call[1], call[2], answered(*call)), calls))
+    assert [outcome for outcome in outcomes if outcome[1] > 2 and outcome[2] != "answered"] == []
+    assert {outcome for _, deadline, outcome in outcomes if deadline == 2} <= {"answered", "UNAVAILABLE", "DEADLINE_EXCEEDED"}
+    for model in lost + cold:
+        until(f"{model} to be elsewhere alone", lambda model=model: place(model) == [other.name.encode()])
+    for one in (first, second):
+        until("nobody to wait", lambda one=one: one.waiting() == 0)
+
+
+def test_states_are_told_while_the_store_is_away(start):  # noqa: F811
+    both = first, second = start("first"), start("second")
+    for one in both:
+        until("both to know each other", lambda one=one: knows_another(one))
+    assert first.register("Model")[1] == [LOADED]
+    for one in both:
+        until("it to be known", lambda one=one: one.call(PREDICT, b"x", ("mm-model-id", "Model")) == (b"x", "Model"))
+    etcd = next(process for process in Process.started if process.name == "etcd" and process.runs())
+    etcd.pause()
+    # Nobody knows if there is such a model, which takes longer than a term to find out.
+    with pytest.raises(grpc.RpcError) as refused:
+        second.status("other")
+    assert refused.value.code().name == "UNAVAILABLE"
+    for one in both:
+        assert one.state("Model") == LOADED
+
+
+def test_the_folder_of_a_killed_instance_goes_when_the_next_one_starts(start, tmp_path):  # noqa: F811
+    within = tmp_path / "tmp"
+    within.mkdir()
+    folders = lambda: list(within.glob("berth-modelmesh-*"))
+    first = start("first", env={"TMPDIR": str(within)})
+    (left,) = folders()
+    first.process.kill()
+    second = start("second", env={"TMPDIR": str(within)})
+    until("the folder to go", lambda: not left.exists())
+    assert len(folders()) == 1 and second.process.stop() == 0
+    assert folders() == []
 
 
 def registration(model: str, path: str = "SIZE_1000", **more) -> dict:

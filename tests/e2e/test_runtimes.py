@@ -101,6 +101,19 @@ def test_a_runtime_is_started_and_started_again(berth, tmp_path):
     assert gone(pids(berth)[1])
 
 
+def test_a_runtime_that_hangs_is_ended_and_started_again(berth, tmp_path):
+    spec = {"command": [BERTH, "testing", "runtime", "--listen", "127.0.0.1:{port}"], "formats": ["*"]}
+    berth.start("--runtime", declared(tmp_path, spec))
+    berth.apply(model("m", "scripted", "runtime:SIZE_1000?type=T"))
+    assert predicted(berth, "m", [1.0]) == 1.0
+    (pid,) = pids(berth)
+    # Its port still takes connections, and nobody calls it.
+    os.killpg(pid, signal.SIGSTOP)
+    until("another process", lambda: len(pids(berth)) == 2)
+    assert gone(pid)
+    until("an answer of the new process", lambda: berth.infer("m", rows([2.0]))[0] == 200)
+
+
 def test_each_model_has_a_process_of_its_own_where_that_is_declared(berth, tmp_path):
     command = [BERTH, "testing", "runtime", "--listen", "127.0.0.1:{port}", "--any-method"]
     spec = {"command": command, "formats": ["scripted"], "modelsPerProcess": 1, "memory": "1GiB"}
@@ -149,6 +162,18 @@ def test_a_process_of_one_model_that_cannot_start_fails_its_load_with_its_words(
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_process_whose_port_was_taken_is_followed_by_one_with_another_port(berth, tmp_path):
+    ports = tmp_path / "ports"
+    # Who finds the first port taken says so and ends.
+    script = f'echo $1 >> {ports}; [ $(wc -l < {ports}) -gt 1 ] || exit 1; exec {BERTH} testing runtime --listen 127.0.0.1:$1'
+    command = ["/bin/sh", "-c", script, "sh", "{port}"]
+    berth.start("--runtime", declared(tmp_path, {"command": command, "formats": ["scripted"], "modelsPerProcess": 1}))
+    berth.apply(model("m", "scripted", "runtime:SIZE_1000?type=T"))
+    assert predicted(berth, "m", [1.0]) == 1.0
+    first, second = ports.read_text().split()
+    assert first != second
+
+
 def test_a_runtime_that_is_started_sees_the_gpus_of_its_worker(berth, tmp_path):
     """Two devices, of a library that stands in for the driver's; the operator may choose one of them."""
     library = tmp_path / "libnvidia-ml.so.1"

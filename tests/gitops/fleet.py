@@ -41,9 +41,9 @@ class Server(Process):
         except ValueError:
             return status, {"body": body}
 
-    def call(self, method: str, path: str, body: str | None, at: str | None = None) -> tuple[int, str]:
+    def call(self, method: str, path: str, body: str | None, at: str | None = None, patience: float = PATIENCE) -> tuple[int, str]:
         """`at`: another of its addresses than the gateway's."""
-        connection = http.client.HTTPConnection(at or self.http, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(at or self.http, timeout=patience)
         try:
             connection.request(method, path, body, {"content-type": "application/json"})
             answer = connection.getresponse()
@@ -127,9 +127,18 @@ class Fleet:
         """Output of a command, once somebody decides."""
         return until(f"an answer to berth {' '.join(arguments)}", lambda: self.answered(*arguments)).stdout
 
-    def listed(self, *arguments: str) -> list[dict]:
-        items = json.loads(self.berth("get", *arguments, "-o", "json"))
-        return items["items"] if isinstance(items, dict) and "items" in items else items
+    def listed(self, kind: str) -> list[dict]:
+        """All objects of a kind, once somebody decides. They are looked at many times: a command costs much more than the question."""
+        return json.loads(until(f"an answer to GET /v1/{kind}", lambda: self.asked(f"/v1/{kind}")))["items"]
+
+    def asked(self, path: str) -> str | None:
+        """The answer of a node's control API; nothing while nobody decides."""
+        for node in (node for node in self.nodes if node.runs()):
+            status, body = node.call("GET", path, None, at=node.api, patience=10)
+            assert status in (0, 200) or status >= 500, f"{path}: {status} {body}"
+            if status == 200:
+                return body
+        return None
 
     def is_whole(self) -> bool:
         """Somebody leads, and every node has come to it."""

@@ -58,8 +58,8 @@ OCCASIONAL = {
     "worker_model_answers_broke_schema", "worker_model_process_deaths",
     # Only with payload processors.
     "berth_payloads",
-    # Only where a model may reach hosts.
-    "worker_model_connections",
+    # Only where a model or a function may reach hosts.
+    "worker_model_connections", "berth_function_connections",
     # Only of the operator of Kubernetes.
     "berth_operator_attempt_duration_seconds", "berth_operator_attempts", "berth_operator_leading", "berth_operator_objects",
     "berth_operator_reviews", "berth_operator_waiting_objects", "berth_operator_watch_failures",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,23 +18,14 @@ HTTP = {"name": "http", "port": 8080}
 FLEET = {"model": {"format": "onnx", "uri": "s3://models/iris.onnx"}}
 
 
-def skip(reason: str) -> None:
-    """Skips the tests and says so where it is seen: pytest tells no reasons."""
-    print(f"tests/kubernetes/test_schema_rules.py is skipped: {reason}", file=sys.__stderr__)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    """The checker. Its modules are fetched by hand, once: `go mod download` in tests/kubernetes/schema_rules."""
-    if not shutil.which("go"):
-        skip("there is no Go: install the version that tests/kubernetes/schema_rules/go.mod names, and `go mod download` there")
-    program = tmp_path_factory.mktemp("rules") / "check"
-    environment = os.environ | {"GOFLAGS": "-mod=readonly", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
-    built = subprocess.run(["nice", "go", "build", "-o", program, "."], cwd=HERE / "schema_rules", env=environment, capture_output=True, text=True)
-    if built.returncode and re.search(r"GOPROXY=off|requires go >=|go.mod requires", built.stderr):
-        skip(f"it cannot be built here: {built.stderr.splitlines()[-1]}")
-    assert built.returncode == 0, built.stderr
+def program():
+    """The checker, which `cargo xtask test --kubernetes` builds."""
+    program = os.environ.get("SCHEMA_RULES")
+    if not program:
+        reason = "the checker was not built: `cargo xtask test --kubernetes` says why"
+        print(f"tests/kubernetes/test_schema_rules.py is skipped: {reason}", file=sys.__stderr__)
+        pytest.skip(reason)
     return program
 
 

@@ -26,8 +26,8 @@ pub(crate) struct Options {
     /// Only these parts (throughput, memory, miss, plan, python, overload, auth, executor, restart); all when not given. The page is written
     /// only for all.
     /// `cluster` measures a cluster instead, or parts of that (hop, stream, mend, registered, change); `gitops` the way from a
-    /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers; `functions` from
-    /// `etcdctl put` to an answer; `dashboard` the page of models with 100,000 of them in Chromium.
+    /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers, or parts of that
+    /// (hits, cost); `functions` from `etcdctl put` to an answer; `dashboard` the page of models with 100,000 of them in Chromium.
     parts: Vec<String>,
     /// Options to run a part smaller or larger: `density -- --models 2000 --rate 100`, `restart -- --requests 10000`, or those of
     /// `bench/paging/measure.py`: `paging -- --forests 200 --memory 512MiB --requests 1000`, or of `bench/dashboard/measure.py`:

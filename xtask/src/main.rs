@@ -13,6 +13,7 @@ mod deny;
 mod dist;
 mod docs;
 mod fuzz;
+mod go;
 mod kubernetes;
 mod process;
 mod python;

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that CI checks. Tests wait more than they compute, so that most of it runs at the same time:
 //!
 //! ```text
-//! tools:    packages ─ Python environments ─ engine ─ models ─ dependencies allowed
+//! tools:    packages ─ Python environments ─ engine ─ models ─ control plane of Kubernetes
 //! compiler: format ─ berth ─────────┬─ tests in Rust ─┬─ lints
 //! tests:                            └─ e2e, attack, gitops, cluster, kubernetes, docs, packages, python
 //!                                                     └─ programs of tests in Rust
@@ -28,12 +28,12 @@ use self::{
     stages::Stages,
     suites::{Suite, Tools},
 };
-use crate::{debian, deny, dist, docs, kubernetes, python, setup, workspace::Workspace};
+use crate::{debian, deny, dist, docs, go::Program, kubernetes, python, setup, workspace::Workspace};
 
 pub(crate) use self::{rust::programs, stages::LIMIT};
 
 /// Suites in Python that run at once, beside the tests in Rust. They have timers: with more of them on two cores, requests to stores
-/// and clusters run into their limits.
+/// and clusters run into their limits. With fewer, cores are idle at the end: suites wait more than they compute.
 const SUITES_AT_ONCE: usize = 4;
 
 /// Tests to run; all where nothing is chosen.
@@ -88,15 +88,15 @@ impl Options {
         self.all() || self.rust
     }
 
-    /// The one that takes longest first.
+    /// The one that takes longest first, by what each took with its workers while the others ran.
     fn suites(&self) -> Vec<Suite> {
         let chosen = [
+            (self.kubernetes, suites::KUBERNETES),
             (self.gitops, suites::GITOPS),
             (self.cluster, suites::CLUSTER),
             (self.e2e, suites::E2E),
-            (self.kubernetes, suites::KUBERNETES),
-            (self.attack, suites::ATTACK),
             (self.packages, suites::PACKAGES),
+            (self.attack, suites::ATTACK),
             (self.docs, suites::DOCS),
             (self.python, suites::PYTHON),
         ];
@@ -108,7 +108,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let stages = Stages::new(workspace.cache("test"))?;
     // Without them the run takes longer, nothing else.
     let dependencies = Dependencies::bring(workspace);
-    let run = Run { workspace, options, stages, times: Mutex::default() };
+    let run = Run { workspace, options, stages, times: Mutex::default(), plane: Mutex::default() };
     thread::scope(|scope| run.everything(scope));
     let Run { stages, times, .. } = run;
     match dependencies {
@@ -130,16 +130,26 @@ struct Run<'a> {
     options: &'a Options,
     stages: Stages,
     times: Mutex<Vec<Timed>>,
+    /// Held while the control plane of Kubernetes is built.
+    plane: Mutex<()>,
 }
 
 impl Run<'_> {
     /// Compiles one thing after the other, since each takes all cores; tests start as soon as what they need is there.
     fn everything<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        let tools = scope.spawn(|| self.stages.step("tools", || self.tools()).map(Arc::new));
+        let suites = self.options.suites();
+        let has_plane = suites.iter().any(|suite| suite.name == suites::KUBERNETES.name);
+        let tools = scope.spawn(move || {
+            let tools = self.stages.step("tools", || self.tools()).map(Arc::new);
+            if has_plane {
+                // It takes minutes, and cores that the compiler leaves idle. Its suite asks again, and tells why it is not there.
+                scope.spawn(move || self.plane().ok());
+            }
+            tools
+        });
         if self.options.has_rust() {
             self.stages.run("format", cargo(self.workspace).args(["fmt", "--all", "--check"]), str::to_owned);
         }
-        let suites = self.options.suites();
         let built = suites.is_empty() || self.build();
         let tools = tools.join().unwrap_or_default();
         match &tools {
@@ -172,7 +182,7 @@ impl Run<'_> {
         debian::ensure(&[debian::SSH_KEYGEN, debian::GPG, debian::OPENSSL, debian::PROMTOOL, debian::CHROMIUM])?;
         debian::ensure(&[debian::NODE, debian::NPM, debian::BUBBLEWRAP, debian::REDIS, debian::NATS, debian::CURL])?;
         if self.options.kubernetes {
-            kubernetes::ensure()?;
+            self.plane()?;
         }
         let engine = setup::engine_and_models(self.workspace)?.engine;
         Tools::ensure(self.workspace, engine, python::uv(self.workspace)?)
@@ -190,9 +200,14 @@ impl Run<'_> {
                 return self.stages.not_run(name, "the packages could not be made");
             }
         }
-        // Its control plane is built beside the other suites, once for each machine.
+        if suite.name == suites::E2E.name
+            && let Err(error) = Program::MlserverAdapter.ensure()
+        {
+            self.stages
+                .note(&format!("LEFT OUT: tests of KServe's mlserver-adapter, which cannot be built: {error:#}"));
+        }
         if suite.name == suites::KUBERNETES.name
-            && let Err(error) = kubernetes::ensure()
+            && let Err(error) = self.plane()
         {
             return self.stages.note(&format!("LEFT OUT: {name}: its control plane cannot be built: {error:#}"));
         }
@@ -239,6 +254,12 @@ impl Run<'_> {
         let mut examples = compiler(self.workspace);
         examples.args(["test", "--quiet", "--workspace", "--doc"]);
         self.stages.run("tests: documentation", &mut examples, str::to_owned);
+    }
+
+    /// Builds the control plane of Kubernetes, once for each machine.
+    fn plane(&self) -> Result<()> {
+        let _alone = self.plane.lock().unwrap_or_else(PoisonError::into_inner);
+        kubernetes::ensure().map(drop)
     }
 
     fn keep(&self, times: Vec<Timed>) {

@@ -30,6 +30,8 @@ pub(crate) const BERTH: &str = "Berth";
 pub(crate) const ENVOY: &str = "Envoy";
 /// See [`super::proxy`].
 pub(crate) const BARE: &str = "bare proxy";
+/// Threads of each proxy, which has 64 callers.
+const THREADS: usize = 2;
 
 /// One node holds the models, the other one has no worker: every request to it is a hop.
 const NODES: [Plan<'_>; 2] = [
@@ -44,7 +46,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
     }
     let (worker, gateway) = (fleet.nodes[0].http, fleet.nodes[1].http);
     let mut ways = vec![(DIRECT, worker), (BERTH, gateway)];
-    let (bare, _bare) = proxy(worker)?;
+    let (bare, _bare) = proxy(worker, THREADS)?;
     ways.push((BARE, bare));
     let envoy = arguments.envoy.as_deref().map(|bin| envoy(bin, (worker, Speaks::Http2), None)).transpose()?;
     ways.extend(envoy.iter().map(|(address, _)| (ENVOY, *address)));
@@ -68,10 +70,11 @@ fn cases() -> impl Iterator<Item = (&'static Model, &'static str, usize)> {
     tabular.chain([(&CNN, "gRPC", 1), (&CNN, "gRPC", 8)])
 }
 
-fn proxy(behind: SocketAddr) -> Result<(SocketAddr, Server)> {
+/// A bare proxy to a server that listens, with so many threads.
+pub(crate) fn proxy(behind: SocketAddr, threads: usize) -> Result<(SocketAddr, Server)> {
     let address = free()?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["proxy", &address.to_string(), &behind.to_string()]);
+    command.args(["proxy", &address.to_string(), &behind.to_string(), "--threads", &threads.to_string()]);
     Ok((address, Server::spawn("bare proxy", &mut command, scratch("proxy")?)?))
 }
 

@@ -1,4 +1,5 @@
-//! The cost of a gRPC call through Berth, against calling the model server directly: unary calls, and messages of open streams.
+//! The cost of a gRPC call through Berth, against calling the model server directly and through a bare proxy: unary calls, and messages of
+//! open streams.
 
 use std::time::Instant;
 
@@ -10,6 +11,7 @@ use serde_json::json;
 use super::{address, until_open};
 use crate::{
     Arguments,
+    cluster::hop::proxy,
     load::{Figures, GrpcStream, figures, grpc_connection},
     memory::apply,
     server::{Server, scratch},
@@ -24,6 +26,9 @@ const MESSAGES: usize = 10;
 /// Each is measured so often, in turn.
 const ROUNDS: usize = 3;
 
+/// Threads of the bare proxy: with one, a call passes it without waking another thread.
+const PROXY_THREADS: usize = 1;
+
 /// The model of these calls.
 const MODEL: &str = "echo";
 
@@ -32,6 +37,8 @@ pub(crate) struct Cost {
     pub(crate) kind: &'static str,
     pub(crate) size: &'static str,
     pub(crate) direct: Figures,
+    /// Through a bare proxy, which looks at nothing: what any proxy with this HTTP library costs here.
+    pub(crate) bare: Figures,
     pub(crate) through: Figures,
 }
 
@@ -54,12 +61,14 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Cost>> {
          spec: {{model: {{format: scripted, uri: \"runtime:SIZE_1000?type=T\"}}, replicas: {{min: 0, max: 1}}}}\n"
     );
     apply(api, &model).await?;
+    let (bare, _bare) = proxy(runtime, PROXY_THREADS)?;
+    until_open(bare).await?;
     let mut costs = Vec::new();
     for (kind, streams) in [("unary", false), ("stream", true)] {
         for (bytes, size) in SIZES {
-            let mut seen = [const { Vec::new() }; 2];
+            let mut seen = [const { Vec::new() }; 3];
             for _ in 0..ROUNDS {
-                for (at, seen) in [runtime, http].into_iter().zip(&mut seen) {
+                for (at, seen) in [runtime, bare, http].into_iter().zip(&mut seen) {
                     // The model is loaded by the first call through Berth, which is not counted.
                     if at == runtime && !loaded(runtime).await {
                         load(http, framed(bytes), streams, 0).await?;
@@ -67,9 +76,9 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Cost>> {
                     seen.push(load(at, framed(bytes), streams, arguments.seconds).await?);
                 }
             }
-            let [direct, through] = seen.map(median);
-            let cost = Cost { kind, size, direct, through };
-            eprintln!("{kind} {size}: direct {}, through Berth {}", cost.direct, cost.through);
+            let [direct, bare, through] = seen.map(median);
+            eprintln!("{kind} {size}: direct {direct}, through a bare proxy {bare}, through Berth {through}");
+            let cost = Cost { kind, size, direct, bare, through };
             costs.push(cost);
         }
     }

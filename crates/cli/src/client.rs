@@ -348,6 +348,7 @@ pub(crate) fn describe(error: &ErrorInfo) -> String {
         let place = match (&detail.file, detail.line, detail.column) {
             (Some(file), Some(line), Some(column)) => format!("{file}:{line}:{column}: "),
             (Some(file), ..) => format!("{file}: "),
+            (None, Some(line), Some(column)) => format!("line {line}, column {column}: "),
             _ => String::new(),
         };
         let path = if detail.path.is_empty() { String::new() } else { format!("{}: ", detail.path) };
@@ -444,6 +445,9 @@ mod tests {
         let whole = serde_json::json!({"code": 400, "reason": "Invalid", "message": "a: no; yes",
             "details": [{"path": "a", "message": "no", "remedy": "yes"}]});
         assert_eq!(describe(&serde_json::from_value(whole).expect("an error")), "a: no; yes");
+        let placed = serde_json::json!({"code": 422, "reason": "InvalidManifest", "message": "line 3, column 5: a: no; yes",
+            "details": [{"path": "a", "message": "no", "remedy": "yes", "line": 3, "column": 5}]});
+        assert_eq!(describe(&serde_json::from_value(placed).expect("an error")), "line 3, column 5: a: no; yes");
         let more = serde_json::json!([{"path": "a", "message": "no", "remedy": "yes"}, {"path": "b", "message": "c"}]);
         assert_eq!(told(more), "no\n  a: no; yes\n  b: c");
     }

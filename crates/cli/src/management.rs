@@ -5,22 +5,26 @@ use std::sync::{Arc, OnceLock};
 use berth_control::api::{ApiRouter, Beside};
 use berth_mesh::BesideService;
 use berth_modelmesh::Options;
+use berth_spec::DeploymentName;
 use futures::FutureExt as _;
 use tonic::Status;
 
-/// The way from the gateway to the control API, once there is one.
+/// The way from the gateway to the control API, and what the gateway knows by itself, once both are there.
 #[derive(Clone, Default)]
-pub(crate) struct Management(Arc<OnceLock<ApiRouter>>);
+pub(crate) struct Management(Arc<OnceLock<(ApiRouter, berth_mesh::Handle)>>);
 
 impl Management {
     /// The hook of the gateway.
     pub(crate) fn hook(&self) -> BesideService {
-        let api = Arc::clone(&self.0);
+        let both = Arc::clone(&self.0);
         let answer = move |request: http::Request<bytes::Bytes>| {
-            let api = api.get().cloned();
+            let both = both.get().cloned();
             let answer = async move {
-                match api {
-                    Some(api) => berth_modelmesh::answer(api, request.map(http_body_util::Full::new)).await,
+                match both {
+                    Some((api, gateway)) => {
+                        let answering = move |model: &DeploymentName| gateway.answering(model);
+                        berth_modelmesh::answer(api, request.map(http_body_util::Full::new), &answering).await
+                    }
                     None => {
                         let starting = Status::unavailable("the server is starting: try again");
                         starting.into_http().map(|(): ()| berth_peer::full(""))
@@ -32,9 +36,9 @@ impl Management {
         (berth_modelmesh::PATHS, Arc::new(answer))
     }
 
-    /// Names the control API.
-    pub(crate) fn connect(&self, api: &ApiRouter) {
-        let _connected_before = self.0.set(api.clone()).is_err();
+    /// Names the control API, and the gateway.
+    pub(crate) fn connect(&self, api: &ApiRouter, gateway: &berth_mesh::Handle) {
+        let _connected_before = self.0.set((api.clone(), gateway.clone())).is_err();
     }
 
     /// The service beside the control API.

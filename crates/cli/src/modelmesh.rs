@@ -12,6 +12,7 @@ mod bootstrap;
 mod environment;
 mod etcd;
 mod followed;
+mod instance_folder;
 mod probe;
 mod tls;
 mod type_constraints;
@@ -37,6 +38,7 @@ use self::{
     address::of_everybody,
     bootstrap::{Bootstrap, FAREWELL},
     environment::{CLIENTS, Environment},
+    instance_folder::InstanceFolder,
     probe::{ProbeState, start as start_probe},
     type_constraints::TypeConstraints,
 };
@@ -132,7 +134,8 @@ fn serve(args: ModelMeshArgs, mut environment: Environment) -> Result<(), Failur
     start_probe(everybody, &ports, &standing)
         .map_err(|error| Failure::Failed(format!("cannot listen: {error}; -h takes another port")))?;
 
-    let folder = tempfile::Builder::new().prefix("berth-modelmesh-").tempdir()?;
+    let folder = InstanceFolder::create(&std::env::temp_dir())?;
+    folder.remove_others();
     let prefix = format!("{}/{}/berth", environment.prefix, environment.service);
     let config = |part: &str| environment.store.config(&format!("{prefix}/{part}")).map_err(Failure::Usage);
     let ip = address::own(&environment.store.endpoints).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));

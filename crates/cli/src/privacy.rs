@@ -21,7 +21,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{MemfdFlags, memfd_create},
+    fs::{MemfdFlags, Mode, memfd_create},
     process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit, umask},
 };
 
@@ -53,11 +53,12 @@ pub(crate) fn close() {
     if let Err(error) = shut {
         let _ = writeln!(io::stderr(), "warning: others with this user may read this process's memory: {error}");
     }
-    if !rustix::process::geteuid().is_root() {
-        // What it writes is nobody else's. Root's models have users of their own, who read what is prepared for them; its
-        // folder is closed all the same.
-        umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
-    }
+    // What it writes is nobody else's. Root's models and functions have users of their own, who read what is prepared for them, also
+    // where root's shell would keep that from them; its folder is closed all the same.
+    umask(match rustix::process::geteuid().is_root() {
+        true => Mode::WGRP | Mode::WOTH,
+        false => Mode::RWXG | Mode::RWXO,
+    });
 }
 
 /// Takes the secrets out of the environment that the system shows.

@@ -101,7 +101,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
     }
     server.local_repositories = true;
     let manifests = server.data.join("serve/manifests");
-    let place = declare::Place { manifests: manifests.clone(), code: server.data.join("serve/code") };
+    let folders = declare::ServeFolders { manifests: manifests.clone(), code: server.data.join("serve/code") };
     let sources = NoSources::try_parse_from(["berth"]).map_err(|error| Failure::Usage(error.to_string()))?;
     let settings = up::settings(UpArgs { folder: Some(manifests), advertise: None, server, source: sources.source })?;
     let prepare = move || {
@@ -111,7 +111,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
             python: python.as_deref(),
             artifact: artifact.as_deref(),
         };
-        let declared = declare::declare(&found, choices, &place)?;
+        let declared = declare::declare(&found, choices, &folders)?;
         for note in &declared.notes {
             terminal::print(&format!("{note}\n"))?;
         }

@@ -46,7 +46,7 @@ use crate::{
     store::{Rev, Store, StoreError, Watch},
 };
 use audit::Audit;
-use connections::{Connections, Woke};
+use connections::{ConnectionEvent, Connections};
 use members::MemberSync;
 use persist::{BackgroundWrites, Failing, PlanKey, Stored};
 use relist::{Relist, Relisted};
@@ -269,12 +269,12 @@ enum Wake {
     Stored(Stored),
     Changes(Option<Result<crate::store::Commit, StoreError>>),
     Event(Event),
-    Connection(Woke),
+    Connection(ConnectionEvent),
     Request(Request),
     Background,
     WatchAgain,
     Relisted(Result<Relisted, StoreError>),
-    Audit(audit::Woke),
+    Audit(audit::AuditEvent),
     Members,
     Gauges,
 }

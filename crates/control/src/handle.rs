@@ -42,7 +42,7 @@ pub use error::Error;
 pub use past::Replaced;
 pub use queries::PreviewRequest;
 pub use view::{
-    DeploymentPage, DeploymentView, Known, ListRequest, ReplicaView, RevisionView, WorkerState, WorkerView,
+    DeploymentPage, DeploymentView, KnownDeployment, ListRequest, ReplicaView, RevisionView, WorkerState, WorkerView,
 };
 pub use watching::{WatchEvent, WatchRequest, WatchStream};
 
@@ -78,12 +78,12 @@ pub struct Handle {
 
 /// A question to the driver.
 pub(crate) enum Request {
-    Scan { scan: view::Scan, reply: oneshot::Sender<view::Scanned> },
-    Aliases { scan: view::Scan, reply: oneshot::Sender<aliases::Scanned> },
+    Scan { scan: view::Scan, reply: oneshot::Sender<view::ScannedDeployments> },
+    Aliases { scan: view::Scan, reply: oneshot::Sender<aliases::ScannedAliases> },
     AliasesOf { deployment: DeploymentName, reply: oneshot::Sender<Vec<DeploymentName>> },
     Want { name: DeploymentName, last_used: Time, reply: oneshot::Sender<bool> },
     AliasTargets { alias: Arc<Alias>, reply: oneshot::Sender<Vec<TargetStatus>> },
-    Status { name: DeploymentName, reply: oneshot::Sender<Option<view::Known>> },
+    Status { name: DeploymentName, reply: oneshot::Sender<Option<view::KnownDeployment>> },
     Explain { name: DeploymentName, reply: oneshot::Sender<Option<Explanation>> },
     Preview { changes: Vec<berth_plan::preview::Change>, reply: oneshot::Sender<Preview> },
     Workers { reply: oneshot::Sender<Vec<WorkerView>> },

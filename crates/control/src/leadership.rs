@@ -64,7 +64,7 @@ impl Default for Policy {
 /// Role of this node.
 #[derive(Debug, Clone)]
 pub enum Leadership {
-    /// Another leads, or nobody does.
+    /// Another controller leads, or there is no leader.
     Following {
         /// Leader, as far as it is known.
         leader: Option<(WorkerId, Epoch)>,

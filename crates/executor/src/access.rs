@@ -17,7 +17,7 @@ use berth_wire::access::{Access, Action, Asker, Resource};
 use http::{HeaderMap, header};
 use prometheus_client::registry::Registry;
 
-pub(crate) use self::{settings::AccessSettings, usage::Used};
+pub(crate) use self::{settings::AccessSettings, usage::UsageGuard};
 use self::{tokens::TokenFile, usage::Usage};
 use crate::{refusal::Refusal, template::has_dot_segments};
 
@@ -56,7 +56,7 @@ pub(crate) struct Admitted {
     pub(crate) principal: Arc<str>,
     pub(crate) standing: LiveAccess,
     /// Counts against the limits until it is dropped.
-    pub(crate) used: Option<Used>,
+    pub(crate) used: Option<UsageGuard>,
 }
 
 /// The files of a guard, to be followed.

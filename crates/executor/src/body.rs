@@ -1,5 +1,7 @@
 //! Bodies on their way: counted, bounded, and an end that is noticed.
 
+mod repeatable;
+
 use std::{
     pin::Pin,
     sync::{
@@ -16,6 +18,7 @@ use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
+pub(crate) use self::repeatable::Repeatable;
 use crate::{BoxError, log::Captured};
 
 /// A body of any origin.
@@ -172,13 +175,13 @@ impl Idle {
 }
 
 /// The body of an answer, watched. What holds memory for it ends before the watcher.
-pub(crate) struct Watched<B, W> {
+pub(crate) struct WatchedBody<B, W> {
     pub(crate) inner: B,
     pub(crate) watcher: W,
     pub(crate) idle: Idle,
 }
 
-impl<B, W> http_body::Body for Watched<B, W>
+impl<B, W> http_body::Body for WatchedBody<B, W>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
     W: Watcher,
@@ -225,7 +228,7 @@ const PIECE: usize = 16 << 10;
 
 /// Bytes that are handed out in copies of a small part: whoever leaves them unread keeps `held`, which counts them, to the last piece
 /// or until they are [let go of](LetGo).
-pub(crate) struct Pieces<T> {
+pub(crate) struct PiecewiseBody<T> {
     held: Arc<Mutex<Option<(Bytes, T)>>>,
     left: usize,
 }
@@ -247,7 +250,7 @@ impl<T> LetGo<T> {
     }
 }
 
-impl<T> Pieces<T> {
+impl<T> PiecewiseBody<T> {
     pub(crate) fn new(bytes: Bytes, held: T) -> Self {
         Self { left: bytes.len(), held: Arc::new(Mutex::new(Some((bytes, held)))) }
     }
@@ -257,7 +260,7 @@ impl<T> Pieces<T> {
     }
 }
 
-impl<T> http_body::Body for Pieces<T> {
+impl<T> http_body::Body for PiecewiseBody<T> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -313,7 +316,7 @@ mod tests {
     async fn pieces_are_small_and_hold_what_counts_them_to_the_last() {
         let (bytes, held) = (Bytes::from(vec![7; 3 * PIECE - 1]), Arc::new(()));
         let counts = Arc::downgrade(&held);
-        let mut body = Pieces::new(bytes.clone(), held);
+        let mut body = PiecewiseBody::new(bytes.clone(), held);
         let mut read = Vec::new();
         while let Some(frame) = body.frame().await {
             assert!(counts.upgrade().is_some());
@@ -325,13 +328,13 @@ mod tests {
         assert!(body.is_end_stream() && read == bytes);
         drop(body);
         assert!(counts.upgrade().is_none());
-        assert!(Pieces::new(Bytes::new(), ()).is_end_stream());
+        assert!(PiecewiseBody::new(Bytes::new(), ()).is_end_stream());
     }
 
     #[tokio::test]
     async fn what_nobody_reads_can_be_let_go_of() {
         let (held, mut body) = (Arc::new(()), None);
-        let pieces = Pieces::new(Bytes::from(vec![7; 3 * PIECE]), Arc::clone(&held));
+        let pieces = PiecewiseBody::new(Bytes::from(vec![7; 3 * PIECE]), Arc::clone(&held));
         let let_go = pieces.let_go();
         assert!(body.insert(pieces).frame().await.is_some_and(|frame| frame.is_ok()));
         let_go.now();
@@ -351,7 +354,7 @@ mod tests {
         for (limit, ends, expected) in [(Some(10), true, true), (Some(8), true, false), (None, false, false)] {
             let parts = if ends { slow().boxed() } else { slow().chain(stream::pending()).boxed() };
             let (watcher, idle) = (Notice(tell.clone()), Idle::new(limit.map(Duration::from_secs)));
-            let body = Watched { inner: StreamBody::new(parts), watcher, idle };
+            let body = WatchedBody { inner: StreamBody::new(parts), watcher, idle };
             let read = tokio::time::timeout(Duration::from_secs(3_600), body.collect()).await;
             match read {
                 Ok(Ok(read)) => assert_eq!((read.to_bytes().as_ref(), expected), (&b"abc"[..], true)),

@@ -70,7 +70,7 @@ pub struct Executor {
 
 /// The ports of an executor.
 pub(crate) struct Fleet {
-    ports: Mutex<BTreeMap<String, Running>>,
+    ports: Mutex<BTreeMap<String, RunningPort>>,
     tasks: TaskTracker,
     guard: Option<Arc<Guard>>,
     /// Writers of logs. They outlive the ports.
@@ -86,7 +86,7 @@ pub(crate) struct Fleet {
 }
 
 /// A port that serves.
-struct Running {
+struct RunningPort {
     proxy: Arc<Proxy>,
     ends: Ends,
     listen: SocketAddr,
@@ -203,33 +203,36 @@ impl Executor {
 }
 
 /// Ends the log of a port, once it has written what it has.
-fn close(running: &Running) {
+fn close(running: &RunningPort) {
     if let Some(logger) = running.proxy.logger() {
         logger.closing.cancel();
     }
 }
 
 /// Clients of a port are told to leave, for as long as it lives.
-struct Leaving(Arc<Proxy>);
+struct DrainGuard(Arc<Proxy>);
 
-impl Leaving {
+impl DrainGuard {
     fn begin(proxy: Arc<Proxy>) -> Self {
         proxy.leaving.fetch_add(1, Relaxed);
         Self(proxy)
     }
 }
 
-impl Drop for Leaving {
+impl Drop for DrainGuard {
     fn drop(&mut self) {
         self.0.leaving.fetch_sub(1, Relaxed);
     }
 }
 
 /// The model servers of the ports that stay, by name.
-fn upstreams(ports: &BTreeMap<String, Running>, wanted: &[PortConfig]) -> io::Result<BTreeMap<String, Arc<Upstream>>> {
+fn upstreams(
+    ports: &BTreeMap<String, RunningPort>,
+    wanted: &[PortConfig],
+) -> io::Result<BTreeMap<String, Arc<Upstream>>> {
     let stays = |port: &PortConfig| ports.get(&port.name).filter(|running| running.listen == port.listen);
     let both = wanted.iter().filter_map(|port| Some((port, stays(port)?)));
-    let upstream = |port: &PortConfig, running: &Running| running.proxy.upstream(port).map_err(io::Error::other);
+    let upstream = |port: &PortConfig, running: &RunningPort| running.proxy.upstream(port).map_err(io::Error::other);
     both.map(|(port, running)| Ok((port.name.clone(), upstream(port, running)?))).collect()
 }
 
@@ -242,7 +245,7 @@ async fn has_jobs(proxy: &Proxy) -> bool {
 }
 
 impl Fleet {
-    fn ports(&self) -> MutexGuard<'_, BTreeMap<String, Running>> {
+    fn ports(&self) -> MutexGuard<'_, BTreeMap<String, RunningPort>> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -310,7 +313,7 @@ impl Fleet {
             // No requests come to an unready pod, and those in a server that hangs may never end.
             return true;
         }
-        let _leaving: Vec<Leaving> = proxies.iter().map(|(proxy, _)| Leaving::begin(Arc::clone(proxy))).collect();
+        let _leaving: Vec<DrainGuard> = proxies.iter().map(|(proxy, _)| DrainGuard::begin(Arc::clone(proxy))).collect();
         tokio::time::sleep(delay).await;
         for (_, ends) in &proxies {
             ends.leave.notify_waiters();
@@ -400,7 +403,7 @@ impl Fleet {
             }
             let (asked, over) = (health::follow(Arc::clone(&proxy)), ends.stopping.clone());
             self.tasks.spawn(async move { over.run_until_cancelled_owned(asked).await });
-            ports.insert(name, Running { proxy, ends, listen, bound });
+            ports.insert(name, RunningPort { proxy, ends, listen, bound });
         }
         Ok(())
     }
@@ -408,7 +411,7 @@ impl Fleet {
     /// The log of each port: the one that it has, where that stays, else a new one that writes.
     fn loggers(
         &self,
-        ports: &BTreeMap<String, Running>,
+        ports: &BTreeMap<String, RunningPort>,
         wanted: &[PortConfig],
     ) -> io::Result<BTreeMap<String, Option<Arc<Logger>>>> {
         let mut loggers = BTreeMap::new();

@@ -13,7 +13,7 @@ use crate::{
     body::full,
     config::{HealthCheck, PortConfig},
     proxy::{Proxy, Settings},
-    upstream::{Trouble, Upstream},
+    upstream::{Upstream, UpstreamError},
 };
 
 /// Pause between two questions to a server that does not answer yet: a pod is ready soon after its server.
@@ -81,7 +81,7 @@ async fn ask_grpc(upstream: &Upstream, service: &str) -> Result<(), String> {
     let uri = format!("{}://{}/grpc.health.v1.Health/Check", upstream.scheme(), upstream.address());
     let request = Request::post(uri).header(header::CONTENT_TYPE, "application/grpc").header(header::TE, "trailers");
     let request = request.body(full(question(service))).map_err(|error| error.to_string())?;
-    let answer = line.send(request).await.map_err(|unsent| Trouble::from(unsent).to_string())?;
+    let answer = line.send(request).await.map_err(|unsent| UpstreamError::from(unsent).to_string())?;
     let early = answer.headers().get("grpc-status").cloned();
     let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|error| error.to_string())?;
     let status = early.or_else(|| body.trailers().and_then(|trailers| trailers.get("grpc-status").cloned()));

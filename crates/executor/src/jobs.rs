@@ -17,7 +17,7 @@ mod followers;
 mod incoming;
 mod jetstream;
 mod job;
-mod ledger;
+mod job_table;
 mod memory;
 mod metrics;
 mod queue;
@@ -29,7 +29,7 @@ mod signature;
 mod view;
 
 pub(crate) use self::{
-    attempt::Patience,
+    attempt::RetryPolicy,
     job::{Answer, JobId},
     metrics::JobFamilies,
     queue::{Bounds, LEASE},

@@ -30,7 +30,7 @@ use tokio::{
 use url::Url;
 
 pub(crate) use self::wire::Message;
-use self::wire::{Said, Say};
+use self::wire::{ClientMessage, ServerMessage};
 use crate::{
     broker::{Broker, TIMEOUT},
     tls,
@@ -290,7 +290,7 @@ impl Driver {
         let stream = tls::connect(&address).await.map_err(|error| text(&error))?;
         let mut reader = BufReader::with_capacity(1, stream);
         // The server speaks first, in the clear. What came after that line would be TLS.
-        let Said::Info(info) = wire::read(&mut reader).await.map_err(|error| text(&error))? else {
+        let ServerMessage::Info(info) = wire::read(&mut reader).await.map_err(|error| text(&error))? else {
             return Err("the server does not begin with INFO".to_owned());
         };
         let info: Value = serde_json::from_str(&info).map_err(|error| text(&error))?;
@@ -308,18 +308,18 @@ impl Driver {
         let (reader, mut writer) = tokio::io::split(stream);
         let mut reader = BufReader::new(reader);
         let mut out = format!("CONNECT {connect}\r\n").into_bytes();
-        Say::Subscribe { subject: &format!("{}.*", self.shared.inbox), number: INBOX }.write(&mut out);
+        ClientMessage::Subscribe { subject: &format!("{}.*", self.shared.inbox), number: INBOX }.write(&mut out);
         for (number, (subject, _)) in self.shared.subscriptions().iter() {
-            Say::Subscribe { subject, number: *number }.write(&mut out);
+            ClientMessage::Subscribe { subject, number: *number }.write(&mut out);
         }
         out.extend_from_slice(b"PING\r\n");
         writer.write_all(&out).await.map_err(|error| text(&error))?;
         writer.flush().await.map_err(|error| text(&error))?;
         loop {
             match wire::read(&mut reader).await.map_err(|error| text(&error))? {
-                Said::Pong => return Ok((reader, writer)),
-                Said::Error(why) => return Err(why),
-                Said::Message(message) => self.shared.came(message),
+                ServerMessage::Pong => return Ok((reader, writer)),
+                ServerMessage::Error(why) => return Err(why),
+                ServerMessage::Message(message) => self.shared.came(message),
                 _ => {}
             }
         }
@@ -370,7 +370,8 @@ impl Driver {
     fn say(&self, command: Command, out: &mut Vec<u8>) {
         match command {
             Command::Publish { subject, reply, payload } => {
-                Say::Publish { subject: &subject, reply: reply.as_deref(), header: None, payload: &payload }.write(out);
+                ClientMessage::Publish { subject: &subject, reply: reply.as_deref(), header: None, payload: &payload }
+                    .write(out);
             }
             // It was given up while it waited.
             Command::Request { answer, .. } if answer.is_closed() => {}
@@ -381,13 +382,13 @@ impl Driver {
                 requests.insert(number, answer);
                 let reply = format!("{}.{number}", self.shared.inbox);
                 let header = header.as_ref().map(|(name, value)| (*name, value.as_str()));
-                Say::Publish { subject: &subject, reply: Some(&reply), header, payload: &payload }.write(out);
+                ClientMessage::Publish { subject: &subject, reply: Some(&reply), header, payload: &payload }.write(out);
             }
             // Told by the one who writes.
             Command::Flush { .. } => {}
             Command::Subscribe { number } => {
                 if let Some((subject, _)) = self.shared.subscriptions().get(&number) {
-                    Say::Subscribe { subject, number }.write(out);
+                    ClientMessage::Subscribe { subject, number }.write(out);
                 }
             }
         }
@@ -398,12 +399,12 @@ impl Driver {
 async fn listen(mut reader: impl AsyncBufRead + Unpin, shared: &Shared) -> String {
     loop {
         match timeout(SILENCE, wire::read(&mut reader)).await {
-            Ok(Ok(Said::Message(message))) => shared.came(message),
-            Ok(Ok(Said::Ping)) => shared.pinged.notify_one(),
-            Ok(Ok(Said::Error(why))) if why.starts_with("Permissions Violation") => {
+            Ok(Ok(ServerMessage::Message(message))) => shared.came(message),
+            Ok(Ok(ServerMessage::Ping)) => shared.pinged.notify_one(),
+            Ok(Ok(ServerMessage::Error(why))) if why.starts_with("Permissions Violation") => {
                 tracing::warn!(event = "nats_refused", error = why, "NATS refuses a subject");
             }
-            Ok(Ok(Said::Error(why))) => return why,
+            Ok(Ok(ServerMessage::Error(why))) => return why,
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return error.to_string(),
             Err(_) => return "the server says nothing any more".to_owned(),

@@ -29,7 +29,8 @@ use crate::{
 /// Connections that wait in the kernel to be accepted: room for a burst of new clients.
 const BACKLOG: i32 = 4_096;
 
-/// Streams of one connection of HTTP/2.
+/// The most streams of one HTTP/2 connection: a proxy before the executor sends all its requests over a few
+/// connections, and a single client with more has its requests wait at its own side.
 const STREAMS: u32 = 1_024;
 
 /// Largest head of a request of HTTP/1.1. What is read at once of its body is as much.

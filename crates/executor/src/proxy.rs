@@ -34,8 +34,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub(crate) use self::exchange::Exchange;
 use self::head::Origin;
 use crate::{
+    BoxError,
     access::{Guard, Sender},
-    body::{Body, Bounded, Idle, Sent, Watched, full},
+    body::{Body, Bounded, Idle, Repeatable, Sent, WatchedBody, full},
     config::{PortConfig, Protocol},
     jobs::Jobs,
     log::Logger,
@@ -43,7 +44,7 @@ use crate::{
     refusal::Refusal,
     template::PathTemplate,
     upgrade,
-    upstream::{Lease, Trouble, Upstream},
+    upstream::{Lease, Upstream, UpstreamError},
 };
 
 /// Largest body that is kept, so that it can be sent again.
@@ -210,7 +211,7 @@ impl Proxy {
                 if follows {
                     exchange.stand_aside();
                 }
-                let body = Watched { inner, watcher: exchange, idle: Idle::new(None) };
+                let body = WatchedBody { inner, watcher: exchange, idle: Idle::new(None) };
                 let mut response = Response::from_parts(head, body.boxed_unsync());
                 id.mark(response.headers_mut());
                 return response;
@@ -288,7 +289,7 @@ impl Proxy {
         if inner.is_end_stream() {
             crate::body::Watcher::end(&mut exchange);
         }
-        let body = Watched { inner, watcher: exchange, idle: Idle::new(idle) };
+        let body = WatchedBody { inner, watcher: exchange, idle: Idle::new(idle) };
         Response::from_parts(head, body.boxed_unsync())
     }
 
@@ -331,31 +332,29 @@ impl Proxy {
         if !settings.may_repeat(&head) || known.is_none_or(|length| length > REPLAYED) {
             return self.attempt(settings, Request::from_parts(head, bounded.boxed_unsync()), &sent).await;
         }
-        // A client that falls silent would keep its place among those in flight for ever.
-        let limit = settings.config.timeout;
-        let collected = timeout(limit, bounded.collect()).await;
-        let collected = collected.map_err(|_| Refusal::Slow { seconds: limit.as_secs() })?;
-        // The client has broken off where this fails; nobody reads the answer.
-        let body = collected.map_err(|_| Refusal::Broken)?.to_bytes();
-        self.repeat(settings, &head, &body, &sent).await
+        self.repeat(settings, &head, &Repeatable::new(bounded), &sent).await
     }
 
     /// Sends a small request, and again where the server breaks off before it answers, or says that it did not look at it.
-    async fn repeat(
+    async fn repeat<B>(
         &self,
         settings: &Settings,
         head: &request::Parts,
-        body: &Bytes,
+        body: &Repeatable<B>,
         sent: &Sent,
-    ) -> Result<(Response<Incoming>, Option<Lease>), Refusal> {
+    ) -> Result<(Response<Incoming>, Option<Lease>), Refusal>
+    where
+        B: http_body::Body<Data = Bytes, Error = BoxError> + Send + Unpin + 'static,
+    {
+        let request = || Request::from_parts(head.clone(), body.attempt().boxed_unsync());
         for _ in 1..settings.config.retry.attempts {
-            let request = Request::from_parts(head.clone(), full(body.clone()));
-            match self.attempt(settings, request, sent).await {
-                Err(Refusal::Broken | Refusal::NotTaken) => self.metrics.retried(&self.name),
+            match self.attempt(settings, request(), sent).await {
+                // Of a client that has broken off, no attempt would have the whole body.
+                Err(Refusal::Broken | Refusal::NotTaken) if !sent.broke_off() => self.metrics.retried(&self.name),
                 outcome => return outcome,
             }
         }
-        self.attempt(settings, Request::from_parts(head.clone(), full(body.clone())), sent).await
+        self.attempt(settings, request(), sent).await
     }
 
     async fn attempt(
@@ -372,21 +371,23 @@ impl Proxy {
                 probe.ended(true);
                 return Ok(answer);
             }
-            Ok(Err(Trouble::Broken(_) | Trouble::Refused(_))) if sent.is_too_large() => {
+            Ok(Err(UpstreamError::Broken(_) | UpstreamError::Refused(_))) if sent.is_too_large() => {
                 return Err(Refusal::TooLarge { most: max_body });
             }
             // The client's doing tells nothing of the server.
-            Ok(Err(Trouble::Broken(_) | Trouble::Refused(_))) if sent.broke_off() => return Err(Refusal::Broken),
-            Ok(Err(Trouble::Broken(error))) => {
+            Ok(Err(UpstreamError::Broken(_) | UpstreamError::Refused(_))) if sent.broke_off() => {
+                return Err(Refusal::Broken);
+            }
+            Ok(Err(UpstreamError::Broken(error))) => {
                 tracing::debug!(port = &*self.name, error = &error as &dyn std::error::Error, "the server broke off");
                 Refusal::Broken
             }
-            Ok(Err(Trouble::Refused(error))) => {
+            Ok(Err(UpstreamError::Refused(error))) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::debug!(port = &*self.name, error, "the server did not look at the request");
                 Refusal::NotTaken
             }
-            Ok(Err(Trouble::Unreachable(error))) => {
+            Ok(Err(UpstreamError::Unreachable(error))) => {
                 tracing::debug!(port = &*self.name, %error, "the server cannot be reached");
                 Refusal::Unreachable
             }
@@ -402,7 +403,7 @@ impl Proxy {
         Time(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn ask_breaker(&self) -> Result<Asked<'_>, Refusal> {
+    fn ask_breaker(&self) -> Result<BreakerPermit<'_>, Refusal> {
         let now = self.now();
         let mut breaker = self.breaker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(breaker) = breaker.as_mut() {
@@ -411,7 +412,7 @@ impl Proxy {
                 Refusal::Open { seconds: left.as_secs() + 1 }
             })?;
         }
-        Ok(Asked { proxy: self, told: false })
+        Ok(BreakerPermit { proxy: self, told: false })
     }
 }
 
@@ -433,12 +434,12 @@ fn version(settings: &Settings, head: &request::Parts) -> Version {
 }
 
 /// An attempt that the breaker has let through. Dropped without a word, it was none.
-struct Asked<'a> {
+struct BreakerPermit<'a> {
     proxy: &'a Proxy,
     told: bool,
 }
 
-impl Asked<'_> {
+impl BreakerPermit<'_> {
     fn ended(mut self, well: bool) {
         self.told = true;
         let now = self.proxy.now();
@@ -456,7 +457,7 @@ impl Asked<'_> {
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for BreakerPermit<'_> {
     fn drop(&mut self) {
         if !self.told
             && let Some(breaker) = self.proxy.breaker.lock().unwrap_or_else(PoisonError::into_inner).as_mut()

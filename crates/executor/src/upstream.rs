@@ -62,7 +62,7 @@ pub(crate) struct Upstream {
 
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum UpstreamError {
     /// No connection in time.
     #[error(transparent)]
     Unreachable(io::Error),
@@ -74,7 +74,7 @@ pub(crate) enum Trouble {
     Broken(hyper::Error),
 }
 
-impl<B> From<Unsent<B>> for Trouble {
+impl<B> From<Unsent<B>> for UpstreamError {
     fn from(unsent: Unsent<B>) -> Self {
         match unsent {
             Unsent::Returned { error, .. } => Self::Unreachable(io::Error::other(error)),
@@ -131,7 +131,7 @@ impl Upstream {
         self: &Arc<Self>,
         mut request: Request<Body>,
         connect: Duration,
-    ) -> Result<(Response<Incoming>, Option<Lease>), Trouble> {
+    ) -> Result<(Response<Incoming>, Option<Lease>), UpstreamError> {
         let until = Instant::now() + connect;
         if request.version() == Version::HTTP_2 {
             return Ok((self.send_http2(request, until).await?, None));
@@ -145,14 +145,18 @@ impl Upstream {
             match failed.take_message() {
                 // There may be many such; each is gone now.
                 Some(unsent) if Instant::now() < until => request = unsent,
-                _ => return Err(Trouble::Broken(failed.into_error())),
+                _ => return Err(UpstreamError::Broken(failed.into_error())),
             }
         }
     }
 
     /// Sends a request of HTTP/2. What a connection that had just closed gives back goes to another one, at once the first time: a server
     /// that closes each is not asked without a pause.
-    async fn send_http2(&self, mut request: Request<Body>, until: Instant) -> Result<Response<Incoming>, Trouble> {
+    async fn send_http2(
+        &self,
+        mut request: Request<Body>,
+        until: Instant,
+    ) -> Result<Response<Incoming>, UpstreamError> {
         let mut pauses = false;
         loop {
             request = match self.shared(until).await?.send(request).await {
@@ -170,7 +174,7 @@ impl Upstream {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn own(&self, until: Instant) -> Result<http1::SendRequest<Body>, Trouble> {
+    async fn own(&self, until: Instant) -> Result<http1::SendRequest<Body>, UpstreamError> {
         loop {
             // The youngest first: the oldest ones then end by themselves.
             let Some(mut sender) = self.idle().pop() else { break };
@@ -178,18 +182,18 @@ impl Upstream {
                 return Ok(sender);
             }
         }
-        let stream = self.connect(until, Version::HTTP_11).await.map_err(Trouble::Unreachable)?;
+        let stream = self.connect(until, Version::HTTP_11).await.map_err(UpstreamError::Unreachable)?;
         self.begin(stream).await
     }
 
-    async fn shared(&self, until: Instant) -> Result<Line<Body>, Trouble> {
+    async fn shared(&self, until: Instant) -> Result<Line<Body>, UpstreamError> {
         let slot = &self.shared[self.turn.fetch_add(1, Relaxed) % LINES];
         loop {
             let connect = async { self.begin_http2(self.connect(until, Version::HTTP_2).await?).await };
             match slot.line(connect).await {
                 Ok(line) => return Ok(line),
                 // It may be that of one who came before, and whose time is over.
-                Err(error) if Instant::now() + CONNECT_AGAIN >= until => return Err(Trouble::Unreachable(error)),
+                Err(error) if Instant::now() + CONNECT_AGAIN >= until => return Err(UpstreamError::Unreachable(error)),
                 Err(_) => sleep(CONNECT_AGAIN).await,
             }
         }
@@ -209,19 +213,19 @@ impl Upstream {
     }
 
     /// A connection of HTTP/2 for one question.
-    pub(crate) async fn aside_http2(&self) -> Result<Line<Body>, Trouble> {
+    pub(crate) async fn aside_http2(&self) -> Result<Line<Body>, UpstreamError> {
         let line = async { self.begin_http2(self.connect_once(Version::HTTP_2).await?).await };
-        line.await.map_err(Trouble::Unreachable)
+        line.await.map_err(UpstreamError::Unreachable)
     }
 
     /// A connection of HTTP/1.1 for one question.
-    pub(crate) async fn aside(&self) -> Result<http1::SendRequest<Body>, Trouble> {
-        let stream = self.connect_once(Version::HTTP_11).await.map_err(Trouble::Unreachable)?;
+    pub(crate) async fn aside(&self) -> Result<http1::SendRequest<Body>, UpstreamError> {
+        let stream = self.connect_once(Version::HTTP_11).await.map_err(UpstreamError::Unreachable)?;
         self.begin(stream).await
     }
 
-    async fn begin(&self, stream: ServerStream) -> Result<http1::SendRequest<Body>, Trouble> {
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Trouble::Broken)?;
+    async fn begin(&self, stream: ServerStream) -> Result<http1::SendRequest<Body>, UpstreamError> {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(UpstreamError::Broken)?;
         // Its errors reach whoever waits for an answer on it.
         self.connections.spawn(async move { connection.with_upgrades().await.ok() });
         Ok(sender)

@@ -13,7 +13,8 @@ use crate::upstream::CONNECTION_WINDOW;
 /// The window that a connection of HTTP/2 begins with: it cannot be made smaller.
 const LEAST: u32 = 65_535;
 
-/// The part of what is left that a connection gets.
+/// The part of what is left that a connection gets: the first has an eighth of the memory, and half of it is left
+/// after five.
 const PART: u64 = 8;
 
 /// Bytes for the windows of all connections.

@@ -67,7 +67,7 @@ pub(crate) use self::{
     javascript::find_node,
     log::{append_to_log, end_of_file},
     python::VERSION as PYTHON_VERSION,
-    sandbox::{Bubblewrap, Reach, Walls, fenced},
+    sandbox::{Bubblewrap, NetworkReach, Walls, fenced},
     unpack::{stoppable, unpack_zip},
 };
 use crate::{
@@ -184,7 +184,7 @@ struct Workplace<'a> {
     packages: Vec<Package>,
     /// The lock of these, where the code has none.
     lock: Option<Lock>,
-    tools: container::Found,
+    tools: container::BuildPrograms,
 }
 
 impl Workplace<'_> {
@@ -330,7 +330,7 @@ impl Builder {
     ) -> Result<(ArtifactStatus, bool, Vec<String>), BuildError> {
         let spec = &*task.spec;
         let folder = self.config.root.join("work").join(id.to_string());
-        let tools = container::Found::default();
+        let tools = container::BuildPrograms::default();
         let (notes, packages) = (Vec::new(), Vec::new());
         let mut place = Workplace { spec, folder, log, notes, packages, lock: None, tools };
         fs_err::create_dir_all(&place.folder)?;

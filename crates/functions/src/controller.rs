@@ -14,11 +14,11 @@
 //! deleted, or its deletion is asked for ──▶ Removing ──▶ (nothing)
 //! ```
 
+mod compact_object;
 mod effect;
 mod event;
 mod function;
-mod line;
-mod remembered;
+mod turn_queue;
 mod view;
 mod writing;
 
@@ -35,8 +35,8 @@ pub use self::{
     view::View,
 };
 use self::{
-    function::{Found, Function, Stage},
-    line::Line,
+    function::{FoundBy, Function, Stage},
+    turn_queue::TurnQueue,
 };
 use crate::{
     deployment::{Declared, FunctionName},
@@ -69,7 +69,7 @@ pub struct Controller {
     policy: Policy,
     /// Each in a box: a tree leaves a third of its places empty.
     functions: BTreeMap<String, Box<Function>>,
-    line: Line,
+    queue: TurnQueue,
     /// Builds and deployments that run.
     running: BTreeMap<TaskId, String>,
     retries: BTreeSet<(Time, String)>,
@@ -90,7 +90,7 @@ impl Controller {
         Self {
             policy,
             functions: BTreeMap::new(),
-            line: Line::default(),
+            queue: TurnQueue::default(),
             running: BTreeMap::new(),
             retries: BTreeSet::new(),
             mends: BTreeSet::new(),
@@ -106,7 +106,7 @@ impl Controller {
         match event {
             Event::Listed(objects) => self.listed(objects, now, &mut effects),
             Event::Put(key, declared) if self.is_echo(&key, &declared) => {}
-            Event::Put(key, declared) => self.put(key, *declared, (Found::Put, now), &mut effects),
+            Event::Put(key, declared) => self.put(key, *declared, (FoundBy::Put, now), &mut effects),
             Event::Deleted(key) => self.deleted(&key, now, &mut effects),
             Event::Built(task, result) => self.built(task, *result, now, &mut effects),
             Event::Deployed(task, result) => self.deployed(task, result, now, &mut effects),
@@ -163,7 +163,7 @@ impl Controller {
         let mut serving = std::mem::take(&mut self.serving);
         effects.extend(serving.keys().filter(|name| !there.contains(name)).cloned().map(Effect::Remove));
         for (key, declared) in objects {
-            let found = Found::Listed(serving.remove(&key));
+            let found = FoundBy::Listed(serving.remove(&key));
             self.put(key, declared, (found, now), effects);
         }
     }
@@ -173,7 +173,7 @@ impl Controller {
         self.functions.get(key).is_some_and(|function| function.is_echo(declared))
     }
 
-    fn put(&mut self, key: String, declared: Declared, (found, now): (Found, Time), effects: &mut Vec<Effect>) {
+    fn put(&mut self, key: String, declared: Declared, (found, now): (FoundBy, Time), effects: &mut Vec<Effect>) {
         self.changed.insert(key.clone());
         let Some(function) = self.functions.get_mut(&key) else {
             let function = Function::new(declared, found, now);
@@ -196,7 +196,7 @@ impl Controller {
                 return;
             }
             Stage::Removing { done: true } => {
-                self.functions.insert(key.clone(), Box::new(Function::new(declared, Found::Put, now)));
+                self.functions.insert(key.clone(), Box::new(Function::new(declared, FoundBy::Put, now)));
                 self.begin(&key, effects);
                 return;
             }
@@ -213,8 +213,8 @@ impl Controller {
     fn begin(&mut self, key: &str, effects: &mut Vec<Effect>) {
         let Some(function) = self.functions.get_mut(key) else { return };
         match function.stage {
-            Stage::Queued { known: None } => self.line.change(&function.declared.about.origin, key.to_owned()),
-            Stage::Queued { known: Some(_) } | Stage::Reviving { .. } => self.line.repetition(key.to_owned()),
+            Stage::Queued { known: None } => self.queue.change(&function.declared.about.origin, key.to_owned()),
+            Stage::Queued { known: Some(_) } | Stage::Reviving { .. } => self.queue.repetition(key.to_owned()),
             Stage::Removing { done: false } => effects.push(Effect::Remove(key.to_owned())),
             _ => {}
         }
@@ -245,7 +245,7 @@ impl Controller {
         self.changed.insert(key.to_owned());
         *done = true;
         if let Some(declared) = function.next.take() {
-            self.functions.insert(key.to_owned(), Box::new(Function::new(*declared, Found::Put, now)));
+            self.functions.insert(key.to_owned(), Box::new(Function::new(*declared, FoundBy::Put, now)));
             self.begin(key, effects);
         } else if function.gone {
             self.functions.remove(key);
@@ -255,9 +255,9 @@ impl Controller {
         }
     }
 
-    /// Cancels what runs for a function and takes it out of the line.
+    /// Cancels what runs for a function and takes it out of the queue.
     fn forget_work(&mut self, key: &str, effects: &mut Vec<Effect>) {
-        self.line.remove(key);
+        self.queue.remove(key);
         self.retries.retain(|(_, waiting)| waiting != key);
         let Some(function) = self.functions.get(key) else { return };
         if let Some(task) = function.task() {
@@ -276,7 +276,7 @@ impl Controller {
     /// Gives turns to those who wait.
     fn start(&mut self, now: Time, effects: &mut Vec<Effect>) {
         while self.turns() < self.policy.parallel {
-            let Some(key) = self.line.next() else { return };
+            let Some(key) = self.queue.next() else { return };
             let Some(function) = self.functions.get_mut(&key) else { continue };
             let task = TaskId(self.next);
             self.next += 1;
@@ -347,7 +347,7 @@ impl Controller {
     fn after_revival(&mut self, key: &str) {
         let Some(function) = self.functions.get(key) else { return };
         if matches!(function.stage, Stage::Queued { .. }) {
-            self.line.change(&function.declared.about.origin, key.to_owned());
+            self.queue.change(&function.declared.about.origin, key.to_owned());
         }
     }
 
@@ -357,7 +357,7 @@ impl Controller {
             if let Some(function) = self.functions.get_mut(&key)
                 && function.again()
             {
-                self.line.repetition(key.clone());
+                self.queue.repetition(key.clone());
                 self.changed.insert(key.clone());
                 function.write_if_new(&key, effects);
             }
@@ -378,7 +378,7 @@ impl Controller {
     fn verify(&mut self) {
         for (key, function) in &mut self.functions {
             if function.verify() {
-                self.line.repetition(key.clone());
+                self.queue.repetition(key.clone());
             }
         }
     }

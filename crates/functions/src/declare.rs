@@ -28,14 +28,14 @@ use crate::{
 const ATTEMPTS: usize = 16;
 
 /// A write that is to be made.
-struct Wanted<'a> {
+struct PendingWrite<'a> {
     name: &'a DeploymentName,
     origin: &'a Origin,
     expect: Option<Rev>,
     ownership: Ownership,
 }
 
-impl Wanted<'_> {
+impl PendingWrite<'_> {
     /// Checks owner and version; a warning for those who only ask.
     fn may_write(&self, found: Option<&Entry>) -> Result<Vec<String>, Error> {
         let rev = found.map_or(Rev::NONE, |entry| entry.modified);
@@ -62,7 +62,7 @@ impl Objects {
     pub(crate) async fn apply(&self, request: &ApplyFunction, known: u64) -> Result<Applied, Error> {
         let manifest = &request.manifest;
         let given = manifest.resource_version.as_deref().map(|text| Rev(text.parse().unwrap_or(u64::MAX)));
-        let wanted = Wanted {
+        let wanted = PendingWrite {
             name: &manifest.name,
             origin: &request.origin,
             expect: request.expect.or(given),
@@ -114,7 +114,7 @@ impl Objects {
     /// Deletes the object of a function; its controller removes the rest.
     pub(crate) async fn delete(&self, request: &DeleteFunction) -> Result<Applied, Error> {
         let DeleteFunction { name, origin, expect, ownership, .. } = request;
-        let wanted = Wanted { name, origin, expect: *expect, ownership: *ownership };
+        let wanted = PendingWrite { name, origin, expect: *expect, ownership: *ownership };
         let key = self.key(name.as_str());
         for _ in 0..ATTEMPTS {
             let Some(found) = self.store.get(&key).await? else { return Err(Error::NoFunction(name.clone())) };

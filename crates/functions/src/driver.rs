@@ -29,7 +29,7 @@ use crate::{
     controller::{Built, Controller, Deployed, Effect, Event, Failure, Served, Task},
     follow::{News, follow},
     objects::Objects,
-    running_tasks::{Part, RunningTasks},
+    running_tasks::{RunningTasks, TaskKind},
     source::{Happened, Host, Report, Summary},
     spans::Spans,
     target::Target,
@@ -63,7 +63,7 @@ const AT_ONCE: usize = 256;
 
 /// Reach of news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Heard {
+enum NewsScope {
     /// Nothing new.
     Nothing,
     /// Something.
@@ -132,11 +132,11 @@ impl Driver {
                         let Ok(told) = heard.try_recv() else { break };
                         heard_now = heard_now.max(self.hear(told));
                     }
-                    if heard_now != Heard::Nothing {
+                    if heard_now != NewsScope::Nothing {
                         self.report().await;
                     }
                     // A term that has ended takes nothing on: another node may have it by now.
-                    if heard_now == Heard::All && !stop.is_cancelled() {
+                    if heard_now == NewsScope::All && !stop.is_cancelled() {
                         // From now on it is known what there is, and whose it is.
                         self.host.attach(Some(self.objects.clone()));
                     }
@@ -170,20 +170,20 @@ impl Driver {
         following.shutdown().await;
     }
 
-    fn hear(&mut self, told: News) -> Heard {
+    fn hear(&mut self, told: News) -> NewsScope {
         match told {
             News::Event(event, rev) => {
                 self.rev = rev;
-                let heard = if matches!(event, Event::Listed(_)) { Heard::All } else { Heard::News };
+                let heard = if matches!(event, Event::Listed(_)) { NewsScope::All } else { NewsScope::News };
                 self.on(event);
                 heard
             }
             News::Trouble(problem) => {
                 self.problem = Some(problem);
-                Heard::News
+                NewsScope::News
             }
-            News::Answers if self.problem.take().is_some() => Heard::News,
-            News::Answers => Heard::Nothing,
+            News::Answers if self.problem.take().is_some() => NewsScope::News,
+            News::Answers => NewsScope::Nothing,
         }
     }
 
@@ -236,7 +236,7 @@ impl Driver {
                     host.count(task.spec.name.as_str(), &built);
                     Some(Event::Built(id, Box::new(built)))
                 };
-                self.tasks.begin(id, Part::Build, self.work.spawn(work.instrument(span)));
+                self.tasks.begin(id, TaskKind::Build, self.work.spawn(work.instrument(span)));
             }
             Effect::Deploy(id, task, artifact) => {
                 let host = Arc::clone(&self.host);
@@ -253,7 +253,7 @@ impl Driver {
                     }
                     Some(Event::Deployed(id, deployed))
                 };
-                self.tasks.begin(id, Part::Deployment, self.work.spawn(work.instrument(span)));
+                self.tasks.begin(id, TaskKind::Deployment, self.work.spawn(work.instrument(span)));
             }
             Effect::Cancel(id) => {
                 self.spans.cancelled(id);

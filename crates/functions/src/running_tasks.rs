@@ -8,7 +8,7 @@ use crate::controller::{Event, Failure, Retry, TaskId};
 
 /// Part of a turn that a task does.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Part {
+pub(crate) enum TaskKind {
     /// The build.
     Build,
     /// The deployment of what was built.
@@ -18,7 +18,7 @@ pub(crate) enum Part {
 /// A task that runs.
 #[derive(Debug)]
 struct RunningTask {
-    part: Part,
+    kind: TaskKind,
     handle: AbortHandle,
     since: Instant,
 }
@@ -29,8 +29,8 @@ pub(crate) struct RunningTasks(BTreeMap<TaskId, RunningTask>);
 
 impl RunningTasks {
     /// Notes a task that begins.
-    pub(crate) fn begin(&mut self, id: TaskId, part: Part, handle: AbortHandle) {
-        self.0.insert(id, RunningTask { part, handle, since: Instant::now() });
+    pub(crate) fn begin(&mut self, id: TaskId, kind: TaskKind, handle: AbortHandle) {
+        self.0.insert(id, RunningTask { kind, handle, since: Instant::now() });
     }
 
     /// Ends a task that is not wanted any more.
@@ -50,7 +50,7 @@ impl RunningTasks {
     /// The event in place of that of a task that panicked; `None` where it was another task, or one that is not wanted any more.
     pub(crate) fn broke(&mut self, error: &JoinError) -> Option<Event> {
         let id = self.0.iter().find(|(_, task)| task.handle.id() == error.id()).map(|(id, _)| *id)?;
-        let RunningTask { part, since, .. } = self.0.remove(&id)?;
+        let RunningTask { kind, since, .. } = self.0.remove(&id)?;
         let failure = |word: &str| Failure {
             reason: "Internal",
             message: format!("the {word} broke, please report it: {error}"),
@@ -59,9 +59,9 @@ impl RunningTasks {
             log_tail: String::new(),
             took: since.elapsed(),
         };
-        Some(match part {
-            Part::Build => Event::Built(id, Box::new(Err(failure("build")))),
-            Part::Deployment => Event::Deployed(id, Err(failure("deployment"))),
+        Some(match kind {
+            TaskKind::Build => Event::Built(id, Box::new(Err(failure("build")))),
+            TaskKind::Deployment => Event::Deployed(id, Err(failure("deployment"))),
         })
     }
 }
@@ -87,9 +87,9 @@ mod tests {
     }
 
     /// The event of a task that panics.
-    async fn broke(id: TaskId, part: Part) -> Event {
+    async fn broke(id: TaskId, kind: TaskKind) -> Event {
         let (mut tasks, mut work) = (RunningTasks::default(), JoinSet::new());
-        tasks.begin(id, part, work.spawn(broken()));
+        tasks.begin(id, kind, work.spawn(broken()));
         let error = work.join_next().await.expect("a task").expect_err("a panic");
         let event = tasks.broke(&error).expect("an event");
         assert!(tasks.broke(&error).is_none(), "told once");
@@ -112,7 +112,7 @@ mod tests {
         };
         assert_eq!(phase(&controller).0, Phase::Building);
 
-        controller.on(broke(TaskId(7), Part::Build).await, Time(2));
+        controller.on(broke(TaskId(7), TaskKind::Build).await, Time(2));
         let (now, message) = phase(&controller);
         assert_eq!(now, Phase::Failed);
         assert!(message.contains("he build broke, please report it") && message.contains("no such wheel"), "{message}");
@@ -126,7 +126,7 @@ mod tests {
         let built = Built { artifact, cached: false, restored: false, took: Duration::ZERO, log_tail, notes };
         controller.on(Event::Built(TaskId(8), Box::new(Ok(built))), again);
         assert_eq!(phase(&controller).0, Phase::Deploying);
-        controller.on(broke(TaskId(8), Part::Deployment).await, again);
+        controller.on(broke(TaskId(8), TaskKind::Deployment).await, again);
         assert_eq!(phase(&controller).0, Phase::Failed);
         assert!(controller.wake_at().is_some(), "another attempt");
     }
@@ -134,7 +134,7 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_is_not_wanted_any_more_fails_nothing() {
         let (mut tasks, mut work) = (RunningTasks::default(), JoinSet::new());
-        tasks.begin(TaskId(7), Part::Build, work.spawn(broken()));
+        tasks.begin(TaskId(7), TaskKind::Build, work.spawn(broken()));
         tasks.cancel(TaskId(7));
         let error = work.join_next().await.expect("a task").expect_err("an end");
         assert!(tasks.broke(&error).is_none());

@@ -9,10 +9,13 @@ mod metrics;
 mod shared;
 mod summary;
 
-pub(crate) use self::summary::{Happened, Report};
 pub use self::{
     etcd::{DEFAULT_PREFIX, FunctionSource, address},
     host::{Host, HostConfig},
     summary::Summary,
+};
+pub(crate) use self::{
+    metrics::Metrics,
+    summary::{Happened, Report},
 };
 pub use crate::spans::{Join, TraceHook};

@@ -83,92 +83,90 @@ impl Category {
         }
     }
 
-    /// Classifies git's output (C locale). The order matters: a broken connection also reports that the remote hung
-    /// up.
+    /// Classifies git's output by [`PHRASES`].
     pub(crate) fn of(words: &str) -> Self {
-        const KNOWN: [(Category, &[&str]); 9] = [
-            (Category::Corrupt, &BROKEN),
-            (
-                Category::Disk,
-                &["No space left", "Read-only file system", "Disk quota exceeded", "unable to write file"],
-            ),
-            (
-                Category::Auth,
-                &[
-                    "Authentication failed",
-                    "could not read Username",
-                    "could not read Password",
-                    "terminal prompts disabled",
-                    "Permission denied (",
-                    "Host key verification failed",
-                    "returned error: 401",
-                    "returned error: 403",
-                    "Access denied",
-                    // A repository of this machine that belongs to somebody else.
-                    "dubious ownership",
-                ],
-            ),
-            (
-                Category::Certificate,
-                &[
-                    "certificate verification failed",
-                    "certificate problem",
-                    "SSL: certificate subject name",
-                    "SSL: no alternative certificate subject name",
-                    "error setting certificate",
-                    "Problem with the SSL CA cert",
-                ],
-            ),
-            (
-                Category::Network,
-                &[
-                    "Could not resolve host",
-                    "Temporary failure in name resolution",
-                    "Failed to connect",
-                    "Couldn't connect",
-                    "Connection refused",
-                    "Connection timed out",
-                    "Connection reset",
-                    "Connection closed by",
-                    "Network is unreachable",
-                    "No route to host",
-                    "Operation timed out",
-                    "Operation too slow",
-                    "early EOF",
-                    "RPC failed",
-                    "Empty reply from server",
-                    "gnutls_handshake",
-                    "SSL",
-                    "returned error: 429",
-                    "returned error: 5",
-                ],
-            ),
-            (
-                Category::RefNotFound,
-                &["couldn't find remote ref", "not our ref", "unadvertised object", "Server does not allow request"],
-            ),
-            (
-                Category::NotFound,
-                &[
-                    "not found",
-                    "does not appear to be a git repository",
-                    "returned error: 404",
-                    "does not exist",
-                    "not a git repository",
-                ],
-            ),
-            (Category::Disk, &["Permission denied", "cannot lock ref", "index.lock", "shallow.lock"]),
-            (Category::Network, &["The remote end hung up", "Could not read from remote repository"]),
-        ];
         // What the other side says of its own files is no word about ours.
         let ours = words.lines().filter(|line| !line.starts_with("remote:")).collect::<Vec<_>>().join("\n");
         let said = |category: Category| if category == Self::Corrupt { ours.as_str() } else { words };
-        KNOWN
+        PHRASES
             .iter()
             .find(|(category, phrases)| phrases.iter().any(|phrase| said(*category).contains(phrase)))
             .map_or(Self::Internal, |(category, _)| *category)
     }
 }
+
+/// Phrases of git's messages (C locale) by category; the first that matches counts. A broken connection also reports that the remote hung up.
+const PHRASES: [(Category, &[&str]); 9] = [
+    (Category::Corrupt, &BROKEN),
+    (Category::Disk, &["No space left", "Read-only file system", "Disk quota exceeded", "unable to write file"]),
+    (
+        Category::Auth,
+        &[
+            "Authentication failed",
+            "could not read Username",
+            "could not read Password",
+            "terminal prompts disabled",
+            "Permission denied (",
+            "Host key verification failed",
+            "returned error: 401",
+            "returned error: 403",
+            "Access denied",
+            // A repository of this machine that belongs to somebody else.
+            "dubious ownership",
+        ],
+    ),
+    (
+        Category::Certificate,
+        &[
+            "certificate verification failed",
+            "certificate problem",
+            "SSL: certificate subject name",
+            "SSL: no alternative certificate subject name",
+            "error setting certificate",
+            "Problem with the SSL CA cert",
+        ],
+    ),
+    (
+        Category::Network,
+        &[
+            "Could not resolve host",
+            "Temporary failure in name resolution",
+            "Failed to connect",
+            "Couldn't connect",
+            "Connection refused",
+            "Connection timed out",
+            "Connection reset",
+            "Connection closed by",
+            "Network is unreachable",
+            "No route to host",
+            "Operation timed out",
+            "Operation too slow",
+            "early EOF",
+            "RPC failed",
+            "Empty reply from server",
+            "gnutls_handshake",
+            "SSL",
+            "returned error: 429",
+            "returned error: 5",
+        ],
+    ),
+    (
+        Category::RefNotFound,
+        &["couldn't find remote ref", "not our ref", "unadvertised object", "Server does not allow request"],
+    ),
+    (
+        Category::NotFound,
+        &[
+            "not found",
+            "does not appear to be a git repository",
+            "returned error: 404",
+            "does not exist",
+            "not a git repository",
+        ],
+    ),
+    (Category::Disk, &["Permission denied", "cannot lock ref", "index.lock", "shallow.lock"]),
+    (Category::Network, &["The remote end hung up", "Could not read from remote repository"]),
+];
 
 /// Messages of git about its own damaged files.
 const BROKEN: [&str; 10] = [

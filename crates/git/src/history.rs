@@ -82,16 +82,6 @@ impl Repository {
         self.log_of(&arguments, "", stop)
     }
 
-    /// The commits that come with `to` and are on no ref of this repository yet, newest first, at most `most`: what a
-    /// push brings.
-    ///
-    /// # Errors
-    /// If it is not here.
-    pub fn new_commits(&self, to: &Oid, most: usize, stop: &Stop) -> Result<Vec<CommitInfo>, GitError> {
-        let count = format!("-{most}");
-        self.log_of(&[&count, to.as_str(), "--not", "--all"], "", stop)
-    }
-
     /// The last commit up to `commit` that touched `path`.
     ///
     /// # Errors

@@ -202,16 +202,6 @@ impl Mirror {
         Ok(())
     }
 
-    /// Fetches all branches and tags with all their history; what is gone there goes here.
-    ///
-    /// # Errors
-    /// By category.
-    pub fn fetch_all(&self, credentials: &Credentials, stop: &Stop) -> Result<(), GitError> {
-        let _one = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        self.heal(stop)?;
-        self.fetch_everything(credentials, stop)
-    }
-
     /// Rebuilds the mirror if an object could not be read and the files are damaged.
     fn heal(&self, stop: &Stop) -> Result<(), GitError> {
         if !self.repository.is_doubted() {
@@ -248,6 +238,7 @@ impl Mirror {
         self.repository.folder().join("shallow").exists()
     }
 
+    /// Fetches all branches and tags with all their history; what is gone there goes here.
     fn fetch_everything(&self, credentials: &Credentials, stop: &Stop) -> Result<(), GitError> {
         let all = ["+refs/heads/*:refs/heads/*".to_owned(), "+refs/tags/*:refs/tags/*".to_owned()];
         self.fetch_specs(&all, History::Full, credentials, stop)

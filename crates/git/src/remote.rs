@@ -10,7 +10,6 @@ use crate::{Category, GitError};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Protocols {
     local: bool,
-    git: bool,
     http: bool,
 }
 
@@ -20,12 +19,6 @@ impl Protocols {
     #[must_use]
     pub const fn with_local(self) -> Self {
         Self { local: true, ..self }
-    }
-
-    /// `git:`, too, which neither hides nor proves anything.
-    #[must_use]
-    pub const fn with_git(self) -> Self {
-        Self { git: true, ..self }
     }
 
     /// `http:` to other machines, too: whoever is between can change what is fetched, and what is fetched runs.
@@ -39,7 +32,7 @@ impl Protocols {
             "https" | "ssh" => true,
             "http" => self.http || remote.is_loopback(),
             "file" => self.local,
-            "git" => self.git,
+            // `git:` neither hides nor proves anything.
             _ => false,
         }
     }
@@ -241,7 +234,6 @@ mod tests {
             assert!(Remote::parse(text, plain).is_err(), "{text}");
         }
         assert!(Remote::parse("/srv/x.git", plain.with_local()).is_ok());
-        assert!(Remote::parse("git://h/x", plain.with_git()).is_ok());
     }
 
     #[test]

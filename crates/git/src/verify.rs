@@ -1,4 +1,4 @@
-//! Verifies signatures of commits and tags against keys that the caller trusts.
+//! Verifies signatures of commits against keys that the caller trusts.
 
 use std::{
     path::Path,
@@ -20,7 +20,7 @@ pub struct TrustedKeys {
     folder: Arc<TempDir>,
 }
 
-/// Signer of a commit or tag.
+/// Signer of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
     /// The user id of the GPG key, or the principal of `allowed_signers`.
@@ -70,32 +70,19 @@ impl Repository {
     /// # Errors
     /// `Signature` if it is not signed, by somebody else, by a key that has expired or was revoked, or wrongly.
     pub fn verify_commit(&self, commit: &Oid, keys: &TrustedKeys, stop: &Stop) -> Result<Signer, GitError> {
-        self.verify(["verify-commit", "--raw", commit.as_str()], &format!("commit {}", commit.short()), keys, stop)
-    }
-
-    /// Verifies the signature of an annotated tag and returns its signer.
-    ///
-    /// # Errors
-    /// As [`Self::verify_commit`]; also for a tag that is not annotated.
-    pub fn verify_tag(&self, tag: &str, keys: &TrustedKeys, stop: &Stop) -> Result<Signer, GitError> {
-        if !crate::Rev::Tag(tag.to_owned()).is_safe() {
-            return Err(GitError::new(Category::Invalid, DOING, format!("{tag:?} is no name of a tag")));
-        }
-        let name = format!("refs/tags/{tag}");
-        self.verify(["verify-tag", "--raw", &name], &format!("tag {tag}"), keys, stop)
-    }
-
-    fn verify(&self, question: [&str; 3], what: &str, keys: &TrustedKeys, stop: &Stop) -> Result<Signer, GitError> {
         let home = keys.folder.path();
         let allowed = home.join("allowed_signers").to_string_lossy().into_owned();
-        let run = self.run(DOING).args(question).env("GNUPGHOME", home);
+        let run = self.run(DOING).args(["verify-commit", "--raw", commit.as_str()]).env("GNUPGHOME", home);
         let run = run.config("gpg.ssh.allowedSignersFile", allowed).config("gpg.program", "gpg");
         let finished = run.config("gpg.ssh.program", "ssh-keygen").finish(stop)?;
         let said = format!("{}\n{}", String::from_utf8_lossy(&finished.out), finished.words);
         let signer = gpg_signer(&said).or_else(|| ssh_signer(&said));
         match signer {
             Some(signer) if finished.status.success() => Ok(signer),
-            _ => Err(GitError::new(Category::Signature, DOING, format!("{what} {}", why_not(&said)))),
+            _ => {
+                let message = format!("commit {} {}", commit.short(), why_not(&said));
+                Err(GitError::new(Category::Signature, DOING, message))
+            }
         }
     }
 }
@@ -127,7 +114,6 @@ fn why_not(said: &str) -> String {
         ("Good \"git\" signature with", "is signed by an ssh key that is not trusted"),
         ("Could not verify signature", "has a signature that does not fit its content"),
         ("incorrect signature", "has a signature that does not fit its content"),
-        ("cannot verify a non-tag object", "is not an annotated tag, so it has no signature"),
     ];
     match known.iter().find(|(phrase, _)| said.contains(phrase)) {
         Some((_, words)) => (*words).to_owned(),

@@ -42,7 +42,7 @@ use self::{
     progress::Progress,
     reader::{RestoredCommit, Validation},
     secret_cache::{OpenedSecrets, SecretCache},
-    verdict::{Candidate, Fault, Verdict},
+    verdict::{Candidate, FollowError, Verdict},
     watcher::{HeadReport, Validating, Watcher},
 };
 use crate::{
@@ -136,10 +136,10 @@ struct Driver {
 
 /// The result of an effect, or of a part of one.
 enum Done {
-    Restored(Oid, Result<Box<(RestoredCommit, OpenedSecrets)>, Fault>),
-    Polled(Result<Oid, Fault>),
+    Restored(Oid, Result<Box<(RestoredCommit, OpenedSecrets)>, FollowError>),
+    Polled(Result<Oid, FollowError>),
     Validated(Oid, Box<Validation>),
-    Revalidated(Result<Box<(CommitInfo, Desired)>, Fault>),
+    Revalidated(Result<Box<(CommitInfo, Desired)>, FollowError>),
     /// The secrets of a commit that is to be declared.
     Opened(Oid, OpenedSecrets),
     Applied(Oid, Result<Reconciled, Error>),
@@ -400,13 +400,13 @@ fn files(desired: &Desired) -> Vec<(String, String)> {
 }
 
 /// The reason to try again later; an error, where that would be of no use in this term.
-fn not_applied(error: Error) -> Result<Fault, Error> {
+fn not_applied(error: Error) -> Result<FollowError, Error> {
     if matches!(error, Error::Stopped | Error::Store(StoreError::Deposed)) {
         return Err(error);
     }
     tracing::warn!(event = "registry_not_applied", %error, "it is tried again");
     let passing = matches!(error.class(), Class::Waiting { .. } | Class::Internal | Class::TimedOut | Class::Conflict);
-    Ok(Fault { message: error.to_string(), passing })
+    Ok(FollowError { message: error.to_string(), passing })
 }
 
 /// The future, or for ever.

@@ -1,4 +1,4 @@
-//! Commits and incidents in words: for logs, events and messages.
+//! Commits in words: why one was refused, who wrote it, what it changes.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,10 @@ use berth_git::CommitInfo;
 use berth_registry::{
     Audience, Change, Desired, Outcome, Report,
     error_file::{Incident, IncidentKind, IncidentSeverity, Subject},
-    notify::{Notice, Recipient},
-    settings::NotificationSeverity,
 };
 use berth_spec::Time;
 
-use crate::status::{alert_log::Transition, incident::blank};
+use crate::status::incident::blank;
 
 /// Problems of a commit that are told: a message stays readable, and a bad commit is mended in few steps.
 const MOST_PROBLEMS: usize = 50;
@@ -104,59 +102,4 @@ pub(crate) fn changes(desired: &Desired, before: Option<&Desired>) -> Vec<String
         Change::Settings { id } => format!("{id} changed"),
     };
     desired.changes_since(before).iter().map(line).collect()
-}
-
-/// A message about a transition; `owners`: of the model.
-pub(crate) fn notice(transition: &Transition, owners: Vec<String>, audience: &BTreeSet<Audience>, now: Time) -> Notice {
-    let Transition { incident, workers, over, .. } = transition;
-    let Subject { kind, deployment, worker, commit } = &incident.subject;
-    let place = (!workers.is_empty()).then(|| places(workers));
-    let named = [("deployment", deployment), ("worker", &place), ("commit", commit)];
-    let mut facts: Vec<(String, String)> =
-        named.iter().filter_map(|(name, value)| Some(((*name).to_owned(), value.as_ref()?.clone()))).collect();
-    facts.extend(incident.author.iter().map(|author| ("author".to_owned(), author.clone())));
-    if !over {
-        let advice = incident.recommended_actions();
-        facts.extend(advice.first().map(|first| ("recommended".to_owned(), first.clone())));
-    }
-    let mut recipients = vec![Recipient::Ops];
-    // A model that fails by its own doing is its owners' to mend.
-    let theirs = incident.load_category().is_some_and(|category| {
-        use berth_spec::residency::FailureCategory as C;
-        matches!(
-            category,
-            C::Checksum | C::InvalidModel | C::Schema | C::Dependencies | C::Code | C::Validation | C::NotFound
-        )
-    });
-    // Whoever heard of the beginning hears of the end: the deduplicator of each target knows.
-    if *over || theirs || audience.contains(&Audience::Ml) {
-        recipients.push(Recipient::Ml);
-    }
-    let about: Vec<&str> = named.iter().filter_map(|(_, value)| value.as_deref()).collect();
-    // The same thing has the same subject, wherever it is just now.
-    let subject: Vec<&str> = [deployment, worker, commit].iter().filter_map(|value| value.as_deref()).collect();
-    Notice {
-        kind: kind.file_word().to_owned(),
-        subject: subject.join("/"),
-        severity: match incident.severity {
-            IncidentSeverity::Medium => NotificationSeverity::Warning,
-            IncidentSeverity::High => NotificationSeverity::Error,
-            IncidentSeverity::Critical => NotificationSeverity::Critical,
-        },
-        recipients,
-        owners,
-        at: now,
-        title: format!("{} ({}): {}", kind.words(), about.join(", "), incident.message),
-        text: incident.details.clone(),
-        facts,
-        resolved: *over,
-    }
-}
-
-/// Workers by name, as far as somebody reads them.
-fn places(workers: &[String]) -> String {
-    /// Names in a title: more of them would make it a list.
-    const MOST: usize = 5;
-    let names = workers.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if workers.len() > MOST { format!("{names} and {} more", workers.len() - MOST) } else { names }
 }

@@ -8,6 +8,7 @@
 
 pub(crate) mod alert_log;
 pub(crate) mod incident;
+mod notice;
 mod observe;
 mod outcome;
 mod publish;
@@ -16,7 +17,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_control::{
     controller::Absent,
-    handle::{Error, Known, ListRequest},
+    handle::{Error, KnownDeployment, ListRequest},
     source::{Context, SourceState},
 };
 use berth_git::{GitError, Oid};
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     alert_log::{AlertLog, Transition},
+    notice::notice,
     observe::{FleetSnapshot, IncidentTracker},
     publish::{MOST_COMMITS, Publisher, Written},
 };
@@ -39,7 +41,7 @@ use crate::{
     GitConfig, WriteBackTo,
     follow::RegistryReader,
     notify::{Command, NotifierHandle},
-    refusal::{self, Refusal},
+    refusal::Refusal,
 };
 
 /// The interval of looks at the fleet: people hear of a failure within it.
@@ -265,7 +267,7 @@ impl StatusReporter {
             let transition = Transition { number: 0, incident, workers, over: false };
             let everybody = BTreeSet::from([Audience::Ops, Audience::Ml]);
             let at = if surely { now } else { Time::ZERO };
-            (refusal::notice(&transition, Vec::new(), &everybody, now), at)
+            (notice(&transition, Vec::new(), &everybody, now), at)
         };
         self.notifier.send(Command::Known(state.alerts.all().map(known).collect()));
         state.incidents.inherit(state.alerts.open().cloned());
@@ -378,8 +380,7 @@ impl StatusReporter {
         };
         state.alerts.arrived(&self.notifier.progress());
         for transition in state.alerts.look(&observed.incidents, &observed.open, self.notifier.room(), now) {
-            let notice =
-                refusal::notice(&transition, owners(&transition.incident), &audience(&transition.incident), now);
+            let notice = notice(&transition, owners(&transition.incident), &audience(&transition.incident), now);
             self.notifier.send(Command::Notice(transition.number, Box::new(notice)));
         }
         self.keep(state).await
@@ -396,7 +397,7 @@ impl StatusReporter {
 }
 
 /// Every deployment with its status.
-async fn everything(context: &Context) -> Result<Vec<Known>, Error> {
+async fn everything(context: &Context) -> Result<Vec<KnownDeployment>, Error> {
     let mut all = Vec::new();
     let mut request = ListRequest::default();
     loop {

@@ -9,7 +9,7 @@ use kube::{
     runtime::watcher,
 };
 
-use crate::{KubernetesConfig, kind::Kind, objects::News};
+use crate::{KubernetesConfig, kind::Kind, objects::WatchUpdate};
 
 /// Limit for one request that is no watch. An API server that is well answers in milliseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,20 +38,24 @@ pub(crate) async fn connect(config: &KubernetesConfig) -> Result<Client, String>
 }
 
 /// The meaning of a watch that broke.
-pub(crate) async fn broke(client: &Client, (kind, namespace): (Kind, Option<&str>), error: watcher::Error) -> News {
+pub(crate) async fn broke(
+    client: &Client,
+    (kind, namespace): (Kind, Option<&str>),
+    error: watcher::Error,
+) -> WatchUpdate {
     let unknown = matches!(
         &error,
         watcher::Error::InitialListFailed(Error::Api(refusal)) | watcher::Error::WatchStartFailed(Error::Api(refusal))
             if refusal.code == 404
     );
     if unknown && is_absent(client, kind, namespace).await {
-        return News::Absent;
+        return WatchUpdate::Absent;
     }
     if matches!(&error, watcher::Error::WatchError(refusal) if refusal.code == 410) {
         // The watch began too long ago: it lists anew by itself.
-        return News::Event(watcher::Event::Init);
+        return WatchUpdate::Event(watcher::Event::Init);
     }
-    News::Failing(match error {
+    WatchUpdate::Failing(match error {
         watcher::Error::InitialListFailed(Error::Api(refusal)) if refusal.code == 403 => {
             format!("{} cannot be read: {}; docs/kubernetes.md lists the rights", kind.name(), refusal.message)
         }

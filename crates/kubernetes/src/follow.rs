@@ -30,14 +30,14 @@ use tokio::{task::JoinSet, time};
 use crate::{
     KubernetesConfig,
     cluster::{PATIENCE, broke, connect},
+    fleet_deployments::{Concerned, FleetDeployments},
     kind::Kind,
     metrics::SourceMetrics,
-    objects::{Effect, Key, Known, News, Objects},
+    objects::{Effect, Key, KindState, Objects, WatchUpdate},
     plan::{Plan, Reason, Refusal, plan},
     routes::{self, Gateway, Ingress},
     state::state,
     status::{Facts, patch},
-    watched::{Concerned, Watched},
 };
 
 /// Quiet time before changed objects are declared, so that `kubectl apply` of a folder is one change.
@@ -58,7 +58,7 @@ const NAMED: usize = 20;
 /// Statuses that are written at once: enough to hide the way to the API server, too few to be a burden to it.
 const WRITES: usize = 8;
 
-type Watches = BoxStream<'static, (Kind, News)>;
+type Watches = BoxStream<'static, (Kind, WatchUpdate)>;
 
 /// Follows until the term ends.
 pub(crate) async fn run(
@@ -70,7 +70,7 @@ pub(crate) async fn run(
     let mut requests = requests;
     loop {
         match connect(config).await {
-            Ok(client) => return Following::new(config, metrics, context, client).run(requests).await,
+            Ok(client) => return FollowedCluster::new(config, metrics, context, client).run(requests).await,
             Err(problem) => {
                 tracing::warn!(event = "cluster_away", source = %context.name(), problem, "tried again in 5 s");
                 context.update_status(|status| {
@@ -87,7 +87,7 @@ pub(crate) async fn run(
 }
 
 /// A cluster that is followed.
-struct Following {
+struct FollowedCluster {
     metrics: SourceMetrics,
     context: Context,
     client: Client,
@@ -97,7 +97,7 @@ struct Following {
     gateway: Option<Gateway>,
     objects: Objects,
     plan: Plan,
-    watched: Watched,
+    watched: FleetDeployments,
     /// When the objects are declared next, and when the first of the changes came.
     due: Option<(Instant, Instant)>,
     queue: Queue<Key>,
@@ -110,7 +110,7 @@ struct Following {
     failures: LinePace,
 }
 
-impl Following {
+impl FollowedCluster {
     fn new(config: &KubernetesConfig, metrics: &SourceMetrics, context: Context, client: Client) -> Self {
         Self {
             metrics: metrics.clone(),
@@ -122,7 +122,7 @@ impl Following {
             gateway: config.gateway.clone(),
             objects: Objects::of(Kind::followed(config.gateway.is_some())),
             plan: Plan::default(),
-            watched: Watched::default(),
+            watched: FleetDeployments::default(),
             due: None,
             queue: Queue::default(),
             writes: JoinSet::new(),
@@ -181,7 +181,7 @@ impl Following {
                 let (client, namespace) = (client.clone(), namespace.clone());
                 async move {
                     match event {
-                        Ok(event) => (kind, News::Event(event)),
+                        Ok(event) => (kind, WatchUpdate::Event(event)),
                         Err(error) => (kind, broke(&client, (kind, namespace.as_deref()), error).await),
                     }
                 }
@@ -196,9 +196,9 @@ impl Following {
         self.context.handle().watch(WatchRequest::default()).await
     }
 
-    fn heard(&mut self, kind: Kind, news: News) {
+    fn heard(&mut self, kind: Kind, news: WatchUpdate) {
         let (was, now) = (self.objects.known(kind).clone(), Instant::now());
-        if let News::Failing(problem) = &news {
+        if let WatchUpdate::Failing(problem) = &news {
             tracing::debug!(event = "watch_broke", source = %self.context.name(), problem);
         }
         for (key, effect) in self.objects.on(kind, news) {
@@ -218,7 +218,7 @@ impl Following {
             return;
         }
         self.metrics.followed(&self.objects);
-        if let Known::Failing(problem) = is {
+        if let KindState::Failing(problem) = is {
             tracing::warn!(event = "kind_unread", source = %self.context.name(), problem);
         }
         if kind == Kind::Route {
@@ -278,7 +278,7 @@ impl Following {
     /// Tells people what is wrong, each thing once.
     async fn tell(&mut self, conflicts: Vec<String>) {
         let kinds = self.objects.kinds().iter().filter_map(|kind| match self.objects.known(*kind) {
-            Known::Failing(problem) => Some((None, problem.clone())),
+            KindState::Failing(problem) => Some((None, problem.clone())),
             _ => None,
         });
         let refused = self.plan.objects.iter().filter_map(|(key, declared)| {
@@ -368,7 +368,7 @@ impl Following {
     /// The route to apply for an object, if it should have another one than it has.
     fn route(&self, key: &Key) -> Option<Value> {
         let (gateway, url) = (self.gateway.as_ref()?, self.url.as_ref()?);
-        if *self.objects.known(Kind::Route) != Known::Listed {
+        if *self.objects.known(Kind::Route) != KindState::Listed {
             return None;
         }
         self.plan.objects.get(key)?;

@@ -14,11 +14,12 @@
 //! (`berth_control::source`), pods of models (`berth_operator`).
 //!
 //! Reading order: [`KubernetesSource`]; `kind`, `objects` and `plan`, from objects to what is declared; `state` and `status`, from the
-//! fleet to what users' tools read, `watched`, what the fleet tells; `follow`, the driver; `cluster`, the connection. Beside the source: `install`,
+//! fleet to what users' tools read, `fleet_deployments`, what the fleet tells; `follow`, the driver; `cluster`, the connection. Beside the source: `install`,
 //! what runs a fleet in a cluster, and `pods`, by which its pods become nodes.
 
 mod cluster;
 mod definitions;
+mod fleet_deployments;
 mod follow;
 mod install;
 mod kind;
@@ -32,7 +33,6 @@ mod state;
 mod status;
 #[cfg(test)]
 mod tests;
-mod watched;
 
 use std::sync::Arc;
 

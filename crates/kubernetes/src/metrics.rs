@@ -10,7 +10,7 @@ use prometheus_client::{
 
 use crate::{
     kind::Kind,
-    objects::{Known, Objects},
+    objects::{KindState, Objects},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -92,9 +92,9 @@ impl SourceMetrics {
             let label = self.kind(kind);
             self.all.objects.get_or_create(&label).set(count);
             let readable = match objects.known(kind) {
-                Known::Listed => Some(1),
-                Known::Failing(_) => Some(0),
-                Known::Unknown | Known::Absent => None,
+                KindState::Listed => Some(1),
+                KindState::Failing(_) => Some(0),
+                KindState::Unknown | KindState::Absent => None,
             };
             if let Some(readable) = readable {
                 self.all.readable.get_or_create(&label).set(readable);

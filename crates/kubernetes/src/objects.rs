@@ -55,7 +55,7 @@ pub(crate) enum Content {
 
 /// Knowledge about the objects of a kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum KindState {
     /// Nobody has answered yet.
     #[default]
     Unknown,
@@ -70,7 +70,7 @@ pub(crate) enum Known {
 /// News about a kind.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "one at a time is held, and most are events")]
-pub(crate) enum News {
+pub(crate) enum WatchUpdate {
     Event(Event<DynamicObject>),
     Absent,
     Failing(String),
@@ -93,7 +93,7 @@ pub(crate) struct Objects {
     objects: BTreeMap<Key, Object>,
     /// The keys that a list under way has named so far.
     listing: BTreeMap<Kind, BTreeSet<Key>>,
-    known: BTreeMap<Kind, Known>,
+    known: BTreeMap<Kind, KindState>,
 }
 
 impl Objects {
@@ -106,37 +106,37 @@ impl Objects {
     }
 
     /// Takes news in. Returns the objects that it changed; empty where a list has become complete without a change, too.
-    pub(crate) fn on(&mut self, kind: Kind, news: News) -> Vec<(Key, Effect)> {
+    pub(crate) fn on(&mut self, kind: Kind, news: WatchUpdate) -> Vec<(Key, Effect)> {
         match news {
-            News::Failing(reason) => {
-                self.known.insert(kind, Known::Failing(reason));
+            WatchUpdate::Failing(reason) => {
+                self.known.insert(kind, KindState::Failing(reason));
                 Vec::new()
             }
-            News::Absent => {
-                self.known.insert(kind, Known::Absent);
+            WatchUpdate::Absent => {
+                self.known.insert(kind, KindState::Absent);
                 self.listing.remove(&kind);
                 self.retain(kind, &BTreeSet::new())
             }
-            News::Event(Event::Init) => {
+            WatchUpdate::Event(Event::Init) => {
                 self.listing.insert(kind, BTreeSet::new());
                 Vec::new()
             }
-            News::Event(Event::InitApply(object)) => {
+            WatchUpdate::Event(Event::InitApply(object)) => {
                 let (key, effect) = self.put(kind, object);
                 self.listing.entry(kind).or_default().insert(key.clone());
                 effect.map(|effect| (key, effect)).into_iter().collect()
             }
-            News::Event(Event::InitDone) => {
-                self.known.insert(kind, Known::Listed);
+            WatchUpdate::Event(Event::InitDone) => {
+                self.known.insert(kind, KindState::Listed);
                 let listed = self.listing.remove(&kind).unwrap_or_default();
                 self.retain(kind, &listed)
             }
-            News::Event(Event::Apply(object)) => {
-                self.known.insert(kind, Known::Listed);
+            WatchUpdate::Event(Event::Apply(object)) => {
+                self.known.insert(kind, KindState::Listed);
                 let (key, effect) = self.put(kind, object);
                 effect.map(|effect| (key, effect)).into_iter().collect()
             }
-            News::Event(Event::Delete(object)) => {
+            WatchUpdate::Event(Event::Delete(object)) => {
                 let key = key_of(kind, &object);
                 self.objects.remove(&key).map(|_| (key, Effect::Declares)).into_iter().collect()
             }
@@ -151,19 +151,19 @@ impl Objects {
         self.objects.iter()
     }
 
-    pub(crate) fn known(&self, kind: Kind) -> &Known {
-        self.known.get(&kind).unwrap_or(&Known::Unknown)
+    pub(crate) fn known(&self, kind: Kind) -> &KindState {
+        self.known.get(&kind).unwrap_or(&KindState::Unknown)
     }
 
     /// True once each kind of models was listed or is not there: before, an object that is not here may be there.
     pub(crate) fn is_complete(&self) -> bool {
-        let complete = |kind: Kind| matches!(self.known(kind), Known::Listed | Known::Absent);
+        let complete = |kind: Kind| matches!(self.known(kind), KindState::Listed | KindState::Absent);
         self.kinds.iter().copied().filter(|kind| kind.is_model()).all(complete)
     }
 
     /// True once each kind has an answer, though it may be a refusal.
     pub(crate) fn is_answered(&self) -> bool {
-        self.kinds.iter().all(|kind| *self.known(*kind) != Known::Unknown)
+        self.kinds.iter().all(|kind| *self.known(*kind) != KindState::Unknown)
     }
 
     /// A status that was written over `before`. Where a watch has told of another one meanwhile, that one is newer.

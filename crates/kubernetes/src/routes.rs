@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     install::pool,
     kind::Kind,
-    objects::{Content, Key, Known, Object, Objects},
+    objects::{Content, Key, KindState, Object, Objects},
 };
 
 /// The Gateway before a fleet.
@@ -126,9 +126,11 @@ pub(crate) fn missing(objects: &Objects, key: &Key, wanted: &Value) -> bool {
 pub(crate) fn ingress(objects: &Objects, key: &Key) -> Ingress {
     let Some(route) = live(objects, key) else {
         let (reason, message) = match objects.known(Kind::Route) {
-            Known::Absent => ("NotInstalled", "the cluster has no custom resource HTTPRoute: install the Gateway API"),
-            Known::Failing(problem) => ("RouteUnreadable", problem.as_str()),
-            Known::Unknown | Known::Listed => ("RouteMissing", "its HTTPRoute is not there yet"),
+            KindState::Absent => {
+                ("NotInstalled", "the cluster has no custom resource HTTPRoute: install the Gateway API")
+            }
+            KindState::Failing(problem) => ("RouteUnreadable", problem.as_str()),
+            KindState::Unknown | KindState::Listed => ("RouteMissing", "its HTTPRoute is not there yet"),
         };
         return Ingress::Waiting(reason, message.to_owned());
     };

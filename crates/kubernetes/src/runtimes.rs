@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{
     kind::Kind,
-    objects::{Content, Key, Known, Objects},
+    objects::{Content, Key, KindState, Objects},
     plan::{Reason, Refusal},
 };
 
@@ -50,7 +50,7 @@ pub(crate) fn check(
     });
     let Some((kind, runtime)) = found else {
         // Where a kind cannot be read, the runtime may be there; where there is no runtime at all, nobody uses them.
-        let all_seen = kinds.iter().all(|kind| matches!(objects.known(*kind), Known::Listed | Known::Absent));
+        let all_seen = kinds.iter().all(|kind| matches!(objects.known(*kind), KindState::Listed | KindState::Absent));
         let used = objects.iter().any(|(key, _)| kinds.contains(&key.kind));
         return if all_seen && used {
             let message = format!("there is no ServingRuntime or ClusterServingRuntime {name}: name another, or none");

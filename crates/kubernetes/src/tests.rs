@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     kind::Kind,
-    objects::{Content, Effect, Key, Known, News, Objects},
+    objects::{Content, Effect, Key, KindState, Objects, WatchUpdate},
     plan::{Declared, Plan, Reason, Refusal, convert, plan},
     routes::{Gateway, Ingress, ingress, missing, route},
     state::{Load, ModelState, Observed, Transition, state},
@@ -38,11 +38,11 @@ fn service(runtime: Option<&str>) -> Value {
 fn listed(given: &[(Kind, &str, Value)]) -> Objects {
     let mut objects = Objects::of(Kind::followed(false));
     for kind in Kind::followed(false) {
-        objects.on(kind, News::Event(Event::Init));
+        objects.on(kind, WatchUpdate::Event(Event::Init));
         for (_, name, spec) in given.iter().filter(|(of, ..)| *of == kind) {
-            objects.on(kind, News::Event(Event::InitApply(object(kind, name, spec, &Value::Null))));
+            objects.on(kind, WatchUpdate::Event(Event::InitApply(object(kind, name, spec, &Value::Null))));
         }
-        objects.on(kind, News::Event(Event::InitDone));
+        objects.on(kind, WatchUpdate::Event(Event::InitDone));
     }
     objects
 }
@@ -137,30 +137,33 @@ fn a_runtime_that_an_object_names_must_be_able_to() {
         (Kind::InferenceService, "a", service(Some("none"))),
         (Kind::ServingRuntime, "own", runtime(false, "onnx")),
     ]);
-    blind.on(Kind::ClusterServingRuntime, News::Failing("forbidden".to_owned()));
+    blind.on(Kind::ClusterServingRuntime, WatchUpdate::Failing("forbidden".to_owned()));
     assert_eq!(reason(&plan(&blind), Kind::InferenceService, "a"), None, "it may be among those that cannot be read");
 }
 
 #[test]
 fn what_cannot_be_seen_is_not_deleted() {
     let mut objects = listed(&[(Kind::InferenceService, "a", service(None))]);
-    objects.on(Kind::InferenceService, News::Failing("away".to_owned()));
+    objects.on(Kind::InferenceService, WatchUpdate::Failing("away".to_owned()));
     let planned = plan(&objects);
     assert_eq!((planned.snapshot.prune, planned.snapshot.deployments.len()), (Prune::None, 1));
     // A list that is cut off names only some.
-    objects.on(Kind::InferenceService, News::Event(Event::Init));
+    objects.on(Kind::InferenceService, WatchUpdate::Event(Event::Init));
     assert_eq!(plan(&objects).snapshot.deployments.len(), 1);
-    objects.on(Kind::InferenceService, News::Event(Event::InitDone));
+    objects.on(Kind::InferenceService, WatchUpdate::Event(Event::InitDone));
     let planned = plan(&objects);
     assert_eq!((planned.snapshot.prune, planned.snapshot.deployments.len()), (Prune::Except([].into()), 0));
-    assert_eq!(objects.known(Kind::InferenceService), &Known::Listed);
+    assert_eq!(objects.known(Kind::InferenceService), &KindState::Listed);
 }
 
 #[test]
 fn a_written_status_declares_nothing() {
     let mut objects = listed(&[(Kind::InferenceService, "a", service(None))]);
     let mut change = |spec: &Value, status: &Value| {
-        objects.on(Kind::InferenceService, News::Event(Event::Apply(object(Kind::InferenceService, "a", spec, status))))
+        objects.on(
+            Kind::InferenceService,
+            WatchUpdate::Event(Event::Apply(object(Kind::InferenceService, "a", spec, status))),
+        )
     };
     let of = key(Kind::InferenceService, "a");
     assert_eq!(change(&service(None), &json!({ "url": "x" })), [(of.clone(), Effect::Shows)]);
@@ -255,7 +258,7 @@ fn a_canary_is_as_declared_and_tells_its_shares() {
     let mut spec = service(None);
     spec["predictor"]["canaryTrafficPercent"] = json!(10);
     let mut objects = Objects::of(Kind::followed(false));
-    objects.on(of.kind, News::Event(Event::Apply(object(of.kind, "a", &spec, &Value::Null))));
+    objects.on(of.kind, WatchUpdate::Event(Event::Apply(object(of.kind, "a", &spec, &Value::Null))));
     let shares = json!([
         { "revisionName": revision("a").to_string(), "latestRevision": true, "percent": 10 },
         { "revisionName": revision("b").to_string(), "latestRevision": false, "percent": 90, "tag": "prev" },
@@ -319,7 +322,7 @@ fn a_status_is_written_once_and_cleans_up_what_was_true() {
         let mut present = of_kserve.clone();
         let write = |declared: Declared, now: &str, present: &mut Value| {
             let mut objects = Objects::of(Kind::followed(false));
-            objects.on(kind, News::Event(Event::Apply(object(kind, "a", &spec, present))));
+            objects.on(kind, WatchUpdate::Event(Event::Apply(object(kind, "a", &spec, present))));
             let ready = seen(status(Phase::Available, 1, (Truth::True, "Ready"), Some("a")));
             let (state, key) = (state(&declared, Some(&ready)), key(kind, "a"));
             let object = objects.get(&key).expect("it is there");
@@ -357,9 +360,9 @@ fn a_status_that_somebody_wrote_meanwhile_is_not_taken_for_ours() {
     let (first, ours, theirs) = (json!({ "n": 1 }), json!({ "n": 2 }), json!({ "n": 3 }));
     for (told, expected) in [(&first, &ours), (&ours, &ours), (&theirs, &theirs)] {
         let mut objects = Objects::of(Kind::followed(false));
-        objects.on(kind, News::Event(Event::Apply(object(kind, "a", &service(None), &first))));
+        objects.on(kind, WatchUpdate::Event(Event::Apply(object(kind, "a", &service(None), &first))));
         // While ours is on its way, the watch tells.
-        objects.on(kind, News::Event(Event::Apply(object(kind, "a", &service(None), told))));
+        objects.on(kind, WatchUpdate::Event(Event::Apply(object(kind, "a", &service(None), told))));
         objects.wrote(&of, &first, ours.clone());
         assert_eq!(&objects.get(&of).expect("there").status, expected, "{told}");
     }
@@ -374,7 +377,7 @@ fn a_route_names_the_namespace_and_is_ready_once_a_gateway_takes_it() {
     };
     let of = key(Kind::InferenceService, "a");
     let mut objects = Objects::of(Kind::followed(true));
-    objects.on(of.kind, News::Event(Event::Apply(object(of.kind, "a", &service(None), &Value::Null))));
+    objects.on(of.kind, WatchUpdate::Event(Event::Apply(object(of.kind, "a", &service(None), &Value::Null))));
     let wanted = route(&gateway, "https://{name}-{namespace}.example.com:8443", &of, objects.get(&of).expect("there"));
     let wanted = wanted.expect("a route");
     assert_eq!(wanted["spec"]["hostnames"], json!(["a-team.example.com"]));
@@ -387,9 +390,9 @@ fn a_route_names_the_namespace_and_is_ready_once_a_gateway_takes_it() {
     let place = json!({ "group": "inference.networking.k8s.io", "kind": "InferencePool", "namespace": "berth", "name": "pool" });
     assert_eq!(backend(&to_pool), place);
     for (news, reason, message) in [
-        (News::Absent, "NotInstalled", "install the Gateway API"),
-        (News::Failing("no right to HTTPRoutes".to_owned()), "RouteUnreadable", "no right to HTTPRoutes"),
-        (News::Event(Event::InitDone), "RouteMissing", "not there yet"),
+        (WatchUpdate::Absent, "NotInstalled", "install the Gateway API"),
+        (WatchUpdate::Failing("no right to HTTPRoutes".to_owned()), "RouteUnreadable", "no right to HTTPRoutes"),
+        (WatchUpdate::Event(Event::InitDone), "RouteMissing", "not there yet"),
     ] {
         objects.on(Kind::Route, news);
         let Ingress::Waiting(word, sentence) = ingress(&objects, &of) else { panic!("there is no route") };
@@ -406,7 +409,7 @@ fn a_route_names_the_namespace_and_is_ready_once_a_gateway_takes_it() {
         let mut live = wanted.clone();
         live["status"] = json!({ "parents": [{ "conditions": conditions }] });
         let live: DynamicObject = serde_json::from_value(live).expect("an object");
-        objects.on(Kind::Route, News::Event(Event::Apply(live)));
+        objects.on(Kind::Route, WatchUpdate::Event(Event::Apply(live)));
         assert!(!missing(&objects, &of, &wanted));
         let found = match ingress(&objects, &of) {
             Ingress::Ready => None,

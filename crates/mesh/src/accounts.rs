@@ -45,7 +45,7 @@ impl Key {
 /// The keys of one model.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
-    /// The key of all callers where nobody is asked who he is.
+    /// The key that all callers share without authentication.
     anybody: OnceLock<Arc<Key>>,
     principals: OnceLock<Box<Swept<Arc<str>, Key>>>,
 }

@@ -95,7 +95,7 @@ pub struct Config {
     pub features: Features,
 }
 
-/// Parts of the port for clients that are there if somebody wants them.
+/// Optional parts of the port for clients.
 #[derive(Clone, Default)]
 pub struct Features {
     /// Metrics at `/metrics`; `None`: they are on other ports only. They may come once the gateway has its port.

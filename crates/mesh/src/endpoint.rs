@@ -211,6 +211,13 @@ impl Endpoints {
         self.list.iter().any(|endpoint| endpoint.look(now).is_some())
     }
 
+    /// The names of nodes that requests could be sent to now.
+    pub(crate) fn answering(&self) -> impl Iterator<Item = &WorkerId> {
+        let now = self.now();
+        let answering = self.list.iter().filter(move |endpoint| endpoint.look(now).is_some());
+        answering.map(|endpoint| &endpoint.remote.name)
+    }
+
     /// One of them that requests could be sent to now is in the gateway's own region.
     pub(crate) fn any_near(&self) -> bool {
         let now = self.now();

@@ -49,11 +49,12 @@ pub(crate) fn with_deadline(mut parts: Parts, deadline: Instant) -> Parts {
     parts
 }
 
-/// At most eight digits and a unit, rounded up.
+/// At most eight digits and a unit, rounded up. From a second on in milliseconds: calls with one time limit then have the same value,
+/// which HTTP/2 knows from the one before.
 fn grpc_timeout(left: std::time::Duration) -> String {
     const MOST: u128 = 99_999_999;
     match left.as_micros() {
-        micros if micros <= MOST => format!("{micros}u"),
+        micros if micros < 1_000_000 => format!("{micros}u"),
         micros if micros.div_ceil(1_000) <= MOST => format!("{}m", micros.div_ceil(1_000)),
         micros => format!("{}S", micros.div_ceil(1_000_000).min(MOST)),
     }
@@ -70,6 +71,7 @@ mod tests {
         for (left, written) in [
             (Duration::ZERO, "0u"),
             (Duration::from_millis(250), "250000u"),
+            (Duration::from_micros(9_999_987), "10000m"),
             (Duration::from_micros(100_000_001), "100001m"),
             (Duration::from_secs(3_600), "3600000m"),
             (Duration::from_secs(1_000_000), "1000000S"),

@@ -43,7 +43,7 @@ impl fmt::Debug for Exporter {
     }
 }
 
-/// The label of requests for models that nobody declared.
+/// The label of requests for undeclared models.
 const UNKNOWN: NameKey<'_> = NameKey { namespace: "", name: "" };
 
 impl Exporter {

@@ -18,7 +18,7 @@ use crate::{
     stack::Stack,
 };
 
-/// Puts what is heard in force.
+/// Applies route changes, hints and members as they arrive.
 pub(crate) struct Follow {
     pub(crate) applier: Applier,
     pub(crate) cache: RouteCache,

@@ -8,6 +8,7 @@
 //! ```
 
 use std::{
+    collections::BTreeSet,
     io,
     net::SocketAddr,
     sync::{
@@ -21,7 +22,7 @@ use berth_peer::{
     Members,
     port::{Bounds, Room},
 };
-use berth_spec::{GatewayEvent, RouteChange, WorkerId, routes::Readiness};
+use berth_spec::{DeploymentName, GatewayEvent, RouteChange, WorkerId, routes::Readiness};
 use berth_wire::guard::Guard;
 use prometheus_client::registry::Registry;
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
@@ -93,6 +94,7 @@ pub struct Gateway {
 /// A look into a gateway from outside; cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
+    me: WorkerId,
     stack: Arc<Stack>,
     address: Option<SocketAddr>,
     peer_service: PeerService,
@@ -146,7 +148,7 @@ pub fn build(
         waits: Waits::default(),
     };
     let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
-    let resolver = Resolver { me, replicas: Arc::clone(&replicas), remotes };
+    let resolver = Resolver { me: me.clone(), replicas: Arc::clone(&replicas), remotes };
     let applier = Applier::new(Arc::clone(&routes), resolver).counting(calls.clone());
     let peer_service = PeerService::new(
         replicas,
@@ -175,7 +177,7 @@ pub fn build(
         traces: config.spans.as_ref().map(|_| TraceControl::default()),
         features: config.features.clone(),
     });
-    let handle = Handle { stack: Arc::clone(&stack), address, peer_service };
+    let handle = Handle { me, stack: Arc::clone(&stack), address, peer_service };
     let deliveries = deliveries.unwrap_or_default();
     Ok((Gateway { listeners, config, stack, applier, members, hops, deliveries }, handle))
 }
@@ -310,6 +312,13 @@ impl Handle {
     #[must_use]
     pub fn inside(&self) -> u32 {
         self.stack.admission.inside()
+    }
+
+    /// Nodes where a replica of a deployment answers now, as far as this node knows; it needs no controller for that.
+    #[must_use]
+    pub fn answering(&self, deployment: &DeploymentName) -> BTreeSet<WorkerId> {
+        let found = self.stack.routes.peek(deployment);
+        found.map(|state| state.route().answering(&self.me)).unwrap_or_default()
     }
 
     /// The service for requests that other nodes forward here, for the peer port. It answers from the start until the

@@ -33,7 +33,8 @@ const WINDOW: u64 = 100_000_000;
 /// Runs that a window has at least; the mean of fewer says little.
 const RUNS: u64 = 16;
 
-/// The longest window, however few the runs.
+/// The longest window in nanoseconds, however few the runs: the bound of a slow model follows its load within
+/// seconds, too.
 const LONGEST: u64 = 2_000_000_000;
 
 /// No bound.
@@ -60,7 +61,7 @@ pub(crate) struct Pressure {
     bound: AtomicU32,
     /// Time that the model takes for each request while it is busy all the time; 0: it is not.
     each_ns: AtomicU64,
-    /// Taken by whoever closes a window, and nobody waits for it.
+    /// Locked once in a window, by the request that closes it.
     brain: Mutex<Brain>,
 }
 

@@ -38,7 +38,7 @@ pub use self::processor::Processor;
 /// The most that a payload's names and metadata are counted as, in bytes.
 const HEAD: usize = 1 << 10;
 
-/// Metadata that prove who somebody is: never told.
+/// Headers with credentials: never passed to payload processors.
 static SECRETS: [HeaderName; 4] =
     [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE, header::SET_COOKIE];
 

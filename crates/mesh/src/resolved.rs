@@ -2,7 +2,7 @@
 
 pub(crate) mod schedule;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_spec::{
     RevisionId, Route, UseLimits, WorkerId,
@@ -227,6 +227,18 @@ impl Resolved {
     /// A replica answers now, here or elsewhere.
     pub(crate) fn any_ready(&self) -> bool {
         self.targets.iter().any(Target::answers)
+    }
+
+    /// The nodes where a replica answers now; `me` is this one.
+    pub(crate) fn answering(&self, me: &WorkerId) -> BTreeSet<WorkerId> {
+        let mut workers = BTreeSet::new();
+        for target in self.targets.iter() {
+            if target.replica.as_ref().is_some_and(|replica| !replica.is_draining()) {
+                workers.insert(me.clone());
+            }
+            workers.extend(target.endpoints.iter().flat_map(|endpoints| endpoints.answering()).cloned());
+        }
+        workers
     }
 
     /// A replica answers now in this gateway's own region: here, or on a node that is near.

@@ -222,7 +222,7 @@ impl Stack {
         }
     }
 
-    /// The error for a name that nobody declared.
+    /// The error for an undeclared name.
     pub(crate) fn unknown(&self, model: NameKey<'_>) -> InferError {
         if let Err(untold) = self.told() {
             return untold;

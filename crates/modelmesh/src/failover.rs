@@ -5,7 +5,8 @@
 //!   ▲        └── nobody leads, or the term ended ── in time ──┐
 //!   └──────────────────────── a pause ◀───────────────────────┴── late ──▶ UNAVAILABLE
 //! ```
-//! Every call can be repeated: what is so already is no conflict.
+//! Every call can be repeated: what is so already is no conflict. The state of a model that answers needs no leader: this node tells it
+//! (`local`), as ModelMesh told states while its store was away.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use tokio::time::Instant;
 use tonic::{Status, metadata::MetadataMap};
 
-use crate::whole;
+use crate::{gateway::Answering, local, whole};
 
 /// Time for which a call is repeated. A leader that died is followed within its lease, which is shorter.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -33,8 +34,8 @@ const TERM_ENDED: HeaderName = HeaderName::from_static("berth-term-ended");
 /// Largest error of the control API in bytes: a few lines of text.
 const MAX_ERROR: usize = 64 << 10;
 
-/// Answers a call, by this leader or the next.
-pub(crate) async fn call<B>(api: &ApiRouter, request: Request<B>) -> Response<Body>
+/// Answers a call, by this leader or the next, or by what this node knows.
+pub(crate) async fn call<B>(api: &ApiRouter, request: Request<B>, answering: &Answering) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -48,7 +49,13 @@ where
     loop {
         let request = Request::from_parts(parts.clone(), Body::new(Full::new(body.clone())));
         let (response, decided) = answered(api.answer(request).await).await;
-        if decided || Instant::now() + PAUSE > until {
+        if decided {
+            return response;
+        }
+        if let Some(told) = local::status(&parts, &body, answering) {
+            return told;
+        }
+        if Instant::now() + PAUSE > until {
             return response;
         }
         tracing::debug!(event = "call_repeated", path = parts.uri.path(), "nobody leads");

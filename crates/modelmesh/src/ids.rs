@@ -71,7 +71,7 @@ pub fn type_name(kind: &str) -> String {
     format!("{}-{number:08x}", if words.is_empty() { "type" } else { words.as_str() })
 }
 
-/// The most characters of a model's type in a manifest.
+/// The most characters of a model's type: as many as a format's name may have in a manifest.
 const LONGEST_TYPE: usize = 63;
 
 /// The manifest of a model.

@@ -15,6 +15,7 @@ mod failover;
 mod gateway;
 mod ids;
 mod load;
+mod local;
 mod models;
 mod registrations;
 mod service;
@@ -27,7 +28,7 @@ mod whole;
 #[path = "../../../fuzz/mutator.rs"]
 mod mutator;
 
-pub use gateway::{PATHS, answer};
+pub use gateway::{Answering, PATHS, answer};
 pub use ids::type_name;
 pub use registrations::{Registration, register};
 pub use service::{Options, router};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_control::{
     Handle,
-    handle::{WatchEvent, WatchRequest},
+    handle::{Error, WatchEvent, WatchRequest},
 };
 use berth_spec::{DeploymentName, Time};
 use berth_wire::mmesh::model_status_info::ModelStatus;
@@ -20,9 +20,26 @@ pub(crate) const LOAD_WITHIN: Duration = Duration::from_secs(600);
 /// The time in which a new attempt follows on a failure that was there before: planning takes milliseconds.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// The state of a model now.
+/// The state of a model now, as it is stored.
 pub(crate) async fn state(handle: &Handle, model: &DeploymentName) -> ModelState {
-    ModelState::of(handle.get(model).await.as_ref())
+    stored(handle, model).await.unwrap_or_else(|error| ModelState::unknown(&error))
+}
+
+/// The state of a model now, as the controller knows it, which needs no store. The store is asked for one that the controller
+/// does not know: it may have been declared in this moment.
+pub(crate) async fn known(handle: &Handle, model: &DeploymentName) -> Result<ModelState, Error> {
+    match handle.known(model).await? {
+        Some(known) => Ok(ModelState::of(&known.deployment, known.status.as_ref())),
+        None => stored(handle, model).await,
+    }
+}
+
+async fn stored(handle: &Handle, model: &DeploymentName) -> Result<ModelState, Error> {
+    match handle.get(model).await {
+        Ok(view) => Ok(ModelState::of(&view.deployment, view.status.as_ref())),
+        Err(Error::NotFound(_)) => Ok(ModelState::not_found()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Has a model loaded as a request would, without waiting for it. `last_used` counts for who has to leave.
@@ -42,7 +59,9 @@ pub(crate) async fn finished(handle: &Handle, model: &DeploymentName, began: Tim
         let found = match next {
             // Nothing followed on the failure.
             Err(_) => return Ok(state(handle, model).await),
-            Ok(Some(Ok(WatchEvent::Added(view) | WatchEvent::Modified(view)))) => ModelState::of(Ok(&view)),
+            Ok(Some(Ok(WatchEvent::Added(view) | WatchEvent::Modified(view)))) => {
+                ModelState::of(&view.deployment, view.status.as_ref())
+            }
             Ok(Some(Ok(WatchEvent::Bookmark(_)))) => continue,
             Ok(Some(Ok(WatchEvent::Deleted { .. }))) => return Ok(ModelState::not_found()),
             Ok(Some(Err(error))) => return Err(status(error)),

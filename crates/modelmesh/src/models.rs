@@ -141,7 +141,11 @@ async fn delete(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
 
 /// Removes a model that nothing leads to any more, if it was to go then.
 pub(crate) async fn release(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
-    let goes = handle.get(model).await.is_ok_and(|view| annotation(&view.manifest, AUTO_DELETE) == Some("true"));
+    let goes = match handle.get(model).await {
+        Ok(view) => annotation(&view.manifest, AUTO_DELETE) == Some("true"),
+        Err(Error::NotFound(_)) => false,
+        Err(error) => return Err(status(error)),
+    };
     if goes && handle.aliases_of(model).await.map_err(status)?.is_empty() {
         tracing::info!(event = "model_released", %model, "no virtual model leads to the model any more: it is removed");
         delete(handle, model).await?;

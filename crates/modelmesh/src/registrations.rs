@@ -5,10 +5,11 @@
 //!                        └── refused, or the load failed ──▶ the instance ends
 //! ```
 
-use std::{convert::Infallible, time::Duration};
+use std::{collections::BTreeSet, convert::Infallible, time::Duration};
 
 use axum::{BoxError, body::Bytes};
 use berth_control::api::ApiRouter;
+use berth_spec::DeploymentName;
 use berth_wire::mmesh::{
     EnsureLoadedRequest, ModelInfo, RegisterModelRequest, SetVModelRequest, model_mesh_client::ModelMeshClient,
     model_status_info::ModelStatus,
@@ -154,7 +155,8 @@ fn client(
     let api = api.clone();
     ModelMeshClient::new(tower::service_fn(move |request| {
         let api = api.clone();
-        async move { Ok(gateway::answer(api, request).await) }
+        // Models are registered where there is a leader: no state is told from here.
+        async move { Ok(gateway::answer(api, request, &|_: &DeploymentName| BTreeSet::new()).await) }
     }))
 }
 

@@ -9,7 +9,7 @@ use axum::{
     middleware::{self, Next},
     response,
 };
-use berth_control::{Handle, api::Notes, handle::Error};
+use berth_control::{Handle, api::Notes};
 use berth_spec::DeploymentName;
 use berth_wire::mmesh::{
     DeleteVModelRequest, DeleteVModelResponse, EnsureLoadedRequest, GetStatusRequest, GetVModelStatusRequest,
@@ -23,8 +23,8 @@ use tonic::{Extensions, Request, Response, Status};
 use crate::{
     code::status,
     ids::{name, namespace},
+    load,
     models::{self, LoadWhen},
-    status::ModelState,
     transition::Transitions,
     vmodels::{self, Change},
     whole,
@@ -131,11 +131,7 @@ impl ModelMesh for Service {
     async fn get_model_status(&self, request: Request<GetStatusRequest>) -> Result<Response<ModelStatusInfo>, Status> {
         let (metadata, _, asked) = request.into_parts();
         let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
-        match self.handle.get(&model).await {
-            // The next leader knows it.
-            Err(error @ Error::Stopped) => Err(status(error)),
-            found => Ok(Response::new(ModelState::of(found.as_ref()).info)),
-        }
+        load::known(&self.handle, &model).await.map(|state| Response::new(state.info)).map_err(status)
     }
 
     async fn ensure_loaded(&self, request: Request<EnsureLoadedRequest>) -> Result<Response<ModelStatusInfo>, Status> {
@@ -177,7 +173,7 @@ impl ModelMesh for Service {
         let (metadata, extensions, asked) = request.into_parts();
         let vmodel = name(&namespace(&metadata)?, "vModelId", &asked.v_model_id)?;
         note(&extensions, "Alias", &vmodel);
-        vmodels::remove(&self.handle, &self.transitions, &vmodel, &asked.owner).await?;
+        vmodels::remove(&self.handle, &self.transitions, vmodel, asked.owner).await?;
         Ok(Response::new(DeleteVModelResponse {}))
     }
 

@@ -1,8 +1,10 @@
 //! The state of a model in ModelMesh's words, with the true state of each copy.
 
-use berth_control::handle::{DeploymentView, Error};
+use std::collections::BTreeSet;
+
+use berth_control::handle::Error;
 use berth_spec::{
-    DeploymentName, FailureCategory, Residency, Time,
+    Deployment, DeploymentName, FailureCategory, Residency, Time, WorkerId,
     status::{FailedLoad, Phase, ReplicaStatus, Status},
 };
 use berth_wire::mmesh::{
@@ -41,23 +43,31 @@ impl ModelState {
     }
 
     /// The state of a deployment, as the control plane tells it.
-    pub(crate) fn of(found: Result<&DeploymentView, &Error>) -> Self {
-        let view = match found {
-            Ok(view) if view.deployment.deleting => return Self::not_found(),
-            Ok(view) => view,
-            Err(Error::NotFound(_)) => return Self::not_found(),
-            Err(error) => {
-                let errors = vec![error.to_string()];
-                let info =
-                    ModelStatusInfo { status: ModelStatus::Unknown.into(), errors, ..ModelStatusInfo::default() };
-                return Self::without_copies(info);
-            }
-        };
-        match &view.status {
+    pub(crate) fn of(deployment: &Deployment, status: Option<&Status>) -> Self {
+        match status {
+            _ if deployment.deleting => Self::not_found(),
             Some(status) => Self::seen(status),
             // It was declared a moment ago.
             None => Self::without_copies(info(ModelStatus::NotLoaded)),
         }
+    }
+
+    /// The state of a deployment of which nothing can be told.
+    pub(crate) fn unknown(error: &Error) -> Self {
+        Self::without_copies(ModelStatusInfo { errors: vec![error.to_string()], ..info(ModelStatus::Unknown) })
+    }
+
+    /// The state of a model of which copies are known to answer on these workers, and nothing else.
+    pub(crate) fn answering(workers: BTreeSet<WorkerId>) -> Self {
+        let copy = |worker: WorkerId| ModelCopyInfo {
+            location: worker.to_string(),
+            copy_status: ModelStatus::Loaded.into(),
+            time: 0,
+        };
+        let ready = u32::try_from(workers.len()).unwrap_or(u32::MAX);
+        let copies = workers.into_iter().map(copy).collect();
+        let info = ModelStatusInfo { model_copy_infos: copies, ..info(ModelStatus::Loaded) };
+        Self { ready, ..Self::without_copies(info) }
     }
 
     fn without_copies(info: ModelStatusInfo) -> Self {

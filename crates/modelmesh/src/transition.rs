@@ -8,14 +8,16 @@
 //! One task per change, for as long as it lasts. What is to change is in the store, so a new leader goes on.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use berth_control::{
     Handle,
-    handle::{ListRequest, WatchEvent, WatchRequest, WatchStream},
+    handle::{
+        DeclaredAlias, DeploymentPage, DeploymentView, Error, ListRequest, WatchEvent, WatchRequest, WatchStream,
+    },
 };
 use berth_spec::DeploymentName;
 use futures::StreamExt as _;
@@ -42,7 +44,7 @@ const KEPT: Duration = Duration::from_secs(60);
 /// The changes under way.
 pub(crate) struct Transitions {
     handle: Handle,
-    going: Mutex<BTreeSet<DeploymentName>>,
+    going: Going,
     tasks: TaskTracker,
     /// Counts steps of changes.
     progress: watch::Sender<u64>,
@@ -53,37 +55,28 @@ impl Transitions {
     pub(crate) fn new(handle: Handle) -> Arc<Self> {
         let (progress, _) = watch::channel(0);
         let stop = CancellationToken::new();
-        Arc::new(Self { handle, going: Mutex::default(), tasks: TaskTracker::new(), progress, stop })
+        Arc::new(Self { handle, going: Going::default(), tasks: TaskTracker::new(), progress, stop })
     }
 
     /// Goes on with the changes that were under way when the last leader ended.
     pub(crate) fn resume(self: &Arc<Self>) {
-        let me = Arc::downgrade(self);
-        let (handle, stop) = (self.handle.clone(), self.stop.clone());
-        self.tasks.spawn(stop.run_until_cancelled_owned(async move {
-            let labels = BTreeMap::from([(models::RAISED.to_owned(), "true".to_owned())]);
-            let raised = handle.list(ListRequest { labels, ..ListRequest::default() }).await;
-            if let (Ok(raised), Some(me)) = (raised, me.upgrade()) {
-                raised.items.iter().for_each(|found| me.cool(&found.deployment.name));
-            }
-            let mut after = None;
-            loop {
-                match handle.aliases(ListRequest { after: after.clone(), ..ListRequest::default() }).await {
-                    Ok(page) => {
-                        let Some(me) = me.upgrade() else { return };
-                        let changing = page.items.iter().filter(|found| found.alias.targets.iter().any(|t| t.1 == 0));
-                        changing.for_each(|found| me.changed(&found.alias.name));
-                        match page.next {
-                            Some(last) => after = Some(last),
-                            None => return,
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(event = "vmodels_unread", %error, "virtual models cannot be listed: trying again");
-                        sleep(LOOK_AGAIN).await;
-                    }
+        let (me, handle) = (Arc::downgrade(self), self.handle.clone());
+        let labels = BTreeMap::from([(models::RAISED.to_owned(), "true".to_owned())]);
+        let raised = ListRequest { labels, ..ListRequest::default() };
+        self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(async move {
+            let cool = |found: DeploymentView| {
+                if let Some(me) = me.upgrade() {
+                    me.cool(&found.deployment.name);
                 }
-            }
+            };
+            every(raised, |request| handle.list(request), cool).await;
+            let go_on = |found: DeclaredAlias| {
+                let changes = found.alias.targets.iter().any(|(_, weight)| *weight == 0);
+                if let Some(me) = me.upgrade().filter(|_| changes) {
+                    me.changed(&found.alias.name);
+                }
+            };
+            every(ListRequest::default(), |request| handle.aliases(request), go_on).await;
         }));
     }
 
@@ -105,64 +98,127 @@ impl Transitions {
 
     /// A virtual model was written: whoever waits looks again, and a change begins if there is one.
     pub(crate) fn changed(self: &Arc<Self>, vmodel: &DeploymentName) {
-        self.progress.send_modify(|count| *count += 1);
-        if !self.going().insert(vmodel.clone()) {
-            return;
+        self.stepped();
+        if let Some(written) = self.going.begin(vmodel) {
+            let change = follow(Arc::downgrade(self), self.handle.clone(), vmodel.clone(), written);
+            self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(change));
         }
-        let (me, vmodel) = (Arc::downgrade(self), vmodel.clone());
-        let (handle, stop) = (self.handle.clone(), self.stop.clone());
-        let mut progress = self.progress();
-        self.tasks.spawn(stop.run_until_cancelled_owned(async move {
-            loop {
-                progress.mark_unchanged();
-                let going = match vmodels::read(&handle, &vmodel).await {
-                    Ok(Some(found)) if found.changes() => Some(found),
-                    Ok(_) => None,
-                    Err(error) => {
-                        tracing::warn!(event = "vmodel_unread", %vmodel, %error, "a virtual model cannot be read: trying again");
-                        sleep(LOOK_AGAIN).await;
-                        continue;
-                    }
-                };
-                let Some(found) = going else {
-                    let Some(me) = me.upgrade() else { return };
-                    // One that was set again in this moment begins anew.
-                    me.going().remove(&vmodel);
-                    me.progress.send_modify(|count| *count += 1);
-                    return;
-                };
-                match watched_step(&handle, &found).await {
-                    Ok(None) => {
-                        tracing::info!(event = "vmodel_switched", %vmodel, model = %found.target, "requests go to the new target");
-                        if let Some(me) = me.upgrade() {
-                            me.cool(&found.target);
-                        }
-                    }
-                    Ok(Some(changes)) => wait(changes, &mut progress).await,
-                    Err(error) => {
-                        tracing::warn!(event = "vmodel_stuck", %vmodel, %error, "the change of a virtual model is tried again");
-                        sleep(LOOK_AGAIN).await;
-                    }
-                }
-                let Some(me) = me.upgrade() else { return };
-                me.progress.send_modify(|count| *count += 1);
-            }
-        }));
     }
 
     /// True while a virtual model is being changed.
     pub(crate) fn is_going(&self, vmodel: &DeploymentName) -> bool {
-        self.going().contains(vmodel)
+        self.going.locked().contains_key(vmodel)
     }
 
-    fn going(&self) -> std::sync::MutexGuard<'_, BTreeSet<DeploymentName>> {
-        self.going.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Runs a change to its end, also where its caller leaves half way.
+    pub(crate) async fn finish<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T, Status>> + Send + 'static,
+    ) -> Result<T, Status> {
+        let broke = |error| Status::internal(format!("the change broke, please report it: {error}"));
+        self.tasks.spawn(change).await.map_err(broke)?
+    }
+
+    fn stepped(&self) {
+        self.progress.send_modify(|count| *count += 1);
     }
 }
 
 impl Drop for Transitions {
     fn drop(&mut self) {
         self.stop.cancel();
+    }
+}
+
+/// The virtual models that are being changed, and a word for each change that it was written again.
+#[derive(Default)]
+struct Going(Mutex<BTreeMap<DeploymentName, watch::Sender<()>>>);
+
+impl Going {
+    /// Begins a change, which hears of later writes; `None`: it is under way, and hears of this one.
+    fn begin(&self, vmodel: &DeploymentName) -> Option<watch::Receiver<()>> {
+        let mut going = self.locked();
+        if let Some(change) = going.get(vmodel) {
+            change.send_replace(());
+            return None;
+        }
+        let (change, written) = watch::channel(());
+        going.insert(vmodel.clone(), change);
+        Some(written)
+    }
+
+    /// Ends a change. False: the virtual model was written since that was last seen.
+    fn end(&self, vmodel: &DeploymentName, written: &watch::Receiver<()>) -> bool {
+        let mut going = self.locked();
+        let ends = !written.has_changed().unwrap_or(false);
+        if ends {
+            going.remove(vmodel);
+        }
+        ends
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<DeploymentName, watch::Sender<()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Follows a virtual model until it changes no more.
+async fn follow(of: Weak<Transitions>, handle: Handle, vmodel: DeploymentName, mut written: watch::Receiver<()>) {
+    loop {
+        written.mark_unchanged();
+        let found = match vmodels::read(&handle, &vmodel).await {
+            Ok(found) => found.filter(VModel::changes),
+            Err(error) => {
+                tracing::warn!(event = "vmodel_unread", %vmodel, %error, "a virtual model cannot be read: trying again");
+                sleep(LOOK_AGAIN).await;
+                continue;
+            }
+        };
+        let Some(found) = found else {
+            let Some(me) = of.upgrade() else { return };
+            if me.going.end(&vmodel, &written) {
+                return me.stepped();
+            }
+            continue;
+        };
+        match watched_step(&handle, &found).await {
+            Ok(None) => {
+                tracing::info!(event = "vmodel_switched", %vmodel, model = %found.target, "requests go to the new target");
+                if let Some(me) = of.upgrade() {
+                    me.cool(&found.target);
+                }
+            }
+            Ok(Some(changes)) => wait(changes, &mut written).await,
+            Err(error) => {
+                tracing::warn!(event = "vmodel_stuck", %vmodel, %error, "the change of a virtual model is tried again");
+                sleep(LOOK_AGAIN).await;
+            }
+        }
+        let Some(me) = of.upgrade() else { return };
+        me.stepped();
+    }
+}
+
+/// Hands on each item of a list that has pages. A page that cannot be read is asked for again.
+async fn every<T, F>(request: ListRequest, list: impl Fn(ListRequest) -> F, hand_on: impl Fn(T))
+where
+    F: Future<Output = Result<DeploymentPage<T>, Error>>,
+{
+    let mut after = None;
+    loop {
+        match list(ListRequest { after: after.clone(), ..request.clone() }).await {
+            Ok(page) => {
+                page.items.into_iter().for_each(&hand_on);
+                after = page.next;
+                if after.is_none() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(event = "vmodels_unread", %error, "models and virtual models cannot be listed: trying again");
+                sleep(LOOK_AGAIN).await;
+            }
+        }
     }
 }
 
@@ -190,11 +246,12 @@ async fn step(handle: &Handle, found: &VModel) -> Result<bool, Status> {
     let copies = wanted_of(&active);
     if takes_over(&target, copies, planned_for(handle, &found.target).await) {
         let (vmodel, owner, target) = (&found.name, found.owner.as_str(), &found.target);
-        if vmodels::write(handle, (vmodel, owner), (target, target), found.rev).await? {
-            vmodels::settle(handle, found, &(target.clone(), target.clone())).await?;
-            return Ok(true);
+        let switched = vmodels::write(handle, (vmodel, owner), (target, target), found.rev).await?;
+        if switched && let Err(error) = vmodels::settle(handle, found, &(target.clone(), target.clone())).await {
+            let model = &found.active;
+            tracing::warn!(event = "model_not_released", %model, %error, "no virtual model leads to the model, which stays");
         }
-        return Ok(false);
+        return Ok(switched);
     }
     if copies > 1 {
         models::raise(handle, &found.target, copies).await?;
@@ -224,7 +281,7 @@ async fn planned_for(handle: &Handle, model: &DeploymentName) -> u32 {
 }
 
 /// Waits until something may have changed.
-async fn wait(mut changes: WatchStream, progress: &mut watch::Receiver<u64>) {
+async fn wait(mut changes: WatchStream, written: &mut watch::Receiver<()>) {
     let told = async {
         // What there was at the beginning was looked at.
         let mut present = true;
@@ -239,7 +296,7 @@ async fn wait(mut changes: WatchStream, progress: &mut watch::Receiver<u64>) {
     let change = async {
         tokio::select! {
             () = told => {}
-            _ = progress.changed() => {}
+            _ = written.changed() => {}
         }
     };
     // Over either way: it looks again.
@@ -249,6 +306,20 @@ async fn wait(mut changes: WatchStream, progress: &mut watch::Receiver<u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A write in the moment in which a change had ended was followed by nobody, and two changes woke each other for ever.
+    #[test]
+    fn a_change_hears_of_writes_of_its_own_virtual_model_and_ends_once_it_has_seen_all() {
+        let (going, name) = (Going::default(), |text: &str| DeploymentName::new(text).expect("a name"));
+        let mut written = going.begin(&name("v")).expect("it begins");
+        let other = going.begin(&name("w")).expect("so does another one");
+        assert!(going.begin(&name("v")).is_none(), "it is under way");
+        assert!(!going.end(&name("v"), &written), "it was written again");
+        written.mark_unchanged();
+        assert!(going.end(&name("v"), &written));
+        assert!(going.begin(&name("v")).is_some(), "the next one");
+        assert!(!other.has_changed().expect("it is under way"));
+    }
 
     /// A model with copies that answer, and others on their way.
     fn copies(ready: u32, coming: u32) -> ModelState {

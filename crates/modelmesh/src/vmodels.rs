@@ -115,15 +115,36 @@ pub(crate) async fn set(
     change: Change,
 ) -> Result<VModelStatusInfo, Status> {
     let began = handle.now();
+    let (vmodel, target) = (change.vmodel.clone(), change.target.clone());
+    let (load_now, sync) = (change.load_now, change.sync);
+    let changes = transitions.finish(make(handle.clone(), Arc::clone(transitions), change)).await?;
+    if sync {
+        settled(handle, transitions, &vmodel).await?;
+        if load_now && !changes {
+            load::finished(handle, &target, began).await?;
+        }
+    }
+    tell(handle, &vmodel, None).await
+}
+
+/// Makes a change. True: it goes on until its target is loaded.
+async fn make(handle: Handle, transitions: Arc<Transitions>, change: Change) -> Result<bool, Status> {
+    let made = begin(&handle, &transitions, &change).await;
+    // Also where that failed half way: a change that is written goes on.
+    transitions.changed(&change.vmodel);
+    made
+}
+
+async fn begin(handle: &Handle, transitions: &Arc<Transitions>, change: &Change) -> Result<bool, Status> {
     let mut registered = false;
-    let (before, after) = match lead(handle, &change, &mut registered).await {
+    let (before, after) = match lead(handle, change, &mut registered).await {
         Ok(led) => led,
         Err(refused) if registered => return Err(taken_back(handle, &change.target, refused).await),
         Err(refused) => return Err(refused),
     };
     if let Some(before) = before {
-        settle(handle, &before, &after).await?;
         transitions.cool(&after.0);
+        settle(handle, &before, &after).await?;
     }
     let changes = after.0 != after.1;
     if change.load_now {
@@ -131,14 +152,7 @@ pub(crate) async fn set(
         let used = (!changes).then(|| models::registered_use(handle));
         load::start(handle, &change.target, used).await?;
     }
-    transitions.changed(&change.vmodel);
-    if change.sync {
-        settled(handle, transitions, &change.vmodel).await?;
-        if change.load_now && !changes {
-            load::finished(handle, &change.target, began).await?;
-        }
-    }
-    tell(handle, &change.vmodel, None).await
+    Ok(changes)
 }
 
 /// Has a virtual model lead to its active model and its target, and tells what it led to before. `registered`: the target was
@@ -238,13 +252,22 @@ pub(crate) async fn settle(
     before: &VModel,
     (active, target): &(DeploymentName, DeploymentName),
 ) -> Result<(), Status> {
-    for old in [&before.active, &before.target] {
-        if old != active && old != target {
-            models::lower(handle, old).await?;
-            models::release(handle, old).await?;
-        }
+    let mut left = vec![&before.active, &before.target];
+    left.retain(|old| *old != active && *old != target);
+    let_go(handle, &left).await
+}
+
+/// Leaves models to their requests, and removes those that were to go with their last virtual model. Where one fails, the others go.
+async fn let_go(handle: &Handle, left: &[&DeploymentName]) -> Result<(), Status> {
+    let mut done = Ok(());
+    for model in left {
+        let gone = async {
+            models::lower(handle, model).await?;
+            models::release(handle, model).await
+        };
+        done = done.and(gone.await);
     }
-    Ok(())
+    done
 }
 
 /// Waits until a change is done, or has failed, or the time is over.
@@ -297,27 +320,31 @@ pub(crate) async fn tell(
 pub(crate) async fn remove(
     handle: &Handle,
     transitions: &Arc<Transitions>,
-    vmodel: &DeploymentName,
-    owner: &str,
+    vmodel: DeploymentName,
+    owner: String,
+) -> Result<(), Status> {
+    transitions.finish(remove_now(handle.clone(), Arc::clone(transitions), vmodel, owner)).await
+}
+
+async fn remove_now(
+    handle: Handle,
+    transitions: Arc<Transitions>,
+    vmodel: DeploymentName,
+    owner: String,
 ) -> Result<(), Status> {
     for _ in 0..ATTEMPTS {
-        let Some(found) = read(handle, vmodel).await?.filter(|found| owner.is_empty() || owner == found.owner) else {
-            return Ok(());
-        };
+        let found = read(&handle, &vmodel).await?.filter(|found| owner.is_empty() || owner == found.owner);
+        let Some(found) = found else { return Ok(()) };
         let of = DeleteRequest { origin: Origin::API, expect: Some(found.rev), ownership: Ownership::Respect };
-        match handle.delete_alias(vmodel, DeleteAlias { mode: ApplyMode::Commit, of }).await {
+        match handle.delete_alias(&vmodel, DeleteAlias { mode: ApplyMode::Commit, of }).await {
             Ok(_) => {
-                transitions.changed(vmodel);
-                for model in [&found.active, &found.target] {
-                    models::lower(handle, model).await?;
-                    models::release(handle, model).await?;
-                }
-                return Ok(());
+                transitions.changed(&vmodel);
+                return let_go(&handle, &[&found.active, &found.target]).await;
             }
             Err(Error::NoAlias(_)) => return Ok(()),
             Err(Error::Stale { .. }) => {}
             Err(error) => return Err(status(error)),
         }
     }
-    Err(status(Error::Contended(vmodel.clone())))
+    Err(status(Error::Contended(vmodel)))
 }

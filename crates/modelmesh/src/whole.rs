@@ -14,7 +14,7 @@ use crate::service::MAX_REQUEST;
 const ARRIVES_WITHIN: Duration = Duration::from_secs(20);
 
 /// Bytes before a gRPC message: compression and length.
-const PREFIX: usize = 5;
+pub(crate) const PREFIX: usize = 5;
 
 /// All of a request, framed as it came.
 pub(crate) async fn read<B>(body: B) -> Result<Bytes, Status>

@@ -69,7 +69,7 @@ pub struct Event {
 
 /// Outcome of the last attempt to apply an object's children, where it failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Trouble {
+pub enum ApplyError {
     /// An object of this name belongs to somebody else.
     NameTaken(String),
     /// The API server refuses what was rendered.
@@ -78,7 +78,7 @@ pub enum Trouble {
     Unreachable(String),
 }
 
-impl Trouble {
+impl ApplyError {
     /// `what` is in the way.
     pub(crate) fn taken(what: &impl std::fmt::Display) -> Self {
         Self::NameTaken(format!("there is a {what} of somebody else: delete it, or take another name"))

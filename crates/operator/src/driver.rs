@@ -42,7 +42,7 @@ use self::{
 };
 use crate::{
     FIELD_MANAGER,
-    brain::{self, Decision, Trouble},
+    brain::{self, ApplyError, Decision},
     line_pace::LinePace,
     queue::Queue,
     render::{self, Installation, MANAGED_BY},
@@ -148,7 +148,7 @@ async fn answered<T>(request: impl Future<Output = Result<T, kube::Error>>) -> R
 }
 
 /// An attempt that ended: of which object, of which generation of its spec, and how.
-type Ended = (Key, i64, Result<(), Trouble>);
+type Ended = (Key, i64, Result<(), ApplyError>);
 
 /// The loop.
 struct Reconciler {
@@ -159,7 +159,7 @@ struct Reconciler {
     mirror: Mirror,
     queue: Queue<Key>,
     /// The last failure, and the generation of the spec that it concerns.
-    troubles: BTreeMap<Key, (i64, Trouble)>,
+    troubles: BTreeMap<Key, (i64, ApplyError)>,
     told: LinePace,
     attempts: JoinSet<Option<Ended>>,
     written: u64,
@@ -335,7 +335,7 @@ impl Reconciler {
         });
     }
 
-    fn ended(&mut self, key: Key, generation: i64, result: Result<(), Trouble>) {
+    fn ended(&mut self, key: Key, generation: i64, result: Result<(), ApplyError>) {
         let now = Instant::now();
         let Err(trouble) = result else {
             let relieved = self.troubles.remove(&key).is_some();

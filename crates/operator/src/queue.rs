@@ -21,11 +21,11 @@ const LONGEST: Duration = Duration::from_mins(5);
 #[derive(Debug)]
 pub struct Queue<K> {
     due: BTreeSet<(Instant, K)>,
-    entries: BTreeMap<K, Entry>,
+    entries: BTreeMap<K, KeyState>,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct KeyState {
     due: Option<Instant>,
     running: bool,
     /// Something happened while it ran.
@@ -64,7 +64,7 @@ impl<K: Ord + Clone> Queue<K> {
     pub fn done(&mut self, key: &K, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let again = entry.dirty;
-        *entry = Entry::default();
+        *entry = KeyState::default();
         match again {
             true => self.schedule(key.clone(), now),
             false => drop(self.entries.remove(key)),

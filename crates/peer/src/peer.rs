@@ -19,7 +19,8 @@ pub(crate) use self::dial::Dialer;
 use self::pool::LinePool;
 use crate::{BoxError, PeerBody, http2::Unsent, members::Members};
 
-/// Pause before an unreachable peer is worth another attempt.
+/// The pause before an unreachable peer is worth another attempt: long enough for a lost packet to be sent again,
+/// short beside the seconds in which the members notice that a node is dead.
 const RETRY_IN: Duration = Duration::from_millis(500);
 
 /// Reason why a peer did not answer.

@@ -76,12 +76,6 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::clone(&PROVIDER)
 }
 
-/// Server configuration with the current certificates.
-#[must_use]
-pub fn server_config(identity: &Identity) -> Arc<ServerConfig> {
-    Arc::clone(&identity.current().server)
-}
-
 /// Client configuration with the current certificates.
 #[must_use]
 pub fn client_config(identity: &Identity) -> Arc<ClientConfig> {

@@ -22,7 +22,7 @@ use crate::{
 /// The origin of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Basis {
-    /// The manifest says so.
+    /// Declared in the manifest.
     Declared,
     /// Measured when it was loaded.
     Measured,

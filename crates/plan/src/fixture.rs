@@ -271,7 +271,7 @@ impl Fixture {
         let _ = self.world.observe(&change, self.now);
     }
 
-    /// A word of a worker in which nothing is new.
+    /// A report of a worker without changes.
     fn word(&self, called: &str) -> InventoryChange {
         let worker = worker_id(called);
         let tracked = self.world.worker(&worker);

@@ -60,4 +60,4 @@ pub use record::{Record, Replica, Rollout};
 pub use revisions::Revisions;
 pub use route::of_alias as alias_route;
 pub use step::plan;
-pub use world::{MassLoss, Used, World};
+pub use world::{MassLoss, TotalUse, World};

@@ -49,7 +49,7 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     wait(draft, work);
 }
 
-/// The reason why a replica that answers nobody may not be where it is.
+/// The reason why a replica that is not ready must leave its worker.
 fn unanswered_and_forbidden(draft: &Draft<'_>, work: &Work<'_>, replica: &Replica) -> Option<Rejection> {
     let answers = |rollout| draft.world.answers_at(&replica.worker, &replica.revision, rollout);
     if work.rollout.as_ref().is_some_and(answers) {

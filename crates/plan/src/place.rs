@@ -105,7 +105,7 @@ fn placed(want: &Want, choice: &Choice) -> String {
     text
 }
 
-/// Puts a replica where it was chosen to go, after whoever has to leave.
+/// Places a replica on the chosen worker, after the evictions that make room for it.
 fn put<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want, choice: &Choice) -> Settled {
     let name = work.name().clone();
     let worker = &choice.worker;

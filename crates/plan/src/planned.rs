@@ -56,7 +56,7 @@ pub struct Planned {
     pub evicted: Vec<Evicted>,
     /// When to plan again though nothing happens.
     pub wake_at: Option<Time>,
-    /// The mass loss that `events` tell of.
+    /// The mass loss that `events` report.
     pub(crate) loss: Option<MassLoss>,
     /// State that the world keeps of this plan in memory.
     pub(crate) notes: BTreeMap<DeploymentName, Note>,

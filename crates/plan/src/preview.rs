@@ -9,12 +9,12 @@ use berth_spec::{
 
 use crate::{Basis, Planned, World, claim, plan};
 
-/// Something that somebody might do.
+/// A change to preview.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// Declare or change a deployment.
     Apply(Arc<Deployment>),
-    /// Delete one.
+    /// Deletion of a deployment.
     Delete(DeploymentName),
     /// Put these settings of workers in place of all that there are.
     Workers {
@@ -72,7 +72,7 @@ pub enum Action {
 pub struct MemoryChange {
     /// The worker.
     pub worker: WorkerId,
-    /// All that models may take in the end.
+    /// Memory for models after the change.
     pub total: ByteSize,
     /// Claimed now.
     pub before: ByteSize,

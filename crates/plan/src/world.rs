@@ -41,7 +41,7 @@ use berth_spec::{
 
 pub use assumed::AssumedInventory;
 use copies::Room;
-pub use demand::{Used, WISHES};
+pub use demand::{TotalUse, WISHES};
 pub(crate) use deployment::TrackedDeployment;
 pub use deployment::{LoadFailed, Prospect, Verdict};
 pub use liveness::MassLoss;

@@ -180,7 +180,7 @@ fn prepare(order: &Order) -> io::Result<()> {
     if order.mechanisms.network && order.sandbox.network == Network::None {
         loopback::up().map_err(|error| told("loopback", &error))?;
         if let Some(port) = order.sandbox.listener {
-            passing::send(port).map_err(|error| told("listener", &error))?;
+            passing::send_listener(port).map_err(|error| told("listener", &error))?;
         }
     }
     if order.mechanisms.files {

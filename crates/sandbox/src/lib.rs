@@ -31,7 +31,7 @@ pub use self::{
     launch::{Own, entered},
     launcher::Launcher,
     own_network::OwnNetwork,
-    passing::receive,
+    passing::{receive, receive_folder},
     spec::{Isolation, Limits, Mechanisms, Network, Sandbox},
     users::{User, Users, is_open},
 };

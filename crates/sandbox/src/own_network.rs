@@ -56,7 +56,7 @@ impl OwnNetwork {
             namespaces::leave(Mechanisms { user_namespace, network: true, ..Mechanisms::default() })?;
             loopback::up()?;
         }
-        passing::send(port)
+        passing::send_listener(port)
     }
 }
 

@@ -2,24 +2,31 @@
 //!
 //! ```text
 //! /usr /bin /lib … (read-only)   /etc: some files   /proc: its own   /dev: null, random …   /tmp, /dev/shm: in memory
-//! DATA/prepared/environments/ENV (read-only)   DATA/runs/N/scratch (its own)
+//! DATA/prepared/environments/ENV (read-only)   DATA/runs/N/scratch (its own: that of the disk, or one in memory)
 //! ```
 //! All keep their paths. A folder that is hidden is empty even where a readable one contains it.
 
 use std::{
     io,
-    os::{fd::AsRawFd as _, unix::fs::symlink},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::fs::{chown, symlink},
+    },
     path::{Path, PathBuf},
 };
 
 use fs_err as fs;
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change, unmount,
+use rustix::{
+    fs::{Mode, OFlags, open},
+    mount::{
+        MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change, unmount,
+    },
 };
 
 use crate::{
     files::gpu_devices,
     mounts::{in_memory, protect},
+    passing,
     spec::{Mechanisms, Network, Sandbox},
 };
 
@@ -118,14 +125,16 @@ pub(crate) fn enter(sandbox: &Sandbox, mechanisms: Mechanisms) -> io::Result<()>
     for (path, shown) in &paths {
         if *shown { tree.show(path)? } else { tree.hide(path)? }
     }
-    tree.own(&own, &sandbox.folder)?;
+    let in_memory = tree.own(&own, sandbox)?;
     tree.accounts(sandbox)?;
     tree.processes(mechanisms)?;
     protect_root(tree.at)?;
     std::env::set_current_dir(tree.at)?;
     rustix::process::pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
-    std::env::set_current_dir("/")
+    std::env::set_current_dir("/")?;
+    // Last: whoever has it may remove the folder that the tree was mounted on.
+    in_memory.map_or(Ok(()), |folder| passing::send_folder(&folder))
 }
 
 /// The root itself, not what is mounted in it.
@@ -205,13 +214,25 @@ impl Tree<'_> {
         self.memory("/dev/shm", memory)
     }
 
-    /// The process's own folder, which the tree covers until it is the root.
-    fn own(&self, own: &fs::File, folder: &Path) -> io::Result<()> {
-        let (source, target) = (format!("/proc/self/fd/{}", own.as_raw_fd()), self.inside(folder));
+    /// The process's own folder, which the tree covers until it is the root; or one in memory, which is returned, with copies of its files.
+    fn own(&self, own: &fs::File, sandbox: &Sandbox) -> io::Result<Option<OwnedFd>> {
+        let (source, target) = (format!("/proc/self/fd/{}", own.as_raw_fd()), self.inside(&sandbox.folder));
         fs::create_dir_all(&target)?;
-        // Not what is mounted on it, which is this tree.
-        mount_bind(source, &target)?;
-        protect(&target, PLAIN)
+        let Some(bytes) = sandbox.limits.folder else {
+            // Not what is mounted on it, which is this tree.
+            mount_bind(source, &target)?;
+            return protect(&target, PLAIN).map(|()| None);
+        };
+        mount("tmpfs", &target, "tmpfs", PLAIN, in_memory("700", Some(bytes)).as_c_str())?;
+        let give = |path: &Path| sandbox.user.map_or(Ok(()), |user| chown(path, Some(user), Some(user)));
+        for file in fs::read_dir(source)? {
+            let file = file?;
+            let copy = target.join(file.file_name());
+            fs::copy(file.path(), &copy)?;
+            give(&copy)?;
+        }
+        give(&target)?;
+        Ok(Some(open(&target, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
     /// The users that there are: libraries look up their own.

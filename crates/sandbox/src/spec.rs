@@ -80,6 +80,11 @@ pub struct Limits {
     pub data: Option<u64>,
     /// Bytes of each file system in memory (`/tmp`, `/dev/shm`); none: half of the machine's memory.
     pub memory_files: Option<u64>,
+    /// Bytes of a folder of its own in memory, which takes the place of [`Sandbox::folder`] where there is a file tree: copies of the
+    /// files in that are in it. It is sent to the starter over the socket that is the standard input, after a listener. None: the
+    /// folder itself, which has no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<u64>,
 }
 
 impl Default for Limits {
@@ -93,6 +98,7 @@ impl Default for Limits {
             file_size: 64 << 30,
             data: None,
             memory_files: None,
+            folder: None,
         }
     }
 }

@@ -5,14 +5,14 @@ use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd as _, OwnedFd},
         unix::{net::UnixStream, process::ExitStatusExt as _},
     },
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
 
-use berth_sandbox::{Isolation, Launcher, Limits, Network, OwnNetwork, Sandbox, receive};
+use berth_sandbox::{Isolation, Launcher, Limits, Network, OwnNetwork, Sandbox, receive, receive_folder};
 use tempfile::TempDir;
 
 /// A name, whether this machine can, and the case.
@@ -29,10 +29,11 @@ fn main() -> ExitCode {
     let launcher = Launcher::find(std::env::current_exe().expect("a program")).expect("it runs");
     let mechanisms = launcher.mechanisms();
     let _ = writeln!(std::io::stderr(), "{mechanisms:?}, missing: {:?}", launcher.missing());
-    let cases: [Case; 11] = [
+    let cases: [Case; 12] = [
         ("files_of_others_are_not_seen", mechanisms.files, files_of_others_are_not_seen),
         ("hidden_folders_are_empty", mechanisms.files, hidden_folders_are_empty),
         ("only_the_own_folder_is_written", mechanisms.files, only_the_own_folder_is_written),
+        ("a_folder_in_memory_has_a_bound_and_is_sent", mechanisms.files, a_folder_in_memory_has_a_bound_and_is_sent),
         ("processes_of_others_are_not_seen", mechanisms.processes, processes_of_others_are_not_seen),
         ("the_loopback_is_its_own", mechanisms.network, the_loopback_is_its_own),
         ("an_own_network_has_one_way_out", mechanisms.network, an_own_network_has_one_way_out),
@@ -264,6 +265,27 @@ fn it_ends_as_the_program_does(launcher: &Launcher) {
         assert_eq!(missing.status.code(), Some(126));
         assert!(String::from_utf8_lossy(&missing.stderr).contains("/nowhere/python"));
     }
+}
+
+fn a_folder_in_memory_has_a_bound_and_is_sent(launcher: &Launcher) {
+    let place = TestFolders::new();
+    fs_err::write(place.at("data/runs/own/before"), "something").expect("written");
+    let limits = Limits { folder: Some(1 << 20), ..Limits::default() };
+    let mut command =
+        launcher.command(&Sandbox { limits, ..place.sandbox() }, Path::new("/bin/sh")).expect("a command");
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    command.args(["-c", "cp before after; head -c 100000000 /dev/zero > big; wc -c < big"]);
+    command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::piped());
+    let child = command.spawn().expect("started");
+    // It holds a copy of the other end.
+    drop(command);
+    let folder = receive_folder(&ours).expect("a folder");
+    let output = child.wait_with_output().expect("ended");
+    let size: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number");
+    assert!((1..=1 << 20).contains(&size), "{size}");
+    let copied = format!("/proc/self/fd/{}/after", folder.as_raw_fd());
+    assert_eq!(fs_err::read_to_string(copied).expect("it lives as long as it is open"), "something");
+    assert!(!place.at("data/runs/own/big").exists(), "it is not on the disk");
 }
 
 fn limits_hold(launcher: &Launcher) {

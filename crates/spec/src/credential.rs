@@ -3,7 +3,7 @@
 //! ```text
 //! fields (a file, Vault) ──▶ Credential::build ──▶ Granted { credential, scope, expires }
 //!                                                     │ by name
-//!                              CredentialSet ◀────────┘   for_url("s3://models/iris.onnx", Kind::S3)
+//!                              CredentialSet ◀────────┘   granted("s3://models/iris.onnx", Kind::S3)
 //!                                 │  to_wire / from_wire: the TLS line to its worker, and nowhere else
 //! ```
 //!
@@ -201,14 +201,8 @@ pub struct CredentialSet {
 }
 
 impl CredentialSet {
-    /// The credential of that kind for a location: the one whose scope fits most closely, of several that fit alike the
-    /// first by name. Also understands `HOST:PATH` of Git and image names without a scheme.
-    #[must_use]
-    pub fn for_url(&self, url: &str, kind: Kind) -> Option<&Credential> {
-        self.granted(url, kind).map(|(_, granted)| &granted.credential)
-    }
-
-    /// As [`Self::for_url`], with the secret's name and terms.
+    /// The credential of that kind for a location, with its secret's name and terms: the one whose scope fits most closely,
+    /// of several that fit alike the first by name. Also understands `HOST:PATH` of Git and image names without a scheme.
     #[must_use]
     pub fn granted(&self, url: &str, kind: Kind) -> Option<(&str, &Granted)> {
         self.granted_of(url, kind, |_| true)

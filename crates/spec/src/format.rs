@@ -41,7 +41,8 @@ impl ModelFormat {
     /// A model card: Python code, an environment of its own, and weights, run in a process of its own.
     pub const PYTHON: Self = Self(Text::Known("python"));
 
-    /// The most characters of a name, and of a version.
+    /// The most characters of a name, and of a version: as many as a label of DNS or Kubernetes holds, so that a
+    /// format fits into both.
     pub const MAX: usize = 63;
 
     /// The format of this name and version.

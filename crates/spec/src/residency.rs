@@ -259,6 +259,21 @@ impl FailureCategory {
         matches!(self, Self::Network | Self::Memory | Self::Disk | Self::Timeout | Self::Internal)
     }
 
+    /// True if the model itself is wrong: its owners mend it, not those who run the fleet.
+    #[must_use]
+    pub const fn is_the_models(self) -> bool {
+        matches!(
+            self,
+            Self::NotFound
+                | Self::Checksum
+                | Self::InvalidModel
+                | Self::Schema
+                | Self::Dependencies
+                | Self::Code
+                | Self::Validation
+        )
+    }
+
     /// The word in status, metrics and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// The header that holds it, in requests and answers.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Longest id that is taken from a sender, in bytes.
+/// The most bytes of an id that is taken from a sender: UUIDs and trace ids fit; longer ones would fill the log.
 const LONGEST: usize = 128;
 
 /// Digits of an id that is made here.

@@ -13,7 +13,7 @@
 mod hosts;
 mod memory;
 mod message;
-mod tally;
+mod replica_totals;
 mod work;
 
 use std::{
@@ -27,9 +27,9 @@ use berth_spec::{
 };
 pub use memory::PATIENCE;
 pub use message::{Effect, Event};
-pub use tally::Counts;
-use tally::Tally;
-pub(crate) use tally::of_deployment;
+pub use replica_totals::Counts;
+use replica_totals::ReplicaTotals;
+pub(crate) use replica_totals::of_deployment;
 
 use crate::{
     breaker::Breakers,
@@ -67,7 +67,7 @@ pub struct Agent {
     load: Option<Load>,
     replicas: BTreeMap<RevisionId, Replica>,
     /// Sums over `replicas`.
-    tally: Tally,
+    totals: ReplicaTotals,
     /// The last that was told of each replica's use.
     usage: BTreeMap<RevisionId, Usage>,
     breakers: Breakers,
@@ -119,7 +119,7 @@ impl Agent {
             overhead: ByteSize::ZERO,
             load: None,
             replicas: BTreeMap::new(),
-            tally: Tally::default(),
+            totals: ReplicaTotals::default(),
             usage: BTreeMap::new(),
             breakers: Breakers::default(),
             told: Vec::new(),
@@ -166,14 +166,14 @@ impl Agent {
             self.start_work(now, &mut effects);
         }
         effects.extend(self.report());
-        debug_assert_eq!(self.tally, Tally::of(&self.replicas), "a replica changed and was not counted");
+        debug_assert_eq!(self.totals, ReplicaTotals::of(&self.replicas), "a replica changed and was not counted");
         effects
     }
 
     /// When to send [`Event::Tick`].
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
-        self.tally.wake_at()
+        self.totals.wake_at()
     }
 
     /// True once [`Event::Stop`] was obeyed: nothing is left.
@@ -202,13 +202,13 @@ impl Agent {
     /// Numbers of its replicas by state.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.tally.counts()
+        self.totals.counts()
     }
 
     /// Number of replicas whose turn has not come.
     #[must_use]
     pub fn queued(&self) -> usize {
-        let moving = self.tally.moving().filter_map(|id| self.replicas.get(id));
+        let moving = self.totals.moving().filter_map(|id| self.replicas.get(id));
         moving.filter(|replica| matches!(replica.residency(), Residency::Queued)).count()
     }
 
@@ -326,7 +326,7 @@ impl Agent {
             self.arrivals += 1;
             self.unreported.replicas.insert(id.clone());
             self.replicas.insert(id.clone(), Replica::new(placed, self.arrivals, self.retries, now));
-            self.tally.recount(&self.replicas, &id);
+            self.totals.recount(&self.replicas, &id);
             return;
         };
         replica.wanted = true;
@@ -335,7 +335,7 @@ impl Agent {
             effects.push(Effect::Reconfigure { revision: id.clone(), serving: Arc::clone(&placed.serving) });
         }
         replica.placed = placed;
-        self.tally.recount(&self.replicas, &id);
+        self.totals.recount(&self.replicas, &id);
     }
 
     fn retire(&mut self, revision: &RevisionId, now: Time, effects: &mut Vec<Effect>) {
@@ -346,7 +346,7 @@ impl Agent {
     }
 
     fn retry_due(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        self.tally.due(now).iter().for_each(|revision| self.step(revision, Input::Retry, now, effects));
+        self.totals.due(now).iter().for_each(|revision| self.step(revision, Input::Retry, now, effects));
     }
 
     fn answers(&self, revision: &RevisionId, ticket: u64) -> bool {
@@ -373,7 +373,7 @@ impl Agent {
             self.replicas.remove(revision);
             self.usage.remove(revision);
         }
-        self.tally.recount(&self.replicas, revision);
+        self.totals.recount(&self.replicas, revision);
     }
 
     fn effect(&self, id: &RevisionId, action: Action) -> Effect {

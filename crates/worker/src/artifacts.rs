@@ -13,16 +13,16 @@ mod cache;
 pub(crate) mod checksum;
 mod classify;
 mod download;
+mod fetch_request;
 mod file;
 mod folder;
-mod gate;
+mod key_lock;
 mod location;
 mod pace;
 mod partial;
 mod progress;
 pub(crate) mod storage;
 mod stores;
-mod wanted;
 mod web;
 
 use std::{
@@ -36,16 +36,16 @@ use std::{
 
 use berth_spec::{ByteSize, CredentialSet, Digest, OpaqueModel, Revision};
 pub use cache::Pin;
+pub use fetch_request::FetchRequest;
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
-pub(crate) use gate::Gate;
+pub(crate) use key_lock::KeyLock;
 pub use progress::Listener;
 pub use storage::{Settings as StorageSettings, VOLUMES};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-pub use wanted::Wanted;
 
 use self::{
-    cache::{Cache, Known},
+    cache::{Cache, ContentRecord},
     download::{Download, Outcome, blocking},
     location::Location,
     progress::Progress,
@@ -125,7 +125,7 @@ pub struct Artifacts {
     stores: Stores,
     cache: Cache,
     /// One download per location at a time: a cancelled one may still be on its way out.
-    gate: Gate,
+    key_lock: KeyLock,
     /// Folders that were put together.
     folders: AtomicU64,
 }
@@ -142,7 +142,7 @@ impl Artifacts {
         metrics: CacheMetrics,
     ) -> Result<Self, Fault> {
         let cache = Cache::open(root, bound, metrics).map_err(|error| Fault::disk(&error))?;
-        Ok(Self { stores: Stores::new(credentials)?, cache, gate: Gate::default(), folders: AtomicU64::new(0) })
+        Ok(Self { stores: Stores::new(credentials)?, cache, key_lock: KeyLock::default(), folders: AtomicU64::new(0) })
     }
 
     /// The same, with what the controller hands out before what is in `credentials`: the latest of it whenever a store is
@@ -161,46 +161,46 @@ impl Artifacts {
     /// The artifact of a revision. It stays where it is while the pin lives. Dropping the future stops the fetch; the
     /// next one goes on where it was.
     pub async fn fetch(&self, revision: &Revision, listener: Listener) -> Result<(Artifact, Pin), Fault> {
-        self.get(&Wanted::artifact_of(revision, None), listener).await
+        self.get(&FetchRequest::artifact_of(revision, None), listener).await
     }
 
     /// As [`fetch`](Self::fetch), of anything that is wanted.
-    pub async fn get(&self, wanted: &Wanted, listener: Listener) -> Result<(Artifact, Pin), Fault> {
-        let fetched = self.find(wanted, listener).await;
-        fetched.map_err(|fault| Fault { message: wanted.in_its_words(fault.message), ..fault })
+    pub async fn get(&self, request: &FetchRequest, listener: Listener) -> Result<(Artifact, Pin), Fault> {
+        let fetched = self.find(request, listener).await;
+        fetched.map_err(|fault| Fault { message: request.in_its_words(fault.message), ..fault })
     }
 
-    async fn find(&self, wanted: &Wanted, listener: Listener) -> Result<(Artifact, Pin), Fault> {
-        let location = Location::parse(&wanted.uri)?;
+    async fn find(&self, request: &FetchRequest, listener: Listener) -> Result<(Artifact, Pin), Fault> {
+        let location = Location::parse(&request.uri)?;
         let location = Location { secret: self.stores.secret(&location), ..location };
         let storages = self.stores.storages();
         let location = tokio::task::spawn_blocking(move || storage::resolve(&storages, location)).await;
         let location = location.map_err(Fault::internal)??;
         let progress = Progress::new(listener);
         if let Some(path) = location.path() {
-            let artifact = file::check(&self.cache, &location, path, wanted).await?;
+            let artifact = file::check(&self.cache, &location, path, request).await?;
             return Ok((artifact, Pin::NONE));
         }
         if location.is_folder() {
-            return self.folder(&location, wanted, &progress).await;
+            return self.folder(&location, request, &progress).await;
         }
         let key = location.key();
-        let _alone = self.gate.pass(&key).await;
-        if let Some(digest) = wanted.digest
+        let _alone = self.key_lock.acquire(&key).await;
+        if let Some(digest) = request.digest
             && let Some(hit) = self.cached(digest).await?
         {
             return Ok(hit);
         }
         let known = self.known(&key).await?;
         let cached = match &known {
-            Some(known) if wanted.digest.is_none() => self.cached(known.digest).await?,
+            Some(known) if request.digest.is_none() => self.cached(known.digest).await?,
             _ => None,
         };
         let etag = known.and_then(|known| known.etag).filter(|_| cached.is_some());
         match (self.download(&location, &key, etag, &progress).await, cached) {
             (Ok(Outcome::Unchanged), Some(hit)) => Ok(hit),
             (Ok(Outcome::Unchanged), None) => Err(Fault::internal("a store says unchanged of what was never fetched")),
-            (Ok(Outcome::Complete { etag, room }), _) => self.check(&location, &key, wanted, etag, room).await,
+            (Ok(Outcome::Complete { etag, room }), _) => self.check(&location, &key, request, etag, room).await,
             // The bytes that were good before the restart are better than none while the store is away.
             (Err(fault), Some(hit)) if fault.category.transient() => {
                 tracing::warn!(event = "artifact_not_revalidated", artifact_path = location.shown(), error = %fault);
@@ -214,7 +214,7 @@ impl Artifacts {
     async fn folder(
         &self,
         location: &Location,
-        wanted: &Wanted,
+        request: &FetchRequest,
         progress: &Progress,
     ) -> Result<(Artifact, Pin), Fault> {
         let (store, prefix) = self.stores.open_folder(location)?;
@@ -222,10 +222,10 @@ impl Artifacts {
         let size: u64 = parts.iter().map(|part| part.size).sum();
         self.cache.check_bound(size)?;
         progress.begin(0, Some(size));
-        let fetches: Vec<_> = parts.into_iter().map(|part| self.part(location, wanted, progress, part)).collect();
+        let fetches: Vec<_> = parts.into_iter().map(|part| self.part(location, request, progress, part)).collect();
         let fetched: Vec<_> = stream::iter(fetches).buffered(folder::PARALLEL_FILES).try_collect().await?;
         let digest = folder::digest_of(fetched.iter().map(|((path, _), digest, _)| (path.as_str(), *digest)));
-        wanted.check(digest, location)?;
+        request.check(digest, location)?;
         let root = self.cache.folder(self.folders.fetch_add(1, Ordering::Relaxed));
         let (files, pins): (Vec<_>, Vec<_>) = fetched.into_iter().map(|(file, _, pin)| (file, pin)).unzip();
         let made = blocking(move || folder::Assembled::make(root.clone(), &files).map(|made| (made, root))).await?;
@@ -237,12 +237,12 @@ impl Artifacts {
     fn part<'a>(
         &'a self,
         location: &'a Location,
-        wanted: &'a Wanted,
+        request: &'a FetchRequest,
         progress: &'a Progress,
-        part: folder::Part,
+        part: folder::FolderFile,
     ) -> BoxFuture<'a, Result<FolderPart, Fault>> {
         async move {
-            let one = wanted.part(folder::uri_of(location, &part.path));
+            let one = request.part(folder::uri_of(location, &part.path));
             let (artifact, pin) = self.find(&one, Arc::new(|_, _| ())).await?;
             progress.add(artifact.size.0);
             let file = artifact.source.path().map_err(Fault::internal)?.to_owned();
@@ -261,7 +261,7 @@ impl Artifacts {
         Ok(hit)
     }
 
-    async fn known(&self, key: &str) -> Result<Option<Known>, Fault> {
+    async fn known(&self, key: &str) -> Result<Option<ContentRecord>, Fault> {
         let (cache, key) = (self.cache.clone(), key.to_owned());
         blocking(move || Ok(cache.known(&key))).await
     }
@@ -283,7 +283,7 @@ impl Artifacts {
         &self,
         location: &Location,
         key: &str,
-        wanted: &Wanted,
+        request: &FetchRequest,
         etag: Option<String>,
         room: cache::Reservation,
     ) -> Result<(Artifact, Pin), Fault> {
@@ -292,15 +292,15 @@ impl Artifacts {
         let (hashed, cancel) = (path.clone(), CancellationToken::new());
         let _cancels_when_dropped = cancel.clone().drop_guard();
         let digest = blocking(move || checksum::of_file(&hashed, &cancel)).await?;
-        if let Err(fault) = wanted.check(digest, location) {
+        if let Err(fault) = request.check(digest, location) {
             blocking(move || partial::remove(&path)).await?;
             return Err(fault);
         }
-        wanted.told_validated(digest, started.elapsed());
+        request.told_validated(digest, started.elapsed());
         let (cache, key) = (self.cache.clone(), key.to_owned());
         blocking(move || {
             let (artifact, pin) = cache.admit(&path, digest, room)?;
-            cache.remember(&key, &Known { etag, digest, size: artifact.size.0 })?;
+            cache.remember(&key, &ContentRecord { etag, digest, size: artifact.size.0 })?;
             Ok((artifact, pin))
         })
         .await

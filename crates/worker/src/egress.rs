@@ -16,7 +16,7 @@ mod upstream;
 
 pub use self::{
     allow::{Allowed, Refusal},
-    proxy::{Client, Gate, Outcome, serve},
+    proxy::{Client, EgressPolicy, Outcome, serve},
     upstream::Upstream,
 };
 

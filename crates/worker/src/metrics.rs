@@ -40,7 +40,7 @@ struct Device {
 
 /// A circuit breaker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Towards {
+struct BreakerLabels {
     kind: &'static str,
     dependency: String,
 }
@@ -92,7 +92,7 @@ pub struct WorkerMetrics {
     pub(crate) degraded: Gauge,
     pub(crate) heartbeats_sent: Counter,
     pub(crate) heartbeats_failed: Counter,
-    breakers: Family<Towards, Gauge>,
+    breakers: Family<BreakerLabels, Gauge>,
     gpu_memory: Family<Device, Gauge>,
     gpu_memory_used: Family<Device, Gauge>,
     gpu_utilization: Family<Device, Gauge>,
@@ -266,14 +266,14 @@ impl WorkerMetrics {
 
     /// Sets the state of a circuit breaker; `None`: it is simply closed again.
     pub(crate) fn breaker(&self, breaker: &Breaker, state: Option<BreakerState>) {
-        let towards = Towards { kind: breaker.kind.as_str(), dependency: breaker.dependency.to_string() };
+        let labels = BreakerLabels { kind: breaker.kind.as_str(), dependency: breaker.dependency.to_string() };
         match state {
-            Some(state) => drop(self.breakers.get_or_create(&towards).set(match state {
+            Some(state) => drop(self.breakers.get_or_create(&labels).set(match state {
                 BreakerState::Closed => 0,
                 BreakerState::HalfOpen => 1,
                 BreakerState::Open => 2,
             })),
-            None => drop(self.breakers.remove(&towards)),
+            None => drop(self.breakers.remove(&labels)),
         }
     }
 

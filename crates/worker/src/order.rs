@@ -34,7 +34,7 @@ pub struct Limits {
 
 /// The next thing that a waiting replica needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Want {
+pub enum NextStep {
     /// Its code and environment to be made.
     Prepare,
     /// To be fetched from this location.
@@ -88,7 +88,7 @@ pub enum SharedLoad {
 
 /// A replica that waits for its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingReplica {
     /// The revision.
     pub revision: RevisionId,
     /// Requests are parked for it.
@@ -96,7 +96,7 @@ pub struct Waiting {
     /// When it was assigned among others.
     pub arrival: u64,
     /// The next thing that it needs.
-    pub want: Want,
+    pub next_step: NextStep,
 }
 
 /// The work in progress.
@@ -143,28 +143,28 @@ pub enum Start {
 
 /// The work to start now, in order.
 #[must_use]
-pub fn next(mut waiting: Vec<Waiting>, mut busy: Busy, limits: &Limits) -> Vec<Start> {
+pub fn next(mut waiting: Vec<WaitingReplica>, mut busy: Busy, limits: &Limits) -> Vec<Start> {
     waiting.sort_by(|a, b| (!a.urgent, a.arrival, &a.revision).cmp(&(!b.urgent, b.arrival, &b.revision)));
     let mut starts = Vec::new();
     let mut loading_keys = BTreeSet::new();
     let mut free = limits.memory.saturating_sub(busy.held);
     let mut places = limits.models.map_or(u32::MAX, |most| most.saturating_sub(busy.models));
-    for Waiting { revision, want, .. } in waiting {
-        match want {
-            Want::Prepare => {
+    for WaitingReplica { revision, next_step, .. } in waiting {
+        match next_step {
+            NextStep::Prepare => {
                 if busy.preparing < PARALLEL_PREPARATIONS {
                     busy.preparing += 1;
                     starts.push(Start::Prepare(revision));
                 }
             }
-            Want::Fetch { uri } => {
+            NextStep::Fetch { uri } => {
                 if busy.fetching.len() < limits.parallel_fetches && busy.fetching.insert(uri) {
                     starts.push(Start::Fetch(revision));
                 }
             }
-            Want::Load { shared: SharedLoad::OnItsWay, .. } => {}
-            Want::Load { shared: SharedLoad::Loaded, .. } => starts.push(Start::Load(revision)),
-            Want::Load { claim, gpus, key, shared: SharedLoad::Absent } => {
+            NextStep::Load { shared: SharedLoad::OnItsWay, .. } => {}
+            NextStep::Load { shared: SharedLoad::Loaded, .. } => starts.push(Start::Load(revision)),
+            NextStep::Load { claim, gpus, key, shared: SharedLoad::Absent } => {
                 if loading_keys.contains(&key) {
                     continue;
                 }
@@ -198,26 +198,31 @@ mod tests {
         format!("{name}@000000000000").parse().expect("a revision")
     }
 
-    fn load(name: &str, arrival: u64, claim: u64) -> Waiting {
-        let want = Want::Load {
+    fn load(name: &str, arrival: u64, claim: u64) -> WaitingReplica {
+        let next_step = NextStep::Load {
             claim: ByteSize(claim),
             gpus: name.starts_with("gpu"),
             key: ModelKey(arrival.to_string()),
             shared: SharedLoad::Absent,
         };
-        Waiting { revision: id(name), urgent: false, arrival, want }
+        WaitingReplica { revision: id(name), urgent: false, arrival, next_step }
     }
 
-    fn fetch(name: &str, arrival: u64, uri: &str) -> Waiting {
-        Waiting { revision: id(name), urgent: false, arrival, want: Want::Fetch { uri: uri.to_owned() } }
+    fn fetch(name: &str, arrival: u64, uri: &str) -> WaitingReplica {
+        WaitingReplica {
+            revision: id(name),
+            urgent: false,
+            arrival,
+            next_step: NextStep::Fetch { uri: uri.to_owned() },
+        }
     }
 
-    fn prepare(name: &str, arrival: u64) -> Waiting {
-        Waiting { revision: id(name), urgent: false, arrival, want: Want::Prepare }
+    fn prepare(name: &str, arrival: u64) -> WaitingReplica {
+        WaitingReplica { revision: id(name), urgent: false, arrival, next_step: NextStep::Prepare }
     }
 
-    fn urgent(waiting: Waiting) -> Waiting {
-        Waiting { urgent: true, ..waiting }
+    fn urgent(waiting: WaitingReplica) -> WaitingReplica {
+        WaitingReplica { urgent: true, ..waiting }
     }
 
     fn holding(held: u64) -> Busy {
@@ -244,8 +249,8 @@ mod tests {
 
     #[test]
     fn order_of_work() {
-        let shared = |shared| Waiting {
-            want: Want::Load { claim: ByteSize(90), gpus: false, key: ModelKey("1".to_owned()), shared },
+        let shared = |shared| WaitingReplica {
+            next_step: NextStep::Load { claim: ByteSize(90), gpus: false, key: ModelKey("1".to_owned()), shared },
             ..load("t", 1, 0)
         };
         let cases = [

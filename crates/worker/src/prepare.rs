@@ -53,7 +53,7 @@ pub use self::{
     uv::VERSION as UV_VERSION,
 };
 use crate::{
-    artifacts::{Gate, Source},
+    artifacts::{KeyLock, Source},
     breaker::Dependency,
     fault::Fault,
 };
@@ -160,7 +160,7 @@ pub struct Preparer {
     environments: Environments,
     keys: watch::Receiver<Arc<CredentialSet>>,
     /// One checkout of a commit at a time.
-    gate: Gate,
+    key_lock: KeyLock,
     /// An empty folder: the code of cards that have none of their own.
     no_code: PathBuf,
 }
@@ -198,7 +198,7 @@ impl Preparer {
         let environments = Environments::new(store("environments")?, root.join("uv"), bound).map_err(disk)?;
         let no_code = root.join("no-code");
         fs_err::create_dir_all(&no_code).map_err(disk)?;
-        Ok(Self { settings, checkouts, environments, keys, gate: Gate::default(), no_code })
+        Ok(Self { settings, checkouts, environments, keys, key_lock: KeyLock::default(), no_code })
     }
 
     /// Makes what `card` needs. Dropping the future stops it. `tell` hears what is being done.
@@ -258,7 +258,7 @@ impl Preparer {
         }
         tell(Preparing::Code);
         let code = {
-            let alone = self.gate.pass(&Checkouts::name_of(card)).await;
+            let alone = self.key_lock.acquire(&Checkouts::name_of(card)).await;
             let (checkouts, card) = (Arc::clone(&self.checkouts), Arc::clone(card));
             let (keys, outcomes) = (Arc::clone(&keys), Arc::clone(outcomes));
             let cancelled = Cancels(Arc::default());

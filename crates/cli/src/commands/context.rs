@@ -97,9 +97,11 @@ pub(crate) fn run(args: &ContextArgs) -> Result<(), Failure> {
     match &args.what {
         ContextCommand::List(list) => {
             let current = all.current.as_deref();
-            let rows =
-                all.contexts.into_iter().map(|context| Line { current: current == Some(&*context.name), context });
-            let rows: Vec<Line> = rows.collect();
+            let rows = all
+                .contexts
+                .into_iter()
+                .map(|context| ContextRow { current: current == Some(&*context.name), context });
+            let rows: Vec<ContextRow> = rows.collect();
             match list.output {
                 form @ (Form::Json | Form::Yaml) => print_value(&rows, form),
                 Form::Name => {
@@ -140,13 +142,13 @@ pub(crate) fn run(args: &ContextArgs) -> Result<(), Failure> {
 
 /// A context in the list.
 #[derive(Serialize)]
-struct Line {
+struct ContextRow {
     current: bool,
     #[serde(flatten)]
     context: Context,
 }
 
-impl Row for Line {
+impl Row for ContextRow {
     const HEADS: (&'static [&'static str], &'static [&'static str]) =
         (&["CURRENT", "NAME", "API", "HTTP", "IDENTITY"], &["NAMESPACE", "CA"]);
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use berth_spec::{ByteSize, DeploymentName, Digest};
 use berth_worker::{
-    artifacts::{Artifacts, Source, Wanted},
+    artifacts::{Artifacts, FetchRequest, Source},
     metrics::CacheMetrics,
 };
 use clap::Args;
@@ -37,7 +37,7 @@ pub(crate) struct FetchArgs {
 
 pub(crate) async fn run(args: &FetchArgs) -> Result<(), Failure> {
     let deployment: DeploymentName = "fetch".parse().map_err(|e| Failure::doing("no name for the fetch", e))?;
-    let wanted = Wanted::location(args.uri.clone(), args.sha256, deployment);
+    let request = FetchRequest::location(args.uri.clone(), args.sha256, deployment);
     fs::create_dir_all(&args.to)?;
     // Beside the files, so that they are moved, not copied, and a second attempt finds what the first got.
     let partial = args.to.join(".berth-fetch");
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: &FetchArgs) -> Result<(), Failure> {
     )
     .map_err(failed)?
     .with_storages(args.storages.settings());
-    let (artifact, _pin) = artifacts.get(&wanted, std::sync::Arc::new(|_, _| ())).await.map_err(failed)?;
+    let (artifact, _pin) = artifacts.get(&request, std::sync::Arc::new(|_, _| ())).await.map_err(failed)?;
     // A file of this machine belongs to somebody else: it is copied, and stays as it is.
     let is_local = artifact.source.path().is_ok_and(|path| !path.starts_with(&partial));
     let count = match &artifact.source {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     namespace::{NamespaceArgs, events_in, list_in, path_in},
     output::{Form, Row, print_value, table, table_of_namespaces, table_within},
-    resource::{Resource, Target, Written, events_about, not_found},
+    resource::{ParsedTarget, Resource, Target, events_about, not_found},
 };
 use crate::{
     client::{ApiArgs, Client},
@@ -121,8 +121,8 @@ async fn groups(client: &Client, args: &GetArgs) -> Result<Vec<(Resource, Vec<St
         return Ok(kinds.map(|kind| (kind, Vec::new())).collect());
     }
     let named = match args.target.read() {
-        Written::All(resource) => return Ok(vec![(resource, Vec::new())]),
-        Written::Some(named) => named,
+        ParsedTarget::All(resource) => return Ok(vec![(resource, Vec::new())]),
+        ParsedTarget::Some(named) => named,
     };
     let kinds = named.iter().filter_map(|(kind, _)| *kind);
     let kinds: Vec<Resource> = Resource::ADDRESSED.into_iter().chain(kinds).collect();

@@ -151,7 +151,7 @@ fn gpus(gpus: &[GpuView]) -> String {
 
 fn last_seen(node: &NodeView) -> String {
     let none = if node.status.expected.is_some() { "never" } else { "-" };
-    node.status.last_word_age_ms.map_or_else(
+    node.status.last_seen_age_ms.map_or_else(
         || none.to_owned(),
         |ms| match Duration::from_millis(ms) {
             age if age < Duration::from_secs(1) => "now".to_owned(),
@@ -340,7 +340,7 @@ mod tests {
                 health: "Alive".to_owned(),
                 state: "Ready".to_owned(),
                 region: Some("eu".to_owned()),
-                last_word_age_ms: Some(2_500),
+                last_seen_age_ms: Some(2_500),
                 capacity: Some(Capacity {
                     memory: Memory { total: 8 << 30, used: 3 << 29, overhead: 1 << 29, free: 6 << 30 },
                     cpus: Cpus { total: 8.0, used_percent: 34.6, used_percent_1m: 20.0, used_percent_5m: 9.9 },

@@ -108,7 +108,7 @@ pub(crate) struct Target {
 
 /// The things that the words of a [`Target`] name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Written {
+pub(crate) enum ParsedTarget {
     /// A kind alone.
     All(Resource),
     /// Things, each once; those without a kind are to be looked for.
@@ -117,11 +117,11 @@ pub(crate) enum Written {
 
 impl Target {
     /// Reads the words, without asking anybody what exists.
-    pub(crate) fn read(&self) -> Written {
+    pub(crate) fn read(&self) -> ParsedTarget {
         let kind = |word: &String| word.parse::<Resource>().ok();
         let (of, names) = match self.words.as_slice() {
             [first] => match kind(first) {
-                Some(resource) => return Written::All(resource),
+                Some(resource) => return ParsedTarget::All(resource),
                 None => (None, &self.words[..]),
             },
             [first, names @ ..] => match kind(first) {
@@ -140,7 +140,7 @@ impl Target {
                 found.push(one);
             }
         }
-        Written::Some(found)
+        ParsedTarget::Some(found)
     }
 
     /// The things that are named, in their order; `kinds` are those that the command takes, the usual one first. A name
@@ -155,14 +155,14 @@ impl Target {
         kinds: &[Resource],
     ) -> Result<Vec<(Resource, String)>, Failure> {
         let names = match self.read() {
-            Written::All(resource) if kinds.contains(&resource) => {
+            ParsedTarget::All(resource) if kinds.contains(&resource) => {
                 let (word, kind) = (&self.words[0], resource.singular());
                 let message =
                     format!("which {kind}? Write its name; if the name is {word:?} itself, write {kind}/{word}");
                 return Err(Failure::Usage(message));
             }
-            Written::All(resource) => return Err(not_for(resource, kinds)),
-            Written::Some(names) => names,
+            ParsedTarget::All(resource) => return Err(not_for(resource, kinds)),
+            ParsedTarget::Some(names) => names,
         };
         let mut found = Vec::with_capacity(names.len());
         for (resource, name) in names {
@@ -374,7 +374,7 @@ mod tests {
     fn a_thing_is_written_in_three_ways() {
         use Resource::{Deployments, Events, Functions, Nodes};
         let some = |found: &[(Option<Resource>, &str)]| {
-            Written::Some(found.iter().map(|(kind, name)| (*kind, (*name).to_owned())).collect())
+            ParsedTarget::Some(found.iter().map(|(kind, name)| (*kind, (*name).to_owned())).collect())
         };
         for (words, wanted) in [
             (&["iris"][..], some(&[(None, "iris")])),
@@ -384,7 +384,7 @@ mod tests {
             (&["Models", "a", "a", "deployment/b"], some(&[(Some(Deployments), "a"), (Some(Deployments), "b")])),
             (&["deploy", "team/iris"], some(&[(Some(Deployments), "team/iris")])),
             (&["deploy", "node/a"], some(&[(Some(Deployments), "node/a")])),
-            (&["events"], Written::All(Events)),
+            (&["events"], ParsedTarget::All(Events)),
             (&["ev", "17"], some(&[(Some(Events), "17")])),
             (&["function/team/words"], some(&[(Some(Functions), "team/words")])),
         ] {

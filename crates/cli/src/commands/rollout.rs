@@ -16,7 +16,7 @@ use super::{
     functions,
     namespace::{NamespaceArgs, path_of},
     output::{Form, print_value},
-    resource::{Resource, Target, Written, not_found},
+    resource::{ParsedTarget, Resource, Target, not_found},
     wait::{Until, until_all},
 };
 use crate::{
@@ -160,11 +160,11 @@ impl OneArgs {
     /// The function, where the words name one.
     fn function(&self) -> Result<Option<DeploymentName>, Failure> {
         match self.target.read() {
-            Written::Some(names) => match names.as_slice() {
+            ParsedTarget::Some(names) => match names.as_slice() {
                 [(Some(Resource::Functions), name)] => self.namespace.name_of(Resource::Functions, name).map(Some),
                 _ => Ok(None),
             },
-            Written::All(_) => Ok(None),
+            ParsedTarget::All(_) => Ok(None),
         }
     }
 

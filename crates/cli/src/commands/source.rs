@@ -267,7 +267,7 @@ impl Row for SecretView {
 
     fn cells(&self) -> Vec<String> {
         let status = &self.status;
-        let time = |at: &Option<berth_wire::api::Timestamp>| at.map_or_else(|| "-".to_owned(), |at| at.to_string());
+        let time = |at: &Option<Timestamp>| at.map_or_else(|| "-".to_owned(), |at| at.to_string());
         vec![
             status.worker.clone(),
             status.name.clone(),

@@ -58,6 +58,9 @@ pub(crate) struct WaitArgs {
 const PHASES: [&str; 7] =
     ["Available", "Progressing", "Degraded", "Failed", "ScheduleFailed", "ScaledDown", "Terminating"];
 
+/// Conditions that a deployment may have.
+const CONDITIONS: [&str; 5] = ["Available", "Progressing", "Scheduled", "Endpoint", "Validated"];
+
 /// Pause before a server that did not answer is asked again. Short, for scripts that start a server and wait.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -82,7 +85,13 @@ impl FromStr for Until {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(condition) = text.strip_prefix("condition=") {
             let (kind, status) = condition.split_once('=').unwrap_or((condition, "True"));
-            return Ok(Self::Condition { kind: kind.to_owned(), status: status.to_owned() });
+            let Some(known) = CONDITIONS.iter().find(|known| known.eq_ignore_ascii_case(kind)) else {
+                return Err(match closest(kind, CONDITIONS) {
+                    Some(near) => format!("did you mean condition={near}?"),
+                    None => format!("the conditions of a deployment are {}", CONDITIONS.join(", ")),
+                });
+            };
+            return Ok(Self::Condition { kind: (*known).to_owned(), status: status.to_owned() });
         }
         if matches!(text, "delete" | "deleted") {
             return Ok(Self::Deleted);
@@ -349,6 +358,9 @@ mod tests {
         assert_eq!("condition=Scheduled".parse(), Ok(scheduled));
         assert_eq!("Avaliable".parse::<Until>(), Err("did you mean Available?".to_owned()));
         assert!("Ready=1".parse::<Until>().is_err());
+        let refused = |text: &str| text.parse::<Until>().expect_err(text);
+        assert_eq!(refused("condition=Avaliable"), "did you mean condition=Available?");
+        assert!(refused("condition=Ready").contains("are Available, Progressing, Scheduled"));
     }
 
     #[test]

@@ -159,7 +159,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         let _ = later.functions.set(FunctionRoute { me, host, leadership, relay, propagate }.hook());
     }
     let front = ApiRouter::new(view.clone(), relay.clone(), seams);
-    later.management.connect(&front);
+    later.management.connect(&front, &look);
     let (abort, aborted) = mpsc::channel(1);
     let started = Started {
         gateway: look.clone(),

@@ -12,7 +12,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use berth_control::{api::Relay, leadership::LeadershipView};
 use berth_functions::{
-    build::copies::{LISTING, Listing, Part},
+    build::copies::{CopyItem, LISTING, Listing},
     source::Host,
 };
 use berth_peer::{BoxError, PeerBody, full, port::answer_whole};
@@ -227,12 +227,12 @@ impl ArtifactCopies {
         wrong
     }
 
-    async fn copy(&self, leader: &WorkerId, part: Part) -> Result<(), CopyError> {
+    async fn copy(&self, leader: &WorkerId, part: CopyItem) -> Result<(), CopyError> {
         let body = self.ask(leader, &part.path()).await?;
         let host = Arc::clone(&self.host);
         let artifact = match part {
-            Part::Zip(artifact) => artifact,
-            Part::Document(digest, document) => {
+            CopyItem::Zip(artifact) => artifact,
+            CopyItem::Document(digest, document) => {
                 let text = whole(body).await?;
                 return blocking(move || host.artifacts().keep_document(&digest, document, &text)).await;
             }

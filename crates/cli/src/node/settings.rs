@@ -180,7 +180,7 @@ const ALONE: &str = "local";
 /// The arguments alone, for whoever starts a node in other words.
 #[derive(Debug, clap::Parser)]
 #[command(name = "node")]
-struct Words {
+struct NodeCommandLine {
     #[command(flatten)]
     args: NodeArgs,
 }
@@ -231,8 +231,8 @@ impl NodeArgs {
 impl NodeSettings {
     /// The settings that these words of the command line give.
     pub(crate) fn from_words(words: Vec<OsString>) -> Result<Self, Failure> {
-        let words =
-            <Words as clap::Parser>::try_parse_from(words).map_err(|error| Failure::Usage(error.to_string()))?;
+        let words = <NodeCommandLine as clap::Parser>::try_parse_from(words)
+            .map_err(|error| Failure::Usage(error.to_string()))?;
         Self::new(words.args, certified)
     }
 

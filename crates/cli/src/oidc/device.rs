@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 use url::Url;
 
-use super::issuer::{Issuer, Refusal, Tokens, Trouble, shown};
+use super::issuer::{Issuer, IssuerError, Refusal, Tokens, shown};
 use crate::{failure::Failure, terminal};
 
 /// The grant, by its name.
@@ -57,19 +57,19 @@ impl Poll {
         Self { interval: Duration::from_secs(interval.unwrap_or(INTERVAL)).clamp(LEAST, MOST) }
     }
 
-    fn on(&mut self, trouble: &Trouble) -> Next {
+    fn on(&mut self, trouble: &IssuerError) -> Next {
         match trouble {
-            Trouble::Refused(Refusal { error, .. }) if error == "authorization_pending" => {}
-            Trouble::Refused(Refusal { error, .. }) if error == "slow_down" => self.interval += SLOWER,
-            Trouble::Refused(refusal) => {
+            IssuerError::Refused(Refusal { error, .. }) if error == "authorization_pending" => {}
+            IssuerError::Refused(Refusal { error, .. }) if error == "slow_down" => self.interval += SLOWER,
+            IssuerError::Refused(refusal) => {
                 return Next::Over(match refusal.error.as_str() {
                     "access_denied" => "the login was refused at the issuer".to_owned(),
                     "expired_token" => "the code has expired: log in again".to_owned(),
                     _ => format!("the issuer says {}", refusal.text()),
                 });
             }
-            Trouble::Unreadable(why) => return Next::Over(why.clone()),
-            Trouble::Away(_) => self.interval *= 2,
+            IssuerError::Unreadable(why) => return Next::Over(why.clone()),
+            IssuerError::Away(_) => self.interval *= 2,
         }
         self.interval = self.interval.min(MOST);
         Next::Wait(self.interval)
@@ -106,8 +106,8 @@ pub(super) async fn log_in(issuer: &Issuer, scope: &str) -> Result<Tokens, Failu
             Next::Over(why) => return Err(Failure::Failed(why)),
         };
         last = match trouble {
-            Trouble::Away(why) => Some(why),
-            Trouble::Refused(_) | Trouble::Unreadable(_) => None,
+            IssuerError::Away(why) => Some(why),
+            IssuerError::Refused(_) | IssuerError::Unreadable(_) => None,
         };
     }
     let last = last.map(|why| format!(" (the issuer could not be asked last: {why})")).unwrap_or_default();
@@ -138,13 +138,13 @@ fn told(code: &Code, lasts: Duration) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn after(troubles: &[Trouble]) -> Next {
+    fn after(troubles: &[IssuerError]) -> Next {
         let mut poll = Poll::new(Some(5));
         troubles.iter().map(|trouble| poll.on(trouble)).last().expect("one at least")
     }
 
-    fn refused(error: &str) -> Trouble {
-        Trouble::Refused(Refusal::of(error))
+    fn refused(error: &str) -> IssuerError {
+        IssuerError::Refused(Refusal::of(error))
     }
 
     #[test]
@@ -153,8 +153,8 @@ mod tests {
         assert_eq!(after(&[refused("authorization_pending")]), seconds(5));
         assert_eq!(after(&[refused("slow_down")]), seconds(10));
         assert_eq!(after(&[refused("slow_down"), refused("authorization_pending"), refused("slow_down")]), seconds(15));
-        assert_eq!(after(&[Trouble::Away("503".to_owned()), refused("authorization_pending")]), seconds(10));
-        let storm: Vec<_> = (0..100).map(|_| Trouble::Away("gone".to_owned())).collect();
+        assert_eq!(after(&[IssuerError::Away("503".to_owned()), refused("authorization_pending")]), seconds(10));
+        let storm: Vec<_> = (0..100).map(|_| IssuerError::Away("gone".to_owned())).collect();
         assert_eq!(after(&storm), seconds(60));
     }
 
@@ -163,7 +163,7 @@ mod tests {
         for error in ["access_denied", "expired_token", "invalid_client", "invalid_grant"] {
             assert!(matches!(after(&[refused(error)]), Next::Over(_)), "{error}");
         }
-        assert_eq!(after(&[Trouble::Unreadable("no JSON".to_owned())]), Next::Over("no JSON".to_owned()));
+        assert_eq!(after(&[IssuerError::Unreadable("no JSON".to_owned())]), Next::Over("no JSON".to_owned()));
     }
 
     #[test]

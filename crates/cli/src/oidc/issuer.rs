@@ -76,7 +76,7 @@ impl Refusal {
 
 /// The reason why an endpoint gave nothing.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum IssuerError {
     /// A refusal by the issuer.
     Refused(Refusal),
     /// No answer. Asking again may help.
@@ -85,7 +85,7 @@ pub(super) enum Trouble {
     Unreadable(String),
 }
 
-impl Trouble {
+impl IssuerError {
     /// As the failure of a command.
     pub(super) fn failure(self, what: &str) -> Failure {
         match self {
@@ -149,7 +149,7 @@ impl Issuer {
     }
 
     /// Sends a form with the client's name, and its secret where it has one.
-    pub(super) async fn ask<T: DeserializeOwned>(&self, url: &Url, fields: &[(&str, &str)]) -> Result<T, Trouble> {
+    pub(super) async fn ask<T: DeserializeOwned>(&self, url: &Url, fields: &[(&str, &str)]) -> Result<T, IssuerError> {
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.extend_pairs(fields).append_pair("client_id", &self.client_id);
         let mut request = self
@@ -168,14 +168,14 @@ impl Issuer {
 }
 
 /// Reads an answer in JSON; an error in the words of OAuth is a refusal.
-async fn answer<T: DeserializeOwned>(asked: Result<Response, reqwest::Error>) -> Result<T, Trouble> {
+async fn answer<T: DeserializeOwned>(asked: Result<Response, reqwest::Error>) -> Result<T, IssuerError> {
     let away = |error: reqwest::Error| {
         let error = error.without_url();
         let mut deepest: &dyn std::error::Error = &error;
         while let Some(next) = deepest.source() {
             deepest = next;
         }
-        Trouble::Away(if error.is_timeout() {
+        IssuerError::Away(if error.is_timeout() {
             format!("no answer within {} s", PATIENCE.as_secs())
         } else {
             deepest.to_string()
@@ -186,22 +186,22 @@ async fn answer<T: DeserializeOwned>(asked: Result<Response, reqwest::Error>) ->
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(away)? {
         if body.len() + chunk.len() > MOST {
-            return Err(Trouble::Unreadable(format!("the answer is larger than {MOST} bytes")));
+            return Err(IssuerError::Unreadable(format!("the answer is larger than {MOST} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
     if status.is_success() {
         // The text of the error could quote a token.
         return serde_json::from_slice(&body)
-            .map_err(|_| Trouble::Unreadable("the answer is not the JSON that it should be".to_owned()));
+            .map_err(|_| IssuerError::Unreadable("the answer is not the JSON that it should be".to_owned()));
     }
     match serde_json::from_slice::<Refusal>(&body) {
         Ok(refusal)
             if !refusal.error.is_empty() && (status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS) =>
         {
-            Err(Trouble::Refused(refusal))
+            Err(IssuerError::Refused(refusal))
         }
-        _ => Err(Trouble::Away(format!("it answered {status}"))),
+        _ => Err(IssuerError::Away(format!("it answered {status}"))),
     }
 }
 

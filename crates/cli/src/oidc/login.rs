@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     device,
-    issuer::{Issuer, Tokens, Trouble},
+    issuer::{Issuer, IssuerError, Tokens},
 };
 use crate::{contexts, failure::Failure};
 
@@ -174,7 +174,7 @@ impl Login {
         let fields = [("grant_type", "refresh_token"), ("refresh_token", refresh.as_str())];
         match issuer.ask::<Tokens>(&issuer.token, &fields).await {
             Ok(tokens) => self.take(tokens),
-            Err(Trouble::Refused(refusal)) => Err(self.over(&format!("the issuer says {}", refusal.text()))),
+            Err(IssuerError::Refused(refusal)) => Err(self.over(&format!("the issuer says {}", refusal.text()))),
             Err(trouble) => {
                 Err(trouble.failure(&format!("the token has ended, and {} cannot renew it now", self.issuer)))
             }

@@ -6,7 +6,7 @@ use berth_wire::api::{DeploymentStatus, DeploymentView};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use super::declare::{Asked, Declared, Model};
+use super::declare::{CallFormat, Declared, Model};
 use crate::{
     client,
     commands::wait::{StatusLine, progress},
@@ -74,16 +74,16 @@ fn to_paste(url: &str, body: &Value) -> String {
 /// The words for a model that is there and does not take what was tried.
 fn refused(model: &Model, refusal: &str) -> String {
     match &model.asked {
-        Asked::Rows(_) => format!(
+        CallFormat::Rows(_) => format!(
             "It refuses a row of zeros: {refusal}\nRequests here are rows of numbers: {{\"features\": [1.0, 2.0]}}. For a model \
              that takes anything else, such as named columns or text, write a card: `berth card new`"
         ),
-        Asked::Document(_, None) => "Its card's interface.input_schema says what it takes".to_owned(),
-        Asked::Document(..) => format!(
+        CallFormat::Document(_, None) => "Its card's interface.input_schema says what it takes".to_owned(),
+        CallFormat::Document(..) => format!(
             "It refuses a request that was made up from its card: {refusal}\nAn example in interface.input_schema of the card is \
              tried instead"
         ),
-        Asked::Tensors => {
+        CallFormat::Tensors => {
             format!("It refuses zeros: {refusal}\n`berth describe {}` shows its inputs", model.name.as_str())
         }
     }
@@ -116,10 +116,10 @@ impl Asks<'_> {
             let replicas = &status.replicas;
             let tried = match &self.model.asked {
                 _ if (replicas.desired > 0 && replicas.ready == 0) || serves_another(&status) => None,
-                Asked::Rows(endpoint) => self.rows(endpoint).await,
-                Asked::Document(endpoint, None) => Some((endpoint.clone(), Err(String::new()))),
-                Asked::Document(endpoint, Some(body)) => self.one(endpoint, body).await,
-                Asked::Tensors => self.tensors().await,
+                CallFormat::Rows(endpoint) => self.rows(endpoint).await,
+                CallFormat::Document(endpoint, None) => Some((endpoint.clone(), Err(String::new()))),
+                CallFormat::Document(endpoint, Some(body)) => self.one(endpoint, body).await,
+                CallFormat::Tensors => self.tensors().await,
             };
             if tried.is_some() {
                 return Ok(tried);

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Folders below the data folder.
-pub(super) struct Place {
+pub(super) struct ServeFolders {
     pub(super) manifests: PathBuf,
     /// Code of a card, as a repository that a worker fetches from.
     pub(super) code: PathBuf,
@@ -34,14 +34,14 @@ pub(super) struct Declared {
 pub(super) struct Model {
     pub(super) name: DeploymentName,
     /// The way to ask it.
-    pub(super) asked: Asked,
+    pub(super) asked: CallFormat,
     /// Its `spec.model`. An earlier run may have left another model under the same name.
     pub(super) declared: Value,
 }
 
 /// The way to ask a model.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Asked {
+pub(super) enum CallFormat {
     /// By one row of numbers as plain JSON, at this path.
     Rows(String),
     /// By JSON as its card describes it, at this path; with a request, where one can be made up.
@@ -60,7 +60,7 @@ pub(super) struct Choices<'a> {
 }
 
 /// Writes the manifests, in place of those of before.
-pub(super) fn declare(what: &Content, choices: Choices<'_>, place: &Place) -> Result<Declared, Failure> {
+pub(super) fn declare(what: &Content, choices: Choices<'_>, folders: &ServeFolders) -> Result<Declared, Failure> {
     if choices.python.is_some() && !matches!(what, Content::Estimator(..)) {
         let message = "--python is for estimators; a card names its own (runtime.python_version), and ONNX needs none";
         return Err(Failure::Usage(message.to_owned()));
@@ -69,7 +69,7 @@ pub(super) fn declare(what: &Content, choices: Choices<'_>, place: &Place) -> Re
         Content::Onnx(files) => onnx(files, choices)?,
         Content::Card(folder) => {
             let name = name_of(choices.name, folder)?;
-            let (document, asked) = carded(&name, folder, choices.artifact, place)?;
+            let (document, asked) = carded(&name, folder, choices.artifact, folders)?;
             let model = Model { name, asked, declared: document["spec"]["model"].clone() };
             (vec![document], Declared { notes: Vec::new(), models: vec![model] })
         }
@@ -86,16 +86,16 @@ pub(super) fn declare(what: &Content, choices: Choices<'_>, place: &Place) -> Re
             let document = manifest(&name, json!({"model": model, "replicas": 1, "endpoint": endpoint}));
             let mut notes = vec![format!("packages: {}", packages.from)];
             notes.extend(python.note.map(|note| format!("Python: {note}")));
-            let model = Model { name, asked: Asked::Rows(endpoint), declared: model };
+            let model = Model { name, asked: CallFormat::Rows(endpoint), declared: model };
             (vec![document], Declared { notes, models: vec![model] })
         }
     };
-    if place.manifests.exists() {
-        fs::remove_dir_all(&place.manifests)?;
+    if folders.manifests.exists() {
+        fs::remove_dir_all(&folders.manifests)?;
     }
-    fs::create_dir_all(&place.manifests)?;
+    fs::create_dir_all(&folders.manifests)?;
     for (number, document) in documents.iter().enumerate() {
-        fs::write(place.manifests.join(format!("{number}.yaml")), document.to_string())?;
+        fs::write(folders.manifests.join(format!("{number}.yaml")), document.to_string())?;
     }
     Ok(declared)
 }
@@ -112,7 +112,7 @@ fn onnx(files: &[PathBuf], choices: Choices<'_>) -> Result<(Vec<Value>, Declared
         let model = json!({"format": "onnx", "uri": format!("file:{}", file.display())});
         documents.push(manifest(&name, json!({"model": model, "replicas": replicas})));
         let bytes = fs::metadata(file).map_or(u64::MAX, |metadata| metadata.len());
-        models.push((bytes, Model { name, asked: Asked::Tensors, declared: model }));
+        models.push((bytes, Model { name, asked: CallFormat::Tensors, declared: model }));
     }
     // The request to try is for the first: the smallest is loaded soon, and its inputs tend to fit a screen.
     models.sort_by_key(|(bytes, _)| *bytes);
@@ -124,18 +124,18 @@ fn carded(
     name: &DeploymentName,
     folder: &Path,
     artifact: Option<&Path>,
-    place: &Place,
-) -> Result<(Value, Asked), Failure> {
-    let repository = place.code.join("code.git");
+    folders: &ServeFolders,
+) -> Result<(Value, CallFormat), Failure> {
+    let repository = folders.code.join("code.git");
     if repository.exists() {
         fs::remove_dir_all(&repository)?;
     }
-    fs::create_dir_all(&place.code)?;
+    fs::create_dir_all(&folders.code)?;
     let pinned = pin(folder, card_of(folder)?, artifact, &repository)?;
     let card = serde_json::to_value(&pinned).map_err(|error| Failure::doing("the card cannot be written", error))?;
     let endpoint = format!("/v1/{}", name.as_str());
     let spec = json!({"model": {"format": "python", "card": card}, "replicas": 1, "endpoint": endpoint});
-    let asked = Asked::Document(endpoint, example(&pinned.card.interface.input_schema));
+    let asked = CallFormat::Document(endpoint, example(&pinned.card.interface.input_schema));
     Ok((manifest(name, spec), asked))
 }
 
@@ -159,29 +159,29 @@ mod tests {
     #[test]
     fn several_graphs_are_loaded_when_they_are_asked_for_and_those_of_before_are_gone() {
         let folder = tempfile::tempdir().expect("a folder");
-        let place = Place { manifests: folder.path().join("manifests"), code: folder.path().join("code") };
+        let folders = ServeFolders { manifests: folder.path().join("manifests"), code: folder.path().join("code") };
         let files = vec![PathBuf::from("/m/a.onnx"), PathBuf::from("/m/b.onnx")];
-        let two = declare(&Content::Onnx(files.clone()), Choices::default(), &place).expect("declared");
+        let two = declare(&Content::Onnx(files.clone()), Choices::default(), &folders).expect("declared");
         assert_eq!(two.models.len(), 2);
-        let text = fs::read_to_string(place.manifests.join("1.yaml")).expect("written");
+        let text = fs::read_to_string(folders.manifests.join("1.yaml")).expect("written");
         assert!(text.contains("\"min\":0") && text.contains("file:/m/b.onnx"), "{text}");
         let chosen = Choices { name: Some("mine"), ..Choices::default() };
-        assert!(declare(&Content::Onnx(files.clone()), chosen, &place).is_err());
-        let one = declare(&Content::Onnx(files[..1].to_vec()), chosen, &place).expect("declared");
+        assert!(declare(&Content::Onnx(files.clone()), chosen, &folders).is_err());
+        let one = declare(&Content::Onnx(files[..1].to_vec()), chosen, &folders).expect("declared");
         assert_eq!(one.models[0].name.as_str(), "mine");
-        assert!(!place.manifests.join("1.yaml").exists());
+        assert!(!folders.manifests.join("1.yaml").exists());
         let chosen = Choices { python: Some("3.12"), ..Choices::default() };
-        let refused = declare(&Content::Onnx(files), chosen, &place).expect_err("no estimator");
+        let refused = declare(&Content::Onnx(files), chosen, &folders).expect_err("no estimator");
         assert!(refused.to_string().contains("--python"), "{refused}");
     }
 
     #[test]
     fn an_estimator_is_declared_with_the_python_that_was_chosen() {
         let folder = tempfile::tempdir().expect("a folder");
-        let place = Place { manifests: folder.path().join("manifests"), code: folder.path().join("code") };
+        let folders = ServeFolders { manifests: folder.path().join("manifests"), code: folder.path().join("code") };
         let what = Content::Estimator(Framework::Sklearn, folder.path().join("m.joblib"));
         for (python, expected) in [(Some("3.12"), "3.12"), (None, "3.11")] {
-            let declared = declare(&what, Choices { python, ..Choices::default() }, &place).expect("declared");
+            let declared = declare(&what, Choices { python, ..Choices::default() }, &folders).expect("declared");
             assert_eq!(declared.models[0].declared["environment"]["python"], expected);
             assert_eq!(declared.notes.len(), 1, "{:?}", declared.notes);
         }

@@ -28,6 +28,10 @@ impl Content {
     /// Looks at a file or folder.
     pub(super) fn of(path: &Path) -> Result<Self, Failure> {
         let metadata = fs::metadata(path)?;
+        if !metadata.is_file() && !metadata.is_dir() {
+            let why = "is neither a file nor a folder: save the model as a file, and name that";
+            return Err(Failure::Invalid(format!("{} {why}", path.display())));
+        }
         let path = fs::canonicalize(path)?;
         if metadata.is_file() {
             if metadata.len() == 0 {
@@ -178,6 +182,7 @@ mod tests {
         assert!(matches!(Content::of(&root.join("nothing")), Err(Failure::NotFound(_))));
         put("empty.joblib", "");
         assert!(of("empty.joblib").is_err_and(|text| text.contains("empty.joblib is empty")));
+        assert!(of("/dev/null").is_err_and(|text| text.contains("neither a file nor a folder")));
         put("iris.yaml", "kind: ModelDeployment");
         assert!(of("iris.yaml").is_err_and(|text| text.contains("`berth apply -f`")));
     }

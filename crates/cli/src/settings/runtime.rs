@@ -459,7 +459,7 @@ spec:
             assert_eq!(program.environment["FILE"], at.to_string_lossy());
             assert_eq!(program.environment["LIST"], format!("{{\"models\": [{{\"at\": \"{}\"}}]}}", at.display()));
             let Protocol::V2(repository) = made.protocol else { panic!("v2") };
-            assert_eq!(repository.given, Some(spi::Given { artifact: artifact.to_owned(), at: at.clone() }));
+            assert_eq!(repository.given, Some(spi::StartModel { artifact: artifact.to_owned(), at: at.clone() }));
         }
     }
 

@@ -1,11 +1,12 @@
 //! Sources besides the API: `--source [NAME=]git+URL#BRANCH`, `--source [NAME=]FOLDER`, `--source etcd=URL` (functions) and
 //! `--source kubernetes[=NAMESPACE]`, and the settings of Git sources.
 
-mod place;
+mod git;
+mod named_source;
 mod texts;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     path::{Path, PathBuf},
     str::FromStr as _,
     sync::Arc,
@@ -17,20 +18,16 @@ use berth_control::{
     store::etcd::EtcdConfig,
 };
 use berth_functions::source::{FunctionSource, Host};
-use berth_git::{Git, HostKeys, Identity, Protocols, Remote, SigningKey};
-use berth_gitops::{GitConfig, GitCredentials, GitMetrics, GitSource, WriteBackTo};
+use berth_git::{Identity, Remote};
+use berth_gitops::{GitMetrics, GitSource, WriteBackTo};
 use berth_kubernetes::{KubernetesMetrics, KubernetesSource};
-use berth_secrets::{
-    Keyring, keys,
-    vault::{SecretId, Settings as VaultSettings},
-};
-use berth_spec::{Secret, network::Destination};
+use berth_spec::network::Destination;
 use berth_worker::config::SandboxNetwork;
 use clap::{Args, ValueEnum};
 use prometheus_client::registry::Registry;
 
 use self::{
-    place::{Named, Place},
+    named_source::{NamedSource, SourceLocation},
     texts::{author, cluster_name, host_file, write_back},
 };
 use super::{
@@ -47,8 +44,8 @@ pub(crate) struct SourceArgs {
     /// Follow a Git registry (git+URL#BRANCH; default branch: main), a folder of manifests (FOLDER), functions in etcd
     /// (etcd=http://HOST:PORT, see docs/functions.md) or objects of Kubernetes (kubernetes[=NAMESPACE], see docs/kubernetes.md). Repeatable. A name may stand in front (NAME=git+URL); the default is
     /// the last part of the URL or path. In a cluster, give all controllers the same sources; only the leader follows them
-    #[arg(long, value_name = "[NAME=]PLACE,…", env = "BERTH_SOURCE", value_delimiter = ',', value_parser = Named::from_str)]
-    source: Vec<Named>,
+    #[arg(long, value_name = "[NAME=]PLACE,…", env = "BERTH_SOURCE", value_delimiter = ',', value_parser = NamedSource::from_str)]
+    source: Vec<NamedSource>,
     /// CA certificates for the etcd of --source etcd=https://… (PEM) [default: the system's CAs]
     #[arg(long, value_name = "FILE", env = "BERTH_SOURCE_ETCD_CA")]
     source_etcd_ca: Option<PathBuf>,
@@ -156,7 +153,7 @@ enum FunctionTarget {
 /// The sources of a server.
 #[derive(Debug)]
 pub(crate) struct SourceSettings {
-    sources: Vec<Named>,
+    sources: Vec<NamedSource>,
     /// Certificates and the user of the etcd that functions are followed in.
     etcd: EtcdAccess,
     args: SourceArgs,
@@ -168,11 +165,11 @@ impl SourceArgs {
     /// # Errors
     /// [`Failure::Usage`] for settings that need a Git source, and for names that two sources have.
     pub(crate) fn settings(mut self, folder: Option<PathBuf>) -> Result<SourceSettings, Failure> {
-        let named = |path: PathBuf| Named {
+        let named = |path: PathBuf| NamedSource {
             name: SourceName::derived("directory", "directory"),
-            place: Place::Directory(path),
+            place: SourceLocation::Directory(path),
         };
-        let sources: Vec<Named> = folder.map(named).into_iter().chain(std::mem::take(&mut self.source)).collect();
+        let sources: Vec<NamedSource> = folder.map(named).into_iter().chain(std::mem::take(&mut self.source)).collect();
         let mut names = BTreeSet::new();
         if let Some(twice) = sources.iter().find(|source| !names.insert(&source.name)) {
             let name = &twice.name;
@@ -180,7 +177,7 @@ impl SourceArgs {
                 "two sources are named {name}: give one of them another name, --source NAME=git+URL#BRANCH or NAME=FOLDER"
             )));
         }
-        if sources.iter().filter(|source| matches!(source.place, Place::Etcd(_))).count() > 1 {
+        if sources.iter().filter(|source| matches!(source.place, SourceLocation::Etcd(_))).count() > 1 {
             return Err(Failure::Usage(
                 "only one source of functions is followed: give --source etcd=URL once".to_owned(),
             ));
@@ -199,7 +196,7 @@ impl SourceSettings {
     /// [`Failure::Usage`]: the address and the remedy.
     pub(crate) fn check_exposed(&self) -> Result<(), Failure> {
         let plain = self.sources.iter().filter_map(|source| match &source.place {
-            Place::Etcd(config) if config.tls.is_none() => Some(config),
+            SourceLocation::Etcd(config) if config.tls.is_none() => Some(config),
             _ => None,
         });
         match plain.flat_map(|config| &config.endpoints).find(|endpoint| !is_loopback(endpoint)) {
@@ -228,7 +225,8 @@ impl SourceSettings {
             ("--write-back-signing-key", args.write_back_signing_key.is_some()),
             ("--vault-addr", args.vault_addr.is_some()),
         ];
-        args.kubernetes.check(self.sources.iter().any(|source| matches!(source.place, Place::Kubernetes(_))))?;
+        args.kubernetes
+            .check(self.sources.iter().any(|source| matches!(source.place, SourceLocation::Kubernetes(_))))?;
         let given = |flags: &[(&'static str, bool)]| flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
         if let (true, Some(flag)) = (hosts.is_empty(), given(&of_one_host).or_else(|| given(&of_git))) {
             return Err(Failure::Usage(format!("{flag} requires a Git source: --source git+URL#BRANCH")));
@@ -244,8 +242,8 @@ impl SourceSettings {
 
     fn remotes(&self) -> impl Iterator<Item = &Remote> {
         self.sources.iter().filter_map(|source| match &source.place {
-            Place::Git { remote, .. } => Some(remote),
-            Place::Directory(_) | Place::Etcd(_) | Place::Kubernetes(_) => None,
+            SourceLocation::Git { remote, .. } => Some(remote),
+            SourceLocation::Directory(_) | SourceLocation::Etcd(_) | SourceLocation::Kubernetes(_) => None,
         })
     }
 
@@ -287,11 +285,13 @@ impl SourceSettings {
 
     /// The places in one line, for people; `None`: there are no sources.
     pub(crate) fn shown(&self) -> Option<String> {
-        let shown = |source: &Named| match &source.place {
-            Place::Directory(path) => path.display().to_string(),
-            Place::Git { remote, branch } => format!("{remote}#{branch}"),
-            Place::Etcd(config) => format!("etcd {}{}/", config.endpoints.join(","), config.prefix),
-            Place::Kubernetes(namespace) => format!("kubernetes, {}", namespace.as_deref().unwrap_or("all namespaces")),
+        let shown = |source: &NamedSource| match &source.place {
+            SourceLocation::Directory(path) => path.display().to_string(),
+            SourceLocation::Git { remote, branch } => format!("{remote}#{branch}"),
+            SourceLocation::Etcd(config) => format!("etcd {}{}/", config.endpoints.join(","), config.prefix),
+            SourceLocation::Kubernetes(namespace) => {
+                format!("kubernetes, {}", namespace.as_deref().unwrap_or("all namespaces"))
+            }
         };
         let places: Vec<String> = self.sources.iter().map(shown).collect();
         (!places.is_empty()).then(|| places.join(", "))
@@ -308,29 +308,29 @@ impl SourceSettings {
         registry: &mut Registry,
     ) -> Result<Setup, Failure> {
         let metrics = self.remotes().next().map(|_| GitMetrics::register(registry));
-        let follows = self.sources.iter().any(|named| matches!(named.place, Place::Kubernetes(_)));
+        let follows = self.sources.iter().any(|named| matches!(named.place, SourceLocation::Kubernetes(_)));
         let of_clusters = if follows { KubernetesMetrics::register(registry) } else { KubernetesMetrics::default() };
         let mut sources: Vec<(SourceName, Arc<dyn Source>)> = Vec::new();
-        for Named { name, place } in &self.sources {
+        for NamedSource { name, place } in &self.sources {
             let source: Arc<dyn Source> = match (place, &metrics) {
-                (Place::Directory(path), _) => {
+                (SourceLocation::Directory(path), _) => {
                     Arc::new(Directory::open(path).map_err(|e| Failure::Usage(e.to_string()))?)
                 }
-                (Place::Git { remote, branch }, Some(metrics)) => {
+                (SourceLocation::Git { remote, branch }, Some(metrics)) => {
                     Arc::new(GitSource::new(self.git(name, (remote, branch), data, metrics)?))
                 }
-                (Place::Etcd(config), _) => match host {
+                (SourceLocation::Etcd(config), _) => match host {
                     Some(host) => {
                         let config = self.etcd.add_to(config.clone(), ETCD)?;
                         Arc::new(FunctionSource::etcd(config, Arc::clone(host)))
                     }
                     None => continue,
                 },
-                (Place::Kubernetes(namespace), _) => {
+                (SourceLocation::Kubernetes(namespace), _) => {
                     let config = self.args.kubernetes.config(namespace.clone());
                     Arc::new(KubernetesSource::new(config, of_clusters.of(name.as_str())))
                 }
-                (Place::Git { .. }, None) => continue,
+                (SourceLocation::Git { .. }, None) => continue,
             };
             sources.push((name.clone(), source));
         }
@@ -341,56 +341,18 @@ impl SourceSettings {
             None => setup,
         })
     }
-
-    fn git(
-        &self,
-        name: &SourceName,
-        (remote, branch): (&Remote, &String),
-        data: &Path,
-        metrics: &GitMetrics,
-    ) -> Result<GitConfig, Failure> {
-        // Workers decide whether they run code that came over http.
-        let (args, plain) = (&self.args, Protocols::default().with_http());
-        Ok(GitConfig {
-            cluster: args.cluster_name.clone(),
-            protocols: if remote.scheme() == "file" { plain.with_local() } else { plain },
-            credentials: args.credentials(remote)?,
-            interval: args.source_interval.max(LEAST),
-            // The place of the only source in earlier versions.
-            folder: if name.as_str() == "git" { data.join("source") } else { data.join("sources").join(name.as_str()) },
-            git: Arc::new(Git::new(std::env::vars_os())),
-            keyring: Arc::new(args.keyring()?),
-            vault: args.vault()?,
-            write_back: args.write_back.clone(),
-            identity: args.write_back_author.clone(),
-            signing: args.write_back_signing_key.as_deref().map(text).transpose()?.map(SigningKey::Ssh),
-            webhook_secret: args
-                .webhook_secret_file
-                .as_deref()
-                .map(line)
-                .transpose()?
-                .map(|text| Arc::new(Secret::new(text))),
-            secrets: args.registry_secrets.clone(),
-            metrics: metrics.of(name.as_str()),
-            remote: remote.clone(),
-            branch: branch.clone(),
-        })
-    }
 }
 
 /// Beginning of the names of options for the etcd of `--source`.
 const ETCD: &str = "--source-etcd";
 
 /// The etcd that functions are followed in.
-fn etcd_of(sources: &[Named]) -> Option<&EtcdConfig> {
+fn etcd_of(sources: &[NamedSource]) -> Option<&EtcdConfig> {
     sources.iter().find_map(|source| match &source.place {
-        Place::Etcd(config) => Some(config),
-        Place::Directory(_) | Place::Git { .. } | Place::Kubernetes(_) => None,
+        SourceLocation::Etcd(config) => Some(config),
+        SourceLocation::Directory(_) | SourceLocation::Git { .. } | SourceLocation::Kubernetes(_) => None,
     })
 }
-
-/// The shortest interval: a host is asked twice a second at most.
-const LEAST: Duration = Duration::from_millis(500);
 
 impl SourceArgs {
     /// Certificates and the user of the etcd of `--source`. They have the meaning of those of `--store`.
@@ -412,83 +374,6 @@ impl SourceArgs {
             ))),
             (None, None) => Ok(EtcdAccess::default()),
         }
-    }
-
-    /// By origin. The files are read now, so that what is wrong with them is told, and again at each use.
-    fn credentials(&self, remote: &Remote) -> Result<BTreeMap<String, GitCredentials>, Failure> {
-        let token =
-            |username: String, file: &Path| GitCredentials::token(username, file.to_owned()).map_err(Failure::Usage);
-        let mut found = BTreeMap::new();
-        for (origin, file) in &self.source_credentials {
-            found.insert(origin.clone(), token(String::new(), file)?);
-        }
-        if self.source_token_file.is_some() && self.source_ssh_key.is_some() {
-            return Err(Failure::Usage(
-                "--source-token-file and --source-ssh-key: give the one that the URL needs".to_owned(),
-            ));
-        }
-        if let Some(file) = &self.source_token_file {
-            let username = self.source_user.clone().unwrap_or_default();
-            found.insert(remote.origin(), token(username, file)?);
-        }
-        if let Some(file) = &self.source_ssh_key {
-            let hosts = self.source_known_hosts.clone().ok_or_else(|| {
-                Failure::Usage(
-                    "--source-ssh-key needs --source-known-hosts FILE: `ssh-keyscan HOST` prints what belongs into it, to be \
-                     compared with what the host publishes"
-                        .to_owned(),
-                )
-            })?;
-            let key = GitCredentials::ssh_key(file.clone(), HostKeys::File(hosts)).map_err(Failure::Usage)?;
-            found.insert(remote.origin(), key);
-        }
-        Ok(found)
-    }
-
-    fn keyring(&self) -> Result<Keyring, Failure> {
-        let environment = self.registry_key_env.iter().map(|name| {
-            let value = std::env::var_os(name).and_then(|value| value.into_string().ok());
-            let value =
-                value.ok_or_else(|| Failure::Usage(format!("--registry-key-env {name}: there is no such variable")))?;
-            Ok((name.clone(), value))
-        });
-        let around = keys::KeyEnvironment { environment: environment.collect::<Result<_, Failure>>()? };
-        let open =
-            |key: &String| keys::open(key, &around).map_err(|error| Failure::Usage(format!("--registry-key: {error}")));
-        Ok(Keyring::new(self.registry_key.iter().map(open).collect::<Result<_, Failure>>()?))
-    }
-
-    fn vault(&self) -> Result<Option<VaultSettings>, Failure> {
-        let Some(addr) = &self.vault_addr else {
-            let stray = [
-                ("--vault-namespace", self.vault_namespace.is_some()),
-                ("--vault-role-id", self.vault_role_id.is_some()),
-                ("--vault-secret-id-file", self.vault_secret_id_file.is_some()),
-                ("--vault-ca", self.vault_ca.is_some()),
-            ];
-            return match stray.iter().find(|(_, given)| *given) {
-                Some((flag, _)) => Err(Failure::Usage(format!("{flag} requires --vault-addr"))),
-                None => Ok(None),
-            };
-        };
-        let missing = |flag| Failure::Usage(format!("--vault-addr needs {flag}, too"));
-        let role = self.vault_role_id.as_deref().ok_or_else(|| missing("--vault-role-id"))?;
-        let secret = self.vault_secret_id_file.clone().ok_or_else(|| missing("--vault-secret-id-file"))?;
-        let settings = VaultSettings::new(addr, role, SecretId::File(secret)).map_err(Failure::Usage)?;
-        Ok(Some(VaultSettings { namespace: self.vault_namespace.clone(), ca: self.vault_ca.clone(), ..settings }))
-    }
-}
-
-fn text(path: &Path) -> Result<String, Failure> {
-    Ok(fs_err::read_to_string(path)?)
-}
-
-/// A file with one secret, without the end of its line.
-fn line(path: &Path) -> Result<String, Failure> {
-    let text = text(path)?;
-    match text.trim() {
-        "" => Err(Failure::Usage(format!("{} holds nothing", path.display()))),
-        secret => Ok(secret.to_owned()),
     }
 }
 

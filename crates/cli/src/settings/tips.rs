@@ -41,11 +41,12 @@ const MEANT: [(&str, &str); 28] = [
 ];
 
 /// Flags of other tools; the flag that a command must have for the tip; the tip.
-const MEANT_FLAGS: [(&str, &str, &str); 6] = [
+const MEANT_FLAGS: [(&str, &str, &str); 7] = [
     ("-p", "http", PORTS),
     ("--port", "http", PORTS),
     ("--host", "http", PORTS),
     ("--file", "filename", "the flag for a file is `-f`"),
+    ("--wait", "filename", "`berth wait NAME` waits until it serves"),
     ("-v", "log", "`--log debug` logs more"),
     ("--verbose", "log", "`--log debug` logs more"),
 ];
@@ -165,6 +166,7 @@ mod tests {
             ("--port", "serve", "`--http ADDRESS:PORT`"),
             ("-p", "up", "`--http ADDRESS:PORT`"),
             ("--file", "apply", "is `-f`"),
+            ("--wait", "apply", "`berth wait NAME`"),
             ("--verbose", "node", "`--log debug`"),
         ] {
             let told = told(&["berth", command, word, "8080"]);

@@ -29,15 +29,15 @@ const OF_ALL: usize = 8 << 20;
 /// Longest line in bytes; more of it is cut.
 const LINE: usize = 4 << 10;
 
-/// Cost of a line beside its text, in bytes.
+/// The cost of a line beside its text, in bytes: 80 of the structure, and what the allocator adds to its two texts.
 const OVERHEAD: usize = 96;
 
 /// Recent lines of all models of this node. Clones are one.
 #[derive(Clone, Default)]
-pub(crate) struct ModelLogs(Arc<Mutex<Kept>>);
+pub(crate) struct ModelLogs(Arc<Mutex<RecentLines>>);
 
 #[derive(Default)]
-struct Kept {
+struct RecentLines {
     models: HashMap<String, Model>,
     /// Number and model of each line by age; lines that a model pushed out itself are still named.
     order: VecDeque<(u64, String)>,
@@ -48,11 +48,11 @@ struct Kept {
 
 #[derive(Default)]
 struct Model {
-    lines: VecDeque<Line>,
+    lines: VecDeque<StoredLine>,
     bytes: usize,
 }
 
-struct Line {
+struct StoredLine {
     number: u64,
     at: Time,
     level: &'static str,
@@ -60,13 +60,13 @@ struct Line {
     text: String,
 }
 
-impl Line {
+impl StoredLine {
     fn cost(&self) -> usize {
         OVERHEAD + self.event.len() + self.text.len()
     }
 }
 
-impl Kept {
+impl RecentLines {
     fn push(&mut self, sentence: Sentence, at: Time) {
         let Sentence { event, level, about, mut text, .. } = sentence;
         let mut end = text.len().min(LINE);
@@ -76,7 +76,7 @@ impl Kept {
         text.truncate(end);
         // Grows over a restart of the node, too: readers ask for what follows a number.
         self.last = (self.last + 1).max(at.0 / 1_000);
-        let line = Line { number: self.last, at, level, event, text };
+        let line = StoredLine { number: self.last, at, level, event, text };
         let cost = line.cost();
         self.order.push_back((line.number, about.clone()));
         let model = self.models.entry(about).or_default();
@@ -118,7 +118,7 @@ impl Kept {
 }
 
 impl ModelLogs {
-    fn locked(&self) -> MutexGuard<'_, Kept> {
+    fn locked(&self) -> MutexGuard<'_, RecentLines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,7 +127,7 @@ impl ModelLogs {
         let kept = self.locked();
         let found = kept.models.get(query.deployment.as_str()).map(|model| {
             let fresh = model.lines.iter().filter(|line| line.number > query.after);
-            let line = |line: &Line| LogLine {
+            let line = |line: &StoredLine| LogLine {
                 node: node.to_string(),
                 number: line.number,
                 at: Timestamp(line.at),

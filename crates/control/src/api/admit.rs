@@ -115,7 +115,7 @@ fn allowed(asker: &Asker, request: &Request) -> Result<(), ApiError> {
     }
 }
 
-/// The answer to somebody who is not known.
+/// The error for a request without valid credentials.
 pub(super) fn unauthenticated(why: Unauthenticated) -> ApiError {
     match why.retry_in() {
         Some(retry_in) => ApiError::new(berth_spec::Class::Waiting { retry_in }, why.to_string()),

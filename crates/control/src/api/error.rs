@@ -66,8 +66,8 @@ impl ApiError {
     pub(crate) fn manifests(errors: Vec<ManifestError>) -> Self {
         let message = match errors.as_slice() {
             [] => "the manifest is invalid".to_owned(),
-            [one] => one.to_string(),
-            [first, rest @ ..] => format!("{first} (and {} more, see details)", rest.len()),
+            [one] => told(one),
+            [first, rest @ ..] => format!("{} (and {} more, see details)", told(first), rest.len()),
         };
         Self::of(RefusalKind::InvalidManifest, message).with(errors.into_iter().map(detail).collect())
     }
@@ -183,6 +183,12 @@ impl From<handle::Error> for ApiError {
     }
 }
 
+/// An error in one line, with its place also where the body has no file name.
+fn told(error: &ManifestError) -> String {
+    let ManifestError { file, line, column, .. } = error;
+    if file.is_empty() && *line > 0 { format!("line {line}, column {column}: {error}") } else { error.to_string() }
+}
+
 fn detail(error: ManifestError) -> ErrorDetail {
     let known = |place: u32| (place > 0).then_some(place);
     ErrorDetail {
@@ -258,5 +264,14 @@ mod tests {
         assert!(info.message.contains("iris.yaml:7:7") && info.message.contains("and 1 more"), "{}", info.message);
         assert_eq!((info.details[0].line, info.details[0].column), (Some(7), Some(7)));
         assert_eq!((info.details[1].line, info.details[1].column), (None, None));
+    }
+
+    #[test]
+    fn a_body_without_a_file_name_has_lines_all_the_same() {
+        for (line, begins) in [(7, "line 7, column 7: spec.replicas.min: -1"), (0, "spec.replicas.min: -1")] {
+            let error = ManifestError { file: String::new(), ..manifest_error(line) };
+            let message = ApiError::manifests(vec![error]).info().message;
+            assert!(message.starts_with(begins), "{message}");
+        }
     }
 }

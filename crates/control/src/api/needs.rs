@@ -209,7 +209,7 @@ impl Need<'_> {
         Some(AuditResource { kind: kind.to_owned(), namespace, name })
     }
 
-    /// Decides whether somebody may do it.
+    /// Checks the asker's rights to the action.
     pub(super) fn check(&self, asker: &Asker) -> Result<(), Denied> {
         let namespace = self.namespace.as_deref().map_or_else(|| Ok(Namespace::default()), Namespace::new);
         match (self.scope, namespace) {

@@ -114,8 +114,8 @@ impl Sides {
                 region: labels.get(berth_spec::member::REGION).cloned(),
                 zone: labels.get(berth_spec::member::ZONE).cloned(),
                 capacity: self.worker.as_ref().map(capacity),
-                last_word: reported.map(Timestamp),
-                last_word_age_ms: reported.map(|at| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX)),
+                last_seen: reported.map(Timestamp),
+                last_seen_age_ms: reported.map(|at| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX)),
                 message: self.message(),
                 breakers: self.worker.iter().flat_map(|worker| &worker.breakers).map(breaker).collect(),
                 terms: self
@@ -150,7 +150,7 @@ impl Sides {
         }
     }
 
-    /// True if nobody has seen it: a source names it.
+    /// True for a worker that a source names and that has not joined yet.
     fn is_only_expected(&self) -> bool {
         self.expected.is_some() && self.member.is_none() && self.worker.is_none()
     }

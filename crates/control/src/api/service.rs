@@ -66,7 +66,7 @@ pub(crate) struct Service {
     pub(super) small_bodies: Arc<Semaphore>,
     pub(super) webhooks: Arc<Semaphore>,
     pub(super) webhook_addresses: Arc<AddressLimit>,
-    kept: dashboard::Kept,
+    kept: dashboard::CachedAnswers,
     /// Ends watches, which would not end by themselves.
     pub(super) shutdown: CancellationToken,
 }
@@ -97,7 +97,7 @@ impl Service {
             small_bodies: Arc::new(Semaphore::new(SMALL_BODIES)),
             webhooks: Arc::new(Semaphore::new(WEBHOOKS)),
             webhook_addresses: AddressLimit::new(WEBHOOKS / 2),
-            kept: dashboard::Kept::default(),
+            kept: dashboard::CachedAnswers::default(),
             shutdown,
         }
     }

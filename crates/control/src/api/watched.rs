@@ -19,7 +19,7 @@ use http_body::{Body as _, Frame, SizeHint};
 const EVERY: Duration = Duration::from_secs(2);
 
 /// A body, and the end of the right to it.
-struct Watched {
+struct RevocableBody {
     inner: Body,
     lost: BoxFuture<'static, ()>,
 }
@@ -30,7 +30,7 @@ pub(super) fn watched(response: Response, access: Arc<Access>, asker: Asker) -> 
     if response.body().size_hint().upper().is_some() {
         return response;
     }
-    response.map(|inner| Body::new(Watched { inner, lost: Box::pin(lost(access, asker)) }))
+    response.map(|inner| Body::new(RevocableBody { inner, lost: Box::pin(lost(access, asker)) }))
 }
 
 async fn lost(access: Arc<Access>, asker: Asker) {
@@ -39,7 +39,7 @@ async fn lost(access: Arc<Access>, asker: Asker) {
     }
 }
 
-impl http_body::Body for Watched {
+impl http_body::Body for RevocableBody {
     type Data = Bytes;
     type Error = axum::Error;
 

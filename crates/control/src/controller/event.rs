@@ -11,7 +11,7 @@ use berth_spec::{
 use super::AliasChange;
 use crate::store::Rev;
 
-/// Something that happened. It says so; it does not say what to do.
+/// Something that happened; never an instruction.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The store took changes of deployments.

@@ -10,7 +10,7 @@ use crate::{
     controller::Event,
     handle::{
         Error, ReplicaView, Request, aliases,
-        view::{Known, Scan, Scanned},
+        view::{KnownDeployment, Scan, ScannedDeployments},
     },
 };
 
@@ -77,15 +77,15 @@ impl Driver {
         error
     }
 
-    fn known(&self, name: &DeploymentName) -> Option<Known> {
+    fn known(&self, name: &DeploymentName) -> Option<KnownDeployment> {
         let world = self.brain.world();
         let deployment = world.deployment(name)?.clone();
         let status = report::status(world, name, (self.clock)());
-        Some(Known { deployment, rev: self.brain.rev_of(name).unwrap_or_default(), status })
+        Some(KnownDeployment { deployment, rev: self.brain.rev_of(name).unwrap_or_default(), status })
     }
 
-    fn scan(&self, scan: &Scan) -> Scanned {
-        let mut scanned = Scanned { found: Vec::new(), next: None, rev: *self.outputs.seen.borrow() };
+    fn scan(&self, scan: &Scan) -> ScannedDeployments {
+        let mut scanned = ScannedDeployments { found: Vec::new(), next: None, rev: *self.outputs.seen.borrow() };
         let mut last = None;
         for (looked, (name, _)) in self.brain.declared(scan.namespace.as_ref(), scan.after.as_ref()).enumerate() {
             if looked == STEP || scanned.found.len() == scan.limit {
@@ -101,9 +101,9 @@ impl Driver {
         scanned
     }
 
-    fn scan_aliases(&self, scan: &Scan) -> aliases::Scanned {
+    fn scan_aliases(&self, scan: &Scan) -> aliases::ScannedAliases {
         let (world, now) = (self.brain.world(), (self.clock)());
-        let mut scanned = aliases::Scanned { found: Vec::new(), next: None, rev: *self.outputs.seen.borrow() };
+        let mut scanned = aliases::ScannedAliases { found: Vec::new(), next: None, rev: *self.outputs.seen.borrow() };
         let (mut last, mut looked) = (None, 0);
         for (name, rev) in self.brain.declared_aliases(scan.namespace.as_ref(), scan.after.as_ref()) {
             if looked >= STEP || scanned.found.len() == scan.limit {

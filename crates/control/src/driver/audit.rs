@@ -34,12 +34,12 @@ const NAMED: usize = 10;
 /// Time of the next audit, and the running one.
 pub(super) struct Audit {
     every: Interval,
-    reading: Option<BoxFuture<'static, Result<Found, StoreError>>>,
+    reading: Option<BoxFuture<'static, Result<MissedChanges, StoreError>>>,
 }
 
 /// Changes that the watch missed.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Found {
+pub(super) struct MissedChanges {
     /// Deployments, with the rev by which the brain went.
     deployments: BTreeMap<DeploymentName, Option<Rev>>,
     /// Aliases, with the rev by which the brain went.
@@ -53,9 +53,9 @@ pub(super) struct Found {
 }
 
 /// Reason why it woke up.
-pub(super) enum Woke {
+pub(super) enum AuditEvent {
     Due,
-    Read(Result<Found, StoreError>),
+    Read(Result<MissedChanges, StoreError>),
 }
 
 impl Audit {
@@ -65,42 +65,42 @@ impl Audit {
         Self { every, reading: None }
     }
 
-    pub(super) async fn next(&mut self) -> Woke {
+    pub(super) async fn next(&mut self) -> AuditEvent {
         match &mut self.reading {
             Some(reading) => {
                 let found = reading.await;
                 self.reading = None;
-                Woke::Read(found)
+                AuditEvent::Read(found)
             }
             None => {
                 self.every.tick().await;
-                Woke::Due
+                AuditEvent::Due
             }
         }
     }
 }
 
 impl Driver {
-    pub(super) fn audit(&mut self, woke: Woke) {
+    pub(super) fn audit(&mut self, woke: AuditEvent) {
         // After a break of the watch all is read anyway, and in the midst of a commit changes wait in it.
         let steady = self.watch.is_some() && self.relist.is_none() && !self.brain.committing();
         match woke {
-            Woke::Due if steady => {
-                let (known, seen) = (Known::of(&self.brain), *self.outputs.seen.borrow());
+            AuditEvent::Due if steady => {
+                let (known, seen) = (BrainState::of(&self.brain), *self.outputs.seen.borrow());
                 let store = Arc::clone(&self.store);
                 if let Some(audit) = &mut self.audit {
                     audit.reading = Some(async move { read(&*store, known, seen).await }.boxed());
                 }
             }
-            Woke::Read(Ok(found)) if steady => self.repair(found),
-            Woke::Read(Err(error)) => {
+            AuditEvent::Read(Ok(found)) if steady => self.repair(found),
+            AuditEvent::Read(Err(error)) => {
                 tracing::info!(event = "store_unaudited", %error, "the store was not compared with what is known of it")
             }
-            Woke::Due | Woke::Read(Ok(_)) => {}
+            AuditEvent::Due | AuditEvent::Read(Ok(_)) => {}
         }
     }
 
-    fn repair(&mut self, mut found: Found) {
+    fn repair(&mut self, mut found: MissedChanges) {
         // What was told meanwhile is known.
         found.deployments.retain(|name, rev| self.brain.rev_of(name) == *rev);
         found.aliases.retain(|name, rev| self.brain.rev_of_alias(name) == *rev);
@@ -124,7 +124,7 @@ impl Driver {
     }
 }
 
-impl Found {
+impl MissedChanges {
     fn keys(&self) -> impl Iterator<Item = String> {
         let deployments = self.deployments.keys().map(layout::deployment_key);
         let aliases = self.aliases.keys().map(aliases::alias_key);
@@ -135,7 +135,7 @@ impl Found {
 }
 
 /// State that the brain knows.
-struct Known {
+struct BrainState {
     revs: BTreeMap<DeploymentName, Rev>,
     aliases: BTreeMap<DeploymentName, Rev>,
     cordons: BTreeMap<WorkerId, Cordon>,
@@ -143,7 +143,7 @@ struct Known {
     unknown: UnknownWorkers,
 }
 
-impl Known {
+impl BrainState {
     fn of(brain: &Controller) -> Self {
         Self {
             revs: brain.declared(None, None).map(|(name, rev)| (name.clone(), rev)).collect(),
@@ -156,8 +156,8 @@ impl Known {
 }
 
 /// Reads the store as of `seen`; where it does not keep the past, as it is, without what is newer.
-async fn read(store: &dyn Store, mut known: Known, seen: Rev) -> Result<Found, StoreError> {
-    let mut found = Found::default();
+async fn read(store: &dyn Store, mut known: BrainState, seen: Rev) -> Result<MissedChanges, StoreError> {
+    let mut found = MissedChanges::default();
     each_at(store, layout::DEPLOYMENTS, seen, |entry| {
         let Some(name) = layout::name_in(&entry.key, layout::DEPLOYMENTS) else { return };
         let before = known.revs.remove(&name);

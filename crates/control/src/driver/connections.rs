@@ -45,7 +45,7 @@ const UNAPPLIED: usize = 64;
 pub(super) struct ConnectionId(u64);
 
 /// Event of a connection.
-pub(super) enum Woke {
+pub(super) enum ConnectionEvent {
     WorkerRoom(WorkerId, ConnectionId, OwnedPermit<FromController>),
     WorkerSpoke(ConnectionId, InventoryChange),
     CredentialsRoom(WorkerId, ConnectionId, OwnedPermit<FromController>),
@@ -62,8 +62,8 @@ pub(super) struct Connections {
     latest: BTreeMap<WorkerId, ConnectionId>,
     gateways: BTreeMap<GatewayId, Gateway>,
     /// Messages of workers and gateways.
-    heard: SelectAll<BoxStream<'static, Woke>>,
-    waits: FuturesUnordered<BoxFuture<'static, Option<Woke>>>,
+    heard: SelectAll<BoxStream<'static, ConnectionEvent>>,
+    waits: FuturesUnordered<BoxFuture<'static, Option<ConnectionEvent>>>,
     /// Revs whose routes are on their way, the oldest first, each with what the gateways have to have applied for it.
     unapplied: VecDeque<(Rev, BTreeMap<GatewayId, u64>)>,
     /// Credentials of each worker, attached or not.
@@ -73,16 +73,16 @@ pub(super) struct Connections {
 
 /// Credentials on their way to a worker: the latest are the whole.
 #[derive(Debug)]
-struct Given(Arc<CredentialSet>);
+struct PendingCredentials(Arc<CredentialSet>);
 
-impl Join for Given {
+impl Join for PendingCredentials {
     fn join(&mut self, later: Self) {
         *self = later;
     }
 }
 
-impl From<Given> for FromController {
-    fn from(given: Given) -> Self {
+impl From<PendingCredentials> for FromController {
+    fn from(given: PendingCredentials) -> Self {
         Self::Credentials(given.0)
     }
 }
@@ -93,7 +93,7 @@ struct Worker {
     incarnation: u64,
     mailbox: Mailbox<AssignmentChange, FromController>,
     /// Beside the other, into the same channel.
-    credentials: Mailbox<Given, FromController>,
+    credentials: Mailbox<PendingCredentials, FromController>,
     /// The start of another process that goes by its name and was refused last.
     refused: Option<u64>,
     /// Dropped with the rest: then what waits for the other end to go lets go of it, and the other end is told.
@@ -151,7 +151,7 @@ impl Connections {
         self.waits.push(
             async move {
                 tokio::select! {
-                    () = closing.closed() => Some(Woke::WorkerGone(worker, connection)),
+                    () = closing.closed() => Some(ConnectionEvent::WorkerGone(worker, connection)),
                     _ = replaced => None,
                 }
             }
@@ -165,7 +165,7 @@ impl Connections {
         let (speaking, speech) = mpsc::channel(REPORTS);
         let heard = stream::unfold(speech, move |mut speech| async move {
             let report = speech.recv().await?;
-            Some((Woke::WorkerSpoke(connection, report), speech))
+            Some((ConnectionEvent::WorkerSpoke(connection, report), speech))
         });
         self.heard.push(heard.boxed());
         if let Some(set) = self.credentials.get(&id).cloned() {
@@ -188,14 +188,14 @@ impl Connections {
         self.waits.push(
             async move {
                 closing.closed().await;
-                Some(Woke::GatewayGone(id))
+                Some(ConnectionEvent::GatewayGone(id))
             }
             .boxed(),
         );
         let (speaking, speech) = mpsc::channel(EVENTS);
         let heard = stream::unfold(speech, move |mut speech| async move {
             let event = speech.recv().await?;
-            Some((Woke::GatewaySpoke(id, event), speech))
+            Some((ConnectionEvent::GatewaySpoke(id, event), speech))
         });
         self.heard.push(heard.boxed());
         self.gateways.insert(id, Gateway { mailbox, seq: 0, welcomed: false, applied: None });
@@ -206,7 +206,7 @@ impl Connections {
         let Some(to) = self.workers.get_mut(worker) else { return };
         if to.mailbox.post(change) == Posted::AwaitRoom {
             let (worker, connection) = (worker.clone(), to.connection);
-            self.waits.push(room(&to.mailbox, move |permit| Woke::WorkerRoom(worker, connection, permit)));
+            self.waits.push(room(&to.mailbox, move |permit| ConnectionEvent::WorkerRoom(worker, connection, permit)));
         }
     }
 
@@ -223,9 +223,11 @@ impl Connections {
 
     fn give(&mut self, worker: &WorkerId, set: Arc<CredentialSet>) {
         let Some(to) = self.workers.get_mut(worker) else { return };
-        if to.credentials.post(Given(set)) == Posted::AwaitRoom {
+        if to.credentials.post(PendingCredentials(set)) == Posted::AwaitRoom {
             let (worker, connection) = (worker.clone(), to.connection);
-            self.waits.push(room(&to.credentials, move |permit| Woke::CredentialsRoom(worker, connection, permit)));
+            self.waits.push(room(&to.credentials, move |permit| {
+                ConnectionEvent::CredentialsRoom(worker, connection, permit)
+            }));
         }
     }
 
@@ -249,7 +251,7 @@ impl Connections {
         let base = change.base.map(|_| gateway.seq);
         gateway.seq += 1;
         if gateway.mailbox.post(RouteChange { seq: gateway.seq, base, ..change }) == Posted::AwaitRoom {
-            self.waits.push(room(&gateway.mailbox, move |permit| Woke::GatewayRoom(id, permit)));
+            self.waits.push(room(&gateway.mailbox, move |permit| ConnectionEvent::GatewayRoom(id, permit)));
         }
     }
 
@@ -259,7 +261,7 @@ impl Connections {
     }
 
     /// The next thing that happens to a connection; never ready while there is none.
-    pub(super) async fn next(&mut self) -> Option<Woke> {
+    pub(super) async fn next(&mut self) -> Option<ConnectionEvent> {
         loop {
             tokio::select! {
                 Some(woke) = self.heard.next() => return Some(woke),
@@ -350,8 +352,8 @@ impl Connections {
 
 fn room<C: Join, M: From<C> + Send + 'static>(
     mailbox: &Mailbox<C, M>,
-    woke: impl FnOnce(OwnedPermit<M>) -> Woke + Send + 'static,
-) -> BoxFuture<'static, Option<Woke>> {
+    woke: impl FnOnce(OwnedPermit<M>) -> ConnectionEvent + Send + 'static,
+) -> BoxFuture<'static, Option<ConnectionEvent>> {
     let sender = mailbox.sender();
     // A reader that goes away meanwhile is told of by its own wait.
     async move { sender.reserve_owned().await.ok().map(woke) }.boxed()

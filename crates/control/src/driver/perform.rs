@@ -8,7 +8,7 @@ use berth_plan::{
 };
 use berth_spec::{GatewayEvent, InventoryChange, WorkerId, WorkerState, event::Severity};
 
-use super::{Driver, connections::Woke, persist};
+use super::{Driver, connections::ConnectionEvent, persist};
 use crate::{
     controller::{Command, Effect, Event},
     store::Rev,
@@ -114,7 +114,7 @@ impl Driver {
         }
     }
 
-    /// Every word of a worker is a sign of life.
+    /// Logs a worker's report as its heartbeat.
     fn log_heartbeat(&self, report: &InventoryChange) {
         let tracked = self.brain.world().worker(&report.worker);
         tracing::debug!(
@@ -148,31 +148,33 @@ impl Driver {
         }
     }
 
-    pub(super) fn connection(&mut self, woke: Woke) {
+    pub(super) fn connection(&mut self, woke: ConnectionEvent) {
         match woke {
-            Woke::WorkerRoom(id, connection, permit) => self.connections.worker_room(&id, connection, permit),
-            Woke::CredentialsRoom(id, connection, permit) => {
+            ConnectionEvent::WorkerRoom(id, connection, permit) => {
+                self.connections.worker_room(&id, connection, permit)
+            }
+            ConnectionEvent::CredentialsRoom(id, connection, permit) => {
                 self.connections.credentials_room(&id, connection, permit);
             }
-            Woke::WorkerSpoke(connection, report) => {
+            ConnectionEvent::WorkerSpoke(connection, report) => {
                 if self.connections.is_latest(&report.worker, connection) {
                     self.log_heartbeat(&report);
                     self.feed(Event::Reported(report));
                 }
             }
-            Woke::GatewayRoom(id, permit) => self.connections.gateway_room(id, permit),
-            Woke::GatewaySpoke(id, GatewayEvent::Applied(seq)) => {
+            ConnectionEvent::GatewayRoom(id, permit) => self.connections.gateway_room(id, permit),
+            ConnectionEvent::GatewaySpoke(id, GatewayEvent::Applied(seq)) => {
                 let settled = self.connections.applied(id, seq);
                 self.in_force(settled);
             }
             // It is given what one that has just come is given.
-            Woke::GatewaySpoke(id, event) => self.feed(Event::Gateway(id, event)),
-            Woke::GatewayGone(id) => {
+            ConnectionEvent::GatewaySpoke(id, event) => self.feed(Event::Gateway(id, event)),
+            ConnectionEvent::GatewayGone(id) => {
                 self.feed(Event::GatewayDetached(id));
                 let settled = self.connections.gateway_gone(id);
                 self.in_force(settled);
             }
-            Woke::WorkerGone(id, connection) => {
+            ConnectionEvent::WorkerGone(id, connection) => {
                 if self.connections.worker_gone(&id, connection) {
                     self.feed_about(&id, Event::WorkerDetached(id.clone()));
                 }

@@ -41,7 +41,7 @@ pub(super) struct Relisted {
 
 /// Starts a full read.
 pub(super) fn start(store: &Arc<dyn Store>, brain: &Controller, now: Time) -> Relist {
-    let known = Known {
+    let known = BrainState {
         revs: brain.declared(None, None).map(|(name, rev)| (name.clone(), rev)).collect(),
         aliases: brain.declared_aliases(None, None).map(|(name, rev)| (name.clone(), rev)).collect(),
         cordons: brain.cordons().clone(),
@@ -69,14 +69,14 @@ impl Driver {
 }
 
 /// State that the brain knows.
-struct Known {
+struct BrainState {
     revs: BTreeMap<DeploymentName, Rev>,
     aliases: BTreeMap<DeploymentName, Rev>,
     cordons: BTreeMap<WorkerId, Cordon>,
     terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
 }
 
-async fn read(store: &dyn Store, mut known: Known, now: Time) -> Result<Relisted, StoreError> {
+async fn read(store: &dyn Store, mut known: BrainState, now: Time) -> Result<Relisted, StoreError> {
     // The rev to watch from comes first: what changes while the rest is read is told again.
     let rev = store.rev().await?;
     let (mut changes, mut unreadable, mut sharing) = (Vec::new(), Vec::new(), Sharing::default());
@@ -193,7 +193,7 @@ mod tests {
             let (key, value) = (layout::worker_key(&worker(id)), layout::cordon_bytes(cordon));
             commit(&store, Op::Put { key, value }).await;
         }
-        let known = Known {
+        let known = BrainState {
             revs: [(name("same"), same), (name("gone"), Rev(1))].into(),
             aliases: BTreeMap::new(),
             cordons: [(worker("both"), Cordon::Draining), (worker("before"), Cordon::Cordoned)].into(),

@@ -45,7 +45,7 @@ pub struct ApplyAlias {
 }
 
 impl ApplyAlias {
-    /// Declares it, if nobody else owns it.
+    /// Declares it, unless another source owns it.
     #[must_use]
     pub fn new(manifest: ManifestAlias, origin: Origin) -> Self {
         let (mode, ownership, compare) = (ApplyMode::Commit, Ownership::Respect, Comparison::Whole);
@@ -72,7 +72,7 @@ pub struct DeletedAlias {
 }
 
 /// A page of aliases as the driver knows them.
-pub(crate) struct Scanned {
+pub(crate) struct ScannedAliases {
     pub(crate) found: Vec<(Arc<Alias>, Rev, Vec<TargetStatus>)>,
     /// Start of the next page; `None` after the last.
     pub(crate) next: Option<DeploymentName>,
@@ -199,7 +199,7 @@ impl Handle {
     pub async fn aliases(&self, request: ListRequest) -> Result<DeploymentPage<DeclaredAlias>, Error> {
         let limit = if request.limit == 0 { MAX_PAGE } else { request.limit.min(MAX_PAGE) };
         let scan = Scan { namespace: request.namespace, labels: request.labels, after: request.after, limit };
-        let Scanned { found, next, rev } = self.ask(|reply| Request::Aliases { scan, reply }).await?;
+        let ScannedAliases { found, next, rev } = self.ask(|reply| Request::Aliases { scan, reply }).await?;
         let items: Vec<Option<DeclaredAlias>> =
             stream::iter(found).map(|found| self.with_alias_manifest(found)).buffered(READS).try_collect().await?;
         Ok(DeploymentPage { items: items.into_iter().flatten().collect(), next, rev })

@@ -37,7 +37,8 @@ pub(super) const ATTEMPTS: usize = 8;
 /// Deployments in one transaction of [`Handle::apply_all`]: below the store's limit on operations.
 const BATCH: usize = 100;
 
-/// Existing deployments that are read at once for a batch.
+/// Existing deployments that are read at once for a batch: hides the latency of a remote store, and leaves its
+/// connection to others as well.
 const READS: usize = 16;
 
 /// A deployment to be declared.
@@ -58,7 +59,7 @@ pub struct ApplyRequest {
 }
 
 impl ApplyRequest {
-    /// Declares it, if nobody else owns it.
+    /// Declares it, unless another source owns it.
     #[must_use]
     pub fn new(manifest: ManifestDeployment, origin: Origin) -> Self {
         Self {

@@ -48,7 +48,7 @@ pub enum Error {
          another name with --name"
     )]
     NameTaken(WorkerId),
-    /// The registry does not name it, and lets nobody else in.
+    /// The registry does not list the worker, and refuses unlisted ones.
     #[error(
         "the registry does not name the worker {0:?}, and no other workers are let in: add it to the registry's workers \
          folder, or give it another name with --name"

@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{
     Cordon, Error, Handle, Request,
-    view::{DeploymentPage, DeploymentView, Known, ListRequest, RevisionView, Scan},
+    view::{DeploymentPage, DeploymentView, KnownDeployment, ListRequest, RevisionView, Scan},
 };
 use crate::{
     source::WorkerSettings,
@@ -97,7 +97,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
-    pub async fn page(&self, request: ListRequest) -> Result<DeploymentPage<Known>, Error> {
+    pub async fn page(&self, request: ListRequest) -> Result<DeploymentPage<KnownDeployment>, Error> {
         let limit = if request.limit == 0 { MAX_PAGE } else { request.limit.min(MAX_PAGE) };
         let mut page = DeploymentPage { items: Vec::new(), next: request.after, rev: Rev::NONE };
         loop {
@@ -136,7 +136,8 @@ impl Handle {
         after: Option<DeploymentName>,
     ) -> Result<DeploymentPage<(DeploymentName, Origin)>, Error> {
         let page = self.page(ListRequest { after, ..ListRequest::default() }).await?;
-        let is_theirs = |known: &Known| !known.deployment.deleting && origins.contains(&&known.deployment.origin);
+        let is_theirs =
+            |known: &KnownDeployment| !known.deployment.deleting && origins.contains(&&known.deployment.origin);
         let owned = page.items.iter().filter(|known| is_theirs(known));
         let items = owned.map(|known| (known.deployment.name.clone(), known.deployment.origin.clone())).collect();
         Ok(DeploymentPage { items, next: page.next, rev: page.rev })
@@ -148,13 +149,16 @@ impl Handle {
         (self.clock)()
     }
 
-    /// One deployment without its manifest: a question to the driver alone, not to the store.
-    pub(crate) async fn known(&self, name: &DeploymentName) -> Result<Option<Known>, Error> {
+    /// One deployment without its manifest: a question to the driver alone, not to the store. `None`: it knows of none.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], [`Error::Busy`].
+    pub async fn known(&self, name: &DeploymentName) -> Result<Option<KnownDeployment>, Error> {
         self.ask(|reply| Request::Status { name: name.clone(), reply }).await
     }
 
     /// Adds the manifest; `None` if the deployment has gone meanwhile.
-    pub(super) async fn with_manifest(&self, known: Known) -> Result<Option<DeploymentView>, Error> {
+    pub(super) async fn with_manifest(&self, known: KnownDeployment) -> Result<Option<DeploymentView>, Error> {
         let Some(entry) = self.store.get(&layout::deployment_key(&known.deployment.name)).await? else {
             return Ok(None);
         };
@@ -177,7 +181,7 @@ impl Handle {
     }
 }
 
-fn revisions_of(known: &Known) -> Vec<RevisionView> {
+fn revisions_of(known: &KnownDeployment) -> Vec<RevisionView> {
     let wanted = wanted_revision(&known.deployment);
     let mut rows: BTreeMap<RevisionId, RevisionView> = BTreeMap::new();
     let blank = |id: &RevisionId| RevisionView {

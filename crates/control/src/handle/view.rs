@@ -169,7 +169,7 @@ pub struct RevisionView {
 
 /// A deployment as the controller knows it, without its manifest.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct KnownDeployment {
     /// With defaults applied.
     pub deployment: Arc<Deployment>,
     /// The resource version.
@@ -189,8 +189,8 @@ pub(crate) struct Scan {
 
 /// Result of one step of a walk.
 #[derive(Debug)]
-pub(crate) struct Scanned {
-    pub(crate) found: Vec<Known>,
+pub(crate) struct ScannedDeployments {
+    pub(crate) found: Vec<KnownDeployment>,
     /// Start of the next step; `None` after the last.
     pub(crate) next: Option<DeploymentName>,
     pub(crate) rev: Rev,

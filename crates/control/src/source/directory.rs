@@ -81,28 +81,28 @@ impl Source for Directory {
     }
 
     fn run(self: Arc<Self>, context: Context, requests: Requests) -> BoxFuture<'static, Result<(), Error>> {
-        let following = Following {
+        let following = FollowedFolder {
             folder: self.path.clone(),
             context,
             manifests: Manifests::default(),
             told: BTreeSet::new(),
-            watched: Watched::default(),
+            watched: WatchedFolders::default(),
         };
         following.run(requests).boxed()
     }
 }
 
 /// A folder that is followed.
-struct Following {
+struct FollowedFolder {
     folder: PathBuf,
     context: Context,
     manifests: Manifests,
     /// Problems that were told already.
     told: BTreeSet<String>,
-    watched: Watched,
+    watched: WatchedFolders,
 }
 
-impl Following {
+impl FollowedFolder {
     async fn run(mut self, mut requests: Requests) -> Result<(), Error> {
         let (changed, mut changes) = mpsc::channel(1);
         let mut watcher = watcher(changed);
@@ -224,11 +224,11 @@ fn watcher(changed: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
 const WATCHED_ARTIFACTS: usize = 1_000;
 
 #[derive(Default)]
-struct Watched {
+struct WatchedFolders {
     folders: BTreeSet<PathBuf>,
 }
 
-impl Watched {
+impl WatchedFolders {
     fn extend(&mut self, watcher: &mut notify::RecommendedWatcher, folder: &Path, artifacts: &[PathBuf]) {
         self.add(watcher, folder, RecursiveMode::Recursive);
         for parent in artifacts.iter().filter_map(|artifact| artifact.parent()) {

@@ -54,7 +54,7 @@ pub struct Reconciled {
     pub warnings: Vec<Problem>,
 }
 
-/// Something that somebody should look at.
+/// A problem that a person should look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The deployment that it is about.

@@ -16,12 +16,12 @@ use super::{
 
 /// The sources of a term: their status, and the way to them. Cheap to clone; clones are one.
 #[derive(Clone, Default)]
-pub struct Sources(Arc<Mutex<BTreeMap<SourceName, Running>>>);
+pub struct Sources(Arc<Mutex<BTreeMap<SourceName, RunningSource>>>);
 
 /// Credential sets, by worker.
 pub(super) type Credentials = BTreeMap<WorkerId, Arc<CredentialSet>>;
 
-struct Running {
+struct RunningSource {
     status: SourceStatus,
     /// The sources are in the order of the configuration: where two give the same, the first counts.
     place: usize,
@@ -38,7 +38,7 @@ impl Sources {
         let mut sources = self.lock();
         let before = sources.remove(&status.name);
         let (secrets, credentials) = before.map(|before| (before.secrets, before.credentials)).unwrap_or_default();
-        let entry = Running { place, secrets, credentials, requests: sender, webhook: None, status };
+        let entry = RunningSource { place, secrets, credentials, requests: sender, webhook: None, status };
         sources.insert(entry.status.name.clone(), entry);
         receiver
     }
@@ -68,7 +68,7 @@ impl Sources {
         if let Some(source) = sources.get_mut(name) {
             source.credentials = credentials;
         }
-        let mut last_first: Vec<&Running> = sources.values().collect();
+        let mut last_first: Vec<&RunningSource> = sources.values().collect();
         last_first.sort_by_key(|source| std::cmp::Reverse(source.place));
         last_first.into_iter().flat_map(|source| source.credentials.clone()).collect()
     }
@@ -76,13 +76,13 @@ impl Sources {
     /// Every source, by name.
     #[must_use]
     pub fn list(&self) -> Vec<SourceStatus> {
-        self.lock().values().map(Running::shown).collect()
+        self.lock().values().map(RunningSource::shown).collect()
     }
 
     /// One source.
     #[must_use]
     pub fn get(&self, name: &SourceName) -> Option<SourceStatus> {
-        self.lock().get(name).map(Running::shown)
+        self.lock().get(name).map(RunningSource::shown)
     }
 
     /// The secrets that sources give to workers.
@@ -111,12 +111,12 @@ impl Sources {
         self.request(name, Request::Webhook).then_some(Ok(()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SourceName, Running>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SourceName, RunningSource>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Running {
+impl RunningSource {
     /// The status with the problems of its secrets.
     fn shown(&self) -> SourceStatus {
         let mut status = self.status.clone();

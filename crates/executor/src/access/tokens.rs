@@ -4,7 +4,8 @@ use std::{path::Path, path::PathBuf, time::Duration};
 
 use berth_wire::access::{Access, Snapshot, TokenRecord};
 
-/// Interval between looks at the file.
+/// The interval between looks at the file: a revoked token works for no longer, and reading the largest file takes a
+/// few milliseconds.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Largest file: some ten thousand tokens.

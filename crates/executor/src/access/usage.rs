@@ -26,9 +26,9 @@ pub(super) struct Usage {
 }
 
 /// A request that counts until it is dropped.
-pub(crate) struct Used(Arc<Meter>);
+pub(crate) struct UsageGuard(Arc<Meter>);
 
-impl Drop for Used {
+impl Drop for UsageGuard {
     fn drop(&mut self) {
         self.0.leave();
     }
@@ -40,7 +40,7 @@ impl Usage {
     }
 
     /// Counts a request whose body is announced with so many bytes. `None`: nothing limits it.
-    pub(super) fn enter(&self, principal: &Principal, bytes: u64) -> Result<Option<Used>, Refusal> {
+    pub(super) fn enter(&self, principal: &Principal, bytes: u64) -> Result<Option<UsageGuard>, Refusal> {
         let limits = principal.limits.unwrap_or(self.default);
         if !limits.counts() {
             return Ok(None);
@@ -48,7 +48,7 @@ impl Usage {
         let now = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let meter = self.meter(&principal.name, now);
         match meter.enter(&limits, now, bytes) {
-            Ok(()) => Ok(Some(Used(meter))),
+            Ok(()) => Ok(Some(UsageGuard(meter))),
             Err(Exceeded { limit, retry_in }) => Err(Refusal::Limited { limit, seconds: retry_in.as_secs() + 1 }),
         }
     }

@@ -9,7 +9,7 @@ use super::{
     Size, Span, Template,
     broker::{self, RawLogin, RawTls},
 };
-use crate::jobs::{Bounds, CallbackSettings, JobSettings, LEASE, Patience, QueueSettings};
+use crate::jobs::{Bounds, CallbackSettings, JobSettings, LEASE, QueueSettings, RetryPolicy};
 
 /// Longest pause between two attempts: a server that is back gets its jobs within five minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -80,7 +80,7 @@ impl RawJobs {
         let concurrency = above_zero(self.concurrency, 4, "async.concurrency")?;
         let most = above_zero(self.max_jobs, 10_000, "async.maxJobs")?;
         let first = span(self.pause, 1, "async.pause")?;
-        let patience = |attempts| Patience { attempts, first, longest: LONGEST_PAUSE.max(first) };
+        let patience = |attempts| RetryPolicy { attempts, first, longest: LONGEST_PAUSE.max(first) };
         let keep = span(self.keep, 24 * 3_600, "async.keep")?;
         let max_body = self.max_body.map_or(16 << 20, |size| size.0);
         let memory = self.memory.map_or(MEMORY.max(max_body.saturating_mul(2)), |size| size.0);
@@ -105,7 +105,7 @@ impl RawJobs {
 }
 
 impl RawCallbacks {
-    fn checked(self, patience: Patience) -> Result<CallbackSettings, String> {
+    fn checked(self, patience: RetryPolicy) -> Result<CallbackSettings, String> {
         const PLACE: &str = "async.callbacks.tls";
         let allow: Vec<Url> = self.allow.iter().map(|url| receiver(url)).collect::<Result<_, _>>()?;
         if self.tls.is_some() && !allow.iter().any(|url| url.scheme() == "https") {

@@ -39,7 +39,7 @@ use super::{
 use crate::{
     BoxError,
     access::{LiveAccess, Sender},
-    body::{Body, LetGo, Pieces, full},
+    body::{Body, LetGo, PiecewiseBody, full},
 };
 
 /// Longest time for reading an answer: the largest over a slow line, and a client that reads nothing is cut off.
@@ -71,7 +71,7 @@ pub(crate) struct JobApi {
 
 /// A request that is answered here and not by the model server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum JobRequest {
     Submit,
     Status(JobId),
     Result(JobId),
@@ -81,7 +81,7 @@ pub(crate) enum Asked {
     Nothing,
 }
 
-impl Asked {
+impl JobRequest {
     /// True if the answer goes on for as long as the job does.
     pub(crate) const fn follows(&self) -> bool {
         matches!(self, Self::Events(_))
@@ -114,22 +114,22 @@ impl JobApi {
     }
 
     /// Tells what a request asks for; `None`: it is for the model server, now.
-    pub(crate) fn asked<B>(&self, request: &Request<B>) -> Option<Asked> {
+    pub(crate) fn asked<B>(&self, request: &Request<B>) -> Option<JobRequest> {
         let path = request.uri().path();
         if let Some(rest) = path.strip_prefix(&*self.settings.prefix)
             && (rest.is_empty() || rest.starts_with('/'))
         {
             let (id, what) = rest.trim_start_matches('/').split_once('/').unwrap_or((rest.trim_start_matches('/'), ""));
             return Some(match (JobId::parse(id), what, request.method()) {
-                (Some(id), "", &Method::GET) => Asked::Status(id),
-                (Some(id), "result", &Method::GET) => Asked::Result(id),
-                (Some(id), "events", &Method::GET) => Asked::Events(id),
-                (Some(id), "", &Method::DELETE) => Asked::Cancel(id),
-                _ => Asked::Nothing,
+                (Some(id), "", &Method::GET) => JobRequest::Status(id),
+                (Some(id), "result", &Method::GET) => JobRequest::Result(id),
+                (Some(id), "events", &Method::GET) => JobRequest::Events(id),
+                (Some(id), "", &Method::DELETE) => JobRequest::Cancel(id),
+                _ => JobRequest::Nothing,
             });
         }
         let queued = self.settings.paths.iter().any(|template| template.matches(path));
-        (queued && (self.settings.always || asked::prefers_async(request.headers()))).then_some(Asked::Submit)
+        (queued && (self.settings.always || asked::prefers_async(request.headers()))).then_some(JobRequest::Submit)
     }
 
     /// Resolves when nobody follows a job any more, once the port ends.
@@ -139,22 +139,22 @@ impl JobApi {
     }
 
     /// Answers such a request, from this address.
-    pub(crate) async fn serve<B>(&self, asked: Asked, request: Request<B>, from: IpAddr) -> Response<Body>
+    pub(crate) async fn serve<B>(&self, asked: JobRequest, request: Request<B>, from: IpAddr) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
     {
         let answered = match asked {
-            Asked::Submit => self.submit(request).await,
-            Asked::Status(id) => self.status(&id).await,
-            Asked::Result(id) => self.result(&id, asked::wait(request.headers())).await,
-            Asked::Events(id) => {
+            JobRequest::Submit => self.submit(request).await,
+            JobRequest::Status(id) => self.status(&id).await,
+            JobRequest::Result(id) => self.result(&id, asked::wait(request.headers())).await,
+            JobRequest::Events(id) => {
                 let extensions = request.extensions();
                 let sender = extensions.get::<Sender>().map(|Sender(name)| Arc::clone(name));
                 let standing = extensions.get::<LiveAccess>().cloned();
                 self.events(id, Whose::of(sender, from), standing).await
             }
-            Asked::Cancel(id) => self.cancel(&id).await,
-            Asked::Nothing => Ok(refusal(
+            JobRequest::Cancel(id) => self.cancel(&id).await,
+            JobRequest::Nothing => Ok(refusal(
                 StatusCode::NOT_FOUND,
                 &format!("there is nothing but GET and DELETE {}/ID", self.settings.prefix),
             )),
@@ -289,7 +289,7 @@ impl JobApi {
         let needed = bytes.len().div_ceil(KIB).min(self.whole_room);
         let held: OwnedSemaphorePermit =
             Arc::clone(&self.room).try_acquire_many_owned(u32::try_from(needed).unwrap_or(u32::MAX)).ok()?;
-        let pieces = Pieces::new(bytes, held);
+        let pieces = PiecewiseBody::new(bytes, held);
         let mut unread = self.unread();
         if unread.len() == unread.capacity() {
             unread.retain(|(_, answer)| !answer.is_over());

@@ -16,13 +16,15 @@ pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempote
 const PRIORITY: HeaderName = HeaderName::from_static("berth-priority");
 const CALLBACK: HeaderName = HeaderName::from_static("berth-callback");
 
-/// Longest idempotency key, in bytes.
+/// The most bytes of an idempotency key: a UUID or a hash in hexadecimal digits fits several times; keys are kept as
+/// long as their jobs.
 const LONGEST_KEY: usize = 255;
 
-/// Longest URL of a callback, in bytes.
+/// The most bytes of a callback's URL: many servers and proxies take no longer ones.
 const LONGEST_URL: usize = 2_048;
 
-/// Longest wait for a result that one request may ask for.
+/// The longest wait for a result that one request may ask for: proxies and load balancers commonly end a silent
+/// connection after a minute.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Wishes about one job.

@@ -11,7 +11,7 @@ use super::{
 
 /// Number of a task's attempts, and the pauses between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Patience {
+pub(crate) struct RetryPolicy {
     /// Attempts in all.
     pub(crate) attempts: u32,
     /// Pause after the first attempt. Each pause is twice the one before.
@@ -37,7 +37,7 @@ pub(crate) enum Next {
     Again { after: Duration, why: String },
 }
 
-impl Patience {
+impl RetryPolicy {
     /// The decision about a task after its `attempt`th attempt.
     pub(crate) fn next(self, kind: Kind, attempt: u32, outcome: Outcome) -> Next {
         let (why, answer) = match outcome {
@@ -87,8 +87,8 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Patience =
-        Patience { attempts: 3, first: Duration::from_secs(1), longest: Duration::from_secs(10) };
+    const PATIENCE: RetryPolicy =
+        RetryPolicy { attempts: 3, first: Duration::from_secs(1), longest: Duration::from_secs(10) };
 
     fn answered(status: u16) -> Outcome {
         let status = StatusCode::from_u16(status).expect("a status");

@@ -7,7 +7,7 @@ use http::{HeaderMap, StatusCode};
 use super::{
     jetstream::JetStreamQueue,
     job::{Answer, CallbackState, JobId, Priority, State, StoredRequest},
-    ledger,
+    job_table,
     memory::MemoryQueue,
     queue::{Bounds, Cancelled, End, Kind, MOST_TAKEN, NewJob, Queue, Submitted, Task},
     redis::RedisQueue,
@@ -214,7 +214,7 @@ async fn what_a_killed_taker_held_is_taken_again(queue: &dyn Queue) {
     }
     assert_eq!(queue.take(Kind::Run).await.expect("answers"), None);
     let status = queue.status(&id).await.expect("answers").expect("it is known");
-    assert_eq!((status.state, status.error), (State::Dead, Some(ledger::taken_too_often())));
+    assert_eq!((status.state, status.error), (State::Dead, Some(job_table::taken_too_often())));
 }
 
 /// Runs the suite with a new queue for each case.

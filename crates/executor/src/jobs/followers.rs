@@ -54,13 +54,13 @@ pub(super) enum Crowded {
 /// The open event streams of a port.
 #[derive(Debug, Default)]
 pub(super) struct Followers {
-    open: Mutex<Open>,
+    open: Mutex<StreamCounts>,
     /// Their tasks.
     pub(super) tasks: TaskTracker,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct StreamCounts {
     all: usize,
     of: HashMap<Whose, usize>,
 }

@@ -17,7 +17,7 @@ pub(super) const KIB: usize = 1 << 10;
 
 /// The least speed of a request's body: what has come of it holds memory of all jobs meanwhile.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub(super) struct UploadRate {
     /// So many more bytes, or the end,
     bytes: usize,
     /// come within this time.
@@ -26,7 +26,8 @@ pub(super) struct Pace {
     whole: Duration,
 }
 
-pub(super) const PACE: Pace = Pace { bytes: 64 << 10, within: Duration::from_secs(10), whole: Duration::from_mins(5) };
+pub(super) const PACE: UploadRate =
+    UploadRate { bytes: 64 << 10, within: Duration::from_secs(10), whole: Duration::from_mins(5) };
 
 /// Reason why a body was not read.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub(super) async fn whole<B>(
     body: B,
     most: usize,
     room: &Semaphore,
-    pace: Pace,
+    pace: UploadRate,
 ) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Unread>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
@@ -118,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_never_comes_is_not_waited_for_without_an_end() {
         let (soon, room) = (Duration::from_millis(20), Semaphore::new(4));
-        for pace in [Pace { within: soon, ..PACE }, Pace { whole: soon, ..PACE }] {
+        for pace in [UploadRate { within: soon, ..PACE }, UploadRate { whole: soon, ..PACE }] {
             let silent = StreamBody::new(stream::pending::<Part>());
             assert_eq!(status(whole(silent, 10, &room, pace).await), Some(StatusCode::REQUEST_TIMEOUT), "{pace:?}");
         }
@@ -132,7 +133,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_drips_is_refused_and_one_that_comes_is_read() {
-        let pace = Pace { bytes: 1_000, within: Duration::from_millis(100), ..PACE };
+        let pace = UploadRate { bytes: 1_000, within: Duration::from_millis(100), ..PACE };
         let drips = |length: usize, parts: usize| {
             let parts = stream::iter(0..parts).then(move |_| async move {
                 tokio::time::sleep(Duration::from_millis(5)).await;

@@ -24,16 +24,16 @@ use tokio::{
 };
 
 use self::{
-    api::{Given, Trouble},
+    api::{DeliveredMessage, JetStreamError},
     record::Record,
-    store::{Part, Store, digest, lanes, now},
+    store::{JobBody, Store, digest, lanes, now},
     sweep::Sweep,
 };
 use super::{
     job::{Answer, JobId, State, Status, Stored as _, StoredRequest},
-    ledger::taken_too_often,
+    job_table::taken_too_often,
     queue::{
-        Asked, Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, Submitted, Task,
+        Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, QueueFuture, Submitted, Task,
     },
 };
 use crate::{
@@ -113,20 +113,20 @@ impl JetStreamQueue {
     }
 
     /// Does something with the store. Where its streams have gone, the next one makes them again.
-    async fn with<T, F: Future<Output = Result<T, Trouble>>>(
+    async fn with<T, F: Future<Output = Result<T, JetStreamError>>>(
         &self,
         doing: impl FnOnce(Store) -> F,
     ) -> Result<T, QueueError> {
         match doing(self.store().await?).await {
-            Err(trouble @ Trouble::Missing(_)) => {
+            Err(error @ JetStreamError::Missing(_)) => {
                 *self.store.lock().await = None;
-                Err(trouble.into())
+                Err(error.into())
             }
             done => Ok(done?),
         }
     }
 
-    async fn handed_in(&self, store: Store, job: NewJob) -> Result<Submitted, Trouble> {
+    async fn handed_in(&self, store: Store, job: NewJob) -> Result<Submitted, JetStreamError> {
         let fingerprint = job.request.fingerprint();
         let key = job.key.as_deref().map(digest);
         loop {
@@ -147,29 +147,29 @@ impl JetStreamQueue {
             let (request, size) = (job.request.to_bytes(), store.part_size());
             let parts = u32::try_from(request.len().div_ceil(size)).unwrap_or(u32::MAX);
             store.write(&job.id, &Record::new(&job, key.clone(), parts, now()), 0).await?;
-            store.store(&job.id, Part::Request, &request, size).await?;
+            store.store(&job.id, JobBody::Request, &request, size).await?;
             let keyed = match &key {
                 None => Ok(()),
                 Some(key) => store.give_key(key, &job.id, &fingerprint, Some(before)).await,
             };
             let enqueued = match keyed {
                 Ok(()) => store.enqueue(Kind::Run, job.priority.as_str(), &job.id).await,
-                Err(trouble) => Err(trouble),
+                Err(error) => Err(error),
             };
             match enqueued {
                 Ok(()) => return Ok(Submitted::New),
                 // Another one was handed in with the same key, at the same time.
-                Err(Trouble::Changed) => store.forget(&job.id).await?,
-                Err(Trouble::Full) => {
+                Err(JetStreamError::Changed) => store.forget(&job.id).await?,
+                Err(JetStreamError::Full) => {
                     store.forget(&job.id).await?;
                     return Ok(Submitted::Full);
                 }
-                Err(trouble) => return Err(trouble),
+                Err(error) => return Err(error),
             }
         }
     }
 
-    async fn next(&self, store: Store, kind: Kind) -> Result<Option<Task>, Trouble> {
+    async fn next(&self, store: Store, kind: Kind) -> Result<Option<Task>, JetStreamError> {
         let woken = self.wakes.of(kind).notified();
         if let Some(task) = try_take(&store, kind).await? {
             return Ok(Some(task));
@@ -181,7 +181,7 @@ impl JetStreamQueue {
 }
 
 /// The outcome for a request whose key has a job already. `None`: that has gone, or was never accepted.
-async fn known(store: &Store, id: JobId, is_same: bool) -> Result<Option<Submitted>, Trouble> {
+async fn known(store: &Store, id: JobId, is_same: bool) -> Result<Option<Submitted>, JetStreamError> {
     let Some((record, _)) = store.read(&id).await? else { return Ok(None) };
     if !is_same {
         return Ok(Some(Submitted::Conflict));
@@ -189,15 +189,15 @@ async fn known(store: &Store, id: JobId, is_same: bool) -> Result<Option<Submitt
     if record.state == State::Queued && !record.run.held {
         // There already, unless its executor was killed just before.
         match store.enqueue(Kind::Run, record.priority.as_str(), &id).await {
-            Err(Trouble::Full) => return Ok(Some(Submitted::Full)),
+            Err(JetStreamError::Full) => return Ok(Some(Submitted::Full)),
             enqueued => enqueued?,
         }
     }
     Ok(Some(Submitted::Known(id)))
 }
 
-async fn try_take(store: &Store, kind: Kind) -> Result<Option<Task>, Trouble> {
-    while let Some((id, Given { reply, .. })) = store.take(kind).await? {
+async fn try_take(store: &Store, kind: Kind) -> Result<Option<Task>, JetStreamError> {
+    while let Some((id, DeliveredMessage { reply, .. })) = store.take(kind).await? {
         let turned = store.change(&id, |record| {
             if !record.is_open(kind) {
                 return None;
@@ -221,7 +221,7 @@ async fn try_take(store: &Store, kind: Kind) -> Result<Option<Task>, Trouble> {
             continue;
         };
         let lease = Lease { id, kind, attempt, entry: reply };
-        let stored = store.load(&lease.id, Part::Request, record.request).await?;
+        let stored = store.load(&lease.id, JobBody::Request, record.request).await?;
         let why = match stored.as_deref().and_then(StoredRequest::of_bytes) {
             Some(request) if attempt <= MOST_TAKEN => {
                 return Ok(Some(Task { lease, request, callback: record.callback }));
@@ -235,7 +235,7 @@ async fn try_take(store: &Store, kind: Kind) -> Result<Option<Task>, Trouble> {
 }
 
 /// Ends a task, once.
-async fn finish(store: &Store, lease: &Lease, end: End) -> Result<bool, Trouble> {
+async fn finish(store: &Store, lease: &Lease, end: End) -> Result<bool, JetStreamError> {
     let Lease { id, kind, attempt, entry } = lease;
     let (state, why, answer) = match end {
         End::Answered(answer) => (State::Done, None, Some(answer)),
@@ -248,7 +248,7 @@ async fn finish(store: &Store, lease: &Lease, end: End) -> Result<bool, Trouble>
         return Ok(false);
     }
     let parts = match &answer {
-        Some(answer) => store.store(id, Part::Answer(*attempt), &answer.to_bytes(), store.part_size()).await?,
+        Some(answer) => store.store(id, JobBody::Answer(*attempt), &answer.to_bytes(), store.part_size()).await?,
         None => 0,
     };
     let ended = store.change(id, |record| {
@@ -270,14 +270,14 @@ async fn finish(store: &Store, lease: &Lease, end: End) -> Result<bool, Trouble>
         after_end(store, id, record).await?;
     }
     if ended.is_none() && parts > 0 {
-        store.drop_body(id, Part::Answer(*attempt)).await?;
+        store.drop_body(id, JobBody::Answer(*attempt)).await?;
     }
     store.api.acknowledge(entry, "+ACK".to_owned()).await?;
     Ok(ended.is_some())
 }
 
 /// All that follows from the end of a job. Done again where it was broken off.
-async fn after_end(store: &Store, id: &JobId, record: &Record) -> Result<(), Trouble> {
+async fn after_end(store: &Store, id: &JobId, record: &Record) -> Result<(), JetStreamError> {
     if record.is_open(Kind::Callback) {
         store.enqueue(Kind::Callback, "callback", id).await?;
     }
@@ -289,7 +289,7 @@ async fn after_end(store: &Store, id: &JobId, record: &Record) -> Result<(), Tro
     Ok(())
 }
 
-async fn again(store: &Store, lease: &Lease, after: Duration, why: &str) -> Result<bool, Trouble> {
+async fn again(store: &Store, lease: &Lease, after: Duration, why: &str) -> Result<bool, JetStreamError> {
     let put_back = store.change(&lease.id, |record| {
         record.held(lease)?.held = false;
         if lease.kind == Kind::Run {
@@ -306,25 +306,25 @@ async fn again(store: &Store, lease: &Lease, after: Duration, why: &str) -> Resu
     Ok(put_back)
 }
 
-async fn revive(store: &Store, id: &JobId) -> Result<bool, Trouble> {
+async fn revive(store: &Store, id: &JobId) -> Result<bool, JetStreamError> {
     let Some((before, number)) = store.read(id).await? else { return Ok(false) };
     if before.state != State::Dead {
         return Ok(false);
     }
     let (marker, record) = (store.dead(before.ended, id.as_str()), before.clone().revived());
     match store.write(id, &record, number).await {
-        Err(Trouble::Changed) => return Ok(false),
+        Err(JetStreamError::Changed) => return Ok(false),
         written => written?,
     }
-    if let Err(trouble) = store.enqueue(Kind::Run, record.priority.as_str(), id).await {
+    if let Err(error) = store.enqueue(Kind::Run, record.priority.as_str(), id).await {
         store.change(id, |record| (*record != before).then(|| *record = before.clone())).await?;
-        return Err(trouble);
+        return Err(error);
     }
     store.api.purge(&store.jobs(), &marker).await?;
     Ok(true)
 }
 
-async fn cancel(store: &Store, id: &JobId) -> Result<Cancelled, Trouble> {
+async fn cancel(store: &Store, id: &JobId) -> Result<Cancelled, JetStreamError> {
     let cancelled = store.change(id, |record| {
         let open = record.is_open(Kind::Run);
         open.then(|| record.end(State::Cancelled, None, now()))
@@ -344,7 +344,7 @@ async fn cancel(store: &Store, id: &JobId) -> Result<Cancelled, Trouble> {
     }
 }
 
-async fn depth(store: &Store) -> Result<Depth, Trouble> {
+async fn depth(store: &Store) -> Result<Depth, JetStreamError> {
     let mut jobs = [0; 3];
     for (count, lane) in jobs.iter_mut().zip(lanes(Kind::Run)) {
         *count = store.count(Kind::Run, lane).await?;
@@ -383,15 +383,15 @@ async fn follow(store: Store, wakes: Arc<Wakes>, ended: broadcast::Sender<JobId>
 }
 
 impl Queue for JetStreamQueue {
-    fn submit(&self, job: NewJob) -> Asked<'_, Submitted> {
+    fn submit(&self, job: NewJob) -> QueueFuture<'_, Submitted> {
         self.with(|store| self.handed_in(store, job)).boxed()
     }
 
-    fn take(&self, kind: Kind) -> Asked<'_, Option<Task>> {
+    fn take(&self, kind: Kind) -> QueueFuture<'_, Option<Task>> {
         self.with(move |store| self.next(store, kind)).boxed()
     }
 
-    fn extend<'a>(&'a self, lease: &'a Lease) -> Asked<'a, bool> {
+    fn extend<'a>(&'a self, lease: &'a Lease) -> QueueFuture<'a, bool> {
         self.with(async |store| {
             let Some((mut record, _)) = store.read(&lease.id).await? else { return Ok(false) };
             let held = record.held(lease).is_some();
@@ -403,33 +403,33 @@ impl Queue for JetStreamQueue {
         .boxed()
     }
 
-    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> Asked<'a, bool> {
+    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> QueueFuture<'a, bool> {
         self.with(async move |store| finish(&store, lease, end).await).boxed()
     }
 
-    fn again<'a>(&'a self, lease: &'a Lease, after: Duration, why: &'a str) -> Asked<'a, bool> {
+    fn again<'a>(&'a self, lease: &'a Lease, after: Duration, why: &'a str) -> QueueFuture<'a, bool> {
         self.with(async move |store| again(&store, lease, after, why).await).boxed()
     }
 
-    fn cancel<'a>(&'a self, id: &'a JobId) -> Asked<'a, Cancelled> {
+    fn cancel<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Cancelled> {
         self.with(async move |store| cancel(&store, id).await).boxed()
     }
 
-    fn status<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Status>> {
+    fn status<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Option<Status>> {
         self.with(async move |store| Ok(store.read(id).await?.map(|(record, _)| record.status()))).boxed()
     }
 
-    fn answer<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Answer>> {
+    fn answer<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Option<Answer>> {
         self.with(async move |store| {
             let read = store.read(id).await?;
             let Some((attempt, parts)) = read.and_then(|(record, _)| record.answer) else { return Ok(None) };
-            let body = store.load(id, Part::Answer(attempt), parts).await?;
+            let body = store.load(id, JobBody::Answer(attempt), parts).await?;
             Ok(body.as_deref().and_then(Answer::of_bytes))
         })
         .boxed()
     }
 
-    fn dead(&self) -> Asked<'_, Vec<JobId>> {
+    fn dead(&self) -> QueueFuture<'_, Vec<JobId>> {
         self.with(async |store| {
             let mut ids = store.dead_letters().await?;
             ids.truncate(100);
@@ -438,11 +438,11 @@ impl Queue for JetStreamQueue {
         .boxed()
     }
 
-    fn revive<'a>(&'a self, id: &'a JobId) -> Asked<'a, bool> {
+    fn revive<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, bool> {
         self.with(async move |store| revive(&store, id).await).boxed()
     }
 
-    fn depth(&self) -> Asked<'_, Depth> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         self.with(async |store| depth(&store).await).boxed()
     }
 

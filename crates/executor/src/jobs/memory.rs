@@ -13,15 +13,15 @@ use tokio::{
 
 use super::{
     job::{Answer, JobId, Status},
-    ledger::Ledger,
-    queue::{Asked, Bounds, Cancelled, Depth, End, Kind, Lease, NewJob, Queue, Submitted, Task},
+    job_table::JobTable,
+    queue::{Bounds, Cancelled, Depth, End, Kind, Lease, NewJob, Queue, QueueFuture, Submitted, Task},
 };
 
 /// Longest wait of one [`Queue::take`].
 const WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct MemoryQueue {
-    ledger: Mutex<Ledger>,
+    table: Mutex<JobTable>,
     started: Instant,
     runs: Notify,
     callbacks: Notify,
@@ -31,7 +31,7 @@ pub(crate) struct MemoryQueue {
 impl MemoryQueue {
     pub(crate) fn new(bounds: Bounds) -> Self {
         Self {
-            ledger: Mutex::new(Ledger::new(bounds)),
+            table: Mutex::new(JobTable::new(bounds)),
             started: Instant::now(),
             runs: Notify::new(),
             callbacks: Notify::new(),
@@ -39,9 +39,9 @@ impl MemoryQueue {
         }
     }
 
-    fn ledger(&self) -> (MutexGuard<'_, Ledger>, Duration) {
-        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        (ledger, self.started.elapsed())
+    fn table(&self) -> (MutexGuard<'_, JobTable>, Duration) {
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        (table, self.started.elapsed())
     }
 
     const fn notify(&self, kind: Kind) -> &Notify {
@@ -55,11 +55,11 @@ impl MemoryQueue {
         let until = Instant::now() + WAIT;
         loop {
             let wake = {
-                let (mut ledger, now) = self.ledger();
-                if let Some(task) = ledger.take(kind, now) {
+                let (mut table, now) = self.table();
+                if let Some(task) = table.take(kind, now) {
                     return Some(task);
                 }
-                ledger.wake_at().map_or(until, |at| until.min(self.started + at))
+                table.wake_at().map_or(until, |at| until.min(self.started + at))
             };
             let woken = timeout_at(wake, self.notify(kind).notified()).await.is_ok();
             if !woken && Instant::now() >= until {
@@ -70,25 +70,25 @@ impl MemoryQueue {
 }
 
 impl Queue for MemoryQueue {
-    fn submit(&self, job: NewJob) -> Asked<'_, Submitted> {
-        let (mut ledger, now) = self.ledger();
-        let submitted = ledger.submit(job, now);
+    fn submit(&self, job: NewJob) -> QueueFuture<'_, Submitted> {
+        let (mut table, now) = self.table();
+        let submitted = table.submit(job, now);
         self.runs.notify_one();
         ready(submitted)
     }
 
-    fn take(&self, kind: Kind) -> Asked<'_, Option<Task>> {
+    fn take(&self, kind: Kind) -> QueueFuture<'_, Option<Task>> {
         async move { Ok(self.next(kind).await) }.boxed()
     }
 
-    fn extend<'a>(&'a self, lease: &'a Lease) -> Asked<'a, bool> {
-        let (mut ledger, now) = self.ledger();
-        ready(ledger.extend(lease, now))
+    fn extend<'a>(&'a self, lease: &'a Lease) -> QueueFuture<'a, bool> {
+        let (mut table, now) = self.table();
+        ready(table.extend(lease, now))
     }
 
-    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> Asked<'a, bool> {
-        let (mut ledger, now) = self.ledger();
-        let ended = ledger.end(lease, end, now);
+    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> QueueFuture<'a, bool> {
+        let (mut table, now) = self.table();
+        let ended = table.end(lease, end, now);
         if ended && lease.kind == Kind::Run {
             self.callbacks.notify_one();
             // Nobody may be waiting for it.
@@ -97,16 +97,16 @@ impl Queue for MemoryQueue {
         ready(ended)
     }
 
-    fn again<'a>(&'a self, lease: &'a Lease, after: Duration, why: &'a str) -> Asked<'a, bool> {
-        let (mut ledger, now) = self.ledger();
-        let put_back = ledger.again(lease, after, why, now);
+    fn again<'a>(&'a self, lease: &'a Lease, after: Duration, why: &'a str) -> QueueFuture<'a, bool> {
+        let (mut table, now) = self.table();
+        let put_back = table.again(lease, after, why, now);
         self.notify(lease.kind).notify_one();
         ready(put_back)
     }
 
-    fn cancel<'a>(&'a self, id: &'a JobId) -> Asked<'a, Cancelled> {
-        let (mut ledger, now) = self.ledger();
-        let cancelled = ledger.cancel(id, now);
+    fn cancel<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Cancelled> {
+        let (mut table, now) = self.table();
+        let cancelled = table.cancel(id, now);
         if cancelled == Cancelled::Now {
             self.callbacks.notify_one();
             // Nobody may be waiting for it.
@@ -115,28 +115,28 @@ impl Queue for MemoryQueue {
         ready(cancelled)
     }
 
-    fn status<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Status>> {
-        let (mut ledger, now) = self.ledger();
-        ready(ledger.status(id, now))
+    fn status<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Option<Status>> {
+        let (mut table, now) = self.table();
+        ready(table.status(id, now))
     }
 
-    fn answer<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Answer>> {
-        let (mut ledger, now) = self.ledger();
-        ready(ledger.answer(id, now))
+    fn answer<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Option<Answer>> {
+        let (mut table, now) = self.table();
+        ready(table.answer(id, now))
     }
 
-    fn dead(&self) -> Asked<'_, Vec<JobId>> {
-        ready(self.ledger().0.dead())
+    fn dead(&self) -> QueueFuture<'_, Vec<JobId>> {
+        ready(self.table().0.dead())
     }
 
-    fn revive<'a>(&'a self, id: &'a JobId) -> Asked<'a, bool> {
-        let revived = self.ledger().0.revive(id);
+    fn revive<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, bool> {
+        let revived = self.table().0.revive(id);
         self.runs.notify_one();
         ready(revived)
     }
 
-    fn depth(&self) -> Asked<'_, Depth> {
-        ready(self.ledger().0.depth())
+    fn depth(&self) -> QueueFuture<'_, Depth> {
+        ready(self.table().0.depth())
     }
 
     fn ends_with_process(&self) -> bool {
@@ -148,6 +148,6 @@ impl Queue for MemoryQueue {
     }
 }
 
-fn ready<T: Send + 'static>(value: T) -> Asked<'static, T> {
+fn ready<T: Send + 'static>(value: T) -> QueueFuture<'static, T> {
     std::future::ready(Ok(value)).boxed()
 }

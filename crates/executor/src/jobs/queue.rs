@@ -121,38 +121,38 @@ pub(crate) struct Depth {
 #[error("the queue cannot be used: {0}")]
 pub(crate) struct QueueError(pub(crate) String);
 
-pub(crate) type Asked<'a, T> = BoxFuture<'a, Result<T, QueueError>>;
+pub(crate) type QueueFuture<'a, T> = BoxFuture<'a, Result<T, QueueError>>;
 
 /// A queue of jobs.
 pub(crate) trait Queue: Send + Sync + 'static {
-    fn submit(&self, job: NewJob) -> Asked<'_, Submitted>;
+    fn submit(&self, job: NewJob) -> QueueFuture<'_, Submitted>;
 
     /// The next task of a kind: the oldest of the highest priority. Waits a second at most. Has one caller for each kind.
-    fn take(&self, kind: Kind) -> Asked<'_, Option<Task>>;
+    fn take(&self, kind: Kind) -> QueueFuture<'_, Option<Task>>;
 
     /// Renews a lease. False: it has run out and somebody else has the task, or the task has ended.
-    fn extend<'a>(&'a self, lease: &'a Lease) -> Asked<'a, bool>;
+    fn extend<'a>(&'a self, lease: &'a Lease) -> QueueFuture<'a, bool>;
 
     /// Ends a task. False: it had ended before, and nothing was changed. The end of a run makes its callback a task.
-    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> Asked<'a, bool>;
+    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> QueueFuture<'a, bool>;
 
     /// Puts a task back for a later attempt. False: the lease has run out, or the task has ended.
-    fn again<'a>(&'a self, lease: &'a Lease, after: Duration, why: &'a str) -> Asked<'a, bool>;
+    fn again<'a>(&'a self, lease: &'a Lease, after: Duration, why: &'a str) -> QueueFuture<'a, bool>;
 
     /// Ends a job that was not answered yet. Whoever runs it is told by [`ended`](Self::ended), or when it renews its lease.
-    fn cancel<'a>(&'a self, id: &'a JobId) -> Asked<'a, Cancelled>;
+    fn cancel<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Cancelled>;
 
-    fn status<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Status>>;
+    fn status<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Option<Status>>;
 
-    fn answer<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Answer>>;
+    fn answer<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Option<Answer>>;
 
     /// Dead letters, the latest first, 100 at most.
-    fn dead(&self) -> Asked<'_, Vec<JobId>>;
+    fn dead(&self) -> QueueFuture<'_, Vec<JobId>>;
 
     /// Makes a dead letter a job again, with new attempts. False: it is none.
-    fn revive<'a>(&'a self, id: &'a JobId) -> Asked<'a, bool>;
+    fn revive<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, bool>;
 
-    fn depth(&self) -> Asked<'_, Depth>;
+    fn depth(&self) -> QueueFuture<'_, Depth>;
 
     /// True if its jobs end with this process.
     fn ends_with_process(&self) -> bool;

@@ -23,7 +23,7 @@ use tokio::{
 use super::{
     job::{Answer, CallbackState, JobId, Priority, State, Status, Stored as _, StoredRequest},
     queue::{
-        Asked, Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, Submitted, Task,
+        Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, QueueFuture, Submitted, Task,
     },
 };
 use crate::{
@@ -142,8 +142,8 @@ impl RedisQueue {
 
     async fn next(&self, kind: Kind) -> Result<Option<Task>, QueueError> {
         let last = match self.try_take(kind).await? {
-            Taken::Task(task) => return Ok(Some(task)),
-            Taken::Nothing { last } => last,
+            TakeResult::Task(task) => return Ok(Some(task)),
+            TakeResult::Nothing { last } => last,
         };
         let slot = if kind == Kind::Run { &self.runs } else { &self.callbacks };
         let mut connection = connected(&self.client, slot, WAIT_AND_ANSWER).await?;
@@ -156,12 +156,12 @@ impl RedisQueue {
             return Err(error.into());
         }
         match self.try_take(kind).await? {
-            Taken::Task(task) => Ok(Some(task)),
-            Taken::Nothing { .. } => Ok(None),
+            TakeResult::Task(task) => Ok(Some(task)),
+            TakeResult::Nothing { .. } => Ok(None),
         }
     }
 
-    async fn try_take(&self, kind: Kind) -> Result<Taken, QueueError> {
+    async fn try_take(&self, kind: Kind) -> Result<TakeResult, QueueError> {
         loop {
             let lease = self.bounds.lease.as_millis().to_string();
             let mut arguments = vec![self.consumer.as_bytes(), lease.as_bytes(), counter(kind).as_bytes()];
@@ -169,7 +169,7 @@ impl RedisQueue {
             let mut answer: Vec<Value> = self.call(&self.scripts.take, &arguments).await?;
             if answer.len() != 7 {
                 let last = answer.drain(1..).map(text).collect::<Result<_, _>>()?;
-                return Ok(Taken::Nothing { last });
+                return Ok(TakeResult::Nothing { last });
             }
             let callback = Some(text(answer.remove(6))?).filter(|callback| !callback.is_empty());
             let request =
@@ -179,8 +179,10 @@ impl RedisQueue {
             let (entry, lane) = (text(answer.remove(2))?, text(answer.remove(1))?);
             let lease = Lease { id, kind, attempt, entry: format!("{lane} {entry}") };
             let why = match StoredRequest::of_bytes(&request) {
-                Some(request) if attempt <= MOST_TAKEN => return Ok(Taken::Task(Task { lease, request, callback })),
-                Some(_) => super::ledger::taken_too_often(),
+                Some(request) if attempt <= MOST_TAKEN => {
+                    return Ok(TakeResult::Task(Task { lease, request, callback }));
+                }
+                Some(_) => super::job_table::taken_too_often(),
                 None => "the stored request cannot be read: a newer version of the executor has written it".to_owned(),
             };
             self.finish(&lease, End::Dead { why, answer: None }).await?;
@@ -203,13 +205,13 @@ impl RedisQueue {
     }
 }
 
-enum Taken {
+enum TakeResult {
     Task(Task),
     Nothing { last: Vec<String> },
 }
 
 impl Queue for RedisQueue {
-    fn submit(&self, job: NewJob) -> Asked<'_, Submitted> {
+    fn submit(&self, job: NewJob) -> QueueFuture<'_, Submitted> {
         async move {
             let NewJob { id, priority, key, callback, request } = job;
             let most = self.bounds.most.to_string();
@@ -236,11 +238,11 @@ impl Queue for RedisQueue {
         .boxed()
     }
 
-    fn take(&self, kind: Kind) -> Asked<'_, Option<Task>> {
+    fn take(&self, kind: Kind) -> QueueFuture<'_, Option<Task>> {
         self.next(kind).boxed()
     }
 
-    fn extend<'a>(&'a self, lease: &'a Lease) -> Asked<'a, bool> {
+    fn extend<'a>(&'a self, lease: &'a Lease) -> QueueFuture<'a, bool> {
         async move {
             let ((lane, entry), attempt) = (place(lease), lease.attempt.to_string());
             let arguments = [&self.consumer, lane, entry, lease.id.as_str(), counter(lease.kind), &attempt];
@@ -249,11 +251,11 @@ impl Queue for RedisQueue {
         .boxed()
     }
 
-    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> Asked<'a, bool> {
+    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> QueueFuture<'a, bool> {
         self.finish(lease, end).boxed()
     }
 
-    fn again<'a>(&'a self, lease: &'a Lease, after: Duration, why: &'a str) -> Asked<'a, bool> {
+    fn again<'a>(&'a self, lease: &'a Lease, after: Duration, why: &'a str) -> QueueFuture<'a, bool> {
         async move {
             let ((lane, entry), attempt) = (place(lease), lease.attempt.to_string());
             let after = after.as_millis().to_string();
@@ -264,7 +266,7 @@ impl Queue for RedisQueue {
         .boxed()
     }
 
-    fn cancel<'a>(&'a self, id: &'a JobId) -> Asked<'a, Cancelled> {
+    fn cancel<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Cancelled> {
         async move {
             let keep = self.bounds.keep.as_millis().to_string();
             let answer: String = self.call(&self.scripts.cancel, &[id.as_str(), &keep].map(str::as_bytes)).await?;
@@ -278,7 +280,7 @@ impl Queue for RedisQueue {
         .boxed()
     }
 
-    fn status<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Status>> {
+    fn status<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Option<Status>> {
         async move {
             let mut connection = self.connected().await?;
             let fields = ["state", "run", "error", "callback_state"];
@@ -297,7 +299,7 @@ impl Queue for RedisQueue {
         .boxed()
     }
 
-    fn answer<'a>(&'a self, id: &'a JobId) -> Asked<'a, Option<Answer>> {
+    fn answer<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, Option<Answer>> {
         async move {
             let mut connection = self.connected().await?;
             let answer: Result<Option<Vec<u8>>, _> = connection.hget(self.job(id), "answer").await;
@@ -306,7 +308,7 @@ impl Queue for RedisQueue {
         .boxed()
     }
 
-    fn dead(&self) -> Asked<'_, Vec<JobId>> {
+    fn dead(&self) -> QueueFuture<'_, Vec<JobId>> {
         async move {
             let mut connection = self.connected().await?;
             let answer: Result<Vec<String>, _> = connection.zrevrange(format!("{}dead", self.prefix), 0, 99).await;
@@ -315,11 +317,11 @@ impl Queue for RedisQueue {
         .boxed()
     }
 
-    fn revive<'a>(&'a self, id: &'a JobId) -> Asked<'a, bool> {
+    fn revive<'a>(&'a self, id: &'a JobId) -> QueueFuture<'a, bool> {
         async move { self.call(&self.scripts.revive, &[id.as_str().as_bytes()]).await }.boxed()
     }
 
-    fn depth(&self) -> Asked<'_, Depth> {
+    fn depth(&self) -> QueueFuture<'_, Depth> {
         async move {
             let mut connection = self.connected().await?;
             let name = |name: &str| format!("{}{name}", self.prefix);

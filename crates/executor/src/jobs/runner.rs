@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    attempt::{Next, Outcome, Patience},
+    attempt::{Next, Outcome, RetryPolicy},
     callback::Receiver,
     job::{Answer, JobId, State},
     metrics::JobMetrics,
@@ -50,8 +50,8 @@ pub(crate) struct Runner {
     pub(crate) is_healthy: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) receiver: Receiver,
     pub(crate) concurrency: usize,
-    pub(crate) runs: Patience,
-    pub(crate) callbacks: Patience,
+    pub(crate) runs: RetryPolicy,
+    pub(crate) callbacks: RetryPolicy,
     pub(crate) metrics: JobMetrics,
     pub(crate) told: DampedLines,
 }

@@ -10,7 +10,7 @@ use http::{Request, Response};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    api::{Asked, JobApi},
+    api::{JobApi, JobRequest},
     callback::Receiver,
     jetstream::JetStreamQueue,
     job::JobId,
@@ -99,12 +99,12 @@ impl Jobs {
     }
 
     /// Question of a request about jobs; `None`: it is for the model server, now.
-    pub(crate) fn asked<B>(&self, request: &Request<B>) -> Option<Asked> {
+    pub(crate) fn asked<B>(&self, request: &Request<B>) -> Option<JobRequest> {
         self.api.asked(request)
     }
 
     /// Answers such a request, from this address.
-    pub(crate) async fn serve<B>(&self, asked: Asked, request: Request<B>, from: IpAddr) -> Response<Body>
+    pub(crate) async fn serve<B>(&self, asked: JobRequest, request: Request<B>, from: IpAddr) -> Response<Body>
     where
         B: http_body::Body<Data = bytes::Bytes, Error: Into<BoxError>>,
     {

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use url::Url;
 
-use super::{attempt::Patience, queue::Bounds};
+use super::{attempt::RetryPolicy, queue::Bounds};
 use crate::{broker::Broker, template::PathTemplate, tls::TlsFiles};
 
 /// Asynchronous serving of one port.
@@ -22,7 +22,7 @@ pub(crate) struct JobSettings {
     pub(crate) concurrency: usize,
     /// Largest body of a request and of an answer.
     pub(crate) max_body: usize,
-    pub(crate) runs: Patience,
+    pub(crate) runs: RetryPolicy,
     pub(crate) callbacks: CallbackSettings,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct CallbackSettings {
     /// File with the secret of signatures, read for each delivery: it may be renewed.
     pub(crate) secret_file: Option<PathBuf>,
     pub(crate) timeout: Duration,
-    pub(crate) patience: Patience,
+    pub(crate) patience: RetryPolicy,
     /// Certificates towards receivers. `None`: the machine's CAs, and none of its own.
     pub(crate) tls: Option<TlsFiles>,
 }

@@ -5,7 +5,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{
-    recording::{Recording, Side},
+    recording::{RecordedMessage, Recording},
     settings::Redaction,
 };
 
@@ -33,7 +33,7 @@ pub(super) fn line(port: &str, recording: &Recording, redaction: &Redaction) -> 
     line.to_string()
 }
 
-fn side(side: &Side, redaction: &Redaction) -> Value {
+fn side(side: &RecordedMessage, redaction: &Redaction) -> Value {
     let mut view = json!({ "headers": headers(&side.headers, redaction), "bytes": side.bytes });
     if side.body.is_empty() {
         return view;
@@ -96,13 +96,13 @@ fn redact(value: &mut Value, redaction: &Redaction) {
 mod tests {
     use super::*;
 
-    fn with(kind: &str, body: &str, bytes: u64) -> Side {
+    fn with(kind: &str, body: &str, bytes: u64) -> RecordedMessage {
         let headers =
             [("content-type", kind), ("authorization", "Bearer s3cret"), ("x-mine", "s3cret"), ("accept", "a")];
         let headers = headers
             .iter()
             .map(|(name, value)| (::http::HeaderName::from_static(name), value.parse().expect("a value")));
-        Side { headers: headers.collect(), body: body.as_bytes().to_vec(), bytes }
+        RecordedMessage { headers: headers.collect(), body: body.as_bytes().to_vec(), bytes }
     }
 
     fn redaction(fields: &[&str]) -> Redaction {
@@ -140,8 +140,8 @@ mod tests {
         let none = Redaction::default();
         assert_eq!(side(&with("text/plain", "hello", 9), &none)["text"], "hello");
         assert_eq!(side(&with("text/plain", "hello", 9), &none)["truncated"], true);
-        let binary = Side { body: vec![0, 255], bytes: 2, ..Side::default() };
+        let binary = RecordedMessage { body: vec![0, 255], bytes: 2, ..RecordedMessage::default() };
         assert_eq!(side(&binary, &none)["base64"], "AP8=");
-        assert_eq!(side(&Side::default(), &none), json!({ "headers": {}, "bytes": 0 }));
+        assert_eq!(side(&RecordedMessage::default(), &none), json!({ "headers": {}, "bytes": 0 }));
     }
 }

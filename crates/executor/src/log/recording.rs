@@ -41,7 +41,7 @@ pub(super) fn weight(headers: &HeaderMap) -> usize {
 
 /// One direction of an exchange.
 #[derive(Debug, Default)]
-pub(super) struct Side {
+pub(super) struct RecordedMessage {
     pub(super) headers: HeaderMap,
     /// Begin of the body.
     pub(super) body: Vec<u8>,
@@ -63,8 +63,8 @@ pub(crate) struct Recording {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) principal: Option<Arc<str>>,
-    pub(super) request: Side,
-    pub(super) response: Side,
+    pub(super) request: RecordedMessage,
+    pub(super) response: RecordedMessage,
     answer: Captured,
     pub(super) millis: f64,
     pub(super) status: u16,
@@ -87,8 +87,8 @@ impl Recording {
             method: method.clone(),
             path: path.to_owned(),
             principal: None,
-            request: Side { headers: headers.clone(), ..Side::default() },
-            response: Side::default(),
+            request: RecordedMessage { headers: headers.clone(), ..RecordedMessage::default() },
+            response: RecordedMessage::default(),
             answer,
             millis: 0.0,
             status: 0,

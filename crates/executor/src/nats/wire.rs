@@ -25,7 +25,7 @@ pub(crate) struct Message {
 
 /// Something that a server says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum ServerMessage {
     Info(String),
     Message(Message),
     Ping,
@@ -35,23 +35,23 @@ pub(super) enum Said {
 }
 
 /// Reads the next thing that the server says.
-pub(super) async fn read<R: AsyncBufRead + Unpin>(reader: &mut R) -> io::Result<Said> {
+pub(super) async fn read<R: AsyncBufRead + Unpin>(reader: &mut R) -> io::Result<ServerMessage> {
     let mut line = Vec::new();
     (&mut *reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await?;
     let line = std::str::from_utf8(&line).ok().and_then(|line| line.strip_suffix('\n')).ok_or_else(broken)?.trim_end();
     let (word, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
     match word.to_ascii_uppercase().as_str() {
-        "INFO" => Ok(Said::Info(rest.to_owned())),
-        "PING" => Ok(Said::Ping),
-        "PONG" => Ok(Said::Pong),
-        "+OK" => Ok(Said::Ok),
-        "-ERR" => Ok(Said::Error(rest.trim_matches('\'').to_owned())),
+        "INFO" => Ok(ServerMessage::Info(rest.to_owned())),
+        "PING" => Ok(ServerMessage::Ping),
+        "PONG" => Ok(ServerMessage::Pong),
+        "+OK" => Ok(ServerMessage::Ok),
+        "-ERR" => Ok(ServerMessage::Error(rest.trim_matches('\'').to_owned())),
         "MSG" | "HMSG" => message(reader, rest, word.len() == 4).await,
         _ => Err(broken()),
     }
 }
 
-async fn message<R: AsyncBufRead + Unpin>(reader: &mut R, line: &str, with_headers: bool) -> io::Result<Said> {
+async fn message<R: AsyncBufRead + Unpin>(reader: &mut R, line: &str, with_headers: bool) -> io::Result<ServerMessage> {
     let mut words: Vec<&str> = line.split_ascii_whitespace().collect();
     let mut number = || words.pop().and_then(|word| word.parse::<usize>().ok()).ok_or_else(broken);
     let all = number()?;
@@ -69,7 +69,7 @@ async fn message<R: AsyncBufRead + Unpin>(reader: &mut R, line: &str, with_heade
     reader.read_exact(&mut payload).await?;
     let mut payload = payload.freeze().slice(..all);
     let headers = payload.split_to(head);
-    Ok(Said::Message(Message { subject: subject.to_owned(), to, reply, status: status(&headers), payload }))
+    Ok(ServerMessage::Message(Message { subject: subject.to_owned(), to, reply, status: status(&headers), payload }))
 }
 
 /// The status in the first line of headers, `NATS/1.0 404 No Messages`.
@@ -79,12 +79,12 @@ fn status(headers: &[u8]) -> Option<u16> {
 }
 
 /// Something that a client says.
-pub(super) enum Say<'a> {
+pub(super) enum ClientMessage<'a> {
     Publish { subject: &'a str, reply: Option<&'a str>, header: Option<(&'a str, &'a str)>, payload: &'a [u8] },
     Subscribe { subject: &'a str, number: u64 },
 }
 
-impl Say<'_> {
+impl ClientMessage<'_> {
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Subscribe { subject, number } => out.extend(format!("SUB {subject} {number}\r\n").into_bytes()),
@@ -119,17 +119,17 @@ mod tests {
         let mut reader = &text[..];
         let message = |subject: &str, to, reply: Option<&str>, status, payload: &'static [u8]| {
             let reply = reply.map(str::to_owned);
-            Said::Message(Message { subject: subject.into(), to, reply, status, payload: payload.into() })
+            ServerMessage::Message(Message { subject: subject.into(), to, reply, status, payload: payload.into() })
         };
         for expected in [
-            Said::Info("{\"a\":1}".into()),
+            ServerMessage::Info("{\"a\":1}".into()),
             message("a.b", 7, None, None, b"hello"),
             message("a", 7, Some("re.ply"), None, b""),
             message("a", 1, Some("r"), Some(404), b"hi"),
-            Said::Ping,
-            Said::Pong,
-            Said::Ok,
-            Said::Error("Slow".into()),
+            ServerMessage::Ping,
+            ServerMessage::Pong,
+            ServerMessage::Ok,
+            ServerMessage::Error("Slow".into()),
         ] {
             assert_eq!(read(&mut reader).await.expect("it is right"), expected);
         }
@@ -148,9 +148,10 @@ mod tests {
     #[test]
     fn what_a_client_says() {
         let mut out = Vec::new();
-        Say::Subscribe { subject: "a.>", number: 3 }.write(&mut out);
-        Say::Publish { subject: "a", reply: None, header: None, payload: b"x" }.write(&mut out);
-        Say::Publish { subject: "a", reply: Some("r"), header: Some(("K", "1")), payload: b"xy" }.write(&mut out);
+        ClientMessage::Subscribe { subject: "a.>", number: 3 }.write(&mut out);
+        ClientMessage::Publish { subject: "a", reply: None, header: None, payload: b"x" }.write(&mut out);
+        ClientMessage::Publish { subject: "a", reply: Some("r"), header: Some(("K", "1")), payload: b"xy" }
+            .write(&mut out);
         let expected = "SUB a.> 3\r\nPUB a 1\r\nx\r\nHPUB a r 18 20\r\nNATS/1.0\r\nK: 1\r\n\r\nxy\r\n";
         assert_eq!(String::from_utf8(out).expect("text"), expected);
     }

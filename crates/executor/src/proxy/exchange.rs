@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Proxy;
 use crate::{
-    access::{Admitted, Used},
+    access::{Admitted, UsageGuard},
     body::{Sent, Watcher},
     log::{Logger, Recording},
     metrics::{self, Exchanged, RequestLabels},
@@ -33,7 +33,7 @@ pub(crate) struct Exchange {
     /// The exchange as it will be logged, if it was chosen.
     recording: Option<Recording>,
     /// Counts against the limits of whoever asks.
-    _used: Option<Used>,
+    _used: Option<UsageGuard>,
 }
 
 impl Exchange {

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use super::{Exchange, Origin, Proxy, head, version};
 use crate::{
     BoxError,
-    body::{Body, Silent},
+    body::{Body, Repeatable, Silent, full},
     jobs::Answer,
 };
 
@@ -34,10 +34,11 @@ impl Proxy {
         let scheme = settings.upstream.scheme();
         let version = version(&settings, &head);
         head::rewrite(&mut head, &Origin { from, authority, scheme, upgrades: None, version, secure: false });
-        let (response, lease) = self.repeat(&settings, &head, &body, &sent).await.map_err(|refusal| {
-            self.metrics.refused(&self.name, refusal.reason());
-            refusal.message()
-        })?;
+        let (response, lease) =
+            self.repeat(&settings, &head, &Repeatable::new(full(body)), &sent).await.map_err(|refusal| {
+                self.metrics.refused(&self.name, refusal.reason());
+                refusal.message()
+            })?;
         // Nobody waits for this answer who could give up: a server that stops in the middle would keep a place among those that run.
         let idle = settings.config.idle_timeout.unwrap_or(settings.config.timeout);
         let (head, body) = self.pass_on(response, lease, exchange, Some(idle)).into_parts();

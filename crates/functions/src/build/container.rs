@@ -78,7 +78,7 @@ const OPTIONS: [&str; 16] = [
 
 /// Programs of a build, looked for once: the name of an image may mean another one meanwhile.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct BuildPrograms {
     pub(super) python: OnceCell<PythonTools>,
     pub(super) node: OnceCell<NodeTools>,
 }
@@ -224,11 +224,11 @@ impl Container {
     }
 
     /// Begins the container of a step, which is removed unless it ends.
-    pub(super) fn begin(&self, step: &Step<'_>) -> Running<'_> {
+    pub(super) fn begin(&self, step: &Step<'_>) -> StepContainer<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // Other servers on this machine have containers, too.
         let name = format!("berth-build-{}-{}-{number}", std::process::id(), now().0);
-        Running {
+        StepContainer {
             container: self,
             variables: self.own.join(format!("{name}.env")),
             name,
@@ -240,7 +240,7 @@ impl Container {
 }
 
 /// A container that may run.
-pub(super) struct Running<'a> {
+pub(super) struct StepContainer<'a> {
     container: &'a Container,
     name: String,
     /// The step and its function, in words.
@@ -252,7 +252,7 @@ pub(super) struct Running<'a> {
     is_gone: bool,
 }
 
-impl Running<'_> {
+impl StepContainer<'_> {
     /// The client that runs a step in it.
     pub(super) fn command(&self, step: &Step<'_>, network: &str) -> io::Result<Command> {
         let Container { podman, label, cpus, .. } = self.container;
@@ -346,7 +346,7 @@ impl Running<'_> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for StepContainer<'_> {
     fn drop(&mut self) {
         // It is not there where nothing was begun.
         let _ = std::fs::remove_file(&self.variables);

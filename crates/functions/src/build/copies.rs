@@ -53,14 +53,14 @@ pub struct LocalArtifact {
 
 /// Something to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum CopyItem {
     /// An artifact.
     Zip(ArtifactStatus),
     /// A document beside the artifact of this digest.
     Document(String, Document),
 }
 
-impl Part {
+impl CopyItem {
     /// Path on the peer port of the leader.
     #[must_use]
     pub fn path(&self) -> String {
@@ -75,7 +75,7 @@ impl Part {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Copies {
     /// Parts to copy, one after another: small artifacts first, each before its documents.
-    pub parts: Vec<Part>,
+    pub parts: Vec<CopyItem>,
     /// Digests of artifacts in use, which a clean-up leaves alone.
     pub used: BTreeSet<String>,
 }
@@ -107,13 +107,13 @@ pub fn decide(
     for ((size, digest), listed) in offered {
         let held = here.get(digest).filter(|held| held.size == size);
         if held.is_none() {
-            copies.parts.push(Part::Zip(ArtifactStatus { digest: digest.to_owned(), size }));
+            copies.parts.push(CopyItem::Zip(ArtifactStatus { digest: digest.to_owned(), size }));
         }
         let has = |document: Document| held.is_some_and(|held| held.documents.contains(&document));
         let lacking = Document::ALL
             .into_iter()
             .filter(|document| listed.documents.iter().any(|ending| ending == document.ending()) && !has(*document));
-        copies.parts.extend(lacking.map(|document| Part::Document(digest.to_owned(), document)));
+        copies.parts.extend(lacking.map(|document| CopyItem::Document(digest.to_owned(), document)));
     }
     copies
 }
@@ -141,13 +141,13 @@ mod tests {
         (digest(digit), LocalArtifact { size, documents: documents.to_vec() })
     }
 
-    fn zip(digit: u8, size: u64) -> Part {
-        Part::Zip(ArtifactStatus { digest: digest(digit), size })
+    fn zip(digit: u8, size: u64) -> CopyItem {
+        CopyItem::Zip(ArtifactStatus { digest: digest(digit), size })
     }
 
     #[test]
     fn a_node_copies_what_it_lacks_and_keeps_what_is_in_use() {
-        let sbom = |digit| Part::Document(digest(digit), Document::Sbom);
+        let sbom = |digit| CopyItem::Document(digest(digit), Document::Sbom);
         let foreign = Listed { digest: "../../etc/passwd".to_owned(), size: Some(1), documents: vec![] };
         let cases = [
             ("nothing is there", vec![], vec![], vec![], vec![]),
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn paths_name_digests_and_documents() {
         assert_eq!(zip(1, 7).path(), format!("/functions-artifacts/{}", digest(1)));
-        let lock = Part::Document(digest(1), Document::Lock);
+        let lock = CopyItem::Document(digest(1), Document::Lock);
         assert_eq!(lock.path(), format!("/functions-artifacts/{}/lock", digest(1)));
     }
 

@@ -19,10 +19,11 @@ use super::{
 };
 use crate::deployment::{CodeUri, FunctionSpec, Language};
 
-/// The largest archive.
+/// The most bytes of an archive of code: libraries are installed and not sent, so that code has megabytes; a model
+/// beside it fits.
 const LARGEST: u64 = 512 << 20;
 
-/// The longest fetch.
+/// The longest fetch: the largest archive at somewhat less than one megabyte per second.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// A connection on which nothing comes for this long is broken.
@@ -182,7 +183,7 @@ fn causes(error: &dyn std::error::Error) -> String {
 
 async fn save(mut chunks: Chunks, source: &CodeUri, to: &Path) -> Result<(), BuildError> {
     let mut file = tokio::fs::File::create(to).await?;
-    let (mut size, mut pace) = (0, Pace::default());
+    let (mut size, mut rate) = (0, FetchRate::default());
     loop {
         let asked = Instant::now();
         let next = tokio::time::timeout(SILENCE, chunks.next()).await;
@@ -193,8 +194,8 @@ async fn save(mut chunks: Chunks, source: &CodeUri, to: &Path) -> Result<(), Bui
         let Some(chunk) = next.map_err(|_| silent())? else { break };
         let chunk = chunk?;
         // The end of a small archive may come late; there is more to come of this one.
-        pace.check(source)?;
-        pace.came(chunk.len() as u64, asked.elapsed());
+        rate.check(source)?;
+        rate.came(chunk.len() as u64, asked.elapsed());
         size += chunk.len() as u64;
         too_large(size)?;
         file.write_all(&chunk).await?;
@@ -208,12 +209,12 @@ const FASTER: &str = "upload the archive to a faster place, or change spec.sourc
 
 /// Pace of the code: bytes that came, and the time that they were waited for.
 #[derive(Default)]
-struct Pace {
+struct FetchRate {
     bytes: u64,
     waited: Duration,
 }
 
-impl Pace {
+impl FetchRate {
     fn came(&mut self, bytes: u64, after: Duration) {
         self.bytes += bytes;
         self.waited += after;

@@ -46,25 +46,28 @@ impl PackageCache {
 
     /// Use by a step: nothing is removed until it is dropped.
     pub(super) async fn begin_step(&self) -> RwLockReadGuard<'_, ()> {
+        let step = self.steps.read().await;
         self.is_used.store(true, Relaxed);
-        self.steps.read().await
+        step
     }
 
-    /// Clears the cache where it holds more than its bound, unless a step uses it. Blocks.
+    /// Clears the cache where it holds more than its bound, unless a step uses it. What fails is tried with the next sweep. Blocks.
     pub(super) fn sweep(&self) -> io::Result<()> {
-        // A step that runs fills it further: it is measured after the end.
-        if self.steps.try_write().is_err() || !self.is_used.swap(false, Relaxed) {
-            return Ok(());
+        // A step that runs fills it further: it is measured after the end. One that begins now says so after this.
+        match self.steps.try_write() {
+            Ok(_alone) if self.is_used.swap(false, Relaxed) => {}
+            _ => return Ok(()),
         }
+        self.measure().inspect_err(|_| self.is_used.store(true, Relaxed))
+    }
+
+    fn measure(&self) -> io::Result<()> {
         let bytes: u64 = self.packages()?.iter().map(|folder| size_of(folder)).sum();
         if bytes <= self.bound {
             return Ok(());
         }
         fresh_folder(&self.cleared)?;
-        let Ok(alone) = self.steps.try_write() else {
-            self.is_used.store(true, Relaxed);
-            return Ok(());
-        };
+        let Ok(alone) = self.steps.try_write() else { return Ok(()) };
         // Steps wait for this, and not for the removal.
         for folder in self.packages()? {
             let to = self.cleared.join(folder.file_name().unwrap_or_default());

@@ -31,14 +31,14 @@ use berth_worker::{
     cgroup::{Cgroup, CgroupParents, Limits},
 };
 
-pub(crate) use self::walls::{Reach, Walls};
+pub(crate) use self::walls::{NetworkReach, Walls};
 use self::{
     fetching::{FetchNetwork, Passage},
     walls::{SETTINGS, certificates},
 };
 use super::{
     BuildError, BuildLog,
-    container::{Container, Running},
+    container::{Container, StepContainer},
     registries::Registries,
     size_of,
 };
@@ -52,7 +52,8 @@ pub(super) const PROCESSES: u32 = 512;
 /// Processors of one step: bundlers start a thread for each that the machine has, and gain little beyond two.
 const CPUS: f32 = 2.0;
 
-/// Bytes of a build's folder.
+/// The most bytes of a build's folder: the largest packages (PyTorch with CUDA) take about 5 GiB when they are
+/// installed.
 const DISK: u64 = 6 << 30;
 
 /// Interval at which the folder is measured.
@@ -196,12 +197,12 @@ pub(super) struct Step<'a> {
 }
 
 /// Bounds of a step.
-enum Fence<'a> {
+enum StepBounds<'a> {
     Group(Cgroup),
-    Container(Running<'a>),
+    Container(StepContainer<'a>),
 }
 
-impl Fence<'_> {
+impl StepBounds<'_> {
     /// Ends what may outlive the program that was started.
     async fn close(&mut self) {
         if let Self::Container(running) = self {
@@ -311,7 +312,7 @@ impl Sandbox {
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
-                if let Fence::Container(running) = &mut fence {
+                if let StepBounds::Container(running) = &mut fence {
                     running.not_begun();
                 }
                 return Err(start(error));
@@ -349,7 +350,7 @@ impl Sandbox {
                 return Err(error);
             }
         };
-        if let Fence::Container(running) = &mut fence {
+        if let StepBounds::Container(running) = &mut fence {
             running.ended(status).await;
         }
         let said = log.tail();
@@ -374,11 +375,11 @@ impl Sandbox {
         &self,
         step: &Step<'_>,
         log: &BuildLog,
-    ) -> Result<(Command, Fence<'_>, Option<Passage>), BuildError> {
+    ) -> Result<(Command, StepBounds<'_>, Option<Passage>), BuildError> {
         if let Some(container) = &self.container {
             let network = container.network(step, log).await;
             let running = container.begin(step);
-            return Ok((running.command(step, network)?, Fence::Container(running), None));
+            return Ok((running.command(step, network)?, StepBounds::Container(running), None));
         }
         let memory = Some(ByteSize::mib(MEMORY_MIB));
         let group = fenced(&self.parents, Limits { memory, cpus: Some(self.cpus), processes: PROCESSES });
@@ -386,16 +387,16 @@ impl Sandbox {
         writable.push(step.folder.to_owned());
         let mut readable = step.readable.clone();
         let reach = match step.network {
-            Network::None => Reach::Nothing,
-            Network::Own => Reach::Machine,
+            Network::None => NetworkReach::Nothing,
+            Network::Own => NetworkReach::Machine,
             Network::Registries => {
                 readable.extend(SETTINGS.map(PathBuf::from));
                 self.fetching.launch(&self.bubblewrap).await.map_or_else(
                     |why| {
                         log.line(&format!("this step reaches the whole network of the machine: {why}"));
-                        Reach::Machine
+                        NetworkReach::Machine
                     },
-                    Reach::Registries,
+                    NetworkReach::Registries,
                 )
             }
         };
@@ -403,14 +404,14 @@ impl Sandbox {
         // A process in a group with a quota takes no more than this. Where there is no quota, it is the bound.
         let cpu = step.limit.mul_f32(CPUS);
         let mut command = self.bubblewrap.command(step.program, &group, Some(cpu), walls);
-        let Reach::Registries(_) = reach else {
+        let NetworkReach::Registries(_) = reach else {
             command.envs(step.environment.iter().map(|(name, value)| (name, value)));
-            return Ok((command, Fence::Group(group), None));
+            return Ok((command, StepBounds::Group(group), None));
         };
         command.envs(fetching::environment(&step.environment));
         let passage = self.fetching.open();
         let none = |error| BuildError::passing("BuildFailed", format!("there is no way to the registries: {error}"));
-        Ok((command, Fence::Group(group), Some(passage.map_err(none)?)))
+        Ok((command, StepBounds::Group(group), Some(passage.map_err(none)?)))
     }
 }
 
@@ -501,7 +502,7 @@ mod tests {
     #[tokio::test]
     async fn each_process_gets_its_processor_time() {
         async fn said(cpu: Option<Duration>) -> String {
-            let (reach, at) = (Reach::Nothing, Path::new("/"));
+            let (reach, at) = (NetworkReach::Nothing, Path::new("/"));
             let walls = Walls { readable: Vec::new(), writable: Vec::new(), reach, at };
             let mut command = Bubblewrap::default().command(Path::new("/bin/sh"), &Cgroup::default(), cpu, walls);
             let output = command.args(["-c", "ulimit -t"]).output().await.expect("a shell");

@@ -4,7 +4,7 @@
 //! file ─▶ gzip ─▶ Metered ─▶ tar, each raw entry ─▶ Budget ─▶ folder
 //! file ─────────▶ Metered ─▶ ZIP ──────────────────▶ Budget ─▶ folder
 //! ```
-//! [`Meter`] bounds the bytes that the readers of the formats take, headers included, and ends them when the [`Stop`] says so;
+//! [`Meter`] bounds the bytes that the readers of the formats take, headers included, and ends them when the [`StopSignal`] says so;
 //! `Budget` bounds what is written. The readers are never asked to keep a header in memory whose length was not looked at.
 
 mod zip_end;
@@ -37,7 +37,8 @@ const MOST_BYTES: u64 = 2 << 30;
 /// The most bytes that come out for each byte of the archive, beyond the first [`FREE`]: what compresses better is no code.
 const RATIO: u64 = 200;
 
-/// Bytes that may come out of any archive, however small.
+/// Bytes that may come out of any archive, however small: text of one letter compresses far better than [`RATIO`],
+/// and this much is no danger.
 const FREE: u64 = 16 << 20;
 
 /// Bytes of headers and padding in a tar file, beside the bytes that come out: a KiB for each file.
@@ -62,12 +63,12 @@ const LONGEST_HEADER: u64 = 64 << 10;
 const LONGEST_TIME: Duration = Duration::from_secs(600);
 
 /// Tells a thread that unpacks to end: nobody waits for it any more, or its time is over.
-pub(crate) struct Stop {
+pub(crate) struct StopSignal {
     cancelled: CancellationToken,
     until: Instant,
 }
 
-impl Stop {
+impl StopSignal {
     fn after(time: Duration) -> Self {
         Self { cancelled: CancellationToken::new(), until: Instant::now() + time }
     }
@@ -75,9 +76,9 @@ impl Stop {
 
 /// Runs what unpacks on a thread for that. The thread ends soon after the future was dropped, and within [`LONGEST_TIME`].
 pub(crate) async fn stoppable<T: Send + 'static>(
-    work: impl FnOnce(&Stop) -> Result<T, BuildError> + Send + 'static,
+    work: impl FnOnce(&StopSignal) -> Result<T, BuildError> + Send + 'static,
 ) -> Result<T, BuildError> {
-    let stop = Stop::after(LONGEST_TIME);
+    let stop = StopSignal::after(LONGEST_TIME);
     let _guard = stop.cancelled.clone().drop_guard();
     blocking(move || work(&stop)).await
 }
@@ -119,7 +120,7 @@ impl From<Refusal> for BuildError {
 
 /// Bounds the bytes that are read, and the time.
 struct Meter<'a> {
-    stop: &'a Stop,
+    stop: &'a StopSignal,
     left: Cell<u64>,
     /// The reason to give where more is asked for than is left.
     bound: Cell<Refusal>,
@@ -127,7 +128,7 @@ struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    fn new(stop: &'a Stop, bytes: u64, bound: Refusal) -> Self {
+    fn new(stop: &'a StopSignal, bytes: u64, bound: Refusal) -> Self {
         Self { stop, left: Cell::new(bytes), bound: Cell::new(bound), refused: Cell::new(None) }
     }
 
@@ -257,7 +258,7 @@ fn invalid(message: impl Into<String>) -> BuildError {
 
 /// Unpacks a ZIP, tar or tar.gz file into `folder`, by its first bytes. Where everything is in one folder that is not
 /// `named` by the entrypoint, its content is taken.
-pub(super) fn unpack(archive: &Path, folder: &Path, named: &str, stop: &Stop) -> Result<(), BuildError> {
+pub(super) fn unpack(archive: &Path, folder: &Path, named: &str, stop: &StopSignal) -> Result<(), BuildError> {
     let mut first = [0; 512];
     let read = read_some(&mut File::open(archive)?, &mut first)?;
     let is_tar = read == first.len() && &first[257..262] == b"ustar";
@@ -286,7 +287,7 @@ fn read_some(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
 ///
 /// # Errors
 /// The archive is damaged, too large, or leads out of the folder; the message says which.
-pub(crate) fn unpack_zip(archive: &Path, folder: &Path, stop: &Stop) -> Result<(), BuildError> {
+pub(crate) fn unpack_zip(archive: &Path, folder: &Path, stop: &StopSignal) -> Result<(), BuildError> {
     let mut file = File::open(archive)?;
     let size = file.metadata()?.len();
     match zip_end::counted(&mut file, size)? {
@@ -327,7 +328,7 @@ pub(crate) fn unpack_zip(archive: &Path, folder: &Path, stop: &Stop) -> Result<(
 
 /// Headers that speak of the entry after them.
 #[derive(Default)]
-struct Ahead {
+struct ExtendedHeaders {
     /// Long name (GNU).
     name: Option<Vec<u8>>,
     /// Extended header (PAX).
@@ -336,7 +337,7 @@ struct Ahead {
     any: bool,
 }
 
-impl Ahead {
+impl ExtendedHeaders {
     /// Path of the entry, as `tar` would know it: the long name, else the path of the extended header, else its own.
     fn path(&self, header: &tar::Header) -> Vec<u8> {
         let of_name = self.name.as_ref().map(|name| name.strip_suffix(b"\0").unwrap_or(name).to_vec());
@@ -351,11 +352,11 @@ impl Ahead {
 }
 
 /// Unpacks a tar file. Its entries come raw: the library would read headers of any length into memory.
-fn tar(reader: impl Read, mut budget: Budget, folder: &Path, stop: &Stop) -> Result<(), BuildError> {
+fn tar(reader: impl Read, mut budget: Budget, folder: &Path, stop: &StopSignal) -> Result<(), BuildError> {
     let meter = Meter::new(stop, budget.bytes.saturating_add(HEADERS), Refusal::Output);
     let damaged = |error: io::Error| meter.reason(error);
     let mut tar = tar::Archive::new(Metered { inner: reader, meter: &meter });
-    let mut ahead = Ahead::default();
+    let mut headers = ExtendedHeaders::default();
     for entry in tar.entries().map_err(damaged)?.raw(true) {
         let mut entry = entry.map_err(damaged)?;
         budget.entry()?;
@@ -366,14 +367,14 @@ fn tar(reader: impl Read, mut budget: Budget, folder: &Path, stop: &Stop) -> Res
                 bounded(entry.size(), LONGEST_HEADER)?;
                 continue;
             }
-            tar::EntryType::XHeader if ahead.pax.is_none() => {
-                ahead.pax = Some(header(&mut entry, LONGEST_HEADER, &meter)?);
-                ahead.any = true;
+            tar::EntryType::XHeader if headers.pax.is_none() => {
+                headers.pax = Some(header(&mut entry, LONGEST_HEADER, &meter)?);
+                headers.any = true;
                 continue;
             }
-            tar::EntryType::GNULongName if ahead.name.is_none() => {
-                ahead.name = Some(header(&mut entry, LONGEST_NAME, &meter)?);
-                ahead.any = true;
+            tar::EntryType::GNULongName if headers.name.is_none() => {
+                headers.name = Some(header(&mut entry, LONGEST_NAME, &meter)?);
+                headers.any = true;
                 continue;
             }
             tar::EntryType::XHeader | tar::EntryType::GNULongName => {
@@ -382,14 +383,14 @@ fn tar(reader: impl Read, mut budget: Budget, folder: &Path, stop: &Stop) -> Res
             // The entry after it is a link, and refused.
             tar::EntryType::GNULongLink => {
                 bounded(entry.size(), LONGEST_NAME)?;
-                ahead.any = true;
+                headers.any = true;
                 continue;
             }
             _ => {}
         }
-        let ahead = std::mem::take(&mut ahead);
-        let name = String::from_utf8_lossy(&ahead.path(entry.header())).into_owned();
-        let size = ahead.value("size").map(|text| str::from_utf8(text).ok()?.parse::<u64>().ok());
+        let headers = std::mem::take(&mut headers);
+        let name = String::from_utf8_lossy(&headers.path(entry.header())).into_owned();
+        let size = headers.value("size").map(|text| str::from_utf8(text).ok()?.parse::<u64>().ok());
         if size.is_some_and(|size| size != Some(entry.size())) {
             return Err(invalid(format!("the headers of {name:?} in the archive disagree about its size")));
         }
@@ -407,7 +408,7 @@ fn tar(reader: impl Read, mut budget: Budget, folder: &Path, stop: &Stop) -> Res
             _ => return Err(invalid(format!("{name:?} in the archive is neither a file nor a folder"))),
         }
     }
-    if ahead.any {
+    if headers.any {
         return Err(invalid("the archive is damaged: it ends after the header of a file"));
     }
     Ok(())
@@ -478,8 +479,8 @@ mod tests {
     use super::*;
     use crate::{controller::Retry, mutator};
 
-    fn stop() -> Stop {
-        Stop::after(LONGEST_TIME)
+    fn stop() -> StopSignal {
+        StopSignal::after(LONGEST_TIME)
     }
 
     fn zip_of(path: &Path, files: &[(&str, &[u8])]) {
@@ -668,7 +669,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let cancelled = stop();
         cancelled.cancelled.cancel();
-        for (stop, reason) in [(cancelled, "Cancelled"), (Stop::after(Duration::ZERO), "DiskError")] {
+        for (stop, reason) in [(cancelled, "Cancelled"), (StopSignal::after(Duration::ZERO), "DiskError")] {
             let budget = Budget { files: 10, entries: 10, bytes: 1 << 20 };
             let error = tar(io::repeat(0), budget, home.path(), &stop).expect_err(reason);
             assert_eq!(error.reason, reason, "{}", error.message);

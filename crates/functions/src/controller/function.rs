@@ -8,12 +8,12 @@ use std::{sync::Arc, time::Duration};
 use berth_control::store::Rev;
 use berth_spec::Time;
 
-pub(super) use self::takeover::{Found, Revival};
+pub(super) use self::takeover::{FoundBy, Revival};
 use self::takeover::{adopt, lacks_last, outlives_leaders};
 use super::{
+    compact_object::{CompactObject, Runs, share},
     effect::{Task, TaskId},
     event::{Built, Deployed, Failure, Retry},
-    remembered::{Remembered, Runs, share},
     writing::{Overwrites, Writing},
 };
 use crate::{
@@ -33,7 +33,7 @@ const TRACEPARENT: &str = "traceparent";
 /// A function that is known.
 #[derive(Debug)]
 pub(super) struct Function {
-    pub(super) declared: Remembered,
+    pub(super) declared: CompactObject,
     pub(super) stage: Stage,
     /// The status that its object should have; shared with `declared` where that has it.
     pub(super) status: Arc<Status>,
@@ -92,15 +92,15 @@ pub(super) enum Stage {
 
 impl Function {
     /// A function whose object was found.
-    pub(super) fn new(declared: Declared, found: Found, now: Time) -> Self {
-        let (declared, verdict) = Remembered::of(declared);
+    pub(super) fn new(declared: Declared, found: FoundBy, now: Time) -> Self {
+        let (declared, verdict) = CompactObject::of(declared);
         let mut stored = Arc::clone(&declared.status);
         let (served, revives) = match found {
-            Found::Listed(served) => {
+            FoundBy::Listed(served) => {
                 let revives = lacks_last(&stored, served.as_ref());
                 (served, revives)
             }
-            Found::Put => (None, false),
+            FoundBy::Put => (None, false),
         };
         let serves = served.is_some() || outlives_leaders(&stored);
         if let Some(served) = served {
@@ -139,7 +139,7 @@ impl Function {
         if let Some(past) = self.status.history.iter().find(|past| past.spec.0 == declared.text) {
             declared.text = Arc::clone(&past.spec.0);
         }
-        let (declared, verdict) = Remembered::of(declared);
+        let (declared, verdict) = CompactObject::of(declared);
         self.declared = declared;
         (self.failures, self.seen) = (0, now);
         (self.overwrites, self.mend_at) = (Overwrites::default(), None);
@@ -461,7 +461,7 @@ mod tests {
         });
         let is_shared = |function: &Function| Arc::ptr_eq(&function.status, &function.declared.status);
         let (mut effects, now) = (Vec::new(), Time(1));
-        let mut function = Function::new(read(&object, 1), Found::Put, now);
+        let mut function = Function::new(read(&object, 1), FoundBy::Put, now);
         function.write("f", &mut effects);
         function.wrote(Arc::clone(&function.status), Rev(2));
         assert!(is_shared(&function), "written");
@@ -474,7 +474,7 @@ mod tests {
         assert!(is_shared(&function), "echoed");
         let holds_one_text =
             |function: &Function| Arc::ptr_eq(&function.status.history[0].spec.0, &function.declared.text);
-        let mut function = Function::new(read(&object, 3), Found::Put, now);
+        let mut function = Function::new(read(&object, 3), FoundBy::Put, now);
         function.write_if_new("f", &mut effects);
         assert!(is_shared(&function), "read after a restart");
         assert!(holds_one_text(&function), "read after a restart");
@@ -486,7 +486,7 @@ mod tests {
         assert!(Arc::ptr_eq(of_object, &function.declared.text), "in the status of the object, too");
         object.as_object_mut().expect("an object").remove("status");
         let served = Served { revision: Some(past), ..Served::default() };
-        let function = Function::new(read(&object, 5), Found::Listed(Some(served)), now);
+        let function = Function::new(read(&object, 5), FoundBy::Listed(Some(served)), now);
         assert!(holds_one_text(&function), "adopted");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_control::store::Rev;
 
-use super::{function::Function, remembered::Remembered};
+use super::{compact_object::CompactObject, function::Function};
 use crate::{deployment::About, status::Status};
 
 /// A function, for people.
@@ -26,7 +26,7 @@ pub struct View<'a> {
 
 impl Function {
     pub(super) fn view<'a>(&'a self, name: &'a str) -> View<'a> {
-        let Remembered { text, about, rev, .. } = &self.declared;
+        let CompactObject { text, about, rev, .. } = &self.declared;
         View { name, text, about, status: &self.status, generation: self.number, rev: *rev }
     }
 }

@@ -51,13 +51,13 @@ pub fn address(text: &str) -> Result<EtcdConfig, ConfigError> {
 
 /// A source of functions: objects that it builds and runs.
 pub struct FunctionSource {
-    place: Place,
+    store: SpecStore,
     host: Arc<Host>,
 }
 
 /// The place of objects.
 #[derive(Clone)]
-enum Place {
+enum SpecStore {
     Etcd(Box<EtcdConfig>),
     /// Berth's own store.
     Own,
@@ -67,28 +67,28 @@ impl FunctionSource {
     /// Follows the objects below the prefix of `config`; `host` builds and runs them.
     #[must_use]
     pub fn etcd(config: EtcdConfig, host: Arc<Host>) -> Self {
-        Self { place: Place::Etcd(Box::new(config)), host }
+        Self { store: SpecStore::Etcd(Box::new(config)), host }
     }
 
     /// Follows the objects in Berth's own store.
     #[must_use]
     pub fn own(host: Arc<Host>) -> Self {
-        Self { place: Place::Own, host }
+        Self { store: SpecStore::Own, host }
     }
 }
 
 impl Source for FunctionSource {
     fn kind(&self) -> &'static str {
-        match self.place {
-            Place::Etcd(_) => "etcd",
-            Place::Own => "functions",
+        match self.store {
+            SpecStore::Etcd(_) => "etcd",
+            SpecStore::Own => "functions",
         }
     }
 
     fn origin(&self) -> Origin {
-        let id = match &self.place {
-            Place::Etcd(config) => format!("{}{}/", config.endpoints.join(","), config.prefix),
-            Place::Own => "own".to_owned(),
+        let id = match &self.store {
+            SpecStore::Etcd(config) => format!("{}{}/", config.endpoints.join(","), config.prefix),
+            SpecStore::Own => "own".to_owned(),
         };
         Origin::new(self.kind(), &id)
     }
@@ -114,7 +114,7 @@ impl FunctionSource {
             }
             let (reports, mut told) = mpsc::channel(16);
             let over = CancellationToken::new();
-            let objects = objects(self.place.clone(), context.store(), reports.clone());
+            let objects = objects(self.store.clone(), context.store(), reports.clone());
             self.host.replicas().attach(context.handle().clone());
             let follow = follow(objects, Arc::clone(&self.host), reports, over.clone());
             let Some(mut following) = self.host.start(follow) else { return };
@@ -147,10 +147,10 @@ impl FunctionSource {
 }
 
 /// The objects of a place, once it answers.
-async fn objects(place: Place, own: Arc<dyn Store>, reports: mpsc::Sender<Report>) -> Objects {
-    match place {
-        Place::Etcd(config) => Objects::all_of(Arc::new(connect(*config, &reports).await)),
-        Place::Own => Objects::of_berth(own),
+async fn objects(store: SpecStore, own: Arc<dyn Store>, reports: mpsc::Sender<Report>) -> Objects {
+    match store {
+        SpecStore::Etcd(config) => Objects::all_of(Arc::new(connect(*config, &reports).await)),
+        SpecStore::Own => Objects::of_berth(own),
     }
 }
 

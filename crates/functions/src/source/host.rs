@@ -91,7 +91,7 @@ pub struct Host {
     overtaken: AtomicBool,
     /// Ends processes after another node has taken over.
     resting: Mutex<Option<AbortOnDropHandle<()>>>,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
     runtime: Threads,
 }
 
@@ -129,15 +129,16 @@ impl Host {
         let builder = Builder::open(build)?;
         let replicas = ReplicaTarget::new(builder.artifacts(), &gateway);
         let local = LocalConfig { root: root.join("run"), gateway, isolation };
-        let local = LocalTarget::open(local, &builder)?;
+        let metrics = Arc::new(Metrics::register(registry));
+        let local = LocalTarget::open(local, &builder, Arc::clone(&metrics))?;
         let azure = AzureTarget::open(&root.join("azure"), &variables, &builder)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("berth-functions")
             .enable_all()
             .build()?;
-        let (metrics, restored) = (Metrics::register(registry), local.serving());
         // They answer before it is known what there is.
+        let restored = local.serving();
         metrics.name(&restored);
         tracing::debug!(event = "functions_ready", restored = restored.len());
         Ok(Arc::new(Self {

@@ -8,6 +8,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use berth_spec::worker::{Breaker, BreakerState};
+use berth_worker::egress::Outcome;
 use prometheus_client::{
     encoding::{EncodeLabelSet, LabelSetEncoder},
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -29,7 +30,7 @@ impl EncodeLabelSet for Label {
 
 /// A dependency of builds and deployments.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Towards {
+struct BreakerLabels {
     kind: &'static str,
     dependency: String,
 }
@@ -64,6 +65,21 @@ impl Requests {
     }
 }
 
+/// Connections of a function's processes to hosts with one outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Connections {
+    namespace: String,
+    function: String,
+    outcome: &'static str,
+}
+
+impl Connections {
+    fn of(function: &str, outcome: &'static str) -> Self {
+        let (namespace, function) = labels(function);
+        Self { namespace, function, outcome }
+    }
+}
+
 /// The labels `namespace` and `function` of a key. Those that stand for many have both.
 fn labels(key: &str) -> (String, String) {
     match key {
@@ -75,7 +91,7 @@ fn labels(key: &str) -> (String, String) {
     }
 }
 
-/// Functions with series of their own. Each has seven at most: 3,500 are no burden for a Prometheus, 70,000 may be one.
+/// Functions with series of their own. Each has sixteen at most: 8,000 are no burden for a Prometheus, 160,000 may be one.
 const MOST_NAMED: usize = 500;
 
 /// The labels of functions beyond those. No function has such a name: names begin with a letter or a digit. Keys that are no names have
@@ -94,13 +110,14 @@ type Answers = [OnceLock<Counter>; CLASSES.len()];
 
 /// Metrics of functions.
 #[derive(Debug, Default)]
-pub(super) struct Metrics {
+pub(crate) struct Metrics {
     functions: Family<Label, Gauge>,
     builds: Family<Builds, Counter>,
-    breakers: Family<Towards, Gauge>,
+    breakers: Family<BreakerLabels, Gauge>,
     processes: Gauge,
     copies: Family<Label, Counter>,
     requests: Family<Requests, Counter>,
+    connections: Family<Connections, Counter>,
     /// Functions with series of their own: those that people see, as long as they are few. Requests read it.
     named: ArcSwap<BTreeMap<Arc<str>, Arc<Answers>>>,
     /// Answers of functions without.
@@ -135,6 +152,11 @@ impl Metrics {
             "berth_function_requests",
             "Requests by function and class of answer",
             metrics.requests.clone(),
+        );
+        registry.register(
+            "berth_function_connections",
+            "Connections of a function's processes to hosts, by outcome",
+            metrics.connections.clone(),
         );
         metrics
     }
@@ -190,10 +212,20 @@ impl Metrics {
         for class in CLASSES {
             self.requests.remove(&Requests::of(function, class));
         }
+        for outcome in Outcome::WORDS {
+            self.connections.remove(&Connections::of(function, outcome));
+        }
     }
 
     fn early(&self) -> MutexGuard<'_, Vec<(String, &'static str)>> {
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a connection to a host, made or refused. No function goes meanwhile.
+    pub(crate) fn connection(&self, function: &str, outcome: Outcome) {
+        let (_one, named) = (self.early(), self.named.load());
+        let function = if named.contains_key(function) { function } else { OTHERS };
+        self.connections.get_or_create(&Connections::of(function, outcome.as_str())).inc();
     }
 
     /// Counts a copy from the leader.
@@ -204,7 +236,7 @@ impl Metrics {
     pub(super) fn breakers(&self, breakers: &[Breaker]) {
         self.breakers.clear();
         for Breaker { kind, dependency, state, .. } in breakers {
-            let towards = Towards { kind: kind.as_str(), dependency: dependency.to_string() };
+            let towards = BreakerLabels { kind: kind.as_str(), dependency: dependency.to_string() };
             self.breakers.get_or_create(&towards).set(match state {
                 BreakerState::Closed => 0,
                 BreakerState::HalfOpen => 1,
@@ -250,6 +282,7 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use berth_worker::egress::Refusal;
     use prometheus_client::encoding::text::encode;
 
     use super::*;
@@ -279,9 +312,13 @@ mod tests {
         metrics.answered(Some("f7"), 502);
         metrics.answered(Some("f7"), 500);
         metrics.answered(None, 404);
+        metrics.connection("f7", Outcome::Refused(Refusal::Undeclared));
+        metrics.connection("later", Outcome::Connected);
         let text = told(&registry);
         for line in [
             "berth_function_builds_total{namespace=\"default\",function=\"f0\",result=\"built\"} 1",
+            "berth_function_connections_total{namespace=\"default\",function=\"f7\",outcome=\"undeclared\"} 1",
+            "berth_function_connections_total{namespace=\"_others\",function=\"_others\",outcome=\"connected\"} 1",
             "berth_function_builds_total{namespace=\"_others\",function=\"_others\",result=\"failed\"} 1",
             "berth_function_requests_total{namespace=\"_others\",function=\"_others\",class=\"2xx\"} 1",
             "berth_function_requests_total{namespace=\"default\",function=\"f7\",class=\"5xx\"} 2",

@@ -30,11 +30,11 @@ use http::{HeaderMap, Method, StatusCode, header::CONTENT_TYPE};
 use serde_json::{Value, json};
 
 use self::{
-    app::{Paths, Place},
+    app::{DeploymentSlot, Paths},
     config::AzureConfig,
     package::Packages,
     record::{Record, Records, Version},
-    resource::{Manager, NOT_ALLOWED, Trouble},
+    resource::{AzureError, Manager, NOT_ALLOWED},
 };
 use super::Target;
 use crate::{
@@ -49,7 +49,7 @@ use crate::{
 /// The longest that a new version may take until it answers: a consumption plan starts cold and reads its package first.
 const LONGEST_START: Duration = Duration::from_secs(300);
 
-/// Length of an answer in an error message, in characters.
+/// The characters of an answer that an error message quotes: the first line of a Python error and its reason fit.
 const BEGINNING: usize = 300;
 
 /// Pause between two probes: a new version takes some ten seconds to start, and each probe is an execution that is paid
@@ -59,7 +59,7 @@ const PROBE_AGAIN: Duration = Duration::from_secs(2);
 /// Deploys to Azure Functions.
 pub(crate) struct AzureTarget {
     /// The account, or the reason why there is none.
-    account: Result<Account, Trouble>,
+    account: Result<Account, AzureError>,
     artifacts: Arc<ArtifactStore>,
     dependencies: Arc<Dependencies>,
     records: Records,
@@ -89,7 +89,7 @@ impl AzureTarget {
     /// # Errors
     /// If the folder of the records cannot be used.
     pub(crate) fn open(root: &Path, variables: &BTreeMap<String, String>, builder: &Builder) -> io::Result<Self> {
-        let account = AzureConfig::read(variables).map_err(|why| Trouble::lasting("PlatformUnavailable", why));
+        let account = AzureConfig::read(variables).map_err(|why| AzureError::lasting("PlatformUnavailable", why));
         let account = account.and_then(|config| {
             let (manager, packages) = (Manager::new(&config)?, Packages::open(&config)?);
             Ok(Account { config, manager, packages })
@@ -111,16 +111,16 @@ impl AzureTarget {
     /// The reason why a function cannot be deployed, before anything is built.
     pub(crate) fn refusal(&self, spec: &FunctionSpec) -> Option<Failure> {
         let wrong = match &self.account {
-            Err(trouble) => Some(trouble.clone()),
-            Ok(_) => app::misnamed(&spec.name).map(|why| Trouble::lasting("NameRefused", why)),
+            Err(error) => Some(error.clone()),
+            Ok(_) => app::misnamed(&spec.name).map(|why| AzureError::lasting("NameRefused", why)),
         };
-        wrong.map(|trouble| failure(trouble, Duration::ZERO))
+        wrong.map(|error| failure(error, Duration::ZERO))
     }
 
-    async fn bring_up(&self, task: &Task, artifact: &ArtifactStatus) -> Result<Deployed, Trouble> {
+    async fn bring_up(&self, task: &Task, artifact: &ArtifactStatus) -> Result<Deployed, AzureError> {
         let account = self.account.as_ref().map_err(Clone::clone)?;
         let Platform::Azure(wanted) = &task.spec.platform else {
-            return Err(Trouble::lasting("Internal", "this function does not belong to Azure"));
+            return Err(AzureError::lasting("Internal", "this function does not belong to Azure"));
         };
         let (spec, name) = (&*task.spec, task.spec.name.as_str());
         let here = |record: &Record| record.group == wanted.group && record.app == wanted.app;
@@ -134,7 +134,7 @@ impl AzureTarget {
             settings: app::settings(&account.config, spec, (artifact, &package)),
             earlier: mine.as_ref().map(|record| record.env.clone()).unwrap_or_default(),
         };
-        let found = deployment.app(Place::Production).await?;
+        let found = deployment.app(DeploymentSlot::Production).await?;
         let deployed = |endpoint: String| Deployed { endpoint, note: app::limits_left_out(spec) };
         // The earlier version serves until the new one answers.
         let earlier = mine.and_then(|record| record.version);
@@ -152,7 +152,7 @@ impl AzureTarget {
             deployment.may_have(app, wanted)?;
             deployment.own(app).await?;
             let ours = (&deployment.settings, &*deployment.earlier);
-            let differs = app::drift(app, &deployment.has(Place::Production).await?, ours, spec);
+            let differs = app::drift(app, &deployment.has(DeploymentSlot::Production).await?, ours, spec);
             if differs.is_empty() {
                 let endpoint = deployment.endpoint(app)?;
                 self.arrived(account, name, (serving(&endpoint), &others)).await?;
@@ -188,14 +188,14 @@ impl AzureTarget {
         account: &Account,
         name: &str,
         (record, others): (Record, &[Record]),
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), AzureError> {
         for old in others {
             remove(account, name, old).await?;
         }
         self.note(name, [&record])
     }
 
-    fn note<'r>(&self, name: &str, apps: impl IntoIterator<Item = &'r Record>) -> Result<(), Trouble> {
+    fn note<'r>(&self, name: &str, apps: impl IntoIterator<Item = &'r Record>) -> Result<(), AzureError> {
         let apps: Vec<Record> = apps.into_iter().cloned().collect();
         if self.records.read(name) == apps {
             return Ok(());
@@ -203,7 +203,7 @@ impl AzureTarget {
         self.records.write(name, &apps).map_err(|error| disk(&error))
     }
 
-    async fn take_down(&self, name: &str) -> Result<(), Trouble> {
+    async fn take_down(&self, name: &str) -> Result<(), AzureError> {
         let apps = self.records.read(name);
         if apps.is_empty() {
             return Ok(());
@@ -218,10 +218,10 @@ impl AzureTarget {
 }
 
 /// Removes the app of a function. One that was there before Berth is stopped, and one that belongs to somebody else by now stays.
-async fn remove(account: &Account, function: &str, record: &Record) -> Result<(), Trouble> {
+async fn remove(account: &Account, function: &str, record: &Record) -> Result<(), AzureError> {
     let app = AzureApp { group: record.group.clone(), app: record.app.clone() };
     let paths = Paths::of(&account.config, &app);
-    let Some(found) = account.manager.get(&paths.site(Place::Production, "")).await? else { return Ok(()) };
+    let Some(found) = account.manager.get(&paths.site(DeploymentSlot::Production, "")).await? else { return Ok(()) };
     if app::owner(&found) != Some(function) {
         tracing::warn!(
             event = "function_app_left",
@@ -233,38 +233,38 @@ async fn remove(account: &Account, function: &str, record: &Record) -> Result<()
     }
     if app::is_created(&found) {
         // Azure deletes a plan with its last app, and an app with its slots.
-        account.manager.run(Method::DELETE, &paths.site(Place::Production, ""), None).await?;
+        account.manager.run(Method::DELETE, &paths.site(DeploymentSlot::Production, ""), None).await?;
         return Ok(());
     }
-    account.manager.run(Method::DELETE, &paths.site(Place::Slot, ""), None).await?;
-    account.manager.run(Method::POST, &paths.site(Place::Production, "/stop"), None).await.map(drop)
+    account.manager.run(Method::DELETE, &paths.site(DeploymentSlot::Slot, ""), None).await?;
+    account.manager.run(Method::POST, &paths.site(DeploymentSlot::Production, "/stop"), None).await.map(drop)
 }
 
 impl Deployment<'_> {
-    async fn app(&self, place: Place) -> Result<Option<Value>, Trouble> {
-        self.account.manager.get(&self.paths.site(place, "")).await
+    async fn app(&self, slot: DeploymentSlot) -> Result<Option<Value>, AzureError> {
+        self.account.manager.get(&self.paths.site(slot, "")).await
     }
 
-    async fn has(&self, place: Place) -> Result<BTreeMap<String, String>, Trouble> {
-        let path = self.paths.site(place, "/config/appsettings/list");
+    async fn has(&self, slot: DeploymentSlot) -> Result<BTreeMap<String, String>, AzureError> {
+        let path = self.paths.site(slot, "/config/appsettings/list");
         Ok(app::listed(&self.account.manager.run(Method::POST, &path, None).await?))
     }
 
-    fn may_have(&self, app: &Value, wanted: &AzureApp) -> Result<(), Trouble> {
+    fn may_have(&self, app: &Value, wanted: &AzureApp) -> Result<(), AzureError> {
         match app::owner(app).filter(|owner| *owner != self.spec.name.as_str()) {
             Some(other) => {
                 let message = format!(
                     "the app {} belongs to the function {other}: choose another spec.target.appName",
                     wanted.app
                 );
-                Err(Trouble::lasting("AppTaken", message))
+                Err(AzureError::lasting("AppTaken", message))
             }
             None => Ok(()),
         }
     }
 
     /// Marks an app that was there before as the function's, so that no other function takes it.
-    async fn own(&self, app: &Value) -> Result<(), Trouble> {
+    async fn own(&self, app: &Value) -> Result<(), AzureError> {
         if app::owner(app).is_some() {
             return Ok(());
         }
@@ -272,25 +272,25 @@ impl Deployment<'_> {
         self.account.manager.run(Method::PATCH, &self.paths.tags(), Some(&body)).await.map(drop)
     }
 
-    fn endpoint(&self, app: &Value) -> Result<String, Trouble> {
-        let none = || Trouble::passing("NoAddress", "Azure names no address of the app yet");
+    fn endpoint(&self, app: &Value) -> Result<String, AzureError> {
+        let none = || AzureError::passing("NoAddress", "Azure names no address of the app yet");
         app::endpoint(&self.account.config, app, self.spec).ok_or_else(none)
     }
 
     /// Writes the settings of a place over those that it has, or over those of production.
-    async fn set(&self, place: Place, from: Place) -> Result<(), Trouble> {
+    async fn set(&self, slot: DeploymentSlot, from: DeploymentSlot) -> Result<(), AzureError> {
         let settings = app::merged(&self.has(from).await?, &self.settings, &self.earlier);
-        let path = self.paths.site(place, "/config/appsettings");
+        let path = self.paths.site(slot, "/config/appsettings");
         self.account.manager.run(Method::PUT, &path, Some(&json!({"properties": settings}))).await.map(drop)
     }
 
     /// Creates the app with its plan. Nothing serves yet, so that no slot is needed.
-    async fn create(&self) -> Result<String, Trouble> {
+    async fn create(&self) -> Result<String, AzureError> {
         let manager = &self.account.manager;
         let group = manager.get(&self.paths.group()).await?;
         let location = group.as_ref().and_then(|group| group.get("location")?.as_str());
         let none = || {
-            Trouble::passing(
+            AzureError::passing(
                 "NoResourceGroup",
                 "there is no such resource group: create it, or change spec.target.resourceGroup",
             )
@@ -298,82 +298,89 @@ impl Deployment<'_> {
         let location = location.ok_or_else(none)?;
         manager.run(Method::PUT, &self.paths.plan(), Some(&app::plan(location))).await?;
         let body = app::site(&self.paths, location, self.spec, None);
-        manager.run(Method::PUT, &self.paths.site(Place::Production, ""), Some(&body)).await?;
-        self.set(Place::Production, Place::Production).await?;
-        let endpoint = self.proved(Place::Production).await?;
+        manager.run(Method::PUT, &self.paths.site(DeploymentSlot::Production, ""), Some(&body)).await?;
+        self.set(DeploymentSlot::Production, DeploymentSlot::Production).await?;
+        let endpoint = self.proved(DeploymentSlot::Production).await?;
         self.announce().await?;
         Ok(endpoint)
     }
 
     /// Deploys into the slot, and swaps it with production once it answers.
-    async fn replace(&self, app: &Value) -> Result<String, Trouble> {
+    async fn replace(&self, app: &Value) -> Result<String, AzureError> {
         let manager = &self.account.manager;
         let location = app.get("location").and_then(Value::as_str).unwrap_or_default();
         let body = app::site(&self.paths, location, self.spec, Some(app));
-        manager.run(Method::PUT, &self.paths.site(Place::Slot, ""), Some(&body)).await?;
-        self.set(Place::Slot, Place::Production).await?;
-        manager.run(Method::POST, &self.paths.site(Place::Slot, "/start"), None).await?;
-        self.proved(Place::Slot).await?;
+        manager.run(Method::PUT, &self.paths.site(DeploymentSlot::Slot, ""), Some(&body)).await?;
+        self.set(DeploymentSlot::Slot, DeploymentSlot::Production).await?;
+        manager.run(Method::POST, &self.paths.site(DeploymentSlot::Slot, "/start"), None).await?;
+        self.proved(DeploymentSlot::Slot).await?;
         self.swap().await?;
         // A swap whose answer was lost is asked for again, and the second undoes the first.
-        if !app::runs(&self.has(Place::Production).await?, &self.settings) {
-            return Err(Trouble::passing("SwapUndone", "the earlier version serves after the swap: it is tried again"));
+        if !app::runs(&self.has(DeploymentSlot::Production).await?, &self.settings) {
+            return Err(AzureError::passing(
+                "SwapUndone",
+                "the earlier version serves after the swap: it is tried again",
+            ));
         }
         if app.pointer("/properties/state").and_then(Value::as_str) != Some("Running") {
-            manager.run(Method::POST, &self.paths.site(Place::Production, "/start"), None).await?;
+            manager.run(Method::POST, &self.paths.site(DeploymentSlot::Production, "/start"), None).await?;
         }
-        match self.proved(Place::Production).await {
+        match self.proved(DeploymentSlot::Production).await {
             Ok(endpoint) => {
                 self.announce().await?;
                 Ok(endpoint)
             }
-            Err(trouble) => {
+            Err(error) => {
                 self.swap().await?;
-                let message = format!("{}; the earlier version was swapped back", trouble.message);
-                Err(Trouble { message, ..trouble })
+                let message = format!("{}; the earlier version was swapped back", error.message);
+                Err(AzureError { message, ..error })
             }
         }
     }
 
-    async fn swap(&self) -> Result<(), Trouble> {
-        let path = self.paths.site(Place::Slot, "/slotsswap");
+    async fn swap(&self) -> Result<(), AzureError> {
+        let path = self.paths.site(DeploymentSlot::Slot, "/slotsswap");
         self.account.manager.run(Method::POST, &path, Some(&app::swap())).await.map(drop)
     }
 
     /// Tells Azure's scaling of the functions in the package: it does not read a package at a URL by itself.
-    async fn announce(&self) -> Result<(), Trouble> {
-        let path = self.paths.site(Place::Production, "/syncfunctiontriggers");
+    async fn announce(&self) -> Result<(), AzureError> {
+        let path = self.paths.site(DeploymentSlot::Production, "/syncfunctiontriggers");
         self.account.manager.run(Method::POST, &path, None).await.map(drop)
     }
 
     /// Asks the function in a place until it answers; its endpoint.
-    async fn proved(&self, place: Place) -> Result<String, Trouble> {
-        let none = || Trouble::passing("NotFound", "the app has gone: somebody deletes it meanwhile");
-        let endpoint = self.endpoint(&self.app(place).await?.ok_or_else(none)?)?;
+    async fn proved(&self, slot: DeploymentSlot) -> Result<String, AzureError> {
+        let none = || AzureError::passing("NotFound", "the app has gone: somebody deletes it meanwhile");
+        let endpoint = self.endpoint(&self.app(slot).await?.ok_or_else(none)?)?;
         let deadline = Instant::now() + LONGEST_START;
         let mut key = None;
         loop {
-            let Some(said) = self.ask((place, &endpoint), &mut key).await? else { return Ok(endpoint) };
+            let Some(said) = self.ask((slot, &endpoint), &mut key).await? else { return Ok(endpoint) };
             if Instant::now() >= deadline {
                 let message = format!(
                     "the new version does not answer at {endpoint} within {} s: {said}",
                     LONGEST_START.as_secs()
                 );
-                return Err(Trouble::lasting("NotStarted", message));
+                return Err(AzureError::lasting("NotStarted", message));
             }
             tokio::time::sleep(PROBE_AGAIN).await;
         }
     }
 
     /// Asks the function once. `None`: it answers; else what is said while it starts. `key` is kept for the next attempt.
-    async fn ask(&self, (place, endpoint): (Place, &str), key: &mut Option<String>) -> Result<Option<String>, Trouble> {
+    async fn ask(
+        &self,
+        (slot, endpoint): (DeploymentSlot, &str),
+        key: &mut Option<String>,
+    ) -> Result<Option<String>, AzureError> {
         let manager = &self.account.manager;
         if self.spec.entry.auth == AuthLevel::Function && key.is_none() {
-            match manager.run(Method::POST, &self.paths.site(place, app::KEYS), None).await {
+            match manager.run(Method::POST, &self.paths.site(slot, app::KEYS), None).await {
                 Ok(listed) => *key = app::key(&listed),
-                Err(trouble) if trouble.reason == NOT_ALLOWED => return Err(trouble),
+                Err(error) if error.reason == NOT_ALLOWED => return Err(error),
                 // The host of the app keeps the keys, and has not started.
-                Err(trouble) => return Ok(Some(trouble.message)),
+                Err(error) => return Ok(Some(error.message)),
             }
             if key.is_none() {
                 return Ok(Some("the app has no key yet".to_owned()));
@@ -399,7 +406,7 @@ impl Deployment<'_> {
         if starts {
             return Ok(Some(said));
         }
-        Err(Trouble::lasting("ProbeFailed", format!("the new version answers spec.probe with {said}")))
+        Err(AzureError::lasting("ProbeFailed", format!("the new version answers spec.probe with {said}")))
     }
 }
 
@@ -421,12 +428,12 @@ async fn beginning(mut answer: reqwest::Response) -> String {
     String::from_utf8_lossy(&bytes).chars().take(BEGINNING).collect()
 }
 
-fn disk(error: &io::Error) -> Trouble {
-    Trouble::passing("DiskError", format!("{error}: check the disk of --data"))
+fn disk(error: &io::Error) -> AzureError {
+    AzureError::passing("DiskError", format!("{error}: check the disk of --data"))
 }
 
-fn failure(trouble: Trouble, took: Duration) -> Failure {
-    let Trouble { reason, message, retry, .. } = trouble;
+fn failure(error: AzureError, took: Duration) -> Failure {
+    let AzureError { reason, message, retry, .. } = error;
     Failure { reason, message, retry, log_tail: String::new(), took }
 }
 
@@ -439,22 +446,22 @@ impl Target for AzureTarget {
                     let done = self.bring_up(task, artifact).await;
                     match &done {
                         Ok(_) => permit.answered(),
-                        Err(trouble) if trouble.away => permit.failed(now()),
+                        Err(error) if error.away => permit.failed(now()),
                         Err(_) => {}
                     }
                     done
                 }
                 Err(LeftAlone { message, until }) => {
-                    Err(Trouble { retry: Retry::At(until), ..Trouble::passing("LeftAlone", message) })
+                    Err(AzureError { retry: Retry::At(until), ..AzureError::passing("LeftAlone", message) })
                 }
             };
-            done.map_err(|trouble| failure(trouble, started.elapsed()))
+            done.map_err(|error| failure(error, started.elapsed()))
         }
         .boxed()
     }
 
     fn remove<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), Failure>> {
-        async move { self.take_down(name).await.map_err(|trouble| failure(trouble, Duration::ZERO)) }.boxed()
+        async move { self.take_down(name).await.map_err(|error| failure(error, Duration::ZERO)) }.boxed()
     }
 }
 

@@ -8,8 +8,8 @@
 
 mod answer;
 mod egress;
-mod fence;
 mod instance;
+mod isolator;
 mod record;
 mod version;
 
@@ -30,13 +30,14 @@ use berth_worker::{cgroup::CgroupParents, config::IsolationSettings};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 
-use self::{fence::Fence, record::Record, version::Version};
+use self::{isolator::Isolator, record::Record, version::Version};
 use super::{Target, revision};
 use crate::{
     build::{ArtifactStore, Builder, Manifest, stoppable, unpack_zip},
     controller::{Deployed, Failure, Served, Task},
     deployment::{AuthLevel, path_of},
     driver::now,
+    source::Metrics,
     status::ArtifactStatus,
 };
 
@@ -79,12 +80,12 @@ impl LocalTarget {
     ///
     /// # Errors
     /// If the folder cannot be used.
-    pub fn open(config: LocalConfig, builder: &Builder) -> io::Result<Self> {
+    pub(crate) fn open(config: LocalConfig, builder: &Builder, metrics: Arc<Metrics>) -> io::Result<Self> {
         fs_err::create_dir_all(&config.root)?;
         let root = fs_err::canonicalize(&config.root)?;
         // Berth's folder of data is two above: DATA/functions/run.
         let data = root.ancestors().nth(2).unwrap_or(&root).to_owned();
-        let fence = Fence::new(config.isolation, Arc::clone(builder.bubblewrap()), data);
+        let isolator = Isolator::new(config.isolation, Arc::clone(builder.bubblewrap()), data);
         let target = Self {
             root,
             gateway: config.gateway,
@@ -92,7 +93,8 @@ impl LocalTarget {
             launcher: version::Launcher {
                 toolchain: Arc::clone(builder.toolchain()),
                 parents: CgroupParents::find(),
-                fence: Arc::new(fence),
+                isolator: Arc::new(isolator),
+                metrics,
             },
             routes: ArcSwap::default(),
             changing: Mutex::default(),
@@ -239,7 +241,7 @@ impl LocalTarget {
         said: &mut String,
     ) -> Result<Deployed, crate::build::BuildError> {
         let name = task.spec.name.as_str();
-        let mut note = self.launcher.fence.note().await;
+        let mut note = self.launcher.isolator.note().await;
         if task.spec.entry.auth == AuthLevel::Function {
             note = format!("{KEYS_NOT_ASKED} {note}").trim_end().to_owned();
         }

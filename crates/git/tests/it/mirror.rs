@@ -82,8 +82,8 @@ fn a_branch_called_like_a_commit_is_not_one() {
     world.commit(&[("x", "1")], "first");
     git(&world.work(), &["push", "-q", "origin", "HEAD:refs/heads/abcdef1"]);
     let mirror = world.mirror("m");
-    mirror.fetch_all(&NONE, &stop()).expect("fetched");
-    let error = mirror.repository().resolve(&commit("abcdef1"), &stop()).expect_err("a branch is no pin");
+    let fetched = mirror.fetch(&[commit("abcdef1")], History::Tip, &NONE, &stop());
+    let error = fetched.expect_err("a branch is no pin");
     assert_eq!(error.category, Category::RefNotFound);
 }
 

@@ -1,6 +1,6 @@
 //! Commits without a working tree, and pushes that others get in the way of.
 
-use berth_git::{Category, Pushed, SigningKey, TrustedKeys};
+use berth_git::{Category, History, Pushed, Rev, SigningKey, TrustedKeys};
 
 use crate::fixture::{NONE, World, draft, git, program, stop};
 
@@ -38,7 +38,7 @@ fn whoever_was_faster_is_not_overwritten() {
     let world = World::new();
     let old = world.commit(&[("x", "1")], "first");
     let mirror = world.mirror("m");
-    mirror.fetch_all(&NONE, &stop()).expect("fetched");
+    mirror.fetch(&[Rev::Branch("main".to_owned())], History::Full, &NONE, &stop()).expect("fetched");
     let wish = draft(&[("state.yaml", Some("a"))]);
     let commit = mirror.repository().build(&wish, Some(&old), &stop()).expect("built").expect("a commit");
     let faster = world.commit(&[("x", "2")], "faster");

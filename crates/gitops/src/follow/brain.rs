@@ -26,7 +26,7 @@ use berth_spec::Time;
 
 use self::schedule::{LONGEST_PAUSE, PollSchedule, pause};
 use super::{
-    verdict::{Candidate, Fault, RefusedCommit, Verdict},
+    verdict::{Candidate, FollowError, RefusedCommit, Verdict},
     watcher::{EmergencyStop, HeadReport},
 };
 use crate::refusal::Refusal;
@@ -52,17 +52,17 @@ pub(crate) enum Event {
     /// A person asks: whatever was refused is validated again.
     Sync,
     /// The last good commit was read again, or could not be.
-    Restored(Result<(), Fault>),
+    Restored(Result<(), FollowError>),
     /// The tip of the branch; `None`: it is not there.
-    Polled(Result<Oid, Fault>),
+    Polled(Result<Oid, FollowError>),
     /// The verdict on a commit.
     Validated(Verdict),
     /// The result of validating the last good commit again.
-    Revalidated(Result<Box<Candidate>, Fault>),
+    Revalidated(Result<Box<Candidate>, FollowError>),
     /// The own files of a newer commit, read while one is being validated.
     HeadRead(HeadReport),
     /// The result of declaring a commit.
-    Applied(Result<(), Fault>),
+    Applied(Result<(), FollowError>),
     /// An emergency stop could not be stored: the last good commit is declared again, with it.
     NotDisabled,
     /// A person pauses the source.
@@ -128,7 +128,7 @@ pub(crate) struct Brain {
     /// The validated commit that is not stored whole.
     pending: Option<Oid>,
     /// Failures to store it, and the last one's reason.
-    undeclared: Option<(u32, Fault)>,
+    undeclared: Option<(u32, FollowError)>,
     refused: Option<Refused>,
     /// The last valid commit: pending, or in force.
     candidate: Option<Candidate>,
@@ -407,7 +407,7 @@ impl Brain {
         Effect::Disable(Box::new(info), ids)
     }
 
-    fn failed(&mut self, fault: Fault, now: Time) {
+    fn failed(&mut self, fault: FollowError, now: Time) {
         self.doing = None;
         // So that it is looked at again, though the branch may not have moved.
         self.tip = None;

@@ -16,7 +16,7 @@ use super::{
     changes, not_applied,
     reader::{RestoredCommit, Validation},
     secret_cache::OpenedSecrets,
-    verdict::{Candidate, Fault, RefusedCommit, Verdict},
+    verdict::{Candidate, FollowError, RefusedCommit, Verdict},
 };
 use crate::{
     notify::Command,
@@ -24,7 +24,7 @@ use crate::{
 };
 
 impl Driver {
-    pub(crate) async fn polled(&self, result: &Result<Oid, Fault>, brain: &Brain, now: Time) {
+    pub(crate) async fn polled(&self, result: &Result<Oid, FollowError>, brain: &Brain, now: Time) {
         match result {
             Ok(tip) => {
                 self.context.update_status(|status| status.checked_at = Some(now));
@@ -49,13 +49,13 @@ impl Driver {
     pub(crate) async fn restored(
         &mut self,
         commit: &Oid,
-        restored: Result<Box<(RestoredCommit, OpenedSecrets)>, Fault>,
-    ) -> Result<(), Fault> {
+        restored: Result<Box<(RestoredCommit, OpenedSecrets)>, FollowError>,
+    ) -> Result<(), FollowError> {
         let restored = match restored {
             Ok(restored) => {
                 let (restored, opened) = *restored;
                 let given =
-                    self.give(&opened).await.map_err(|error| Fault { message: error.to_string(), passing: true });
+                    self.give(&opened).await.map_err(|error| FollowError { message: error.to_string(), passing: true });
                 given.map(|()| restored)
             }
             Err(fault) => Err(fault),
@@ -107,7 +107,7 @@ impl Driver {
                 Some(desired) => Verdict::Good(Box::new(Candidate { info, desired: Arc::new(desired) })),
                 None => {
                     let message = "validation returned nothing to declare; retrying".to_owned();
-                    Verdict::Failed(Fault { message, passing: true })
+                    Verdict::Failed(FollowError { message, passing: true })
                 }
             };
         }
@@ -125,7 +125,7 @@ impl Driver {
         Verdict::Refused(Box::new(RefusedCommit { info, refusal, idle: report.idle }))
     }
 
-    async fn failed(&self, commit: &Oid, fault: Fault, brain: &Brain) -> Verdict {
+    async fn failed(&self, commit: &Oid, fault: FollowError, brain: &Brain) -> Verdict {
         tracing::warn!(event = "registry_not_validated", commit_sha = %commit, problem = fault.message);
         if brain.failures() == 0 {
             let message = format!("{commit} could not be validated, it is tried again: {}", fault.message);

@@ -9,7 +9,7 @@ use berth_git::{Category, CommitInfo, GitError, History, Mirror, Oid, Repository
 use berth_registry::{Desired, Pass, Remotes, Report, Settings, Tree, Validator, settings::SETTINGS_FILE, write_back};
 use berth_spec::Time;
 
-use super::verdict::Fault;
+use super::verdict::FollowError;
 use crate::{GitConfig, refusal};
 
 /// The time limit of a poll of the branch: enough for a slow link, and a host that hangs delays nothing for longer.
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_secs(60);
 /// The time limit of fetching and validating a commit: a first pass over many large model repositories ends within it.
 const CHECK: Duration = Duration::from_secs(10 * 60);
 
-/// Bytes of one file that is read outside of validation.
+/// The most bytes of one file that is read outside of validation: people write such files, and they have kilobytes.
 const LARGEST: usize = 1 << 20;
 
 /// The folder of secrets.
@@ -48,7 +48,7 @@ pub(crate) struct RestoredCommit {
 #[derive(Debug)]
 pub(crate) struct Validation {
     /// The failure, where it could not be validated.
-    pub(crate) failure: Option<Fault>,
+    pub(crate) failure: Option<FollowError>,
     pub(crate) info: Option<CommitInfo>,
     pub(crate) report: Option<Report>,
     /// The commit does not follow from the one before: somebody rewrote the history.
@@ -97,13 +97,13 @@ impl RegistryReader {
     }
 
     /// Resolves the tip of the branch, with one request.
-    pub(crate) fn poll_tip(&self) -> Result<Oid, Fault> {
+    pub(crate) fn poll_tip(&self) -> Result<Oid, FollowError> {
         let stop = self.stop(LOOK);
         let mirror = self.mirror(&stop).map_err(|error| fault(&error))?;
         let name = format!("refs/heads/{}", self.config.branch);
         let credentials = self.config.credentials_for(&self.config.remote);
         let refs = mirror.ls_remote(&[&name], &credentials, &stop).map_err(|error| fault(&error))?;
-        refs.branch(&self.config.branch).cloned().ok_or_else(|| Fault {
+        refs.branch(&self.config.branch).cloned().ok_or_else(|| FollowError {
             message: format!(
                 "{} has no branch {}: push it, or name another one with --source git=URL#BRANCH",
                 self.config.remote, self.config.branch
@@ -113,9 +113,9 @@ impl RegistryReader {
     }
 
     /// Reads the settings and secrets of a commit that was good.
-    pub(crate) fn restore(&self, commit: &Oid) -> Result<RestoredCommit, Fault> {
+    pub(crate) fn restore(&self, commit: &Oid) -> Result<RestoredCommit, FollowError> {
         let stop = self.stop(LOOK);
-        self.read_good(commit, &stop).map_err(|error| Fault {
+        self.read_good(commit, &stop).map_err(|error| FollowError {
             message: format!("the last good commit {} cannot be read again: {error}", commit.short()),
             passing: error.is_transient(),
         })
@@ -217,7 +217,7 @@ impl RegistryReader {
     }
 
     /// Validates the own files of the newest commit, if it is not `seen`.
-    pub(crate) fn read_head(&self, seen: Option<&Oid>, applied: Option<&Oid>) -> Result<Option<Report>, Fault> {
+    pub(crate) fn read_head(&self, seen: Option<&Oid>, applied: Option<&Oid>) -> Result<Option<Report>, FollowError> {
         let tip = self.poll_tip()?;
         if seen == Some(&tip) {
             return Ok(None);
@@ -231,7 +231,7 @@ impl RegistryReader {
     }
 
     /// Validates the last good commit again; it has been restored.
-    pub(crate) fn revalidate(&self, commit: &Oid) -> Result<(CommitInfo, Desired), Fault> {
+    pub(crate) fn revalidate(&self, commit: &Oid) -> Result<(CommitInfo, Desired), FollowError> {
         let stop = self.stop(CHECK);
         let read = |error: GitError| fault(&error);
         let mirror = self.mirror(&stop).map_err(read)?;
@@ -242,7 +242,7 @@ impl RegistryReader {
         let passing = report.is_transient();
         let first = report.errors().next().map(ToString::to_string).unwrap_or_default();
         let desired = if report.is_accepted() { report.desired } else { None };
-        desired.map(|desired| (info, Desired { signer, ..desired })).ok_or_else(|| Fault {
+        desired.map(|desired| (info, Desired { signer, ..desired })).ok_or_else(|| FollowError {
             message: format!("the last good commit {} does not pass any more: {first}", commit.short()),
             passing,
         })
@@ -318,6 +318,6 @@ fn foreign(
 }
 
 /// A failure in words, and whether it may pass.
-pub(crate) fn fault(error: &GitError) -> Fault {
-    Fault { message: error.to_string(), passing: error.is_transient() || error.category == Category::Disk }
+pub(crate) fn fault(error: &GitError) -> FollowError {
+    FollowError { message: error.to_string(), passing: error.is_transient() || error.category == Category::Disk }
 }

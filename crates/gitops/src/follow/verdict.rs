@@ -33,12 +33,12 @@ pub(crate) enum Verdict {
     /// A refused commit.
     Refused(Box<RefusedCommit>),
     /// A commit that could not be validated.
-    Failed(Fault),
+    Failed(FollowError),
 }
 
 /// The reason of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct FollowError {
     /// For people.
     pub(crate) message: String,
     /// True if it may succeed later without anybody acting.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_control::{
-    handle::{Known, WorkerState},
+    handle::{KnownDeployment, WorkerState},
     source::WorkerSecret,
 };
 use berth_registry::{
@@ -98,7 +98,7 @@ pub(crate) fn lost(
     id: &WorkerId,
     reported: Option<Time>,
     bereft: Option<&BTreeSet<DeploymentName>>,
-    deployments: &[Known],
+    deployments: &[KnownDeployment],
 ) -> Incident {
     let mut details = String::new();
     if let Some(reported) = reported {
@@ -109,7 +109,8 @@ pub(crate) fn lost(
         let names: Vec<&str> = bereft.iter().take(MOST_NAMES).map(DeploymentName::as_str).collect();
         details.push_str(&format!("It held {} deployments: {}", bereft.len(), names.join(", ")));
         details.push_str(if bereft.len() > names.len() { ", and others\n" } else { "\n" });
-        let whole = |known: &&Known| known.status.as_ref().is_some_and(|status| status.ready >= status.desired);
+        let whole =
+            |known: &&KnownDeployment| known.status.as_ref().is_some_and(|status| status.ready >= status.desired);
         // Those that are still wanted.
         let theirs = || deployments.iter().filter(|known| bereft.contains(&known.deployment.name));
         actions.push(format!(
@@ -151,7 +152,7 @@ pub(crate) fn is_over(status: &Status, revision: &RevisionId, worker: &str) -> b
 }
 
 pub(crate) fn load_failure(
-    known: &Known,
+    known: &KnownDeployment,
     status: &Status,
     (revision, worker, failure): (&RevisionId, &WorkerId, &Failure),
 ) -> Incident {
@@ -204,7 +205,7 @@ pub(crate) fn dying(replica: &ReplicaStatus, now: Time) -> Option<&Deaths> {
 }
 
 /// One for each replica whose process dies again and again. How bad it is does not go by who is up just now.
-pub(crate) fn runtime_failures(known: &Known, now: Time) -> Vec<Incident> {
+pub(crate) fn runtime_failures(known: &KnownDeployment, now: Time) -> Vec<Incident> {
     let replicas = || known.status.iter().flat_map(|status| &status.replicas);
     let is_well = |replica: &ReplicaStatus| {
         replica.residency.as_ref().is_some_and(Residency::is_loaded) && dying(replica, now).is_none()
@@ -232,7 +233,7 @@ pub(crate) fn runtime_failures(known: &Known, now: Time) -> Vec<Incident> {
     replicas().filter_map(|replica| Some((replica, dying(replica, now)?))).map(incident).collect()
 }
 
-pub(crate) fn no_room(known: &Known) -> Option<Incident> {
+pub(crate) fn no_room(known: &KnownDeployment) -> Option<Incident> {
     let status = known.status.as_ref()?;
     let stops = |kind, reasons: &[&str]| {
         let of_kind = status.conditions.iter().find(|condition| condition.kind == kind)?;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_control::{
     controller::Absent,
-    handle::{Known, WorkerState, WorkerView},
+    handle::{KnownDeployment, WorkerState, WorkerView},
     source::WorkerSecret,
 };
 use berth_registry::{
@@ -55,7 +55,7 @@ pub(crate) struct FleetSnapshot<'a> {
     pub(crate) workers: &'a [WorkerView],
     /// Workers that are gone and have not said what they are.
     pub(crate) absent: &'a [Absent],
-    pub(crate) deployments: &'a [Known],
+    pub(crate) deployments: &'a [KnownDeployment],
     pub(crate) secrets: &'a [WorkerSecret],
     pub(crate) refusal: Option<&'a Refusal>,
     pub(crate) applied: Option<&'a str>,
@@ -105,7 +105,7 @@ impl IncidentTracker {
         self.inherited.extend(subjects);
     }
 
-    fn learn_versions(&mut self, deployments: &[Known]) {
+    fn learn_versions(&mut self, deployments: &[KnownDeployment]) {
         let mut held: BTreeSet<&RevisionId> = BTreeSet::new();
         for known in deployments {
             let Some(status) = &known.status else { continue };
@@ -124,7 +124,7 @@ impl IncidentTracker {
         self.versions.get(revision).cloned().unwrap_or_else(|| revision.hash())
     }
 
-    fn worker(&mut self, worker: &WorkerView, deployments: &[Known], now: Time) -> WorkerEntry {
+    fn worker(&mut self, worker: &WorkerView, deployments: &[KnownDeployment], now: Time) -> WorkerEntry {
         let id = &worker.info.id;
         let mut models = Vec::new();
         for replica in replicas(deployments).filter(|replica| replica.worker == *id) {
@@ -209,7 +209,7 @@ impl IncidentTracker {
         }
     }
 
-    fn learn_failures(&mut self, deployments: &[Known]) {
+    fn learn_failures(&mut self, deployments: &[KnownDeployment]) {
         for known in deployments {
             let Some(status) = &known.status else { continue };
             for (revision, worker, failure) in failed(status) {
@@ -278,7 +278,7 @@ fn entry(revision: &RevisionId, version: String) -> ModelEntry {
 }
 
 /// All replicas.
-pub(crate) fn replicas(deployments: &[Known]) -> impl Iterator<Item = &ReplicaStatus> {
+pub(crate) fn replicas(deployments: &[KnownDeployment]) -> impl Iterator<Item = &ReplicaStatus> {
     deployments.iter().filter_map(|known| known.status.as_ref()).flat_map(|status| &status.replicas)
 }
 

@@ -36,7 +36,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// repository.
 pub(crate) const MOST_COMMITS: usize = 1_000;
 
-/// Bytes of a file that is read back.
+/// The most bytes of a file that is read back: room for the state of a large fleet, while a file that somebody else
+/// has put in its place does not fill the memory.
 const LARGEST: usize = 8 << 20;
 
 /// Commits that are searched for the last one of ours: people and other clusters push in between.

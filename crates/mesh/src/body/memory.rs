@@ -40,7 +40,7 @@ pub(crate) struct RequestMemory {
 }
 
 impl RequestMemory {
-    /// For requests of which nobody knows yet what they are for.
+    /// The memory for bodies of requests before their deployment is known.
     pub(crate) fn new(most: usize, shape: Shape) -> Arc<Self> {
         let reserve = most / RESERVE;
         let all = Arc::new(Pool::new(most - reserve, reserve, shape));

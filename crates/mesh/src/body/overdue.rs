@@ -36,7 +36,7 @@ thread_local! {
 struct Answer {
     /// Gone once the answer has ended.
     coming: Weak<Coming>,
-    /// The time at which it is let go of.
+    /// The time at which it is dropped if it is still unread.
     at: Instant,
 }
 

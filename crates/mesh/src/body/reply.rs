@@ -56,7 +56,7 @@ pub(crate) enum ReplyBody {
     Events(Events),
     /// A stream that ends with the right of its caller.
     Watched(Box<Watched>),
-    /// One that somebody watches.
+    /// An answer that payload processors or counts of calls observe.
     Tapped(Box<Tapped>),
 }
 

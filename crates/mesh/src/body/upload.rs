@@ -146,7 +146,7 @@ impl Upload {
         Self { state: State::Whole(body), bounds, tap: None, length: 0 }
     }
 
-    /// Another body under the same bounds, which nobody watches.
+    /// Another body with the same bounds, without a copy for processors.
     pub(crate) fn instead(&self, body: Bytes) -> Self {
         Self::whole(body, self.bounds.clone())
     }

@@ -194,7 +194,7 @@ impl From<Candidate<'_>> for Choice {
 struct Rng(u32);
 
 impl Rng {
-    /// Evenly one of `0..n`, or so nearly that nobody could tell.
+    /// A number of `0..n`, evenly distributed but for a negligible bias.
     fn below(&mut self, n: usize) -> usize {
         let mut mixed = (u64::from(self.0) << 32 | n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

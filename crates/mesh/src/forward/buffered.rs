@@ -34,7 +34,7 @@ const PREFIX: usize = 5;
 /// An answer, whole or up to [`HELD`].
 pub(crate) struct BufferedResponse {
     head: Parts,
-    pieces: Pieces,
+    pieces: BodyPieces,
     trailers: Option<HeaderMap>,
     rest: Option<Incoming>,
     /// A stream: its first pieces must not wait for the next.
@@ -42,7 +42,7 @@ pub(crate) struct BufferedResponse {
 }
 
 /// Most answers are one piece.
-enum Pieces {
+enum BodyPieces {
     None,
     One(Bytes),
     Many(Vec<Bytes>),
@@ -53,7 +53,7 @@ impl BufferedResponse {
     pub(crate) async fn of(response: Response<Incoming>) -> Result<Self, hyper::Error> {
         let (head, mut body) = response.into_parts();
         let stream = head.headers.contains_key(STREAM);
-        let (mut pieces, mut length, mut trailers) = (Pieces::None, 0, None);
+        let (mut pieces, mut length, mut trailers) = (BodyPieces::None, 0, None);
         while length <= HELD {
             if body.is_end_stream() {
                 return Ok(Self { head, pieces, trailers, rest: None, stream });
@@ -146,7 +146,7 @@ impl BufferedResponse {
             return Err(status);
         }
         let mut framed = match self.pieces {
-            Pieces::One(one) => one,
+            BodyPieces::One(one) => one,
             several => {
                 several.as_slice().iter().for_each(|piece| whole.extend_from_slice(piece));
                 whole.freeze()
@@ -169,8 +169,8 @@ impl BufferedResponse {
         // The client's connection has its own version, which hyper knows.
         head.version = http::Version::default();
         let body = match (pieces, trailers, rest) {
-            (Pieces::None, None, None) => ReplyBody::Empty,
-            (Pieces::One(one), None, None) => ReplyBody::from(one),
+            (BodyPieces::None, None, None) => ReplyBody::Empty,
+            (BodyPieces::One(one), None, None) => ReplyBody::from(one),
             (pieces, trailers, rest) => {
                 let relayed = Relayed::new((pieces.into_vec(), trailers), rest.map(Source::Node), guard);
                 ReplyBody::Relayed(Box::new(if stream { relayed.until(deadline, &head.headers) } else { relayed }))
@@ -180,7 +180,7 @@ impl BufferedResponse {
     }
 }
 
-impl Pieces {
+impl BodyPieces {
     fn add(&mut self, piece: Bytes) {
         if piece.is_empty() {
             return;
@@ -218,7 +218,7 @@ pub(crate) enum Failure {
     /// As one that was not forwarded could have ended, too.
     #[error(transparent)]
     Infer(#[from] InferError),
-    /// The line broke, and nobody knows whether it was run.
+    /// The connection broke; the request may have been run.
     #[error("model {model:?} may have run the request, but the line to where it runs broke: {why}")]
     Lost {
         model: String,

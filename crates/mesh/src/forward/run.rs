@@ -86,7 +86,7 @@ pub(crate) async fn run<C: Codec>(
     Box::pin(watched(admitted, codec, upload, (tap, call))).await
 }
 
-/// Runs a request that somebody watches.
+/// Runs a request that payload processors or counts of calls observe.
 async fn watched<C: Codec>(
     admitted: &mut Admitted<'_>,
     codec: &mut C,

@@ -123,7 +123,7 @@ pub(super) async fn serve(
     ];
     let watching = |part: BoxFuture<'static, Event>| Watching::new(part, begun.activity.read_watch());
     let mut parts = FuturesUnordered::from_iter(signals.map(watching));
-    let turn = |cx: &mut Context<'_>| {
+    let turn = |cx: &mut Context<'_>| loop {
         let ended = connection.as_mut().poll(cx);
         // The message of an answer and its end leave in one write, and wake its reader once.
         held.send(cx);
@@ -131,11 +131,11 @@ pub(super) async fn serve(
             return Poll::Ready(ended);
         }
         parts.extend(begun.take().into_iter().map(watching));
-        // An answer wakes the connection to write it: after the other answers that are ready, and so with them.
+        let mut answered = false;
         while let Poll::Ready(event) = parts.poll_next_unpin(cx) {
             match event {
                 // A stream that is left unread goes with its part: its client sees it reset.
-                Some(Ok(Event::Answered) | Err(LeftUnread)) => {}
+                Some(Ok(Event::Answered) | Err(LeftUnread)) => answered = true,
                 Some(Ok(Event::Stop)) => {
                     connection.as_mut().graceful_shutdown();
                     cx.waker().wake_by_ref();
@@ -148,7 +148,10 @@ pub(super) async fn serve(
                 Some(Ok(Event::Cut | Event::Silent(Inactivity::NoRequest))) | None => return Poll::Ready(Ok(())),
             }
         }
-        Poll::Pending
+        // Answers that are ready leave together, and at once: they have woken this task, but after others of its thread.
+        if !answered {
+            return Poll::Pending;
+        }
     };
     std::future::poll_fn(turn).await
 }

@@ -11,14 +11,16 @@ const BUSY: f64 = 2.0;
 /// The share of its highest rate that a model must reach; below it the bound is too small.
 const ENOUGH: f64 = 0.9;
 
-/// The change of a bound in one window, at most.
+/// The most that a bound changes in one window: a wrong measurement costs at most a third of the rate, and a bound
+/// that is ten times wrong is right after six windows.
 const STEP: f64 = 1.5;
 
 /// The part by which what is thought normal follows what is seen, where that is slower: it doubles in some seventy windows, and a
 /// queue fills up in less.
 const FOLLOW: f64 = 0.01;
 
-/// The part by which the highest rate is forgotten in each window.
+/// The part of the highest rate that is forgotten in each window: half of it in some 35. Longer than rates swing by
+/// chance, and a model that has become slower is soon judged by its new rate.
 const FORGET: f64 = 0.02;
 
 /// Sums of one window.

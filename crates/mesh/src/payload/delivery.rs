@@ -16,11 +16,12 @@ use super::{
     Payload, Processor,
     post::{LENIENT, document},
     processor::Destination,
-    queue::{Counted, Waiting},
+    queue::{DeliveryCounts, QueuedPayload},
 };
 use crate::{offload, watch::name_of};
 
-/// Payloads that are posted to one service at a time.
+/// Payloads that are posted to one service at a time: at 10 ms for each, 800 per second, without crowding a small
+/// service.
 const AT_ONCE: usize = 8;
 
 /// The longest that a service may take for one: one that hangs gives its turn back.
@@ -42,16 +43,16 @@ pub(crate) struct Delivery {
     to: Destination,
     /// Metadata that the log has, with their names there.
     log_headers: Vec<(HeaderName, String)>,
-    waiting: mpsc::Receiver<Waiting>,
-    counted: Counted,
+    waiting: mpsc::Receiver<QueuedPayload>,
+    counted: DeliveryCounts,
 }
 
 impl Delivery {
     pub(super) fn new(
         processor: &Processor,
         log_headers: &[(HeaderName, String)],
-        waiting: mpsc::Receiver<Waiting>,
-        counted: Counted,
+        waiting: mpsc::Receiver<QueuedPayload>,
+        counted: DeliveryCounts,
     ) -> Self {
         let (name, to) = (processor.to_string(), processor.to.clone());
         Self { name, to, log_headers: log_headers.to_vec(), waiting, counted }
@@ -134,19 +135,19 @@ struct Service {
     name: String,
     url: Url,
     client: Client,
-    counted: Counted,
+    counted: DeliveryCounts,
     /// The time of the last message, and failures since.
     told: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Service {
-    fn new(name: &str, url: Url, counted: Counted) -> Result<Self, reqwest::Error> {
+    fn new(name: &str, url: Url, counted: DeliveryCounts) -> Result<Self, reqwest::Error> {
         // Payloads go where somebody said, and nowhere else.
         let client = Client::builder().timeout(PATIENCE).redirect(Policy::none()).build()?;
         Ok(Self { name: name.to_owned(), url, client, counted, told: Mutex::default() })
     }
 
-    async fn post(&self, waiting: Waiting) {
+    async fn post(&self, waiting: QueuedPayload) {
         let payload = Arc::clone(&waiting.payload);
         let failed = match offload::run(payload.length(), move || Ok(document(&payload))).await {
             Ok(body) => {

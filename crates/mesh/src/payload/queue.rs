@@ -28,18 +28,23 @@ impl Counts {
     }
 
     /// The counters of one processor. They are there from the start, so that none is missed.
-    pub(super) fn of(&self, processor: &str) -> Counted {
+    pub(super) fn of(&self, processor: &str) -> DeliveryCounts {
         let of = |result: &str| {
             let labels = [("processor", processor.to_owned()), ("result", result.to_owned())];
             self.0.get_or_create(&labels).clone()
         };
-        Counted { delivered: of("delivered"), failed: of("failed"), dropped: of("dropped"), too_long: of("too_long") }
+        DeliveryCounts {
+            delivered: of("delivered"),
+            failed: of("failed"),
+            dropped: of("dropped"),
+            too_long: of("too_long"),
+        }
     }
 }
 
 /// Payloads of one processor, by their end.
 #[derive(Debug, Clone)]
-pub(super) struct Counted {
+pub(super) struct DeliveryCounts {
     pub(super) delivered: Counter,
     pub(super) failed: Counter,
     /// The queue was full.
@@ -52,27 +57,27 @@ pub(super) struct Counted {
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) processor: Processor,
-    sender: mpsc::Sender<Waiting>,
+    sender: mpsc::Sender<QueuedPayload>,
     bytes: Arc<AtomicUsize>,
     pub(super) most: usize,
-    pub(super) counted: Counted,
+    pub(super) counted: DeliveryCounts,
 }
 
 /// A payload that waits, and its room.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedPayload {
     pub(super) payload: Arc<Payload>,
-    _room: Room,
+    _room: QueueRoom,
 }
 
 /// Bytes that are given back when a payload has gone.
 #[derive(Debug)]
-struct Room {
+struct QueueRoom {
     bytes: Arc<AtomicUsize>,
     taken: usize,
 }
 
-impl Drop for Room {
+impl Drop for QueueRoom {
     fn drop(&mut self) {
         self.bytes.fetch_sub(self.taken, Relaxed);
     }
@@ -82,8 +87,8 @@ impl Queue {
     pub(super) fn new(
         processor: Processor,
         (most, waiting): (usize, usize),
-        counted: Counted,
-    ) -> (Self, mpsc::Receiver<Waiting>) {
+        counted: DeliveryCounts,
+    ) -> (Self, mpsc::Receiver<QueuedPayload>) {
         let (sender, receiver) = mpsc::channel(waiting.max(1));
         (Self { processor, sender, bytes: Arc::default(), most, counted }, receiver)
     }
@@ -92,9 +97,9 @@ impl Queue {
     pub(super) fn offer(&self, payload: &Arc<Payload>) {
         let taken = payload.length() + HEAD;
         let before = self.bytes.fetch_add(taken, Relaxed);
-        let room = Room { bytes: Arc::clone(&self.bytes), taken };
+        let room = QueueRoom { bytes: Arc::clone(&self.bytes), taken };
         if before + taken > self.most.saturating_add(HEAD)
-            || self.sender.try_send(Waiting { payload: Arc::clone(payload), _room: room }).is_err()
+            || self.sender.try_send(QueuedPayload { payload: Arc::clone(payload), _room: room }).is_err()
         {
             self.counted.dropped.inc();
         }

@@ -18,7 +18,7 @@ use crate::{
 
 /// The place of a deployment in the table.
 pub(super) enum RouteEntry {
-    /// Nothing is ready, and nobody has asked.
+    /// Nothing is ready, and no request has come yet.
     Cold(ColdRoute),
     /// The state that requests share.
     Live(Arc<DeploymentState>),
@@ -59,7 +59,7 @@ impl ColdRoute {
 }
 
 impl RouteEntry {
-    /// The state; made for the occasion where nobody has asked yet.
+    /// The state; a temporary one if no request has come yet.
     pub(super) fn state(&self, name: &DeploymentName) -> Arc<DeploymentState> {
         match self {
             Self::Cold(cold) => cold.state(name),
@@ -67,7 +67,7 @@ impl RouteEntry {
         }
     }
 
-    /// The state, if somebody has asked.
+    /// The state, if a request has come.
     pub(super) fn live(&self) -> Option<&Arc<DeploymentState>> {
         match self {
             Self::Cold(_) => None,

@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test's runtime ends with the test, and its tasks with it")]
 
+mod away;
 mod models;
 mod town;
 mod vmodels;

@@ -8,7 +8,7 @@
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{Decision, Trouble, World, is_controlled, is_controlled_alike, said, told};
+use super::{ApplyError, Decision, World, is_controlled, is_controlled_alike, said, told};
 use crate::{
     api::{
         AsyncAPI, AsyncAPISpec, AsyncAPIStatus, GROUP, ModelDeployment, VERSION,
@@ -24,7 +24,7 @@ use crate::{
 pub fn async_api(
     object: &AsyncAPI,
     model: Option<&Value>,
-    trouble: Option<&Trouble>,
+    trouble: Option<&ApplyError>,
     now: &str,
 ) -> Decision<AsyncAPIStatus> {
     if object.metadata.deletion_timestamp.is_some() {
@@ -40,7 +40,7 @@ pub fn async_api(
             None => return Decision::default(),
         },
     };
-    let state = trouble.map_or(state, Trouble::state);
+    let state = trouble.map_or(state, ApplyError::state);
     let generation = object.metadata.generation.unwrap_or_default();
     let before = object.status.as_ref().map_or(&[][..], |status| status.conditions.as_slice());
     let after = AsyncAPIStatus {

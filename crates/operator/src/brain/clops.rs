@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Decision, Trouble, is_controlled, pool::ROUTED, said, told};
+use super::{ApplyError, Decision, is_controlled, pool::ROUTED, said, told};
 use crate::{
     api::{CLOpsDeployment, Condition, GROUP, Status, VERSION, status::State},
     compare::holds,
@@ -14,7 +14,7 @@ use crate::{
 pub fn clops_deployment(
     object: &CLOpsDeployment,
     model: Option<&Value>,
-    trouble: Option<&Trouble>,
+    trouble: Option<&ApplyError>,
     now: &str,
 ) -> Decision {
     if object.metadata.deletion_timestamp.is_some() {
@@ -28,7 +28,7 @@ pub fn clops_deployment(
         Some(live) if holds(live, &wanted) => (Vec::new(), state_of(live)),
         _ => (vec![wanted], State::Reconciling("the model's objects are being applied".to_owned())),
     };
-    let state = trouble.map_or(state, Trouble::state);
+    let state = trouble.map_or(state, ApplyError::state);
     let observed = model.filter(|live| is_controlled(live, &object.metadata));
     let status = observed.and_then(|live| serde_json::from_value::<Status>(live["status"].clone()).ok());
     let status = status.unwrap_or_default();

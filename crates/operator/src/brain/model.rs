@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Decision, Trouble, async_api, is_controlled, is_controlled_alike, pool, told, valid};
+use super::{ApplyError, Decision, async_api, is_controlled, is_controlled_alike, pool, told, valid};
 use crate::{
     api::{ModelDeployment, Status, async_api::KIND as ASYNC_API, status::State},
     compare::holds,
@@ -30,7 +30,7 @@ pub struct World<'a> {
     /// Kinds that the operator has no right to see, of those that it can do without.
     pub forbidden: &'a [&'static str],
     /// Failure of the last attempt.
-    pub trouble: Option<&'a Trouble>,
+    pub trouble: Option<&'a ApplyError>,
     /// The time, for conditions.
     pub now: &'a str,
 }
@@ -83,7 +83,7 @@ pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision 
             }
         }
     };
-    let state = world.trouble.map_or(state, Trouble::state);
+    let state = world.trouble.map_or(state, ApplyError::state);
     let live = world.deployment().filter(|live| is_controlled(live, &object.metadata));
     let (there, ready_replicas) = live.map_or((0, 0), replicas);
     let unsaid = if live.is_some() { there } else { 1 };

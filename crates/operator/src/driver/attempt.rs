@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     FIELD_MANAGER,
-    brain::{Decision, Event, Trouble},
+    brain::{ApplyError, Decision, Event},
 };
 
 /// Owner of the number of pods, from the moment when the operator gives it up to that when an autoscaler changes it.
@@ -40,13 +40,13 @@ pub(super) struct Attempt {
 
 impl Attempt {
     /// Carries it out, within [`ATTEMPT`]: an object whose attempt never ended would never be looked at again.
-    pub(super) async fn run(self, client: &Client, recorder: &Recorder) -> Result<(), Trouble> {
-        let silent = || Trouble::Unreachable(format!("{}: the API server did not answer within a minute", self.key));
+    pub(super) async fn run(self, client: &Client, recorder: &Recorder) -> Result<(), ApplyError> {
+        let silent = || ApplyError::Unreachable(format!("{}: the API server did not answer within a minute", self.key));
         let carried_out = tokio::time::timeout(ATTEMPT, self.carry_out(client, recorder)).await;
         carried_out.unwrap_or_else(|_| Err(silent()))
     }
 
-    async fn carry_out(&self, client: &Client, recorder: &Recorder) -> Result<(), Trouble> {
+    async fn carry_out(&self, client: &Client, recorder: &Recorder) -> Result<(), ApplyError> {
         for superfluous in &self.decision.delete {
             self.delete(client, superfluous).await?;
         }
@@ -72,7 +72,7 @@ impl Attempt {
         Ok(())
     }
 
-    async fn delete(&self, client: &Client, seen: &Value) -> Result<(), Trouble> {
+    async fn delete(&self, client: &Client, seen: &Value) -> Result<(), ApplyError> {
         let Some(kind) = Kind::of(seen) else { return Ok(()) };
         let key = Key::of(kind, seen);
         // Only the one that was looked at.
@@ -91,7 +91,7 @@ impl Attempt {
 
     /// Shares the number of pods with another owner of fields where the operator has said it until now. Else it would go with its last owner,
     /// and an API server would set it to 1. It is given up to whoever changes the number next.
-    async fn keep_replicas(&self, client: &Client, deployment: &Key, count: i64) -> Result<(), Trouble> {
+    async fn keep_replicas(&self, client: &Client, deployment: &Key, count: i64) -> Result<(), ApplyError> {
         let wanted = json!({
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -112,7 +112,7 @@ impl Attempt {
         }
     }
 
-    async fn apply(&self, client: &Client, wanted: &Value) -> Result<Applied, Trouble> {
+    async fn apply(&self, client: &Client, wanted: &Value) -> Result<Applied, ApplyError> {
         let Some(kind) = Kind::of(wanted) else { return Ok(Applied::Done) };
         let key = Key::of(kind, wanted);
         let api = kind.api(client, Some(&key.namespace));
@@ -120,7 +120,7 @@ impl Attempt {
             let found = api.get_opt(&key.name).await;
             let found = found.map_err(|error| trouble(format!("{key} cannot be read"), &error))?;
             if found.is_some_and(|found| !is_controlled_by(&found, controller(wanted))) {
-                return Err(Trouble::taken(&key));
+                return Err(ApplyError::taken(&key));
             }
         }
         if let (true, Some(count)) = (key == self.key.sibling(Kind::Deployment), self.decision.kept_replicas) {
@@ -189,11 +189,11 @@ pub(super) fn is_controlled_by(found: &DynamicObject, uid: Option<&str>) -> bool
 }
 
 /// The trouble behind an error: refusals stay until somebody changes something, all else may pass.
-pub(super) fn trouble(doing: String, error: &Error) -> Trouble {
+pub(super) fn trouble(doing: String, error: &Error) -> ApplyError {
     match error {
-        Error::Api(refusal) if is_final(refusal) => Trouble::Refused(format!("{doing}: {}", refusal.message)),
-        Error::Api(refusal) => Trouble::Unreachable(format!("{doing}: {}", refusal.message)),
-        other => Trouble::Unreachable(format!("{doing}: {other}")),
+        Error::Api(refusal) if is_final(refusal) => ApplyError::Refused(format!("{doing}: {}", refusal.message)),
+        Error::Api(refusal) => ApplyError::Unreachable(format!("{doing}: {}", refusal.message)),
+        other => ApplyError::Unreachable(format!("{doing}: {other}")),
     }
 }
 

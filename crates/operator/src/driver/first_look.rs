@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Config, Stopped, answered, kind::Kind};
 
-/// Time between two looks at objects that cannot be converted yet: an API server takes about as long to trust a new certificate.
+/// Time between two looks at objects that cannot be listed yet: an API server takes about as long to trust a new certificate, without
+/// which it converts none.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Returns true when all of these kinds can be read; false if it is told to stop first.
@@ -30,15 +31,11 @@ pub(super) async fn first_look(
                 Ok(_) => break,
                 Err(Error::Api(refusal)) if refusal.code == 404 && kind.is_own() => return Err(Stopped::NoDefinitions),
                 Err(Error::Api(refusal)) if refusal.code == 403 => return Err(Stopped::Forbidden(refusal.message)),
-                Err(Error::Api(refusal)) if refusal.code == 500 && kind.is_own() => {
+                Err(Error::Api(refusal)) if refusal.code == 429 || refusal.code >= 500 => {
                     if !std::mem::replace(&mut told, true) {
                         let (kind, error) = (kind.name(), refusal.message);
-                        tracing::warn!(
-                            event = "objects_unread",
-                            kind,
-                            error,
-                            "tried again: their version has to be converted"
-                        );
+                        let why = "tried again: the API server is busy, or cannot convert their version yet";
+                        tracing::warn!(event = "objects_unread", kind, error, "{why}");
                     }
                     tokio::select! {
                         () = shutdown.cancelled() => return Ok(false),

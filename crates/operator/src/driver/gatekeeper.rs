@@ -17,7 +17,7 @@ use crate::{
     FIELD_MANAGER,
     admission::{Request, Verdict, bundle},
     api::{ModelDeployment, spokes::CONVERTED},
-    brain::Trouble,
+    brain::ApplyError,
     conversion,
     driver::attempt::{is_controlled_by, trouble},
     render::{self, Installation},
@@ -67,8 +67,8 @@ impl Gatekeeper {
                 match tokio::time::timeout(PATIENCE, self.tried(request, model)).await {
                     Ok(Ok(())) if cautions.is_empty() => Verdict::Allowed,
                     Ok(Ok(())) => Verdict::Cautioned(cautions),
-                    Ok(Err(Trouble::NameTaken(message) | Trouble::Refused(message))) => Verdict::Denied(message),
-                    Ok(Err(Trouble::Unreachable(message))) => unchecked(&message),
+                    Ok(Err(ApplyError::NameTaken(message) | ApplyError::Refused(message))) => Verdict::Denied(message),
+                    Ok(Err(ApplyError::Unreachable(message))) => unchecked(&message),
                     Err(_) => unchecked("the API server did not answer in time"),
                 }
             }
@@ -76,7 +76,7 @@ impl Gatekeeper {
     }
 
     /// Asks the API server about the model's objects.
-    async fn tried(&self, request: &Request, mut model: ModelDeployment) -> Result<(), Trouble> {
+    async fn tried(&self, request: &Request, mut model: ModelDeployment) -> Result<(), ApplyError> {
         let name = model.metadata.name.clone().unwrap_or_default();
         let namespace = model.metadata.namespace.clone().unwrap_or_default();
         if request.is_written_by_people() {
@@ -90,7 +90,8 @@ impl Gatekeeper {
             return Ok(());
         }
         let record = render::SHIPPED.record(&self.installation, model.metadata.generation.unwrap_or_default());
-        let objects = render::SHIPPED.render(&model, &record).map_err(|error| Trouble::Refused(error.to_string()))?;
+        let objects =
+            render::SHIPPED.render(&model, &record).map_err(|error| ApplyError::Refused(error.to_string()))?;
         for object in objects.into_iter().map(|object| self.installation.adapted(object)) {
             let Some(kind) = Kind::of(&object) else { continue };
             let key = Key::of(kind, &object);
@@ -107,11 +108,11 @@ impl Gatekeeper {
     }
 
     /// The object, which must not belong to somebody else.
-    async fn read(&self, key: &Key, owner: Option<&str>) -> Result<Option<Value>, Trouble> {
+    async fn read(&self, key: &Key, owner: Option<&str>) -> Result<Option<Value>, ApplyError> {
         let found = key.kind.api(&self.client, Some(&key.namespace)).get_opt(&key.name).await;
         let found = found.map_err(|error| trouble(format!("{key} cannot be read"), &error))?;
         match found {
-            Some(found) if !is_controlled_by(&found, owner) => Err(Trouble::taken(key)),
+            Some(found) if !is_controlled_by(&found, owner) => Err(ApplyError::taken(key)),
             found => Ok(found.and_then(|found| serde_json::to_value(found).ok())),
         }
     }

@@ -18,7 +18,7 @@ use crate::api::{VERSION, spokes::CONVERTED};
 /// Objects that are written at once: few, since nobody waits.
 const WRITES: usize = 8;
 
-/// Objects of a page of a list.
+/// Objects of one page of a list: about a megabyte, so that the API server holds little for it.
 const PAGE: u32 = 200;
 
 /// Owner of writes that change nothing.

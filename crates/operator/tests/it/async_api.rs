@@ -2,7 +2,7 @@
 
 use berth_operator::{
     api::{AsyncAPI, ModelDeployment, Status, status::State},
-    brain::{Decision, Trouble, World, async_api, clops_deployment, model_deployment},
+    brain::{ApplyError, Decision, World, async_api, clops_deployment, model_deployment},
     conversion::convert,
     install::custom_resources,
     render::{Installation, Record, SHIPPED},
@@ -229,7 +229,7 @@ fn saying(state: &State, pods: i64) -> Value {
 }
 
 /// Status, reason and message of what it tells; nothing if it has nothing to tell.
-fn told(object: &AsyncAPI, model: Option<&Value>, trouble: Option<&Trouble>) -> Option<(String, String, String)> {
+fn told(object: &AsyncAPI, model: Option<&Value>, trouble: Option<&ApplyError>) -> Option<(String, String, String)> {
     let decision = async_api(object, model, trouble, NOW);
     assert!(decision.apply.is_empty() && decision.delete.is_empty(), "it renders nothing");
     let conditions = decision.status?.conditions;
@@ -285,7 +285,7 @@ fn what_is_told_is_told_once() {
     for quiet in [Some(&newer), Some(&another), None] {
         assert_eq!(told(&object, quiet, None), None);
     }
-    let refused = Trouble::Refused("no".to_owned());
+    let refused = ApplyError::Refused("no".to_owned());
     assert_eq!(told(&object, Some(&model), Some(&refused)).map(|(_, reason, _)| reason).as_deref(), Some("Refused"));
 }
 

@@ -2,7 +2,7 @@
 
 use berth_operator::{
     api::{ModelDeployment, Status},
-    brain::{Decision, Trouble, World, clops_deployment, model_deployment},
+    brain::{ApplyError, Decision, World, clops_deployment, model_deployment},
     render::{Installation, SHIPPED},
 };
 use serde_json::{Value, json};
@@ -176,7 +176,7 @@ fn the_status_after_an_attempt_says_what_is_so_then() {
     of_kind(&mut live, "Deployment")["metadata"]["generation"] = json!(1);
     assert!(settle(&mut object, &mut live, "berth:1").is_empty(), "no second write");
     // What was refused is not there.
-    let (refused, image) = (Trouble::Refused("no".to_owned()), "berth:1".into());
+    let (refused, image) = (ApplyError::Refused("no".to_owned()), "berth:1".into());
     let told = World { trouble: Some(&refused), ..world(&[], &image) };
     let status = model_deployment(&model(full()), told).status.expect("it is told");
     assert_eq!((status.replicas, ready(Some(&status)).1.as_str()), (0, "Refused"));
@@ -206,11 +206,11 @@ fn the_top_tells_what_its_model_says() {
 #[test]
 fn trouble_is_told_and_nothing_is_given_up() {
     let image = "berth:1".into();
-    let refused = Trouble::Refused("Deployment shop/iris cannot be applied: no".to_owned());
+    let refused = ApplyError::Refused("Deployment shop/iris cannot be applied: no".to_owned());
     let told = World { trouble: Some(&refused), ..world(&[], &image) };
     let decision = model_deployment(&model(least()), told);
     assert_eq!((decision.apply.len(), ready(decision.status.as_ref()).1.as_str()), (3, "Refused"));
-    let away = Trouble::Unreachable("connection refused".to_owned());
+    let away = ApplyError::Unreachable("connection refused".to_owned());
     let told = World { trouble: Some(&away), ..world(&[], &image) };
     assert_eq!(ready(model_deployment(&model(least()), told).status.as_ref()).1, "Progressing");
 }

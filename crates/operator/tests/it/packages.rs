@@ -1,4 +1,5 @@
-//! The Helm chart and the Kustomize base: the objects of `berth operator manifests`, as files. `UPDATE=1` writes them.
+//! The Helm chart and the Kustomize base: the objects of `berth operator manifests`, as files. `UPDATE=1` writes them. Helm itself reads
+//! the chart in `tests/kubernetes/test_helm.py`.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -242,82 +243,6 @@ fn the_chart_and_the_base_are_up_to_date() {
         }
     }
     assert!(old.is_empty(), "UPDATE=1 cargo test -p berth-operator writes {old:?}");
-}
-
-/// The lines that Helm leaves. A list has one item, or none.
-fn rendered(text: &str, holds: impl Fn(&str) -> bool) -> String {
-    let (mut lines, mut within) = (Vec::new(), Vec::new());
-    for line in text.lines() {
-        let condition = ["{{- if ", "{{- range "].into_iter().find_map(|word| line.strip_prefix(word));
-        match (condition.and_then(|rest| rest.strip_suffix(" }}")), line) {
-            (Some(condition), _) => within.push(holds(condition)),
-            (None, ELSE) => {
-                let case: &mut bool = within.last_mut().expect("a condition");
-                *case = !*case;
-            }
-            (None, END) => assert!(within.pop().is_some(), "a condition"),
-            (None, line) if within.iter().all(|holds| *holds) => lines.push(line),
-            (None, _) => {}
-        }
-    }
-    lines.join("\n")
-}
-
-/// Helm's part in it, for the few expressions that the chart has. Limited: to one namespace, whose models have policies.
-fn helm(replicas: u16, knows_rules: bool, is_limited: bool) -> Vec<Value> {
-    let holds = |condition: &str| match condition {
-        KNOWS_RULES => knows_rules,
-        IS_LIMITED | ".Values.modelPolicies" => is_limited,
-        ".Values.networkPolicy" => true,
-        "gt (int .Values.replicas) 1" | ".Values.serviceMonitor" => replicas > 1,
-        other => panic!("a condition that nobody expects: {other}"),
-    };
-    let mut objects = Vec::new();
-    for (_, name, _) in TEMPLATES {
-        let text = std::fs::read_to_string(folder().join(format!("chart/templates/{name}.yaml"))).expect("the file");
-        let text = text.replace(NAMESPACE.1, "berth").replace(IMAGE.1, "\"berth:1\"");
-        let text = text.replace(EXECUTOR.1, "\"\"").replace(SIDECARS.1, "auto");
-        let text = text.replace(FAILURE.1, FAILURE.0).replace(REPLICAS.1, &replicas.to_string());
-        let text =
-            text.replace(WATCHED.1, if is_limited { "\"shop\"" } else { "\"\"" }).replace(WITH_POLICY.1, "\"shop\"");
-        let readers = peers(&namespace_labels(SCRAPERS).expect("labels")).to_string();
-        let text = text.replace(METRICS.1, &readers).replace(CLIENTS.1, "[]");
-        let documents = rendered(&text, holds);
-        let documents = documents.strip_prefix("---\n").unwrap_or(&documents);
-        assert!(!documents.contains("{{"), "an expression that nobody expects in {name}");
-        if documents.is_empty() {
-            continue;
-        }
-        objects.extend(documents.split("\n---\n").map(|one| serde_saphyr::from_str::<Value>(one).expect("YAML")));
-    }
-    for object in &mut objects {
-        if object["kind"] == "CustomResourceDefinition" {
-            object["metadata"].as_object_mut().expect("it").remove("annotations");
-        }
-        // No callers mean the same as no field.
-        for rule in object.pointer_mut("/spec/ingress").and_then(Value::as_array_mut).into_iter().flatten() {
-            if rule["from"] == json!([]) {
-                rule.as_object_mut().expect("a rule").remove("from");
-            }
-        }
-    }
-    objects
-}
-
-#[test]
-fn the_chart_installs_what_the_command_prints() {
-    for (replicas, watched) in [(1, None), (2, None), (1, Some("shop"))] {
-        let wanted = Settings {
-            watch: watched.map(str::to_owned),
-            model_policies: watched.into_iter().map(str::to_owned).collect(),
-            ..settings("berth", "berth:1", replicas)
-        };
-        let printed: Vec<Value> =
-            everything(&wanted).into_iter().filter(|object| object["kind"] != "Namespace").collect();
-        assert_eq!(helm(replicas, false, watched.is_some()), printed);
-        // What a cluster checks by itself is in the chart alone: Helm asks it for its version.
-        assert_eq!(helm(replicas, true, watched.is_some()), with_schema_rules(printed));
-    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     PeerBody,
-    http2::{StreamSpawner, Streams},
+    http2::{StreamSpawner, Streams, WriteBuffer},
     joining::{self, DialledFrom},
     peer::window,
     pki::Identity,
@@ -198,7 +198,7 @@ async fn run(
     ends: Ends,
 ) -> Result<(), hyper::Error> {
     let service = Serving { caller: caller.clone(), handler };
-    let begun = StreamSpawner::default();
+    let (begun, held) = (StreamSpawner::default(), WriteBuffer::new(stream));
     let mut connection = pin!(
         http2::Builder::new(begun.clone())
             .timer(TokioTimer::new())
@@ -212,7 +212,7 @@ async fn run(
             .max_header_list_size(HEADERS)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(TokioIo::new(held.clone()), service)
     );
     let mut streams = Streams::new(begun);
     let mut stopping = pin!(ends.stopping.cancelled());
@@ -226,7 +226,10 @@ async fn run(
             stopped = true;
             connection.as_mut().graceful_shutdown();
         }
-        streams.poll(connection.as_mut(), cx)
+        let ended = streams.poll(connection.as_mut(), cx);
+        // The head of an answer, its body and its end leave in one write, and wake the gateway once.
+        held.send(cx);
+        ended
     };
     poll_fn(turn).await
 }

@@ -11,7 +11,8 @@ pub(crate) const CONNECTION: u32 = 128 << 20;
 /// larger one would delay other streams.
 pub(crate) const FRAME: u32 = 256 << 10;
 
-/// Bytes of a body buffered inside a connection.
+/// The bytes of a body that are buffered inside a connection: four frames, so that the line stays busy while the
+/// body's next part is made.
 pub(crate) const SEND_BUFFER: usize = 1 << 20;
 
 /// Requests that may be cancelled at about the same time. The defaults guard against strangers and would end a

@@ -25,7 +25,7 @@ use super::{Damped, Patience, client_certificate, read_ahead::ReadAhead, stream:
 /// Limit for a handshake. Allows for far and busy clients.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Longest wait for a refused client to close its side.
+/// The longest wait for a refused client to close its side: a round trip around the world takes a third of it.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Bytes that are read of a refused client: room for the head of a request.

@@ -1,4 +1,5 @@
-//! Reading ahead of TLS, which reads 4 KiB at a time: a body of 4 MiB would cost a thousand system calls.
+//! Reading ahead of TLS, which reads 4 KiB at a time, and of HTTP/2, which reads small frames 8 KiB at a time: a body of 4 MiB would cost
+//! a thousand system calls.
 //!
 //! ```text
 //! direct ──a read filled the reader's buffer: more has come──▶ ahead: 32 KiB at a time
@@ -6,7 +7,8 @@
 //!    └──────────────── taken to the last byte ◀──────────────────┘
 //! ```
 //!
-//! A connection that rests, or that sees small requests alone, holds no buffer and copies nothing.
+//! A connection that rests, or that sees small requests alone, holds no buffer and copies nothing. Nor is anything copied for a reader that
+//! has as much room itself.
 
 use std::{
     io::{self, IoSlice},
@@ -55,6 +57,13 @@ impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
             }
             return Poll::Ready(Ok(()));
         };
+        if held.bytes.is_empty() && buffer.remaining() >= AHEAD {
+            let read = Pin::new(stream).poll_read(cx, buffer);
+            if buffer.remaining() > 0 {
+                *ahead = None;
+            }
+            return read;
+        }
         if held.bytes.is_empty() {
             held.bytes.reserve(AHEAD);
             let room = held.bytes.capacity();
@@ -87,7 +96,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for ReadAhead<T> {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, parts)
+        let stream = Pin::new(&mut self.get_mut().stream);
+        match parts {
+            // TLS gives one record most often, and `writev` takes the kernel longer than `send`.
+            [part] => stream.poll_write(cx, part),
+            parts => stream.poll_write_vectored(cx, parts),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -145,6 +159,18 @@ mod tests {
             assert!(stream.stream.reads <= 4 + length / AHEAD, "{} reads of {length}", stream.stream.reads);
             assert!(stream.ahead.is_none(), "a buffer is held after {length}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_reader_with_room_reads_by_itself() {
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(4_096 + 2 * AHEAD + 1).collect();
+        let mut stream = ReadAhead::new(Come { bytes: bytes.clone(), reads: 0 });
+        assert_eq!(stream.read(&mut [0; 4_096]).await.expect("nothing fails"), 4_096);
+        let mut large = vec![0; 2 * AHEAD];
+        assert_eq!(stream.read(&mut large).await.expect("nothing fails"), 2 * AHEAD);
+        assert!(large == bytes[4_096..4_096 + 2 * AHEAD] && stream.stream.reads == 2);
+        assert_eq!(stream.read(&mut large).await.expect("nothing fails"), 1);
+        assert!(stream.ahead.is_none() && stream.stream.reads == 3);
     }
 
     #[tokio::test]

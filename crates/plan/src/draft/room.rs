@@ -41,7 +41,7 @@ impl Usage {
 pub(super) struct WorkerChanges {
     /// Claims, where they differ from the world's.
     usage: Option<Usage>,
-    /// Replicas of the world that leave: they are nobody's victims any more.
+    /// Replicas of the world that leave: they cannot be evicted again.
     pub(super) left: BTreeSet<RevisionId>,
     /// Replicas that come, in the order of eviction.
     pub(super) arrived: BTreeSet<Rank>,
@@ -69,12 +69,12 @@ impl WorkerDraft<'_> {
         self.free_for(ByteSize::ZERO)
     }
 
-    /// The memory that nobody claims, and that a replica of this claim may have.
+    /// Unclaimed memory that a replica of this claim may take.
     pub(crate) fn free_for(&self, claim: ByteSize) -> ByteSize {
         self.tracked.memory() - self.usage.memory - self.tracked.overhead_beside(claim)
     }
 
-    /// The cores that nobody claims.
+    /// Unclaimed cores.
     pub(crate) fn free_cores(&self) -> Cores {
         self.tracked.info.as_ref().map(Cores::in_all).unwrap_or_default() - self.usage.cores
     }
@@ -124,7 +124,7 @@ impl<'w> Draft<'w> {
         }
     }
 
-    /// Sets aside what a replica claims that comes to a worker.
+    /// Reserves the claim of a replica that is placed on a worker.
     pub(super) fn claim(&mut self, entry: &TrackedDeployment, replica: &Replica, rank: Rank) {
         let Some((draft, changes)) = self.change(&replica.worker) else { return };
         changes.arrived.insert(rank);
@@ -218,7 +218,7 @@ impl<'w> Draft<'w> {
     }
 }
 
-/// 1 if a replica that comes to a worker would be on its way.
+/// The number of loads that a new replica adds to its worker: 0 if it is loaded there already.
 fn comes(tracked: &TrackedWorker, replica: &Replica) -> u32 {
     let loaded = tracked.inventory.get(&replica.revision).is_some_and(|residency| residency.is_loaded());
     u32::from(!loaded)

@@ -14,7 +14,7 @@ pub(crate) struct WorkIndex(usize);
 /// The deployments of a plan.
 #[derive(Default)]
 pub(crate) struct Works<'w> {
-    /// `None`: somebody works on it.
+    /// `None` while it is taken out.
     slots: Vec<Option<Box<Work<'w>>>>,
     by_name: BTreeMap<&'w DeploymentName, WorkIndex>,
 }
@@ -48,7 +48,7 @@ impl<'w> Works<'w> {
         slot
     }
 
-    /// Takes one out to work on it; `None`: somebody does already.
+    /// Takes one out to work on it; `None`: it is out already.
     pub(super) fn take(&mut self, slot: WorkIndex) -> Option<Box<Work<'w>>> {
         self.slots.get_mut(slot.0)?.take()
     }
@@ -57,7 +57,7 @@ impl<'w> Works<'w> {
         self.slots[slot.0] = Some(work);
     }
 
-    /// One that nobody works on.
+    /// The work of a deployment; `None` while it is taken out.
     pub(crate) fn get(&self, name: &DeploymentName) -> Option<&Work<'w>> {
         self.at(self.find(name)?)
     }
@@ -72,7 +72,7 @@ impl<'w> Works<'w> {
         self.slots.get(slot.0)?.as_deref()
     }
 
-    /// Deployments that nobody works on, by name.
+    /// Deployments that are not taken out, by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'w DeploymentName, &Work<'w>)> {
         self.by_name.iter().filter_map(|(name, slot)| Some((*name, self.at(*slot)?)))
     }

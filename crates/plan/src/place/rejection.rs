@@ -77,7 +77,7 @@ pub enum Rejection {
     Gpu {
         /// GPUs of one replica.
         need: GpuNeed,
-        /// Devices that will do and that nobody claims.
+        /// Suitable devices that are not claimed.
         free: u32,
         /// Replicas that may be evicted for it, in addition.
         evictable: u32,
@@ -85,7 +85,7 @@ pub enum Rejection {
         busy: u32,
         /// When the first of those may leave, as far as that is a matter of time.
         again: Time,
-        /// Devices that will do, whoever has them.
+        /// Suitable devices, those in use included.
         total: u32,
     },
     /// There is too little device memory for its runtime's models, even after evicting what may be evicted.
@@ -123,7 +123,7 @@ pub enum Rejection {
     Region {
         /// The place that it belongs to.
         wanted: String,
-        /// The worker's own place, if it says so.
+        /// The worker's region, if it has one.
         has: Option<String>,
     },
     /// Its region has as many replicas as it should have at most.

@@ -106,7 +106,7 @@ impl GoalInputs {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Room {
     at: Time,
-    /// The share of all memory that nobody claims.
+    /// The unclaimed share of all memory.
     free_percent: u64,
     lru_age: Option<Duration>,
 }
@@ -242,7 +242,7 @@ impl World {
         (age * policy.age_percent / 100).clamp(policy.settle, LONGEST)
     }
 
-    /// When the goal may move though nothing is heard.
+    /// The time at which the goal may change without a new event.
     fn look(&self, entry: &TrackedDeployment, scaling: &Scaling, seen: &GoalInputs) -> Option<Time> {
         let soon = |at: Time| at.max(seen.now + Duration::from_secs(1));
         let grow =
@@ -311,7 +311,7 @@ impl World {
 }
 
 impl TrackedDeployment {
-    /// When its goal may move though nothing is heard of it; `None`: it has no goal.
+    /// The time at which its goal may change without a new event; `None`: it has no goal.
     pub(crate) fn look(&self) -> Option<Option<Time>> {
         self.scaling().map(|scaling| scaling.look)
     }

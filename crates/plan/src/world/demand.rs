@@ -12,7 +12,7 @@ pub const WISHES: GatewayId = GatewayId(0);
 
 /// One gateway's use of a deployment, as it last said.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Use {
+pub(crate) struct GatewayUse {
     /// Requests that are parked.
     pub(crate) waiting: u32,
     /// Requests that are being answered.
@@ -23,7 +23,7 @@ pub(crate) struct Use {
 
 /// The use of one deployment, by all gateways or by those of a region.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Used {
+pub struct TotalUse {
     /// Requests that are parked.
     pub waiting: u32,
     /// Requests that are being answered.
@@ -32,7 +32,7 @@ pub struct Used {
     pub per_minute: f32,
 }
 
-impl Use {
+impl GatewayUse {
     /// Returns true if there is nothing to remember.
     pub(super) fn is_nothing(&self, now: Time) -> bool {
         self.waiting == 0 && self.in_flight == 0 && self.rate.is_nothing(now)
@@ -108,7 +108,7 @@ impl World {
         self.gateways.insert(gateway, region);
     }
 
-    /// A gateway is gone, and with it whoever waited there.
+    /// Removes a gateway that is gone, with the demand of its waiting requests.
     pub fn forget_gateway(&mut self, gateway: GatewayId) {
         self.gateways.remove(&gateway);
         let users: BTreeSet<DeploymentName> = self.used_by.remove(&gateway).unwrap_or_default();
@@ -127,22 +127,22 @@ impl World {
 
     /// Present use of a deployment, by all gateways.
     #[must_use]
-    pub fn used(&self, name: &DeploymentName, now: Time) -> Used {
-        self.used_where(name, now).into_values().fold(Used::default(), Used::add)
+    pub fn used(&self, name: &DeploymentName, now: Time) -> TotalUse {
+        self.used_where(name, now).into_values().fold(TotalUse::default(), TotalUse::add)
     }
 
     /// The same by the region of the gateway; those without one are under "".
     #[must_use]
-    pub fn used_where(&self, name: &DeploymentName, now: Time) -> BTreeMap<&str, Used> {
+    pub fn used_where(&self, name: &DeploymentName, now: Time) -> BTreeMap<&str, TotalUse> {
         self.entries.get(name).map(|entry| self.used_of(entry, now)).unwrap_or_default()
     }
 
     /// The same where the deployment is at hand.
-    pub(crate) fn used_of(&self, entry: &TrackedDeployment, now: Time) -> BTreeMap<&str, Used> {
-        let mut regions: BTreeMap<&str, Used> = BTreeMap::new();
+    pub(crate) fn used_of(&self, entry: &TrackedDeployment, now: Time) -> BTreeMap<&str, TotalUse> {
+        let mut regions: BTreeMap<&str, TotalUse> = BTreeMap::new();
         for (gateway, each) in entry.warm.iter().flat_map(|warm| &warm.uses) {
             let region = self.gateways.get(gateway).and_then(Option::as_deref).unwrap_or_default();
-            let of = Used { waiting: each.waiting, in_flight: each.in_flight, per_minute: each.rate.quick(now) };
+            let of = TotalUse { waiting: each.waiting, in_flight: each.in_flight, per_minute: each.rate.quick(now) };
             let sum = regions.entry(region).or_default();
             *sum = sum.add(of);
         }
@@ -161,7 +161,7 @@ impl World {
     }
 }
 
-impl Used {
+impl TotalUse {
     fn add(self, other: Self) -> Self {
         Self {
             waiting: self.waiting.saturating_add(other.waiting),

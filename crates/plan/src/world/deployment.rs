@@ -7,7 +7,7 @@ use berth_spec::{ByteSize, Deployment, Failure, FailureCategory, GatewayId, Mode
 use super::{
     Hold, Rank,
     copies::Copies,
-    demand::{Use, WISHES},
+    demand::{GatewayUse, WISHES},
 };
 use crate::{Evicted, Record, Rollout, claim::Basis};
 
@@ -30,7 +30,7 @@ pub(crate) struct TrackedDeployment {
 pub(crate) struct Warm {
     pub(crate) record: Option<Record>,
     /// Reports of each gateway that uses it.
-    pub(crate) uses: BTreeMap<GatewayId, Use>,
+    pub(crate) uses: BTreeMap<GatewayId, GatewayUse>,
     /// Time at which somebody asked that it be paged out; a later use takes that back.
     pub(crate) paged_out: Option<Time>,
     /// The reason why the last plan gave it less than it wants.

@@ -79,14 +79,6 @@ impl World {
         }
     }
 
-    /// Returns true if a returned worker is still given little at a time.
-    #[must_use]
-    pub fn is_recovering(&self, worker: &WorkerId, now: Time) -> bool {
-        self.workers
-            .get(worker)
-            .is_some_and(|tracked| tracked.alive() && tracked.recovering(&self.policy, now).is_some())
-    }
-
     /// Returns true if a worker known from records only is given up: nobody has heard or seen it since the start, and
     /// its replicas are waited for no longer.
     #[must_use]

@@ -13,7 +13,7 @@ const SLOW: Duration = Duration::from_secs(150);
 /// Span over which requests in flight are averaged: the first second of a batch job is no load yet.
 const BUSY: Duration = Duration::from_secs(10);
 
-/// Requests per minute below which a rate is nothing.
+/// Requests per minute below which a rate is nothing: one request in 100 minutes.
 const NOTHING: f32 = 0.01;
 
 /// Requests per minute: each request counts when it is told of, and is forgotten exponentially.

@@ -108,8 +108,8 @@ fn the_closest_scope_wins() {
     ] {
         assert_eq!(set.granted(url, Kind::Git).map(|(name, _)| name), Some(name), "{url}");
     }
-    assert_eq!(set.for_url("https://git.acme.com/x", Kind::S3), None);
-    assert_eq!(set.for_url("no place", Kind::Git), None);
+    assert_eq!(set.granted("https://git.acme.com/x", Kind::S3), None);
+    assert_eq!(set.granted("no place", Kind::Git), None);
 }
 
 #[test]
@@ -127,7 +127,8 @@ fn buckets_are_hosts_and_registries_know_their_own() {
 #[test]
 fn connection_strings_are_understood() {
     let set = everything();
-    let Some(Credential::Azure(azure)) = set.for_url("az://c/x", Kind::Azure) else { panic!("azure") };
+    let found = set.granted("az://c/x", Kind::Azure).map(|(_, granted)| &granted.credential);
+    let Some(Credential::Azure(azure)) = found else { panic!("azure") };
     assert_eq!((azure.account(), azure.key()), (Some("acme"), Some("a2V5==")));
     assert_eq!(azure.endpoint().as_deref(), Some("https://acme.blob.core.windows.net"));
 }

@@ -341,6 +341,9 @@ fn read_duration(text: &str) -> Result<Duration, Problem> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Problem::new(format!("{text} has no unit"), format!("write {text}s if seconds are meant")));
+    }
     let (mut rest, mut millis) = (text, 0_u64);
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(invalid)?;
@@ -409,6 +412,8 @@ mod tests {
         for bad in ["", "30", "s", "1.5s", "-1s", "1 s", "1x", "99999999999999999999s", "4000d", "1sé", "٣s"] {
             assert!(read_duration(bad).is_err(), "{bad}");
         }
+        let remedy = read_duration("30").map_err(|problem| problem.remedy);
+        assert_eq!(remedy, Err("write 30s if seconds are meant".to_owned()));
         for millis in [1, 999, 1_000, 61_001, 86_400_000, 90_061_001] {
             let duration = Duration::from_millis(millis);
             assert_eq!(read_duration(&write_duration(duration)), Ok(duration));

@@ -70,10 +70,10 @@ pub struct NodeStatus {
     pub capacity: Option<Capacity>,
     /// Time of the last report.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_word: Option<Timestamp>,
+    pub last_seen: Option<Timestamp>,
     /// Age of the last report in milliseconds, by the leader's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_word_age_ms: Option<u64>,
+    pub last_seen_age_ms: Option<u64>,
     /// Remarks: why the node does not attach to the leader, or how its settings differ from the leader's.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,

@@ -33,7 +33,7 @@ impl Agent {
     /// The memory that is held: resident, being loaded, draining or being unloaded. Shared weights count once.
     #[must_use]
     pub fn held(&self) -> ByteSize {
-        self.tally.held()
+        self.totals.held()
     }
 
     /// The limits in force: the tighter of its own and the registry's.
@@ -61,7 +61,7 @@ impl Agent {
         let limit = self.limits().memory;
         let step = ByteSize(limit.0 / OVERHEAD_STEPS).max(LEAST_STEP);
         // Memory that is set aside for models and that they do not take stands in for it.
-        let beside = self.beside_models.saturating_sub(self.tally.slack());
+        let beside = self.beside_models.saturating_sub(self.totals.slack());
         // Half of the memory is for models in any case: beyond that the bound cannot be kept by holding fewer.
         let now = ByteSize(beside.0.div_ceil(step.0).saturating_mul(step.0)).min(ByteSize(limit.0 / 2));
         if now > self.overhead || now + step + step <= self.overhead {
@@ -87,7 +87,7 @@ impl Agent {
         let since = replica.without_room.unwrap_or(now);
         let waits = need <= limit && now < since + PATIENCE;
         replica.without_room = waits.then_some(since);
-        self.tally.recount(&self.replicas, id);
+        self.totals.recount(&self.replicas, id);
         if waits {
             return None;
         }
@@ -101,12 +101,12 @@ impl Agent {
 
     /// Ends the waiting of all but these.
     pub(super) fn end_waits(&mut self, lacking: &[RevisionId]) {
-        let ended: Vec<_> = self.tally.without_room().filter(|id| !lacking.contains(id)).cloned().collect();
+        let ended: Vec<_> = self.totals.without_room().filter(|id| !lacking.contains(id)).cloned().collect();
         for id in ended {
             if let Some(replica) = self.replicas.get_mut(&id) {
                 replica.without_room = None;
             }
-            self.tally.recount(&self.replicas, &id);
+            self.totals.recount(&self.replicas, &id);
         }
     }
 }

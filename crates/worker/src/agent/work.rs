@@ -8,7 +8,7 @@ use super::{Agent, Effect, hosts};
 use crate::{
     fault::Fault,
     gpu::{self, AssignedDevices},
-    order::{self, Busy, ModelKey, SharedLoad, Start, Waiting, Want},
+    order::{self, Busy, ModelKey, NextStep, SharedLoad, Start, WaitingReplica},
     prepare::BlockedDependencies,
     replica::{Input, Replica, State},
 };
@@ -39,25 +39,25 @@ impl Agent {
         self.end_waits(&lacking);
     }
 
-    fn survey(&self) -> (Vec<Waiting>, Busy) {
+    fn survey(&self) -> (Vec<WaitingReplica>, Busy) {
         let models = self.counts().ready;
         let mut busy = Busy { held: self.held(), overhead: self.overhead, models, ..Busy::default() };
         let mut waiting = Vec::new();
-        let moving = self.tally.moving().filter_map(|id| self.replicas.get_key_value(id));
+        let moving = self.totals.moving().filter_map(|id| self.replicas.get_key_value(id));
         for (id, replica) in moving {
             let leaves_with_gpus = !replica.wanted && replica.placed.gpu.is_some();
-            let want = match replica.state() {
-                State::Queued if replica.placed.revision.card.is_some() => Want::Prepare,
+            let next_step = match replica.state() {
+                State::Queued if replica.placed.revision.card.is_some() => NextStep::Prepare,
                 State::Preparing(_) => {
                     busy.preparing += 1;
                     continue;
                 }
-                State::Queued | State::Prepared => Want::Fetch { uri: replica.placed.revision.uri.clone() },
+                State::Queued | State::Prepared => NextStep::Fetch { uri: replica.placed.revision.uri.clone() },
                 State::Fetched(artifact) | State::Refused(artifact, _) => {
                     let shared =
                         self.shared_loads(id, replica).map(|(_, shared)| shared).max().unwrap_or(SharedLoad::Absent);
                     let key = ModelKey::of(&replica.placed.revision, &artifact.digest);
-                    Want::Load { claim: replica.placed.claim, gpus: replica.placed.gpu.is_some(), key, shared }
+                    NextStep::Load { claim: replica.placed.claim, gpus: replica.placed.gpu.is_some(), key, shared }
                 }
                 State::Fetching { .. } => {
                     busy.fetching.insert(replica.placed.revision.uri.clone());
@@ -80,7 +80,7 @@ impl Agent {
                 State::Ready(_) | State::Failed(_) => continue,
             };
             let (urgent, arrival) = (replica.placed.urgent, replica.arrival);
-            waiting.push(Waiting { revision: id.clone(), urgent, arrival, want });
+            waiting.push(WaitingReplica { revision: id.clone(), urgent, arrival, next_step });
         }
         (waiting, busy)
     }

@@ -23,13 +23,13 @@ use fs_err::File;
 use serde::{Deserialize, Serialize};
 
 pub use self::stock::Pin;
-use self::stock::{Entry, Evicted, Stock, leftover};
+use self::stock::{CachedFile, Evicted, Stock, leftover};
 use super::{Artifact, Source, partial};
 use crate::{fault::Fault, metrics::CacheMetrics};
 
 /// The content of a location at the last look.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Known {
+pub(super) struct ContentRecord {
     /// The store's word for the content, if it gives one.
     pub(super) etag: Option<String>,
     /// The content.
@@ -71,7 +71,7 @@ impl Drop for Reservation {
         let mut state = self.cache.lock();
         state.reserved -= self.size;
         if let Some(left) = left {
-            state.left.insert(std::mem::take(&mut self.key), left);
+            state.broken.insert(std::mem::take(&mut self.key), left);
         }
     }
 }
@@ -120,7 +120,7 @@ impl Cache {
 
     /// Begins an attempt to download the location with this key: what an earlier one left is its own from now on.
     pub(super) fn claim(&self, key: &str) -> Reservation {
-        self.lock().left.remove(key);
+        self.lock().broken.remove(key);
         Reservation { cache: self.clone(), key: key.to_owned(), size: 0 }
     }
 
@@ -175,8 +175,11 @@ impl Cache {
         drop(room);
         let pin = {
             let mut state = self.lock();
-            let entry =
-                state.files.entry(digest).or_insert(Entry { size: 0, used: SystemTime::now(), pin: Arc::default() });
+            let entry = state.files.entry(digest).or_insert(CachedFile {
+                size: 0,
+                used: SystemTime::now(),
+                pin: Arc::default(),
+            });
             let before = std::mem::replace(&mut entry.size, size);
             entry.used = SystemTime::now();
             let pin = entry.pin();
@@ -188,13 +191,13 @@ impl Cache {
     }
 
     /// The content of the location with this key at the last look. Blocks for a moment.
-    pub(super) fn known(&self, key: &str) -> Option<Known> {
+    pub(super) fn known(&self, key: &str) -> Option<ContentRecord> {
         let text = fs_err::read_to_string(self.root.join("known").join(key)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
     /// Remembers what a location holds. Losing it costs a download, so it is not synced. Blocks for a moment.
-    pub(super) fn remember(&self, key: &str, known: &Known) -> io::Result<()> {
+    pub(super) fn remember(&self, key: &str, known: &ContentRecord) -> io::Result<()> {
         let path = self.root.join("known").join(key);
         let new = path.with_extension("new");
         fs_err::write(&new, serde_json::to_vec(known).map_err(io::Error::other)?)

@@ -47,7 +47,7 @@ pub(super) enum Outcome {
 }
 
 /// The reason why a download stopped.
-enum Stop {
+enum DownloadError {
     /// The object is another one than the partial file is of.
     Changed,
     Fault(Fault),
@@ -61,7 +61,7 @@ enum Bound<'a> {
     Room(&'a mut Reservation),
 }
 
-impl From<Fault> for Stop {
+impl From<Fault> for DownloadError {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }
@@ -87,8 +87,8 @@ impl Download<'_> {
         if let Some(partial) = blocking(move || Ok(Partial::resume(&path))).await? {
             match self.complete(partial, room).await {
                 Ok(outcome) => return Ok(outcome),
-                Err(Stop::Fault(fault)) => return Err(fault),
-                Err(Stop::Changed) => {
+                Err(DownloadError::Fault(fault)) => return Err(fault),
+                Err(DownloadError::Changed) => {
                     room = self.cache.claim(self.name);
                     let path = self.path();
                     blocking(move || partial::remove(&path)).await?;
@@ -97,8 +97,8 @@ impl Download<'_> {
         }
         match self.fresh(room).await {
             Ok(outcome) => Ok(outcome),
-            Err(Stop::Fault(fault)) => Err(fault),
-            Err(Stop::Changed) => {
+            Err(DownloadError::Fault(fault)) => Err(fault),
+            Err(DownloadError::Changed) => {
                 let message = format!("{} was changed while it was being fetched", self.location.shown());
                 Err(Fault::new(FailureCategory::Network, message))
             }
@@ -109,7 +109,7 @@ impl Download<'_> {
         self.cache.partial(self.name)
     }
 
-    async fn fresh(&self, room: Reservation) -> Result<Outcome, Stop> {
+    async fn fresh(&self, room: Reservation) -> Result<Outcome, DownloadError> {
         let options = GetOptions {
             range: Some(GetRange::Bounded(0..RANGE)),
             if_none_match: self.cached.clone(),
@@ -131,14 +131,19 @@ impl Download<'_> {
     }
 
     /// Goes on with what an earlier attempt left.
-    async fn complete(&self, partial: Partial, mut room: Reservation) -> Result<Outcome, Stop> {
+    async fn complete(&self, partial: Partial, mut room: Reservation) -> Result<Outcome, DownloadError> {
         room.extend(partial.size())?;
         self.fill(partial, None, room).await
     }
 
     /// Fetches what is missing. `first` is the answer that carries range 0. After a failure no range is begun any
     /// more, but those under way are brought to their end: each that is complete need not be fetched again.
-    async fn fill(&self, partial: Partial, first: Option<GetResult>, room: Reservation) -> Result<Outcome, Stop> {
+    async fn fill(
+        &self,
+        partial: Partial,
+        first: Option<GetResult>,
+        room: Reservation,
+    ) -> Result<Outcome, DownloadError> {
         self.progress.begin(partial.done(), Some(partial.size()));
         let mut first = first;
         let missing: Vec<_> = partial.missing().iter().map(|&index| (index, first.take())).collect();
@@ -152,11 +157,11 @@ impl Download<'_> {
             result
         });
         let results: Vec<_> = ranges.buffer_unordered(PARALLEL_RANGES).collect().await;
-        results.into_iter().collect::<Result<(), Stop>>()?;
+        results.into_iter().collect::<Result<(), DownloadError>>()?;
         Ok(Outcome::Complete { etag: partial.etag().map(ToOwned::to_owned), room })
     }
 
-    async fn range(&self, partial: &Partial, index: u64, answer: Option<GetResult>) -> Result<(), Stop> {
+    async fn range(&self, partial: &Partial, index: u64, answer: Option<GetResult>) -> Result<(), DownloadError> {
         let bounds = partial.bounds(index);
         let answer = match answer {
             Some(answer) => answer,
@@ -171,7 +176,7 @@ impl Download<'_> {
         Ok(blocking(move || partial.finished(index)).await?)
     }
 
-    async fn ask(&self, partial: &Partial, bounds: std::ops::Range<u64>) -> Result<GetResult, Stop> {
+    async fn ask(&self, partial: &Partial, bounds: std::ops::Range<u64>) -> Result<GetResult, DownloadError> {
         let options = GetOptions {
             range: Some(GetRange::Bounded(bounds)),
             if_match: partial.etag().map(ToOwned::to_owned),
@@ -180,10 +185,10 @@ impl Download<'_> {
         match self.store.get_opts(&self.key, options).await {
             // Some servers do not look at `if-match`.
             Ok(answer) if answer.meta.e_tag.as_deref() != partial.etag() || answer.meta.size != partial.size() => {
-                Err(Stop::Changed)
+                Err(DownloadError::Changed)
             }
             Ok(answer) => Ok(answer),
-            Err(Error::Precondition { .. } | Error::NotSupported { .. }) => Err(Stop::Changed),
+            Err(Error::Precondition { .. } | Error::NotSupported { .. }) => Err(DownloadError::Changed),
             Err(error) => Err(classify(&error, self.location).into()),
         }
     }

@@ -12,10 +12,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Artifact, Source,
-    cache::{Cache, Known},
-    checksum, folder,
+    cache::{Cache, ContentRecord},
+    checksum,
+    fetch_request::FetchRequest,
+    folder,
     location::Location,
-    wanted::Wanted,
 };
 use crate::fault::Fault;
 
@@ -24,19 +25,19 @@ pub(super) async fn check(
     cache: &Cache,
     location: &Location,
     path: PathBuf,
-    wanted: &Wanted,
+    request: &FetchRequest,
 ) -> Result<Artifact, Fault> {
     let (cache, key) = (cache.clone(), location.key());
     let cancel = CancellationToken::new();
     let _cancels_when_dropped = cancel.clone().drop_guard();
-    let (place, graph) = (location.clone(), wanted.graph);
+    let (place, graph) = (location.clone(), request.graph);
     let measured = tokio::task::spawn_blocking(move || match path.is_dir() && !graph {
         true => folder::on_disk(&cache, &place, path, &cancel),
         false => measure(&cache, &key, path, &cancel),
     })
     .await;
     let artifact = measured.map_err(Fault::internal)??;
-    wanted.check(artifact.digest, location)?;
+    request.check(artifact.digest, location)?;
     Ok(artifact)
 }
 
@@ -60,7 +61,7 @@ fn measure(cache: &Cache, key: &str, path: PathBuf, cancel: &CancellationToken) 
             let digest = checksum::of_file(&path, cancel).map_err(|error| read_fault(&error, &path))?;
             tracing::debug!(event = "artifact_hashed", digest = %digest, duration_ms = started.elapsed().as_secs_f64() * 1e3);
             // Losing it costs hashing again.
-            let _ = cache.remember(key, &Known { etag: Some(state), digest, size: metadata.len() });
+            let _ = cache.remember(key, &ContentRecord { etag: Some(state), digest, size: metadata.len() });
             digest
         }
     };

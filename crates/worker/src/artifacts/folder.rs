@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Artifact, Source,
-    cache::{Cache, Known},
+    cache::{Cache, ContentRecord},
     checksum::{self, Hasher},
     classify::classify,
     location::{Kind, Location},
@@ -39,7 +39,7 @@ const LONGEST_PATH: usize = 1024;
 
 /// A file of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct FolderFile {
     /// Its place in the folder: names with `/` between.
     pub(super) path: String,
     /// Its size in bytes.
@@ -47,7 +47,7 @@ pub(super) struct Part {
 }
 
 /// Lists the files below a prefix. What belongs to no model (markers of folders) is left out.
-pub(super) async fn list(store: &dyn ObjectStore, prefix: &Key, location: &Location) -> Result<Vec<Part>, Fault> {
+pub(super) async fn list(store: &dyn ObjectStore, prefix: &Key, location: &Location) -> Result<Vec<FolderFile>, Fault> {
     let mut objects = store.list(Some(prefix).filter(|prefix| !prefix.as_ref().is_empty()));
     let mut parts = Vec::new();
     while let Some(object) = objects.try_next().await.map_err(|error| not_listed(&error, location))? {
@@ -58,7 +58,7 @@ pub(super) async fn list(store: &dyn ObjectStore, prefix: &Key, location: &Locat
             continue;
         }
         check_path(&path, location)?;
-        parts.push(Part { path, size: object.size });
+        parts.push(FolderFile { path, size: object.size });
         if parts.len() > MOST_FILES {
             return Err(too_many(location));
         }
@@ -175,7 +175,7 @@ pub(super) fn on_disk(
             let hashed = files.keys().map(|path| Ok((path.as_str(), checksum::of_file(&root.join(path), cancel)?)));
             let digest = digest_of(hashed.collect::<io::Result<Vec<_>>>().map_err(disk)?);
             // Losing it costs hashing again.
-            let _ = cache.remember(&location.key(), &Known { etag: Some(state), digest, size });
+            let _ = cache.remember(&location.key(), &ContentRecord { etag: Some(state), digest, size });
             digest
         }
     };

@@ -18,7 +18,7 @@ use std::{
 use berth_spec::FailureCategory;
 use url::Url;
 
-use self::entry::Entry;
+use self::entry::StorageEntry;
 pub(super) use self::entry::{Access, Principal, Web};
 use super::location::{Kind, Location};
 use crate::fault::Fault;
@@ -70,7 +70,7 @@ fn stored(settings: &Settings, location: Location) -> Result<Location, Fault> {
     let bucket = parameter("bucket").or_else(|| parameter("container"));
     let (found, entry) = match &settings.config {
         Some(config) => named(config, &name, kind.as_deref())?,
-        None => (name.clone(), Entry::of_environment(kind.as_deref().unwrap_or("s3"), &name)?),
+        None => (name.clone(), StorageEntry::of_environment(kind.as_deref().unwrap_or("s3"), &name)?),
     };
     if kind.as_deref().is_some_and(|kind| entry::kind(kind) != Some(entry.kind)) {
         return Err(wrong(&found, &format!("it is of another type than {:?}", kind.unwrap_or_default())));
@@ -102,11 +102,11 @@ fn stored(settings: &Settings, location: Location) -> Result<Location, Fault> {
 }
 
 /// The entry of a name; no name is the usual entry of a type.
-fn named(config: &Path, name: &str, kind: Option<&str>) -> Result<(String, Entry), Fault> {
+fn named(config: &Path, name: &str, kind: Option<&str>) -> Result<(String, StorageEntry), Fault> {
     let usual = kind.filter(|_| name == DEFAULT).map(|kind| format!("{DEFAULT}_{kind}"));
     for name in usual.iter().map(String::as_str).chain([name]) {
         if let Some(text) = secret::entry(config, name).map_err(|reason| wrong(name, &reason))? {
-            return Ok((name.to_owned(), Entry::parse(&text).map_err(|reason| wrong(name, &reason))?));
+            return Ok((name.to_owned(), StorageEntry::parse(&text).map_err(|reason| wrong(name, &reason))?));
         }
     }
     Err(wrong(name, &format!("there is none of that name in {}", config.display())))
@@ -122,7 +122,7 @@ fn usual(settings: &Settings, location: Location) -> Result<Location, Fault> {
     };
     for name in [format!("{DEFAULT}_{kind}"), DEFAULT.to_owned()] {
         let Some(text) = secret::entry(config, &name).map_err(|reason| wrong(&name, &reason))? else { continue };
-        let entry = Entry::parse(&text).map_err(|reason| wrong(&name, &reason))?;
+        let entry = StorageEntry::parse(&text).map_err(|reason| wrong(&name, &reason))?;
         if let Some(access) = entry.access.filter(|_| entry.kind == location.kind) {
             let storage = Arc::new(Storage { key: format!("{name} {}", entry.state), access });
             let secret = Some(format!("{name} (storage-config)"));

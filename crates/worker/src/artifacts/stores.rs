@@ -49,13 +49,13 @@ pub(super) struct Stores {
     credentials: BTreeMap<String, String>,
     keys: Option<watch::Receiver<Arc<CredentialSet>>>,
     storages: storage::Settings,
-    open: Mutex<Open>,
+    open: Mutex<OpenStores>,
     web: HttpClient,
 }
 
 /// The stores that are open, by the location that their credentials are for, and which set those came from.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenStores {
     generation: Generation,
     stores: BTreeMap<String, Arc<dyn ObjectStore>>,
 }
@@ -117,7 +117,7 @@ impl Stores {
         let name = location.origin().unwrap_or_default() + "/" + container.unwrap_or_default() + &name;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.generation != keys.generation {
-            *open = Open { generation: keys.generation, stores: BTreeMap::new() };
+            *open = OpenStores { generation: keys.generation, stores: BTreeMap::new() };
         }
         if let Some(store) = open.stores.get(&name) {
             return Ok((Arc::clone(store), path));

@@ -14,12 +14,12 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    effects::{Completion, EffectRunner, Retained, Slot, complete},
+    effects::{Completion, EffectRunner, ReplicaResources, Retained, complete},
     telemetry::millis,
 };
 use crate::{
     agent::{Event, of_deployment},
-    artifacts::{Artifact, Artifacts, Listener, Pin, Source, Wanted},
+    artifacts::{Artifact, Artifacts, FetchRequest, Listener, Pin, Source},
     fault::Fault,
     prepare::{BlockedDependencies, Outcome, Prepared, PreparedModel, Preparer},
 };
@@ -40,12 +40,14 @@ impl EffectRunner {
         let (begun, correlation_id) = (Instant::now(), self.commands.of(&id));
         let artifacts = Arc::clone(&self.deps.artifacts);
         // Its packages are listed in the artifact, which is fetched for that. The fetch to come finds it here.
-        let first = card.own_requirements().map(|_| Wanted::artifact_of(&revision, correlation_id.clone()));
+        let first = card.own_requirements().map(|_| FetchRequest::artifact_of(&revision, correlation_id.clone()));
         self.tasks.spawn(async move {
             let steps = steps(&completions, &id, ticket, correlation_id.clone());
             let work = async {
                 match &first {
-                    Some(wanted) => Box::pin(after_fetch(&preparer, &artifacts, wanted, &card, blocked, &steps)).await,
+                    Some(request) => {
+                        Box::pin(after_fetch(&preparer, &artifacts, request, &card, blocked, &steps)).await
+                    }
                     None => preparer.prepare(&card, blocked, &steps).await,
                 }
             };
@@ -86,12 +88,12 @@ impl EffectRunner {
             slot.fetching = Some(Instant::now());
         }
         let correlation_id = self.commands.of(&id);
-        let wanted = Wanted::artifact_of(&revision, correlation_id.clone());
-        let config = Wanted::configuration_of(&revision, correlation_id.clone());
+        let request = FetchRequest::artifact_of(&revision, correlation_id.clone());
+        let config = FetchRequest::configuration_of(&revision, correlation_id.clone());
         tracing::debug!(
             event = "artifact_download_started",
             deployment_id = %id.deployment(),
-            artifact_path = wanted.shown(),
+            artifact_path = request.shown(),
             correlation_id,
         );
         let (artifacts, completions) = (Arc::clone(&self.deps.artifacts), self.completions.clone());
@@ -105,7 +107,7 @@ impl EffectRunner {
             }
             let listener = progress(&completions, &id, ticket);
             let fetched = tokio::select! {
-                fetched = all(&artifacts, &wanted, config.as_ref(), listener) => fetched,
+                fetched = all(&artifacts, &request, config.as_ref(), listener) => fetched,
                 () = cancel.cancelled() => return,
             };
             let (retained, result) = match fetched {
@@ -123,13 +125,13 @@ impl EffectRunner {
             .find(|(other, slot)| *other != id && slot.callable.is_some())
             .map(|(_, slot)| slot.version.clone());
         let cancel = CancellationToken::new();
-        let slot = Slot {
+        let slot = ReplicaResources {
             ticket,
             version: revision.version.clone(),
             begun: Some(Instant::now()),
             reload: old.is_some(),
             cancel: Some(cancel.clone()),
-            ..Slot::default()
+            ..ReplicaResources::default()
         };
         self.slots.insert(id.clone(), slot);
         let correlation_id = self.commands.of(id);
@@ -157,11 +159,11 @@ impl EffectRunner {
 /// The artifact, and the configuration if there is one.
 async fn all(
     artifacts: &Artifacts,
-    wanted: &Wanted,
-    config: Option<&Wanted>,
+    request: &FetchRequest,
+    config: Option<&FetchRequest>,
     listener: Listener,
 ) -> Result<(Artifact, Fetched), Fault> {
-    let (artifact, pin) = artifacts.get(wanted, listener).await?;
+    let (artifact, pin) = artifacts.get(request, listener).await?;
     let config = match config {
         Some(config) => Some(artifacts.get(config, Arc::new(|_, _| ())).await?),
         None => None,
@@ -173,13 +175,13 @@ async fn all(
 async fn after_fetch(
     preparer: &Preparer,
     artifacts: &Artifacts,
-    wanted: &Wanted,
+    request: &FetchRequest,
     card: &Arc<PinnedCard>,
     blocked: BlockedDependencies,
     tell: &(dyn Fn(Preparing) + Send + Sync),
 ) -> Outcome {
     tell(Preparing::Artifact);
-    let (artifact, pin) = match artifacts.get(wanted, Arc::new(|_, _| ())).await {
+    let (artifact, pin) = match artifacts.get(request, Arc::new(|_, _| ())).await {
         Ok(found) => found,
         Err(fault) => return Outcome { result: Err(fault.into()), outcomes: Vec::new() },
     };

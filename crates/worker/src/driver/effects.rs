@@ -58,7 +58,7 @@ pub(super) enum Retained {
 
 /// The driver's part of one replica.
 #[derive(Default)]
-pub(super) struct Slot {
+pub(super) struct ReplicaResources {
     pub(super) ticket: u64,
     /// The version name that clients see.
     pub(super) version: String,
@@ -98,7 +98,7 @@ pub(super) struct EffectRunner {
     pub(super) completions: mpsc::Sender<Completion>,
     pub(super) tasks: TaskTracker,
     pub(super) commands: Commands,
-    pub(super) slots: BTreeMap<RevisionId, Slot>,
+    pub(super) slots: BTreeMap<RevisionId, ReplicaResources>,
     /// As they were told last.
     pub(super) breakers: Vec<Breaker>,
     /// Memory was short when the load was told last.

@@ -18,11 +18,12 @@ use tokio::{
 
 use super::{
     allow::{Allowed, Refusal},
-    request::{self, Asked, Way},
+    request::{self, ProxyMethod, ProxyRequest},
     upstream::Upstream,
 };
 
-/// Bytes that wait in each direction of a connection.
+/// Bytes that wait in each direction of a connection: one record of TLS, so that a record is not cut, and the 64
+/// connections of a program take 2 MiB.
 const BUFFER: usize = 16 << 10;
 
 /// The time for a request to come, for a name to be resolved, for each address to answer, and for a proxy of the operator.
@@ -55,6 +56,19 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// All words in metrics.
+    pub const WORDS: [&'static str; 9] = [
+        "connected",
+        "undeclared",
+        "private",
+        "forbidden",
+        "own_port",
+        "unresolved",
+        "unreachable",
+        "busy",
+        "malformed",
+    ];
+
     /// The word in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -83,7 +97,7 @@ pub trait Client: Send + Sync {
 }
 
 /// The rules of one program.
-pub struct Gate {
+pub struct EgressPolicy {
     allowed: Allowed,
     connections: usize,
     client: Arc<dyn Client>,
@@ -106,7 +120,7 @@ impl Failed {
     }
 }
 
-impl Gate {
+impl EgressPolicy {
     /// Rules of a program that may have so many connections at once.
     #[must_use]
     pub fn new(allowed: Allowed, connections: usize, client: Arc<dyn Client>) -> Self {
@@ -161,13 +175,13 @@ fn is_here(address: IpAddr) -> bool {
 }
 
 /// Serves until it is cancelled; its connections end with it.
-pub async fn serve(listener: TcpListener, gate: Arc<Gate>) {
+pub async fn serve(listener: TcpListener, policy: Arc<EgressPolicy>) {
     let listener = listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener));
     let listener = match listener {
         Ok(listener) => listener,
         Err(error) => return tracing::warn!(event = "proxy_not_started", %error),
     };
-    let (room, mut connections) = (Arc::new(Semaphore::new(gate.connections)), JoinSet::new());
+    let (room, mut connections) = (Arc::new(Semaphore::new(policy.connections)), JoinSet::new());
     loop {
         while connections.try_join_next().is_some() {}
         let Ok((stream, _)) = listener.accept().await else {
@@ -175,31 +189,31 @@ pub async fn serve(listener: TcpListener, gate: Arc<Gate>) {
             continue;
         };
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
-            gate.client.note(Outcome::Busy, None);
+            policy.client.note(Outcome::Busy, None);
             continue;
         };
-        let gate = Arc::clone(&gate);
+        let policy = Arc::clone(&policy);
         connections.spawn(async move {
             let _place = place;
             // Either end may go at any time.
-            let _ = timeout(LONGEST, connection(stream, &gate)).await;
+            let _ = timeout(LONGEST, connection(stream, &policy)).await;
         });
     }
 }
 
-async fn connection(mut stream: TcpStream, gate: &Gate) -> io::Result<()> {
-    let client = &gate.client;
+async fn connection(mut stream: TcpStream, policy: &EgressPolicy) -> io::Result<()> {
+    let client = &policy.client;
     let asked = timeout(PATIENCE, request::read(&mut stream)).await;
-    let Asked { destination, way } = match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+    let ProxyRequest { destination, method } = match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(asked) => asked,
         Err(error) => {
             client.note(Outcome::Malformed, None);
             return answer(&mut stream, "400 Bad Request", &error.to_string()).await;
         }
     };
-    let tunnels = !matches!(way, Way::Forward(_));
+    let tunnels = !matches!(method, ProxyMethod::Forward(_));
     let upstream = client.upstream(&destination, tunnels);
-    let (mut host, first) = match gate.connect(&destination, upstream.as_ref(), tunnels).await {
+    let (mut host, first) = match policy.connect(&destination, upstream.as_ref(), tunnels).await {
         Ok(connected) => connected,
         Err(failed) => {
             client.note(failed.outcome(), Some(&destination));
@@ -207,23 +221,23 @@ async fn connection(mut stream: TcpStream, gate: &Gate) -> io::Result<()> {
                 Failed::Refused(refusal) => ("403 Forbidden", 2, client.refusal(refusal, &destination)),
                 Failed::Unresolved | Failed::Unreachable => ("502 Bad Gateway", 4, "it cannot be reached".to_owned()),
             };
-            return match way {
-                Way::Socks => stream.write_all(&[5, code, 0, 1, 0, 0, 0, 0, 0, 0]).await,
+            return match method {
+                ProxyMethod::Socks => stream.write_all(&[5, code, 0, 1, 0, 0, 0, 0, 0, 0]).await,
                 _ => answer(&mut stream, status, &format!("{destination}: {why}")).await,
             };
         }
     };
     client.note(Outcome::Connected, Some(&destination));
-    match way {
-        Way::Connect(sent) => {
+    match method {
+        ProxyMethod::Connect(sent) => {
             stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
             host.write_all(&sent).await?;
         }
-        Way::Forward(request) => match &upstream {
+        ProxyMethod::Forward(request) => match &upstream {
             Some(upstream) => host.write_all(&upstream.forwarded(&destination, &request)).await?,
             None => host.write_all(&request).await?,
         },
-        Way::Socks => stream.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await?,
+        ProxyMethod::Socks => stream.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await?,
     }
     stream.write_all(&first).await?;
     copy_bidirectional_with_sizes(&mut stream, &mut host, BUFFER, BUFFER).await.map(drop)

@@ -11,16 +11,16 @@ use tokio::{
 /// The most bytes of a request before its destination is known: as many as servers take for a head.
 const MOST: usize = 16 << 10;
 
-/// A request.
+/// A request for a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct ProxyRequest {
     pub(super) destination: Destination,
-    pub(super) way: Way,
+    pub(super) method: ProxyMethod,
 }
 
-/// The way in which it was asked.
+/// The protocol of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ProxyMethod {
     /// `CONNECT host:port`, and what came after it.
     Connect(Vec<u8>),
     /// `GET http://host/…`: the same as the host gets it.
@@ -30,7 +30,7 @@ pub(super) enum Way {
 }
 
 /// Reads a request.
-pub(super) async fn read(from: &mut TcpStream) -> io::Result<Asked> {
+pub(super) async fn read(from: &mut TcpStream) -> io::Result<ProxyRequest> {
     let mut first = [0];
     from.read_exact(&mut first).await?;
     if first == [5] { socks(from).await } else { http(from, first[0]).await }
@@ -40,7 +40,7 @@ fn wrong(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
-async fn http(from: &mut TcpStream, first: u8) -> io::Result<Asked> {
+async fn http(from: &mut TcpStream, first: u8) -> io::Result<ProxyRequest> {
     let (head, body) = head(from, vec![first]).await?;
     parsed(&head, body)
 }
@@ -66,7 +66,7 @@ pub(super) async fn head(from: &mut TcpStream, mut bytes: Vec<u8>) -> io::Result
 }
 
 /// The request of a head, and what came after it.
-fn parsed(head: &str, body: Vec<u8>) -> io::Result<Asked> {
+fn parsed(head: &str, body: Vec<u8>) -> io::Result<ProxyRequest> {
     let (line, fields) = head.split_once("\r\n").ok_or_else(|| wrong("no request line"))?;
     let mut words = line.split(' ');
     let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
@@ -76,7 +76,7 @@ fn parsed(head: &str, body: Vec<u8>) -> io::Result<Asked> {
     if method == "CONNECT" {
         let destination =
             target.parse().map_err(|error: berth_spec::network::NoDestination| wrong(&error.to_string()))?;
-        return Ok(Asked { destination, way: Way::Connect(body) });
+        return Ok(ProxyRequest { destination, method: ProxyMethod::Connect(body) });
     }
     let rest = target.strip_prefix("http://").ok_or_else(|| wrong("the proxy takes CONNECT and http:// only"))?;
     let (place, path) = rest.find(['/', '?']).map_or((rest, ""), |at| rest.split_at(at));
@@ -99,11 +99,11 @@ fn parsed(head: &str, body: Vec<u8>) -> io::Result<Asked> {
     passed += "Connection: close\r\n\r\n";
     let mut passed = passed.into_bytes();
     passed.extend_from_slice(&body);
-    Ok(Asked { destination, way: Way::Forward(passed) })
+    Ok(ProxyRequest { destination, method: ProxyMethod::Forward(passed) })
 }
 
 /// RFC 1928, without authentication, CONNECT only.
-async fn socks(from: &mut TcpStream) -> io::Result<Asked> {
+async fn socks(from: &mut TcpStream) -> io::Result<ProxyRequest> {
     let methods = from.read_u8().await?;
     let mut offered = vec![0; usize::from(methods)];
     from.read_exact(&mut offered).await?;
@@ -128,7 +128,7 @@ async fn socks(from: &mut TcpStream) -> io::Result<Asked> {
         _ => return Err(wrong("no such kind of address")),
     };
     let port = from.read_u16().await?;
-    Ok(Asked { destination: Destination { host, port }, way: Way::Socks })
+    Ok(ProxyRequest { destination: Destination { host, port }, method: ProxyMethod::Socks })
 }
 
 #[cfg(test)]
@@ -140,8 +140,8 @@ mod tests {
         let asked = |head: &str| parsed(head, b"more".to_vec()).ok();
         let connect = asked("CONNECT a.com:443 HTTP/1.1\r\nHost: a.com\r\n\r\n").expect("a request");
         assert_eq!(
-            (connect.destination.to_string().as_str(), connect.way),
-            ("a.com:443", Way::Connect(b"more".to_vec()))
+            (connect.destination.to_string().as_str(), connect.method),
+            ("a.com:443", ProxyMethod::Connect(b"more".to_vec()))
         );
         let get = asked(
             "GET http://a.com/x?y HTTP/1.1\r\nHost: a.com\r\nConnection: keep-alive\r\nProxy-Authorization: z\r\n\r\n",
@@ -149,10 +149,10 @@ mod tests {
         let get = get.expect("a request");
         assert_eq!(get.destination.to_string(), "a.com:80");
         let passed = b"GET /x?y HTTP/1.1\r\nHost: a.com\r\nConnection: close\r\n\r\nmore".to_vec();
-        assert_eq!(get.way, Way::Forward(passed));
+        assert_eq!(get.method, ProxyMethod::Forward(passed));
         let short = asked("GET http://[::1]:81?q HTTP/1.1\r\n\r\n").expect("a request");
         assert_eq!(short.destination.to_string(), "[::1]:81");
-        assert!(matches!(short.way, Way::Forward(passed) if passed.starts_with(b"GET /?q HTTP/1.1\r\n")));
+        assert!(matches!(short.method, ProxyMethod::Forward(passed) if passed.starts_with(b"GET /?q HTTP/1.1\r\n")));
         for bad in [
             "GET / HTTP/1.1\r\n\r\n",
             "CONNECT a.com HTTP/1.1\r\n\r\n",

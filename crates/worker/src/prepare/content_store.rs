@@ -40,13 +40,13 @@ pub(super) struct ContentStore {
     bound: ByteSize,
     /// The files on it, for people.
     what: &'static str,
-    entries: Arc<Mutex<BTreeMap<String, Entry>>>,
+    entries: Arc<Mutex<BTreeMap<String, StoredFolder>>>,
     /// Tells apart what is being made and what goes.
     count: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct StoredFolder {
     size: u64,
     used: SystemTime,
     pin: Arc<()>,
@@ -101,7 +101,7 @@ impl ContentStore {
                     tracing::warn!(event = "prepared_not_swept", what, %error);
                 }
             } else if let Some((size, used)) = labelled(&path) {
-                entries.insert(name, Entry { size, used, pin: Arc::default() });
+                entries.insert(name, StoredFolder { size, used, pin: Arc::default() });
             }
         }
         Ok(Self { root, bound, what, entries: Arc::new(Mutex::new(entries)), count: Arc::default() })
@@ -183,12 +183,12 @@ impl ContentStore {
         fs_err::rename(self.root.join(name), &gone).ok().map(|()| gone)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, StoredFolder>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Entry {
+impl StoredFolder {
     fn is_held(&self) -> bool {
         Arc::strong_count(&self.pin) > 1
     }
@@ -217,7 +217,7 @@ impl Making {
         }
         fs_err::rename(&self.path, &path).map_err(disk)?;
         self.path.clear();
-        let entry = Entry { size, used: SystemTime::now(), pin: Arc::default() };
+        let entry = StoredFolder { size, used: SystemTime::now(), pin: Arc::default() };
         let held = PinnedFolder { path, size: ByteSize(size), _pin: Arc::clone(&entry.pin) };
         self.store.lock().insert(self.name.clone(), entry);
         Ok(held)

@@ -31,10 +31,10 @@ use super::{
     program::Program,
     record, requirements,
     system::{self, System},
-    uv::{self, Reach, Uv, Wanted},
+    uv::{self, PackageSource, RequirementsFile, Uv},
 };
 use crate::{
-    artifacts::{Gate, checksum},
+    artifacts::{KeyLock, checksum},
     fault::Fault,
 };
 
@@ -55,7 +55,7 @@ pub(super) struct Environments {
     uv: OnceLock<Uv>,
     interpreters: Interpreters,
     system: System,
-    gate: Gate,
+    key_lock: KeyLock,
     /// Read by installations; written when what they fetched is swept.
     fetched: RwLock<()>,
 }
@@ -117,7 +117,7 @@ impl Environments {
             uv: OnceLock::new(),
             interpreters: Interpreters::default(),
             system: System::default(),
-            gate: Gate::default(),
+            key_lock: KeyLock::default(),
             fetched: RwLock::default(),
         })
     }
@@ -150,7 +150,7 @@ impl Environments {
         let note = self.system.ensure(&runtime.system_packages, order.settings).await?;
         tell(Preparing::Environment);
         let name = recipe.name();
-        let _alone = self.gate.pass(&name).await;
+        let _alone = self.key_lock.acquire(&name).await;
         let held = match self.here(&name) {
             Some(held) => held,
             None => self.make(&name, &recipe, order).await?,
@@ -214,7 +214,7 @@ impl Environments {
         let inside = uv::python_of(&venv);
         if !recipe.packages.is_empty() {
             let _not_swept = self.fetched.read().await;
-            let wanted = Wanted { file: &file, is_locked: recipe.is_locked };
+            let wanted = RequirementsFile { file: &file, is_locked: recipe.is_locked };
             install(uv, &inside, wanted, order).await?;
             mend(uv, &venv, wanted, order).await?;
             compile(order.settings, &venv, &inside).await;
@@ -264,18 +264,18 @@ async fn compile(settings: &Settings, venv: &Path, python: &Path) {
 }
 
 /// From what was fetched before, if all is there; else from the index, if that may be asked.
-async fn install(uv: &Uv, python: &Path, wanted: Wanted<'_>, order: Order<'_>) -> Result<(), Miss> {
-    if uv.install(order.settings, order.keys, python, wanted, Reach::Fetched).await.is_ok() {
+async fn install(uv: &Uv, python: &Path, wanted: RequirementsFile<'_>, order: Order<'_>) -> Result<(), Miss> {
+    if uv.install(order.settings, order.keys, python, wanted, PackageSource::Fetched).await.is_ok() {
         return Ok(());
     }
-    install_from_index(uv, python, wanted, Reach::Index, order).await
+    install_from_index(uv, python, wanted, PackageSource::Index, order).await
 }
 
 async fn install_from_index(
     uv: &Uv,
     python: &Path,
-    wanted: Wanted<'_>,
-    reach: Reach<'_>,
+    wanted: RequirementsFile<'_>,
+    source: PackageSource<'_>,
     order: Order<'_>,
 ) -> Result<(), Miss> {
     let Order { settings, keys, blocked, outcomes } = order;
@@ -283,7 +283,7 @@ async fn install_from_index(
     if let Some(until) = blocked.packages {
         return Err(Miss::HeldOff { dependency, until });
     }
-    let installed = uv.install(settings, keys, python, wanted, reach).await;
+    let installed = uv.install(settings, keys, python, wanted, source).await;
     match installed.as_ref().map_err(|fault| fault.category) {
         Err(FailureCategory::Network | FailureCategory::Timeout) => outcomes.failed(dependency),
         Err(FailureCategory::Disk | FailureCategory::Runtime | FailureCategory::Internal) => {}
@@ -293,7 +293,7 @@ async fn install_from_index(
 }
 
 /// Fetches packages again whose files are not as they should be: what was fetched before may have been damaged since.
-async fn mend(uv: &Uv, venv: &Path, wanted: Wanted<'_>, order: Order<'_>) -> Result<(), Miss> {
+async fn mend(uv: &Uv, venv: &Path, wanted: RequirementsFile<'_>, order: Order<'_>) -> Result<(), Miss> {
     let damaged = damaged(venv).await?;
     if damaged.is_empty() {
         return Ok(());
@@ -301,7 +301,7 @@ async fn mend(uv: &Uv, venv: &Path, wanted: Wanted<'_>, order: Order<'_>) -> Res
     tracing::warn!(event = "packages_damaged", packages = damaged.join(" "), note = "they are fetched again");
     uv.forget(order.settings, &damaged).await?;
     let python = uv::python_of(venv);
-    install_from_index(uv, &python, wanted, Reach::Again(&damaged), order).await?;
+    install_from_index(uv, &python, wanted, PackageSource::Again(&damaged), order).await?;
     // Some are published with lists that are wrong: what came fresh from the index is taken as it is.
     let odd = self::damaged(venv).await?;
     if !odd.is_empty() {

@@ -29,13 +29,13 @@ pub(super) struct Program {
 
 /// The output of a program that ended.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct ProgramOutput {
     pub(super) status: ExitStatus,
     pub(super) out: String,
     pub(super) words: String,
 }
 
-impl Said {
+impl ProgramOutput {
     /// The reason why it failed, where it did: its last words, else how it ended.
     pub(super) fn reason(&self) -> String {
         let words = if self.words.trim().is_empty() { &self.out } else { &self.words };
@@ -80,7 +80,7 @@ impl Program {
     }
 
     /// Runs it to its end. Dropping the future ends it and all that it started.
-    pub(super) async fn run(self, limit: Duration) -> Result<Said, RunError> {
+    pub(super) async fn run(self, limit: Duration) -> Result<ProgramOutput, RunError> {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).env_clear().envs(self.environment).current_dir(&self.folder);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -98,7 +98,7 @@ impl Program {
         let all = async { tokio::join!(ended, tail(out), tail(words)) };
         let (status, out, words) =
             tokio::time::timeout(limit, all).await.map_err(|_| RunError::TooLong { path: self.path.clone(), limit })?;
-        Ok(Said { status: status.map_err(start)?, out, words })
+        Ok(ProgramOutput { status: status.map_err(start)?, out, words })
     }
 }
 

@@ -7,11 +7,12 @@ use tokio::sync::Mutex;
 
 use super::{
     Settings, SystemPackages,
-    program::{Program, RunError, Said},
+    program::{Program, ProgramOutput, RunError},
 };
 use crate::fault::Fault;
 
-/// The most time for a question to the package manager.
+/// The time limit of a question to the package manager: it answers within a second, but waits for its lock while
+/// another program installs.
 const ASK_LIMIT: Duration = Duration::from_secs(60);
 
 /// The time limit of an installation: a large library passes over a slow line, and a stuck package manager does not
@@ -168,7 +169,7 @@ async fn install(manager: PackageManager, missing: &[String], settings: &Setting
     if said.status.success() { Ok(()) } else { Err(not_installed(&said, missing)) }
 }
 
-fn not_installed(said: &Said, missing: &[String]) -> Fault {
+fn not_installed(said: &ProgramOutput, missing: &[String]) -> Fault {
     let words = said.reason();
     let network = ["Temporary failure resolving", "Could not connect", "Connection failed", "Connection timed out"];
     let category = match network.iter().any(|phrase| words.contains(phrase)) {

@@ -17,7 +17,7 @@ use url::Url;
 
 use super::{
     Settings,
-    program::{Program, RunError, Said},
+    program::{Program, ProgramOutput, RunError},
 };
 use crate::{breaker::Dependency, fault::Fault};
 
@@ -42,7 +42,7 @@ pub(super) struct Uv {
 
 /// The sources from which an installation may get packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach<'a> {
+pub(super) enum PackageSource<'a> {
     /// From what was fetched before.
     Fetched,
     /// From the index, too.
@@ -53,7 +53,7 @@ pub(super) enum Reach<'a> {
 
 /// Packages to install.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'a> {
+pub(super) struct RequirementsFile<'a> {
     /// A list of requirements.
     pub(super) file: &'a Path,
     /// True if each has hashes: nothing else is installed, and nothing with another hash.
@@ -135,15 +135,17 @@ impl Uv {
         settings: &Settings,
         keys: &CredentialSet,
         python: &Path,
-        wanted: Wanted<'_>,
-        reach: Reach<'_>,
+        wanted: RequirementsFile<'_>,
+        source: PackageSource<'_>,
     ) -> Result<(), Fault> {
         let run = self.run(settings, &self.home);
         let run = run.args(["pip", "install", "--quiet", "--strict", "--python"]).arg(python);
-        let run = match reach {
-            Reach::Fetched => run.arg("--offline"),
-            Reach::Index => run,
-            Reach::Again(packages) => run.args(packages.iter().flat_map(|name| ["--reinstall-package", name.as_str()])),
+        let run = match source {
+            PackageSource::Fetched => run.arg("--offline"),
+            PackageSource::Index => run,
+            PackageSource::Again(packages) => {
+                run.args(packages.iter().flat_map(|name| ["--reinstall-package", name.as_str()]))
+            }
         };
         let run = run.args(wanted.is_locked.then_some("--require-hashes"));
         let (run, secret) = with_index(run, settings, keys)?;
@@ -270,7 +272,7 @@ fn not_run(error: &RunError) -> Fault {
 }
 
 /// Classifies a failure by the messages of `uv`; `otherwise` if none of the known ones is there.
-fn of_words(said: &Said, doing: &str, otherwise: FailureCategory) -> Fault {
+fn of_words(said: &ProgramOutput, doing: &str, otherwise: FailureCategory) -> Fault {
     let words = said.reason();
     let category = category(&words).unwrap_or(otherwise);
     let remedy = match category {

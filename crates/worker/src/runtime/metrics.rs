@@ -20,6 +20,8 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
+use crate::egress::Outcome;
+
 /// The label of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ModelLabel {
@@ -62,10 +64,6 @@ impl EgressLabel {
         Self { namespace, model, outcome }
     }
 }
-
-/// Outcomes of connections to hosts.
-const EGRESS: [&str; 9] =
-    ["connected", "undeclared", "private", "forbidden", "own_port", "unresolved", "unreachable", "busy", "malformed"];
 
 /// The words of [`InferError::reason`], all but limits on use, which are the gateway's: a model server of others says nearly any.
 const REASONS: [&str; 19] = [
@@ -272,7 +270,7 @@ impl ModelMetrics {
         self.families.inner.restarts.get_or_create(&self.label()).inc();
     }
 
-    /// A connection of its process to a host: one of [`EGRESS`].
+    /// A connection of its process to a host: one of [`Outcome::WORDS`].
     pub(super) fn egress(&self, outcome: &'static str) {
         self.families.inner.egress.get_or_create(&EgressLabel::of(&self.deployment, outcome)).inc();
     }
@@ -333,7 +331,7 @@ impl Drop for ModelMetrics {
         inner.restarts.remove(&label);
         inner.broken_answers.remove(&label);
         inner.memory.remove(&label);
-        for outcome in EGRESS {
+        for outcome in Outcome::WORDS {
             inner.egress.remove(&EgressLabel::of(&self.deployment, outcome));
         }
     }

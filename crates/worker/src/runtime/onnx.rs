@@ -37,10 +37,10 @@ use berth_spec::{
 use ort::{environment::Environment, session::Session};
 
 use self::{
-    account::{Account, Accounted, Known},
+    account::{Account, Accounted, Measurements},
     call::Call,
     graph::Findings,
-    memory::{Peak, Used},
+    memory::{MemoryUse, Peak},
     model::{Footprint, OnnxModel},
 };
 use super::{
@@ -196,7 +196,7 @@ impl OnnxEngine {
         let found = graph::inspect(&graph, &request.artifact)?;
         let given_up = &request.cancel;
         let held = self.account.for_load(given_up).ok_or_else(session::unwanted)?;
-        let before = if held.is_alone() { Used::now() } else { Used::unknown() };
+        let before = if held.is_alone() { MemoryUse::now() } else { MemoryUse::unknown() };
         let (session, peak) = Peak::of(size, given_up, || session::build(&self.environment, &graph, threads, given_up));
         let session = session.and_then(|session| prepared(session, &found, revision.signature.as_deref()));
         // A load that failed has taken memory all the same, possibly nearly all of a model.
@@ -214,7 +214,7 @@ impl OnnxEngine {
         }
         let before_that = known.and_then(|known| known.measured);
         let (memory, measured) = before.grown(size, before_that);
-        let known = Known { verdict: verdict.clone(), measured: measured.then_some(memory).or(before_that) };
+        let known = Measurements { verdict: verdict.clone(), measured: measured.then_some(memory).or(before_that) };
         self.account.remember(request.digest, known);
         let peak = peak.saturating_sub(before.resident_after(memory));
         let call = Accounted::enter(call, memory, peak, &self.account, &held);
@@ -229,8 +229,14 @@ impl OnnxEngine {
         let footprint =
             Footprint { memory, lanes: (self.pool.threads() / threads).max(1), batchable: verdict.is_none() };
         let metrics = self.families.model(&request.serving.deployment);
-        let model =
-            OnnxModel::new(Box::new(call), (signature, named), footprint, &request.serving, self.pool.line(), metrics);
+        let model = OnnxModel::new(
+            Box::new(call),
+            (signature, named),
+            footprint,
+            &request.serving,
+            self.pool.run_queue(),
+            metrics,
+        );
         Ok(Loaded { model: Arc::new(model), memory, measured, note })
     }
 }

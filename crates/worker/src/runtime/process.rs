@@ -5,8 +5,8 @@
 //! run:  Document ─▶ queue ─▶ frame ─▶ process ─▶ frame ─▶ Outcome
 //! ```
 //! Reading order: [`plan`] says what is run and is all that a [`Program`](plan::Program) differs in; [`frame`] is the language of
-//! the line and `message` what is said in it; `queue` decides who runs with whom, `gathering` when a run waits for more, and `line`
-//! sends it; `supervise` keeps the process running, `reader` reads its frames, `shared` is what both know; `child` is one process,
+//! the line and `message` what is said in it; `queue` decides who runs with whom, `gathering` when a run waits for more, and
+//! `frame_writer` sends it; `supervise` keeps the process running, `reader` reads its frames, `shared` is what both know; `child` is one process,
 //! `isolation` confines it as a user of its own, `cgroup` limits it, `log_reader` reads what it prints, `ended` says how it ended;
 //! `egress` lets it reach the hosts that are declared for it.
 //! Two programs use it: [`python`](super::python) for model cards, [`onnx`](super::onnx) for graphs outside of the worker.
@@ -19,9 +19,9 @@ mod ended;
 pub(super) mod failure;
 mod footprint;
 pub mod frame;
+mod frame_writer;
 mod gathering;
 pub(super) mod isolation;
-mod line;
 pub(super) mod log_reader;
 pub(super) mod message;
 mod outgoing;

@@ -6,14 +6,14 @@
 //! load:  room ─▶ (guess) ─▶ loadModel ─▶ (modelSize) ─▶ SpiModel          end: unloadModel, until it is done
 //! call:  any gRPC method ─▶ the model's id in metadata, and in the message where the method wants it ─▶ the runtime
 //! ```
-//! Reading order: [`address`] and `lines` are the way there, `control` its five methods (`called`: by which name), `limits` and
+//! Reading order: [`address`] and `thread_connections` are the way there, `control` its five methods (`called`: by which name), `limits` and
 //! `methods` what it says of itself, and `location` what it is told of an artifact. `room` counts what it holds; `model` is one
 //! model: `head`, `inject` and `body` carry a call, `lost` recognizes that the model is not there any more, `unavailable` says so
-//! as ModelMesh does, `gate` bounds calls, `tensors` are requests in the Open Inference Protocol.
+//! as ModelMesh does, `concurrency_limit` bounds calls, `unload` ends models there, `tensors` are requests in the Open Inference Protocol.
 //!
 //! `v2` does the same for servers of the Open Inference Protocol, with folders that `layout` makes. `program` starts a runtime's
-//! process and keeps it running; `reach` waits for one that is started again, and
-//! `outage` loses the models of one that is not; `per_model` starts one for each model.
+//! process and keeps it running; `reach` waits for one that is started again, and `outage` loses the models of one that is not, or that
+//! hangs; `per_model` starts one for each model.
 //!
 //! `runtimeStatus` is asked at the start only: a runtime unloads everything before it answers READY.
 
@@ -21,13 +21,12 @@ pub mod address;
 
 mod body;
 mod called;
+mod concurrency_limit;
 mod control;
-mod gate;
 mod head;
 mod inject;
 mod layout;
 mod limits;
-mod lines;
 mod listed;
 mod location;
 mod lost;
@@ -41,7 +40,9 @@ mod reach;
 mod room;
 mod settings;
 mod tensors;
+mod thread_connections;
 mod unavailable;
+mod unload;
 mod v2;
 
 use std::{
@@ -61,11 +62,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     address::Address,
-    body::KeptBudget,
+    body::CopyBudget,
+    concurrency_limit::ConcurrencyLimit,
     control::{Control, Spi},
-    gate::Gate,
     limits::Limits,
-    lines::Lines,
     listed::Listed,
     model::SpiModel,
     outage::Outage,
@@ -73,10 +73,12 @@ use self::{
     program::Supervisor,
     reach::{Absence, LoadClock},
     room::Room,
+    thread_connections::ThreadConnections,
+    unload::Entered,
     v2::V2,
 };
 pub use self::{
-    layout::{Given, Layout, Repository},
+    layout::{Layout, Repository, StartModel},
     open_error::OpenError,
     per_model::{Each, OneModel, PerModel},
     program::Program,
@@ -94,9 +96,6 @@ const POLL: Duration = Duration::from_millis(250);
 /// The end of a load waits so long for the runtime to unload: in nearly all cases the memory is free then.
 const UNLOAD_WAIT: Duration = Duration::from_secs(10);
 
-/// The pauses between attempts to unload: doubled up to the second one.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-
 /// For people: a model server cannot isolate one model from another.
 const SHARED: &str = "this model server runs all its models in one process; remove runtime.isolation, or use a format that Berth runs by itself";
 
@@ -111,11 +110,11 @@ pub struct SpiRuntime {
 struct Process {
     name: String,
     control: Control,
-    lines: Lines,
+    connections: Arc<ThreadConnections>,
     limits: Limits,
     room: Room,
     wraps_unavailable: bool,
-    kept: Arc<KeptBudget>,
+    copies: Arc<CopyBudget>,
     loading: Semaphore,
     load_times: LoadTimes,
     absence: Arc<Absence>,
@@ -125,13 +124,13 @@ struct Process {
     /// True for a process of one model alone, which ends with that.
     alone: bool,
     /// Ends after everything else.
-    running: Mutex<Running>,
+    running: Mutex<StartedProgram>,
 }
 
 /// A program that Berth started, and what it has to itself: that goes after it.
 #[derive(Default)]
-struct Running {
-    _program: Option<Supervisor>,
+struct StartedProgram {
+    program: Option<Supervisor>,
     _own: Option<OwnFiles>,
 }
 
@@ -199,21 +198,23 @@ impl SpiRuntime {
         let process = Process {
             name: settings.name.clone(),
             control,
-            lines: Lines::new(inference),
+            connections: Arc::new(ThreadConnections::new(inference)),
             room: Room::new(limits.capacity, limits.reserve(settings.unload_reserve)),
             wraps_unavailable: settings.wraps_unavailable,
-            kept: KeptBudget::new(settings.kept),
+            copies: CopyBudget::new(settings.kept),
             loading: Semaphore::new(limits.loads),
             load_times: LoadTimes::default(),
             absence: Arc::default(),
             outage: Outage::new(),
             alone: own.is_some(),
-            running: Mutex::new(Running { _program: program, _own: own }),
+            running: Mutex::new(StartedProgram { program, _own: own }),
             limits,
             threads,
             metrics: families.servers().clone(),
         };
-        Ok(Self { settings, process: Arc::new(process), families })
+        let process = Arc::new(process);
+        process.ask();
+        Ok(Self { settings, process, families })
     }
 
     /// Loads at once that the runtime takes.
@@ -258,7 +259,7 @@ impl SpiRuntime {
             () = process.outage.gone() => Err(process.unreached()),
         };
         asked.model_id = entered?.to_owned();
-        let entered = Entered { process: Arc::clone(process), id: Some(asked.model_id.clone()) };
+        let entered = Entered::new(Arc::clone(process), asked.model_id.clone());
         let answer = process.load_bare(&asked, ByteSize(expected)).await?;
         let told = Some(answer.size_in_bytes).filter(|size| *size > 0);
         let size = match told {
@@ -273,14 +274,15 @@ impl SpiRuntime {
         let memory = ByteSize(size.unwrap_or(expected));
         process.room.measured(&asked.model_id, memory.0);
         let most = usize::try_from(answer.max_concurrency).unwrap_or(usize::MAX);
-        let gate = (limits.limits_concurrency && most > 0).then(|| Gate::new(most, self.settings.in_flight));
+        let concurrency_limit =
+            (limits.limits_concurrency && most > 0).then(|| ConcurrencyLimit::new(most, self.settings.in_flight));
         let declared = match revision.signature.as_deref().cloned() {
             None => process.control.signature(&asked.model_id).await.map(Arc::new),
             said => said.map(Arc::new),
         };
         let metrics = self.families.model(&request.serving.deployment);
         entered.stays();
-        let model = SpiModel::new(Arc::clone(process), (asked, memory), declared, gate, metrics);
+        let model = SpiModel::new(Arc::clone(process), (asked, memory), declared, concurrency_limit, metrics);
         model.set_serving(&request.serving);
         Ok(Loaded { model: Arc::new(model), memory, measured: size.is_some(), note: None })
     }
@@ -374,26 +376,6 @@ async fn until_ready(
     Err(OpenError::NotReady { name, address: String::new(), after: start, why: "it has no address".to_owned() })
 }
 
-/// A model that is being loaded: unloaded again unless it stays.
-struct Entered {
-    process: Arc<Process>,
-    id: Option<String>,
-}
-
-impl Entered {
-    fn stays(mut self) {
-        self.id = None;
-    }
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            drop(self.process.leave(&id));
-        }
-    }
-}
-
 impl Process {
     /// Runs what the runtime is asked.
     fn handle(&self) -> &Handle {
@@ -430,46 +412,6 @@ impl Process {
                 Err(LoadError::new(FailureCategory::Timeout, message))
             }
         }
-    }
-
-    /// Has the runtime unload a model, as often as it takes. What is given hears when it is done, or failed once.
-    fn leave(self: &Arc<Self>, id: &str) -> mpsc::Receiver<()> {
-        let (done, word) = mpsc::channel();
-        let (process, id, again) = (Arc::clone(self), id.to_owned(), self.room.leave(id));
-        if self.alone {
-            self.handle().spawn(async move {
-                process.end_with(&id).await;
-                process.room.gone(&id);
-                drop(done);
-            });
-            return word;
-        }
-        self.handle().spawn(async move {
-            let (mut pause, longest) = AGAIN;
-            let mut done = Some(done);
-            while let Err(status) = process.control.unload(&id).await {
-                process.metrics.failed_unloads.inc();
-                if done.is_some() {
-                    process.metrics.stuck.inc();
-                }
-                tracing::warn!(
-                    event = "runtime_unload_failed",
-                    runtime = process.name,
-                    model_id = id,
-                    code = ?status.code(),
-                    reason = status.message(),
-                    again_in_s = pause.as_secs(),
-                );
-                done = None;
-                if again.run_until_cancelled(sleep(pause)).await.is_none() {
-                    break;
-                }
-                pause = (2 * pause).min(longest);
-            }
-            process.room.gone(&id);
-            drop(done);
-        });
-        word
     }
 }
 

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use berth_wire::oip::{ModelInferRequest, ModelInferResponse, model_infer_response::InferOutputTensor};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header, request::Parts};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, BodyStream, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
@@ -52,23 +52,10 @@ enum Call {
 
 async fn answered(models: &Models, request: Request<Incoming>) -> Result<Response<Body>, Status> {
     let (parts, body) = request.into_parts();
-    if models.stands_for() == StandsFor::TensorFlow {
-        let path = parts.uri.path();
-        if let Some(method) = path.strip_prefix(listed::MODEL_SERVICE) {
-            return listed::model_service(models, method, body).await.map(grpc);
-        }
-        if path.starts_with(listed::PREDICTION_SERVICE) {
-            if parts.headers.get("testing").is_some_and(|asked| asked == "lose=1") {
-                models.loses(1);
-            }
-            let (body, id) = listed::predicted(models, body).await?;
-            let mut response = grpc(body);
-            if let Ok(id) = HeaderValue::from_str(&id) {
-                response.headers_mut().insert(MODEL, id);
-            }
-            return Ok(response);
-        }
-    }
+    let body = match tensorflow(models, &parts, body).await {
+        Ok(answer) => return answer,
+        Err(body) => body,
+    };
     let (call, named) = match (models.repository(), parts.uri.path().strip_prefix(SERVICE)) {
         (Some(repository), Some(method)) => match repository::of(models, repository, method, body).await {
             Ok(answer) => return answer.map(grpc),
@@ -84,22 +71,7 @@ async fn answered(models: &Models, request: Request<Incoming>) -> Result<Respons
     let id = named.or_else(|| id(&parts.headers));
     let id = id.ok_or_else(|| Status::invalid_argument("the call names no model in mm-model-id"))?;
     let there = models.has(&id);
-    if let Some(asked) = parts.headers.get("testing").and_then(|value| value.to_str().ok()) {
-        match asked.split_once('=') {
-            None if asked == "purge" => models.purge(),
-            Some(("delay", millis)) => tokio::time::sleep(Duration::from_millis(number(millis)?)).await,
-            Some(("lose", times)) if models.loses(number(times)?) => {
-                return Err(models.unknown(&id));
-            }
-            Some(("lose", _)) => {}
-            Some(("error", error)) => return Err(error_of(error)),
-            _ => {
-                return Err(Status::invalid_argument(format!(
-                    "testing: {asked:?} is purge, lose=TIMES, delay=MS or error=CODE:TEXT"
-                )));
-            }
-        }
-    }
+    misbehave(models, &parts.headers, &id).await?;
     if !there {
         return Err(models.unknown(&id));
     }
@@ -119,6 +91,52 @@ async fn answered(models: &Models, request: Request<Incoming>) -> Result<Respons
         headers.insert(MODEL, id);
     }
     Ok(response)
+}
+
+/// Answers a call of TensorFlow Serving's own services; the body of any other call comes back.
+async fn tensorflow(
+    models: &Models,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<Result<Response<Body>, Status>, Incoming> {
+    let path = parts.uri.path();
+    if models.stands_for() != StandsFor::TensorFlow {
+        return Err(body);
+    }
+    if let Some(method) = path.strip_prefix(listed::MODEL_SERVICE) {
+        return Ok(listed::model_service(models, method, body).await.map(grpc));
+    }
+    if !path.starts_with(listed::PREDICTION_SERVICE) {
+        return Err(body);
+    }
+    if parts.headers.get("testing").is_some_and(|asked| asked == "lose=1") {
+        models.loses(1);
+    }
+    Ok(listed::predicted(models, body).await.map(|(body, id)| {
+        let mut response = grpc(body);
+        if let Ok(id) = HeaderValue::from_str(&id) {
+            response.headers_mut().insert(MODEL, id);
+        }
+        response
+    }))
+}
+
+/// Does what the caller asks for in the header `testing`: loses models, is slow, or fails.
+async fn misbehave(models: &Models, headers: &HeaderMap, id: &str) -> Result<(), Status> {
+    let Some(asked) = headers.get("testing").and_then(|value| value.to_str().ok()) else { return Ok(()) };
+    match asked.split_once('=') {
+        None if asked == "purge" => models.purge(),
+        Some(("delay", millis)) => tokio::time::sleep(Duration::from_millis(number(millis)?)).await,
+        Some(("lose", times)) if models.loses(number(times)?) => return Err(models.unknown(id)),
+        Some(("lose", _)) => {}
+        Some(("error", error)) => return Err(error_of(error)),
+        _ => {
+            return Err(Status::invalid_argument(format!(
+                "testing: {asked:?} is purge, lose=TIMES, delay=MS or error=CODE:TEXT"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn number(text: &str) -> Result<u64, Status> {

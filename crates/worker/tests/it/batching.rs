@@ -13,7 +13,7 @@ use berth_spec::{Datatype, InferError, Tensor, inference::Shed};
 use berth_worker::runtime::{
     batch::{
         Batcher, Engine, Limits, Pool, Stop, View,
-        queue::{Entry, LATE, Pushed, Queue, Work},
+        queue::{LATE, Pushed, Queue, QueuedRequest, Work},
     },
     metrics::Families,
 };
@@ -85,7 +85,7 @@ fn unknown(limits: Limits) -> Fixture {
     let engine = Arc::new(Doubler::default());
     let pool = Pool::start(2).expect("threads");
     let metrics = Families::register(&mut Registry::default()).model(&"m".parse().expect("a name"));
-    let batcher = Batcher::new(Box::new(Shared(Arc::clone(&engine))), limits, pool.line(), metrics);
+    let batcher = Batcher::new(Box::new(Shared(Arc::clone(&engine))), limits, pool.run_queue(), metrics);
     Fixture { engine, batcher, _pool: pool }
 }
 
@@ -234,7 +234,7 @@ async fn a_dropped_leader_passes_the_lead_on() {
 fn the_next_request_leads_where_the_leader_has_lost_its_core() {
     let now = Instant::now();
     let push = |queue: &mut Queue, since: Duration| {
-        let entry = Entry {
+        let entry = QueuedRequest {
             work: work(&[[1, 2]]),
             deadline: now + Duration::from_secs(60),
             since: now + since,
@@ -416,7 +416,7 @@ fn lasting(bounded: bool) -> (Arc<Lasting>, Batcher, Pool) {
     let engine = Arc::new(Lasting { threads: Mutex::default(), lasts: Mutex::default(), bounded });
     let pool = Pool::start(1).expect("threads");
     let metrics = Families::register(&mut Registry::default()).model(&"m".parse().expect("a name"));
-    let batcher = Batcher::new(Box::new(SharedLasting(Arc::clone(&engine))), LIMITS, pool.line(), metrics);
+    let batcher = Batcher::new(Box::new(SharedLasting(Arc::clone(&engine))), LIMITS, pool.run_queue(), metrics);
     batcher.tally().seed(1, Duration::from_nanos(100));
     (engine, batcher, pool)
 }

@@ -12,6 +12,10 @@ import json
 import threading
 from typing import Any, Callable, Dict, List
 
+#: Versions whose functions take the arguments given here: from the first one to before the last. Others are not tried, since a
+#: wrong argument ends the process.
+_KNOWN = ((1, 7), (4, 0))
+
 #: Types of numbers that go as they are. What numpy calls others, the booster's own method sees to.
 _TYPES = frozenset(["<f4", "<f8", "<i4", "<i8"])
 
@@ -23,7 +27,7 @@ def in_place(booster: Any) -> Callable[[Any], Any]:
         direct = InPlace(booster)
         same = all(_same(direct.result(table), plain(table)) for table in _samples(direct.columns))
     except Exception:
-        # Another version of the library.
+        # A library that lacks something.
         return plain
     return direct.predict if same else plain
 
@@ -32,8 +36,12 @@ class InPlace:
     """The booster behind a function of the library that was looked up once, with its arguments."""
 
     def __init__(self, booster: Any) -> None:
+        import xgboost
         from xgboost import core
 
+        version = tuple(int(part) for part in xgboost.__version__.split(".")[:2])
+        if not _KNOWN[0] <= version < _KNOWN[1]:
+            raise RuntimeError("another version of the library")
         self._booster = booster
         #: Columns of its tables.
         self.columns = int(booster.num_features())

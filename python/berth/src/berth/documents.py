@@ -26,27 +26,23 @@ _CODES = {
 }
 
 
-def decode(text: memoryview, attached: List[List[Any]], body: memoryview, as_arrays: bool, names: List[str]) -> Any:
-    """A request. ``attached`` names what is beside it: ``[name, datatype, shape, start, end]`` in ``body``."""
+def decode(text: memoryview, attached: List[List[Any]], body: memoryview, numpy: Any, names: List[str]) -> Any:
+    """A request. ``attached`` names what is beside it: ``[name, datatype, shape, start, end]`` in ``body``. With the module
+    ``numpy``, arrays of numbers are its arrays, and ``names`` are those that may have come as lists; with None they are lists."""
     # Most rows of numbers have nothing in JSON.
     document = {} if text == b"{}" else json.loads(str(text, "utf-8"))
     for name, datatype, shape, start, end in attached:
-        document[name] = _array(body[start:end], datatype, shape, as_arrays)
-    if as_arrays and names and isinstance(document, dict):
-        import numpy
-
-        taken = {entry[0] for entry in attached}
+        document[name] = _array(body[start:end], datatype, shape, numpy)
+    if numpy is not None and isinstance(document, dict):
         for name in names:
-            if name in document and name not in taken:
+            if name in document:
                 document[name] = numpy.asarray(document[name])
     return document
 
 
-def _array(data: memoryview, datatype: str, shape: List[int], as_arrays: bool) -> Any:
+def _array(data: memoryview, datatype: str, shape: List[int], numpy: Any) -> Any:
     code = _CODES[datatype]
-    if as_arrays:
-        import numpy
-
+    if numpy is not None:
         return numpy.frombuffer(data, dtype="<" + code).reshape(shape)
     if 0 in shape:
         return _empty(shape)

@@ -38,6 +38,9 @@ READ_AHEAD = 1 << 16
 
 _PREFIX = struct.Struct("<IIQ")
 
+# `json.dumps` would make one for each frame.
+_HEADS = json.JSONEncoder(ensure_ascii=False)
+
 Buffer = Union[bytes, bytearray, memoryview]
 
 
@@ -87,7 +90,7 @@ class Line:
     def send(self, kind: int, head: Dict[str, Any], body: List[Buffer]) -> None:
         """Sends a frame, whole: threads wait for each other."""
         # A text that came from bytes may have what UTF-8 has not.
-        text = json.dumps(head, ensure_ascii=False).encode("utf-8", "replace")
+        text = _HEADS.encode(head).encode("utf-8", "replace")
         length = sum(len(part) for part in body)
         if len(text) > MAX_HEAD or length > MAX_ANSWERS:
             raise Malformed("a frame of {} and {} bytes".format(len(text), length))

@@ -11,7 +11,7 @@ import json
 import os
 from typing import Any, Callable, Dict, List
 
-from . import boosters, networks
+from . import boosters, forests, networks
 from .errors import InvalidModel, RequestError
 from .marks import batched
 from .rows import Rows
@@ -41,6 +41,7 @@ class Tables:
     """Calls an estimator with the tables of all items together where they are tables, else item by item."""
 
     def __init__(self, model: Any) -> None:
+        forests.speed_up(model)
         #: The estimator.
         self.model = model
 
@@ -92,6 +93,7 @@ def _sklearn(path: str) -> Any:
     if not callable(getattr(model, "predict", None)):
         kind = type(model).__name__
         raise InvalidModel("the artifact holds a {}, which has no `predict`: write a `load` function".format(kind))
+    forests.speed_up(model)
     return Rows(model, _by_column(model))
 
 

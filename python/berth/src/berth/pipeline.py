@@ -63,6 +63,8 @@ class Step:
         results = list(items)
         if self.batched and well:
             try:
+                if len(well) == len(items):
+                    return self._together(list(items), list(requests))
                 together = self._together([items[index] for index in well], [requests[index] for index in well])
                 for index, result in zip(well, together):
                     results[index] = result
@@ -137,8 +139,8 @@ class Pipeline:
         self._run = Step("model", model, MODEL, {}, self.batch_size)
         self._array_names: List[str] = list(spec.get("arrays") or [])
         self.as_arrays = takes_arrays(self._load_function(spec["preprocessing"]))
-        if self.as_arrays:
-            importlib.import_module("numpy")
+        self._numpy = importlib.import_module("numpy") if self.as_arrays else None
+        _without_checks_of_parameters()
 
     @property
     def batched(self) -> Dict[str, bool]:
@@ -150,7 +152,7 @@ class Pipeline:
         items: List[Any] = []
         for text, attached in requests:
             try:
-                items.append(documents.decode(text, attached, body, self.as_arrays, self._array_names))
+                items.append(documents.decode(text, attached, body, self._numpy, self._array_names))
             except Exception as error:
                 items.append(Failed("input", error))
         originals = items
@@ -272,6 +274,13 @@ class Pipeline:
                     "module {} has no {!r} ({}): it has {}".format(module.__name__, name, where, _callables(module))
                 )
         return found  # type: ignore[no-any-return]
+
+
+def _without_checks_of_parameters() -> None:
+    """Has scikit-learn leave out checks of what a model was made with, which take a part of each prediction. Rows are checked."""
+    sklearn = sys.modules.get("sklearn")
+    if sklearn is not None and hasattr(sklearn, "get_config") and "skip_parameter_validation" in sklearn.get_config():
+        sklearn.set_config(skip_parameter_validation=True)
 
 
 def _callables(module: Any) -> str:

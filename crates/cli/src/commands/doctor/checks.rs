@@ -174,21 +174,23 @@ async fn said(program: &Path, args: &[&str]) -> std::io::Result<Output> {
     })
 }
 
-/// The walls around builds of functions.
+/// The walls around builds of functions, and around functions where the sandbox of models has no file tree.
 async fn bubblewrap() -> Check {
     const NAME: &str = "bwrap";
     let Some(program) = on_path("bwrap") else {
         return Check::lacks(
             NAME,
             Verdict::Optional,
-            "not found: builds of functions see the files that Berth sees",
+            "not found: builds of functions see the files that Berth sees, and so do functions where model isolation lacks \
+             a file tree",
             "apt-get install bubblewrap",
         );
     };
     let tried = said(&program, &["--unshare-all", "--ro-bind", "/", "/", "--", "/bin/true"]);
     let why = match tried.await {
         Ok(output) if output.status.success() => {
-            return Check::ok(NAME, format!("{}; fences builds of functions", program.display()));
+            let walls = "fences builds of functions, and functions where model isolation lacks a file tree";
+            return Check::ok(NAME, format!("{}; {walls}", program.display()));
         }
         Ok(output) => String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned(),
         Err(error) => error.to_string(),
@@ -196,7 +198,11 @@ async fn bubblewrap() -> Check {
     Check::lacks(
         NAME,
         Verdict::Optional,
-        format!("{} does not work here ({why}): builds of functions are not fenced", program.display()),
+        format!(
+            "{} does not work here ({why}): builds of functions are not fenced, nor functions where model isolation lacks a \
+             file tree",
+            program.display()
+        ),
         "allow user namespaces (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces; in a container a \
          seccomp profile that allows unshare and mount)",
     )

@@ -42,16 +42,16 @@ pub(in crate::commands) async fn print_log(
     wanted: &LogWanted,
 ) -> Result<(), Failure> {
     let mut printer = Printer { form: wanted.form, last: None };
-    let (mut build, mut output) = (Lines::default(), Lines::default());
+    let (mut build, mut output) = (NumberedLines::default(), NumberedLines::default());
     let mut begun = false;
     loop {
         let text = read(client, name).await?;
         let (now_build, now_output) = parts(&text);
         // The rest of a line may be on its way.
         let now_output = if wanted.follow { whole_lines(now_output) } else { now_output };
-        let (now_build, now_output) = (Lines::of(now_build), Lines::of(now_output));
+        let (now_build, now_output) = (NumberedLines::of(now_build), NumberedLines::of(now_output));
         let mut shown = String::new();
-        for (part, before, now) in [(Part::Build, &build, &now_build), (Part::Output, &output, &now_output)] {
+        for (part, before, now) in [(LogPart::Build, &build, &now_build), (LogPart::Output, &output, &now_output)] {
             let mut new = now.new_after(before);
             if !begun {
                 // Of each: a version that talks a lot does not hide why the next one was not built.
@@ -83,7 +83,7 @@ async fn read(client: &Client, name: &DeploymentName) -> Result<String, Failure>
 
 /// Part of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum LogPart {
     Build,
     Output,
 }
@@ -106,13 +106,13 @@ fn whole_lines(text: &str) -> &str {
 
 /// Numbered lines of a part.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Lines {
+struct NumberedLines {
     /// Lines before them.
     before: usize,
     lines: Vec<String>,
 }
 
-impl Lines {
+impl NumberedLines {
     fn of(text: &str) -> Self {
         let first = text.lines().next().unwrap_or_default();
         let before = first.strip_prefix(LEFT_OUT).and_then(|number| number.parse::<u32>().ok());
@@ -145,12 +145,12 @@ fn plain(line: &str) -> String {
 struct Printer {
     form: Form,
     /// Part of the line before.
-    last: Option<Part>,
+    last: Option<LogPart>,
 }
 
 impl Printer {
-    fn line(&mut self, part: Part, number: usize, text: &str) -> Result<String, Failure> {
-        let word = if part == Part::Build { "build" } else { "output" };
+    fn line(&mut self, part: LogPart, number: usize, text: &str) -> Result<String, Failure> {
+        let word = if part == LogPart::Build { "build" } else { "output" };
         let object = || json!({"part": word, "number": number, "text": text});
         Ok(match self.form {
             Form::Json => format!("{}\n", object()),
@@ -160,7 +160,7 @@ impl Printer {
     }
 
     /// A line for people about lines that are not shown.
-    fn left_out(&mut self, part: Part, count: usize) -> String {
+    fn left_out(&mut self, part: LogPart, count: usize) -> String {
         match self.form {
             Form::Json | Form::Yaml => String::new(),
             _ if count == 0 => String::new(),
@@ -169,10 +169,10 @@ impl Printer {
     }
 
     /// A line that begins another part than the one before.
-    fn heading(&mut self, part: Part) -> String {
+    fn heading(&mut self, part: LogPart) -> String {
         match (self.last.replace(part), part) {
-            (None | Some(Part::Build), Part::Output) => format!("{OUTPUT}\n"),
-            (Some(Part::Output), Part::Build) => "--- build ---\n".to_owned(),
+            (None | Some(LogPart::Build), LogPart::Output) => format!("{OUTPUT}\n"),
+            (Some(LogPart::Output), LogPart::Build) => "--- build ---\n".to_owned(),
             _ => String::new(),
         }
     }
@@ -182,8 +182,8 @@ impl Printer {
 mod tests {
     use super::*;
 
-    fn lines(before: usize, text: &str) -> Lines {
-        Lines { before, lines: text.split_whitespace().map(str::to_owned).collect() }
+    fn lines(before: usize, text: &str) -> NumberedLines {
+        NumberedLines { before, lines: text.split_whitespace().map(str::to_owned).collect() }
     }
 
     #[test]
@@ -197,8 +197,8 @@ mod tests {
             assert_eq!(parts(text), shown, "{text:?}");
         }
         assert_eq!((whole_lines("b\nc"), whole_lines("c")), ("b\n", ""));
-        assert_eq!(Lines::of("... earlier lines left out: 7\na\nb\n"), lines(7, "a b"));
-        assert_eq!(Lines::of("a \u{1b}[31mb\tc\n").lines, ["a [31mb\tc"]);
+        assert_eq!(NumberedLines::of("... earlier lines left out: 7\na\nb\n"), lines(7, "a b"));
+        assert_eq!(NumberedLines::of("a \u{1b}[31mb\tc\n").lines, ["a [31mb\tc"]);
     }
 
     #[test]
@@ -225,17 +225,17 @@ mod tests {
     fn parts_are_told_apart_in_every_form() {
         let mut printer = Printer { form: Form::Table, last: None };
         let mut line = |part, text: &str| printer.line(part, 4, text).expect("a line");
-        assert_eq!(line(Part::Build, "a"), "a\n");
-        assert_eq!(line(Part::Output, "b"), "--- output of the function ---\nb\n");
-        assert_eq!(line(Part::Output, "c"), "c\n");
-        assert_eq!(line(Part::Build, "d"), "--- build ---\nd\n");
+        assert_eq!(line(LogPart::Build, "a"), "a\n");
+        assert_eq!(line(LogPart::Output, "b"), "--- output of the function ---\nb\n");
+        assert_eq!(line(LogPart::Output, "c"), "c\n");
+        assert_eq!(line(LogPart::Build, "d"), "--- build ---\nd\n");
         assert_eq!(
-            printer.left_out(Part::Output, 3),
+            printer.left_out(LogPart::Output, 3),
             "--- output of the function ---\n... earlier lines left out: 3\n"
         );
-        assert_eq!(printer.left_out(Part::Output, 0), "");
+        assert_eq!(printer.left_out(LogPart::Output, 0), "");
         let mut printer = Printer { form: Form::Json, last: None };
-        let text = printer.line(Part::Output, 4, "b").expect("a line");
+        let text = printer.line(LogPart::Output, 4, "b").expect("a line");
         let object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!((object, text.lines().count()), (json!({"part": "output", "number": 4, "text": "b"}), 1));
     }

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use berth_worker::runtime::spi::{Given, OneModel};
+use berth_worker::runtime::spi::{OneModel, StartModel};
 
 /// The beginning of the words for the artifact.
 pub(super) const ARTIFACT: &str = "{artifact";
@@ -36,9 +36,9 @@ impl<'m> Places<'m> {
     }
 
     /// The artifact of the one model, and where its server finds it.
-    pub(super) fn given(&self) -> Option<Given> {
+    pub(super) fn given(&self) -> Option<StartModel> {
         let (artifact, file) = self.one?.artifact?;
-        Some(Given { artifact: artifact.to_owned(), at: self.repository().join(file) })
+        Some(StartModel { artifact: artifact.to_owned(), at: self.repository().join(file) })
     }
 
     pub(super) fn filled(&mut self, text: &str) -> Result<String, String> {

@@ -21,7 +21,7 @@ use super::Refusal;
 /// Seconds by which the clocks of a controller and of whoever attests may differ.
 const CLOCKS: u64 = 60;
 
-/// Facts that somebody attests of a node.
+/// Attested facts about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttestedNode {
     /// The only name that it may have.
@@ -32,7 +32,7 @@ pub struct AttestedNode {
     pub began: u64,
 }
 
-/// Reason why nobody attests anything of a node.
+/// Reason why a node is not attested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotAttested {
     /// The proof does not hold; problem and remedy.

@@ -74,7 +74,7 @@ function worker(node, memory, past, colour) {
     status.version ? `version ${status.version}` : null,
     status.address || null,
     [status.region, status.zone].filter(Boolean).join("/") || null,
-    status.lastWord ? `reported ${ago(status.lastWord)}` : null,
+    status.lastSeen ? `reported ${ago(status.lastSeen)}` : null,
   ].filter(Boolean);
   return h("article", { class: "worker", "data-key": metadata.name },
     h("h3", {}, metadata.name, " ", badge(status.state), status.health && status.health !== "Alive" ? [" ", badge(status.health)] : null),

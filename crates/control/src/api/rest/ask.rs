@@ -85,12 +85,12 @@ impl FromRequestParts<Arc<Service>> for Notes {
 }
 
 /// Request about one named object, without parameters.
-pub(super) struct Named {
+pub(super) struct NamedRequest {
     pub(super) service: Arc<Service>,
     pub(super) name: String,
 }
 
-impl FromRequestParts<Arc<Service>> for Named {
+impl FromRequestParts<Arc<Service>> for NamedRequest {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
@@ -119,9 +119,9 @@ impl FromRequestParts<Arc<Service>> for Of {
 }
 
 /// The namespace in the path of a request, if there is one.
-pub(super) struct Inside(pub(super) Option<Namespace>);
+pub(super) struct PathNamespace(pub(super) Option<Namespace>);
 
-impl FromRequestParts<Arc<Service>> for Inside {
+impl FromRequestParts<Arc<Service>> for PathNamespace {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
@@ -131,7 +131,7 @@ impl FromRequestParts<Arc<Service>> for Inside {
     }
 }
 
-impl Inside {
+impl PathNamespace {
     /// The namespace in the path, else that of the query.
     pub(super) fn or_of(self, query: &Query) -> Result<Option<Namespace>, ApiError> {
         match self.0 {

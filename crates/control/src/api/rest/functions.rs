@@ -12,7 +12,7 @@ use berth_spec::manifest::ParseContext;
 use berth_wire::api::{ApplyResult, ErrorBody, FunctionView, List};
 
 use super::{
-    ask::{Answer, Inside, Of, RawParameters, Sender, expect, write},
+    ask::{Answer, Of, PathNamespace, RawParameters, Sender, expect, write},
     declare::written,
 };
 use crate::{
@@ -33,7 +33,7 @@ use crate::{
 )]
 pub(super) async fn functions(
     State(service): State<Arc<Service>>,
-    inside: Inside,
+    inside: PathNamespace,
     asked: RawParameters,
 ) -> Answer<List<FunctionView>> {
     let inside = inside.or_of(&asked.read(&["namespace"])?)?;

@@ -6,7 +6,7 @@ use axum::{Json, extract::State};
 use berth_spec::Cordon;
 use berth_wire::api::{ErrorBody, NodeList, NodeView};
 
-use super::ask::{Answer, Named, RawParameters};
+use super::ask::{Answer, NamedRequest, RawParameters};
 use crate::api::service::Service;
 
 /// Every node with its capacity and load, and who leads.
@@ -33,7 +33,7 @@ pub(super) async fn nodes(State(service): State<Arc<Service>>, asked: RawParamet
         (status = 404, description = "There is none of that name", body = ErrorBody),
     )
 )]
-pub(super) async fn node(Named { service, name }: Named) -> Answer<NodeView> {
+pub(super) async fn node(NamedRequest { service, name }: NamedRequest) -> Answer<NodeView> {
     service.node(&name).await.map(Json)
 }
 
@@ -47,7 +47,7 @@ pub(super) async fn node(Named { service, name }: Named) -> Answer<NodeView> {
         (status = 409, description = "It holds no models", body = ErrorBody),
     )
 )]
-pub(super) async fn cordon(Named { service, name }: Named) -> Answer<NodeView> {
+pub(super) async fn cordon(NamedRequest { service, name }: NamedRequest) -> Answer<NodeView> {
     service.cordon_node(&name, Cordon::Cordoned).await.map(Json)
 }
 
@@ -61,7 +61,7 @@ pub(super) async fn cordon(Named { service, name }: Named) -> Answer<NodeView> {
         (status = 409, description = "It holds no models", body = ErrorBody),
     )
 )]
-pub(super) async fn uncordon(Named { service, name }: Named) -> Answer<NodeView> {
+pub(super) async fn uncordon(NamedRequest { service, name }: NamedRequest) -> Answer<NodeView> {
     service.cordon_node(&name, Cordon::Open).await.map(Json)
 }
 
@@ -76,6 +76,6 @@ pub(super) async fn uncordon(Named { service, name }: Named) -> Answer<NodeView>
         (status = 409, description = "It holds no models", body = ErrorBody),
     )
 )]
-pub(super) async fn drain(Named { service, name }: Named) -> Answer<NodeView> {
+pub(super) async fn drain(NamedRequest { service, name }: NamedRequest) -> Answer<NodeView> {
     service.cordon_node(&name, Cordon::Draining).await.map(Json)
 }

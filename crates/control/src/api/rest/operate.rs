@@ -12,7 +12,7 @@ use berth_spec::Cordon;
 use berth_wire::api::{ErrorBody, ReadinessView, VersionView, WorkerView};
 
 use super::{
-    ask::{Answer, Named},
+    ask::{Answer, NamedRequest},
     document,
 };
 use crate::api::{error::ApiError, service::Service};
@@ -26,7 +26,7 @@ use crate::api::{error::ApiError, service::Service};
         (status = 404, description = "There is none of that name", body = ErrorBody),
     )
 )]
-pub(super) async fn cordon(Named { service, name }: Named) -> Answer<WorkerView> {
+pub(super) async fn cordon(NamedRequest { service, name }: NamedRequest) -> Answer<WorkerView> {
     service.cordon(&name, Cordon::Cordoned).await.map(Json)
 }
 
@@ -39,7 +39,7 @@ pub(super) async fn cordon(Named { service, name }: Named) -> Answer<WorkerView>
         (status = 404, description = "There is none of that name", body = ErrorBody),
     )
 )]
-pub(super) async fn uncordon(Named { service, name }: Named) -> Answer<WorkerView> {
+pub(super) async fn uncordon(NamedRequest { service, name }: NamedRequest) -> Answer<WorkerView> {
     service.cordon(&name, Cordon::Open).await.map(Json)
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn uncordon(Named { service, name }: Named) -> Answer<WorkerVie
         (status = 404, description = "There is none of that name", body = ErrorBody),
     )
 )]
-pub(super) async fn drain(Named { service, name }: Named) -> Answer<WorkerView> {
+pub(super) async fn drain(NamedRequest { service, name }: NamedRequest) -> Answer<WorkerView> {
     service.cordon(&name, Cordon::Draining).await.map(Json)
 }
 

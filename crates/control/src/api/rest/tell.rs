@@ -13,7 +13,7 @@ use berth_wire::api::{
     RolloutHistory, TopView, WorkerView,
 };
 
-use super::ask::{Answer, Inside, Of, RawParameters, deployment as named, lines, namespace, tagged};
+use super::ask::{Answer, Of, PathNamespace, RawParameters, deployment as named, lines, namespace, tagged};
 use crate::{
     api::{
         error::ApiError,
@@ -49,7 +49,7 @@ const MOST_EVENTS: usize = 10_000;
 )]
 pub(super) async fn deployments(
     State(service): State<Arc<Service>>,
-    inside: Inside,
+    inside: PathNamespace,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     let query = asked.read(&["namespace", "labelSelector", "limit", "continue", "watch", "resourceVersion"])?;
@@ -175,7 +175,7 @@ pub(super) async fn worker(
 )]
 pub(super) async fn replicas(
     State(service): State<Arc<Service>>,
-    inside: Inside,
+    inside: PathNamespace,
     asked: RawParameters,
 ) -> Answer<List<ReplicaView>> {
     let query = asked.read(&["namespace", "deployment"])?;
@@ -197,7 +197,7 @@ pub(super) async fn replicas(
 )]
 pub(super) async fn revisions(
     State(service): State<Arc<Service>>,
-    inside: Inside,
+    inside: PathNamespace,
     asked: RawParameters,
 ) -> Answer<List<RevisionView>> {
     let query = asked.read(&["namespace", "labelSelector", "limit", "continue"])?;
@@ -218,7 +218,7 @@ pub(super) async fn revisions(
 )]
 pub(super) async fn aliases(
     State(service): State<Arc<Service>>,
-    inside: Inside,
+    inside: PathNamespace,
     asked: RawParameters,
 ) -> Answer<List<AliasView>> {
     let query = asked.read(&["namespace", "labelSelector", "limit", "continue"])?;
@@ -263,7 +263,7 @@ pub(super) async fn alias(
 )]
 pub(super) async fn events(
     State(service): State<Arc<Service>>,
-    Inside(inside): Inside,
+    PathNamespace(inside): PathNamespace,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     let query = asked.read(&["namespace", "deployment", "function", "limit", "resourceVersion", "watch"])?;

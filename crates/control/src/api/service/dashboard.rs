@@ -29,7 +29,7 @@ pub(crate) use table::{Selection, Sort};
 use super::{Service, tell::Activity};
 use crate::{
     api::{error::ApiError, peer_queries::MOST_MODELS, view},
-    handle::{Known, ListRequest, WorkerView},
+    handle::{KnownDeployment, ListRequest, WorkerView},
 };
 use cache::Cached;
 use table::{Row, Table, select};
@@ -45,7 +45,7 @@ const TABLE_FOR: Duration = Duration::from_secs(2);
 const WORKERS_FOR: Duration = Duration::from_secs(1);
 
 /// Answers that are kept between questions.
-pub(super) struct Kept {
+pub(super) struct CachedAnswers {
     workers: Cached<Vec<WorkerView>>,
     memory: Cached<Vec<WorkerMemory>>,
     table: Cached<Table>,
@@ -57,7 +57,7 @@ pub(super) struct Kept {
     trials: Arc<Semaphore>,
 }
 
-impl Default for Kept {
+impl Default for CachedAnswers {
     fn default() -> Self {
         let readers = Arc::new(Semaphore::new(news::READERS));
         let trials = Arc::new(Semaphore::new(trial::TRIALS));
@@ -180,7 +180,7 @@ fn page(activity: &Activity, table_at: Time, counts: Counts, items: Vec<ModelRow
 }
 
 /// A model as it is now, with what it did.
-fn shown(known: &Known, activity: &BTreeMap<String, ModelTop>) -> ModelRow {
+fn shown(known: &KnownDeployment, activity: &BTreeMap<String, ModelTop>) -> ModelRow {
     let name = known.deployment.name.to_string();
     let row = Row::of(known);
     let status = known.status.as_ref();

@@ -115,7 +115,13 @@ impl Declared {
             return Ok(Self(Vec::new()));
         }
         let text: Vec<String> = manifests.iter().map(ToString::to_string).collect();
-        Self::parse(text.join("\n---\n"), context).await
+        let text = text.join("\n---\n");
+        // The text is made here: its lines say nothing to anybody.
+        let without_line = |error: ManifestError| ManifestError { line: 0, column: 0, ..error };
+        Self::read(move || {
+            manifest::parse_all(&text, &context).map_err(|errors| errors.into_iter().map(without_line).collect())
+        })
+        .await
     }
 
     /// Off the runtime: reading a large body takes a second, in which the controller, which may share the thread, would

@@ -76,7 +76,7 @@ impl Service {
     }
 }
 
-/// Checks what somebody wants a token to be.
+/// Checks the spec of a new token.
 fn check(new: &NewToken) -> Result<(), ApiError> {
     let spec = &new.spec;
     for (path, places) in [("spec.namespaces", &spec.namespaces), ("spec.models", &spec.models)] {

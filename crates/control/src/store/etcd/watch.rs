@@ -39,7 +39,7 @@ const REQUESTS: usize = 4;
 /// not one event in two.
 const MESSAGE: usize = 32 << 20;
 
-struct Following {
+struct FollowedWatch {
     store: EtcdStore,
     prefix: String,
     assembly: WatchAssembly,
@@ -70,7 +70,7 @@ struct Stream {
 impl EtcdStore {
     pub(super) async fn follow(&self, prefix: &str, from: Rev) -> Result<Watch, StoreError> {
         let from = Rev(from.0.max(1));
-        let mut following = Following {
+        let mut following = FollowedWatch {
             store: self.clone(),
             prefix: prefix.to_owned(),
             assembly: WatchAssembly::new(self.keys.clone(), Rev(from.0 - 1)),
@@ -93,7 +93,7 @@ impl EtcdStore {
     }
 }
 
-impl Following {
+impl FollowedWatch {
     /// Determines the oldest available revision after a compaction.
     async fn compacted(&mut self, from: Rev) -> StoreError {
         match tokio::time::timeout(self.store.patience.whole, self.next()).await {

@@ -59,7 +59,7 @@ async fn a_cluster_is_members_and_workers_together() {
     assert!(capacity["memory"]["used"].as_u64() > Some(0), "{a}");
     assert_eq!(capacity["models"], json!({ "held": 1, "ready": 1 }), "{a}");
     assert_eq!((&a["status"]["address"], &a["spec"]["cordon"]), (&json!("10.0.0.1:7947"), &json!("open")), "{a}");
-    assert!(a["status"]["lastWordAgeMs"].is_u64(), "{a}");
+    assert!(a["status"]["lastSeenAgeMs"].is_u64(), "{a}");
     let some = world.get("/v1/nodes?labelSelector=zone%3Da").await.ok(200);
     assert_eq!(some["items"].as_array().map(Vec::len), Some(1), "only a's worker has that label: {some}");
     let error = world.post("/v1/nodes/b/drain", "").await.refused(409, "Conflict");

@@ -93,7 +93,8 @@ async fn bad_manifests_say_where_and_what_to_do() {
 
     let fine = world.post("/v1/validate", manifest("iris")).await.ok(200);
     assert_eq!(fine["documents"], json!(["iris"]));
-    world.post("/v1/validate", "a: [").await.refused(422, "InvalidManifest");
+    let broken = world.post("/v1/validate", "a: 1\nb: [").await.refused(422, "InvalidManifest");
+    assert!(broken["message"].as_str().is_some_and(|message| message.starts_with("line 2, column ")), "{broken}");
     world.post("/v1/apply", "").await.refused(400, "BadRequest");
 }
 

@@ -16,7 +16,7 @@ const NO_MESSAGE: u64 = 10_037;
 
 /// Reason why a request was not carried out.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum JetStreamError {
     /// Somebody else was faster.
     Changed,
     /// The stream is full.
@@ -26,30 +26,30 @@ pub(super) enum Trouble {
     Other(String),
 }
 
-impl From<Trouble> for QueueError {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Changed => Self("NATS: the job is changed by others all the time".to_owned()),
-            Trouble::Full => Self("NATS: the stream is full".to_owned()),
-            Trouble::Missing(why) | Trouble::Other(why) => Self(format!("NATS: {why}")),
+impl From<JetStreamError> for QueueError {
+    fn from(error: JetStreamError) -> Self {
+        match error {
+            JetStreamError::Changed => Self("NATS: the job is changed by others all the time".to_owned()),
+            JetStreamError::Full => Self("NATS: the stream is full".to_owned()),
+            JetStreamError::Missing(why) | JetStreamError::Other(why) => Self(format!("NATS: {why}")),
         }
     }
 }
 
 /// A message as a stream keeps it.
-pub(super) struct Kept {
+pub(super) struct StoredMessage {
     pub(super) subject: String,
     pub(super) sequence: u64,
     pub(super) data: Vec<u8>,
 }
 
 /// A message that was given to a consumer, and the subject that takes its acknowledgement.
-pub(super) struct Given {
+pub(super) struct DeliveredMessage {
     pub(super) subject: String,
     pub(super) reply: String,
 }
 
-impl From<NatsError> for Trouble {
+impl From<NatsError> for JetStreamError {
     fn from(error: NatsError) -> Self {
         match error {
             NatsError::NoResponders => {
@@ -67,87 +67,99 @@ pub(super) type Expected = Option<u64>;
 pub(super) struct Api(pub(super) Nats);
 
 impl Api {
-    async fn ask(&self, subject: String, expected: Expected, payload: Bytes) -> Result<Value, Trouble> {
+    async fn ask(&self, subject: String, expected: Expected, payload: Bytes) -> Result<Value, JetStreamError> {
         let header = expected.map(|last| ("Nats-Expected-Last-Subject-Sequence", last.to_string()));
         let answer = self.0.request(subject, header, payload).await?;
         let answer: Value =
-            serde_json::from_slice(&answer.payload).map_err(|error| Trouble::Other(error.to_string()))?;
+            serde_json::from_slice(&answer.payload).map_err(|error| JetStreamError::Other(error.to_string()))?;
         let Some(error) = answer.get("error") else { return Ok(answer) };
         let why = error["description"].as_str().unwrap_or("the request was refused").to_owned();
         Err(match (error["err_code"].as_u64(), error["code"].as_u64()) {
-            (Some(WRONG_LAST), _) => Trouble::Changed,
-            (Some(STORE_FAILED), _) if why.contains("maximum messages") => Trouble::Full,
-            (Some(NO_MESSAGE), _) | (_, Some(404)) => Trouble::Missing(why),
-            _ => Trouble::Other(why),
+            (Some(WRONG_LAST), _) => JetStreamError::Changed,
+            (Some(STORE_FAILED), _) if why.contains("maximum messages") => JetStreamError::Full,
+            (Some(NO_MESSAGE), _) | (_, Some(404)) => JetStreamError::Missing(why),
+            _ => JetStreamError::Other(why),
         })
     }
 
     /// A request of the API, such as `STREAM.INFO.name`.
-    pub(super) async fn call(&self, what: String, body: &Value) -> Result<Value, Trouble> {
+    pub(super) async fn call(&self, what: String, body: &Value) -> Result<Value, JetStreamError> {
         // Questions without a body are empty, and not `null`.
         let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
         self.ask(format!("$JS.API.{what}"), None, body).await
     }
 
     /// Stores a message; its number.
-    pub(super) async fn publish(&self, subject: String, payload: Bytes, expected: Expected) -> Result<u64, Trouble> {
+    pub(super) async fn publish(
+        &self,
+        subject: String,
+        payload: Bytes,
+        expected: Expected,
+    ) -> Result<u64, JetStreamError> {
         let answer = self.ask(subject, expected, payload).await?;
-        answer["seq"].as_u64().ok_or_else(|| Trouble::Other("a message was stored without a number".to_owned()))
+        answer["seq"].as_u64().ok_or_else(|| JetStreamError::Other("a message was stored without a number".to_owned()))
     }
 
     /// The last message of a subject.
-    pub(super) async fn last(&self, stream: &str, subject: &str) -> Result<Option<Kept>, Trouble> {
+    pub(super) async fn last(&self, stream: &str, subject: &str) -> Result<Option<StoredMessage>, JetStreamError> {
         self.get(stream, &json!({ "last_by_subj": subject })).await
     }
 
     /// The first message with this number or a later one.
-    pub(super) async fn next_kept(&self, stream: &str, sequence: u64) -> Result<Option<Kept>, Trouble> {
+    pub(super) async fn next_kept(&self, stream: &str, sequence: u64) -> Result<Option<StoredMessage>, JetStreamError> {
         self.get(stream, &json!({ "seq": sequence, "next_by_subj": ">" })).await
     }
 
-    async fn get(&self, stream: &str, which: &Value) -> Result<Option<Kept>, Trouble> {
+    async fn get(&self, stream: &str, which: &Value) -> Result<Option<StoredMessage>, JetStreamError> {
         let answer = match self.call(format!("STREAM.MSG.GET.{stream}"), which).await {
             Ok(answer) => answer,
-            Err(Trouble::Missing(why)) if why.contains("no message found") => return Ok(None),
-            Err(trouble) => return Err(trouble),
+            Err(JetStreamError::Missing(why)) if why.contains("no message found") => return Ok(None),
+            Err(error) => return Err(error),
         };
         let message = &answer["message"];
         let data = BASE64_STANDARD.decode(message["data"].as_str().unwrap_or_default());
         match (message["subject"].as_str(), message["seq"].as_u64(), data) {
-            (Some(subject), Some(sequence), Ok(data)) => Ok(Some(Kept { subject: subject.to_owned(), sequence, data })),
-            _ => Err(Trouble::Other("a stored message cannot be read".to_owned())),
+            (Some(subject), Some(sequence), Ok(data)) => {
+                Ok(Some(StoredMessage { subject: subject.to_owned(), sequence, data }))
+            }
+            _ => Err(JetStreamError::Other("a stored message cannot be read".to_owned())),
         }
     }
 
     /// The next message for a consumer, if one waits.
-    pub(super) async fn take(&self, stream: &str, consumer: &str, inbox: &mut Inbox) -> Result<Option<Given>, Trouble> {
+    pub(super) async fn take(
+        &self,
+        stream: &str,
+        consumer: &str,
+        inbox: &mut Inbox,
+    ) -> Result<Option<DeliveredMessage>, JetStreamError> {
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
         let request = json!({ "batch": 1, "no_wait": true }).to_string();
         let answer = self.0.ask(subject, request.into(), inbox).await?;
         match (answer.status, answer.reply) {
             // Nothing waits.
             (Some(404 | 408), _) => Ok(None),
-            (None, Some(reply)) => Ok(Some(Given { subject: answer.subject, reply })),
-            (status, _) => Err(Trouble::Other(format!("the consumer gives nothing, and answers {status:?}"))),
+            (None, Some(reply)) => Ok(Some(DeliveredMessage { subject: answer.subject, reply })),
+            (status, _) => Err(JetStreamError::Other(format!("the consumer gives nothing, and answers {status:?}"))),
         }
     }
 
     /// Acknowledges a message in one of the ways that there are, and waits until the server has noted it.
-    pub(super) async fn acknowledge(&self, reply: &str, how: String) -> Result<(), Trouble> {
+    pub(super) async fn acknowledge(&self, reply: &str, how: String) -> Result<(), JetStreamError> {
         Ok(self.0.request(reply.to_owned(), None, how.into()).await.map(drop)?)
     }
 
     /// Removes all messages whose subjects match.
-    pub(super) async fn purge(&self, stream: &str, filter: &str) -> Result<(), Trouble> {
+    pub(super) async fn purge(&self, stream: &str, filter: &str) -> Result<(), JetStreamError> {
         self.call(format!("STREAM.PURGE.{stream}"), &json!({ "filter": filter })).await.map(drop)
     }
 
     /// Removes one message, which may have gone.
-    pub(super) async fn delete(&self, stream: &str, sequence: u64) -> Result<(), Trouble> {
+    pub(super) async fn delete(&self, stream: &str, sequence: u64) -> Result<(), JetStreamError> {
         let what = json!({ "seq": sequence, "no_erase": true });
         match self.call(format!("STREAM.MSG.DELETE.{stream}"), &what).await {
-            Ok(_) | Err(Trouble::Missing(_)) => Ok(()),
-            Err(trouble) => Err(trouble),
+            Ok(_) | Err(JetStreamError::Missing(_)) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }

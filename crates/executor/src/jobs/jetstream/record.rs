@@ -17,8 +17,8 @@ pub(super) struct Record {
     pub(super) callback: Option<String>,
     pub(super) callback_state: Option<CallbackState>,
     pub(super) error: Option<String>,
-    pub(super) run: Turns,
-    pub(super) call: Turns,
+    pub(super) run: TaskAttempts,
+    pub(super) call: TaskAttempts,
     /// Messages that hold its request.
     pub(super) request: u32,
     /// Attempt whose answer it is, and the messages that hold it.
@@ -30,7 +30,7 @@ pub(super) struct Record {
 
 /// Attempts of one of its tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Turns {
+pub(super) struct TaskAttempts {
     pub(super) attempts: u32,
     /// True while somebody has it.
     pub(super) held: bool,
@@ -47,8 +47,8 @@ impl Record {
             callback: job.callback.clone(),
             callback_state: job.callback.is_some().then_some(CallbackState::Pending),
             error: None,
-            run: Turns::default(),
-            call: Turns::default(),
+            run: TaskAttempts::default(),
+            call: TaskAttempts::default(),
             request,
             answer: None,
             came: now,
@@ -56,7 +56,7 @@ impl Record {
         }
     }
 
-    pub(super) const fn turns(&mut self, kind: Kind) -> &mut Turns {
+    pub(super) const fn turns(&mut self, kind: Kind) -> &mut TaskAttempts {
         match kind {
             Kind::Run => &mut self.run,
             Kind::Callback => &mut self.call,
@@ -72,7 +72,7 @@ impl Record {
     }
 
     /// The turn of a lease, if that still holds.
-    pub(super) fn held(&mut self, lease: &Lease) -> Option<&mut Turns> {
+    pub(super) fn held(&mut self, lease: &Lease) -> Option<&mut TaskAttempts> {
         if !self.is_open(lease.kind) {
             return None;
         }
@@ -92,7 +92,7 @@ impl Record {
     /// The same job, from the beginning.
     pub(super) fn revived(self) -> Self {
         let callback_state = self.callback.is_some().then_some(CallbackState::Pending);
-        let (run, call) = (Turns::default(), Turns::default());
+        let (run, call) = (TaskAttempts::default(), TaskAttempts::default());
         Self { state: State::Queued, callback_state, run, call, answer: None, ended: 0, ..self }
     }
 

@@ -27,7 +27,7 @@ use super::{
         job::{JobId, Stored as _},
         queue::{Bounds, Kind},
     },
-    api::{Api, Expected, Given, Kept, Trouble},
+    api::{Api, DeliveredMessage, Expected, JetStreamError, StoredMessage},
     record::Record,
 };
 use crate::nats::{Inbox, Nats};
@@ -38,7 +38,8 @@ const PART: usize = 512 << 10;
 /// Room for the subject and the headers of a message.
 const HEAD: usize = 4 << 10;
 
-/// Attempts to change a record while others do.
+/// Attempts to change a record while others do: each failed one means that somebody else succeeded, and a job has few
+/// writers, so that more are a mistake.
 const MOST_ATTEMPTS: usize = 50;
 
 /// Shortest time between two deliveries of one message.
@@ -58,14 +59,14 @@ pub(super) struct Store {
 
 /// Bodies of a job.
 #[derive(Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum JobBody {
     Request,
     /// The answer to this attempt.
     Answer(u32),
 }
 
 impl Store {
-    pub(super) async fn new(nats: Nats, key: &str) -> Result<Self, Trouble> {
+    pub(super) async fn new(nats: Nats, key: &str) -> Result<Self, JetStreamError> {
         let inboxes = Arc::new([Mutex::new(nats.inbox().await?), Mutex::new(nats.inbox().await?)]);
         Ok(Self { api: Api(nats), name: format!("berth-jobs.{key}"), stream: format!("berth-jobs-{key}"), inboxes })
     }
@@ -96,7 +97,7 @@ impl Store {
     }
 
     /// Makes the streams and their consumers, where they are not there. Replicas and storage of streams that are there stay.
-    pub(super) async fn prepare(&self, bounds: &Bounds, replicas: usize) -> Result<(), Trouble> {
+    pub(super) async fn prepare(&self, bounds: &Bounds, replicas: usize) -> Result<(), JetStreamError> {
         let name = &self.name;
         let kept = [format!("{name}.j.>"), format!("{name}.key.*"), format!("{name}.dead.*.*")];
         let jobs = json!({ "subjects": kept, "retention": "limits", "max_msgs_per_subject": 1, "max_msgs": -1, "discard": "old" });
@@ -120,16 +121,16 @@ impl Store {
         Ok(())
     }
 
-    async fn stream(&self, name: &str, mut config: Value, replicas: usize) -> Result<(), Trouble> {
+    async fn stream(&self, name: &str, mut config: Value, replicas: usize) -> Result<(), JetStreamError> {
         let found = match self.api.call(format!("STREAM.INFO.{name}"), &Value::Null).await {
             Ok(info) => info,
-            Err(Trouble::Missing(_)) => {
+            Err(JetStreamError::Missing(_)) => {
                 config["name"] = json!(name);
                 config["num_replicas"] = json!(replicas);
                 config["storage"] = json!("file");
                 return self.api.call(format!("STREAM.CREATE.{name}"), &config).await.map(drop);
             }
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         };
         if found["config"]["max_msgs"] == config["max_msgs"] {
             return Ok(());
@@ -149,17 +150,17 @@ impl Store {
     }
 
     /// The job, and the number of its record.
-    pub(super) async fn read(&self, id: &JobId) -> Result<Option<(Record, u64)>, Trouble> {
-        let Some(Kept { data, sequence, .. }) = self.api.last(&self.jobs(), &self.record_of(id)).await? else {
+    pub(super) async fn read(&self, id: &JobId) -> Result<Option<(Record, u64)>, JetStreamError> {
+        let Some(StoredMessage { data, sequence, .. }) = self.api.last(&self.jobs(), &self.record_of(id)).await? else {
             return Ok(None);
         };
         let unreadable =
-            || Trouble::Other(format!("job {id} cannot be read: a newer version of the executor wrote it"));
+            || JetStreamError::Other(format!("job {id} cannot be read: a newer version of the executor wrote it"));
         Ok(Some((Record::of_bytes(&data).ok_or_else(unreadable)?, sequence)))
     }
 
     /// Stores a record in the place of the one with this number; 0: where there is none.
-    pub(super) async fn write(&self, id: &JobId, record: &Record, before: u64) -> Result<(), Trouble> {
+    pub(super) async fn write(&self, id: &JobId, record: &Record, before: u64) -> Result<(), JetStreamError> {
         self.api.publish(self.record_of(id), record.to_bytes().into(), Some(before)).await.map(drop)
     }
 
@@ -168,17 +169,17 @@ impl Store {
         &self,
         id: &JobId,
         change: impl Fn(&mut Record) -> Option<T>,
-    ) -> Result<Option<(T, Record)>, Trouble> {
+    ) -> Result<Option<(T, Record)>, JetStreamError> {
         for _ in 0..MOST_ATTEMPTS {
             let Some((mut record, number)) = self.read(id).await? else { return Ok(None) };
             let Some(told) = change(&mut record) else { return Ok(None) };
             match self.write(id, &record, number).await {
                 Ok(()) => return Ok(Some((told, record))),
-                Err(Trouble::Changed) => {}
-                Err(trouble) => return Err(trouble),
+                Err(JetStreamError::Changed) => {}
+                Err(error) => return Err(error),
             }
         }
-        Err(Trouble::Changed)
+        Err(JetStreamError::Changed)
     }
 
     /// Size of the parts that a body is stored in.
@@ -187,7 +188,13 @@ impl Store {
     }
 
     /// Stores a body in parts of a size; their number.
-    pub(super) async fn store(&self, id: &JobId, what: Part, body: &[u8], size: usize) -> Result<u32, Trouble> {
+    pub(super) async fn store(
+        &self,
+        id: &JobId,
+        what: JobBody,
+        body: &[u8],
+        size: usize,
+    ) -> Result<u32, JetStreamError> {
         let mut parts = 0;
         for part in body.chunks(size) {
             self.api.publish(self.part(id, what, parts), Bytes::copy_from_slice(part), None).await?;
@@ -197,7 +204,7 @@ impl Store {
     }
 
     /// The body of these parts. `None`: it has gone.
-    pub(super) async fn load(&self, id: &JobId, what: Part, parts: u32) -> Result<Option<Vec<u8>>, Trouble> {
+    pub(super) async fn load(&self, id: &JobId, what: JobBody, parts: u32) -> Result<Option<Vec<u8>>, JetStreamError> {
         let mut body = Vec::new();
         for part in 0..parts {
             let Some(kept) = self.api.last(&self.jobs(), &self.part(id, what, part)).await? else { return Ok(None) };
@@ -206,46 +213,46 @@ impl Store {
         Ok(Some(body))
     }
 
-    fn part(&self, id: &JobId, what: Part, part: u32) -> String {
+    fn part(&self, id: &JobId, what: JobBody, part: u32) -> String {
         match what {
-            Part::Request => format!("{}.j.{id}.request.{part}", self.name),
-            Part::Answer(attempt) => format!("{}.j.{id}.answer.{attempt}.{part}", self.name),
+            JobBody::Request => format!("{}.j.{id}.request.{part}", self.name),
+            JobBody::Answer(attempt) => format!("{}.j.{id}.answer.{attempt}.{part}", self.name),
         }
     }
 
     /// Removes a body.
-    pub(super) async fn drop_body(&self, id: &JobId, what: Part) -> Result<(), Trouble> {
+    pub(super) async fn drop_body(&self, id: &JobId, what: JobBody) -> Result<(), JetStreamError> {
         let subject = self.part(id, what, 0);
         let filter = format!("{}>", subject.trim_end_matches('0'));
         self.api.purge(&self.jobs(), &filter).await
     }
 
     /// Removes all of a job but its key.
-    pub(super) async fn forget(&self, id: &JobId) -> Result<(), Trouble> {
+    pub(super) async fn forget(&self, id: &JobId) -> Result<(), JetStreamError> {
         self.api.purge(&self.jobs(), &format!("{}.j.{id}.>", self.name)).await
     }
 
     /// Makes a task of a job wait to be taken. One that waits already stays as it is.
-    pub(super) async fn enqueue(&self, kind: Kind, lane: &str, id: &JobId) -> Result<(), Trouble> {
+    pub(super) async fn enqueue(&self, kind: Kind, lane: &str, id: &JobId) -> Result<(), JetStreamError> {
         match self.api.publish(self.task(kind, lane, id.as_str()), Bytes::new(), Some(0)).await {
-            Ok(_) | Err(Trouble::Changed) => Ok(()),
-            Err(trouble) => Err(trouble),
+            Ok(_) | Err(JetStreamError::Changed) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
     /// True if the task waits, or somebody has it.
-    pub(super) async fn is_enqueued(&self, kind: Kind, lane: &str, id: &JobId) -> Result<bool, Trouble> {
+    pub(super) async fn is_enqueued(&self, kind: Kind, lane: &str, id: &JobId) -> Result<bool, JetStreamError> {
         let subject = self.task(kind, lane, id.as_str());
         self.api.last(&self.tasks(kind), &subject).await.map(|kept| kept.is_some())
     }
 
     /// The next message of the first lane that has one.
-    pub(super) async fn take(&self, kind: Kind) -> Result<Option<(JobId, Given)>, Trouble> {
+    pub(super) async fn take(&self, kind: Kind) -> Result<Option<(JobId, DeliveredMessage)>, JetStreamError> {
         let mut inbox = self.inboxes[kind as usize].lock().await;
         for lane in lanes(kind) {
             if let Some(given) = self.api.take(&self.tasks(kind), lane, &mut inbox).await? {
                 let id = given.subject.rsplit('.').next().and_then(JobId::parse);
-                let id = id.ok_or_else(|| Trouble::Other(format!("{} is no task", given.subject)))?;
+                let id = id.ok_or_else(|| JetStreamError::Other(format!("{} is no task", given.subject)))?;
                 return Ok(Some((id, given)));
             }
         }
@@ -253,18 +260,18 @@ impl Store {
     }
 
     /// Tasks of a lane, those that somebody has among them.
-    pub(super) async fn count(&self, kind: Kind, lane: &str) -> Result<u64, Trouble> {
+    pub(super) async fn count(&self, kind: Kind, lane: &str) -> Result<u64, JetStreamError> {
         let info = self.api.call(format!("CONSUMER.INFO.{}.{lane}", self.tasks(kind)), &Value::Null).await?;
         Ok(info["num_pending"].as_u64().unwrap_or(0) + info["num_ack_pending"].as_u64().unwrap_or(0))
     }
 
     /// The job of a key with the fingerprint of its request, and the number of the entry.
-    pub(super) async fn keyed(&self, key: &str) -> Result<Option<(JobId, Vec<u8>, u64)>, Trouble> {
+    pub(super) async fn keyed(&self, key: &str) -> Result<Option<(JobId, Vec<u8>, u64)>, JetStreamError> {
         let Some(kept) = self.api.last(&self.jobs(), &self.key(key)).await? else { return Ok(None) };
         let read = kept.data.split_at_checked(32).and_then(|(id, print)| {
             Some((std::str::from_utf8(id).ok().and_then(JobId::parse)?, print.to_vec(), kept.sequence))
         });
-        read.map(Some).ok_or_else(|| Trouble::Other(format!("{} is no entry of a key", kept.subject)))
+        read.map(Some).ok_or_else(|| JetStreamError::Other(format!("{} is no entry of a key", kept.subject)))
     }
 
     /// Gives a key to a job, in the place of the entry with this number.
@@ -274,7 +281,7 @@ impl Store {
         id: &JobId,
         fingerprint: &[u8],
         before: Expected,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), JetStreamError> {
         let entry = [id.as_str().as_bytes(), fingerprint].concat();
         self.api.publish(self.key(key), entry.into(), before).await.map(drop)
     }
@@ -288,7 +295,7 @@ impl Store {
     }
 
     /// Dead letters, the latest first.
-    pub(super) async fn dead_letters(&self) -> Result<Vec<JobId>, Trouble> {
+    pub(super) async fn dead_letters(&self) -> Result<Vec<JobId>, JetStreamError> {
         let which = json!({ "subjects_filter": format!("{}.dead.*.*", self.name) });
         let info = self.api.call(format!("STREAM.INFO.{}", self.jobs()), &which).await?;
         let subjects = info["state"]["subjects"].as_object();

@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
     super::{job::JobId, queue::Kind},
-    api::{Kept, Trouble},
+    api::{JetStreamError, StoredMessage},
     store::{Store, now},
 };
 
@@ -39,14 +39,14 @@ impl Sweep {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if let Err(trouble) = self.look(now()).await {
-                tracing::debug!(?trouble, "old jobs were not forgotten: trying again");
+            if let Err(error) = self.look(now()).await {
+                tracing::debug!(?error, "old jobs were not forgotten: trying again");
             }
         }
     }
 
     /// Looks at the next messages.
-    pub(super) async fn look(&mut self, now: u64) -> Result<(), Trouble> {
+    pub(super) async fn look(&mut self, now: u64) -> Result<(), JetStreamError> {
         for _ in 0..MOST {
             let kept = self.store.api.next_kept(&self.store.jobs(), self.next).await?;
             let age = match &kept {
@@ -66,7 +66,7 @@ impl Sweep {
     }
 
     /// Removes what belongs to a job that ended long ago, or to none.
-    async fn judge(&self, kept: &Kept, now: u64) -> Result<Age, Trouble> {
+    async fn judge(&self, kept: &StoredMessage, now: u64) -> Result<Age, JetStreamError> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let store = &self.store;
         let rest = kept.subject.strip_prefix(&store.name).unwrap_or_default();

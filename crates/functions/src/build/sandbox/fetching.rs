@@ -21,11 +21,11 @@ use berth_sandbox::OwnNetwork;
 use berth_spec::network::Destination;
 use berth_worker::{
     cgroup::Cgroup,
-    egress::{self, Allowed, Client, Gate, Outcome, Refusal, Upstream},
+    egress::{self, Allowed, Client, EgressPolicy, Outcome, Refusal, Upstream},
 };
 use tokio::sync::OnceCell;
 
-use super::{Bubblewrap, Reach, Walls};
+use super::{Bubblewrap, NetworkReach, Walls};
 use crate::build::{BuildError, registries::Registries};
 
 /// The longest time until a step has its network: milliseconds, and seconds on a machine that does a hundred other things.
@@ -123,7 +123,7 @@ fn first_that_works(program: &Path, bubblewrap: &Bubblewrap) -> Option<Launch> {
 /// True if a program that is started so hands its listener over, and runs.
 fn works(bubblewrap: &Bubblewrap, launch: &Launch) -> bool {
     let Ok((ours, theirs)) = UnixStream::pair() else { return false };
-    let reach = Reach::Registries(launch);
+    let reach = NetworkReach::Registries(launch);
     let walls = Walls { readable: Vec::new(), writable: Vec::new(), reach, at: Path::new("/") };
     let mut command = bubblewrap.command(Path::new("/bin/true"), &Cgroup::default(), None, walls).into_std();
     command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
@@ -164,7 +164,7 @@ impl Passage {
         match received.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(listener) => {
                 let allowed = Allowed::by_operator(requests.registries.hosts());
-                egress::serve(listener, Arc::new(Gate::new(allowed, CONNECTIONS, requests))).await;
+                egress::serve(listener, Arc::new(EgressPolicy::new(allowed, CONNECTIONS, requests))).await;
                 "their proxy has ended".to_owned()
             }
             // The launcher has ended, and with it the step: its last words say why.

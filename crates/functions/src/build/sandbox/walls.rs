@@ -74,7 +74,7 @@ const LAUNCHER: &str = "/run/berth-launcher";
 
 /// The network that a program reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach<'a> {
+pub(crate) enum NetworkReach<'a> {
     /// None.
     Nothing,
     /// The network of the machine.
@@ -83,7 +83,7 @@ pub(crate) enum Reach<'a> {
     Registries(&'a Launch),
 }
 
-impl<'a> Reach<'a> {
+impl<'a> NetworkReach<'a> {
     /// The words of the launcher that stand before bubblewrap, which is started on the new network then.
     pub(super) fn around(self) -> Vec<OsString> {
         match self {
@@ -114,7 +114,7 @@ pub(crate) struct Walls<'a> {
     /// Folders that it may write.
     pub(crate) writable: Vec<PathBuf>,
     /// The network that it reaches.
-    pub(crate) reach: Reach<'a>,
+    pub(crate) reach: NetworkReach<'a>,
     /// Folder that it runs in.
     pub(crate) at: &'a Path,
 }
@@ -125,7 +125,7 @@ impl Bubblewrap {
     pub(super) fn arguments(&self, walls: &Walls<'_>) -> Vec<OsString> {
         let mut words: Vec<OsString> = ["--unshare-all", "--die-with-parent", "--new-session"].map(Into::into).to_vec();
         // Also the one that a launcher has made around it.
-        if walls.reach != Reach::Nothing && walls.reach.within().is_none() {
+        if walls.reach != NetworkReach::Nothing && walls.reach.within().is_none() {
             words.push("--share-net".into());
         }
         words.extend(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"].map(Into::into));
@@ -194,7 +194,7 @@ mod tests {
         };
         let work = Path::new(data).join("functions/builds/work/1");
         let readable = readable.iter().map(PathBuf::from).collect();
-        let walls = Walls { readable, writable: vec![work.clone()], reach: Reach::Machine, at: &work };
+        let walls = Walls { readable, writable: vec![work.clone()], reach: NetworkReach::Machine, at: &work };
         let words = bubblewrap.arguments(&walls);
         let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let binds = words.windows(3).filter(|words| words[0].starts_with("--") && words[0].contains("bind"));
@@ -242,15 +242,15 @@ mod tests {
             (text(reach.around()), text(words))
         };
         let given = launch(OwnNetwork::Given);
-        let (around, within) = line(Reach::Registries(&given));
+        let (around, within) = line(NetworkReach::Registries(&given));
         assert!(around.is_empty() && !within.contains("--share-net"), "{around} {within}");
         assert!(within.contains("--ro-bind /usr/local/bin/berth /run/berth-launcher --chdir /"), "{within}");
         assert!(within.ends_with(" -- /run/berth-launcher --sandbox-network given 3128 --"), "{within}");
         let new = launch(OwnNetwork::NewForUser);
-        let (around, within) = line(Reach::Registries(&new));
+        let (around, within) = line(NetworkReach::Registries(&new));
         assert_eq!(around, "/usr/local/bin/berth --sandbox-network new-for-user 3128 --");
         assert!(within.contains("--share-net") && within.ends_with("--chdir / --"), "{within}");
-        for (reach, shares) in [(Reach::Nothing, false), (Reach::Machine, true)] {
+        for (reach, shares) in [(NetworkReach::Nothing, false), (NetworkReach::Machine, true)] {
             let (around, within) = line(reach);
             assert!(around.is_empty() && within.contains("--share-net") == shares, "{reach:?}: {within}");
         }

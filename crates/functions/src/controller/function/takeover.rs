@@ -22,7 +22,7 @@ use crate::{
 
 /// The way in which an object was found.
 #[derive(Debug)]
-pub(in crate::controller) enum Found {
+pub(in crate::controller) enum FoundBy {
     /// In a listing, with the version that a target serves since before the start.
     Listed(Option<Served>),
     /// Somebody has put it since.

@@ -59,9 +59,9 @@ const NODE: &str = "20";
 /// Path below an app of its keys. A slot has keys of its own.
 pub(super) const KEYS: &str = "/host/default/listkeys";
 
-/// A place of a function app: production, or the slot.
+/// A deployment slot of a function app; production is one, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum DeploymentSlot {
     Production,
     Slot,
 }
@@ -101,9 +101,9 @@ impl Paths {
     }
 
     /// The app or its slot, or what is below it.
-    pub(super) fn site(&self, place: Place, below: &str) -> String {
-        let slot = if place == Place::Slot { format!("/slots/{SLOT}") } else { String::new() };
-        format!("{}/providers/Microsoft.Web/sites/{}{slot}{below}?{WEB}", self.group, self.app)
+    pub(super) fn site(&self, slot: DeploymentSlot, below: &str) -> String {
+        let path = if slot == DeploymentSlot::Slot { format!("/slots/{SLOT}") } else { String::new() };
+        format!("{}/providers/Microsoft.Web/sites/{}{path}{below}?{WEB}", self.group, self.app)
     }
 }
 

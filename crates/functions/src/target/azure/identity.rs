@@ -11,7 +11,7 @@ use reqwest::{Client, RequestBuilder};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::{config::Identity, resource::Trouble};
+use super::{config::Identity, resource::AzureError};
 
 /// The address of a virtual machine's metadata service.
 const METADATA: &str = "http://169.254.169.254/metadata/identity/oauth2/token";
@@ -33,7 +33,7 @@ impl Tokens {
     }
 
     /// A token that is good for some minutes.
-    pub(super) async fn token(&self, http: &Client) -> Result<String, Trouble> {
+    pub(super) async fn token(&self, http: &Client) -> Result<String, AzureError> {
         // Held while one is fetched: the others wait for the same.
         let mut kept = self.kept.lock().await;
         if let Some((token, until)) = kept.as_ref()
@@ -62,7 +62,7 @@ impl Tokens {
         *self.kept.lock().await = None;
     }
 
-    async fn request(&self, http: &Client) -> Result<RequestBuilder, Trouble> {
+    async fn request(&self, http: &Client) -> Result<RequestBuilder, AzureError> {
         let scope = format!("{}/.default", self.audience);
         let principal = |authority: &str, tenant: &str, more: &[(&str, &str)]| {
             let mut form = url::form_urlencoded::Serializer::new(String::new());
@@ -100,7 +100,7 @@ impl Tokens {
         }
     }
 
-    fn refused(&self, why: &str) -> Trouble {
+    fn refused(&self, why: &str) -> AzureError {
         let (what, remedy) = match self.identity {
             Identity::Secret { .. } => {
                 ("the service principal", "AZURE_TENANT_ID, AZURE_CLIENT_ID, AZURE_CLIENT_SECRET")
@@ -112,7 +112,7 @@ impl Tokens {
                 "AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, where the machine has no identity",
             ),
         };
-        Trouble::passing("NoToken", format!("Azure gives no token to {what}: {why}; check {remedy}"))
+        AzureError::passing("NoToken", format!("Azure gives no token to {what}: {why}; check {remedy}"))
     }
 }
 

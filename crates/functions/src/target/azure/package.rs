@@ -13,7 +13,7 @@ use object_store::{
 };
 use tokio::sync::Semaphore;
 
-use super::{config::AzureConfig, resource::Trouble};
+use super::{config::AzureConfig, resource::AzureError};
 use crate::{
     build::{ArtifactStore, Document},
     deployment::FunctionSpec,
@@ -38,7 +38,7 @@ pub(super) struct Packages {
 }
 
 impl Packages {
-    pub(super) fn open(config: &AzureConfig) -> Result<Self, Trouble> {
+    pub(super) fn open(config: &AzureConfig) -> Result<Self, AzureError> {
         let builder = MicrosoftAzureBuilder::new().with_container_name(&config.container);
         let known = config
             .variables
@@ -47,8 +47,9 @@ impl Packages {
             // It is the container of something else.
             .filter(|(key, _)| *key != AzureConfigKey::ContainerName);
         let store = known.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build();
-        let store = store
-            .map_err(|error| Trouble::lasting("PackagesUnusable", format!("cannot use Azure Blob Storage: {error}")))?;
+        let store = store.map_err(|error| {
+            AzureError::lasting("PackagesUnusable", format!("cannot use Azure Blob Storage: {error}"))
+        })?;
         let (container, signed) = (config.container.clone(), config.account_key.is_some());
         Ok(Self { store, container, signed, uploads: Semaphore::new(UPLOADS) })
     }
@@ -63,7 +64,7 @@ impl Packages {
     }
 
     /// The URL that an app reads a package from. With the account's key it is signed; else the app's identity reads it.
-    pub(super) async fn url(&self, function: &str, artifact: &ArtifactStatus) -> Result<String, Trouble> {
+    pub(super) async fn url(&self, function: &str, artifact: &ArtifactStatus) -> Result<String, AzureError> {
         let key = Self::key(function, artifact);
         let signed =
             self.store.signed_url(Method::GET, &key, if self.signed { SIGNED_FOR } else { Duration::from_secs(60) });
@@ -80,9 +81,10 @@ impl Packages {
         spec: &FunctionSpec,
         artifact: &ArtifactStatus,
         artifacts: &ArtifactStore,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), AzureError> {
         let function = spec.name.as_str();
-        let zip = artifacts.path(&artifact.digest).ok_or_else(|| Trouble::lasting("Internal", "a digest is none"))?;
+        let zip =
+            artifacts.path(&artifact.digest).ok_or_else(|| AzureError::lasting("Internal", "a digest is none"))?;
         let key = Self::key(function, artifact);
         match self.store.head(&key).await {
             Ok(found) if found.size == artifact.size => return Ok(()),
@@ -96,16 +98,16 @@ impl Packages {
         // Last: what has a package has its documents.
         let _turn = self.uploads.acquire().await;
         let bytes = tokio::fs::read(&zip).await;
-        let bytes = bytes.map_err(|error| Trouble::passing("DiskError", format!("{}: {error}", zip.display())))?;
+        let bytes = bytes.map_err(|error| AzureError::passing("DiskError", format!("{}: {error}", zip.display())))?;
         self.put(key, bytes).await
     }
 
-    async fn put(&self, key: Key, bytes: Vec<u8>) -> Result<(), Trouble> {
+    async fn put(&self, key: Key, bytes: Vec<u8>) -> Result<(), AzureError> {
         self.store.put(&key, PutPayload::from(bytes)).await.map(drop).map_err(|error| self.wrong(&error))
     }
 
     /// Removes the packages of a function, but for the newest and for `used`.
-    pub(super) async fn sweep(&self, function: &str, used: &ArtifactStatus) -> Result<(), Trouble> {
+    pub(super) async fn sweep(&self, function: &str, used: &ArtifactStatus) -> Result<(), AzureError> {
         let used = Self::key(function, used);
         let found = self.all(function).await?;
         let mut packages: Vec<_> =
@@ -120,7 +122,7 @@ impl Packages {
     }
 
     /// Removes every package of a function.
-    pub(super) async fn remove(&self, function: &str) -> Result<(), Trouble> {
+    pub(super) async fn remove(&self, function: &str) -> Result<(), AzureError> {
         for (_, key) in self.all(function).await? {
             match self.store.delete(&key).await {
                 Ok(()) | Err(Error::NotFound { .. }) => {}
@@ -131,19 +133,19 @@ impl Packages {
     }
 
     /// Packages of a function with the times of their upload, as texts that sort.
-    async fn all(&self, function: &str) -> Result<Vec<(String, Key)>, Trouble> {
+    async fn all(&self, function: &str) -> Result<Vec<(String, Key)>, AzureError> {
         let prefix = Key::from_iter(folder(function));
         let listed = self.store.list(Some(&prefix)).map_ok(|found| (found.last_modified.to_rfc3339(), found.location));
         listed.try_collect().await.map_err(|error| self.wrong(&error))
     }
 
-    fn wrong(&self, error: &Error) -> Trouble {
+    fn wrong(&self, error: &Error) -> AzureError {
         let container = &self.container;
         let remedy = format!(
             "create the container {container} (az storage container create -n {container}), and give the controller the account's key \
              (AZURE_STORAGE_ACCOUNT_KEY) or its identity the role Storage Blob Data Contributor"
         );
-        Trouble::passing("PackageNotStored", format!("cannot store the package: {error}; {remedy}"))
+        AzureError::passing("PackageNotStored", format!("cannot store the package: {error}; {remedy}"))
     }
 }
 

@@ -18,7 +18,8 @@ use serde_json::Value;
 use super::{config::AzureConfig, identity::Tokens};
 use crate::controller::Retry;
 
-/// Attempts of one call.
+/// Attempts of one call: with pauses that double from 2 s they span about a minute, longer than Azure's usual limits
+/// on calls last.
 const ATTEMPTS: u32 = 6;
 
 /// The longest pause that one answer may ask for.
@@ -35,7 +36,7 @@ pub(super) const NOT_ALLOWED: &str = "NotAllowed";
 
 /// Reason why Azure did not do what it was asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Trouble {
+pub(super) struct AzureError {
     pub(super) reason: &'static str,
     pub(super) message: String,
     pub(super) retry: Retry,
@@ -43,7 +44,7 @@ pub(super) struct Trouble {
     pub(super) away: bool,
 }
 
-impl Trouble {
+impl AzureError {
     pub(super) fn passing(reason: &'static str, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), retry: Retry::Later, away: false }
     }
@@ -71,9 +72,9 @@ struct Answer {
 }
 
 impl Manager {
-    pub(super) fn new(config: &AzureConfig) -> Result<Self, Trouble> {
+    pub(super) fn new(config: &AzureConfig) -> Result<Self, AzureError> {
         let http = Client::builder().connect_timeout(Duration::from_secs(10)).timeout(Duration::from_secs(100));
-        let http = http.build().map_err(|error| Trouble::lasting("Internal", error.to_string()))?;
+        let http = http.build().map_err(|error| AzureError::lasting("Internal", error.to_string()))?;
         let tokens = Tokens::new(config.identity.clone(), config.manager.clone());
         Ok(Self { http, base: config.manager.clone(), tokens })
     }
@@ -84,7 +85,7 @@ impl Manager {
     }
 
     /// The resource at a path with its `api-version`; `None` where there is none.
-    pub(super) async fn get(&self, path: &str) -> Result<Option<Value>, Trouble> {
+    pub(super) async fn get(&self, path: &str) -> Result<Option<Value>, AzureError> {
         let answer = self.call(Method::GET, &format!("{}{path}", self.base), None).await?;
         match answer.status {
             StatusCode::NOT_FOUND => Ok(None),
@@ -93,7 +94,7 @@ impl Manager {
     }
 
     /// Calls, and waits for the end of the operation.
-    pub(super) async fn run(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Trouble> {
+    pub(super) async fn run(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, AzureError> {
         let answer = self.call(method.clone(), &format!("{}{path}", self.base), body).await?;
         if method == Method::DELETE && answer.status == StatusCode::NOT_FOUND {
             return Ok(Value::Null);
@@ -120,7 +121,7 @@ impl Manager {
         path: &str,
         at: &str,
         (mut pause, deadline): (Option<Duration>, Instant),
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), AzureError> {
         loop {
             wait(path, pause, deadline).await?;
             let answer = self.call(Method::GET, self.ours(at)?, None).await?;
@@ -130,7 +131,10 @@ impl Manager {
                 "Succeeded" => return Ok(()),
                 ended @ ("Failed" | "Canceled") => {
                     let said = told(&body);
-                    return Err(Trouble::passing("OperationFailed", format!("Azure ended {path} as {ended}: {said}")));
+                    return Err(AzureError::passing(
+                        "OperationFailed",
+                        format!("Azure ended {path} as {ended}: {said}"),
+                    ));
                 }
                 _ => {}
             }
@@ -143,7 +147,7 @@ impl Manager {
         path: &str,
         at: &str,
         (mut pause, deadline): (Option<Duration>, Instant),
-    ) -> Result<Value, Trouble> {
+    ) -> Result<Value, AzureError> {
         loop {
             wait(path, pause, deadline).await?;
             let answer = self.call(Method::GET, self.ours(at)?, None).await?;
@@ -155,13 +159,14 @@ impl Manager {
     }
 
     /// The address, if the token may go there.
-    fn ours<'a>(&self, at: &'a str) -> Result<&'a str, Trouble> {
+    fn ours<'a>(&self, at: &'a str) -> Result<&'a str, AzureError> {
         let ours = at.strip_prefix(&*self.base).is_some_and(|rest| rest.starts_with('/'));
-        let foreign = || Trouble::lasting("ForeignAddress", format!("Azure names an operation outside {}", self.base));
+        let foreign =
+            || AzureError::lasting("ForeignAddress", format!("Azure names an operation outside {}", self.base));
         if ours { Ok(at) } else { Err(foreign()) }
     }
 
-    async fn call(&self, method: Method, url: &str, body: Option<&Value>) -> Result<Answer, Trouble> {
+    async fn call(&self, method: Method, url: &str, body: Option<&Value>) -> Result<Answer, AzureError> {
         let (mut attempt, mut renewed) = (0, false);
         loop {
             attempt += 1;
@@ -178,14 +183,19 @@ impl Manager {
                 }
                 Err(_) if !last => Duration::from_secs(1 << attempt.min(6)),
                 _ => {
-                    return asked.map_err(|why| Trouble::away("AzureAway", format!("Azure does not answer: {why}")));
+                    return asked.map_err(|why| AzureError::away("AzureAway", format!("Azure does not answer: {why}")));
                 }
             };
             tokio::time::sleep(pause).await;
         }
     }
 
-    async fn once(&self, method: Method, url: &str, body: Option<&Value>) -> Result<Result<Answer, String>, Trouble> {
+    async fn once(
+        &self,
+        method: Method,
+        url: &str,
+        body: Option<&Value>,
+    ) -> Result<Result<Answer, String>, AzureError> {
         let token = self.tokens.token(&self.http).await?;
         let mut request = self.http.request(method.clone(), url).bearer_auth(token);
         request = match body {
@@ -216,10 +226,10 @@ fn pause_of(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(LONGEST_PAUSE))
 }
 
-async fn wait(path: &str, pause: Option<Duration>, deadline: Instant) -> Result<(), Trouble> {
+async fn wait(path: &str, pause: Option<Duration>, deadline: Instant) -> Result<(), AzureError> {
     if Instant::now() >= deadline {
         let message = format!("Azure did not finish {path} within {} s", LONGEST_OPERATION.as_secs());
-        return Err(Trouble::away("OperationLate", message));
+        return Err(AzureError::away("OperationLate", message));
     }
     tokio::time::sleep(pause.unwrap_or(LOOK)).await;
     Ok(())
@@ -234,7 +244,7 @@ fn told(body: &Value) -> String {
     format!("{} {}", text("Code", "code"), text("Message", "message")).trim().to_owned()
 }
 
-fn done(method: Method, path: &str, answer: Answer) -> Result<Value, Trouble> {
+fn done(method: Method, path: &str, answer: Answer) -> Result<Value, AzureError> {
     if answer.status.is_success() {
         return Ok(answer.body);
     }
@@ -244,13 +254,13 @@ fn done(method: Method, path: &str, answer: Answer) -> Result<Value, Trouble> {
     Err(match answer.status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             let remedy = "give the controller's identity the role Website Contributor in the resource group";
-            Trouble::passing(NOT_ALLOWED, format!("{message}; {remedy}"))
+            AzureError::passing(NOT_ALLOWED, format!("{message}; {remedy}"))
         }
         StatusCode::NOT_FOUND => {
-            Trouble::passing("NotFound", format!("{message}; check spec.target and AZURE_SUBSCRIPTION_ID"))
+            AzureError::passing("NotFound", format!("{message}; check spec.target and AZURE_SUBSCRIPTION_ID"))
         }
-        StatusCode::CONFLICT => Trouble::passing("AzureRefused", message),
-        status if may_pass(status) => Trouble::away("AzureRefused", message),
-        _ => Trouble::lasting("AzureRefused", message),
+        StatusCode::CONFLICT => AzureError::passing("AzureRefused", message),
+        status if may_pass(status) => AzureError::away("AzureRefused", message),
+        _ => AzureError::lasting("AzureRefused", message),
     })
 }

@@ -2,24 +2,18 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io,
     net::TcpListener,
-    os::unix::net::UnixStream,
     sync::Arc,
-    time::Duration,
 };
 
 use berth_spec::network::{Destination, Host};
-use berth_worker::egress::{self, Allowed, Client, Gate, Outcome, Refusal, Upstream};
+use berth_worker::egress::{self, Allowed, Client, EgressPolicy, Outcome, Refusal, Upstream};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::build::BuildLog;
+use crate::{build::BuildLog, source::Metrics};
 
 /// Connections of one process at once: more than clients of an API keep, and their buffers are two megabytes together.
 const CONNECTIONS: usize = 64;
-
-/// The longest time in which a sandbox is made: milliseconds, and seconds on a machine that does a hundred other things.
-const LISTENER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Variables that name the proxy.
 const PROXIES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
@@ -30,32 +24,30 @@ const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 /// Has Node.js obey the variables, as Python's libraries do (from versions 22.21 and 24 on).
 const NODE_OBEYS: (&str, &str) = ("NODE_USE_ENV_PROXY", "1");
 
-/// Takes the listener that the sandbox sends over its standard input.
-pub(super) async fn listener(input: &UnixStream) -> io::Result<TcpListener> {
-    let from = input.try_clone()?;
-    from.set_read_timeout(Some(LISTENER_WITHIN))?;
-    tokio::task::spawn_blocking(move || berth_sandbox::receive(&from)).await.map_err(io::Error::other)?
-}
-
-/// Serves a listener until the handle is dropped. What is refused is told in the function's log.
+/// Serves a listener until the handle is dropped.
 pub(super) fn serve(
     listener: TcpListener,
     hosts: &[Destination],
     own_ports: Vec<u16>,
-    log: &Arc<BuildLog>,
+    function: Function,
 ) -> AbortOnDropHandle<()> {
     let allowed = Allowed::declared(hosts.to_vec(), own_ports);
-    let gate = Gate::new(allowed, CONNECTIONS, Arc::new(Function { log: Arc::clone(log) }));
-    AbortOnDropHandle::new(tokio::runtime::Handle::current().spawn(egress::serve(listener, Arc::new(gate))))
+    let policy = EgressPolicy::new(allowed, CONNECTIONS, Arc::new(function));
+    AbortOnDropHandle::new(tokio::runtime::Handle::current().spawn(egress::serve(listener, Arc::new(policy))))
 }
 
 /// A function as the proxy knows it.
-struct Function {
-    log: Arc<BuildLog>,
+pub(super) struct Function {
+    /// The key of the function, as people know it.
+    pub(super) key: String,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) log: Arc<BuildLog>,
 }
 
 impl Client for Function {
+    /// Counts an outcome, and tells one that is no success in the function's log.
     fn note(&self, outcome: Outcome, wanted: Option<&Destination>) {
+        self.metrics.connection(&self.key, outcome);
         let Some(wanted) = wanted.filter(|_| outcome != Outcome::Connected) else { return };
         let why = match outcome {
             Outcome::Refused(why) => self.refusal(why, wanted),

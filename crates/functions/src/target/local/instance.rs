@@ -24,15 +24,15 @@ use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustix::{
-    fs::{Mode, OFlags, open},
+    fs::{Mode, OFlags, open, openat},
     process::{Pid, Signal, kill_process_group},
 };
 use tokio::{io::AsyncReadExt as _, net::UnixStream, process::Child};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    egress,
-    fence::{Confined, Program, Way},
+    egress::{self, Function},
+    isolator::{Confined, NetworkAccess, Program},
     version::Launcher,
 };
 use crate::{
@@ -65,6 +65,9 @@ const SOCKET: &str = "s";
 /// The age at which a folder without a socket is nobody's: a start takes less.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
+/// The longest time in which a sandbox is made: milliseconds, and seconds on a machine that does a hundred other things.
+const SANDBOX_WITHIN: Duration = Duration::from_secs(30);
+
 /// Path at which the host programs answer for themselves.
 const HEALTH: &str = "/.berth/health";
 
@@ -75,6 +78,8 @@ const HEALTH_LIMIT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
 pub(super) struct Start<'a> {
+    /// The key of the function.
+    pub(super) key: &'a str,
     pub(super) manifest: &'a Manifest,
     pub(super) app: &'a Path,
     pub(super) env: &'a BTreeMap<String, String>,
@@ -100,7 +105,9 @@ pub(super) struct Instance {
     limits: Cgroup,
     /// Its socket, once that is there. A function may put another file in its place: what that leads to is not asked.
     socket: OnceLock<OwnedFd>,
-    /// Folder of the socket and the host program.
+    /// The folder that it writes, with its socket: `folder`, or one in memory, which takes its place once the sandbox is made.
+    own: OwnedFd,
+    /// Folder of the host program.
     folder: PathBuf,
     input: Input,
     /// Readers of its output, and its way to the hosts of its spec.
@@ -142,12 +149,14 @@ impl Instance {
             // Node.js reserves far more than it uses, and hangs where it may not.
             data: limits.own_limit().filter(|_| is_python),
         };
-        let Confined { mut command, way, user } = launcher.fence.command(confined).await?;
+        let own = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let own = open(&folder, own, Mode::empty()).map_err(|error| error.to_string())?;
+        let Confined { mut command, network, user, in_memory } = launcher.isolator.command(confined).await?;
         if is_python {
             command.args(["-s", "-B", "-u"]);
         }
         command.arg(&host).arg(start.app).args([&start.manifest.module, &start.manifest.function]);
-        command.arg(folder.join(SOCKET)).envs(environment(variables, way, &start, &folder));
+        command.arg(folder.join(SOCKET)).envs(environment(variables, network, &start, &folder));
         let (input, theirs) = Input::pair().map_err(|error| error.to_string())?;
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut child = command.spawn().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
@@ -159,28 +168,29 @@ impl Instance {
             child: Mutex::new(child),
             limits,
             socket: OnceLock::new(),
+            own,
             folder: guard.taken(),
             input,
             tasks: readers.into_iter().flatten().collect(),
             _user: user,
         };
-        if way == Way::Hosts {
-            instance.open_way(start.hosts, launcher.fence.own_ports(), &log).await?;
+        if network == NetworkAccess::Hosts {
+            let function =
+                Function { key: start.key.to_owned(), metrics: Arc::clone(&launcher.metrics), log: Arc::clone(&log) };
+            instance.open_way(start.hosts, launcher.isolator.own_ports(), function).await?;
+        }
+        if in_memory {
+            instance.take_folder().await?;
         }
         instance.ready(start.limit, &log).await?;
         Ok(instance)
     }
 
     /// Lets it reach hosts.
-    async fn open_way(
-        &mut self,
-        hosts: &[Destination],
-        own_ports: Vec<u16>,
-        log: &Arc<BuildLog>,
-    ) -> Result<(), String> {
-        match egress::listener(&self.input).await {
+    async fn open_way(&mut self, hosts: &[Destination], own_ports: Vec<u16>, function: Function) -> Result<(), String> {
+        match self.received(berth_sandbox::receive).await {
             Ok(listener) => {
-                self.tasks.push(egress::serve(listener, hosts, own_ports, log));
+                self.tasks.push(egress::serve(listener, hosts, own_ports, function));
                 Ok(())
             }
             // It has ended, and its last words say why.
@@ -189,13 +199,34 @@ impl Instance {
         }
     }
 
+    /// Takes the folder that its sandbox has made in memory, with copies of the files in ours, which is of no more use.
+    async fn take_folder(&mut self) -> Result<(), String> {
+        match self.received(berth_sandbox::receive_folder).await {
+            Ok(own) => {
+                self.own = own;
+                let _ = std::fs::remove_dir_all(&self.folder);
+                Ok(())
+            }
+            // It has ended, and its last words say why.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            Err(error) => Err(format!("its sandbox has sent no folder: {error}")),
+        }
+    }
+
+    /// Takes what the sandbox sends over its standard input.
+    async fn received<T: Send + 'static>(&self, receive: fn(&Input) -> io::Result<T>) -> io::Result<T> {
+        let from = self.input.try_clone()?;
+        from.set_read_timeout(Some(SANDBOX_WITHIN))?;
+        tokio::task::spawn_blocking(move || receive(&from)).await.map_err(io::Error::other)?
+    }
+
     /// The path of its socket for this process.
     fn address(&self) -> io::Result<PathBuf> {
         let socket = match self.socket.get() {
             Some(socket) => socket,
             None => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let found = open(self.folder.join(SOCKET), flags, Mode::empty())?;
+                let found = openat(&self.own, SOCKET, flags, Mode::empty())?;
                 self.socket.get_or_init(|| found)
             }
         };
@@ -320,14 +351,14 @@ fn place_of_mistake(before: &[&str], words: &str) -> Option<String> {
 
 fn environment(
     variables: Vec<(OsString, OsString)>,
-    way: Way,
+    network: NetworkAccess,
     start: &Start<'_>,
     home: &Path,
 ) -> Vec<(OsString, OsString)> {
-    let mut environment = match way {
-        Way::Machine => variables,
-        Way::Closed => egress::environment(variables, &[]),
-        Way::Hosts => egress::environment(variables, start.hosts),
+    let mut environment = match network {
+        NetworkAccess::Machine => variables,
+        NetworkAccess::Closed => egress::environment(variables, &[]),
+        NetworkAccess::Hosts => egress::environment(variables, start.hosts),
     };
     environment.extend(start.env.iter().map(|(name, value)| (name.into(), value.into())));
     environment.extend([

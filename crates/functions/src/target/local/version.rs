@@ -18,13 +18,14 @@ use tokio::sync::Semaphore;
 
 use super::{
     answer::refused,
-    fence::Fence,
     instance::{CallError, Instance, Start},
+    isolator::Isolator,
     record::Record,
 };
 use crate::{
     build::{BuildError, BuildLog},
     driver::now,
+    source::Metrics,
     status::Revision,
 };
 
@@ -42,7 +43,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(2);
 pub(super) struct Launcher {
     pub(super) toolchain: Arc<Toolchain>,
     pub(super) parents: CgroupParents,
-    pub(super) fence: Arc<Fence>,
+    pub(super) isolator: Arc<Isolator>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 /// A deployed version.
@@ -174,7 +176,7 @@ impl Version {
     /// True if it goes on as it is: its process answers, and `probe` as well. The probe takes the place of a request, so that no
     /// more are at once than its limits allow. Where all places stay taken it is busy, which is no fault.
     pub(super) async fn still_answers(&self, probe: Option<&Value>) -> bool {
-        let _inside = Inside::enter(&self.inside);
+        let _inside = RequestGuard::enter(&self.inside);
         let Ok(instance) = self.running().await else { return false };
         if !instance.is_healthy().await {
             return false;
@@ -222,6 +224,7 @@ impl Version {
         }
         let log = self.open_log()?;
         let start = Start {
+            key: &self.record.key(),
             manifest: &self.record.manifest,
             app: &self.folder.join("app"),
             env: &self.record.env,
@@ -245,6 +248,17 @@ impl Version {
         }
     }
 
+    /// The same for a caller who may leave before it has started. The start goes on: else a function that takes longer than its callers
+    /// wait would never be up.
+    async fn started(self: &Arc<Self>) -> Result<Arc<Instance>, String> {
+        if self.is_running() {
+            return self.running().await;
+        }
+        let version = Arc::clone(self);
+        let start = tokio::runtime::Handle::current().spawn(async move { version.running().await });
+        start.await.map_err(|error| format!("its start broke: {error}"))?
+    }
+
     fn open_log(&self) -> Result<Arc<BuildLog>, String> {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(log) = &*log {
@@ -255,9 +269,9 @@ impl Version {
     }
 
     /// Answers a request.
-    pub(super) async fn call(&self, request: http::Request<Bytes>) -> http::Response<Bytes> {
+    pub(super) async fn call(self: &Arc<Self>, request: http::Request<Bytes>) -> http::Response<Bytes> {
         let limits = &self.record.limits;
-        let _inside = Inside::enter(&self.inside);
+        let _inside = RequestGuard::enter(&self.inside);
         if self.in_flight() > limits.concurrency * (1 + WAITING) {
             return refused(429, &format!("the function {} has too many requests: try again later", self.record.key()));
         }
@@ -266,10 +280,10 @@ impl Version {
         answered.unwrap_or_else(|_| refused(503, "the function was too busy to take the request in time"))
     }
 
-    async fn admitted(&self, request: http::Request<Bytes>) -> http::Response<Bytes> {
+    async fn admitted(self: &Arc<Self>, request: http::Request<Bytes>) -> http::Response<Bytes> {
         let name = self.record.key();
         let Ok(_permit) = self.permits.acquire().await else { return refused(503, "the function is being removed") };
-        let instance = match self.running().await {
+        let instance = match self.started().await {
             Ok(instance) => instance,
             Err(why) => return refused(502, &format!("the function {name} does not start: {why}")),
         };
@@ -322,16 +336,16 @@ fn remove(folder: &Path) {
 }
 
 /// Counts a request while it is inside.
-struct Inside<'a>(&'a AtomicUsize);
+struct RequestGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Inside<'a> {
+impl<'a> RequestGuard<'a> {
     fn enter(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -355,7 +369,8 @@ mod tests {
         Launcher {
             toolchain: Arc::new(Toolchain::new(Settings::default(), home.to_owned())),
             parents: CgroupParents::find(),
-            fence: Arc::new(Fence::new(IsolationSettings::default(), Arc::default(), home.to_owned())),
+            isolator: Arc::new(Isolator::new(IsolationSettings::default(), Arc::default(), home.to_owned())),
+            metrics: Arc::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use berth_spec::Time;
 
-use crate::follow::verdict::Fault;
+use crate::follow::verdict::FollowError;
 
 /// The first pause after a failure, which doubles: a short fault delays a commit by little.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ pub(crate) struct PollSchedule {
     /// A person has asked, and nothing has come of it yet.
     unanswered: bool,
     /// The failure of Git, and the attempts since then.
-    fault: Option<Fault>,
+    fault: Option<FollowError>,
     failures: u32,
     /// When the clock asks.
     next: Time,
@@ -118,7 +118,7 @@ impl PollSchedule {
     }
 
     /// PollSchedule failed, or reading what was found.
-    pub(crate) fn failed(&mut self, fault: Fault, now: Time) {
+    pub(crate) fn failed(&mut self, fault: FollowError, now: Time) {
         // Whoever asks while that is under way is not answered by it.
         if self.trigger == Trigger::Poll {
             self.trigger = Trigger::None;
@@ -133,12 +133,12 @@ impl PollSchedule {
     }
 
     /// Something else of Git failed: told, and no reason to ask less often.
-    pub(crate) fn record_error(&mut self, fault: Fault) {
+    pub(crate) fn record_error(&mut self, fault: FollowError) {
         self.fault = Some(fault);
     }
 
     /// The failure of Git, if there is one.
-    pub(crate) const fn fault(&self) -> Option<&Fault> {
+    pub(crate) const fn fault(&self) -> Option<&FollowError> {
         self.fault.as_ref()
     }
 

@@ -15,8 +15,8 @@ fn at(seconds: u64) -> Time {
     Time(1_000_000_000_000) + Duration::from_secs(seconds)
 }
 
-fn fault(passing: bool) -> Fault {
-    Fault { message: "no".to_owned(), passing }
+fn fault(passing: bool) -> FollowError {
+    FollowError { message: "no".to_owned(), passing }
 }
 
 fn commit(digit: char) -> CommitInfo {

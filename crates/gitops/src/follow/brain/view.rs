@@ -7,7 +7,7 @@ use berth_spec::{Time, worker::BreakerState};
 use super::{Brain, Doing};
 use crate::{
     follow::{
-        verdict::{Candidate, Fault},
+        verdict::{Candidate, FollowError},
         watcher::EmergencyStop,
     },
     refusal::Refusal,
@@ -91,7 +91,7 @@ impl Brain {
     }
 
     /// The fault that keeps it from following the branch, or from declaring a validated commit.
-    pub(crate) fn fault(&self) -> Option<&Fault> {
+    pub(crate) fn fault(&self) -> Option<&FollowError> {
         self.schedule.fault().or(self.undeclared.as_ref().map(|(_, fault)| fault))
     }
 }

@@ -27,12 +27,12 @@ fn look_without(
     named: Option<&BTreeSet<String>>,
     synced: bool,
 ) -> Observed {
-    let known = |deployment: &Arc<berth_spec::Deployment>| Known {
+    let known = |deployment: &Arc<berth_spec::Deployment>| KnownDeployment {
         deployment: Arc::clone(deployment),
         rev: berth_control::store::Rev(1),
         status: Some(w.status(deployment.name.as_str())),
     };
-    let deployments: Vec<Known> = w.world.deployments().map(known).collect();
+    let deployments: Vec<KnownDeployment> = w.world.deployments().map(known).collect();
     let workers: Vec<WorkerView> = w
         .world
         .workers()

@@ -30,7 +30,7 @@ pub(super) fn lock(shared: &Mutex<Streaming>) -> MutexGuard<'_, Streaming> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A body on its way through.
+/// A body that is passed on as it arrives; pieces are kept so that it can be sent again.
 pub(super) struct Streaming {
     source: Incoming,
     kept: Vec<Bytes>,

@@ -80,6 +80,8 @@ pub(in crate::ingress) async fn answer(stack: &Stack, request: Request<Incoming>
 }
 
 async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Response<ReplyBody>, Status> {
+    // Shared from the start: metadata and names of models are borrowed from it.
+    let head = Arc::new(head);
     let timeout = timeout(&head.headers).map_err(status)?;
     let method = head.uri.path();
     let methods = stack.data_plane.as_ref().map(|methods| methods.get());
@@ -88,8 +90,6 @@ async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Resp
     };
     let called = called::of(&head.headers, path, incoming, stack.bounds()).await.map_err(status)?;
     let called::Called { models, mut upload } = called;
-    // Metadata and names of models are borrowed from it.
-    let head = Arc::new(head.clone());
     let [model] = &models[..] else {
         if !models.is_empty() {
             return several::answer(stack, &head, &models, upload).await;

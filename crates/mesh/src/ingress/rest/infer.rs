@@ -191,7 +191,7 @@ fn plain(encoded: Encoded) -> ReplyBody {
     ReplyBody::Pieces { left: Box::new(left), length }
 }
 
-/// Compresses a body where it holds up nobody.
+/// Compresses a body; a large one on another thread.
 async fn squeeze(body: Bytes, coding: Coding) -> (Bytes, Coding) {
     if body.len() < HEAVY {
         return compress(body, coding);

@@ -27,7 +27,8 @@ use crate::pki::{PUBLIC, SECRET, since_epoch, write};
 /// Validity of what is made here: a year, long enough to replace it by certificates of an own CA.
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Rest of the validity below which a start makes a new one.
+/// The rest of the validity below which a start makes a new certificate: whoever restarts once a month never meets
+/// one that has run out.
 const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Rights of the folder: its owner's alone.

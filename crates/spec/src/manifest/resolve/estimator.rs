@@ -20,13 +20,15 @@ use crate::{
 const PACKAGES: &str = "spec.model.environment.packages";
 const REQUIREMENTS: &str = "spec.model.environment.requirements";
 
-/// The longest line of a package, with its marker.
+/// The most bytes of one package's line: names and versions are short, and a marker for each system and version of
+/// Python fits.
 const LONGEST: usize = 500;
 
-/// The longest path in an artifact.
+/// The most bytes of the path of a file in an artifact: the longest name that common file systems take, and the file
+/// lies at the top as a rule.
 const LONGEST_PATH: usize = 255;
 
-/// The oldest Python 3 that runs models.
+/// The oldest Python 3 that runs models: Berth's own code in the model's process uses nothing newer.
 const OLDEST: u8 = 8;
 
 /// The card of a model that names its environment; `None`: it names none, or it is wrong.

@@ -22,11 +22,11 @@ const PARTIAL_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The stock.
 #[derive(Default)]
 pub(super) struct Stock {
-    pub(super) files: BTreeMap<Digest, Entry>,
+    pub(super) files: BTreeMap<Digest, CachedFile>,
     /// Bytes of `files`.
     pub(super) stored: u64,
     /// The leftovers of broken downloads, by the key of their location; not those under way.
-    pub(super) left: BTreeMap<String, Left>,
+    pub(super) broken: BTreeMap<String, BrokenDownload>,
     /// Bytes promised to downloads under way.
     pub(super) reserved: u64,
 }
@@ -44,7 +44,7 @@ impl Stock {
                 let _ = partial::remove(&path);
                 continue;
             }
-            self.left.insert(key.to_owned(), left);
+            self.broken.insert(key.to_owned(), left);
         }
         Ok(())
     }
@@ -58,14 +58,14 @@ impl Stock {
             let (Some(digest), Some(metadata)) = (digest, metadata) else { continue };
             let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             self.stored += metadata.len();
-            self.files.insert(digest, Entry { size: metadata.len(), used, pin: Arc::default() });
+            self.files.insert(digest, CachedFile { size: metadata.len(), used, pin: Arc::default() });
         }
         Ok(())
     }
 
     /// Bytes that files take or will take.
     pub(super) fn taken(&self) -> u64 {
-        self.stored + self.reserved + self.left.values().map(|left| left.size).sum::<u64>()
+        self.stored + self.reserved + self.broken.values().map(|left| left.size).sum::<u64>()
     }
 
     /// Bytes that cannot be made free.
@@ -75,8 +75,8 @@ impl Stock {
 
     /// Takes out what is worth least: broken downloads, then what was not used for longest.
     pub(super) fn evict(&mut self) -> Option<Evicted> {
-        if let Some(key) = self.left.iter().min_by_key(|(_, left)| left.since).map(|(key, _)| key.clone()) {
-            self.left.remove(&key);
+        if let Some(key) = self.broken.iter().min_by_key(|(_, left)| left.since).map(|(key, _)| key.clone()) {
+            self.broken.remove(&key);
             return Some(Evicted::Partial(key));
         }
         let unpinned = self.files.iter().filter(|(_, entry)| !entry.pinned());
@@ -87,7 +87,7 @@ impl Stock {
 }
 
 /// A broken download.
-pub(super) struct Left {
+pub(super) struct BrokenDownload {
     pub(super) size: u64,
     since: SystemTime,
 }
@@ -98,15 +98,15 @@ pub(super) enum Evicted {
     File(Digest),
 }
 
-/// An artifact.
-pub(super) struct Entry {
+/// The file of an artifact.
+pub(super) struct CachedFile {
     pub(super) size: u64,
     pub(super) used: SystemTime,
     /// Its pins hold clones, so that a pin of a file that was taken away and fetched again says nothing of the new one.
     pub(super) pin: Arc<()>,
 }
 
-impl Entry {
+impl CachedFile {
     pub(super) fn pin(&self) -> Pin {
         let pin: Arc<()> = Arc::clone(&self.pin);
         Pin { _held: Some(pin) }
@@ -134,7 +134,7 @@ impl Pin {
 }
 
 /// The leftover of an attempt at `path`; one that cannot be continued is removed.
-pub(super) fn leftover(path: &Path) -> Option<Left> {
+pub(super) fn leftover(path: &Path) -> Option<BrokenDownload> {
     let metadata = fs_err::metadata(path).ok()?;
     if !partial::has_journal(path) {
         // The next attempt would do so too.
@@ -142,7 +142,7 @@ pub(super) fn leftover(path: &Path) -> Option<Left> {
         return None;
     }
     let since = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-    Some(Left { size: metadata.len(), since })
+    Some(BrokenDownload { size: metadata.len(), since })
 }
 
 fn stem(path: &Path) -> Option<&str> {

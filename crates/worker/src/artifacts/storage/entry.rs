@@ -16,7 +16,7 @@ const REGION: &str = "us-east-1";
 
 /// A storage: its type, its bucket, URL or volume, and how it is reached.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct StorageEntry {
     pub(super) kind: Kind,
     pub(super) place: Option<String>,
     /// `None`: with what the environment says, or, of a volume, with nothing.
@@ -65,7 +65,7 @@ pub(super) fn kind(name: &str) -> Option<Kind> {
     })
 }
 
-impl Entry {
+impl StorageEntry {
     /// A storage of which nothing is known but its type.
     pub(super) fn of_environment(said: &str, name: &str) -> Result<Self, Fault> {
         match kind(said) {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  LeaderToken:  gather ──▶ short runs: turn, turn, … until empty ─┐        ┌─▶ released
-//!             │           └──── budget spent ──▶ pool: one turn ──▶ back of the line
+//!             │           └──── budget spent ──▶ pool: one turn ──▶ back of the queue
 //!             └─ long or unknown ──────────────────▲         (dropped anywhere: passed to the pool)
 //! ```
 
@@ -24,8 +24,8 @@ use tokio::{
 use super::{
     Engine, Stop,
     join::{Spent, run_alone, run_joined},
-    pool::{Kind, Line},
-    queue::{Entry, Pushed, Queue, Share, Work},
+    pool::{Kind, RunQueue},
+    queue::{Pushed, Queue, QueuedRequest, Share, Work},
     stop::Caller,
     tally::{Run, Tally},
 };
@@ -51,9 +51,9 @@ const MOST_HERE: Duration = Duration::from_secs(1);
 
 /// The thread that runs a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum RunsOn {
     /// On the thread of a connection.
-    Here,
+    Connection,
     /// On a thread of the pool.
     Pool,
 }
@@ -69,7 +69,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Wakes the leader that gathers.
     complete: Notify,
-    line: Arc<Line>,
+    run_queue: Arc<RunQueue>,
     tally: Tally,
     metrics: Arc<ModelMetrics>,
     /// The sizes of the inputs decide how long a run takes, as far as is known.
@@ -77,13 +77,13 @@ struct Shared {
 }
 
 impl Batcher {
-    /// A batcher that runs on `engine`, and on the pool of `line` when runs are long.
+    /// A batcher that runs on `engine`, and on the pool of `run_queue` when runs are long.
     #[must_use]
-    pub fn new(engine: Box<dyn Engine>, limits: Limits, line: Arc<Line>, metrics: Arc<ModelMetrics>) -> Self {
+    pub fn new(engine: Box<dyn Engine>, limits: Limits, run_queue: Arc<RunQueue>, metrics: Arc<ModelMetrics>) -> Self {
         let queue = Mutex::new(Queue::new(limits));
         let complete = Notify::new();
         let (tally, bounded) = (Tally::default(), AtomicBool::new(engine.is_bounded()));
-        Self { shared: Arc::new(Shared { engine, queue, complete, line, tally, metrics, bounded }) }
+        Self { shared: Arc::new(Shared { engine, queue, complete, run_queue, tally, metrics, bounded }) }
     }
 
     /// The engine, for runs outside of the queue.
@@ -125,7 +125,7 @@ impl Batcher {
         let (reply, answer) = oneshot::channel();
         // Only a run that may last is worth the allocation.
         let caller = (!self.shared.bounded.load(Relaxed)).then(Caller::new);
-        let entry = Entry { work, deadline, since, caller: caller.as_ref().map(Caller::waiting), reply };
+        let entry = QueuedRequest { work, deadline, since, caller: caller.as_ref().map(Caller::downgrade), reply };
         let pushed = self.shared.queue().push(entry, self.shared.tally.run_time());
         match pushed {
             Ok(Pushed::Lead(delay)) => {
@@ -177,7 +177,7 @@ impl LeaderToken {
 
     /// Runs batches on this thread until nothing waits or `until` has passed.
     fn turns_here(mut self, until: Instant) {
-        while self.turn(Place::Here) {
+        while self.turn(RunsOn::Connection) {
             let short = self.shared.as_ref().is_some_and(|shared| shared.is_short());
             if !short || Instant::now() >= until {
                 return self.hand_over();
@@ -185,15 +185,15 @@ impl LeaderToken {
         }
     }
 
-    /// One batch, then to the back of the line.
+    /// One batch, then to the back of the queue.
     pub(super) fn turn_on_pool(mut self) {
-        if self.turn(Place::Pool) {
+        if self.turn(RunsOn::Pool) {
             self.hand_over();
         }
     }
 
     /// One batch. `false`: nothing was left to run and the lead is released.
-    fn turn(&mut self, place: Place) -> bool {
+    fn turn(&mut self, runs_on: RunsOn) -> bool {
         let Some(shared) = &self.shared else { return false };
         let now = Instant::now();
         let share = if shared.tally.run_time() < SHORT { Share::All } else { Share::Lane };
@@ -206,17 +206,17 @@ impl LeaderToken {
             self.shared = None;
             return false;
         }
-        shared.run(taken.batch, now, place);
+        shared.run(taken.batch, now, runs_on);
         true
     }
 
     /// Lets the pool go on; where it has stopped, goes on here.
     fn hand_over(self) {
-        let line = self.shared.as_ref().map(|shared| Arc::clone(&shared.line));
-        if let Some(line) = line
-            && let Err(mut token) = line.join(self)
+        let run_queue = self.shared.as_ref().map(|shared| Arc::clone(&shared.run_queue));
+        if let Some(run_queue) = run_queue
+            && let Err(mut token) = run_queue.join(self)
         {
-            while token.turn(Place::Pool) {}
+            while token.turn(RunsOn::Pool) {}
         }
     }
 
@@ -261,15 +261,15 @@ impl Shared {
     }
 
     /// Runs what was taken and answers it.
-    fn run(&self, batch: Vec<Entry>, started: Instant, place: Place) {
+    fn run(&self, batch: Vec<QueuedRequest>, started: Instant, runs_on: RunsOn) {
         let finish = Finish { shared: self, count: batch.len() };
         let mut spent = Spent::default();
         let works: Vec<&Work> = batch.iter().map(|entry| &entry.work).collect();
         let rows = works.iter().map(|work| u64::from(work.counted_rows())).sum();
-        let (answers, executions) = self.answers(&batch, &works, place, &mut spent);
+        let (answers, executions) = self.answers(&batch, &works, runs_on, &mut spent);
 
         let done = Instant::now();
-        if place == Place::Here && done - started > OVERSTAYED && self.bounded.swap(false, Relaxed) {
+        if runs_on == RunsOn::Connection && done - started > OVERSTAYED && self.bounded.swap(false, Relaxed) {
             tracing::info!(
                 event = "model_runs_aside",
                 deployment_id = %self.metrics.deployment(),
@@ -298,7 +298,8 @@ impl Shared {
         drop(finish);
         let mut again = Vec::new();
         for (entry, answer) in batch.into_iter().zip(answers) {
-            if place == Place::Here && matches!(answer, Err(InferError::TimedOut(_))) && entry.deadline > done {
+            if runs_on == RunsOn::Connection && matches!(answer, Err(InferError::TimedOut(_))) && entry.deadline > done
+            {
                 again.push(entry);
             } else {
                 // Nobody may be waiting any more.
@@ -313,15 +314,15 @@ impl Shared {
     /// Runs what was taken, together where that works, and says how often the engine was called.
     fn answers(
         &self,
-        batch: &[Entry],
+        batch: &[QueuedRequest],
         works: &[&Work],
-        place: Place,
+        runs_on: RunsOn,
         spent: &mut Spent,
     ) -> (Vec<Result<Vec<Tensor>, InferError>>, u64) {
         let mut executions = 0;
         if works.len() > 1 {
             executions += 1;
-            match run_joined(&*self.engine, works, &stop(batch, place), spent) {
+            match run_joined(&*self.engine, works, &stop(batch, runs_on), spent) {
                 Ok(answers) => return (answers.into_iter().map(Ok).collect(), executions),
                 // What ended the run was none of its requests' own; or which one it was is not to be tried out.
                 Err(error @ (InferError::TimedOut(_) | InferError::Lost(_) | InferError::Shed { .. })) => {
@@ -333,8 +334,9 @@ impl Shared {
             }
         }
         executions += works.len() as u64;
-        let alone =
-            |entry: &Entry| run_alone(&*self.engine, &entry.work, &stop(std::slice::from_ref(entry), place), spent);
+        let alone = |entry: &QueuedRequest| {
+            run_alone(&*self.engine, &entry.work, &stop(std::slice::from_ref(entry), runs_on), spent)
+        };
         (batch.iter().map(alone).collect(), executions)
     }
 
@@ -358,10 +360,10 @@ impl Shared {
 }
 
 /// The end of a run of these requests.
-fn stop(batch: &[Entry], place: Place) -> Stop {
+fn stop(batch: &[QueuedRequest], runs_on: RunsOn) -> Stop {
     let now = Instant::now();
     let until = batch.iter().map(|entry| entry.deadline).max().unwrap_or(now);
-    let until = if place == Place::Here { until.min(now + MOST_HERE) } else { until };
+    let until = if runs_on == RunsOn::Connection { until.min(now + MOST_HERE) } else { until };
     // One that is not followed may wait until the end.
     let callers = batch.iter().map(|entry| entry.caller.clone()).collect::<Option<Vec<_>>>().unwrap_or_default();
     Stop { until, callers }

@@ -1,5 +1,5 @@
 //! Threads for runs that are too long for the threads of connections. One pool for all models of a process: a model
-//! with work holds a place in line, gets one run, and goes to the back, so that no model starves another.
+//! with work holds a place in the queue, gets one run, and goes to the back, so that no model starves another.
 //!
 //! Models whose run time depends on the values of their inputs have as many threads of their own: a run that lasts until
 //! its deadline holds up only models of that kind.
@@ -18,9 +18,9 @@ use super::batcher::LeaderToken;
 /// The longest that the end of the pool waits for its threads: a run that cannot be interrupted ends with the process.
 const JOINED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Owns the threads; dropping it lets them finish what is in line, and waits a while for that.
+/// Owns the threads; dropping it lets them finish what is queued, and waits a while for that.
 pub struct Pool {
-    line: Arc<Line>,
+    run_queue: Arc<RunQueue>,
     threads: Vec<thread::JoinHandle<()>>,
     of_each_kind: usize,
 }
@@ -37,14 +37,14 @@ impl Pool {
     }
 
     fn of(kinds: &[Kind], threads: usize) -> io::Result<Self> {
-        let line = Arc::new(Line::default());
+        let run_queue = Arc::new(RunQueue::default());
         let of_each_kind = threads.max(1);
-        let mut pool = Self { line: Arc::clone(&line), threads: Vec::new(), of_each_kind };
+        let mut pool = Self { run_queue: Arc::clone(&run_queue), threads: Vec::new(), of_each_kind };
         for &kind in kinds {
             for number in 0..of_each_kind {
-                let line = Arc::clone(&line);
+                let run_queue = Arc::clone(&run_queue);
                 let thread = thread::Builder::new().name(format!("{}-{number}", kind.thread()));
-                pool.threads.push(thread.spawn(move || work(&line, kind))?);
+                pool.threads.push(thread.spawn(move || work(&run_queue, kind))?);
             }
         }
         Ok(pool)
@@ -56,18 +56,18 @@ impl Pool {
         self.of_each_kind
     }
 
-    /// The line in which batchers wait.
+    /// The queue in which batchers wait.
     #[must_use]
-    pub fn line(&self) -> Arc<Line> {
-        Arc::clone(&self.line)
+    pub fn run_queue(&self) -> Arc<RunQueue> {
+        Arc::clone(&self.run_queue)
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.line.locked().stopped = true;
+        self.run_queue.locked().stopped = true;
         for kind in [Kind::Bounded, Kind::Unbounded] {
-            self.line.wake[kind as usize].notify_all();
+            self.run_queue.wake[kind as usize].notify_all();
         }
         let until = Instant::now() + JOINED_WITHIN;
         for thread in self.threads.drain(..) {
@@ -105,7 +105,7 @@ impl Kind {
 
 /// The models that wait for a thread. Its length is bounded by the number of models times their lanes.
 #[derive(Default)]
-pub struct Line {
+pub struct RunQueue {
     slots: Mutex<RunSlots>,
     wake: [Condvar; 2],
 }
@@ -116,7 +116,7 @@ struct RunSlots {
     stopped: bool,
 }
 
-impl Line {
+impl RunQueue {
     /// Queues the model for one run; gives the token back once the pool has stopped.
     pub(super) fn join(&self, token: LeaderToken) -> Result<(), LeaderToken> {
         let mut slots = self.locked();
@@ -142,8 +142,8 @@ impl Line {
     }
 }
 
-fn work(line: &Line, kind: Kind) {
-    while let Some(token) = line.next(kind) {
+fn work(run_queue: &RunQueue, kind: Kind) {
+    while let Some(token) = run_queue.next(kind) {
         // A panic drops the token, which passes the lead on; the requests of the run get an internal error.
         if catch_unwind(AssertUnwindSafe(|| token.turn_on_pool())).is_err() {
             tracing::error!("a run panicked");

@@ -20,7 +20,7 @@ use std::{
 use berth_spec::{InferError, Tensor};
 use tokio::sync::oneshot;
 
-use super::{batch_sizer::BatchSizer, stop::Waiting};
+use super::{batch_sizer::BatchSizer, stop::WeakCaller};
 
 /// A leader that gathers for this long beyond its time has lost its core: a round of a busy event loop takes less, the time
 /// slice of another thread more.
@@ -55,7 +55,7 @@ impl Work {
 
 /// A request in the queue.
 #[derive(Debug)]
-pub struct Entry {
+pub struct QueuedRequest {
     /// The work.
     pub work: Work,
     /// Not started after this.
@@ -63,7 +63,7 @@ pub struct Entry {
     /// When it was pushed.
     pub since: Instant,
     /// Follows the caller, for a run that ends when it has gone.
-    pub caller: Option<Waiting>,
+    pub caller: Option<WeakCaller>,
     /// The way back for the answer; closed when nobody waits any more.
     pub reply: oneshot::Sender<Result<Vec<Tensor>, InferError>>,
 }
@@ -106,15 +106,15 @@ pub enum Share {
 #[derive(Debug, Default)]
 pub struct Taken {
     /// To be run together; empty: nothing is left and the leader is released.
-    pub batch: Vec<Entry>,
+    pub batch: Vec<QueuedRequest>,
     /// To be told that they are too late.
-    pub expired: Vec<Entry>,
+    pub expired: Vec<QueuedRequest>,
 }
 
 /// The queue.
 #[derive(Debug)]
 pub struct Queue {
-    waiting: VecDeque<Entry>,
+    waiting: VecDeque<QueuedRequest>,
     waiting_rows: u64,
     running: usize,
     leaders: usize,
@@ -165,7 +165,7 @@ impl Queue {
 
     /// Queues a request, or gives it back where the queue is full. `run` is how long a run takes, as far as is known:
     /// a gatherer is told to hurry when an entry could not be finished otherwise.
-    pub fn push(&mut self, entry: Entry, run: Duration) -> Result<Pushed, Entry> {
+    pub fn push(&mut self, entry: QueuedRequest, run: Duration) -> Result<Pushed, QueuedRequest> {
         if self.waiting.len() + self.running >= self.limits.max_requests {
             self.forget_closed();
             if self.waiting.len() + self.running >= self.limits.max_requests {
@@ -254,7 +254,7 @@ impl Queue {
     }
 
     /// Puts requests that were taken back to the front: their run was stopped before their deadline.
-    pub fn put_back(&mut self, entries: Vec<Entry>) {
+    pub fn put_back(&mut self, entries: Vec<QueuedRequest>) {
         for entry in entries.into_iter().rev() {
             self.waiting_rows += u64::from(entry.work.counted_rows());
             self.waiting.push_front(entry);
@@ -271,7 +271,7 @@ impl Queue {
         self.sizer.learn(rows, time);
     }
 
-    fn remove(&mut self, index: usize) -> Option<Entry> {
+    fn remove(&mut self, index: usize) -> Option<QueuedRequest> {
         let entry = self.waiting.remove(index)?;
         self.waiting_rows -= u64::from(entry.work.counted_rows());
         Some(entry)

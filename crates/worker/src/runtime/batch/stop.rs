@@ -11,7 +11,7 @@ pub struct Caller(Arc<()>);
 
 /// Tells if a [`Caller`] still waits, without keeping it.
 #[derive(Debug, Clone)]
-pub struct Waiting(Weak<()>);
+pub struct WeakCaller(Weak<()>);
 
 impl Caller {
     /// A caller that waits from now on.
@@ -22,8 +22,8 @@ impl Caller {
 
     /// Follows it.
     #[must_use]
-    pub fn waiting(&self) -> Waiting {
-        Waiting(Arc::downgrade(&self.0))
+    pub fn downgrade(&self) -> WeakCaller {
+        WeakCaller(Arc::downgrade(&self.0))
     }
 }
 
@@ -33,10 +33,10 @@ impl Default for Caller {
     }
 }
 
-impl Waiting {
+impl WeakCaller {
     /// False once the caller has gone.
     #[must_use]
-    pub fn is_true(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.0.strong_count() > 0
     }
 }
@@ -47,7 +47,7 @@ pub struct Stop {
     /// The run is stopped soon after this.
     pub until: Instant,
     /// The run is stopped soon after the last of them has gone; empty: it is not asked who waits.
-    pub callers: Vec<Waiting>,
+    pub callers: Vec<WeakCaller>,
 }
 
 impl Stop {
@@ -59,7 +59,7 @@ impl Stop {
 
     /// Nobody waits for the run any more.
     #[must_use]
-    pub fn is_abandoned(callers: &[Waiting]) -> bool {
-        !callers.is_empty() && !callers.iter().any(Waiting::is_true)
+    pub fn is_abandoned(callers: &[WeakCaller]) -> bool {
+        !callers.is_empty() && !callers.iter().any(WeakCaller::is_waiting)
     }
 }

@@ -48,12 +48,12 @@ struct Books {
     live: u64,
     /// Bytes that a load takes for a moment beside the model: the graph as it is read.
     passing: u64,
-    known: HashMap<Digest, Known>,
+    known: HashMap<Digest, Measurements>,
 }
 
 /// The measurements of a content.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct Measurements {
     /// The reason why its rows may not be joined; `None`: they may.
     pub(super) verdict: Option<String>,
     /// Its size, once it was measured.
@@ -61,7 +61,7 @@ pub(super) struct Known {
 }
 
 impl Books {
-    fn remember(&mut self, digest: Digest, known: Known) {
+    fn remember(&mut self, digest: Digest, known: Measurements) {
         if self.known.len() < MAX_REMEMBERED || self.known.contains_key(&digest) {
             self.known.insert(digest, known);
         }
@@ -75,12 +75,12 @@ impl Account {
     }
 
     /// The measurements of a content, if there are any.
-    pub(super) fn known(&self, digest: &Digest) -> Option<Known> {
+    pub(super) fn known(&self, digest: &Digest) -> Option<Measurements> {
         self.books().known.get(digest).cloned()
     }
 
     /// Remembers what was found out.
-    pub(super) fn remember(&self, digest: Digest, known: Known) {
+    pub(super) fn remember(&self, digest: Digest, known: Measurements) {
         self.books().remember(digest, known);
     }
 
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn contents_are_remembered_up_to_a_bound() {
         let mut books = Books::default();
-        let known = |bytes| Known { verdict: None, measured: Some(ByteSize(bytes)) };
+        let known = |bytes| Measurements { verdict: None, measured: Some(ByteSize(bytes)) };
         let digest = |n: usize| {
             let mut bytes = [0; 32];
             bytes[..8].copy_from_slice(&n.to_le_bytes());

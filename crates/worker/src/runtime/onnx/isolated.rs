@@ -71,8 +71,9 @@ pub(super) fn load(
     let note = (!notes.is_empty()).then(|| notes.join("; "));
     let footprint = Footprint { memory, lanes, batchable: graph.unbatched.is_none() };
     let remote = RemoteEngine::new(Arc::clone(&supervisor), Arc::clone(&signature));
-    let line = pool.line();
-    let model = OnnxModel::new(Box::new(remote), (signature, graph.named), footprint, &request.serving, line, metrics);
+    let run_queue = pool.run_queue();
+    let model =
+        OnnxModel::new(Box::new(remote), (signature, graph.named), footprint, &request.serving, run_queue, metrics);
     let model = model.in_process(Remote { supervisor, _pool: pool });
     Ok(Loaded { model: Arc::new(model), memory, measured: memory.0 > 0, note })
 }

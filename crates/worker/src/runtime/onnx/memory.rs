@@ -17,12 +17,12 @@ const FLOOR: u64 = 64 << 10;
 
 /// The memory in use at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Used {
+pub(super) struct MemoryUse {
     heap: Option<u64>,
     resident: Option<u64>,
 }
 
-impl Used {
+impl MemoryUse {
     /// Now.
     #[must_use]
     pub(super) fn now() -> Self {

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::runtime::{
     Health, LoadError, LoadedModel, Validation,
-    batch::{Batcher, Engine, Limits, Pool, Stop, View, pool::Line, queue::Work},
+    batch::{Batcher, Engine, Limits, Pool, Stop, View, pool::RunQueue, queue::Work},
     input::Checker,
     metrics::ModelMetrics,
     named::NamedDimensions,
@@ -66,11 +66,11 @@ impl OnnxModel {
         (signature, named): (Arc<Signature>, NamedDimensions),
         footprint: Footprint,
         serving: &Serving,
-        line: Arc<Line>,
+        run_queue: Arc<RunQueue>,
         metrics: Arc<ModelMetrics>,
     ) -> Self {
         let limits = limits(serving, footprint);
-        let batcher = Batcher::new(engine, limits, line, Arc::clone(&metrics));
+        let batcher = Batcher::new(engine, limits, run_queue, Arc::clone(&metrics));
         Self { checker: Checker::new(signature), named, batcher, footprint, metrics, remote: None }
     }
 

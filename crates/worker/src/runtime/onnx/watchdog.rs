@@ -27,7 +27,7 @@ use std::{
 use ort::{AsPointer, session::RunOptions, sys};
 
 use super::load_watch;
-use crate::runtime::batch::{Stop, stop::Waiting};
+use crate::runtime::batch::{Stop, stop::WeakCaller};
 
 /// Time between two looks. A run outlives its deadline by as much; twenty looks a second cost nothing that can be
 /// measured.
@@ -42,10 +42,10 @@ const STOPPED: u64 = 3;
 const STATE: u64 = 3;
 
 /// The slots of all threads that ever ran a model and still live.
-static SLOTS: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
+static SLOTS: Mutex<Vec<Arc<ThreadSlot>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static OWN: RefCell<Option<Arc<Slot>>> = const { RefCell::new(None) };
+    static OWN: RefCell<Option<Arc<ThreadSlot>>> = const { RefCell::new(None) };
 }
 
 /// The runs of one model.
@@ -56,17 +56,17 @@ pub(super) struct Runs {
 }
 
 /// The run of one thread.
-struct Slot {
+struct ThreadSlot {
     word: AtomicU64,
     model: AtomicU64,
     /// True if `callers` holds any, so that most runs take no lock.
     followed: AtomicBool,
-    callers: Mutex<Vec<Waiting>>,
+    callers: Mutex<Vec<WeakCaller>>,
     options: RunOptions,
 }
 
 /// A run that is watched. Ends with it.
-pub(super) struct Watched(Arc<Slot>);
+pub(super) struct Watched(Arc<ThreadSlot>);
 
 impl Runs {
     /// No runs yet.
@@ -125,7 +125,7 @@ impl Drop for Watched {
     }
 }
 
-impl Slot {
+impl ThreadSlot {
     fn end(&self) -> bool {
         let mut word = self.word.load(Acquire);
         loop {
@@ -163,7 +163,7 @@ impl Slot {
         self.word.store(word & !STATE | STOPPED, SeqCst);
     }
 
-    fn callers(&self) -> MutexGuard<'_, Vec<Waiting>> {
+    fn callers(&self) -> MutexGuard<'_, Vec<WeakCaller>> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -178,12 +178,12 @@ impl Slot {
 }
 
 /// The slot of this thread, made with its first run.
-fn own() -> ort::Result<Arc<Slot>> {
+fn own() -> ort::Result<Arc<ThreadSlot>> {
     OWN.with_borrow_mut(|own| {
         if let Some(slot) = own {
             return Ok(Arc::clone(slot));
         }
-        let slot = Arc::new(Slot {
+        let slot = Arc::new(ThreadSlot {
             word: AtomicU64::new(IDLE),
             model: AtomicU64::new(0),
             followed: AtomicBool::new(false),
@@ -197,7 +197,7 @@ fn own() -> ort::Result<Arc<Slot>> {
     })
 }
 
-fn slots() -> MutexGuard<'static, Vec<Arc<Slot>>> {
+fn slots() -> MutexGuard<'static, Vec<Arc<ThreadSlot>>> {
     SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

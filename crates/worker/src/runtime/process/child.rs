@@ -26,7 +26,7 @@ use super::{
     ended::Ended,
     footprint,
     frame::{self, Frame, Kind},
-    line::Line,
+    frame_writer::FrameWriter,
     log_reader::{self, Tail},
     message,
     plan::Plan,
@@ -159,8 +159,8 @@ impl Process {
     }
 
     /// The writing end of its line, for the runs.
-    pub(in crate::runtime) fn line(&self) -> Line {
-        Line::new(Arc::clone(&self.line))
+    pub(in crate::runtime) fn frame_writer(&self) -> FrameWriter {
+        FrameWriter::new(Arc::clone(&self.line))
     }
 
     /// Tells it that nobody waits for a run any more.

@@ -17,7 +17,7 @@ use tokio_util::{
 
 pub(in crate::runtime) use crate::egress::PORT;
 use crate::{
-    egress::{self, Allowed, Client, Gate, Outcome, Refusal, Upstream},
+    egress::{self, Allowed, Client, EgressPolicy, Outcome, Refusal, Upstream},
     runtime::metrics::ModelMetrics,
 };
 
@@ -40,7 +40,7 @@ pub(in crate::runtime) struct Egress {
 /// A listener to be served.
 struct Opened {
     listener: TcpListener,
-    gate: Gate,
+    policy: EgressPolicy,
     over: CancellationToken,
 }
 
@@ -51,8 +51,8 @@ impl Egress {
         let (doors, mut opened) = mpsc::channel::<Opened>(WAITING);
         let serve = async move {
             let proxies = TaskTracker::new();
-            while let Some(Opened { listener, gate, over }) = opened.recv().await {
-                proxies.spawn(over.run_until_cancelled_owned(egress::serve(listener, Arc::new(gate))));
+            while let Some(Opened { listener, policy, over }) = opened.recv().await {
+                proxies.spawn(over.run_until_cancelled_owned(egress::serve(listener, Arc::new(policy))));
             }
         };
         std::thread::Builder::new().name("berth-egress".to_owned()).spawn(move || runtime.block_on(serve))?;
@@ -68,8 +68,8 @@ impl Egress {
     ) -> io::Result<DropGuard> {
         let over = CancellationToken::new();
         let allowed = Allowed::declared(hosts.to_vec(), self.own_ports.clone());
-        let gate = Gate::new(allowed, CONNECTIONS, Arc::new(Model { metrics, told: Mutex::default() }));
-        let opened = Opened { listener, gate, over: over.clone() };
+        let policy = EgressPolicy::new(allowed, CONNECTIONS, Arc::new(Model { metrics, told: Mutex::default() }));
+        let opened = Opened { listener, policy, over: over.clone() };
         self.doors.blocking_send(opened).map_err(|_| io::Error::other("the thread of the proxies has ended"))?;
         Ok(over.drop_guard())
     }

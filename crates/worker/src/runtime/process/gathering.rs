@@ -20,7 +20,7 @@ const MOST_LEFT_OUT: u32 = 6;
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     cost: Cost,
-    open: Option<Open>,
+    open: Option<Wait>,
     /// Waits that failed, one after the other.
     failed: u32,
     /// Waits to be left out.
@@ -29,7 +29,7 @@ pub(super) struct Gathering {
 
 /// A wait.
 #[derive(Debug, Clone, Copy)]
-struct Open {
+struct Wait {
     until: Instant,
     /// The callers with which everybody is here.
     all: usize,
@@ -51,7 +51,7 @@ impl Gathering {
             self.left_out -= 1;
             return;
         }
-        self.open = Some(Open { until: now + wait, all: callers + waiting, enough: waiting + callers.div_ceil(2) });
+        self.open = Some(Wait { until: now + wait, all: callers + waiting, enough: waiting + callers.div_ceil(2) });
     }
 
     /// Learns the time of a run.

@@ -6,7 +6,7 @@ use super::{
     child::Process,
     frame::{self, Kind},
     message::Run,
-    queue::Running,
+    queue::SentRun,
 };
 
 /// A run as it is sent. Its bytes are shared with the queue's entries.
@@ -17,7 +17,7 @@ pub(in crate::runtime) struct Outgoing {
 
 impl Outgoing {
     /// Puts the documents of a run, and the arrays beside them, one after the other.
-    pub(in crate::runtime) fn of(running: &Running) -> Self {
+    pub(in crate::runtime) fn of(running: &SentRun) -> Self {
         let (mut at, mut parts) = (0, Vec::new());
         let mut add = |part: &Bytes| {
             let start = at;

@@ -33,9 +33,9 @@ pub(in crate::runtime) enum Outcome {
     Late,
 }
 
-/// A request.
+/// A request to the process: one row of a caller, or the joined rows of several.
 #[derive(Debug)]
-pub(in crate::runtime) struct Entry {
+pub(in crate::runtime) struct ProcessRequest {
     pub(in crate::runtime) document: Document,
     pub(in crate::runtime) deadline: Instant,
     pub(in crate::runtime) since: Instant,
@@ -56,9 +56,9 @@ pub(in crate::runtime) struct Limits {
 
 /// Requests that the process has.
 #[derive(Debug)]
-pub(in crate::runtime) struct Running {
+pub(in crate::runtime) struct SentRun {
     pub(in crate::runtime) run: u64,
-    pub(in crate::runtime) entries: Vec<Entry>,
+    pub(in crate::runtime) entries: Vec<ProcessRequest>,
     pub(in crate::runtime) sent: Instant,
     /// The process was told that nobody waits for it.
     pub(in crate::runtime) stopped: bool,
@@ -68,8 +68,8 @@ pub(in crate::runtime) struct Running {
 #[derive(Debug)]
 pub(in crate::runtime) struct Queue {
     pub(in crate::runtime) limits: Limits,
-    waiting: VecDeque<Entry>,
-    pub(in crate::runtime) running: VecDeque<Running>,
+    waiting: VecDeque<ProcessRequest>,
+    pub(in crate::runtime) running: VecDeque<SentRun>,
     gathering: Gathering,
     /// The last answer.
     answered: Option<Instant>,
@@ -94,7 +94,7 @@ impl Queue {
 
     /// Takes the rows of a request, all or none. One request is always taken when nothing else is here, however many
     /// rows it has.
-    pub(in crate::runtime) fn push(&mut self, entries: Vec<Entry>) -> Result<(), usize> {
+    pub(in crate::runtime) fn push(&mut self, entries: Vec<ProcessRequest>) -> Result<(), usize> {
         let here = self.len();
         if here > 0 && here + entries.len() > self.limits.max_requests {
             return Err(here);
@@ -120,7 +120,7 @@ impl Queue {
     }
 
     /// Takes the next run. Requests that nobody waits for are dropped, those that are late are told.
-    pub(in crate::runtime) fn take(&mut self, now: Instant) -> Option<&Running> {
+    pub(in crate::runtime) fn take(&mut self, now: Instant) -> Option<&SentRun> {
         self.gathering.taken(self.callers());
         let (mut entries, mut bytes) = (Vec::new(), 0);
         while entries.len() < self.limits.max_rows.max(1) {
@@ -145,12 +145,12 @@ impl Queue {
         }
         let run = self.next;
         self.next += 1;
-        self.running.push_back(Running { run, entries, sent: now, stopped: false });
+        self.running.push_back(SentRun { run, entries, sent: now, stopped: false });
         self.running.back()
     }
 
     /// The requests of a run that was answered.
-    pub(in crate::runtime) fn answered(&mut self, run: u64, now: Instant) -> Option<Running> {
+    pub(in crate::runtime) fn answered(&mut self, run: u64, now: Instant) -> Option<SentRun> {
         let index = self.running.iter().position(|running| running.run == run)?;
         let running = self.running.remove(index)?;
         // Of two that the process had, the second began when the first was answered.
@@ -186,7 +186,7 @@ impl Queue {
     /// A run that nobody waits for any more, once.
     pub(in crate::runtime) fn abandoned(&mut self) -> Option<u64> {
         let nobody =
-            |running: &&mut Running| !running.stopped && running.entries.iter().all(|entry| entry.reply.is_closed());
+            |running: &&mut SentRun| !running.stopped && running.entries.iter().all(|entry| entry.reply.is_closed());
         let running = self.running.iter_mut().find(nobody)?;
         running.stopped = true;
         Some(running.run)
@@ -197,10 +197,10 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn entry(now: Instant, bytes: usize) -> (Entry, oneshot::Receiver<Outcome>) {
+    fn entry(now: Instant, bytes: usize) -> (ProcessRequest, oneshot::Receiver<Outcome>) {
         let (reply, answer) = oneshot::channel();
         let document = Document { json: Bytes::from(vec![b' '; bytes]), beside: Vec::new() };
-        (Entry { document, deadline: now + Duration::from_secs(9), since: now, first: true, reply }, answer)
+        (ProcessRequest { document, deadline: now + Duration::from_secs(9), since: now, first: true, reply }, answer)
     }
 
     fn queue(max_rows: usize) -> Queue {
@@ -261,7 +261,7 @@ mod tests {
             let request = (0..rows).map(|row| {
                 let (entry, answer) = entry(now, 1);
                 answers.push(answer);
-                Entry { first: row == 0, ..entry }
+                ProcessRequest { first: row == 0, ..entry }
             });
             queue.push(request.collect()).expect("room");
             assert!(queue.due().is_some_and(|due| due <= now), "{rows} rows");
@@ -277,7 +277,7 @@ mod tests {
         let (left, gone) = entry(now, 1);
         drop(gone);
         let (late, mut told) = entry(now, 1);
-        queue.push(vec![left, Entry { deadline: now, ..late }]).expect("room");
+        queue.push(vec![left, ProcessRequest { deadline: now, ..late }]).expect("room");
         assert!(queue.take(now).is_none());
         assert!(matches!(told.try_recv(), Ok(Outcome::Late)));
     }
@@ -289,7 +289,7 @@ mod tests {
         let (slow, _patient) = entry(now, 1);
         let (quick, gone) = entry(now, 1);
         let soon = now + Duration::from_secs(1);
-        queue.push(vec![slow, Entry { deadline: soon, ..quick }]).expect("room");
+        queue.push(vec![slow, ProcessRequest { deadline: soon, ..quick }]).expect("room");
         (0..2).for_each(|_| assert!(queue.take(now).is_some()));
         assert_eq!(queue.stuck_at(Duration::from_secs(1)), Some(soon + Duration::from_secs(1)));
         assert_eq!(queue.abandoned(), None);

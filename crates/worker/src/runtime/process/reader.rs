@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{
     frame::{Frame, Kind},
     message::{Answer, Answers, Log, Step},
-    queue::{Outcome, Running},
+    queue::{Outcome, SentRun},
     shared::{Reported, Shared},
 };
 use crate::runtime::batch::{join::Spent, tally};
@@ -93,7 +93,7 @@ impl Shared {
         }
     }
 
-    fn count(&self, running: &Running, answers: &[Answer], now: Instant) {
+    fn count(&self, running: &SentRun, answers: &[Answer], now: Instant) {
         let rows = running.entries.len() as u64;
         let spent = Spent { infer: now.saturating_duration_since(running.sent), ..Spent::default() };
         let (queued, total) = (Duration::ZERO, Duration::ZERO);

@@ -10,11 +10,11 @@ use tokio::sync::watch;
 
 use super::{
     ended::Ended,
-    line::Line,
+    frame_writer::FrameWriter,
     log_reader::Rate,
     message::{Loaded, Raised},
     plan::Plan,
-    queue::{Entry, Limits, Queue},
+    queue::{Limits, ProcessRequest, Queue},
 };
 use crate::runtime::{Health, batch::tally, metrics::ModelMetrics};
 
@@ -45,7 +45,7 @@ pub(in crate::runtime) struct Shared {
 pub(in crate::runtime) struct State {
     pub(in crate::runtime) queue: Queue,
     /// The way of runs to the process, while it takes some.
-    pub(super) line: Option<Line>,
+    pub(super) writer: Option<FrameWriter>,
     /// The moment at which the supervisor wakes by itself.
     pub(super) alarm: Instant,
     pub(in crate::runtime) phase: Phase,
@@ -107,7 +107,7 @@ impl Shared {
     }
 
     /// Queues the rows of a request, and sends what is due. `Err`: not run, because the process is not there, or the queue is full.
-    pub(in crate::runtime) fn push(&self, entries: Vec<Entry>) -> Result<(), Refused> {
+    pub(in crate::runtime) fn push(&self, entries: Vec<ProcessRequest>) -> Result<(), Refused> {
         let mut state = self.locked();
         match state.phase {
             Phase::Up => {}
@@ -221,7 +221,7 @@ impl State {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             queue: Queue::new(limits),
-            line: None,
+            writer: None,
             alarm: Instant::now(),
             phase: Phase::Down(None),
             reported: None,

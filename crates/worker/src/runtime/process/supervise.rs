@@ -7,7 +7,7 @@
 //!          └──failed or died─────────────────────────────────────────────┘    stop: asked, then made to end
 //! ```
 //! One thread per replica does all of it; another one reads what the process sends and answers who waits. Small runs go by the
-//! thread that has them (`line`): the caller's, or the reader's when the run before is answered. The first load that fails ends the
+//! thread that has them (`frame_writer`): the caller's, or the reader's when the run before is answered. The first load that fails ends the
 //! supervision: its error is the replica's.
 
 use std::{
@@ -201,14 +201,14 @@ fn start(shared: &Arc<Shared>) -> Result<(Process, Loaded), LoadError> {
 
 /// Writes to the process while no other thread does.
 fn alone<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>, write: impl FnOnce()) -> MutexGuard<'a, State> {
-    if let Some(line) = &mut state.line {
-        line.taken = true;
+    if let Some(writer) = &mut state.writer {
+        writer.taken = true;
     }
     drop(state);
     write();
     let mut state = shared.locked();
-    if let Some(line) = &mut state.line {
-        line.taken = false;
+    if let Some(writer) = &mut state.writer {
+        writer.taken = false;
     }
     state
 }
@@ -217,10 +217,10 @@ fn alone<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>, write: impl F
 fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
     let mut looked = Instant::now();
     let mut state = shared.locked();
-    state.line = Some(process.line());
+    state.writer = Some(process.frame_writer());
     loop {
         if state.stop {
-            (state.phase, state.line) = (Phase::Stopped, None);
+            (state.phase, state.writer) = (Phase::Stopped, None);
             drop(state);
             process.end(true);
             return None;
@@ -229,7 +229,7 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
         let stuck = state.is_stuck(now);
         if state.is_over() || stuck {
             let reported = state.reported.take();
-            (state.phase, state.line) = (Phase::Down(None), None);
+            (state.phase, state.writer) = (Phase::Down(None), None);
             drop(state);
             let mut ended = process.end(false);
             match reported {
@@ -239,7 +239,7 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
             }
             return Some(ended);
         }
-        if let Some(unsent) = state.line.as_mut().and_then(|line| line.unsent.take()) {
+        if let Some(unsent) = state.writer.as_mut().and_then(|writer| writer.unsent.take()) {
             state = alone(shared, state, || {
                 // Where it breaks, the reader hears of it, too.
                 let _ = unsent.send(&mut process, || shared.still_wanted());

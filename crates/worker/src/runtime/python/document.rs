@@ -180,7 +180,8 @@ impl<'a> Rows<'a> {
     fn documents(&self, schema: &Schema) -> Result<Vec<Document>, InferError> {
         let whole = self.columns.iter().any(|(column, _)| !column.plain);
         let texts: Vec<Option<Vec<&[u8]>>> = self.columns.iter().map(|(_, input)| elements(input)).collect();
-        let parts: Vec<_> = self.columns.iter().map(|(column, input)| Part::of(column, input, self.count)).collect();
+        let parts: Vec<_> =
+            self.columns.iter().map(|(column, input)| ColumnShape::of(column, input, self.count)).collect();
         let one = |row: usize| {
             let (mut object, mut beside, mut seen) = (Map::new(), Vec::new(), Map::new());
             for (((column, input), part), texts) in self.columns.iter().zip(&parts).zip(&texts) {
@@ -207,14 +208,14 @@ impl<'a> Rows<'a> {
 }
 
 /// The part that all rows of one column share.
-struct Part {
+struct ColumnShape {
     name: Arc<str>,
     shape: Arc<[i64]>,
     /// Elements of one row.
     each: usize,
 }
 
-impl Part {
+impl ColumnShape {
     fn of(column: &Column, input: &Tensor, rows: usize) -> Self {
         let shape = input.shape.get(1..).unwrap_or_default().into();
         Self { name: column.name.as_str().into(), shape, each: input.elements() / rows.max(1) }

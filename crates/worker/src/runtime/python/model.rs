@@ -22,7 +22,7 @@ use super::{document::Interface, schema::AnswerFault};
 use crate::runtime::process::{
     document::Document,
     failure::{self, down},
-    queue::{Entry, Limits, Outcome},
+    queue::{Limits, Outcome, ProcessRequest},
     shared::Refused,
     supervise::Supervisor,
 };
@@ -67,7 +67,7 @@ impl PythonModel {
             .enumerate()
             .map(|(index, document)| {
                 let (reply, answer) = oneshot::channel();
-                (Entry { document, deadline, since, first: index == 0, reply }, answer)
+                (ProcessRequest { document, deadline, since, first: index == 0, reply }, answer)
             })
             .unzip();
         self.supervisor.shared.push(entries).map_err(|refused| self.refusal(&refused))?;

@@ -8,13 +8,14 @@ use std::{
 use aws_lc_rs::digest::{Context, SHA256};
 
 /// Its files, from `python/berth` of the repository.
-const FILES: [(&str, &str); 17] = [
+const FILES: [(&str, &str); 18] = [
     ("__init__.py", include_str!("../../../../../python/berth/src/berth/__init__.py")),
     ("adapt.py", include_str!("../../../../../python/berth/src/berth/adapt.py")),
     ("boosters.py", include_str!("../../../../../python/berth/src/berth/boosters.py")),
     ("documents.py", include_str!("../../../../../python/berth/src/berth/documents.py")),
     ("errors.py", include_str!("../../../../../python/berth/src/berth/errors.py")),
     ("estimators.py", include_str!("../../../../../python/berth/src/berth/estimators.py")),
+    ("forests.py", include_str!("../../../../../python/berth/src/berth/forests.py")),
     ("frames.py", include_str!("../../../../../python/berth/src/berth/frames.py")),
     ("functions.py", include_str!("../../../../../python/berth/src/berth/functions.py")),
     ("host.py", include_str!("../../../../../python/berth/src/berth/host.py")),

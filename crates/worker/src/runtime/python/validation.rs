@@ -16,7 +16,7 @@ use crate::runtime::{
     process::{
         document::Document,
         failure,
-        queue::{Entry, Outcome},
+        queue::{Outcome, ProcessRequest},
         wait::wait,
     },
     refused,
@@ -111,7 +111,7 @@ impl PythonModel {
             .into_iter()
             .map(|document| {
                 let (reply, answer) = oneshot::channel();
-                (Entry { document, deadline, since, first: false, reply }, answer)
+                (ProcessRequest { document, deadline, since, first: false, reply }, answer)
             })
             .unzip();
         self.supervisor.shared.push(entries).map_err(|refused| self.refusal(&refused))?;

@@ -23,9 +23,9 @@ pub struct Address {
     written: String,
 }
 
-/// A place to connect to.
+/// The transport of a connection, and where it goes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place<'a> {
+pub(super) enum Transport<'a> {
     /// A Unix socket.
     Socket(&'a Path),
     /// A host and a port.
@@ -49,11 +49,11 @@ impl Address {
         Self { uri: format!("http://{place}"), authority, written }
     }
 
-    /// The place to connect to.
-    pub(super) fn place(&self) -> Place<'_> {
+    /// The transport to connect by.
+    pub(super) fn transport(&self) -> Transport<'_> {
         match self.uri.strip_prefix("unix://") {
-            Some(path) => Place::Socket(Path::new(path)),
-            None => Place::Tcp(self.uri.strip_prefix("http://").unwrap_or(&self.uri)),
+            Some(path) => Transport::Socket(Path::new(path)),
+            None => Transport::Tcp(self.uri.strip_prefix("http://").unwrap_or(&self.uri)),
         }
     }
 
@@ -136,13 +136,13 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Address>().map(|address| address.uri).as_deref(), Ok(uri), "{text}");
         }
-        for (text, authority, place) in [
-            ("8085", "127.0.0.1:8085", Place::Tcp("127.0.0.1:8085")),
-            ("[::1]:8085", "[::1]:8085", Place::Tcp("[::1]:8085")),
-            ("unix:///tmp/mmesh/grpc.sock", "localhost", Place::Socket(Path::new("/tmp/mmesh/grpc.sock"))),
+        for (text, authority, transport) in [
+            ("8085", "127.0.0.1:8085", Transport::Tcp("127.0.0.1:8085")),
+            ("[::1]:8085", "[::1]:8085", Transport::Tcp("[::1]:8085")),
+            ("unix:///tmp/mmesh/grpc.sock", "localhost", Transport::Socket(Path::new("/tmp/mmesh/grpc.sock"))),
         ] {
             let address: Address = text.parse().expect("an address");
-            assert_eq!((address.authority().as_str(), address.place()), (authority, place));
+            assert_eq!((address.authority().as_str(), address.transport()), (authority, transport));
         }
         for text in ["", "unix:relative", "host", "host:port", ":80", "http://x:1"] {
             assert!(text.parse::<Address>().is_err(), "{text}");

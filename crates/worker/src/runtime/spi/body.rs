@@ -17,11 +17,11 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
 
 /// The bytes of all requests of a runtime together that are kept, unless one alone may have more.
-const KEPT_TOGETHER: usize = 256 << 20;
+const COPIES_TOGETHER: usize = 256 << 20;
 
 /// The bytes of requests that the models of a runtime keep until the answers begin, so that they can be repeated if a model was lost;
 /// what does not fit is left to the callers.
-pub(super) struct KeptBudget {
+pub(super) struct CopyBudget {
     used: AtomicUsize,
     /// Bytes of one request.
     of_one: usize,
@@ -29,10 +29,10 @@ pub(super) struct KeptBudget {
     most: usize,
 }
 
-impl KeptBudget {
+impl CopyBudget {
     /// A budget in which each request has at most `of_one` bytes.
     pub(super) fn new(of_one: usize) -> Arc<Self> {
-        Arc::new(Self { used: AtomicUsize::new(0), of_one, most: of_one.max(KEPT_TOGETHER) })
+        Arc::new(Self { used: AtomicUsize::new(0), of_one, most: of_one.max(COPIES_TOGETHER) })
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -46,7 +46,7 @@ impl KeptBudget {
 
 /// The part of a body that has passed.
 #[derive(Clone)]
-pub(super) struct Kept(Arc<Mutex<State>>);
+pub(super) struct BodyCopy(Arc<Mutex<State>>);
 
 struct State {
     /// `None`: it was too long, or its answer has begun.
@@ -59,7 +59,7 @@ struct State {
 struct Pieces {
     pieces: Vec<Bytes>,
     bytes: usize,
-    budget: Arc<KeptBudget>,
+    budget: Arc<CopyBudget>,
 }
 
 impl Pieces {
@@ -80,9 +80,9 @@ impl Drop for Pieces {
     }
 }
 
-impl Kept {
+impl BodyCopy {
     /// Keeps `body` while it passes.
-    pub(super) fn of(body: exchange::Body, budget: &Arc<KeptBudget>) -> (Self, exchange::Body) {
+    pub(super) fn of(body: exchange::Body, budget: &Arc<CopyBudget>) -> (Self, exchange::Body) {
         let pieces = Pieces { pieces: Vec::new(), bytes: 0, budget: Arc::clone(budget) };
         let state = State { pieces: Some(pieces), whole: body.is_end_stream() };
         let kept = Self(Arc::new(Mutex::new(state)));
@@ -110,7 +110,7 @@ impl Kept {
 
 struct Passing {
     inner: exchange::Body,
-    kept: Kept,
+    kept: BodyCopy,
 }
 
 impl Body for Passing {
@@ -188,15 +188,15 @@ pub(super) fn full(bytes: Bytes) -> exchange::Body {
 mod tests {
     use super::*;
 
-    async fn passed(bytes: &'static [u8], budget: &Arc<KeptBudget>) -> Kept {
-        let (kept, body) = Kept::of(full(Bytes::from_static(bytes)), budget);
+    async fn passed(bytes: &'static [u8], budget: &Arc<CopyBudget>) -> BodyCopy {
+        let (kept, body) = BodyCopy::of(full(Bytes::from_static(bytes)), budget);
         body.collect().await.expect("it passes");
         kept
     }
 
     #[tokio::test]
     async fn what_is_kept_is_bounded_for_one_request_and_for_all() {
-        let budget = Arc::new(KeptBudget { used: AtomicUsize::new(0), of_one: 8, most: 12 });
+        let budget = Arc::new(CopyBudget { used: AtomicUsize::new(0), of_one: 8, most: 12 });
         let first = passed(b"12345678", &budget).await;
         let again = first.again().expect("all of it is here").collect().await.expect("it passes");
         assert_eq!(again.to_bytes(), &b"12345678"[..]);

@@ -28,7 +28,8 @@ const PREDICT: Duration = Duration::from_millis(500);
 const MEASURE: Duration = Duration::from_secs(30);
 /// The time limit of a question whether a model is there: it is asked while a request waits.
 const THERE: Duration = Duration::from_secs(2);
-/// The time limit of one answer about its state.
+/// The time limit of one answer about its state: a server that starts may be busy with imports for some seconds, and
+/// it is asked again anyway.
 const STATUS: Duration = Duration::from_secs(10);
 /// The time limit of one attempt to unload: freeing tens of gigabytes passes, and one lost answer does not keep a
 /// model's room for long.

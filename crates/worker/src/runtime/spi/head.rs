@@ -74,6 +74,20 @@ pub(super) fn request<B>(parts: &Parts, id: &IdHeaders, body: B) -> http::Reques
     request
 }
 
+/// A question for a sign of life, which every server of gRPC answers, be it that it does not know the method. The runtime's own
+/// `runtimeStatus` would have it unload all models.
+pub(super) fn health<B>(body: B) -> http::Request<B> {
+    let mut request = http::Request::new(body);
+    *request.method_mut() = Method::POST;
+    *request.version_mut() = Version::HTTP_2;
+    *request.uri_mut() = Uri::from_static("/grpc.health.v1.Health/Check");
+    let headers = request.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    headers.insert(header::USER_AGENT, USER_AGENT);
+    request
+}
+
 fn content_type(headers: &HeaderMap) -> HeaderValue {
     let own = headers.get(header::CONTENT_TYPE).filter(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     own.cloned().unwrap_or(HeaderValue::from_static("application/grpc"))

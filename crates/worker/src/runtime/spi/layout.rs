@@ -55,12 +55,12 @@ pub struct Repository {
     /// True if nobody else puts models there: then it is emptied at the start.
     pub owned: bool,
     /// The one model that the server is started with; `None`: it is told which to hold.
-    pub given: Option<Given>,
+    pub given: Option<StartModel>,
 }
 
 /// The artifact of the model that a server is started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
+pub struct StartModel {
     /// Its file or folder.
     pub artifact: PathBuf,
     /// The link by which the server finds it.
@@ -113,7 +113,7 @@ impl Repository {
             fs::remove_dir_all(&self.folder)?;
         }
         fs::create_dir_all(&self.folder)?;
-        if let Some(Given { artifact, at }) = &self.given {
+        if let Some(StartModel { artifact, at }) = &self.given {
             std::os::unix::fs::symlink(fs::canonicalize(artifact)?, at)?;
         }
         listed::write(self, &[])

@@ -1,9 +1,9 @@
 //! A model in a runtime of another process, as gateways and the worker see it.
 //!
 //! ```text
-//! call ─▶ method allowed? ─▶ gate ─▶ runtime ─┬─ answer, as it comes
-//!                              ▲              └─ "no such model" ─▶ load it again, once ─┐
-//!                              └───────────────── the request again, if it is all here ◀─┘
+//! call ─▶ method allowed? ─▶ limit ─▶ runtime ─┬─ answer, as it comes
+//!                              ▲               └─ "no such model" ─▶ load it again, once ─┐
+//!                              └────────────────── the request again, if it is all here ◀─┘
 //! ```
 
 use std::{
@@ -35,12 +35,13 @@ use tonic::Status;
 
 use super::{
     Process, UNLOAD_WAIT,
-    body::{Guarded, Kept},
-    gate::Gate,
+    body::{BodyCopy, Guarded},
+    concurrency_limit::ConcurrencyLimit,
     head::{self, IdHeaders},
     inject::{self, Injecting, Refusal},
-    lines::Failure,
-    lost, tensors, unavailable,
+    lost, tensors,
+    thread_connections::Failure,
+    unavailable,
 };
 use crate::runtime::{
     Health, LoadError, LoadedModel, Validation,
@@ -67,7 +68,7 @@ pub(super) struct SpiModel {
     pub(super) size: ByteSize,
     pub(super) signature: Arc<Signature>,
     pub(super) declared: bool,
-    pub(super) gate: Option<Gate>,
+    pub(super) concurrency_limit: Option<ConcurrencyLimit>,
     pub(super) metrics: Arc<ModelMetrics>,
     mending: Arc<Mending>,
     id: IdHeaders,
@@ -102,7 +103,7 @@ impl SpiModel {
         process: Arc<Process>,
         (request, size): (LoadModelRequest, ByteSize),
         declared: Option<Arc<Signature>>,
-        gate: Option<Gate>,
+        concurrency_limit: Option<ConcurrencyLimit>,
         metrics: Arc<ModelMetrics>,
     ) -> Self {
         let id = IdHeaders::of(&request.model_id);
@@ -119,7 +120,7 @@ impl SpiModel {
             size,
             declared: declared.is_some(),
             signature: declared.unwrap_or_default(),
-            gate,
+            concurrency_limit,
             metrics,
             mending: Arc::new(mending),
             id,
@@ -140,10 +141,10 @@ impl SpiModel {
             Err(message) => return Ok(status_only(&Status::unimplemented(message))),
         };
         let deadline = parts.extensions.get::<exchange::Deadline>().map(|deadline| deadline.0);
-        let permit = match &self.gate {
-            Some(gate) => {
+        let permit = match &self.concurrency_limit {
+            Some(concurrency_limit) => {
                 let came = Instant::now();
-                let permit = gate.enter(deadline).await?;
+                let permit = concurrency_limit.enter(deadline).await?;
                 self.metrics.queued(came.elapsed());
                 Some(permit)
             }
@@ -156,7 +157,7 @@ impl SpiModel {
                 (Injecting::new(body, field, Arc::clone(&refusal)).boxed_unsync(), Some(refusal))
             }
         };
-        let (kept, mut body) = Kept::of(body, &self.process.kept);
+        let (copy, mut body) = BodyCopy::of(body, &self.process.copies);
         let mut mends = 0;
         loop {
             let loads = self.mending.loads.load(Ordering::Acquire);
@@ -169,7 +170,7 @@ impl SpiModel {
             };
             let lost = lost::at_once(&answer).as_ref().and_then(lost::reason);
             let Some(why) = self.reason_to_mend(lost, mends).await else {
-                kept.forget();
+                copy.forget();
                 return Ok(self.answered(parts, answer, permit));
             };
             if mends == MENDS {
@@ -177,7 +178,7 @@ impl SpiModel {
             }
             self.mend(loads, &why).await?;
             mends += 1;
-            let Some(again) = kept.again() else {
+            let Some(again) = copy.again() else {
                 let message = "the runtime had lost the model, which is loaded again now: send the request again";
                 return Err(InferError::shed(Shed::Unavailable, message, Duration::ZERO));
             };
@@ -227,8 +228,15 @@ impl SpiModel {
     }
 
     async fn send(&self, parts: &Parts, body: exchange::Body) -> Result<Response<Incoming>, InferError> {
-        let answered = self.process.lines.send(head::request(parts, &self.id, body)).await;
-        answered.map_err(|failure| self.unanswered(&failure, parts.uri.path()))
+        let call = self.process.outage.call();
+        let answered = self.process.connections.send(head::request(parts, &self.id, body)).await;
+        match answered {
+            Ok(answer) => {
+                call.answered();
+                Ok(answer)
+            }
+            Err(failure) => Err(self.unanswered(&failure, parts.uri.path())),
+        }
     }
 
     /// The error of a call that the connection to the runtime did not carry.

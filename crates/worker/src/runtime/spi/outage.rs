@@ -1,17 +1,24 @@
-//! The outage of a runtime that calls or loads did not reach.
+//! The outage of a runtime that calls or loads did not reach, or that answers nothing.
 //!
 //! ```text
-//! reached ──a call or a load fails──▶ watched ──for 20 s──▶ gone: its models are lost
-//!    ▲                                   │                    │
-//!    └───────── it takes a connection ◀──┴────────────────────┘
+//!             ┌─ every 10 s without an answer: is it there? ─┐
+//!             ▼                                              │
+//! reached ──a call, a load or that question fails──▶ watched ──for 20 s──▶ gone: its models are lost, and a program
+//!    ▲                                   │                    │            that hangs is started again
+//!    └───────────── it answers ◀─────────┴────────────────────┘
 //! ```
-//! One that is started again before that keeps its models: calls that find them missing have them loaded again.
+//! One that is started again before that keeps its models: calls that find them missing have them loaded again. One that is silent
+//! while calls or loads are under way may be at work, and has longer. Silence counts only of a runtime that has answered such a question before.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, Weak,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
+use berth_peer::http2::liveness::QUIET;
 use berth_spec::FailureCategory;
 use tokio::{
     sync::watch,
@@ -21,19 +28,78 @@ use tokio::{
 use super::{
     Process,
     reach::{AGAIN, BACK_WITHIN},
+    thread_connections::{NoSignOfLife, ThreadConnections},
 };
 use crate::runtime::{Health, LoadError};
+
+/// The longest silence of a runtime while calls or loads are under way: one of a single thread answers nothing else as long as it
+/// works.
+const AT_WORK: Duration = Duration::from_secs(300);
 
 /// The state of the watch, and the models that are lost with the runtime.
 pub(super) struct Outage {
     watched: AtomicBool,
     gone: watch::Sender<bool>,
     models: Mutex<Vec<Weak<watch::Sender<Health>>>>,
+    /// True once it has answered a question for a sign of life.
+    answers: AtomicBool,
+    /// True if a call was answered since this was looked at.
+    heard: AtomicBool,
+    /// Calls that wait for their answers.
+    calls: AtomicUsize,
+}
+
+/// A call that waits for its answer.
+pub(super) struct CallUnderWay<'o>(&'o Outage);
+
+impl CallUnderWay<'_> {
+    /// Notes that it was answered.
+    pub(super) fn answered(self) {
+        // Read first: all threads that call share it.
+        if !self.0.heard.load(Ordering::Relaxed) {
+            self.0.heard.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for CallUnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.calls.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The time for which a runtime gave no sign of life.
+struct OutageClock {
+    since: Instant,
+    /// The end of the silence that it may have spent at work.
+    worked: Instant,
+}
+
+impl OutageClock {
+    fn start(now: Instant) -> Self {
+        Self { since: now, worked: now }
+    }
+
+    /// Notes another attempt in vain. Returns true if the runtime is gone.
+    fn is_over(&mut self, now: Instant, at_work: bool) -> bool {
+        if at_work {
+            self.worked = now;
+        }
+        now.saturating_duration_since(self.worked) >= BACK_WITHIN
+            || now.saturating_duration_since(self.since) >= AT_WORK
+    }
 }
 
 impl Outage {
     pub(super) fn new() -> Self {
-        Self { watched: AtomicBool::new(false), gone: watch::Sender::new(false), models: Mutex::default() }
+        Self {
+            watched: AtomicBool::new(false),
+            gone: watch::Sender::new(false),
+            models: Mutex::default(),
+            answers: AtomicBool::new(false),
+            heard: AtomicBool::new(false),
+            calls: AtomicUsize::new(0),
+        }
     }
 
     /// Adds a model, as long as its health is kept.
@@ -43,10 +109,26 @@ impl Outage {
         models.push(Arc::downgrade(health));
     }
 
+    /// Counts a call until it is answered or dropped.
+    pub(super) fn call(&self) -> CallUnderWay<'_> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        CallUnderWay(self)
+    }
+
     /// Returns once the runtime is gone.
     pub(super) async fn gone(&self) {
         let mut gone = self.gone.subscribe();
         drop(gone.wait_for(|gone| *gone).await);
+    }
+
+    /// True if it should be asked for a sign of life: it has models, and nothing was heard of it since the last look.
+    fn is_quiet(&self) -> bool {
+        let heard = self.was_heard();
+        !heard && !self.watched.load(Ordering::Acquire) && self.models().iter().any(|model| model.strong_count() > 0)
+    }
+
+    fn was_heard(&self) -> bool {
+        self.heard.swap(false, Ordering::Relaxed)
     }
 
     /// Notes that the runtime is gone. Returns true for the first time.
@@ -74,10 +156,15 @@ impl Outage {
 }
 
 impl Process {
+    /// Asks the runtime for signs of life as long as it lasts.
+    pub(super) fn ask(self: &Arc<Self>) {
+        self.handle().spawn(ask(Arc::downgrade(self), Arc::clone(&self.connections)));
+    }
+
     /// Watches a runtime that a call or a load did not reach, until it can be reached.
     pub(super) fn missed(self: &Arc<Self>) {
         if !self.outage.watched.swap(true, Ordering::AcqRel) {
-            self.handle().spawn(watch_outage(Arc::downgrade(self)));
+            self.handle().spawn(watch_outage(Arc::downgrade(self), Arc::clone(&self.connections)));
         }
     }
 
@@ -85,23 +172,81 @@ impl Process {
     pub(super) fn unreached(&self) -> LoadError {
         LoadError::new(FailureCategory::Network, format!("the runtime {} cannot be reached", self.name))
     }
+
+    /// True while calls or loads wait for it.
+    fn is_at_work(&self) -> bool {
+        self.outage.calls.load(Ordering::Relaxed) > 0 || self.loading.available_permits() < self.limits.loads
+    }
+
+    /// Notes another attempt in vain to get a sign of life.
+    fn is_absent(&self, clock: &mut OutageClock, error: &NoSignOfLife) {
+        let is_silent = matches!(error, NoSignOfLife::Silent);
+        let at_work = is_silent && self.is_at_work();
+        if !at_work {
+            // Loads need not wait as well.
+            self.absence.goes_on();
+        }
+        if !clock.is_over(Instant::now(), at_work) {
+            return;
+        }
+        let why = match is_silent {
+            true => LoadError::new(FailureCategory::Network, format!("the runtime {} does not answer", self.name)),
+            false => self.unreached(),
+        };
+        if self.outage.goes_on(&why) {
+            let (runtime, after_s) = (self.name.as_str(), clock.since.elapsed().as_secs());
+            tracing::warn!(event = "runtime_lost", runtime, after_s, %error, "{why}: its models are lost");
+            if is_silent {
+                self.restart();
+            }
+        }
+    }
+
+    /// Has a program that hangs started again. One that somebody else started is left alone.
+    fn restart(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = &running.program {
+            program.restart();
+        }
+    }
 }
 
-async fn watch_outage(of: Weak<Process>) {
-    let since = Instant::now();
-    while let Some(process) = of.upgrade() {
-        let Err(error) = process.lines.reach().await else {
-            return process.outage.ends();
-        };
-        // Loads need not wait as well.
-        process.absence.goes_on();
-        let after = since.elapsed();
-        if after >= BACK_WITHIN {
-            let why = process.unreached();
-            if process.outage.goes_on(&why) {
-                let (runtime, after_s) = (process.name.as_str(), after.as_secs());
-                tracing::warn!(event = "runtime_lost", runtime, after_s, %error, "{why}: its models are lost");
+/// Asks a runtime for a sign of life: at once, and whenever nothing was heard of it for a while.
+async fn ask(of: Weak<Process>, connections: Arc<ThreadConnections>) {
+    loop {
+        let answered = connections.ask().await;
+        let Some(process) = of.upgrade() else { return };
+        match answered {
+            Ok(()) => process.outage.answers.store(true, Ordering::Release),
+            Err(_) if process.outage.answers.load(Ordering::Acquire) => process.missed(),
+            Err(_) => {}
+        }
+        drop(process);
+        loop {
+            sleep(QUIET).await;
+            match of.upgrade() {
+                None => return,
+                Some(process) if process.outage.is_quiet() => break,
+                Some(_) => {}
             }
+        }
+    }
+}
+
+async fn watch_outage(of: Weak<Process>, connections: Arc<ThreadConnections>) {
+    let mut clock = OutageClock::start(Instant::now());
+    while let Some(process) = of.upgrade() {
+        let answers = process.outage.answers.load(Ordering::Acquire);
+        process.outage.was_heard();
+        // It may end meanwhile.
+        drop(process);
+        let found = if answers { connections.ask().await } else { connections.reach().await };
+        let Some(process) = of.upgrade() else { return };
+        match found {
+            Ok(()) => return process.outage.ends(),
+            // It takes no new connections, and serves those that it has.
+            Err(NoSignOfLife::Silent) if process.outage.was_heard() => return process.outage.ends(),
+            Err(error) => process.is_absent(&mut clock, &error),
         }
         drop(process);
         sleep(AGAIN).await;
@@ -113,6 +258,35 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
+
+    #[test]
+    fn one_that_may_be_at_work_has_longer() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut clock = OutageClock::start(begin);
+        assert!(!clock.is_over(at(19), false) && clock.is_over(at(20), false));
+        let mut clock = OutageClock::start(begin);
+        assert!(!clock.is_over(at(30), true) && !clock.is_over(at(60), true));
+        assert!(!clock.is_over(at(79), false) && clock.is_over(at(80), false), "it worked until the 60th second");
+        let mut clock = OutageClock::start(begin);
+        assert!(!clock.is_over(at(299), true) && clock.is_over(at(300), true), "nothing takes that long");
+    }
+
+    #[test]
+    fn it_is_asked_when_it_has_models_and_no_call_was_answered() {
+        let (outage, health) = (Outage::new(), Arc::new(watch::Sender::new(Health::default())));
+        assert!(!outage.is_quiet(), "nothing would be lost");
+        outage.concerns(&health);
+        assert!(outage.is_quiet());
+        outage.call().answered();
+        assert!(!outage.is_quiet() && outage.is_quiet(), "that was before the last look");
+        let call = outage.call();
+        assert_eq!(outage.calls.load(Ordering::Relaxed), 1);
+        drop(call);
+        assert_eq!(outage.calls.load(Ordering::Relaxed), 0);
+        outage.watched.store(true, Ordering::Release);
+        assert!(!outage.is_quiet(), "it is asked all the time");
+    }
 
     #[test]
     fn models_are_lost_once_and_loads_fail_until_the_runtime_is_back() {

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! load: a turn ─▶ settings of its own (ports, folder) ─▶ program ─▶ READY ─▶ the model, as in a server of many
+//!                       ▲                                   └─ it died: another one, up to three
+//!                       └──────────── a pause ◀─────────────────┘
 //! end:  the model ─▶ the program ─▶ its folder goes
 //! ```
 //! Each process is a [`SpiRuntime`] of one model, which keeps it.
@@ -16,7 +18,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use berth_spec::{FailureCategory, Gpu, Isolation, IsolationOffer, RuntimeInfo};
@@ -26,12 +28,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::logs::Logs;
 use super::{OpenError, Process, Protocol, Settings, SpiRuntime, layout, location};
-use crate::runtime::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families};
+use crate::runtime::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families, process::backoff::Backoff};
 
 /// Processes that start at once: each may read gigabytes.
 const STARTS: usize = 4;
 
-/// Deaths of a program before it was ready after which its load has failed: one may be bad luck.
+/// Processes that may die before they are ready until their load has failed: one may be bad luck.
 const DEATHS: u32 = 3;
 
 /// The interval at which deaths and cancelled loads are looked for: nobody waits longer for them, and a look costs nothing.
@@ -89,7 +91,7 @@ pub struct PerModel {
     families: Families,
     /// Processes so far.
     started: AtomicU64,
-    turns: Turns,
+    turns: StartLimit,
     logs: Arc<Logs>,
 }
 
@@ -105,7 +107,7 @@ impl PerModel {
         }
         let folder = settings.program.as_ref().and_then(|program| program.log.parent());
         let logs = folder.map(|folder| Logs::find(folder, &format!("{}@", settings.name)));
-        let (turns, logs) = (Turns::default(), Arc::new(logs.unwrap_or_default()));
+        let (turns, logs) = (StartLimit::default(), Arc::new(logs.unwrap_or_default()));
         Self { settings, each, gpus, families, started: AtomicU64::new(0), turns, logs }
     }
 
@@ -137,6 +139,44 @@ impl PerModel {
         let own = OwnFiles::of(&settings, Arc::clone(&self.logs), request.pin.clone());
         Ok((settings, own))
     }
+
+    /// Starts a process for a model, and waits until it is ready. After one that died comes another one with ports of its own: somebody else
+    /// may have taken those of the first before it had them.
+    fn start(&self, request: &LoadRequest) -> Result<SpiRuntime, LoadError> {
+        let mut backoff = Backoff::default();
+        while !request.cancel.is_cancelled() {
+            let (settings, own) = self.of_model(request)?;
+            let opened = SpiRuntime::open_within(settings, self.families.clone(), Some((&request.cancel, own)));
+            let error = match opened {
+                Ok(runtime) => return Ok(runtime),
+                Err(error) => error,
+            };
+            let pause = backoff.after(Duration::ZERO);
+            let category = match error {
+                _ if request.cancel.is_cancelled() => break,
+                OpenError::Dies { .. } if backoff.in_a_row() < DEATHS => {
+                    wait(pause, &request.cancel);
+                    continue;
+                }
+                OpenError::NotReady { .. } => FailureCategory::Timeout,
+                _ => FailureCategory::Runtime,
+            };
+            return Err(LoadError::new(category, error.to_string()));
+        }
+        Err(given_up())
+    }
+}
+
+fn given_up() -> LoadError {
+    LoadError::new(FailureCategory::Internal, "the load was given up")
+}
+
+/// Waits for as long as a load is wanted. Blocks.
+fn wait(time: Duration, cancel: &CancellationToken) {
+    let end = Instant::now() + time;
+    while Instant::now() < end && !cancel.is_cancelled() {
+        std::thread::sleep(LOOK.min(time));
+    }
 }
 
 impl Runtime for PerModel {
@@ -165,31 +205,24 @@ impl Runtime for PerModel {
             let message = format!("the deployment asks for runtime.isolation {:?}: {OPEN}", asked.as_str());
             return Err(LoadError::new(FailureCategory::Runtime, message));
         }
-        let given_up = || LoadError::new(FailureCategory::Internal, "the load was given up");
         let _turn = self.turns.take(&request.cancel).ok_or_else(given_up)?;
-        let (settings, own) = self.of_model(request)?;
-        let opened = SpiRuntime::open_within(settings, self.families.clone(), Some((&request.cancel, own)));
-        let runtime = opened.map_err(|error| match error {
-            _ if request.cancel.is_cancelled() => given_up(),
-            OpenError::NotReady { .. } => LoadError::new(FailureCategory::Timeout, error.to_string()),
-            _ => LoadError::new(FailureCategory::Runtime, error.to_string()),
-        })?;
-        runtime.load(request)
+        self.start(request)?.load(request)
     }
 }
 
 /// Turns to load: [`STARTS`] at once.
 #[derive(Default)]
-struct Turns {
+struct StartLimit {
     taken: Mutex<usize>,
     given_back: Condvar,
 }
 
-struct Turn<'t>(&'t Turns);
+/// One of the turns of a [`StartLimit`].
+struct StartPermit<'t>(&'t StartLimit);
 
-impl Turns {
+impl StartLimit {
     /// Waits for a turn, as long as it is wanted. Blocks.
-    fn take(&self, cancel: &CancellationToken) -> Option<Turn<'_>> {
+    fn take(&self, cancel: &CancellationToken) -> Option<StartPermit<'_>> {
         let mut taken = self.taken();
         while *taken >= STARTS {
             if cancel.is_cancelled() {
@@ -198,7 +231,7 @@ impl Turns {
             taken = self.given_back.wait_timeout(taken, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
         *taken += 1;
-        Some(Turn(self))
+        Some(StartPermit(self))
     }
 
     fn taken(&self) -> MutexGuard<'_, usize> {
@@ -206,7 +239,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for StartPermit<'_> {
     fn drop(&mut self) {
         *self.0.taken() -= 1;
         self.0.given_back.notify_one();
@@ -216,14 +249,14 @@ impl Drop for Turn<'_> {
 /// Waits until a process is ready, as long as it is wanted. `None`: it is not.
 ///
 /// # Errors
-/// As of `ready`; or its program dies again and again.
+/// As of `ready`; or its program has died.
 pub(super) async fn awaited<T>(
     ready: impl Future<Output = Result<T, OpenError>>,
     (cancel, deaths): (CancellationToken, Arc<AtomicU32>),
     name: &str,
 ) -> Option<Result<T, OpenError>> {
     let dies = async {
-        while deaths.load(Relaxed) < DEATHS {
+        while deaths.load(Relaxed) == 0 {
             sleep(LOOK).await;
         }
     };
@@ -288,7 +321,7 @@ mod tests {
 
     #[test]
     fn so_many_load_at_once() {
-        let (turns, cancel) = (Turns::default(), CancellationToken::new());
+        let (turns, cancel) = (StartLimit::default(), CancellationToken::new());
         let mut all: Vec<_> = (0..STARTS).filter_map(|_| turns.take(&cancel)).collect();
         assert_eq!(all.len(), STARTS);
         std::thread::scope(|scope| {
@@ -303,7 +336,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_process_is_awaited_as_long_as_it_is_wanted_and_may_yet_come_up() {
-        let (cancel, deaths) = (CancellationToken::new(), Arc::new(AtomicU32::new(DEATHS - 1)));
+        let (cancel, deaths) = (CancellationToken::new(), Arc::<AtomicU32>::default());
         let both = || (cancel.clone(), Arc::clone(&deaths));
         let found = awaited(async { Ok(7) }, both(), "one").await;
         assert!(matches!(found, Some(Ok(7))));

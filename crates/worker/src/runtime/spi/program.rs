@@ -1,7 +1,7 @@
 //! A runtime's own process: started, restarted when it dies, ended with the worker. Its output goes to a bounded file.
 //!
 //! ```text
-//! start ─▶ running ─died─▶ waits (0.5 s, doubled up to 30 s) ─▶ start …
+//! start ─▶ running ─died, or it hangs: SIGKILL─▶ waits (0.5 s, doubled up to 30 s) ─▶ start …
 //!             └─ the runtime is dropped ─▶ SIGTERM, some seconds, SIGKILL: its whole process group
 //! ```
 //! One thread per runtime starts it and looks after it, because the launcher ties the process to the thread. That its models are
@@ -84,6 +84,7 @@ impl Program {
 
 /// The owner of a running program. It ends with this.
 pub(super) struct Supervisor {
+    /// A word has the program start again, and the end of this ends it.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     tail: Tail,
@@ -118,6 +119,14 @@ impl Supervisor {
     /// The number of times that it ended by itself.
     pub(super) fn deaths(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.deaths)
+    }
+
+    /// Ends a program that hangs, so that it is started again.
+    pub(super) fn restart(&self) {
+        if let Some(stop) = &self.stop {
+            // Its thread ends with this.
+            let _ = stop.send(());
+        }
     }
 
     /// The last lines that it wrote.
@@ -171,7 +180,7 @@ impl Watcher {
                 again_in_ms = pause.as_millis(),
                 log = %self.program.log.display(),
             );
-            if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            if stopped.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         }
@@ -180,9 +189,13 @@ impl Watcher {
     /// Waits for the end of the process; `None`: it was told to end.
     fn ended(&self, child: &mut Child, stopped: &Receiver<()>) -> Option<ExitStatus> {
         loop {
-            if stopped.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
-                self.end(child);
-                return None;
+            match stopped.recv_timeout(LOOK) {
+                Ok(()) => signal(child, Signal::KILL),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.end(child);
+                    return None;
+                }
             }
             if let Ok(Some(status)) = child.try_wait() {
                 return Some(status);
@@ -324,6 +337,19 @@ mod tests {
         drop(lasting);
         // Orphans are in the group until somebody has collected them.
         until(|| rustix::process::test_kill_process_group(pid).is_err());
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended_and_started_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let supervisor = Supervisor::start("hangs", shell(&log, "echo up; kill -STOP $$")).expect("started");
+        let starts = || fs::read_to_string(&log).map_or(0, |text| text.lines().count());
+        until(|| starts() == 1);
+        supervisor.restart();
+        until(|| starts() == 2);
+        // Its end need not wait until one that hangs has ended by itself.
+        supervisor.restart();
     }
 
     #[test]

@@ -11,7 +11,7 @@ use berth_wire::api::{ModelTop, StuckDeployments};
 use super::firsts::Firsts;
 use crate::{
     api::{selector::LabelSelector, view},
-    handle::Known,
+    handle::KnownDeployment,
 };
 
 /// Reasons of the condition `Progressing` for which a deployment does not get on by itself.
@@ -111,7 +111,7 @@ impl Sort {
 }
 
 impl Row {
-    pub(super) fn of(known: &Known) -> Self {
+    pub(super) fn of(known: &KnownDeployment) -> Self {
         let status = known.status.as_ref();
         let held = status.iter().flat_map(|status| &status.replicas).filter(|replica| !replica.lost);
         Self {

@@ -14,7 +14,7 @@ use crate::runtime::{
     process::{
         failure::down,
         message::Raised,
-        queue::{Entry, Outcome},
+        queue::{Outcome, ProcessRequest},
         shared::Refused,
         supervise::Supervisor,
         wait::wait,
@@ -69,7 +69,7 @@ impl Engine for RemoteEngine {
     fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
         let document = documents::request(&self.inputs, inputs, outputs, stop.until);
         let (reply, mut answer) = oneshot::channel();
-        let entry = Entry { document, deadline: stop.until, since: Instant::now(), first: false, reply };
+        let entry = ProcessRequest { document, deadline: stop.until, since: Instant::now(), first: false, reply };
         let shared = &self.supervisor.shared;
         shared.push(vec![entry]).map_err(|refused| match refused {
             Refused::Down(wait) => down(wait),

@@ -1,8 +1,8 @@
-//! The engine in a process of its own: loads one graph and answers runs, until it is told to end or its line is closed.
+//! The engine in a process of its own: loads one graph and answers runs, until it is told to end or its connection is closed.
 //!
 //! ```text
-//!   line ─▶ Load ─▶ session, signature, sample rows ─▶ Loaded or Failed
-//!        ─▶ Run  ─▶ lanes (threads) ─▶ Result           Stop ─▶ the watchdog stops that run
+//!   worker ─▶ Load ─▶ session, signature, sample rows ─▶ Loaded or Failed
+//!          ─▶ Run  ─▶ lanes (threads) ─▶ Result           Stop ─▶ the watchdog stops that run
 //! ```
 //! It is confined by the time that this begins. Nothing here keeps a crash from ending the process: that is what it is for.
 
@@ -63,14 +63,14 @@ struct Job {
     stop: Stop,
 }
 
-/// The process's end of the line.
-struct Line {
+/// The process's connection to the worker.
+struct WorkerConnection {
     stream: Mutex<UnixStream>,
     /// Runs that may be stopped, by their numbers.
     callers: Mutex<HashMap<u64, Caller>>,
 }
 
-/// Serves the line on standard input: the whole life of the process.
+/// Serves the connection on standard input: the whole life of the process.
 pub(in crate::runtime) fn run() -> ExitCode {
     // Whoever looks at the processes of a machine sees which these are.
     let _ = rustix::thread::set_name(c"berth-onnx");
@@ -88,7 +88,7 @@ pub(in crate::runtime) fn run() -> ExitCode {
 /// Loads what comes first, then answers runs.
 fn serve(stream: UnixStream) -> io::Result<()> {
     let mut from = stream.try_clone()?;
-    let line = Arc::new(Line { stream: Mutex::new(stream), callers: Mutex::default() });
+    let connection = Arc::new(WorkerConnection { stream: Mutex::new(stream), callers: Mutex::default() });
     let first = frame::read(&mut from).map_err(io::Error::other)?;
     if first.kind != Kind::Load {
         return Err(io::Error::other("it was told nothing to load"));
@@ -100,24 +100,26 @@ fn serve(stream: UnixStream) -> io::Result<()> {
             let LoadError { category, message, .. } = error;
             let raised =
                 Raised { message, expected: true, category: category.as_str().to_owned(), ..Raised::default() };
-            return line.send(Kind::Failed, &serde_json::to_vec(&raised)?, &[]);
+            return connection.send(Kind::Failed, &serde_json::to_vec(&raised)?, &[]);
         }
     };
     let (jobs, waiting) = sync_channel(load.lanes.max(1) + 1);
     let (waiting, call) = (Arc::new(Mutex::new(waiting)), Arc::new(call));
     for number in 0..load.lanes.max(1) {
-        let (line, call, waiting) = (Arc::clone(&line), Arc::clone(&call), Arc::clone(&waiting));
-        std::thread::Builder::new().name(format!("berth-run-{number}")).spawn(move || work(&line, &call, &waiting))?;
+        let (connection, call, waiting) = (Arc::clone(&connection), Arc::clone(&call), Arc::clone(&waiting));
+        std::thread::Builder::new()
+            .name(format!("berth-run-{number}"))
+            .spawn(move || work(&connection, &call, &waiting))?;
     }
-    line.send(Kind::Loaded, &serde_json::to_vec(&Loaded { graph: Some(graph), ..Loaded::default() })?, &[])?;
-    let ended = listen(&mut from, &line, &jobs);
+    connection.send(Kind::Loaded, &serde_json::to_vec(&Loaded { graph: Some(graph), ..Loaded::default() })?, &[])?;
+    let ended = listen(&mut from, &connection, &jobs);
     // Threads that wait end with their channel; a run that is under way is not waited for.
     drop(jobs);
     ended
 }
 
 /// Reads frames until there are no more.
-fn listen(from: &mut UnixStream, line: &Line, jobs: &SyncSender<Job>) -> io::Result<()> {
+fn listen(from: &mut UnixStream, connection: &WorkerConnection, jobs: &SyncSender<Job>) -> io::Result<()> {
     loop {
         let frame = match frame::read_within(from, LARGEST_RUN) {
             Ok(frame) => frame,
@@ -126,12 +128,12 @@ fn listen(from: &mut UnixStream, line: &Line, jobs: &SyncSender<Job>) -> io::Res
         };
         match frame.kind {
             Kind::Run => {
-                let job = line.job(&frame)?;
+                let job = connection.job(&frame)?;
                 jobs.send(job).map_err(|_| io::Error::other("its threads have ended"))?;
             }
             Kind::Stop => {
                 let message::Stop { run } = serde_json::from_slice(&frame.head)?;
-                line.callers().remove(&run);
+                connection.callers().remove(&run);
             }
             Kind::Shutdown => return Ok(()),
             _ => return Err(io::Error::other("it was sent what only processes send")),
@@ -156,17 +158,17 @@ fn loaded(load: &LoadGraph) -> Result<(Call, Graph), LoadError> {
 }
 
 /// Runs what comes, on one of the threads.
-fn work(line: &Line, call: &Call, waiting: &Mutex<Receiver<Job>>) {
+fn work(connection: &WorkerConnection, call: &Call, waiting: &Mutex<Receiver<Job>>) {
     loop {
         let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
         let run = job.run;
         let outcome = catch_unwind(AssertUnwindSafe(|| infer(call, &job)));
         let outcome = outcome.unwrap_or_else(|_| Err(InferError::Internal("the run panicked".to_owned())));
-        line.callers().remove(&run);
-        if line.answer(run, outcome).is_err() {
+        connection.callers().remove(&run);
+        if connection.answer(run, outcome).is_err() {
             // The reader sees that, too, and the process ends.
-            let _ = line.stream().shutdown(Shutdown::Both);
+            let _ = connection.stream().shutdown(Shutdown::Both);
             return;
         }
     }
@@ -183,7 +185,7 @@ fn infer(call: &Call, job: &Job) -> Result<Vec<Tensor>, InferError> {
     call.run(&views, &job.order.outputs, &job.stop)
 }
 
-impl Line {
+impl WorkerConnection {
     fn stream(&self) -> MutexGuard<'_, UnixStream> {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -199,7 +201,7 @@ impl Line {
         let order = frame.body.get(start..end).ok_or_else(|| io::Error::other("a run that is cut off"))?;
         let order: Order = serde_json::from_slice(order)?;
         let caller = Caller::new();
-        let stop = Stop { until: order.until(), callers: vec![caller.waiting()] };
+        let stop = Stop { until: order.until(), callers: vec![caller.downgrade()] };
         self.callers().insert(run, caller);
         Ok(Job { run, order, inputs, body: frame.body.clone(), stop })
     }

@@ -44,11 +44,11 @@ struct Versions {
 struct Version {
     state: String,
     #[serde(default)]
-    status: Said,
+    status: ErrorStatus,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Said {
+struct ErrorStatus {
     #[serde(default)]
     error_code: String,
     #[serde(default)]
@@ -100,7 +100,7 @@ impl OpenVino {
             "AVAILABLE" => State::Available,
             "START" | "LOADING" if !failed => State::Coming,
             state => {
-                let Said { error_code, error_message } = &version.status;
+                let ErrorStatus { error_code, error_message } = &version.status;
                 State::Failed(format!("the server says {state}, {error_code}: {error_message}; see the server's log"))
             }
         })

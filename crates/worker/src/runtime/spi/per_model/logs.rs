@@ -14,10 +14,10 @@ const KEPT: usize = 64;
 
 /// The logs of one runtime.
 #[derive(Default)]
-pub(super) struct Logs(Mutex<Known>);
+pub(super) struct Logs(Mutex<LogFiles>);
 
 #[derive(Default)]
-struct Known {
+struct LogFiles {
     /// Processes that write to each: a new revision's may begin before the old one's has ended.
     used: BTreeMap<PathBuf, usize>,
     /// The oldest first.
@@ -39,35 +39,35 @@ impl Logs {
         found.sort();
         let logs = Self::default();
         for (_, path) in found {
-            logs.known().keep(path);
+            logs.files().keep(path);
         }
         logs
     }
 
     /// A process writes to it.
     pub(super) fn begin(&self, log: &Path) {
-        let mut known = self.known();
-        *known.used.entry(log.to_owned()).or_default() += 1;
-        known.ended.retain(|ended| ended != log);
+        let mut files = self.files();
+        *files.used.entry(log.to_owned()).or_default() += 1;
+        files.ended.retain(|ended| ended != log);
     }
 
     /// The process has ended.
     pub(super) fn end(&self, log: &Path) {
-        let mut known = self.known();
-        let Some(processes) = known.used.get_mut(log) else { return };
+        let mut files = self.files();
+        let Some(processes) = files.used.get_mut(log) else { return };
         *processes -= 1;
         if *processes == 0 {
-            known.used.remove(log);
-            known.keep(log.to_owned());
+            files.used.remove(log);
+            files.keep(log.to_owned());
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn files(&self) -> MutexGuard<'_, LogFiles> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
+impl LogFiles {
     fn keep(&mut self, log: PathBuf) {
         self.ended.push_back(log);
         while self.ended.len() > KEPT {

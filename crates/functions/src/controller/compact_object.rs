@@ -1,4 +1,4 @@
-//! An object as the controller remembers it: small, for there are many, and few have a turn at a time.
+//! An object as the controller keeps it: small, for there are many, and few have a turn at a time.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
 
 /// An object without its parsed spec, which takes more memory than its text: each turn reads that again.
 #[derive(Debug)]
-pub(super) struct Remembered {
+pub(super) struct CompactObject {
     pub(super) identity: Identity,
     pub(super) runs: Runs,
     /// The spec as JSON text; the history of the status shares it.
@@ -34,7 +34,7 @@ pub(super) enum Runs {
     Elsewhere,
 }
 
-impl Remembered {
+impl CompactObject {
     /// Takes over an object that was found; texts that are the same are held once. Also returns the unknown fields of its spec, or its mistakes.
     pub(super) fn of(declared: Declared) -> (Self, Result<Vec<String>, String>) {
         let Declared { identity, spec, unknown, text, about, mut status, writable, rev } = declared;

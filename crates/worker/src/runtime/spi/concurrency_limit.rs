@@ -20,13 +20,14 @@ const WAITING_AT_LEAST: usize = 16;
 /// When to try again after the line was full.
 const RETRY: Duration = Duration::from_millis(500);
 
-pub(super) struct Gate {
+/// The bound of one model.
+pub(super) struct ConcurrencyLimit {
     running: Arc<Semaphore>,
     waiting: AtomicUsize,
     most_waiting: usize,
 }
 
-impl Gate {
+impl ConcurrencyLimit {
     /// Lets `most` in at once.
     pub(super) fn new(most: usize, in_flight: InFlight) -> Self {
         let most = most.clamp(1, Semaphore::MAX_PERMITS);
@@ -43,7 +44,7 @@ impl Gate {
         if let Ok(permit) = Arc::clone(&self.running).try_acquire_owned() {
             return Ok(permit);
         }
-        let waiting = Waiting::of(&self.waiting);
+        let waiting = WaitingCount::of(&self.waiting);
         if waiting.before >= self.most_waiting {
             let message = format!("{} requests wait for this model already: try again", waiting.before);
             return Err(InferError::shed(Shed::QueueFull, message, RETRY));
@@ -59,18 +60,19 @@ impl Gate {
     }
 }
 
-struct Waiting<'a> {
+/// Counts one request that waits, while it lives.
+struct WaitingCount<'a> {
     count: &'a AtomicUsize,
     before: usize,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingCount<'a> {
     fn of(count: &'a AtomicUsize) -> Self {
         Self { count, before: count.fetch_add(1, Ordering::Relaxed) }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCount<'_> {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
@@ -84,15 +86,15 @@ mod tests {
 
     #[tokio::test]
     async fn the_line_has_an_end() {
-        let gate = Gate::new(1, InFlight::Default);
-        let first = gate.enter(None).await.expect("a place");
-        let mut line: Vec<_> = (0..16).map(|_| Box::pin(gate.enter(None))).collect();
+        let concurrency_limit = ConcurrencyLimit::new(1, InFlight::Default);
+        let first = concurrency_limit.enter(None).await.expect("a place");
+        let mut line: Vec<_> = (0..16).map(|_| Box::pin(concurrency_limit.enter(None))).collect();
         assert!(line.iter_mut().all(|waits| waits.as_mut().now_or_never().is_none()));
-        let refused = gate.enter(None).await.expect_err("the line is full");
+        let refused = concurrency_limit.enter(None).await.expect_err("the line is full");
         assert!(matches!(refused, InferError::Shed { reason: Shed::QueueFull, .. }), "{refused:?}");
         drop(first);
         assert!(line.remove(0).await.is_ok());
         drop(line);
-        assert!(gate.enter(Some(Instant::now())).await.is_ok(), "whoever left the line counts no more");
+        assert!(concurrency_limit.enter(Some(Instant::now())).await.is_ok(), "whoever left the line counts no more");
     }
 }

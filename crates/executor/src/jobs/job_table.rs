@@ -32,7 +32,7 @@ struct Job {
 }
 
 /// All jobs of one process. Times are since some beginning.
-pub(super) struct Ledger {
+pub(super) struct JobTable {
     bounds: Bounds,
     jobs: HashMap<JobId, Job>,
     keys: HashMap<String, JobId>,
@@ -57,7 +57,7 @@ impl Job {
     }
 }
 
-impl Ledger {
+impl JobTable {
     pub(super) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,

@@ -1,4 +1,4 @@
-//! The line of functions that wait for their turn. Changes go before repetitions, but for one turn in four; sources of changes take
+//! The queue of functions that wait for their turn. Changes go before repetitions, but for one turn in four; sources of changes take
 //! turns, so that a registry with hundreds of functions does not hold up the one that a person puts.
 //!
 //! ```text
@@ -16,7 +16,7 @@ const CHANGES: u32 = 3;
 
 /// Functions that wait, each once.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct TurnQueue {
     changes: VecDeque<(Origin, VecDeque<String>)>,
     /// Further attempts, and looks at what serves.
     repetitions: VecDeque<String>,
@@ -24,7 +24,7 @@ pub(super) struct Line {
     ahead: u32,
 }
 
-impl Line {
+impl TurnQueue {
     /// Lets a function wait whose object is new or changed.
     pub(super) fn change(&mut self, origin: &Origin, key: String) {
         match self.changes.iter_mut().find(|(of, _)| of == origin) {
@@ -67,22 +67,22 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn all(mut line: Line) -> String {
-        std::iter::from_fn(|| line.next()).collect()
+    fn all(mut queue: TurnQueue) -> String {
+        std::iter::from_fn(|| queue.next()).collect()
     }
 
     #[test]
     fn sources_take_turns_and_repetitions_have_one_in_four() {
         let git = Origin::new("git", "registry");
-        let mut line = Line::default();
-        "abcdef".chars().for_each(|key| line.change(&git, key.to_string()));
-        "12".chars().for_each(|key| line.repetition(key.to_string()));
-        line.change(&Origin::API, "X".to_owned());
-        line.remove("c");
-        assert_eq!(all(line), "aXb1def2");
+        let mut queue = TurnQueue::default();
+        "abcdef".chars().for_each(|key| queue.change(&git, key.to_string()));
+        "12".chars().for_each(|key| queue.repetition(key.to_string()));
+        queue.change(&Origin::API, "X".to_owned());
+        queue.remove("c");
+        assert_eq!(all(queue), "aXb1def2");
 
-        let mut line = Line::default();
-        line.repetition("1".to_owned());
-        assert_eq!((line.next().as_deref(), line.next()), (Some("1"), None), "nobody is before it");
+        let mut queue = TurnQueue::default();
+        queue.repetition("1".to_owned());
+        assert_eq!((queue.next().as_deref(), queue.next()), (Some("1"), None), "nobody is before it");
     }
 }

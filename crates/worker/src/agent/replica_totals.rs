@@ -60,7 +60,7 @@ impl Counts {
 
 /// The part of one replica that the sums hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Counted {
+struct CountedReplica {
     counts: Counts,
     wake: Option<Time>,
     /// Memory that is set aside for it and that its model was measured not to take.
@@ -69,8 +69,8 @@ struct Counted {
 
 /// The sums.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    counted: BTreeMap<RevisionId, Counted>,
+pub(super) struct ReplicaTotals {
+    counted: BTreeMap<RevisionId, CountedReplica>,
     counts: Counts,
     wakes: BTreeSet<(Time, RevisionId)>,
     /// Replicas on their way: neither ready nor failed.
@@ -83,11 +83,11 @@ pub(super) struct Tally {
     slack: ByteSize,
 }
 
-impl Tally {
+impl ReplicaTotals {
     /// Counts a replica that came, changed or went.
     pub(super) fn recount(&mut self, replicas: &Replicas, id: &RevisionId) {
         let replica = replicas.get(id);
-        let now = replica.map(|replica| Counted {
+        let now = replica.map(|replica| CountedReplica {
             counts: Counts::of(replica.state()),
             wake: replica.wake_at(),
             slack: replica.held().saturating_sub(replica.taken()),
@@ -96,14 +96,14 @@ impl Tally {
             Some(now) => self.counted.insert(id.clone(), now),
             None => self.counted.remove(id),
         };
-        if let Some(Counted { counts, wake, slack }) = before {
+        if let Some(CountedReplica { counts, wake, slack }) = before {
             self.counts = self.counts.without(counts);
             self.slack = self.slack.saturating_sub(slack);
             if let Some(at) = wake {
                 self.wakes.remove(&(at, id.clone()));
             }
         }
-        if let Some(Counted { counts, wake, slack }) = now {
+        if let Some(CountedReplica { counts, wake, slack }) = now {
             self.counts = self.counts.with(counts);
             self.slack += slack;
             if let Some(at) = wake {
@@ -159,9 +159,9 @@ impl Tally {
 
     /// The sums made anew.
     pub(super) fn of(replicas: &Replicas) -> Self {
-        let mut tally = Self::default();
-        replicas.keys().for_each(|id| tally.recount(replicas, id));
-        tally
+        let mut totals = Self::default();
+        replicas.keys().for_each(|id| totals.recount(replicas, id));
+        totals
     }
 }
 

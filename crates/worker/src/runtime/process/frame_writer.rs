@@ -8,7 +8,7 @@ use socket2::SockRef;
 use super::{child::Process, outgoing::Outgoing, shared::State};
 
 /// The writing end. Frames go whole: nobody writes while one is not complete.
-pub(in crate::runtime) struct Line {
+pub(in crate::runtime) struct FrameWriter {
     stream: Arc<UnixStream>,
     /// The supervisor writes, without the lock.
     pub(super) taken: bool,
@@ -24,7 +24,7 @@ pub(in crate::runtime) enum Unsent {
     Rest(Vec<u8>),
 }
 
-impl Line {
+impl FrameWriter {
     pub(super) fn new(stream: Arc<UnixStream>) -> Self {
         Self { stream, taken: false, unsent: None }
     }
@@ -68,10 +68,12 @@ impl State {
             if due > now {
                 return due < self.alarm;
             }
-            let Some(line) = self.line.as_mut().filter(|line| !self.stop && line.is_free()) else { return true };
+            let Some(writer) = self.writer.as_mut().filter(|writer| !self.stop && writer.is_free()) else {
+                return true;
+            };
             if let Some(running) = self.queue.take(now) {
-                line.send(Outgoing::of(running));
-                if !line.is_free() {
+                writer.send(Outgoing::of(running));
+                if !writer.is_free() {
                     return true;
                 }
             }
@@ -91,21 +93,21 @@ mod tests {
     use crate::runtime::process::{
         document::Document,
         frame::{self, Kind},
-        queue::{Entry, Limits, Outcome},
+        queue::{Limits, Outcome, ProcessRequest},
     };
 
     /// A state whose process reads from the other end.
     fn up(max_rows: usize, max_delay: Duration) -> (State, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let mut state = State::new(Limits { max_requests: 8, max_rows, max_delay, parallel: 1 });
-        state.line = Some(Line::new(Arc::new(ours)));
+        state.writer = Some(FrameWriter::new(Arc::new(ours)));
         (state, theirs)
     }
 
     fn push(state: &mut State, now: Instant, bytes: usize) -> oneshot::Receiver<Outcome> {
         let (reply, answer) = oneshot::channel();
         let document = Document { json: Bytes::from(vec![b' '; bytes]), beside: Vec::new() };
-        let entry = Entry { document, deadline: now + Duration::from_secs(9), since: now, first: true, reply };
+        let entry = ProcessRequest { document, deadline: now + Duration::from_secs(9), since: now, first: true, reply };
         assert!(state.queue.push(vec![entry]).is_ok());
         answer
     }
@@ -142,7 +144,7 @@ mod tests {
         let now = Instant::now();
         let _large = push(&mut state, now, 1 << 20);
         assert!(state.dispatch(now));
-        let line = state.line.as_mut().expect("a line");
+        let line = state.writer.as_mut().expect("a writer");
         assert!(matches!(line.unsent.take(), Some(Unsent::Run(_))));
 
         // As if nobody had read for long: frames of this size fit until the kernel's buffer is full.
@@ -170,9 +172,9 @@ mod tests {
         let (mut state, _theirs) = up(4, Duration::ZERO);
         let now = Instant::now();
         let _answer = push(&mut state, now, 3);
-        state.line.as_mut().expect("a line").taken = true;
+        state.writer.as_mut().expect("a writer").taken = true;
         assert!(state.dispatch(now));
-        state.line.as_mut().expect("a line").taken = false;
+        state.writer.as_mut().expect("a writer").taken = false;
         state.stop = true;
         assert!(state.dispatch(now));
         assert!(state.queue.running.is_empty());

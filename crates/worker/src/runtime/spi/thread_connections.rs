@@ -5,11 +5,17 @@ use std::{
     io,
     sync::{Arc, PoisonError, RwLock},
     thread::ThreadId,
+    time::Duration,
 };
 
 use berth_mesh::exchange;
-use berth_peer::http2::{Line, Slot, Unsent, liveness};
+use berth_peer::{
+    http2::{Line, Slot, Unsent, liveness},
+    port::ReadAhead,
+};
+use bytes::Bytes;
 use http::{Request, Response, Uri, uri::Scheme};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -18,7 +24,10 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::address::{Address, CONNECT, Place, WINDOW};
+use super::{
+    address::{Address, CONNECT, Transport, WINDOW},
+    head,
+};
 
 /// Threads that have one at once. There are as many as cores; those of threads that ended are let go of beyond this.
 const MOST: usize = 256;
@@ -28,6 +37,23 @@ const FRAME: u32 = 256 << 10;
 
 /// Requests that may be cancelled at about the same time: a gateway's clients that go away. By default a few such end a connection.
 const CANCELLED: usize = 4_096;
+
+/// The time limit of the answer to a question for a sign of life: such an answer takes no work.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// A message of gRPC without fields.
+const EMPTY: Bytes = Bytes::from_static(&[0; 5]);
+
+/// Reason why a runtime gives no sign of life.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoSignOfLife {
+    /// It takes no connection, or breaks it.
+    #[error(transparent)]
+    Unreached(#[from] io::Error),
+    /// It takes connections, and answers nothing.
+    #[error("it takes connections, and does not answer within {} s", ANSWER.as_secs())]
+    Silent,
+}
 
 /// Reason why a runtime did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -41,14 +67,14 @@ pub(super) enum Failure {
 }
 
 /// The connections. Each is made when it is first used, and again when it broke.
-pub(super) struct Lines {
+pub(super) struct ThreadConnections {
     address: Address,
     by_thread: RwLock<HashMap<ThreadId, Arc<Slot<exchange::Body>>>>,
     /// Each ends with its connection, so nobody waits for them.
     tasks: TaskTracker,
 }
 
-impl Lines {
+impl ThreadConnections {
     pub(super) fn new(address: Address) -> Self {
         Self { address, by_thread: RwLock::default(), tasks: TaskTracker::new() }
     }
@@ -56,9 +82,7 @@ impl Lines {
     /// Sends a request of which the path alone counts. One that a connection gave back untouched goes over a new one, once.
     /// Must be called within a runtime of tokio.
     pub(super) async fn send(&self, mut request: Request<exchange::Body>) -> Result<Response<Incoming>, Failure> {
-        let mut uri = std::mem::take(request.uri_mut()).into_parts();
-        (uri.scheme, uri.authority) = (Some(Scheme::HTTP), Some(self.address.authority().clone()));
-        *request.uri_mut() = Uri::from_parts(uri).map_err(|error| Failure::Unreached(io::Error::other(error)))?;
+        self.name_server(&mut request).map_err(Failure::Unreached)?;
         let slot = self.here();
         for last in [false, true] {
             let line = slot.line(self.connect()).await.map_err(Failure::Unreached)?;
@@ -74,8 +98,29 @@ impl Lines {
     }
 
     /// Connects, and lets go of the connection.
-    pub(super) async fn reach(&self) -> io::Result<()> {
-        self.connect().await.map(drop)
+    pub(super) async fn reach(&self) -> Result<(), NoSignOfLife> {
+        Ok(self.connect().await.map(drop)?)
+    }
+
+    /// The same, once the runtime has answered something. Which answer it is does not matter.
+    pub(super) async fn ask(&self) -> Result<(), NoSignOfLife> {
+        let mut question = head::health(Full::new(EMPTY).map_err(|never| match never {}).boxed_unsync());
+        self.name_server(&mut question)?;
+        let line = self.connect().await?;
+        match timeout(ANSWER, line.send(question)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(Unsent::Returned { error, .. })) => Err(io::Error::other(error).into()),
+            Ok(Err(Unsent::Refused(error) | Unsent::Unknown(error))) => Err(io::Error::other(error).into()),
+            Err(_) => Err(NoSignOfLife::Silent),
+        }
+    }
+
+    /// Adds scheme and host to a request that has a path alone.
+    fn name_server(&self, request: &mut Request<exchange::Body>) -> io::Result<()> {
+        let mut uri = std::mem::take(request.uri_mut()).into_parts();
+        (uri.scheme, uri.authority) = (Some(Scheme::HTTP), Some(self.address.authority().clone()));
+        *request.uri_mut() = Uri::from_parts(uri).map_err(io::Error::other)?;
+        Ok(())
     }
 
     fn here(&self) -> Arc<Slot<exchange::Body>> {
@@ -92,9 +137,9 @@ impl Lines {
 
     async fn connect(&self) -> io::Result<Line<exchange::Body>> {
         let connected = async {
-            match self.address.place() {
-                Place::Socket(path) => speak(UnixStream::connect(path).await?, &self.tasks).await,
-                Place::Tcp(place) => speak(liveness::connect(place).await?, &self.tasks).await,
+            match self.address.transport() {
+                Transport::Socket(path) => speak(UnixStream::connect(path).await?, &self.tasks).await,
+                Transport::Tcp(host) => speak(liveness::connect(host).await?, &self.tasks).await,
             }
         };
         let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} s", CONNECT.as_secs()));
@@ -106,7 +151,8 @@ async fn speak(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     tasks: &TaskTracker,
 ) -> io::Result<Line<exchange::Body>> {
-    let opened = Line::open(stream, |settings| {
+    // Most servers send frames of 16 KiB.
+    let opened = Line::open(ReadAhead::new(stream), |settings| {
         settings
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(2 * WINDOW)
@@ -120,4 +166,41 @@ async fn speak(
         }
     });
     Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::scripted::{self, Listen, Server};
+
+    fn to(port: u16) -> ThreadConnections {
+        ThreadConnections::new(Address::port(port))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_that_takes_connections_and_answers_nothing_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let connections = to(listener.local_addr().expect("bound").port());
+        assert!(connections.reach().await.is_ok());
+        let silent = connections.ask().await;
+        assert!(matches!(silent, Err(NoSignOfLife::Silent)), "{silent:?}");
+        drop(listener);
+        let gone = connections.ask().await;
+        assert!(matches!(gone, Err(NoSignOfLife::Unreached(_))), "{gone:?}");
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_does_not_know_the_question_has_answered() {
+        let listen = Listen::Tcp(([127, 0, 0, 1], 0).into());
+        let server = Server::bind(&listen, scripted::Settings::default()).await.expect("it listens");
+        let connections = to(server.port().expect("a port"));
+        let mut serving = JoinSet::new();
+        serving.spawn(server.run());
+        let answered = connections.ask().await;
+        assert!(answered.is_ok(), "{answered:?}");
+    }
 }

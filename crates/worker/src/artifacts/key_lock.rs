@@ -9,13 +9,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Lets one holder per key through; the others wait in order.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct KeyLock {
     keys: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
-impl Gate {
+impl KeyLock {
     /// Waits until nobody else holds `key`. Dropping the permit lets the next one through.
-    pub(crate) async fn pass(&self, key: &str) -> OwnedSemaphorePermit {
+    pub(crate) async fn acquire(&self, key: &str) -> OwnedSemaphorePermit {
         let semaphore = {
             let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
             keys.retain(|_, semaphore| semaphore.strong_count() > 0);

@@ -9,7 +9,7 @@ use crate::fault::Fault;
 
 /// Something that is to be fetched.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct FetchRequest {
     /// Its place.
     pub uri: String,
     /// The expected digest of its bytes, if that is known.
@@ -27,7 +27,7 @@ pub struct Wanted {
 /// The fields of a manifest: messages name these unless something else is wanted.
 const MANIFEST: (&str, &str) = ("spec.model.uri", "spec.model.sha256");
 
-impl Wanted {
+impl FetchRequest {
     /// The artifact of a revision.
     #[must_use]
     pub fn artifact_of(revision: &Revision, correlation: Option<String>) -> Self {

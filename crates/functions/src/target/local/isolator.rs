@@ -1,4 +1,4 @@
-//! The fence around processes of functions: the sandbox that models have, as far as this machine allows.
+//! The isolation of processes of functions: the sandbox that models have, as far as this machine allows.
 //!
 //! ```text
 //! launcher that makes a file tree ─▶ user, files, processes, network, system calls of a sandbox
@@ -25,7 +25,7 @@ use berth_worker::{
 };
 use tokio::{process::Command, sync::OnceCell};
 
-use crate::build::{Bubblewrap, Reach, Walls};
+use crate::build::{Bubblewrap, NetworkReach, Walls};
 
 /// The largest file of a function.
 const LARGEST_FILE: u64 = 2 << 30;
@@ -41,7 +41,7 @@ const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// The network of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum NetworkAccess {
     /// A loopback of its own.
     Closed,
     /// The same, and a proxy to the hosts of its spec.
@@ -52,7 +52,7 @@ pub(super) enum Way {
 
 /// Confines processes.
 #[derive(Debug)]
-pub(super) struct Fence {
+pub(super) struct Isolator {
     settings: IsolationSettings,
     bubblewrap: Arc<Bubblewrap>,
     /// Berth's folder of data.
@@ -67,7 +67,7 @@ pub(super) struct Program<'a> {
     pub(super) path: &'a Path,
     /// Folder of the code.
     pub(super) app: &'a Path,
-    /// The folder that it may write.
+    /// The folder that it may write, with the files that it begins with.
     pub(super) folder: &'a Path,
     pub(super) hosts: &'a [Destination],
     /// Berth's own variables, which may name certificates.
@@ -78,15 +78,17 @@ pub(super) struct Program<'a> {
     pub(super) data: Option<ByteSize>,
 }
 
-/// A program behind the fence: its arguments, variables and input are still to be given.
+/// A confined program: its arguments, variables and input are still to be given.
 pub(super) struct Confined {
     pub(super) command: Command,
-    pub(super) way: Way,
+    pub(super) network: NetworkAccess,
     /// The user that it has, until it ends.
     pub(super) user: Option<User>,
+    /// True if its folder is one in memory, which its sandbox sends over its standard input.
+    pub(super) in_memory: bool,
 }
 
-impl Fence {
+impl Isolator {
     pub(super) fn new(settings: IsolationSettings, bubblewrap: Arc<Bubblewrap>, data: PathBuf) -> Self {
         Self { settings, bubblewrap, data, users: Arc::default(), launcher: OnceCell::new() }
     }
@@ -114,13 +116,13 @@ impl Fence {
         let launcher = self.launcher().await;
         refusal(self.settings.level, &self.lacking(launcher))?;
         let has_network = launcher.is_some_and(|launcher| launcher.mechanisms().network);
-        let way = way(self.settings.network, has_network, program.hosts)?;
+        let network = network(self.settings.network, has_network, program.hosts)?;
         let Some(launcher) = launcher else {
-            let reach = if way == Way::Machine { Reach::Machine } else { Reach::Nothing };
+            let reach = if network == NetworkAccess::Machine { NetworkReach::Machine } else { NetworkReach::Nothing };
             let (readable, writable) = (vec![program.app.to_owned()], vec![program.folder.to_owned()]);
             let walls = Walls { readable, writable, reach, at: program.app };
             let command = self.bubblewrap.command(program.path, program.group, None, walls);
-            return Ok(Confined { command, way, user: None });
+            return Ok(Confined { command, network, user: None, in_memory: false });
         };
         let readable = readable(&program);
         let user = match readable.iter().find(|path| path.exists() && !is_open(path)) {
@@ -138,19 +140,21 @@ impl Fence {
             }
             None => Some(self.user().await?),
         };
+        let in_memory = launcher.mechanisms().files;
         let sandbox = Sandbox {
             isolation: sandbox::Isolation::Sandbox,
             folder: program.folder.to_owned(),
             readable,
             hidden: KEYS.iter().map(PathBuf::from).chain([self.data.clone()]).collect(),
             gpus: false,
-            network: if way == Way::Machine { Network::Machine } else { Network::None },
-            listener: (way == Way::Hosts).then_some(PORT),
+            network: if network == NetworkAccess::Machine { Network::Machine } else { Network::None },
+            listener: (network == NetworkAccess::Hosts).then_some(PORT),
             groups: program.group.groups().to_vec(),
             limits: sandbox::Limits {
                 file_size: LARGEST_FILE,
                 data: program.data.map(|data| data.0),
                 memory_files: Some(program.memory.0),
+                folder: in_memory.then_some(program.memory.0),
                 ..sandbox::Limits::default()
             },
             user: user.as_ref().map(User::number),
@@ -159,7 +163,7 @@ impl Fence {
         let mut command = Command::from(command);
         command.env_clear().current_dir(program.folder).process_group(0).kill_on_drop(true);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Ok(Confined { command, way, user })
+        Ok(Confined { command, network, user, in_memory })
     }
 
     async fn user(&self) -> Result<User, String> {
@@ -227,14 +231,14 @@ fn refusal(level: Option<Isolation>, lacking: &[&str]) -> Result<(), String> {
 }
 
 /// The network of a program. `has_own`: this machine makes one for a process.
-fn way(setting: SandboxNetwork, has_own: bool, hosts: &[Destination]) -> Result<Way, String> {
+fn network(setting: SandboxNetwork, has_own: bool, hosts: &[Destination]) -> Result<NetworkAccess, String> {
     match setting {
-        SandboxNetwork::Machine => Ok(Way::Machine),
-        _ if hosts.is_empty() => Ok(Way::Closed),
+        SandboxNetwork::Machine => Ok(NetworkAccess::Machine),
+        _ if hosts.is_empty() => Ok(NetworkAccess::Closed),
         SandboxNetwork::None => Err("it names hosts (spec.network.hosts), and --function-network none lets functions reach none: start Berth \
                                      with --function-network declared, or remove them"
             .to_owned()),
-        SandboxNetwork::Declared if has_own => Ok(Way::Hosts),
+        SandboxNetwork::Declared if has_own => Ok(NetworkAccess::Hosts),
         SandboxNetwork::Declared => Err("it names hosts (spec.network.hosts), and this machine lacks a network of its own for it (network \
                                          namespace): `berth doctor` tells the remedy; with --function-network machine functions reach everything"
             .to_owned()),
@@ -258,18 +262,18 @@ mod tests {
     #[test]
     fn a_function_reaches_no_more_than_the_setting_and_its_spec_say() {
         let hosts = ["api.example.com:443".parse().expect("a host")];
-        let cases: [(SandboxNetwork, bool, &[Destination], Option<Way>); 8] = [
-            (SandboxNetwork::Declared, true, &hosts, Some(Way::Hosts)),
-            (SandboxNetwork::Declared, true, &[], Some(Way::Closed)),
-            (SandboxNetwork::Declared, false, &[], Some(Way::Closed)),
+        let cases: [(SandboxNetwork, bool, &[Destination], Option<NetworkAccess>); 8] = [
+            (SandboxNetwork::Declared, true, &hosts, Some(NetworkAccess::Hosts)),
+            (SandboxNetwork::Declared, true, &[], Some(NetworkAccess::Closed)),
+            (SandboxNetwork::Declared, false, &[], Some(NetworkAccess::Closed)),
             (SandboxNetwork::Declared, false, &hosts, None),
-            (SandboxNetwork::None, true, &[], Some(Way::Closed)),
+            (SandboxNetwork::None, true, &[], Some(NetworkAccess::Closed)),
             (SandboxNetwork::None, true, &hosts, None),
-            (SandboxNetwork::Machine, true, &hosts, Some(Way::Machine)),
-            (SandboxNetwork::Machine, false, &[], Some(Way::Machine)),
+            (SandboxNetwork::Machine, true, &hosts, Some(NetworkAccess::Machine)),
+            (SandboxNetwork::Machine, false, &[], Some(NetworkAccess::Machine)),
         ];
         for (setting, has_own, hosts, expected) in cases {
-            assert_eq!(way(setting, has_own, hosts).ok(), expected, "{setting} {has_own} {hosts:?}");
+            assert_eq!(network(setting, has_own, hosts).ok(), expected, "{setting} {has_own} {hosts:?}");
         }
     }
 
@@ -279,7 +283,7 @@ mod tests {
         let (group, level) = (Cgroup::default(), Some(Isolation::Sandbox));
         for (level, starts) in [(level, false), (None, true)] {
             let settings = IsolationSettings { level, ..IsolationSettings::default() };
-            let fence = Fence::new(settings, Arc::default(), home.path().to_owned());
+            let isolator = Isolator::new(settings, Arc::default(), home.path().to_owned());
             let program = Program {
                 path: Path::new("/bin/true"),
                 app: home.path(),
@@ -290,8 +294,8 @@ mod tests {
                 memory: ByteSize::mib(64),
                 data: None,
             };
-            assert_eq!(fence.command(program).await.is_ok(), starts, "{level:?}");
-            assert!(fence.note().await.contains("lacks all parts of it"));
+            assert_eq!(isolator.command(program).await.is_ok(), starts, "{level:?}");
+            assert!(isolator.note().await.contains("lacks all parts of it"));
         }
     }
 }

@@ -23,19 +23,19 @@ pub(crate) enum Concerned {
 
 /// The deployments of the fleet, as they were told last.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct FleetDeployments {
     known: BTreeMap<DeploymentName, Observed>,
     /// While a watch tells what there is: the known ones that it has not told yet.
     untold: Option<BTreeSet<DeploymentName>>,
 }
 
-impl Default for Watched {
+impl Default for FleetDeployments {
     fn default() -> Self {
         Self { known: BTreeMap::new(), untold: Some(BTreeSet::new()) }
     }
 }
 
-impl Watched {
+impl FleetDeployments {
     /// The state of a deployment; `None`: there is none, or none that was told.
     pub(crate) fn get(&self, name: &DeploymentName) -> Option<&Observed> {
         self.known.get(name)
@@ -100,13 +100,13 @@ mod tests {
         Observed { spec, current: true, status: None }
     }
 
-    fn spec(watched: &Watched, of: &str) -> Option<u64> {
+    fn spec(watched: &FleetDeployments, of: &str) -> Option<u64> {
         watched.get(&name(of)).map(|observed| observed.spec)
     }
 
     #[test]
     fn what_serves_stays_known_while_a_watch_that_lagged_is_told_anew_page_by_page() {
-        let mut watched = Watched::default();
+        let mut watched = FleetDeployments::default();
         for (of, spec) in [("team/a", 1), ("team/b", 2), ("team/gone", 3)] {
             watched.told(&name(of), observed(spec));
         }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_what_may_be_told_yet() {
-        let mut watched = Watched::default();
+        let mut watched = FleetDeployments::default();
         assert!(watched.is_awaited(&name("team/a")), "the first telling has not ended");
         watched.told(&name("team/a"), observed(1));
         assert!(!watched.is_awaited(&name("team/a")) && watched.is_awaited(&name("team/b")));

@@ -8,14 +8,14 @@ use berth_spec::Namespace;
 
 /// A source as people write it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct NamedSource {
     pub(super) name: SourceName,
-    pub(super) place: Place,
+    pub(super) place: SourceLocation,
 }
 
 /// The place of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SourceLocation {
     Git {
         remote: Remote,
         branch: String,
@@ -26,7 +26,7 @@ pub(super) enum Place {
     Kubernetes(Option<String>),
 }
 
-impl FromStr for Named {
+impl FromStr for NamedSource {
     type Err = String;
 
     /// `git=URL#BRANCH`, `etcd=URL`, `kubernetes=NAMESPACE` and `directory=PATH` are names as well as kinds.
@@ -42,29 +42,29 @@ impl FromStr for Named {
         let is = |kind: &str| name.as_ref().is_some_and(|name| name.as_str() == kind);
         let kubernetes = place.strip_prefix("kubernetes").filter(|rest| rest.is_empty() || rest.starts_with('+'));
         let place = match (place.strip_prefix("git+"), place.strip_prefix("etcd+")) {
-            (Some(place), _) => Place::git(place)?,
-            (_, Some(place)) => Place::etcd(place)?,
-            _ if let Some(rest) = kubernetes => Place::kubernetes(rest.strip_prefix('+'))?,
-            _ if is("kubernetes") && !place.contains(['/', '.']) => Place::kubernetes(Some(place))?,
-            _ if is("git") => Place::git(place)?,
+            (Some(place), _) => SourceLocation::git(place)?,
+            (_, Some(place)) => SourceLocation::etcd(place)?,
+            _ if let Some(rest) = kubernetes => SourceLocation::kubernetes(rest.strip_prefix('+'))?,
+            _ if is("kubernetes") && !place.contains(['/', '.']) => SourceLocation::kubernetes(Some(place))?,
+            _ if is("git") => SourceLocation::git(place)?,
             // A folder of this name begins with a path.
             _ if is("etcd") && !place.starts_with(['.', '/']) && !place.starts_with("directory+") => {
-                Place::etcd(place)?
+                SourceLocation::etcd(place)?
             }
-            _ => Place::folder(place.strip_prefix("directory+").unwrap_or(place))?,
+            _ => SourceLocation::folder(place.strip_prefix("directory+").unwrap_or(place))?,
         };
         let name = match (name, &place) {
             (Some(name), _) => name,
-            (None, Place::Git { remote, .. }) => SourceName::derived(&remote.shown(), "git"),
-            (None, Place::Directory(path)) => SourceName::derived(&path.display().to_string(), "directory"),
-            (None, Place::Etcd(_)) => SourceName::derived("etcd", "etcd"),
-            (None, Place::Kubernetes(_)) => SourceName::derived("kubernetes", "kubernetes"),
+            (None, SourceLocation::Git { remote, .. }) => SourceName::derived(&remote.shown(), "git"),
+            (None, SourceLocation::Directory(path)) => SourceName::derived(&path.display().to_string(), "directory"),
+            (None, SourceLocation::Etcd(_)) => SourceName::derived("etcd", "etcd"),
+            (None, SourceLocation::Kubernetes(_)) => SourceName::derived("kubernetes", "kubernetes"),
         };
         Ok(Self { name, place })
     }
 }
 
-impl Place {
+impl SourceLocation {
     fn git(place: &str) -> Result<Self, String> {
         let (url, branch) = place.rsplit_once('#').unwrap_or((place, "main"));
         let remote = Remote::parse(url, protocols()).map_err(|error| error.to_string())?;
@@ -115,12 +115,12 @@ mod tests {
 
     #[test]
     fn places_are_read() {
-        let named = |name: &str, place| Some(Named { name: SourceName::new(name).expect("a name"), place });
+        let named = |name: &str, place| Some(NamedSource { name: SourceName::new(name).expect("a name"), place });
         let git = |name: &str, url: &str, branch: &str| {
             let remote = Remote::parse(url, protocols()).expect("a URL");
-            named(name, Place::Git { remote, branch: branch.to_owned() })
+            named(name, SourceLocation::Git { remote, branch: branch.to_owned() })
         };
-        let folder = |name: &str, path: &str| named(name, Place::Directory(path.into()));
+        let folder = |name: &str, path: &str| named(name, SourceLocation::Directory(path.into()));
         for (text, place) in [
             ("git=https://h/r.git#main", git("git", "https://h/r.git", "main")),
             ("git=https://h/r.git", git("git", "https://h/r.git", "main")),
@@ -136,20 +136,23 @@ mod tests {
             ("more=directory+/srv/models", folder("more", "/srv/models")),
             (
                 "etcd=http://h:1",
-                named("etcd", Place::Etcd(berth_functions::source::address("http://h:1").expect("an address"))),
+                named(
+                    "etcd",
+                    SourceLocation::Etcd(berth_functions::source::address("http://h:1").expect("an address")),
+                ),
             ),
             (
                 "f=etcd+https://h/p",
-                named("f", Place::Etcd(berth_functions::source::address("https://h/p").expect("an address"))),
+                named("f", SourceLocation::Etcd(berth_functions::source::address("https://h/p").expect("an address"))),
             ),
             ("etcd=./models", folder("etcd", "./models")),
             ("etcd=directory+models", folder("etcd", "models")),
             ("etcd=", None),
             ("etcd=models", None),
-            ("kubernetes", named("kubernetes", Place::Kubernetes(None))),
-            ("kubernetes=team-a", named("kubernetes", Place::Kubernetes(Some("team-a".to_owned())))),
-            ("k=kubernetes+team-a", named("k", Place::Kubernetes(Some("team-a".to_owned())))),
-            ("prod=kubernetes", named("prod", Place::Kubernetes(None))),
+            ("kubernetes", named("kubernetes", SourceLocation::Kubernetes(None))),
+            ("kubernetes=team-a", named("kubernetes", SourceLocation::Kubernetes(Some("team-a".to_owned())))),
+            ("k=kubernetes+team-a", named("k", SourceLocation::Kubernetes(Some("team-a".to_owned())))),
+            ("prod=kubernetes", named("prod", SourceLocation::Kubernetes(None))),
             ("./kubernetes", folder("kubernetes", "./kubernetes")),
             ("kubernetes=./models", folder("kubernetes", "./models")),
             ("kubernetes=Team", None),
@@ -163,7 +166,7 @@ mod tests {
             ("directory=", None),
             ("", None),
         ] {
-            assert_eq!(text.parse::<Named>().ok(), place, "{text}");
+            assert_eq!(text.parse::<NamedSource>().ok(), place, "{text}");
         }
     }
 }

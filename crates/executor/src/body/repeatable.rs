@@ -1,0 +1,151 @@
+//! The body of a request that may be sent again.
+//!
+//! ```text
+//! client ──▶ inner ──▶ kept ──▶ the attempt that runs      each attempt begins with what the ones before it have taken
+//! ```
+//! It passes on as it comes. If it were collected first, the task of the client's connection would read from itself and so wake itself;
+//! the runtime hands such a task to another thread, which takes longer than all else that the executor does with a request.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use crate::BoxError;
+
+/// A body with a known and small length, for several attempts.
+pub(crate) struct Repeatable<B>(Arc<Mutex<Passing<B>>>);
+
+struct Passing<B> {
+    inner: B,
+    /// Data that attempts have taken.
+    kept: Vec<Bytes>,
+    /// Number of attempts so far.
+    attempts: usize,
+}
+
+/// The body of one attempt.
+pub(crate) struct Attempt<B> {
+    body: Arc<Mutex<Passing<B>>>,
+    number: usize,
+    /// Parts of `kept` that it has given.
+    given: usize,
+    /// Bytes that it has not given yet.
+    left: u64,
+}
+
+impl<B: Body> Repeatable<B> {
+    pub(crate) fn new(inner: B) -> Self {
+        Self(Arc::new(Mutex::new(Passing { inner, kept: Vec::new(), attempts: 0 })))
+    }
+
+    /// The body of the next attempt, from its begin. The one before gets no more of it.
+    pub(crate) fn attempt(&self) -> Attempt<B> {
+        let mut passing = lock(&self.0);
+        passing.attempts += 1;
+        let kept: usize = passing.kept.iter().map(Bytes::len).sum();
+        let left = kept as u64 + passing.inner.size_hint().lower();
+        Attempt { body: Arc::clone(&self.0), number: passing.attempts, given: 0, left }
+    }
+}
+
+impl<B> Body for Attempt<B>
+where
+    B: Body<Data = Bytes, Error = BoxError> + Unpin,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        let mut passing = lock(&this.body);
+        if passing.attempts != this.number {
+            return Poll::Ready(Some(Err("the request was sent again".into())));
+        }
+        let kept = passing.kept.get(this.given).cloned();
+        let data = match kept {
+            Some(data) => data,
+            None => loop {
+                match ready!(Pin::new(&mut passing.inner).poll_frame(cx)) {
+                    // Trailers of a body with a length are left out: another attempt would have none.
+                    Some(Ok(frame)) => {
+                        let Ok(data) = frame.into_data() else { continue };
+                        passing.kept.push(data.clone());
+                        break data;
+                    }
+                    ended => return Poll::Ready(ended),
+                }
+            },
+        };
+        this.given += 1;
+        this.left = this.left.saturating_sub(data.len() as u64);
+        Poll::Ready(Some(Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let passing = lock(&self.body);
+        passing.inner.is_end_stream() && self.given == passing.kept.len()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+fn lock<B>(body: &Mutex<Passing<B>>) -> MutexGuard<'_, Passing<B>> {
+    body.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, StreamExt as _, stream};
+    use http_body_util::{BodyExt as _, StreamBody};
+
+    use super::*;
+
+    /// A body that gives these parts, and then waits for more or ends.
+    fn parts(
+        parts: &'static [&'static str],
+        ends: bool,
+    ) -> Repeatable<impl Body<Data = Bytes, Error = BoxError> + Unpin> {
+        let given = stream::iter(parts).map(|part| Ok::<_, BoxError>(Frame::data(Bytes::from_static(part.as_bytes()))));
+        let all = if ends { given.boxed() } else { given.chain(stream::pending()).boxed() };
+        Repeatable::new(StreamBody::new(all))
+    }
+
+    fn next<B>(attempt: &mut Attempt<B>) -> Option<Option<Result<Bytes, String>>>
+    where
+        B: Body<Data = Bytes, Error = BoxError> + Unpin,
+    {
+        let frame = attempt.frame().now_or_never()?;
+        Some(
+            frame.map(|frame| {
+                frame.map_err(|error| error.to_string()).map(|frame| frame.into_data().unwrap_or_default())
+            }),
+        )
+    }
+
+    #[test]
+    fn each_attempt_has_all_of_it() {
+        let body = parts(&["a", "b", "c"], true);
+        let mut first = body.attempt();
+        assert_eq!(next(&mut first), Some(Some(Ok("a".into()))));
+        let mut second = body.attempt();
+        assert!(matches!(next(&mut first), Some(Some(Err(_)))), "it takes what the next one needs");
+        for expected in ["a", "b", "c"] {
+            assert_eq!(next(&mut second), Some(Some(Ok(expected.into()))));
+        }
+        assert_eq!((next(&mut second), next(&mut body.attempt())), (Some(None), Some(Some(Ok("a".into())))));
+    }
+
+    #[test]
+    fn what_has_not_come_is_waited_for() {
+        let body = parts(&["a"], false);
+        let mut attempt = body.attempt();
+        assert_eq!((next(&mut attempt), next(&mut attempt)), (Some(Some(Ok("a".into()))), None));
+    }
+}
