@@ -20,6 +20,7 @@ def test_kill_random_workers_during_deployment(cluster):
     made.apply(*(manifest(f"m{n}", replicas=2) for n in range(8)))
     made.available(*(f"m{n}" for n in range(8)))
     load = made.load(*(f"m{n}" for n in range(8)), callers=8)
+    load.more(100)
     made.apply(*(manifest(f"m{n}", artifact="iris-v2", replicas=2) for n in range(8)))
     # 30 % of seven, one after the other faster than anybody can react; a third copy keeps every model alive.
     leader = until("a leader", made.leader)
@@ -62,6 +63,7 @@ def test_network_partition_between_broker_and_workers(cluster):
     apart = [node for node in made.nodes if node is not leader][:2]
     rest = [node for node in made.nodes if node not in apart]
     load = made.load(*(f"m{n}" for n in range(4)), through=rest)
+    load.more(100)
     for node in apart:
         node.host.cut(*(other.host for other in rest), *(member.host for member in made.etcd.members))
     names = {node.name for node in apart}
@@ -97,6 +99,7 @@ def test_simultaneous_multiple_deployments(cluster):
     made.apply(*(manifest(f"m{n}", replicas=2) for n in range(5)))
     made.available(*(f"m{n}" for n in range(5)))
     load = made.load(*(f"m{n}" for n in range(5)), callers=8)
+    load.more(100)
     change = lambda n: made.apply(manifest(f"m{n}", artifact="iris-v2", replicas=2), through=made.nodes[n])
     with ThreadPoolExecutor(5) as people:
         list(people.map(change, range(5)))

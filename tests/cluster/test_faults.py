@@ -49,6 +49,7 @@ def taken(cluster, declared: dict) -> bool:
 def test_every_gateway_takes_every_request(cluster):
     made = five(cluster)
     load = made.load(*MODELS, callers=10)
+    load.more(100)
     until("requests by way of another node", lambda: sum(node.metric("berth_gateway_forwards_total") for node in made.nodes) > 200)
     record = load.end().lost_nothing()
     assert not record.refused(), record.refused()[:3]
@@ -216,6 +217,7 @@ def test_a_node_is_far_away_and_its_line_is_narrow(cluster, tmp_path):
 def test_members_of_the_store_are_restarted_one_by_one(cluster):
     made = five(cluster)
     load = made.load(*MODELS)
+    load.more(100)
     acknowledged = []
     for number in range(3):
         made.etcd.members[number].kill()
@@ -238,6 +240,7 @@ def test_the_store_has_no_majority(cluster):
     made = five(cluster)
     before = {name: made.places(name) for name in MODELS}
     load = made.load(*MODELS)
+    load.more(100)
     for member in made.etcd.members[:2]:
         member.pause()
     until("nobody to decide", lambda: not made.leader())
@@ -269,6 +272,7 @@ def test_a_node_is_drained(cluster):
     made = five(cluster)
     victim = holder(made, "iris")
     load = made.load(*MODELS)
+    load.more(100)
     made.run("drain", f"node/{victim.name}", "--timeout", f"{PATIENCE:.0f}s")
     until("the node to be drained", lambda: victim.name in made.states("Drained"))
     assert all(victim.name not in made.places(name) for name in MODELS)
@@ -280,6 +284,7 @@ def test_a_node_is_drained(cluster):
 def test_all_nodes_are_restarted_one_after_the_other(cluster):
     made = five(cluster)
     load = made.load(*MODELS)
+    load.more(100)
     for node in made.nodes:
         assert node.stop() == 0, node.logged()[-4000:]
         node.start()
@@ -299,6 +304,7 @@ def test_a_region_fails_over_and_back(cluster):
     eu = [node for node in made.nodes if region(node.name) == "eu"]
     us = [node for node in made.nodes if region(node.name) == "us"]
     load = made.load("iris", through=us)
+    load.more(100)
     for node in eu:
         node.kill()
     until("both copies in the other region", lambda: len([p for p in made.places("iris") if region(p) == "us"]) == 2)

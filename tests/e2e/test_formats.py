@@ -203,3 +203,12 @@ def test_an_inference_service_of_kserve_is_served(installed, trained, tmp_path):
     installed.run("apply", "-f", "-", stdin=json.dumps(service))
     installed.run("wait", "two", "--timeout", "170s", code=1)
     assert "the folder must hold one model" in installed.run("describe", "two")
+
+
+def test_forests_predict_what_their_library_predicts():
+    """Tests that the package's own suite leaves out: there is no scikit-learn in its environment."""
+    pins = [part for package in SKLEARN for part in ("--with", package)]
+    run = [os.environ["BERTH_UV"], "run", "--no-project", "--python", "3.11", *pins, "python", "-m", "unittest", "test_forests"]
+    tests = Path(__file__).parents[2] / "python" / "berth" / "tests"
+    done = subprocess.run(run, cwd=tests, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and "skipped" not in done.stderr, done.stderr

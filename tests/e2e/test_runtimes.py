@@ -161,7 +161,6 @@ def test_a_process_of_one_model_that_cannot_start_fails_its_load_with_its_words(
     assert status == 503 and "there is no such model server here" in str(answer), answer
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_a_process_whose_port_was_taken_is_followed_by_one_with_another_port(berth, tmp_path):
     ports = tmp_path / "ports"
     # Who finds the first port taken says so and ends.
@@ -174,6 +173,7 @@ def test_a_process_whose_port_was_taken_is_followed_by_one_with_another_port(ber
     assert first != second
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_a_runtime_that_is_started_sees_the_gpus_of_its_worker(berth, tmp_path):
     """Two devices, of a library that stands in for the driver's; the operator may choose one of them."""
     library = tmp_path / "libnvidia-ml.so.1"

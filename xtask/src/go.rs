@@ -50,8 +50,15 @@ impl Program {
     /// Builds it where it is missing, or was built from something else (5 minutes of processor time, 2 GB while it lasts). It takes the Go
     /// that its `go.mod` names, or a newer one.
     pub(crate) fn ensure(self) -> Result<()> {
+        if self.built().is_some() {
+            return Ok(());
+        }
         let (folder, key) = (self.folder()?, self.key()?);
-        if self.built().is_some() && fs_err::read_to_string(folder.join(KEY)).is_ok_and(|built| built == key) {
+        fs_err::create_dir_all(&folder)?;
+        // Another checkout may be at it.
+        let turn = fs_err::File::create(folder.join("lock"))?;
+        turn.file().lock()?;
+        if self.built().is_some() {
             return Ok(());
         }
         step(&format!("building {} in Go (once, 3 minutes)", self.name()));
@@ -81,9 +88,11 @@ impl Program {
         Ok(())
     }
 
-    /// The program, if it is there.
+    /// The program, if it is there and was built from what is wanted now.
     pub(crate) fn built(self) -> Option<PathBuf> {
-        self.folder().ok().map(|folder| folder.join(self.name())).filter(|program| program.exists())
+        let (folder, key) = (self.folder().ok()?, self.key().ok()?);
+        let is_current = fs_err::read_to_string(folder.join(KEY)).is_ok_and(|built| built == key);
+        Some(folder.join(self.name())).filter(|program| is_current && program.exists())
     }
 
     fn folder(self) -> Result<PathBuf> {
@@ -105,9 +114,8 @@ impl Program {
 
 /// Go, which keeps all that it makes below `work`.
 fn go(work: &Path) -> Command {
-    let mut go = Command::new("nice");
-    go.args(["-n", "5", "go"])
-        .envs([("GOBIN", work.to_owned()), ("GOPATH", work.join("go")), ("GOCACHE", work.join("cache"))])
+    let mut go = Command::new("go");
+    go.envs([("GOBIN", work.to_owned()), ("GOPATH", work.join("go")), ("GOCACHE", work.join("cache"))])
         .env("GOMODCACHE", work.join(MODULES))
         .envs([("GOFLAGS", "-buildvcs=false"), ("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0")]);
     go

@@ -138,13 +138,19 @@ impl Run<'_> {
     /// Compiles one thing after the other, since each takes all cores; tests start as soon as what they need is there.
     fn everything<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         let suites = self.options.suites();
-        let has_plane = suites.iter().any(|suite| suite.name == suites::KUBERNETES.name);
+        let names: Vec<_> = suites.iter().map(|suite| suite.name).collect();
+        let has = move |suite: &Suite| names.contains(&suite.name);
         let tools = scope.spawn(move || {
             let tools = self.stages.step("tools", || self.tools()).map(Arc::new);
-            if has_plane {
-                // It takes minutes, and cores that the compiler leaves idle. Its suite asks again, and tells why it is not there.
-                scope.spawn(move || self.plane().ok());
-            }
+            // They take minutes, and cores that the compiler leaves idle. Their suites ask again, and tell why they are not there.
+            scope.spawn(move || {
+                if has(&suites::E2E) {
+                    Program::MlserverAdapter.ensure().ok();
+                }
+                if has(&suites::KUBERNETES) {
+                    self.plane().ok();
+                }
+            });
             tools
         });
         if self.options.has_rust() {

@@ -39,10 +39,8 @@ const SECRET: [&str; 9] =
 
 /// Closes the process of a server to others. Called before the first thread.
 pub(crate) fn close() {
-    let serves = std::env::args_os().nth(1).is_some_and(|word| SERVERS.iter().any(|server| word == *server));
-    if !serves {
-        return;
-    }
+    let server = std::env::args_os().nth(1).filter(|word| SERVERS.iter().any(|server| *word == *server));
+    let Some(server) = server else { return };
     if let Err(error) = hand_over() {
         // There is no log yet, and the server is no worse than its environment.
         let _ = writeln!(io::stderr(), "warning: secrets stay in the environment of this process: {error}");
@@ -54,11 +52,12 @@ pub(crate) fn close() {
         let _ = writeln!(io::stderr(), "warning: others with this user may read this process's memory: {error}");
     }
     // What it writes is nobody else's. Root's models and functions have users of their own, who read what is prepared for them, also
-    // where root's shell would keep that from them; its folder is closed all the same.
-    umask(match rustix::process::geteuid().is_root() {
-        true => Mode::WGRP | Mode::WOTH,
-        false => Mode::RWXG | Mode::RWXO,
-    });
+    // where root's shell would keep that from them; its folder is closed all the same. That of a registry is not: its mask stays.
+    if !rustix::process::geteuid().is_root() {
+        umask(Mode::RWXG | Mode::RWXO);
+    } else if server != "registry" {
+        umask(Mode::WGRP | Mode::WOTH);
+    }
 }
 
 /// Takes the secrets out of the environment that the system shows.

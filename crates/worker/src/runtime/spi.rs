@@ -118,7 +118,7 @@ struct Process {
     loading: Semaphore,
     load_times: LoadTimes,
     absence: Arc<Absence>,
-    outage: Outage,
+    outage: Arc<Outage>,
     threads: Threads,
     metrics: ServerMetrics,
     /// True for a process of one model alone, which ends with that.
@@ -205,7 +205,7 @@ impl SpiRuntime {
             loading: Semaphore::new(limits.loads),
             load_times: LoadTimes::default(),
             absence: Arc::default(),
-            outage: Outage::new(),
+            outage: Arc::new(Outage::new()),
             alone: own.is_some(),
             running: Mutex::new(StartedProgram { program, _own: own }),
             limits,

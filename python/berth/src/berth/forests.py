@@ -15,8 +15,9 @@ from typing import Any, Callable, List
 
 def speed_up(model: Any) -> None:
     """Gives the forest that a model is, or that a pipeline ends with, the direct way to its predictions."""
-    module = sys.modules.get("sklearn.ensemble._forest")
-    while hasattr(model, "steps"):
+    # Whoever made such an object has imported its module.
+    module, pipeline = (sys.modules.get(name) for name in ("sklearn.ensemble._forest", "sklearn.pipeline"))
+    while pipeline is not None and isinstance(model, pipeline.Pipeline) and model.steps:
         model = model.steps[-1][1]
     if module is None or not isinstance(model, module.BaseForest):
         return
@@ -49,6 +50,8 @@ class Direct:
             raise TypeError("a forest that predicts in a way of its own")
         if forest.n_outputs_ != 1 or forest.n_jobs not in (None, 1) or forest.verbose:
             raise ValueError("several outputs or threads, or words about them")
+        if classifier and any(abs(estimator.tree_.value[0].sum() - 1) > 1e-6 for estimator in forest.estimators_):
+            raise ValueError("trees that count samples: those of before version 1.3")
         self._forest = forest
         self._width = (int(forest.n_classes_),) if classifier else ()
         self._estimators = forest.estimators_
@@ -59,8 +62,8 @@ class Direct:
         import numpy
 
         forest = self._forest
-        if forest.estimators_ is not self._estimators:
-            # Fitted again.
+        if forest.estimators_ is not self._estimators or len(self._estimators) != len(self._trees):
+            # Fitted again, or further.
             return getattr(type(forest), self.method)(forest, X)
         table = forest._validate_X_predict(X)
         total = numpy.zeros((table.shape[0],) + self._width)

@@ -15,6 +15,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::outage::CallUnderWay;
 
 /// The bytes of all requests of a runtime together that are kept, unless one alone may have more.
 const COPIES_TOGETHER: usize = 256 << 20;
@@ -143,19 +146,22 @@ impl Body for Passing {
     }
 }
 
-/// A body that holds `guard` until its last byte.
-pub(super) struct Guarded<G> {
+/// What a call holds until its answer has ended.
+pub(super) type Held = (CallUnderWay, Option<OwnedSemaphorePermit>);
+
+/// A body that holds until its last byte what its call holds.
+pub(super) struct Guarded {
     inner: Incoming,
-    guard: Option<G>,
+    held: Option<Held>,
 }
 
-impl<G: Send + Unpin + 'static> Guarded<G> {
-    pub(super) fn boxed(inner: Incoming, guard: G) -> exchange::Body {
-        Self { inner, guard: Some(guard) }.boxed_unsync()
+impl Guarded {
+    pub(super) fn boxed(inner: Incoming, held: Held) -> exchange::Body {
+        Self { inner, held: Some(held) }.boxed_unsync()
     }
 }
 
-impl<G: Unpin> Body for Guarded<G> {
+impl Body for Guarded {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -168,7 +174,9 @@ impl<G: Unpin> Body for Guarded<G> {
                 continue;
             }
             if !matches!(frame, Some(Ok(_))) {
-                self.guard = None;
+                self.held = None;
+            } else if let Some((call, _)) = &self.held {
+                call.heard();
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }

@@ -30,16 +30,18 @@ use http::{Response, request::Parts};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tonic::Status;
 
 use super::{
     Process, UNLOAD_WAIT,
-    body::{BodyCopy, Guarded},
+    body::{BodyCopy, Guarded, Held},
     concurrency_limit::ConcurrencyLimit,
     head::{self, IdHeaders},
     inject::{self, Injecting, Refusal},
-    lost, tensors,
+    lost,
+    outage::CallUnderWay,
+    tensors,
     thread_connections::Failure,
     unavailable,
 };
@@ -161,7 +163,7 @@ impl SpiModel {
         let mut mends = 0;
         loop {
             let loads = self.mending.loads.load(Ordering::Acquire);
-            let answer = match self.send(parts, body).await {
+            let (answer, under_way) = match self.send(parts, body).await {
                 Ok(answer) => answer,
                 Err(error) => {
                     let refused = refusal.as_ref().and_then(|refusal| refusal.get());
@@ -171,7 +173,7 @@ impl SpiModel {
             let lost = lost::at_once(&answer).as_ref().and_then(lost::reason);
             let Some(why) = self.reason_to_mend(lost, mends).await else {
                 copy.forget();
-                return Ok(self.answered(parts, answer, permit));
+                return Ok(self.answered(parts, answer, (under_way, permit)));
             };
             if mends == MENDS {
                 return Err(InferError::shed(Shed::Unavailable, format!("{why}, again and again"), RETRY));
@@ -203,19 +205,14 @@ impl SpiModel {
     }
 
     /// The answer as the caller gets it.
-    fn answered(
-        &self,
-        parts: &Parts,
-        mut answer: Response<Incoming>,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> Response<exchange::Body> {
+    fn answered(&self, parts: &Parts, mut answer: Response<Incoming>, held: Held) -> Response<exchange::Body> {
         if !self.process.wraps_unavailable {
-            return guarded(answer, permit);
+            return guarded(answer, held);
         }
         let method = parts.uri.path().trim_start_matches('/').to_owned();
         unavailable::wrap(answer.headers_mut(), &method);
         answer.map(|body| {
-            let body = Guarded::boxed(body, permit);
+            let body = Guarded::boxed(body, held);
             let wrapped = body.map_frame(move |frame| match frame.into_trailers() {
                 Ok(mut trailers) => {
                     unavailable::wrap(&mut trailers, &method);
@@ -227,13 +224,17 @@ impl SpiModel {
         })
     }
 
-    async fn send(&self, parts: &Parts, body: exchange::Body) -> Result<Response<Incoming>, InferError> {
+    async fn send(
+        &self,
+        parts: &Parts,
+        body: exchange::Body,
+    ) -> Result<(Response<Incoming>, CallUnderWay), InferError> {
         let call = self.process.outage.call();
         let answered = self.process.connections.send(head::request(parts, &self.id, body)).await;
         match answered {
             Ok(answer) => {
-                call.answered();
-                Ok(answer)
+                call.heard();
+                Ok((answer, call))
             }
             Err(failure) => Err(self.unanswered(&failure, parts.uri.path())),
         }
@@ -325,8 +326,8 @@ fn status_only(status: &Status) -> Response<exchange::Body> {
     status.clone().into_http().map(|body: tonic::body::Body| body.map_err(Into::into).boxed_unsync())
 }
 
-fn guarded(answer: Response<Incoming>, permit: Option<OwnedSemaphorePermit>) -> Response<exchange::Body> {
-    answer.map(|body| Guarded::boxed(body, permit))
+fn guarded(answer: Response<Incoming>, held: Held) -> Response<exchange::Body> {
+    answer.map(|body| Guarded::boxed(body, held))
 }
 
 impl Model for SpiModel {

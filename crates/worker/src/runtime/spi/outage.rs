@@ -11,6 +11,7 @@
 //! while calls or loads are under way may be at work, and has longer. Silence counts only of a runtime that has answered such a question before.
 
 use std::{
+    io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -45,16 +46,16 @@ pub(super) struct Outage {
     answers: AtomicBool,
     /// True if a call was answered since this was looked at.
     heard: AtomicBool,
-    /// Calls that wait for their answers.
+    /// Calls whose answers have not ended.
     calls: AtomicUsize,
 }
 
-/// A call that waits for its answer.
-pub(super) struct CallUnderWay<'o>(&'o Outage);
+/// A call whose answer has not ended.
+pub(super) struct CallUnderWay(Arc<Outage>);
 
-impl CallUnderWay<'_> {
-    /// Notes that it was answered.
-    pub(super) fn answered(self) {
+impl CallUnderWay {
+    /// Notes that a part of its answer came.
+    pub(super) fn heard(&self) {
         // Read first: all threads that call share it.
         if !self.0.heard.load(Ordering::Relaxed) {
             self.0.heard.store(true, Ordering::Relaxed);
@@ -62,7 +63,7 @@ impl CallUnderWay<'_> {
     }
 }
 
-impl Drop for CallUnderWay<'_> {
+impl Drop for CallUnderWay {
     fn drop(&mut self) {
         self.0.calls.fetch_sub(1, Ordering::Relaxed);
     }
@@ -80,13 +81,13 @@ impl OutageClock {
         Self { since: now, worked: now }
     }
 
-    /// Notes another attempt in vain. Returns true if the runtime is gone.
-    fn is_over(&mut self, now: Instant, at_work: bool) -> bool {
+    /// Notes another attempt in vain. Returns true if the runtime is gone; work has at most `longest`.
+    fn is_over(&mut self, now: Instant, at_work: bool, longest: Duration) -> bool {
         if at_work {
             self.worked = now;
         }
         now.saturating_duration_since(self.worked) >= BACK_WITHIN
-            || now.saturating_duration_since(self.since) >= AT_WORK
+            || now.saturating_duration_since(self.since) >= longest
     }
 }
 
@@ -109,10 +110,10 @@ impl Outage {
         models.push(Arc::downgrade(health));
     }
 
-    /// Counts a call until it is answered or dropped.
-    pub(super) fn call(&self) -> CallUnderWay<'_> {
+    /// Counts a call until it is dropped.
+    pub(super) fn call(self: &Arc<Self>) -> CallUnderWay {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        CallUnderWay(self)
+        CallUnderWay(Arc::clone(self))
     }
 
     /// Returns once the runtime is gone.
@@ -186,7 +187,15 @@ impl Process {
             // Loads need not wait as well.
             self.absence.goes_on();
         }
-        if !clock.is_over(Instant::now(), at_work) {
+        let nobody =
+            |error: &io::Error| matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
+        if matches!(error, NoSignOfLife::Unreached(error) if nobody(error)) {
+            // The next process has answered nothing yet, and may take connections long before it does.
+            self.outage.answers.store(false, Ordering::Release);
+        }
+        // A load may take as long as the runtime says.
+        let longest = AT_WORK.max(self.limits.load_timeout + BACK_WITHIN);
+        if !clock.is_over(Instant::now(), at_work, longest) {
             return;
         }
         let why = match is_silent {
@@ -264,21 +273,27 @@ mod tests {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let mut clock = OutageClock::start(begin);
-        assert!(!clock.is_over(at(19), false) && clock.is_over(at(20), false));
+        assert!(!clock.is_over(at(19), false, AT_WORK) && clock.is_over(at(20), false, AT_WORK));
         let mut clock = OutageClock::start(begin);
-        assert!(!clock.is_over(at(30), true) && !clock.is_over(at(60), true));
-        assert!(!clock.is_over(at(79), false) && clock.is_over(at(80), false), "it worked until the 60th second");
+        assert!(!clock.is_over(at(30), true, AT_WORK) && !clock.is_over(at(60), true, AT_WORK));
+        assert!(
+            !clock.is_over(at(79), false, AT_WORK) && clock.is_over(at(80), false, AT_WORK),
+            "it worked until the 60th second"
+        );
         let mut clock = OutageClock::start(begin);
-        assert!(!clock.is_over(at(299), true) && clock.is_over(at(300), true), "nothing takes that long");
+        assert!(
+            !clock.is_over(at(299), true, AT_WORK) && clock.is_over(at(300), true, AT_WORK),
+            "nothing takes that long"
+        );
     }
 
     #[test]
     fn it_is_asked_when_it_has_models_and_no_call_was_answered() {
-        let (outage, health) = (Outage::new(), Arc::new(watch::Sender::new(Health::default())));
+        let (outage, health) = (Arc::new(Outage::new()), Arc::new(watch::Sender::new(Health::default())));
         assert!(!outage.is_quiet(), "nothing would be lost");
         outage.concerns(&health);
         assert!(outage.is_quiet());
-        outage.call().answered();
+        outage.call().heard();
         assert!(!outage.is_quiet() && outage.is_quiet(), "that was before the last look");
         let call = outage.call();
         assert_eq!(outage.calls.load(Ordering::Relaxed), 1);
@@ -290,7 +305,7 @@ mod tests {
 
     #[test]
     fn models_are_lost_once_and_loads_fail_until_the_runtime_is_back() {
-        let (outage, health) = (Outage::new(), Arc::new(watch::Sender::new(Health::default())));
+        let (outage, health) = (Arc::new(Outage::new()), Arc::new(watch::Sender::new(Health::default())));
         let mut changes = health.subscribe();
         outage.concerns(&health);
         assert!(outage.gone().now_or_never().is_none());
