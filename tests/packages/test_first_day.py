@@ -25,6 +25,8 @@ from test_packages import PACKAGES, PLAIN, package
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+# Hours of a user, a quarter of an hour of a machine that runs other suites as well.
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(os.geteuid() != 0, reason="a root of its own takes root")
 @pytest.mark.parametrize("name", ["tutorial", "first-day"])
 def test_a_new_user(name: str, tmp_path: Path) -> None:

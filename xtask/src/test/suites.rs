@@ -39,7 +39,7 @@ enum Spread {
 /// Real clients and servers against one `berth`.
 pub(crate) const E2E: Suite = Suite { name: "e2e", folder: "tests/e2e", workers: 2, spread: Spread::Files };
 /// Strangers with bad intentions against one `berth`.
-pub(crate) const ATTACK: Suite = Suite { name: "attack", folder: "tests/attack", workers: 2, spread: Spread::Files };
+pub(crate) const ATTACK: Suite = Suite { name: "attack", folder: "tests/attack", workers: 1, spread: Spread::Files };
 /// From a Git commit to a running fleet.
 pub(crate) const GITOPS: Suite = Suite { name: "gitops", folder: "tests/gitops", workers: 2, spread: Spread::Tests };
 /// Clusters of real processes in network namespaces.

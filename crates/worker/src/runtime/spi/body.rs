@@ -146,17 +146,17 @@ impl Body for Passing {
     }
 }
 
-/// What a call holds until its answer has ended.
-pub(super) type Held = (CallUnderWay, Option<OwnedSemaphorePermit>);
+/// The guards of a call, held until its answer has ended.
+pub(super) type CallGuards = (CallUnderWay, Option<OwnedSemaphorePermit>);
 
 /// A body that holds until its last byte what its call holds.
 pub(super) struct Guarded {
     inner: Incoming,
-    held: Option<Held>,
+    held: Option<CallGuards>,
 }
 
 impl Guarded {
-    pub(super) fn boxed(inner: Incoming, held: Held) -> exchange::Body {
+    pub(super) fn boxed(inner: Incoming, held: CallGuards) -> exchange::Body {
         Self { inner, held: Some(held) }.boxed_unsync()
     }
 }

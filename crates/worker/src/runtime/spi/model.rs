@@ -35,7 +35,7 @@ use tonic::Status;
 
 use super::{
     Process, UNLOAD_WAIT,
-    body::{BodyCopy, Guarded, Held},
+    body::{BodyCopy, CallGuards, Guarded},
     concurrency_limit::ConcurrencyLimit,
     head::{self, IdHeaders},
     inject::{self, Injecting, Refusal},
@@ -83,7 +83,7 @@ pub(super) struct SpiModel {
 
 /// The loads of a model that its runtime has lost.
 struct Mending {
-    /// Held while it is loaded again.
+    /// CallGuards while it is loaded again.
     turn: tokio::sync::Mutex<()>,
     /// The number of loads.
     loads: AtomicU64,
@@ -205,7 +205,7 @@ impl SpiModel {
     }
 
     /// The answer as the caller gets it.
-    fn answered(&self, parts: &Parts, mut answer: Response<Incoming>, held: Held) -> Response<exchange::Body> {
+    fn answered(&self, parts: &Parts, mut answer: Response<Incoming>, held: CallGuards) -> Response<exchange::Body> {
         if !self.process.wraps_unavailable {
             return guarded(answer, held);
         }
@@ -326,7 +326,7 @@ fn status_only(status: &Status) -> Response<exchange::Body> {
     status.clone().into_http().map(|body: tonic::body::Body| body.map_err(Into::into).boxed_unsync())
 }
 
-fn guarded(answer: Response<Incoming>, held: Held) -> Response<exchange::Body> {
+fn guarded(answer: Response<Incoming>, held: CallGuards) -> Response<exchange::Body> {
     answer.map(|body| Guarded::boxed(body, held))
 }
 

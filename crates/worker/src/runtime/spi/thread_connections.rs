@@ -47,10 +47,10 @@ const EMPTY: Bytes = Bytes::from_static(&[0; 5]);
 /// Reason why a runtime gives no sign of life.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoSignOfLife {
-    /// It takes no connection, or breaks it.
+    /// Refuses connections, or breaks them.
     #[error(transparent)]
     Unreached(#[from] io::Error),
-    /// It takes connections, and answers nothing.
+    /// Takes connections, and answers nothing.
     #[error("it takes connections, and does not answer within {} s", ANSWER.as_secs())]
     Silent,
 }
