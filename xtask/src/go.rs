@@ -4,11 +4,12 @@
 //! A machine may do without them: their tests are left out then, and say so.
 
 use std::{
+    fmt,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::{
     run::{run_quiet, step},
@@ -30,6 +31,16 @@ const MODULES: &str = "go/pkg/mod";
 /// File with what a program was built from.
 const KEY: &str = "key";
 
+/// The reason why a program of this repository is missing although its modules are there: no machine's fault, but the code's.
+#[derive(Debug)]
+pub(crate) struct DoesNotCompile;
+
+impl fmt::Display for DoesNotCompile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{RULES} does not compile")
+    }
+}
+
 /// A program.
 #[derive(Clone, Copy)]
 pub(crate) enum Program {
@@ -49,6 +60,9 @@ impl Program {
 
     /// Builds it where it is missing, or was built from something else (5 minutes of processor time, 2 GB while it lasts). It takes the Go
     /// that its `go.mod` names, or a newer one.
+    ///
+    /// # Errors
+    /// With [`DoesNotCompile`] where the code is to blame; all else a machine may lack.
     pub(crate) fn ensure(self) -> Result<()> {
         if self.built().is_some() {
             return Ok(());
@@ -75,13 +89,21 @@ impl Program {
         build.args(["-trimpath", "-modcacherw", "-ldflags=-s -w"]);
         match self {
             Self::Helm => build.arg(HELM),
-            Self::SchemaRules => build.arg(".").current_dir(Workspace::here().path(RULES)),
+            Self::SchemaRules => {
+                let code = Workspace::here().path(RULES);
+                run_quiet(go(&work).args(["mod", "download", "-modcacherw"]).current_dir(&code))?;
+                build.arg(".").current_dir(code)
+            }
             Self::MlserverAdapter => {
                 run_quiet(go(&work).args(["mod", "download", "-modcacherw", ADAPTERS]))?;
                 build.arg("./model-mesh-mlserver-adapter").current_dir(work.join(MODULES).join(ADAPTERS))
             }
         };
-        run_quiet(&mut build)?;
+        let built = run_quiet(&mut build);
+        match self {
+            Self::SchemaRules => built.context(DoesNotCompile)?,
+            Self::Helm | Self::MlserverAdapter => built?,
+        };
         fs_err::rename(work.join(self.name()), folder.join(self.name()))?;
         fs_err::write(folder.join(KEY), key)?;
         fs_err::remove_dir_all(work)?;

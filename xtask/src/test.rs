@@ -28,7 +28,12 @@ use self::{
     stages::Stages,
     suites::{Suite, Tools},
 };
-use crate::{debian, deny, dist, docs, go::Program, kubernetes, python, setup, workspace::Workspace};
+use crate::{
+    debian, deny, dist, docs,
+    go::{DoesNotCompile, Program},
+    kubernetes, python, setup,
+    workspace::Workspace,
+};
 
 pub(crate) use self::{rust::programs, stages::LIMIT};
 
@@ -215,6 +220,9 @@ impl Run<'_> {
         if suite.name == suites::KUBERNETES.name
             && let Err(error) = self.plane()
         {
+            if error.is::<DoesNotCompile>() {
+                return self.stages.not_run(name, &format!("{error:#}"));
+            }
             return self.stages.note(&format!("LEFT OUT: {name}: its control plane cannot be built: {error:#}"));
         }
         if suite.name == suites::DOCS.name && self.stages.step("site", || docs::make(self.workspace)).is_none() {
