@@ -8,7 +8,7 @@ from harness.functions import Etcd, archive, ask, function
 from harness.waiting import until
 
 PYTHON = """
-import sys
+import asyncio, sys
 
 class Model:
     pass
@@ -16,6 +16,8 @@ class Model:
 def predict(kind):
     if kind == "exit":
         sys.exit(3)
+    if kind == "cancelled":
+        raise asyncio.CancelledError
     return {
         "nan": lambda: {"scores": [0.5, float("nan")]},
         "generator": lambda: (n for n in range(3)),
@@ -59,6 +61,7 @@ def test_values_become_json_or_are_refused(berth, etcd, tmp_path):
         ("python", "generator", "TypeError: the function returned a generator, which is no JSON"),
         ("python", "object", "TypeError: the function returned a Model, which is no JSON"),
         ("python", "exit", "SystemExit: 3"),
+        ("python", "cancelled", "CancelledError: "),
         ("script", "generator", "TypeError: the function returned an iterator, which is no JSON"),
         ("script", "stream", "TypeError: the function returned an iterator, which is no JSON"),
         ("script", "function", "TypeError: the function returned a function, which is no JSON"),

@@ -1,20 +1,24 @@
 """The package's own side of the line: whatever the model's code does, what is sent can be read."""
 
+import asyncio
 import ctypes
 import json
 import os
 import socket
 import struct
+import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src"))
 
-from berth import RequestError, documents, frames, host, isolation  # noqa: E402
+from berth import RequestError, batched, documents, errors, frames, host, isolation, loaders  # noqa: E402
+from berth.adapt import PREPROCESSING  # noqa: E402
 from berth.frames import Line  # noqa: E402
-from berth.pipeline import Failed  # noqa: E402
+from berth.pipeline import Failed, Step  # noqa: E402
 
 
 def pair(test):
@@ -107,10 +111,203 @@ class AnswerTest(unittest.TestCase):
         ]:
             with self.assertRaisesRegex(ValueError, said):
                 documents.encode(answer)
+
+        class Itself:
+            def tolist(self):
+                return Itself()
+
+        with self.assertRaisesRegex(TypeError, "an answer is JSON, and Itself is not"):
+            documents.encode([Itself()])
         circle = []
         circle.append(circle)
         with self.assertRaisesRegex(ValueError, "Circular"):
             documents.encode(circle)
+
+
+class StepTest(unittest.TestCase):
+    def run_step(self, function, items):
+        return Step("preprocessing", function, PREPROCESSING, {}, 8).run(items, items)
+
+    def test_whatever_code_raises_is_a_failure_of_its_request(self):
+        for error in (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, RecursionError):
+
+            def one(data):
+                if data == 1:
+                    raise error
+                return data
+
+            for function in (one, batched(lambda data: [one(item) for item in data])):
+                results = self.run_step(function, [0, 1, 2])
+                self.assertEqual((results[0], results[2]), (0, 2), error)
+                told = results[1].told()
+                self.assertEqual(told["stage"], "preprocessing", error)
+                self.assertIn(told["message"], ("(no message)", "the code called sys.exit()"))
+
+    def test_results_that_are_not_one_for_each_request_are_refused(self):
+        class Table:
+            columns = ["a", "b"]
+
+            def __len__(self):
+                return 2
+
+            def __iter__(self):
+                return iter(self.columns)
+
+        class Miscounted(Table):
+            columns = property()
+
+            def __iter__(self):
+                return iter([1, 2, 3])
+
+        values = {"a": 1, "b": 2}
+        for results in (values, set(values), Table(), Miscounted(), "ab", iter([1, 2]), None, [1, 2, 3]):
+            answers = self.run_step(batched(lambda data: results), [1, 2])
+            self.assertEqual([type(answer) for answer in answers], [Failed, Failed], results)
+            self.assertIn("got a list of 1 and returned a", answers[0].told()["message"])
+
+    def test_results_with_code_of_their_own_do_no_harm(self):
+        class Odd:
+            @property
+            def __class__(self):
+                raise RuntimeError("no")
+
+        odd = Odd()
+        self.assertIs(self.run_step(lambda data: odd, [1])[0], odd)
+        self.assertEqual(self.run_step(lambda data: data, [odd])[0], odd)
+
+    def test_an_estimator_that_returns_too_little_gives_no_answer_to_others(self):
+        class Short:
+            def predict(self, table):
+                return table[1:]
+
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("no numpy")
+        predict = loaders.Tables(Short()).predict
+        with self.assertRaisesRegex(TypeError, "returned 1 results for 2 rows"):
+            predict([numpy.zeros((1, 2)), numpy.zeros((1, 2))])
+
+
+class ErrorTest(unittest.TestCase):
+    def test_errors_whose_methods_fail_are_told(self):
+        class Odd(KeyError):
+            def __str__(self):
+                raise SystemExit
+
+        told = Failed("model", Odd("x")).told()
+        self.assertEqual((told["type"], told["message"]), ("Odd", "(its message cannot be printed)"))
+        self.assertIn("Odd", told["trace"])
+        refusal = RequestError("bad", [Odd("x"), mock.Mock(__str__=mock.Mock(side_effect=KeyboardInterrupt))])
+        self.assertEqual(Failed("model", refusal).told(), {"request": {"message": "bad", "path": ""}})
+
+    def test_what_is_told_of_an_error_is_bounded(self):
+        def deep(depth):
+            if depth == 0:
+                raise ValueError("x" * 20_000_000)
+            deep(depth - 1)
+
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(20_000)
+        self.addCleanup(sys.setrecursionlimit, limit)
+        try:
+            deep(10_000)
+        except ValueError as error:
+            told = Failed("model", error).told()
+        self.assertLess(len(told["message"]), 3_000)
+        self.assertLessEqual(len(told["trace"]), errors.MAX_TRACE)
+        self.assertIn("more times", told["trace"])
+
+
+#: A model that does what a request says.
+ANYTHING = """
+def load(path):
+    def predict(request):
+        names = {}
+        exec(request["run"], names)
+        return names.get("answer")
+
+    return predict
+
+def same(value):
+    return value
+"""
+
+
+class ProcessTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        with open(os.path.join(folder.name, "anything.py"), "w") as file:
+            file.write(ANYTHING)
+        ours, theirs = socket.socketpair()
+        source = os.path.dirname(os.path.dirname(os.path.abspath(host.__file__)))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "berth.host"],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PYTHONPATH": source},
+            cwd=folder.name,
+        )
+        theirs.close()
+        self.addCleanup(self.process.stdout.close)
+        self.addCleanup(self.process.wait)
+        self.addCleanup(self.process.kill)
+        self.line = Line(ours)
+        self.addCleanup(self.line.close)
+        same = {"module": "anything", "function": "same"}
+        spec = {"limits": {}, "code": folder.name, "framework": "custom", "entrypoint": "anything", "model_path": ""}
+        self.line.send(frames.LOAD, dict(spec, preprocessing=same, postprocessing=same), [])
+        self.assertEqual(self.heard()[0], frames.LOADED)
+
+    def heard(self):
+        while True:
+            kind, head, body = self.line.receive()
+            if kind not in (frames.STEP, frames.LOG):
+                return kind, head, bytes(body)
+
+    def run_code(self, *codes):
+        body = [json.dumps({"run": code}).encode() for code in codes]
+        ends = [sum(map(len, body[: at + 1])) for at in range(len(body))]
+        requests = [[end - len(part), end, []] for part, end in zip(body, ends)]
+        self.line.send(frames.RUN, {"run": 1, "requests": requests}, body)
+        kind, head, answers = self.heard()
+        self.assertEqual((kind, head["run"]), (frames.RESULT, 1))
+        return head["answers"], answers
+
+    def test_code_that_changes_its_process_is_answered(self):
+        for code in (
+            "import os; os.chdir('/')",
+            "import os, sys; sys.stdout.close(); sys.stdin.close(); os.close(0)",
+            "import sys; sys.stdout = sys.stderr = None; import logging; logging.warning('x')",
+            "import json; json.loads = json.dumps = json.JSONDecoder = json.JSONEncoder = None",
+            "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+            "import sys; sys.setrecursionlimit(50)",
+            "import threading; threading.Thread(target=threading.Event().wait).start()",
+        ):
+            self.assertEqual(self.run_code(code + "\nanswer = 1"), ([1], b"1"), code)
+        answers, body = self.run_code("raise KeyboardInterrupt", "answer = 2", "1/0")
+        self.assertEqual([answers[0]["type"], answers[1], answers[2]["type"]], ["KeyboardInterrupt", 1, "ZeroDivisionError"])
+        self.line.send(frames.SHUTDOWN, {}, [])
+        self.assertEqual(self.process.wait(), 0)
+
+    def test_a_child_that_comes_back_answers_nothing(self):
+        for then in ("answer = False", "raise SystemExit"):
+            code = "import os\nchild = os.fork()\nif child: os.waitpid(child, 0); answer = True\nelse: " + then
+            self.assertEqual(self.run_code(code), ([4], b"true"))
+        self.line.send(frames.SHUTDOWN, {}, [])
+        printed = self.process.stdout.read().decode()
+        self.assertEqual(printed.count("a child that the model's code forked returned"), 2, printed)
+        self.assertNotIn("Traceback", printed)
+
+    def test_a_line_that_the_code_closes_ends_the_process_with_the_reason(self):
+        wait = "import os, threading\nthreading.Thread(target=threading.Event().wait).start()\nos.closerange(3, 64)"
+        body = json.dumps({"run": wait}).encode()
+        self.line.send(frames.RUN, {"run": 1, "requests": [[0, len(body), []]]}, [body])
+        self.assertRaises(frames.Closed, self.heard)
+        self.assertEqual(self.process.wait(), 1)
+        self.assertIn("did the model's code close a file descriptor", self.process.stdout.read().decode())
 
 
 class ToldTest(unittest.TestCase):

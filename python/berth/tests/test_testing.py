@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src"))
 
@@ -57,6 +58,10 @@ class AtHome(unittest.TestCase):
             model = Model(os.path.join(root, "model-card.json"), artifact=os.path.join(root, "weights"))
             self.assertEqual(model({"x": 2}), {"y": 6.0})
             self.assertEqual(model.batch([{"x": 0}, {"x": 1}]), [{"y": 2.0}, {"y": 4.0}])
+            # Ctrl-C ends the whole batch.
+            with mock.patch.object(model.pipeline.steps[1], "_call", side_effect=KeyboardInterrupt) as called:
+                self.assertRaises(KeyboardInterrupt, model.batch, [{"x": 0}, {"x": 1}])
+            self.assertEqual(called.call_count, 1)
             with self.assertRaises(RequestError) as refused:
                 model({"x": -1})
             self.assertEqual(refused.exception.path, "/x")

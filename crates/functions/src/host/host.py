@@ -13,6 +13,9 @@ import traceback
 
 LARGEST = 64 << 20
 
+# The most characters of an error's message that are sent: what is longer is data.
+LONGEST_MESSAGE = 2 << 10
+
 
 def follow_parent():
     while os.read(0, 1024):
@@ -101,10 +104,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         headers = {k: v for k, v in self.headers.items() if k.lower() != "x-berth-url"}
         try:
             return self.server.function.answer(self.command, url, headers, body)
-        # sys.exit() in a thread would end the connection alone, without a word.
-        except (Exception, SystemExit) as error:
-            traceback.print_exc()
-            return refuse(500, f"{type(error).__name__}: {error}")
+        # sys.exit() in a thread would end the connection alone, without a word; so would CancelledError and its like.
+        except BaseException as error:
+            try:
+                traceback.print_exc()
+                message = str(error)[:LONGEST_MESSAGE]
+            except BaseException:  # A broken __str__ must not hide the error itself.
+                message = "(its message cannot be printed)"
+            return refuse(500, f"{type(error).__name__}: {message}")
 
     def do(self):
         status, headers, body = self.handle_one()

@@ -30,7 +30,7 @@ def decode(text: memoryview, attached: List[List[Any]], body: memoryview, numpy:
     """A request. ``attached`` names what is beside it: ``[name, datatype, shape, start, end]`` in ``body``. With the module
     ``numpy``, arrays of numbers are its arrays, and ``names`` are those that may have come as lists; with None they are lists."""
     # Most rows of numbers have nothing in JSON.
-    document = {} if text == b"{}" else json.loads(str(text, "utf-8"))
+    document = {} if text == b"{}" else _DECODER.decode(str(text, "utf-8"))
     for name, datatype, shape, start, end in attached:
         document[name] = _array(body[start:end], datatype, shape, numpy)
     if numpy is not None and isinstance(document, dict):
@@ -59,7 +59,7 @@ def encode(answer: Any) -> bytes:
     try:
         return _text(answer, allow_nan=False).encode()
     except ValueError:
-        found = _not_finite(json.loads(_text(answer, allow_nan=True)), "")
+        found = _not_finite(_DECODER.decode(_text(answer, allow_nan=True)), "")
         if found is None:
             raise
     raise ValueError("{} is {}, and JSON has no such number".format(*found))
@@ -85,7 +85,10 @@ def _plain(thing: Any) -> Any:
     if hasattr(thing, "detach") and hasattr(thing, "cpu"):
         return thing.detach().cpu().tolist()
     if hasattr(thing, "tolist"):
-        return thing.tolist()
+        plain = thing.tolist()
+        # numpy's longest numbers are none of Python's and stay as they are.
+        if type(plain) is not type(thing):
+            return plain
     if hasattr(thing, "numpy") and not isinstance(thing, type):
         return thing.numpy().tolist()
     if hasattr(thing, "model_dump"):
@@ -111,5 +114,6 @@ def _encoder(allow_nan: bool) -> json.JSONEncoder:
     return json.JSONEncoder(default=_plain, allow_nan=allow_nan, ensure_ascii=False, separators=(",", ":"))
 
 
-# `json.dumps` would make one for each answer.
+# `json.dumps` would make one for each answer, and code of the model may replace `json.loads`.
+_DECODER = json.JSONDecoder()
 _NUMBERS_OF_JSON, _ANY_NUMBERS = _encoder(allow_nan=False), _encoder(allow_nan=True)

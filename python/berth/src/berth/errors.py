@@ -13,6 +13,9 @@ MAX_TRACE = 16 * 1024
 #: The most characters of an error's message that are kept.
 MAX_MESSAGE = 2 * 1024
 
+#: The most frames of a traceback that are read, from its end: as deep as Python goes unless code raises its limit.
+MAX_FRAMES = 1000
+
 
 class RequestError(Exception):
     """The request cannot be answered because of what is in it: the client gets status 422 and the message.
@@ -52,15 +55,22 @@ def shortened(text: str, most: int = MAX_MESSAGE) -> str:
 
 def traceback_of(error: BaseException) -> str:
     """The traceback without frames that say nothing to an author: of this package, and of the import system."""
+    try:
+        return _traceback_of(error)
+    except BaseException:  # As with a broken __str__.
+        return "(its traceback cannot be printed)\n"
+
+
+def _traceback_of(error: BaseException) -> str:
     lines: List[str] = []
     seen: List[int] = []
     current: Optional[BaseException] = error
     while current is not None and id(current) not in seen and len(seen) < 8:
         seen.append(id(current))
-        frames = traceback.extract_tb(current.__traceback__)
+        frames = traceback.extract_tb(current.__traceback__, limit=-MAX_FRAMES)
         own = [frame for frame in frames if not frame.filename.startswith(_FOREIGN)]
         part = ["Traceback (most recent call last):\n"] + traceback.format_list(own) if own else []
-        part += traceback.format_exception_only(type(current), current)
+        part += _last_lines(current)
         lines = part + (["\nwhich led to\n\n"] if lines else []) + lines
         hidden = getattr(current, "__suppress_context__", False)
         current = current.__cause__ or (None if hidden else current.__context__)
@@ -68,29 +78,40 @@ def traceback_of(error: BaseException) -> str:
     return text if len(text) <= MAX_TRACE else "... " + text[-MAX_TRACE + 4 :]
 
 
-def described(error: BaseException) -> Dict[str, Any]:
+def _last_lines(error: BaseException) -> List[str]:
+    message = message_of(error, MAX_TRACE)
+    if len(message) == MAX_TRACE:
+        # Python would make several copies of the whole message.
+        return ["{}: {}\n".format(type(error).__name__, shortened(message))]
+    return traceback.format_exception_only(type(error), error)
+
+
+def described(error: BaseException, with_trace: bool = True) -> Dict[str, Any]:
     """An error as it crosses to the worker."""
     return {
-        "type": type(error).__name__,
-        "message": message_of(error),
-        "trace": traceback_of(error),
+        "type": shortened(type(error).__name__),
+        "message": message_of(error) or "(no message)",
+        "trace": traceback_of(error) if with_trace else "",
         "memory": isinstance(error, MemoryError) or _out_of_device_memory(error),
     }
 
 
 def refusal(error: RequestError) -> Dict[str, Any]:
     """What the code says of a request, as it crosses to the worker; a path may be a pointer, or its parts."""
-    path = getattr(error, "path", "")
-    parts = [str(part) for part in path] if isinstance(path, (list, tuple)) else str(path or "").lstrip("/").split("/")
+    try:
+        path = getattr(error, "path", "")
+        parts = [str(part) for part in path] if isinstance(path, (list, tuple)) else str(path or "").lstrip("/").split("/")
+    except BaseException:  # As with a broken __str__.
+        parts = [""]
     pointer = "".join("/" + part for part in parts) if parts != [""] else ""
     return {"message": message_of(error), "path": shortened(pointer)}
 
 
-def message_of(error: BaseException) -> str:
+def message_of(error: BaseException, most: int = MAX_MESSAGE) -> str:
     """Its message, of a length that can be told."""
     try:
-        return shortened(str(error))
-    except Exception:  # A broken __str__ must not hide the error itself.
+        return shortened(str(error), most)
+    except BaseException:  # A broken __str__ must not hide the error itself.
         return "(its message cannot be printed)"
 
 

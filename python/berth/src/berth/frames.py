@@ -38,8 +38,9 @@ READ_AHEAD = 1 << 16
 
 _PREFIX = struct.Struct("<IIQ")
 
-# `json.dumps` would make one for each frame.
+# `json.dumps` would make one for each frame, and code of the model may replace `json.loads`.
 _HEADS = json.JSONEncoder(ensure_ascii=False)
+_READER = json.JSONDecoder()
 
 Buffer = Union[bytes, bytearray, memoryview]
 
@@ -80,7 +81,7 @@ class Line:
         buffer = memoryview(bytearray(head_length + body_length))
         self._fill(buffer)
         try:
-            head = json.loads(bytes(buffer[:head_length])) if head_length else {}
+            head = _READER.decode(str(buffer[:head_length], "utf-8")) if head_length else {}
         except ValueError as error:
             raise Malformed("the head is no JSON: {}".format(error)) from None
         if not isinstance(head, dict):

@@ -10,6 +10,7 @@ import platform
 import signal
 import socket
 import sys
+import traceback
 from typing import Any, Dict, List, Tuple
 
 from . import frames, isolation, logs
@@ -23,7 +24,7 @@ MAX_TRACES = 64
 
 def main() -> int:
     """Loads what the first frame says, then answers until the worker says that it is over."""
-    line = _take_line()
+    line, process = _take_line(), os.getpid()
     kind, spec, _ = line.receive()
     if kind != frames.LOAD:
         return 2
@@ -33,10 +34,15 @@ def main() -> int:
     for what in undone:
         _log(line, "warning", what)
     _paths(spec)
-    pipeline = _loaded(spec, line)
+    pipeline = _loaded(spec, line, process)
     if pipeline is None:
         return 1
-    return _serve(pipeline, line)
+    try:
+        return _serve(pipeline, line, process)
+    except OSError as error:
+        why = "did the model's code close a file descriptor that it had not opened?"
+        _print("the line to the worker broke: {} ({})".format(why, error))
+        return 1
 
 
 def _take_line() -> Line:
@@ -68,14 +74,33 @@ def _paths(spec: Dict[str, Any]) -> None:
     isolation.read_only_below(root)
 
 
-def _loaded(spec: Dict[str, Any], line: Line) -> Any:
+def _is_child(process: int) -> bool:
+    """Whether this is a copy of the model's ``process``: the model's code forked, and came back in both of them."""
+    if os.getpid() == process:
+        return False
+    _print("a child that the model's code forked returned from it, and is ended: end it with os._exit")
+    return True
+
+
+def _print(text: str) -> None:
+    """Prints a line where the model's code may have closed or replaced ``sys.stderr``."""
+    try:
+        os.write(2, (text + "\n").encode("utf-8", "replace"))
+    except OSError:
+        return
+
+
+def _loaded(spec: Dict[str, Any], line: Line, process: int) -> Any:
     def tell(step: str) -> None:
         line.send(frames.STEP, {"step": step}, [])
 
     try:
         pipeline = Pipeline(spec, tell)
-    except (Exception, SystemExit) as error:
-        line.send(frames.FAILED, _failure(error), [])
+    except BaseException as error:
+        if not _is_child(process):
+            line.send(frames.FAILED, _failure(error), [])
+        return None
+    if _is_child(process):
         return None
     head = {
         "notes": [shortened(note, MAX_MESSAGE) for note in pipeline.notes],
@@ -94,7 +119,7 @@ def _failure(error: BaseException) -> Dict[str, Any]:
     return told
 
 
-def _serve(pipeline: Pipeline, line: Line) -> int:
+def _serve(pipeline: Pipeline, line: Line, process: int) -> int:
     while True:
         try:
             kind, head, body = line.receive()
@@ -105,6 +130,8 @@ def _serve(pipeline: Pipeline, line: Line) -> int:
         if kind != frames.RUN:
             return 2
         answers = _answers(pipeline, head, body)
+        if _is_child(process):
+            return 0
         told, parts = _told(answers)
         try:
             line.send(frames.RESULT, {"run": head["run"], "answers": told}, parts)
@@ -124,12 +151,12 @@ def _told(answers: List[Any]) -> Tuple[List[Any], List[frames.Buffer]]:
     parts: List[frames.Buffer] = []
     failures, length = 0, 0
     for answer in answers:
-        if not isinstance(answer, Failed) and length + len(answer) > frames.MAX_ANSWERS:
+        if type(answer) is not Failed and length + len(answer) > frames.MAX_ANSWERS:
             message = "the answer has {} bytes: with all answers of its batch, at most {} can be sent".format(
                 len(answer), frames.MAX_ANSWERS
             )
             answer = Failed("size", ValueError(message))
-        if isinstance(answer, Failed):
+        if type(answer) is Failed:
             failures += 1
             told.append(answer.told(with_trace=failures <= MAX_TRACES))
         else:
@@ -139,9 +166,21 @@ def _told(answers: List[Any]) -> Tuple[List[Any], List[frames.Buffer]]:
     return told, parts
 
 
+def _end(code: int) -> None:
+    """Ends this process. Not by ``sys.exit``: threads that the model started must not keep it."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        # The model's code may have closed them.
+        os._exit(code)
+
+
 if __name__ == "__main__":
-    # Not `sys.exit`: threads that the model started must not keep the process.
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    code = 1
+    try:
+        code = main()
+    except BaseException:
+        _print(traceback.format_exc())
+    finally:
+        _end(code)

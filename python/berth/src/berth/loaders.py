@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List
 from . import boosters, forests, networks
 from .errors import InvalidModel, RequestError
 from .marks import batched
-from .rows import Rows
+from .rows import Rows, counted
 
 
 def default(framework: str) -> Callable[[str], Any]:
@@ -53,6 +53,7 @@ class Tables:
             return [self.model.predict(item) for item in items]
         table, lengths = together
         results, split, at = self.model.predict(table), [], 0
+        counted(results, len(table))
         for length in lengths:
             split.append(results[at : at + length])
             at += length

@@ -13,11 +13,12 @@ import importlib
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
 from . import documents, loaders, networks
 from .adapt import LOAD, MODEL, POSTPROCESSING, PREPROCESSING, Call, Role, checked, name_of, spread
-from .errors import CardError, InvalidModel, MissingPackage, RequestError, described, refusal
+from .errors import CardError, InvalidModel, MissingPackage, RequestError, described, message_of, refusal
 from .marks import is_batched, takes_arrays
 
 #: The names under which the loading function of an entrypoint is looked for.
@@ -35,12 +36,18 @@ class Failed:
         """As it crosses to the worker."""
         if isinstance(self.error, RequestError):
             return {"request": refusal(self.error)}
-        told = dict(described(self.error), stage=self.stage)
-        return told if with_trace else dict(told, trace="")
+        return dict(described(self.error, with_trace), stage=self.stage)
 
 
 class Step:
-    """One of the three steps."""
+    """One of the three steps.
+
+    Whatever its code raises is a failure of the request: also what Python's own programs end with, such as ``SystemExit``,
+    ``KeyboardInterrupt`` and the ``CancelledError`` of asyncio. The process is the worker's to end.
+    """
+
+    #: Errors that are raised all the same.
+    passed_on: Tuple[Type[BaseException], ...] = ()
 
     def __init__(self, stage: str, function: Callable[..., Any], role: Role, config: Any, batch_size: int) -> None:
         self.stage = stage
@@ -59,7 +66,8 @@ class Step:
 
     def run(self, items: List[Any], requests: List[Any]) -> List[Any]:
         """What came of each item: a result or :class:`Failed`. Items that have failed are passed by."""
-        well = [index for index, item in enumerate(items) if not isinstance(item, Failed)]
+        # Asking `isinstance` would call code of the item's type.
+        well = [index for index, item in enumerate(items) if type(item) is not Failed]
         results = list(items)
         if self.batched and well:
             try:
@@ -69,7 +77,9 @@ class Step:
                 for index, result in zip(well, together):
                     results[index] = result
                 return results
-            except (Exception, SystemExit) as error:
+            except self.passed_on:
+                raise
+            except BaseException as error:
                 if len(well) == 1:
                     results[well[0]] = Failed(self.stage, self._explained(error))
                     return results
@@ -84,20 +94,23 @@ class Step:
         except TypeError:
             kind = type(results).__name__
             raise TypeError("{} got a list of {} and returned a {}".format(self.name, len(items), kind)) from None
-        if isinstance(results, (dict, str, bytes)) or count != len(items):
+        found = list(results) if count == len(items) and (type(results) is list or _is_listed(results)) else []
+        if len(found) != len(items):
             raise TypeError(
                 "{} got a list of {} and returned a {} of {}: return a list with one result for each".format(
                     self.name, len(items), type(results).__name__, count
                 )
             )
-        return list(results)
+        return found
 
     def _alone(self, item: Any, request: Any) -> Any:
         try:
             if self.batched:
                 return self._together([item], [request])[0]
             return self._called(item, request)
-        except (Exception, SystemExit) as error:
+        except self.passed_on:
+            raise
+        except BaseException as error:
             return Failed(self.stage, self._explained(error))
 
     def _called(self, item: Any, request: Any) -> Any:
@@ -116,10 +129,12 @@ class Step:
 
     def _explained(self, error: BaseException) -> BaseException:
         if isinstance(error, SystemExit):
-            # The process is the worker's to end; this request has failed, and no other.
-            return RuntimeError("the code called sys.exit({!r})".format(error.code))
+            return RuntimeError("the code called sys.exit({})".format(message_of(error)))
         if self.hint and isinstance(error, (TypeError, AttributeError, KeyError)) and error.args:
-            error.args = (str(error.args[0]) + self.hint,) + error.args[1:]
+            try:
+                error.args = (str(error.args[0]) + self.hint,) + error.args[1:]
+            except BaseException:  # A broken __str__ must not hide the error itself.
+                return error
         return error
 
 
@@ -134,9 +149,10 @@ class Pipeline:
         tell("initialising")
         model = self._model()
         tell("functions")
-        self._pre = self._function("preprocessing", PREPROCESSING)
-        self._post = self._function("postprocessing", POSTPROCESSING)
-        self._run = Step("model", model, MODEL, {}, self.batch_size)
+        pre = self._function("preprocessing", PREPROCESSING)
+        post = self._function("postprocessing", POSTPROCESSING)
+        #: In their order.
+        self.steps = (pre, Step("model", model, MODEL, {}, self.batch_size), post)
         self._array_names: List[str] = list(spec.get("arrays") or [])
         self.as_arrays = takes_arrays(self._load_function(spec["preprocessing"]))
         self._numpy = importlib.import_module("numpy") if self.as_arrays else None
@@ -145,7 +161,7 @@ class Pipeline:
     @property
     def batched(self) -> Dict[str, bool]:
         """Which steps take lists."""
-        return {step.stage: step.batched for step in (self._pre, self._run, self._post)}
+        return {step.stage: step.batched for step in self.steps}
 
     def run(self, requests: List[Tuple[memoryview, List[List[Any]]]], body: memoryview) -> List[Any]:
         """The answers to some requests, each as bytes or :class:`Failed`."""
@@ -153,19 +169,19 @@ class Pipeline:
         for text, attached in requests:
             try:
                 items.append(documents.decode(text, attached, body, self._numpy, self._array_names))
-            except Exception as error:
+            except BaseException as error:
                 items.append(Failed("input", error))
         originals = items
-        for step in (self._pre, self._run, self._post):
+        for step in self.steps:
             items = step.run(items, originals)
         return [self._encoded(item) for item in items]
 
     def _encoded(self, item: Any) -> Any:
-        if isinstance(item, Failed):
+        if type(item) is Failed:
             return item
         try:
             return documents.encode(item)
-        except Exception as error:
+        except BaseException as error:
             return Failed("answer", error)
 
     def _model(self) -> Callable[..., Any]:
@@ -206,7 +222,7 @@ class Pipeline:
             raise
         except Exception as error:
             message = "{} cannot read the artifact: {}: {}".format(
-                self._spec["framework"], type(error).__name__, error
+                self._spec["framework"], type(error).__name__, message_of(error)
             )
             raise InvalidModel(message) from error
 
@@ -274,6 +290,11 @@ class Pipeline:
                     "module {} has no {!r} ({}): it has {}".format(module.__name__, name, where, _callables(module))
                 )
         return found  # type: ignore[no-any-return]
+
+
+def _is_listed(results: Any) -> bool:
+    """False for what lists other things than results: a table its columns, a mapping its names, a set in any order."""
+    return not isinstance(results, (Mapping, set, frozenset, str, bytes)) and not hasattr(results, "columns")
 
 
 def _without_checks_of_parameters() -> None:

@@ -31,7 +31,7 @@ class Rows:
         rows = _rows(items)
         if rows is not None:
             results = self._function(rows)
-            _counted(results, len(rows))
+            counted(results, len(rows))
             plain = isinstance(results, numpy.ndarray)
             return list(results) if plain else [_part(results, at, 1, True) for at in range(len(rows))]
         tables, flat = [], []
@@ -45,7 +45,7 @@ class Rows:
             flat.append(table.ndim == 1)
             tables.append(table.reshape(1, -1) if table.ndim == 1 else table)
         results = self._function(tables[0] if len(tables) == 1 else numpy.concatenate(tables))
-        _counted(results, sum(len(table) for table in tables))
+        counted(results, sum(len(table) for table in tables))
         split, at = [], 0
         for table, single in zip(tables, flat):
             split.append(_part(results, at, len(table), single))
@@ -67,11 +67,11 @@ def _rows(items: List[Any]) -> Any:
     return numpy.concatenate(items).reshape(len(items), -1) if same else None
 
 
-def _counted(results: Any, rows: int) -> None:
+def counted(results: Any, rows: int) -> None:
     """Refuses results that are not one for each row: they would go to the wrong requests."""
     if isinstance(results, dict):
         for part in results.values():
-            _counted(part, rows)
+            counted(part, rows)
         return
     shape = getattr(results, "shape", None)
     try:

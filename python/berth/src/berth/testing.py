@@ -77,6 +77,9 @@ class Model:
             },
             lambda step: None,
         )
+        for step in self.pipeline.steps:
+            # Whoever presses Ctrl-C waits for no other request.
+            step.passed_on = (KeyboardInterrupt,)
 
     def __call__(self, request: Any) -> Any:
         """The answer to one request."""
@@ -93,7 +96,7 @@ class Model:
             encoded.append((memoryview(json.dumps(request).encode()), []))
         answers = []
         for answer in self.pipeline.run(encoded, memoryview(b"")):
-            if isinstance(answer, Failed):
+            if type(answer) is Failed:
                 raise answer.error
             answer = json.loads(answer)
             _check(answer, interface["output_schema"], "output_schema")
