@@ -38,7 +38,9 @@ def test_the_operator_bears_the_death_of_the_api_server(plane, tmp_path, namespa
         if not operator.runs():
             operator.start()
         plane.apply(changed(namespace))
-        until("the change", lambda: image(plane, namespace) == "registry.example/iris:2", patience=120)
+        # An API server that starts may deny for a moment that there are ModelDeployments: Kubernetes collects their children then, and the
+        # operator makes them anew.
+        until("the change", lambda: exists(plane, namespace, "deployment") and image(plane, namespace) == "registry.example/iris:2")
     finally:
         operator.close()
 

@@ -139,6 +139,8 @@ fn go(work: &Path) -> Command {
     let mut go = Command::new("go");
     go.envs([("GOBIN", work.to_owned()), ("GOPATH", work.join("go")), ("GOCACHE", work.join("cache"))])
         .env("GOMODCACHE", work.join(MODULES))
-        .envs([("GOFLAGS", "-buildvcs=false"), ("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0")]);
+        .envs([("GOFLAGS", "-buildvcs=false"), ("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0")])
+        // The compiler takes a sixth less processor time where it seldom collects its garbage.
+        .env("GOGC", "400");
     go
 }

@@ -52,10 +52,10 @@ fn ensure_plane() -> Result<PathBuf> {
     run(Command::new("bash")
         .arg("-e")
         .arg(&script)
-        .args(PROGRAMS.map(|name| format!("cmd/{name}")))
+        .args(PROGRAMS.map(|name| format!("./cmd/{name}")))
         .current_dir(&work))?;
     for name in PROGRAMS {
-        fs_err::rename(work.join("source/_output/bin").join(name), folder.join(name))?;
+        fs_err::rename(work.join(name), folder.join(name))?;
     }
     // Go makes its modules read-only.
     run_quiet(Command::new("chmod").args(["-R", "u+w"]).arg(&work))?;
@@ -76,8 +76,9 @@ fn folder() -> Result<PathBuf> {
     Ok(outside("kubernetes")?.join(VERSION))
 }
 
-/// The vendored `reflect2` crashes with Go 1.18 and later: Debian's own takes its place. Sources are read from a list of this
-/// build's own, so that the machine's stays as it is.
+/// Builds without `make`, which would generate all code anew, with six programs that it compiles first: the description of the API is
+/// all that the sources lack. The vendored `reflect2` crashes with Go 1.18 and later: Debian's own takes its place. Sources are read from
+/// a list of this build's own, so that the machine's stays as it is.
 const BUILD: &str = r#"
 WORK=$PWD
 mkdir -p lists/partial
@@ -87,7 +88,7 @@ deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.de
 LIST
 apt="-o Dir::Etc::sourcelist=$WORK/sources.list -o Dir::Etc::sourceparts=- -o Dir::State::lists=$WORK/lists"
 apt-get -o DPkg::Lock::Timeout=600 update -qq
-apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends golang-1.19-go golang-github-modern-go-reflect2-dev jq rsync dpkg-dev > /dev/null
+apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends golang-1.19-go golang-github-modern-go-reflect2-dev dpkg-dev > /dev/null
 apt-get $apt update -qq
 rm -rf kubernetes-1*/ source
 apt-get $apt source -qq kubernetes
@@ -97,9 +98,16 @@ reflect=vendor/github.com/modern-go/reflect2
 rm -rf $reflect
 cp -rL /usr/share/gocode/src/github.com/modern-go/reflect2 $reflect
 rm -f $reflect/*_test.go
+module=k8s.io/kubernetes
 mkdir -p .go/src/k8s.io
-ln -sfn ../../.. .go/src/k8s.io/kubernetes
-export PATH=/usr/lib/go-1.19/bin:$PATH GOPATH=$PWD/.go GOCACHE=$WORK/cache CGO_ENABLED=0 HOME=$WORK
-export KUBE_GIT_VERSION=v1.20.2 KUBE_GIT_COMMIT=debian KUBE_GIT_TREE_STATE=clean KUBE_GIT_MAJOR=1 KUBE_GIT_MINOR=20
-nice -n 5 make WHAT="$*"
+ln -sfn ../../.. .go/src/$module
+cd .go/src/$module
+export PATH=/usr/lib/go-1.19/bin:$PATH GOPATH=$WORK/source/.go GOCACHE=$WORK/cache GO111MODULE=off CGO_ENABLED=0 HOME=$WORK
+# The compiler takes a quarter less processor time where it seldom collects its garbage.
+export GOGC=400
+described=$(grep -Rl --include='*.go' -- '+k8s:openapi-gen=' cmd pkg $(ls -d vendor/k8s.io/* | grep -v 'code-generator\|sample-apiserver'))
+nice -n 5 go run ./vendor/k8s.io/kube-openapi/cmd/openapi-gen --go-header-file hack/boilerplate/boilerplate.generatego.txt \
+  -i "$(dirname $described | sort -u | sed "s|^|$module/|" | paste -sd,)" -p $module/pkg/generated/openapi -O zz_generated.openapi -r /dev/null
+version=$module/vendor/k8s.io/component-base/version
+nice -n 5 go build -ldflags "-s -w -X $version.gitVersion=v1.20.2 -X $version.gitMajor=1 -X $version.gitMinor=20" -o "$WORK" "$@"
 "#;

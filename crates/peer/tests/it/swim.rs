@@ -158,14 +158,15 @@ impl Net {
                     }
                 }
                 Effect::Table(table) => {
-                    for (other, (_, health)) in table.iter() {
+                    let own = id(self.names[index]);
+                    for (other, _) in table.iter().filter(|(_, (_, health))| *health == Health::Failed) {
                         let before = self.hosts[index].table.get(other).map(|(_, health)| *health);
-                        if *health == Health::Failed && before != Some(Health::Failed) {
-                            assert_ne!(*other, id(self.names[index]), "it declares itself failed");
+                        if before != Some(Health::Failed) {
+                            assert_ne!(*other, own, "it declares itself failed");
                             self.failures.push((index, other.clone(), self.now - self.begun));
                         }
                     }
-                    assert_eq!(table[&id(self.names[index])].1, Health::Alive, "it knows that it lives");
+                    assert_eq!(table[&own].1, Health::Alive, "it knows that it lives");
                     self.hosts[index].table = table;
                 }
                 Effect::Hint(hint) => self.hosts[index].hints.push(hint),
@@ -196,13 +197,13 @@ impl Net {
                 if self.hosts[to].woken == Some(when) {
                     self.hosts[to].woken = None;
                 }
-                if self.hosts[to].brain.wake_at().is_some_and(|due| due <= self.now) {
-                    self.give(to, Event::Wake);
-                } else if let Some(due) = self.hosts[to].brain.wake_at()
-                    && self.hosts[to].woken.is_none()
-                {
-                    self.hosts[to].woken = Some(due);
-                    self.push(due, to, to, Occurrence::Wake);
+                match self.hosts[to].brain.wake_at() {
+                    Some(due) if due <= self.now => self.give(to, Event::Wake),
+                    Some(due) if self.hosts[to].woken.is_none() => {
+                        self.hosts[to].woken = Some(due);
+                        self.push(due, to, to, Occurrence::Wake);
+                    }
+                    _ => {}
                 }
             }
         }
@@ -232,8 +233,9 @@ impl Net {
 
     /// All that are up think so of this one.
     fn all_think(&self, of: usize, health: Health) -> bool {
-        let mut others = (0..self.hosts.len()).filter(|by| *by != of && self.hosts[*by].up);
-        others.all(|by| self.health(of, by) == Some(health))
+        let name = id(of);
+        let mut others = self.hosts.iter().enumerate().filter(|(by, host)| *by != of && host.up);
+        others.all(|(_, host)| host.table.get(&name).is_some_and(|(_, seen)| *seen == health))
     }
 
     fn all_alive(&self) -> bool {
