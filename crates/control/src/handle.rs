@@ -7,6 +7,7 @@
 
 pub(crate) mod aliases;
 mod declare;
+mod delete;
 mod error;
 mod join_tokens;
 mod owner;
@@ -36,8 +37,9 @@ use crate::{
     store::{Rev, Store, layout},
 };
 
-pub use aliases::{ApplyAlias, DeclaredAlias, DeleteAlias, DeletedAlias};
-pub use declare::{Applied, ApplyMode, ApplyOutcome, ApplyRequest, Comparison, DeleteRequest, Deleted, Ownership};
+pub use aliases::{ApplyAlias, DeclaredAlias, DeleteAlias, DeletedAlias, MissingTargets};
+pub use declare::{Applied, ApplyMode, ApplyOutcome, ApplyRequest, Comparison, Ownership};
+pub use delete::{DeleteRequest, Deleted};
 pub use error::Error;
 pub use past::Replaced;
 pub use queries::PreviewRequest;

@@ -6,7 +6,8 @@
 //!   └──────────────────────── a pause ◀───────────────────────┴── late ──▶ UNAVAILABLE
 //! ```
 //! Every call can be repeated: what is so already is no conflict. The state of a model that answers needs no leader: this node tells it
-//! (`local`), as ModelMesh told states while its store was away.
+//! (`local`), as ModelMesh told states while its store was away. Calls for a state end before their caller gives up, also while a leader that
+//! died is still asked; the others wait for its answer, since it may have acted.
 
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ use axum::{
     body::{Body, Bytes},
 };
 use berth_control::api::ApiRouter;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, Full, Limited};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tonic::{Status, metadata::MetadataMap};
 
 use crate::{gateway::Answering, local, whole};
@@ -27,6 +28,9 @@ const WITHIN: Duration = Duration::from_secs(20);
 
 /// Pause before a call is repeated; short compared with an election.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Calls that only tell a state.
+const STATUS_CALLS: [&str; 2] = ["/mmesh.ModelMesh/getModelStatus", "/mmesh.ModelMesh/getVModelStatus"];
 
 /// Header of an answer of a leader whose term ended before it decided.
 const TERM_ENDED: HeaderName = HeaderName::from_static("berth-term-ended");
@@ -45,10 +49,29 @@ where
         Ok(body) => body,
         Err(status) => return status.into_http(),
     };
-    let until = Instant::now() + WITHIN;
+    repeated((parts, body), answering, move |request| api.answer(request)).await
+}
+
+/// Asks for an answer until somebody has decided, or it is late.
+async fn repeated<F>(
+    (parts, body): (Parts, Bytes),
+    answering: &Answering,
+    answer: impl Fn(Request<Body>) -> F,
+) -> Response<Body>
+where
+    F: Future<Output = Response<Body>>,
+{
+    let is_status = STATUS_CALLS.contains(&parts.uri.path());
+    let within = if is_status { status_within(&parts.headers) } else { WITHIN };
+    let until = Instant::now() + within;
     loop {
         let request = Request::from_parts(parts.clone(), Body::new(Full::new(body.clone())));
-        let (response, decided) = answered(api.answer(request).await).await;
+        let attempt = Box::pin(async { answered(answer(request).await).await });
+        let (response, decided) = if is_status {
+            timeout_at(until, attempt).await.unwrap_or_else(|_| (unanswered(within).into_http(), false))
+        } else {
+            attempt.await
+        };
         if decided {
             return response;
         }
@@ -61,6 +84,35 @@ where
         tracing::debug!(event = "call_repeated", path = parts.uri.path(), "nobody leads");
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Time for which a call for a state waits: the caller's own, less a tenth so that the answer is there in time, and no longer than others.
+fn status_within(headers: &HeaderMap) -> Duration {
+    let said = headers.get("grpc-timeout").and_then(|value| grpc_timeout(value.to_str().ok()?));
+    said.map_or(WITHIN, |said| WITHIN.min(said - said / 10))
+}
+
+/// A `grpc-timeout`: up to 8 digits and a unit.
+fn grpc_timeout(value: &str) -> Option<Duration> {
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    let count: u64 = Some(digits).filter(|digits| (1..=8).contains(&digits.len()))?.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3_600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+/// Status of a call for a state that was not answered in time.
+fn unanswered(within: Duration) -> Status {
+    Status::unavailable(format!(
+        "no controller has answered within {within:?}, so the state is not known: try again; if it lasts, check that a node with the role \
+         controller runs"
+    ))
 }
 
 /// Status of a term that ended before it decided.
@@ -96,7 +148,38 @@ async fn answered(response: Response<Body>) -> (Response<Body>, bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use berth_spec::{DeploymentName, WorkerId};
+
     use super::*;
+
+    /// States were told 20 to 30 s after they were asked for, when their callers had given up: the leader that had died was still asked.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_for_a_state_ends_while_nobody_answers_and_other_calls_wait() {
+        for (method, ends) in [("getModelStatus", true), ("getVModelStatus", true), ("setVModel", false)] {
+            let request = Request::post(format!("/mmesh.ModelMesh/{method}")).body(()).expect("a request");
+            let call = (request.into_parts().0, Bytes::new());
+            let nobody = |_: Request<Body>| std::future::pending::<Response<Body>>();
+            let nowhere = |_: &DeploymentName| BTreeSet::<WorkerId>::new();
+            let told = repeated(call, &nowhere, nobody);
+            let told = tokio::time::timeout(Duration::from_secs(600), told).await.ok();
+            let code = told.map(|response| response.headers()["grpc-status"].clone());
+            assert_eq!(code, ends.then(|| HeaderValue::from_static("14")), "{method}");
+        }
+    }
+
+    #[test]
+    fn a_call_for_a_state_waits_for_less_than_its_caller_does() {
+        for (said, millis) in
+            [("5S", 4_500), ("300m", 270), ("1H", 20_000), ("", 20_000), ("5 s", 20_000), ("S", 20_000)]
+        {
+            let said = (HeaderName::from_static("grpc-timeout"), HeaderValue::from_static(said));
+            let headers: HeaderMap = [said.clone()].into_iter().collect();
+            assert_eq!(status_within(&headers), Duration::from_millis(millis), "{said:?}");
+        }
+        assert_eq!(status_within(&HeaderMap::new()), WITHIN);
+    }
 
     #[tokio::test]
     async fn what_nobody_decided_is_repeated() {

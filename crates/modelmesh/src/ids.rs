@@ -8,7 +8,7 @@ use berth_wire::mmesh::ModelInfo;
 use serde_json::{Value, json};
 use tonic::{Status, metadata::MetadataMap};
 
-/// The annotation of a model that goes with the last virtual model that leads to it.
+/// The label of a model that goes with the last virtual model that leads to it.
 pub(crate) const AUTO_DELETE: &str = "modelmesh.berth.dev/auto-delete";
 /// The annotation with the owner of a virtual model.
 pub(crate) const OWNER: &str = "modelmesh.berth.dev/owner";
@@ -82,7 +82,7 @@ pub(crate) fn model(
 ) -> Result<ManifestDeployment, Status> {
     let mut metadata = json!({ "name": name.name(), "namespace": name.namespace() });
     if auto_delete {
-        metadata["annotations"] = json!({ AUTO_DELETE: "true" });
+        metadata["labels"] = json!({ AUTO_DELETE: "true" });
     }
     let document = json!({
         "apiVersion": "berth.dev/v1",
@@ -205,7 +205,7 @@ mod tests {
         let manifest = model(&name, &location(&info), true).expect("a manifest");
         assert_eq!(manifest.name, name);
         assert_eq!(attributes(&manifest.spec.model.uri), Some(location(&info)));
-        assert_eq!(annotation(&manifest.raw, AUTO_DELETE), Some("true"));
+        assert_eq!(manifest.labels.get(AUTO_DELETE).map(String::as_str), Some("true"));
         assert_eq!(manifest.spec.replicas.min, 0);
     }
 

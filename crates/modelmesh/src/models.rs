@@ -1,20 +1,20 @@
 //! Models: registering, removing, loading, and their state.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use berth_control::{
     Handle,
-    handle::{ApplyRequest, DeleteRequest, DeploymentView, Error, Ownership},
+    handle::{ApplyRequest, DeleteRequest, DeploymentView, Error, ListRequest, Ownership},
     store::Rev,
 };
-use berth_spec::{DeploymentName, OpaqueModel, Origin, Time};
+use berth_spec::{Deployment, DeploymentName, OpaqueModel, Origin, Time};
 use berth_wire::mmesh::ModelInfo;
 use serde_json::{Value, json};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::{
     code::{other_attributes, status},
-    ids::{self, AUTO_DELETE, annotation},
+    ids::{self, AUTO_DELETE},
     load,
     status::ModelState,
 };
@@ -122,19 +122,21 @@ pub(crate) async fn unregister(handle: &Handle, model: &DeploymentName) -> Resul
         let message = format!("{model} was not registered here: delete it with `berth delete deployment`");
         return Err(Status::failed_precondition(message));
     }
-    let referents = handle.aliases_of(model).await.map_err(status)?;
-    if !referents.is_empty() {
-        let names: Vec<String> = referents.iter().map(ToString::to_string).collect();
-        let message = format!("model {model} cannot be removed: it is the target of vmodels {}", names.join(", "));
-        return Err(Status::failed_precondition(message));
+    let referents = delete(handle, model).await?;
+    if referents.is_empty() {
+        return Ok(());
     }
-    delete(handle, model).await
+    let names: Vec<String> = referents.iter().map(ToString::to_string).collect();
+    let message = format!("model {model} cannot be removed: it is the target of vmodels {}", names.join(", "));
+    Err(Status::failed_precondition(message))
 }
 
-async fn delete(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
+/// Removes a model, unless virtual models lead to it, which are given then.
+async fn delete(handle: &Handle, model: &DeploymentName) -> Result<Vec<DeploymentName>, Status> {
     let request = DeleteRequest { origin: Origin::API, expect: None, ownership: Ownership::Respect };
-    match handle.delete(model, request).await {
-        Ok(_) | Err(Error::NotFound(_)) => Ok(()),
+    match handle.delete_unless_led_to(model, &request).await {
+        Ok(referents) => Ok(referents),
+        Err(Error::NotFound(_)) => Ok(Vec::new()),
         Err(error) => Err(status(error)),
     }
 }
@@ -142,15 +144,56 @@ async fn delete(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
 /// Removes a model that nothing leads to any more, if it was to go then.
 pub(crate) async fn release(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
     let goes = match handle.get(model).await {
-        Ok(view) => annotation(&view.manifest, AUTO_DELETE) == Some("true"),
+        Ok(view) => goes_with_the_last(&view.deployment),
         Err(Error::NotFound(_)) => false,
         Err(error) => return Err(status(error)),
     };
-    if goes && handle.aliases_of(model).await.map_err(status)?.is_empty() {
-        tracing::info!(event = "model_released", %model, "no virtual model leads to the model any more: it is removed");
-        delete(handle, model).await?;
+    if !goes {
+        return Ok(());
     }
-    Ok(())
+    match delete(handle, model).await {
+        Ok(referents) => {
+            if referents.is_empty() {
+                tracing::info!(event = "model_released", %model, "no virtual model led to the model any more: it was removed");
+            }
+            Ok(())
+        }
+        // Others change virtual models all the while: no fault of the caller, and `release_left` tries again.
+        Err(error) if error.code() == Code::Aborted => {
+            tracing::warn!(event = "model_not_released", %model, %error, "the model is removed later");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// True of a model that is to go with the last virtual model that leads to it.
+fn goes_with_the_last(model: &Deployment) -> bool {
+    is_ours(model) && model.labels.get(AUTO_DELETE).is_some_and(|value| value == "true")
+}
+
+/// Releases the models of before a time that no virtual model leads to.
+pub(crate) async fn release_left(handle: &Handle, before: Time) -> Result<(), Error> {
+    let labels = BTreeMap::from([(AUTO_DELETE.to_owned(), "true".to_owned())]);
+    let mut request = ListRequest { labels, ..ListRequest::default() };
+    loop {
+        let page = handle.page(request.clone()).await?;
+        let deployments = page.items.iter().map(|known| &known.deployment);
+        let old = deployments.filter(|model| model.created < before && !model.deleting);
+        let old: Vec<DeploymentName> = old.map(|model| model.name.clone()).collect();
+        for model in &old {
+            if !handle.aliases_of(model).await?.is_empty() {
+                continue;
+            }
+            if let Err(error) = release(handle, model).await {
+                tracing::warn!(event = "model_not_released", %model, %error, "no virtual model leads to the model, which stays");
+            }
+        }
+        request.after = page.next;
+        if request.after.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 /// Keeps so many copies of a model loaded, until [`lower`].
@@ -190,8 +233,8 @@ async fn change(
             Err(Error::NotFound(_)) => return Ok(()),
             Err(error) => return Err(status(error)),
         };
-        let ours = view.deployment.origin == Origin::API && ids::attributes(&view.deployment.spec.model.uri).is_some();
-        let Some(manifest) = changed(&view.manifest).filter(|_| ours && !view.deployment.deleting) else {
+        let changes = is_ours(&view.deployment) && !view.deployment.deleting;
+        let Some(manifest) = changed(&view.manifest).filter(|_| changes) else {
             return Ok(());
         };
         let mut manifest = ids::read(&manifest)?;
@@ -204,6 +247,11 @@ async fn change(
         }
     }
     Err(status(Error::Contended(model.clone())))
+}
+
+/// True of a model that was registered here, and that no other source has taken over.
+fn is_ours(model: &Deployment) -> bool {
+    model.origin == Origin::API && ids::attributes(&model.spec.model.uri).is_some()
 }
 
 /// The manifest with a label, or without it.

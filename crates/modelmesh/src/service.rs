@@ -69,6 +69,9 @@ impl Service {
 pub fn router(handle: Handle, options: Options) -> Router {
     let transitions = Transitions::new(handle.clone());
     transitions.resume();
+    if !options.read_only {
+        transitions.release_left();
+    }
     let service = ModelMeshServer::new(Service { handle, transitions, options }).max_decoding_message_size(MAX_REQUEST);
     let places = Arc::new(Semaphore::new(CALLS));
     let bounds = middleware::from_fn(move |request, next| bounded(Arc::clone(&places), request, next));

@@ -22,7 +22,7 @@ use berth_control::{
 use berth_spec::DeploymentName;
 use futures::StreamExt as _;
 use tokio::{
-    sync::watch,
+    sync::{Semaphore, watch},
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -41,11 +41,18 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// The time for which a model keeps its copies after a switch: until the rate of its requests is known, which then decides.
 const KEPT: Duration = Duration::from_secs(60);
 
+/// The time between two looks for models that were to go with their last virtual model and did not: nobody waits for them.
+const LOOK_FOR_LEFT: Duration = Duration::from_secs(600);
+
+/// Writes of virtual models at once, those whose callers have left included: as many as there are calls at once.
+const WRITES: usize = 512;
+
 /// The changes under way.
 pub(crate) struct Transitions {
     handle: Handle,
     going: Going,
     tasks: TaskTracker,
+    writes: Arc<Semaphore>,
     /// Counts steps of changes.
     progress: watch::Sender<u64>,
     stop: CancellationToken,
@@ -54,8 +61,8 @@ pub(crate) struct Transitions {
 impl Transitions {
     pub(crate) fn new(handle: Handle) -> Arc<Self> {
         let (progress, _) = watch::channel(0);
-        let stop = CancellationToken::new();
-        Arc::new(Self { handle, going: Going::default(), tasks: TaskTracker::new(), progress, stop })
+        let (writes, stop) = (Arc::new(Semaphore::new(WRITES)), CancellationToken::new());
+        Arc::new(Self { handle, going: Going::default(), tasks: TaskTracker::new(), writes, progress, stop })
     }
 
     /// Goes on with the changes that were under way when the last leader ended.
@@ -78,6 +85,12 @@ impl Transitions {
             };
             every(ListRequest::default(), |request| handle.aliases(request), go_on).await;
         }));
+    }
+
+    /// Releases again and again the models that no virtual model leads to any more, and that are still there: the leader died before
+    /// it had let go of them, or somebody deleted or changed the alias elsewhere.
+    pub(crate) fn release_left(&self) {
+        self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(release_left(self.handle.clone())));
     }
 
     /// Leaves the number of copies of a model to requests again, after a while.
@@ -115,13 +128,28 @@ impl Transitions {
         &self,
         change: impl Future<Output = Result<T, Status>> + Send + 'static,
     ) -> Result<T, Status> {
-        let broke = |error| Status::internal(format!("the change broke, please report it: {error}"));
-        self.tasks.spawn(change).await.map_err(broke)?
+        to_its_end(&self.tasks, &self.writes, change).await
     }
 
     fn stepped(&self) {
         self.progress.send_modify(|count| *count += 1);
     }
+}
+
+/// Runs a change as a task. It counts until it has ended: callers who leave would make any number of them while the store is slow.
+async fn to_its_end<T: Send + 'static>(
+    tasks: &TaskTracker,
+    writes: &Arc<Semaphore>,
+    change: impl Future<Output = Result<T, Status>> + Send + 'static,
+) -> Result<T, Status> {
+    let full = |_| Status::unavailable(format!("{WRITES} changes are being written: try again in a second"));
+    let place = Arc::clone(writes).try_acquire_owned().map_err(full)?;
+    let counted = async move {
+        let _place = place;
+        change.await
+    };
+    let broke = |error| Status::internal(format!("the change broke, please report it: {error}"));
+    tasks.spawn(counted).await.map_err(broke)?
 }
 
 impl Drop for Transitions {
@@ -196,6 +224,21 @@ async fn follow(of: Weak<Transitions>, handle: Handle, vmodel: DeploymentName, m
         }
         let Some(me) = of.upgrade() else { return };
         me.stepped();
+    }
+}
+
+/// Releases models that are left, first once a term has begun for good, then every [`LOOK_FOR_LEFT`].
+async fn release_left(handle: Handle) {
+    // Callers repeat what the last leader had begun.
+    let (mut before, mut pause) = (handle.now(), KEPT);
+    loop {
+        sleep(pause).await;
+        let now = handle.now();
+        if let Err(error) = models::release_left(&handle, before).await {
+            tracing::warn!(event = "models_unread", %error, "models that no virtual model leads to are not found: trying again later");
+        }
+        // Of those that came since, some are about to be led to.
+        (before, pause) = (now, LOOK_FOR_LEFT);
     }
 }
 
@@ -305,7 +348,23 @@ async fn wait(mut changes: WatchStream, written: &mut watch::Receiver<()>) {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+    use tokio::sync::oneshot;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_change_counts_until_it_has_ended_though_its_caller_has_left() {
+        let (tasks, writes) = (TaskTracker::new(), Arc::new(Semaphore::new(1)));
+        let (end, ended) = oneshot::channel();
+        let change = async move { ended.await.map_err(|_| Status::internal("nobody ends it")) };
+        assert!(to_its_end(&tasks, &writes, change).now_or_never().is_none(), "its caller leaves");
+        let refused = to_its_end(&tasks, &writes, async { Ok(()) }).await.expect_err("it goes on");
+        assert_eq!(refused.code(), tonic::Code::Unavailable);
+        end.send(()).expect("it goes on");
+        drop(writes.acquire().await.expect("open"));
+        to_its_end(&tasks, &writes, async { Ok(()) }).await.expect("it has ended");
+    }
 
     /// A write in the moment in which a change had ended was followed by nobody, and two changes woke each other for ever.
     #[test]

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 
 use berth_control::{
     Handle,
-    handle::{ApplyAlias, ApplyMode, DeclaredAlias, DeleteAlias, DeleteRequest, Error, Ownership},
+    handle::{ApplyAlias, ApplyMode, DeclaredAlias, DeleteAlias, DeleteRequest, Error, MissingTargets, Ownership},
     store::Rev,
 };
 use berth_spec::{DeploymentName, Origin};
@@ -92,7 +92,8 @@ pub(crate) async fn read(handle: &Handle, vmodel: &DeploymentName) -> Result<Opt
     }
 }
 
-/// Writes what a virtual model leads to, if it is still as it was read. False: somebody else was faster.
+/// Writes what a virtual model leads to, if it is still as it was read and its new target is still there. False: somebody else
+/// was faster.
 pub(crate) async fn write(
     handle: &Handle,
     (vmodel, owner): (&DeploymentName, &str),
@@ -100,10 +101,11 @@ pub(crate) async fn write(
     expect: Rev,
 ) -> Result<bool, Status> {
     let manifest = ids::vmodel(vmodel, active, target, owner)?;
-    let request = ApplyAlias { expect: Some(expect), ..ApplyAlias::new(manifest, Origin::API) };
+    let (expect, missing) = (Some(expect), MissingTargets::Refuse);
+    let request = ApplyAlias { expect, missing, ..ApplyAlias::new(manifest, Origin::API) };
     match handle.apply_alias(&request).await {
         Ok(_) => Ok(true),
-        Err(Error::Stale { .. }) => Ok(false),
+        Err(Error::Stale { .. } | Error::NotFound(_)) => Ok(false),
         Err(error) => Err(status(error)),
     }
 }

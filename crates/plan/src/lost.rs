@@ -131,14 +131,18 @@ pub(crate) fn answers(draft: &Draft<'_>, work: &Work<'_>) -> bool {
 
 /// On demand, what nobody used for long goes with its worker: the next request loads it.
 fn let_go_of_unused(draft: &mut Draft<'_>, work: &mut Work<'_>) {
-    if !may_be_let_go(work) {
+    if !may_be_let_go(work) || work.replicas.iter().all(|replica| counts(draft, work, replica)) {
         return;
     }
-    let unused_at = work.entry.last_used + draft.world.policy.unused_after;
-    let departing = work.replicas.iter().any(|replica| !counts(draft, work, replica));
-    if departing && draft.now < unused_at {
+    // One that has just come was asked for, also where its last use was long ago: whoever had it loaded calls it next.
+    let arrived = work.replicas.iter().map(|replica| {
+        let tracked = draft.world.workers.get(&replica.worker);
+        tracked.and_then(|tracked| tracked.ready_since(&replica.revision)).unwrap_or(replica.placed)
+    });
+    let unused_at = work.entry.last_used.max(arrived.max().unwrap_or_default()) + draft.world.policy.unused_after;
+    if draft.now < unused_at {
         work.wake_at(unused_at);
-    } else if departing {
+    } else {
         let_go(draft, work);
     }
 }

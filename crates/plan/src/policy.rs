@@ -54,8 +54,8 @@ pub struct Policy {
     pub recovering: Duration,
     /// Loads that a recovering worker is given at once: enough to keep it busy between two plans.
     pub recovering_loads: u32,
-    /// Idle time after which an on-demand deployment gets no successor when its worker leaves or is lost: its next
-    /// request loads it.
+    /// Time without a use or a load after which an on-demand deployment gets no successor when its worker leaves or is lost:
+    /// its next request loads it.
     pub unused_after: Duration,
     /// Number of copies.
     pub copies: Copies,

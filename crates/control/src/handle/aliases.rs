@@ -3,7 +3,8 @@
 //! ```text
 //! read alias and deployment of the name → decide (pure) → compare-and-set of both ──▶ wait until requests are routed by it
 //! ```
-//! An alias and a deployment never have the same name: the write of a new one compares the key of the other.
+//! An alias and a deployment never have the same name: the write of a new one compares the key of the other. Nor does an alias
+//! gain a target that is deleted in that moment because none leads to it (`delete`): both writes compare what the other changes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,9 +22,9 @@ use super::{
 use crate::{
     source::without_revision,
     store::{
-        Compare, Op, Outcome, Rev, Txn,
+        Compare, Entry, Op, Outcome, Rev, Txn,
         aliases::{self, StoredAlias},
-        layout,
+        layout::{self, StoredDeployment},
     },
 };
 
@@ -42,6 +43,17 @@ pub struct ApplyAlias {
     pub ownership: Ownership,
     /// The differences that count.
     pub compare: Comparison,
+    /// The rule for targets that are not there.
+    pub missing: MissingTargets,
+}
+
+/// Treatment of targets that an alias gains and that no deployment has the name of, or one that is being deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MissingTargets {
+    /// Warns of those that no deployment has the name of.
+    Warn,
+    /// Refuses them.
+    Refuse,
 }
 
 impl ApplyAlias {
@@ -49,7 +61,7 @@ impl ApplyAlias {
     #[must_use]
     pub fn new(manifest: ManifestAlias, origin: Origin) -> Self {
         let (mode, ownership, compare) = (ApplyMode::Commit, Ownership::Respect, Comparison::Whole);
-        Self { manifest, origin, expect: None, mode, ownership, compare }
+        Self { manifest, origin, expect: None, mode, ownership, compare, missing: MissingTargets::Warn }
     }
 }
 
@@ -96,7 +108,8 @@ impl Handle {
     /// Declares an alias, or changes it.
     ///
     /// # Errors
-    /// [`Error::NameInUse`] where a deployment has the name; otherwise as [`Handle::apply`].
+    /// [`Error::NameInUse`] where a deployment has the name; [`Error::NotFound`] of a target, where missing ones are refused;
+    /// otherwise as [`Handle::apply`].
     pub async fn apply_alias(&self, request: &ApplyAlias) -> Result<Applied, Error> {
         let name = &request.manifest.name;
         let (key, deployment) = (aliases::alias_key(name), layout::deployment_key(name));
@@ -118,6 +131,7 @@ impl Handle {
             if outcome == ApplyOutcome::Unchanged || request.mode == ApplyMode::DryRun {
                 return Ok(applied);
             }
+            let gained = gained(&alias, before.as_ref().and_then(|(_, known)| known.as_deref()));
             let value = StoredAlias::of(&alias, request.manifest.raw.clone()).bytes();
             let mut txn = Txn {
                 compare: vec![
@@ -126,8 +140,12 @@ impl Handle {
                 ],
                 ops: vec![Op::Put { key: key.clone(), value }],
             };
-            if rev == Rev::NONE {
-                txn.ops.push(Op::Put { key: aliases::MARK.to_owned(), value: bytes::Bytes::from_static(b"{\"v\":1}") });
+            txn.ops.extend((rev == Rev::NONE).then(|| mark(aliases::MARK)));
+            txn.ops.extend((!gained.is_empty()).then(|| mark(aliases::TARGETS_MARK)));
+            if request.missing == MissingTargets::Refuse {
+                for target in gained {
+                    txn.compare.push(self.still_there(target).await?);
+                }
             }
             if let Outcome::Committed(rev) = self.store.commit(txn).await? {
                 self.until_in_force(rev).await;
@@ -135,6 +153,15 @@ impl Handle {
             }
         }
         Err(Error::Contended(name.clone()))
+    }
+
+    /// Fails where a deployment is changed meanwhile, which may be its deletion.
+    async fn still_there(&self, target: &DeploymentName) -> Result<Compare, Error> {
+        let key = layout::deployment_key(target);
+        let stays = |entry: &Entry| StoredDeployment::read(entry).is_ok_and(|stored| !stored.deleting);
+        let there = self.store.get(&key).await?.filter(stays);
+        let rev = there.ok_or_else(|| Error::NotFound(target.clone()))?.modified;
+        Ok(Compare::Modified { key, rev })
     }
 
     /// A warning for each target that no deployment has the name of.
@@ -249,6 +276,18 @@ impl Handle {
             None => Ok(()),
         }
     }
+}
+
+/// Targets of an alias that it did not have before.
+fn gained<'a>(alias: &'a Alias, before: Option<&Alias>) -> Vec<&'a DeploymentName> {
+    let had =
+        |target: &DeploymentName| before.is_some_and(|before| before.targets.iter().any(|(old, _)| old == target));
+    alias.targets.iter().map(|(target, _)| target).filter(|target| !had(target)).collect()
+}
+
+/// Writes a key whose value says nothing: when it was written counts.
+fn mark(key: &str) -> Op {
+    Op::Put { key: key.to_owned(), value: bytes::Bytes::from_static(b"{\"v\":1}") }
 }
 
 /// The alias that applying makes, and whether that is a change.

@@ -1,4 +1,4 @@
-//! Declaring and deleting deployments: optimistic writes to the store.
+//! Declaring deployments: optimistic writes to the store.
 //!
 //! ```text
 //! read what is there → decide (pure) → nothing to write: Unchanged
@@ -142,33 +142,13 @@ impl ApplyOutcome {
     }
 }
 
-/// A deployment to be deleted.
-#[derive(Debug, Clone)]
-pub struct DeleteRequest {
-    /// Source of the request.
-    pub origin: Origin,
-    /// Only if the stored one still has this resource version.
-    pub expect: Option<Rev>,
-    /// Treatment of a deployment of another source.
-    pub ownership: Ownership,
-}
-
-/// A deletion was accepted: replicas drain, then the deployment is forgotten.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deleted {
-    /// Name of the deployment.
-    pub name: DeploymentName,
-    /// The resource version of the deletion.
-    pub rev: Rev,
-}
-
 /// Stored state of a deployment.
-struct Existing {
+pub(super) struct Existing {
     /// `None`: not even the form can be read.
-    stored: Option<StoredDeployment>,
+    pub(super) stored: Option<StoredDeployment>,
     /// Or why it cannot be read: then it can still be replaced and deleted.
-    deployment: Result<Arc<Deployment>, StoreError>,
-    rev: Rev,
+    pub(super) deployment: Result<Arc<Deployment>, StoreError>,
+    pub(super) rev: Rev,
 }
 
 /// Decision about one request.
@@ -249,48 +229,6 @@ impl Handle {
         results
     }
 
-    /// Asks for a deployment to go. Asking again changes nothing.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::Owned`], [`Error::Stale`], [`Error::Contended`], [`Error::Store`].
-    pub async fn delete(&self, name: &DeploymentName, request: DeleteRequest) -> Result<Deleted, Error> {
-        let deleted = self.start_delete(name, request).await?;
-        self.until_in_force(deleted.rev).await;
-        Ok(deleted)
-    }
-
-    /// The same, without waiting for anything to come of it: for those who delete many.
-    pub(crate) async fn start_delete(&self, name: &DeploymentName, request: DeleteRequest) -> Result<Deleted, Error> {
-        for _ in 0..ATTEMPTS {
-            let existing = self.existing(name).await?.ok_or_else(|| Error::NotFound(name.clone()))?;
-            if let Some(owner) = existing.owner() {
-                check_owner(name, &owner, &request.origin, request.ownership)?;
-            }
-            check_expected(name, request.expect, existing.rev)?;
-            let key = layout::deployment_key(name);
-            let compare = vec![Compare::Modified { key: key.clone(), rev: existing.rev }];
-            let ops = match (existing.deployment, existing.stored) {
-                (Ok(deployment), _) if deployment.deleting => {
-                    return Ok(Deleted { name: name.clone(), rev: existing.rev });
-                }
-                (Ok(_), Some(mut stored)) => {
-                    stored.deleting = true;
-                    vec![Op::Put { key, value: stored.bytes() }]
-                }
-                // The controller does not know it, and has nothing to drain.
-                _ => {
-                    let others = [layout::record_key(name), layout::history_key(name)];
-                    std::iter::once(key).chain(others).map(|key| Op::Delete { key }).collect()
-                }
-            };
-            let txn = Txn { compare, ops };
-            if let Outcome::Committed(rev) = self.store.commit(txn).await? {
-                return Ok(Deleted { name: name.clone(), rev });
-            }
-        }
-        Err(Error::Contended(name.clone()))
-    }
-
     /// The deployment that applying this would make.
     pub(super) async fn would_be(&self, request: ApplyRequest) -> Result<Arc<Deployment>, Error> {
         Ok(self.resolve_and_decide(&request).await?.deployment)
@@ -309,7 +247,7 @@ impl Handle {
         decide(request, resolution, existing, (self.clock)())
     }
 
-    async fn existing(&self, name: &DeploymentName) -> Result<Option<Existing>, Error> {
+    pub(super) async fn existing(&self, name: &DeploymentName) -> Result<Option<Existing>, Error> {
         let entry = self.store.get(&layout::deployment_key(name)).await?;
         Ok(entry.as_ref().map(Existing::read))
     }
@@ -371,7 +309,7 @@ impl Existing {
     }
 
     /// Source that declared it, as far as readable.
-    fn owner(&self) -> Option<Origin> {
+    pub(super) fn owner(&self) -> Option<Origin> {
         self.stored.as_ref().map(StoredDeployment::origin)
     }
 

@@ -1,5 +1,6 @@
 //! The stored form of aliases. They share their names with deployments: the write of a new alias compares the key of the
-//! deployment, and the write of new deployments compares [`MARK`], which every new alias writes.
+//! deployment, and the write of new deployments compares [`MARK`], which every new alias writes. A deployment that goes unless
+//! an alias leads to it compares [`TARGETS_MARK`].
 
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ use super::{
 pub const ALIASES: &str = "/aliases/";
 /// The key that every new alias writes.
 pub const MARK: &str = "/meta/aliases";
+/// The key that every alias writes that gains a target.
+pub const TARGETS_MARK: &str = "/meta/alias-targets";
 
 /// The key of an alias.
 #[must_use]

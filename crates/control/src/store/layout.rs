@@ -11,6 +11,7 @@
 //! | `/deployments/NAME` | [`StoredDeployment`]: the manifest as the user wrote it, and what the system adds | a person, through a source; the controller removes it once a deletion is done |
 //! | `/aliases/NAME` | [`StoredAlias`](super::aliases::StoredAlias): the manifest of an alias as the user wrote it, and what the system adds. No deployment has the same NAME | a person, through a source |
 //! | `/meta/aliases` | written with every new alias, so that a new deployment of its name notices it | a person |
+//! | `/meta/alias-targets` | written with every alias that gains a target, so that the deletion of a deployment that none leads to notices it | a person |
 //! | `/records/NAME` | the plan's record of a deployment: what is placed where, and how far a rollout has got | the controller |
 //! | `/history/NAME` | [`StoredHistory`]: the last generations that were replaced | whoever replaces one; gone with the deployment |
 //! | `/measured/DIGEST` | [`StoredMeasure`]: the memory that the artifact of this SHA-256 took | the controller |

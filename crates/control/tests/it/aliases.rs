@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use berth_control::{
     handle::{
-        ApplyAlias, ApplyMode, ApplyOutcome, DeleteAlias, DeleteRequest, Error, GatewayEnds, ListRequest, Ownership,
+        ApplyAlias, ApplyMode, ApplyOutcome, DeleteAlias, DeleteRequest, Error, GatewayEnds, ListRequest,
+        MissingTargets, Ownership,
     },
     store::{Op, Rev, Txn},
 };
@@ -122,6 +123,38 @@ async fn a_name_is_of_a_deployment_or_of_an_alias() {
             let there = (handle.get(&name(&called)).await.is_ok(), handle.alias(&name(&called)).await.is_ok());
             assert_eq!(there, won, "{called}");
         }
+        running.stop().await;
+    })
+    .await;
+}
+
+/// A model was deleted since no alias led to it, while one began to.
+#[tokio::test]
+async fn a_deployment_goes_or_an_alias_leads_to_it_and_never_both() {
+    each(|store, _| async move {
+        let running = Running::start(Arc::clone(&store));
+        let handle = &running.handle;
+        let checked =
+            |alias: &str, targets: &str| ApplyAlias { missing: MissingTargets::Refuse, ..declare(alias, targets) };
+        let request = delete().of;
+        for round in 0..8 {
+            // In every other round the alias is there and leads elsewhere.
+            let (model, alias) = (name(&format!("m{round}")), format!("a{}", round / 2));
+            handle.apply(apply(model.as_str(), "")).await.expect("applied");
+            let target = checked(&alias, &format!("{{deployment: {}}}", model.as_str()));
+            let (led_to, aliased) =
+                tokio::join!(handle.delete_unless_led_to(&model, &request), handle.apply_alias(&target));
+            let led_to = led_to.expect("decided");
+            assert_eq!(led_to.is_empty(), aliased.is_err(), "{round}: {led_to:?} {aliased:?}");
+            assert!(led_to.is_empty() || led_to == [name(&alias)], "{led_to:?}");
+            if let Err(refused) = aliased {
+                assert!(matches!(&refused, Error::NotFound(missing) if *missing == model), "{refused}");
+            }
+            let there = handle.get(&model).await.is_ok_and(|view| !view.deployment.deleting);
+            assert_eq!(there, !led_to.is_empty(), "{round}");
+        }
+        let absent = handle.apply_alias(&checked("new", "{deployment: none}")).await.expect_err("it has no target");
+        assert!(matches!(absent, Error::NotFound(_)), "{absent}");
         running.stop().await;
     })
     .await;

@@ -3,7 +3,7 @@
 use berth_wire::mmesh::{ModelInfo, RegisterModelRequest, UnregisterModelRequest, model_status_info::ModelStatus};
 use tonic::{Code, Request};
 
-use crate::town::{Town, attributes, registering};
+use crate::town::{Town, attributes, registering, setting};
 
 fn unregistering(id: &str) -> UnregisterModelRequest {
     UnregisterModelRequest { model_id: id.to_owned() }
@@ -36,6 +36,23 @@ async fn a_model_is_registered_loaded_told_and_removed() {
     town.client.unregister_model(unregistering("myModel")).await.expect("it is gone, which is no error");
     assert_eq!(town.status("myModel").await.status(), ModelStatus::NotFound);
     town.loaded("myModel", "q").await;
+}
+
+/// A model was removed in the moment in which a virtual model began to lead to it.
+#[tokio::test]
+async fn a_model_is_removed_or_led_to_and_never_both() {
+    let mut town = Town::new(1).await;
+    for round in 0..8 {
+        let id = format!("m{round}");
+        town.register(&id, "p").await.expect("registered");
+        let (mut one, mut other) = (town.client.clone(), town.client.clone());
+        let set = setting(&format!("v{round}"), &id);
+        match tokio::join!(one.unregister_model(unregistering(&id)), other.set_v_model(set)) {
+            (Ok(_), Err(refused)) => assert_eq!(refused.code(), Code::NotFound, "{refused}"),
+            (Err(refused), Ok(_)) => assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}"),
+            both => panic!("{both:?}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -126,6 +126,16 @@ impl Town {
         tokio::time::timeout(PATIENCE, until).await.expect("it leaves");
     }
 
+    /// Waits until a model is no longer registered. The clock is paused.
+    pub(crate) async fn goes(&mut self, id: &str) {
+        let until = async {
+            while self.status(id).await.status() != ModelStatus::NotFound {
+                tokio::time::sleep(PATIENCE).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE * 60, until).await.expect("it goes");
+    }
+
     /// Waits until a virtual model leads to this model, and nothing changes any more.
     pub(crate) async fn settles(&mut self, id: &str, active: &str) {
         let until = async {

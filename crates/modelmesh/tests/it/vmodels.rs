@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 
+use berth_control::handle::{ApplyAlias, ApplyMode, DeleteAlias, DeleteRequest, Ownership};
+use berth_spec::{
+    Origin,
+    manifest::{ManifestAlias, ParseContext},
+};
 use berth_wire::mmesh::{
     DeleteVModelRequest, GetVModelStatusRequest, SetVModelRequest, UnregisterModelRequest,
     model_status_info::ModelStatus, v_model_status_info::VModelStatus,
@@ -211,6 +216,36 @@ async fn a_model_goes_with_the_last_virtual_model_that_leads_to_it() {
     }
     assert_eq!(town.status("b").await.status(), ModelStatus::NotFound);
     assert_eq!(town.status("kept").await.status(), ModelStatus::NotLoaded);
+}
+
+/// A leader that died after a switch, before it had let go of the old model, left that behind for ever; so did an alias that was deleted
+/// elsewhere.
+#[tokio::test(start_paused = true)]
+async fn a_model_that_was_not_let_go_of_goes_later() {
+    let mut town = Town::new(1).await;
+    for (vmodel, target) in [("v", "a"), ("w", "b")] {
+        let auto = SetVModelRequest {
+            auto_delete_target_model: true,
+            model_info: Some(attributes("p")),
+            ..setting(vmodel, target)
+        };
+        town.set(auto).await.expect("set");
+    }
+    let switched = serde_json::json!({
+        "apiVersion": "berth.dev/v1", "kind": "Alias", "metadata": {"name": "v"}, "spec": {"targets": [{"deployment": "b"}]},
+    });
+    let switched = ManifestAlias::from_value(&switched, &ParseContext::default()).expect("a manifest");
+    town.handle.apply_alias(&ApplyAlias::new(switched, Origin::API)).await.expect("switched");
+    let store = town.stop().await;
+    let mut town = Town::over(store, 1).await;
+    town.goes("a").await;
+    assert_eq!(town.status("b").await.status(), ModelStatus::NotLoaded, "both lead to it");
+    for vmodel in ["v", "w"] {
+        let of = DeleteRequest { origin: Origin::API, expect: None, ownership: Ownership::Respect };
+        let delete = DeleteAlias { mode: ApplyMode::Commit, of };
+        town.handle.delete_alias(&name(vmodel), delete).await.expect("deleted");
+    }
+    town.goes("b").await;
 }
 
 /// Of many changes that expected the same, one was made; the targets of the others stayed registered for ever.
