@@ -49,9 +49,10 @@ else:
 """
 
 
-def declared(folder: Path, spec: dict) -> str:
+def declared(folder: Path, spec: dict, labels: dict[str, str] | None = None) -> str:
     path = folder / "runtime.yaml"
-    path.write_text(json.dumps({"apiVersion": "berth.dev/v1", "kind": "Runtime", "metadata": {"name": "started"}, "spec": spec}))
+    metadata = {"name": "started", "labels": labels or {}}
+    path.write_text(json.dumps({"apiVersion": "berth.dev/v1", "kind": "Runtime", "metadata": metadata, "spec": spec}))
     return str(path)
 
 
@@ -102,7 +103,8 @@ def test_a_runtime_is_started_and_started_again(berth, tmp_path):
 
 
 def test_a_runtime_that_hangs_is_ended_and_started_again(berth, tmp_path):
-    spec = {"command": [BERTH, "testing", "runtime", "--listen", "127.0.0.1:{port}"], "formats": ["*"]}
+    health = {"interval": "1s", "timeout": "1s", "lostAfter": "2s"}
+    spec = {"command": [BERTH, "testing", "runtime", "--listen", "127.0.0.1:{port}"], "formats": ["*"], "health": health}
     berth.start("--runtime", declared(tmp_path, spec))
     berth.apply(model("m", "scripted", "runtime:SIZE_1000?type=T"))
     assert predicted(berth, "m", [1.0]) == 1.0
@@ -112,6 +114,18 @@ def test_a_runtime_that_hangs_is_ended_and_started_again(berth, tmp_path):
     until("another process", lambda: len(pids(berth)) == 2)
     assert gone(pid)
     until("an answer of the new process", lambda: berth.infer("m", rows([2.0]))[0] == 200)
+
+
+def test_labels_of_a_runtime_are_matched_by_selectors(berth, tmp_path):
+    spec = {"command": [BERTH, "testing", "runtime", "--listen", "127.0.0.1:{port}"], "formats": ["*"]}
+    berth.start("--labels", "tier=silver", "--runtime", declared(tmp_path, spec, {"tier": "gold"}))
+    for name in ("gold", "silver"):
+        one = model(name, "scripted", "runtime:SIZE_1000?type=T")
+        one["spec"] |= {"selector": {"required": {"tier": name}}, "replicas": 1}
+        berth.apply(one)
+    assert predicted(berth, "gold", [1.0]) == 1.0
+    until("the reason", lambda: "tier" in berth.run("explain", "silver", code=None))
+    assert "tier=gold" in berth.run("describe", "node", "local")
 
 
 def test_each_model_has_a_process_of_its_own_where_that_is_declared(berth, tmp_path):

@@ -45,7 +45,7 @@ pub use demand::{TotalUse, WISHES};
 pub(crate) use deployment::TrackedDeployment;
 pub use deployment::{LoadFailed, Prospect, Verdict};
 pub use liveness::MassLoss;
-pub(crate) use liveness::{MassLossHold, Turns};
+pub(crate) use liveness::{MassLossHold, Waves};
 use terms::Registered;
 pub(crate) use worker::{Hold, Rank, Standing};
 pub use worker::{Liveness, TrackedWorker};
@@ -119,7 +119,7 @@ pub struct World {
     pub(crate) held: Option<MassLossHold>,
     /// When the last one that is over was.
     held_before: Time,
-    turns: Turns,
+    waves: Waves,
     /// Workers that are assumed to hold what they should, by when that ends.
     assumed: BTreeSet<(Time, WorkerId)>,
     registered: Registered,
@@ -163,7 +163,7 @@ impl World {
             clock: Time::ZERO,
             held: None,
             held_before: Time::ZERO,
-            turns: Turns::default(),
+            waves: Waves::default(),
             assumed: BTreeSet::new(),
             registered: Registered::default(),
         }

@@ -45,6 +45,12 @@ impl WorkerInfo {
         self.runtimes.iter().find(|runtime| runtime.takes(format))
     }
 
+    /// The value of a label for the models of one of its runtimes: the runtime's own, else the worker's.
+    #[must_use]
+    pub fn label<'l>(&'l self, runtime: &'l RuntimeInfo, key: &str) -> Option<&'l String> {
+        runtime.labels.get(key).or_else(|| self.labels.get(key))
+    }
+
     /// The formats that its runtimes take, as texts, each once.
     #[must_use]
     pub fn formats(&self) -> Vec<String> {
@@ -73,6 +79,8 @@ pub struct RuntimeInfo {
     pub name: String,
     /// The formats that it takes.
     pub formats: Vec<FormatSupport>,
+    /// Labels that selectors of its models match, over those of the worker.
+    pub labels: BTreeMap<String, String>,
     /// Memory that its models may take; `None`: as much as the worker has.
     pub memory: Option<ByteSize>,
     /// The most models that it holds at once; `None`: as many as fit.

@@ -1,6 +1,7 @@
 //! Model servers that a worker uses beside its built-in runtimes: objects of kind `Runtime`, one file each, or `ServingRuntime` of
 //! KServe.
 
+mod health;
 mod places;
 mod serving_runtime;
 
@@ -9,13 +10,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use berth_spec::{ByteSize, FormatSupport, dialect::kserve::serving_runtime::ServingRuntime};
+use berth_spec::{
+    ByteSize, FormatSupport,
+    dialect::kserve::serving_runtime::ServingRuntime,
+    member::{REGION, ZONE},
+};
 use berth_worker::runtime::spi::{
     self, Each, Layout, OneModel, Program, Protocol, Repository, Reserve, address::Address,
 };
 use serde::{Deserialize, Serialize};
 
-use self::places::{ARTIFACT, Places};
+use self::{
+    health::RawHealth,
+    places::{ARTIFACT, Places},
+};
 use super::values;
 use crate::failure::Failure;
 
@@ -46,6 +54,8 @@ enum Kind {
 #[serde(deny_unknown_fields)]
 struct Metadata {
     name: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
@@ -82,6 +92,8 @@ struct RawSpec {
     start_timeout: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unload_reserve: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health: Option<RawHealth>,
 }
 
 /// The kind of the object, whosever it is.
@@ -160,6 +172,7 @@ fn settings(raw: RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<s
     if ["onnx", "python"].contains(&name.as_str()) {
         return Err(format!("metadata.name is {name:?}, which is a built-in runtime: choose another name"));
     }
+    let labels = labels(&raw.metadata)?;
     let each = each(&raw, data, one)?;
     let spec = raw.spec;
     let mut places = Places::new(data, &name, (spec.repository.as_deref(), one));
@@ -202,6 +215,8 @@ fn settings(raw: RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<s
         rest,
         each,
         formats: spec.formats.into_iter().map(format).collect::<Result<_, _>>()?,
+        labels,
+        health: spec.health.unwrap_or_default().times()?,
         memory: size("memory", spec.memory.as_ref())?,
         max_models: spec.max_models,
         device_memory: size("deviceMemory", spec.device_memory.as_ref())?,
@@ -217,6 +232,19 @@ fn settings(raw: RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<s
         }),
         ..spi::Settings::new(name, address("address", &own)?)
     })
+}
+
+/// The labels of a runtime, which selectors match.
+fn labels(of: &Metadata) -> Result<BTreeMap<String, String>, String> {
+    for key in of.labels.keys() {
+        if key.trim().is_empty() {
+            return Err("metadata.labels has an empty key: write KEY: VALUE".to_owned());
+        }
+        if [REGION, ZONE].contains(&key.as_str()) {
+            return Err(format!("metadata.labels has {key}, which is the worker's: give it to that by --labels"));
+        }
+    }
+    Ok(of.labels.clone())
 }
 
 /// Makes the settings of the process that each model has to itself; `None`: one process has them all, or this is such a process.
@@ -339,12 +367,14 @@ fn format(raw: RawFormat) -> Result<FormatSupport, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const FULL: &str = "
 apiVersion: berth.dev/v1
 kind: Runtime
-metadata: {name: mlserver}
+metadata: {name: mlserver, labels: {tier: gold}}
 spec:
   protocol: spi
   address: unix:/run/adapter.sock
@@ -353,6 +383,7 @@ spec:
   memory: 4GiB
   maxModels: 100
   startTimeout: 1m
+  health: {interval: 5s, lostAfter: 10m}
 ";
 
     #[test]
@@ -364,7 +395,13 @@ spec:
         let formats: Vec<String> = settings.formats.iter().map(ToString::to_string).collect();
         assert_eq!(formats, ["sklearn", "xgboost:1", "lightgbm:3,4"]);
         assert_eq!((settings.memory, settings.max_models), (Some(ByteSize::gib(4)), Some(100)));
-        assert_eq!(settings.start, std::time::Duration::from_secs(60));
+        assert_eq!(settings.start, Duration::from_secs(60));
+        assert_eq!(settings.labels, BTreeMap::from([("tier".to_owned(), "gold".to_owned())]));
+        let [interval, timeout, lost_after] = [5, 10, 600].map(Duration::from_secs);
+        let times = spi::HealthCheck { interval, timeout, lost_after, busy_timeout: lost_after };
+        assert_eq!(settings.health, times, "one at work has no less than another");
+        let usual = parse(&FULL.replace("  health: {interval: 5s, lostAfter: 10m}", ""), Path::new("data"));
+        assert_eq!(usual.expect("a runtime").health, spi::HealthCheck::default());
     }
 
     #[test]
@@ -385,6 +422,12 @@ spec:
             ("protocol: spi", "environment: {A: b}", "spec.command"),
             ("address: unix:/run/adapter.sock", "unloadReserve: 1GiB", "spec.address"),
             ("startTimeout: 1m", "startTimeout: soon", "spec.startTimeout"),
+            ("interval: 5s", "interval: often", "spec.health.interval"),
+            ("interval: 5s", "timeout: 10ms", "from 1s to 1d"),
+            ("interval: 5s", "busyTimeout: 5s", "spec.health.busyTimeout is 5s, and lostAfter 600s"),
+            ("interval: 5s", "failureThreshold: 3", "failureThreshold"),
+            ("tier: gold", "region: eu", "--labels"),
+            ("tier: gold", "'': gold", "KEY: VALUE"),
             ("maxModels: 100", "modelsPerProcess: 2", "write 1"),
             ("maxModels: 100", "modelsPerProcess: 1", "belongs to spec.command"),
             ("maxModels: 100", "command: [serve]\n  modelsPerProcess: 1", "the same for all processes"),

@@ -64,10 +64,15 @@ fn may_hold(world: &World, (deployment, revision): (&Deployment, &Revision), inf
         (Some(asked), Some(offer)) => offer.most >= asked,
         _ => true,
     };
-    info.runtimes.iter().find(takes).is_some_and(isolates)
+    let runtime = info.runtimes.iter().find(takes);
+    let has = |(key, value): (&String, &String)| {
+        let own = runtime.and_then(|runtime| runtime.labels.get(key));
+        own.or_else(|| info.labels.get(key)) == Some(value)
+    };
+    runtime.is_some_and(isolates)
         && card.is_none_or(|card| info.schema_versions.iter().any(|reads| reads == card))
         && card.is_none_or(|card| named.is_none_or(|named| named.iter().any(|reads| reads == card)))
-        && spec.selector.required.iter().chain(of_type).all(|(key, value)| info.labels.get(key) == Some(value))
+        && spec.selector.required.iter().chain(of_type).all(has)
 }
 
 /// Returns true if an empty region has a worker that could hold a revision of a deployment.

@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use berth_spec::{ByteSize, Replicas, Revision, RevisionId, WorkerId, deployment::Spread};
+use berth_spec::{ByteSize, ModelFormat, Replicas, Revision, RevisionId, WorkerId, WorkerInfo, deployment::Spread};
 
 use super::{
     Colocation, Evicts, HomeRegion, Mismatch, Rejection, Score, evict, filter,
@@ -51,7 +51,7 @@ pub(crate) fn choose(
 ) -> Result<Choice, Vec<Refusal>> {
     draft.sort_into_buckets();
     let draft = &*draft;
-    let preferences = ModelPreferences::of(draft, work, &request.revision.id);
+    let preferences = ModelPreferences::of(draft, work, request.revision);
     if let Some(choice) = best(with_room(draft, work, request, &preferences).into_iter()) {
         return Ok(choice);
     }
@@ -147,7 +147,7 @@ pub(crate) fn view(
     request: &PlacementRequest<'_>,
     worker: &WorkerId,
 ) -> Result<Choice, Rejection> {
-    consider(draft, work, request, &ModelPreferences::of(draft, work, &request.revision.id), worker)
+    consider(draft, work, request, &ModelPreferences::of(draft, work, request.revision), worker)
 }
 
 fn consider(
@@ -181,6 +181,7 @@ fn consider(
 /// Preferences of a replica, beside its hard constraints.
 struct ModelPreferences<'a> {
     revision: &'a RevisionId,
+    format: &'a ModelFormat,
     preferred: Vec<(&'a String, &'a String)>,
     /// Its other replicas by region, and by region and zone.
     by_region: BTreeMap<Option<&'a str>, u32>,
@@ -192,12 +193,13 @@ struct ModelPreferences<'a> {
 }
 
 impl<'a> ModelPreferences<'a> {
-    fn of(draft: &'a Draft<'_>, work: &'a Work<'_>, revision: &'a RevisionId) -> Self {
+    fn of(draft: &'a Draft<'_>, work: &'a Work<'_>, revision: &'a Revision) -> Self {
         let spec = &work.entry.deployment.spec;
         let of_type = filter::by_type(&draft.world.policy, spec).map(|selector| &selector.preferred);
         let preferred = spec.selector.preferred.iter().chain(of_type.into_iter().flatten());
         let mut preferences = Self {
-            revision,
+            revision: &revision.id,
+            format: &revision.format,
             preferred: preferred.collect(),
             by_region: BTreeMap::new(),
             by_zone: BTreeMap::new(),
@@ -209,7 +211,7 @@ impl<'a> ModelPreferences<'a> {
             return preferences;
         }
         let staying = |replica: &&crate::Replica| {
-            replica.revision == *revision && lost::standing(draft, work, replica) == Standing::Stays
+            replica.revision == revision.id && lost::standing(draft, work, replica) == Standing::Stays
         };
         for replica in work.replicas.iter().filter(staying) {
             let Some(info) = draft.world.workers.get(&replica.worker).and_then(|tracked| tracked.info.as_ref()) else {
@@ -223,6 +225,18 @@ impl<'a> ModelPreferences<'a> {
 
     fn has_preferred(&self) -> bool {
         !self.preferred.is_empty()
+    }
+
+    /// The number of preferred labels that a worker lacks, and its runtime for the model.
+    fn unpreferred(&self, info: Option<&WorkerInfo>) -> usize {
+        if self.preferred.is_empty() {
+            return 0;
+        }
+        let offer = info.and_then(|info| Some((info, info.runtime_for(self.format)?)));
+        let lacks = |(key, value): &&(&String, &String)| {
+            offer.and_then(|(info, runtime)| info.label(runtime, key)) != Some(*value)
+        };
+        self.preferred.iter().filter(lacks).count()
     }
 
     fn bucket_score(&self, bucket: &WorkerBucket<'_>) -> BucketScore {
@@ -243,14 +257,12 @@ impl<'a> ModelPreferences<'a> {
     fn score<'w>(&self, draft: &Draft<'w>, candidate: &WorkerDraft<'w>, evicts: Evicts) -> Score {
         let BucketScore { replaced, short, colocation, far, queue, mismatch, spares_no_gpu } =
             self.bucket_score(&draft.bucket(candidate));
-        let labels = candidate.tracked.info.as_ref().map(|info| &info.labels);
-        let lacks = |(key, value): &&(&String, &String)| labels.and_then(|labels| labels.get(*key)) != Some(*value);
         Score {
             evicts,
             cold: !draft.world.strays.contains(&(self.revision.clone(), candidate.id.clone())),
             replaced,
             short,
-            unpreferred: self.preferred.iter().filter(lacks).count(),
+            unpreferred: self.unpreferred(candidate.tracked.info.as_ref()),
             colocation,
             far,
             queue,

@@ -34,7 +34,7 @@ pub(crate) fn forbidden(
         return Some(Rejection::NoRuntime { format: format.clone(), offers: info.formats() });
     };
     let lacking = |selector: &Selector, of_type: Option<&str>| {
-        let (key, value) = selector.required.iter().find(|(key, value)| info.labels.get(*key) != Some(value))?;
+        let (key, value) = selector.required.iter().find(|(key, value)| info.label(runtime, key) != Some(value))?;
         Some(Rejection::Label { key: key.clone(), value: value.clone(), of_type: of_type.map(str::to_owned) })
     };
     let version = revision.card.as_ref().map(|pinned| &pinned.card.schema_version);

@@ -176,7 +176,7 @@ impl World {
         let names: Vec<DeploymentName> =
             tracked.order.iter().rev().map(|rank| rank.revision.deployment().clone()).collect();
         for name in names {
-            let turn = self.turns.next(&self.policy, here, now);
+            let turn = self.waves.next(&self.policy, here, now);
             if let Some(warm) = self.entries.get_mut(&name).and_then(|entry| entry.warm.as_mut()) {
                 warm.turn = turn;
             }
@@ -186,13 +186,13 @@ impl World {
 
 /// Gives out places in waves.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Turns {
+pub(crate) struct Waves {
     /// When the first of them was given out.
     from: Time,
     given: u64,
 }
 
-impl Turns {
+impl Waves {
     /// The wave of the next replica: `policy.wave` for each worker that is left go together.
     fn next(&mut self, policy: &Policy, workers: usize, now: Time) -> u32 {
         let together = u64::from(policy.wave.max(1)) * workers.max(1) as u64;

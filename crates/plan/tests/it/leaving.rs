@@ -129,6 +129,30 @@ fn an_on_demand_model_moves_if_it_was_used_and_leaves_if_not() {
     }
 }
 
+/// Callers of ModelMesh's API have models loaded whose last use was long ago: such a one was dropped with its worker in the moment
+/// before its first call.
+#[test]
+fn an_on_demand_model_that_was_just_loaded_moves_though_its_last_use_was_long_ago() {
+    let drained: fn(&mut Fixture) = |w| w.cordon("a", Cordon::Draining);
+    let lost: fn(&mut Fixture) = |w| w.lose("a");
+    for (goes, minutes, moves) in [(drained, 5, true), (drained, 61, false), (lost, 5, true), (lost, 61, false)] {
+        let mut w = world().worker("a", gib(8)).on_demand("iris", gib(2));
+        w.after(Duration::from_secs(7_200));
+        for waiting in [1, 0] {
+            let (deployment, last_used) = (name("iris"), berth_spec::Time(1));
+            let demand = berth_spec::Demand { deployment, waiting, in_flight: 0, last_used, requests: 0 };
+            w.world.demand(berth_spec::GatewayId(1), &demand, w.now);
+            w.settle();
+        }
+        w.after(Duration::from_secs(60 * minutes));
+        let mut w = w.worker("b", gib(8));
+        goes(&mut w);
+        w.run(Duration::from_secs(30));
+        let expected = if moves { vec!["b".to_owned()] } else { Vec::new() };
+        assert_eq!((w.placed("iris"), w.was_told("LetGo")), (expected, !moves), "{minutes} minutes");
+    }
+}
+
 #[test]
 fn what_is_in_use_and_has_no_room_elsewhere_goes_on_answering() {
     let mut w = two().resident("other", gib(7));

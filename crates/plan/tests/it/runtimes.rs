@@ -159,6 +159,41 @@ fn the_best_worker_is_not_one_where_it_can_never_be() {
 }
 
 #[test]
+fn labels_of_a_runtime_count_for_its_models_over_the_workers() {
+    let with = |tier: &'static str| {
+        move |info: &mut WorkerInfo| {
+            let mut runtime = RuntimeInfo::unlimited("triton", &[engine()]);
+            runtime.labels = [("tier".to_owned(), tier.to_owned())].into();
+            info.runtimes.push(runtime);
+            info.labels = [("tier".to_owned(), "silver".to_owned()), ("disk".to_owned(), "nvme".to_owned())].into();
+        }
+    };
+    let asks = |w: &mut Fixture, called: &str, labels: [(&str, &str); 2], format: ModelFormat| {
+        w.change(called, |spec| {
+            spec.memory = Some(gib(1));
+            spec.model.format = format;
+            spec.selector.required = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        });
+        w.settle();
+    };
+    let mut w = world().worker_with("w", gib(8), with("bronze")).worker_with("x", gib(8), with("gold"));
+    asks(&mut w, "a", [("tier", "gold"), ("disk", "nvme")], engine());
+    assert_eq!(w.placed("a"), ["x"]);
+    asks(&mut w, "b", [("tier", "silver"), ("disk", "nvme")], engine());
+    assert!(w.placed("b").is_empty(), "the runtime's own word counts");
+    assert_eq!(rejected(&w, "b"), "Label: lacks the label tier=silver");
+    asks(&mut w, "c", [("tier", "silver"), ("disk", "nvme")], ModelFormat::ONNX);
+    assert_eq!(w.placed("c").len(), 1, "another runtime has the worker's labels");
+    w.change("d", |spec| {
+        spec.memory = Some(gib(1));
+        spec.model.format = engine();
+        spec.selector.preferred = [("tier".to_owned(), "bronze".to_owned())].into();
+    });
+    w.settle();
+    assert_eq!(w.placed("d"), ["w"]);
+}
+
+#[test]
 fn a_runtime_that_comes_back_smaller_is_relieved() {
     let mut w = triton(|runtime| runtime.max_models = Some(3)).on_demand("d", gib(2));
     w.demand("d", 1);

@@ -1,5 +1,7 @@
 //! The nodes of a cluster: who they are, what they can hold, how full and how busy they are. The capacity table.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -146,6 +148,9 @@ pub struct RuntimeView {
     pub name: String,
     /// The formats that it takes.
     pub formats: Vec<String>,
+    /// Labels that selectors of its models match, over those of the node.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// Memory that its models may take, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,

@@ -58,12 +58,13 @@ impl From<&WorkerInfo> for v1::WorkerInfo {
 }
 
 fn runtime_to(runtime: &RuntimeInfo) -> v1::Runtime {
-    let RuntimeInfo { name, formats, memory, max_models, device_memory, default_size, isolation } = runtime;
+    let RuntimeInfo { name, formats, labels, memory, max_models, device_memory, default_size, isolation } = runtime;
     let format =
         |format: &FormatSupport| v1::FormatSupport { name: format.name.clone(), versions: format.versions.clone() };
     v1::Runtime {
         name: name.clone(),
         formats: formats.iter().map(format).collect(),
+        labels: labels.clone().into_iter().collect(),
         memory: memory.map(|memory| memory.0),
         max_models: *max_models,
         device_memory: device_memory.map(|memory| memory.0),
@@ -75,11 +76,12 @@ fn runtime_to(runtime: &RuntimeInfo) -> v1::Runtime {
 }
 
 fn runtime_of(runtime: v1::Runtime) -> RuntimeInfo {
-    let v1::Runtime { name, formats, memory, max_models, device_memory, default_size, isolation } = runtime;
+    let v1::Runtime { name, formats, memory, max_models, device_memory, default_size, isolation, labels } = runtime;
     let format = |format: v1::FormatSupport| FormatSupport { name: format.name, versions: format.versions };
     RuntimeInfo {
         name,
         formats: formats.into_iter().map(format).collect(),
+        labels: labels.into_iter().collect(),
         memory: memory.map(ByteSize),
         max_models,
         device_memory: device_memory.map(ByteSize),

@@ -82,7 +82,7 @@ pub use self::{
     open_error::OpenError,
     per_model::{Each, OneModel, PerModel},
     program::Program,
-    settings::{InFlight, Protocol, Reserve, START, Settings},
+    settings::{HealthCheck, InFlight, Protocol, Reserve, START, Settings},
 };
 use super::{
     LoadError, LoadRequest, Loaded, LoadedModel as _, Runtime,
@@ -117,6 +117,7 @@ struct Process {
     copies: Arc<CopyBudget>,
     loading: Semaphore,
     load_times: LoadTimes,
+    health: HealthCheck,
     absence: Arc<Absence>,
     outage: Arc<Outage>,
     threads: Threads,
@@ -204,7 +205,8 @@ impl SpiRuntime {
             copies: CopyBudget::new(settings.kept),
             loading: Semaphore::new(limits.loads),
             load_times: LoadTimes::default(),
-            absence: Arc::default(),
+            health: settings.health,
+            absence: Arc::new(Absence::new(settings.health.lost_after)),
             outage: Arc::new(Outage::new()),
             alone: own.is_some(),
             running: Mutex::new(StartedProgram { program, _own: own }),
@@ -294,6 +296,7 @@ impl Runtime for SpiRuntime {
         RuntimeInfo {
             name: self.settings.name.clone(),
             formats: self.settings.formats.clone(),
+            labels: self.settings.labels.clone(),
             memory: Some(room).filter(|room| *room > 0).map(ByteSize),
             max_models: self.settings.max_models,
             device_memory: self.settings.device_memory,

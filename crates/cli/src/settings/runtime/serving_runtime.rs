@@ -71,7 +71,7 @@ pub(super) fn convert(ServingRuntime { metadata, spec }: ServingRuntime) -> Resu
             );
         }
     }
-    let metadata = Metadata { name: metadata.name };
+    let metadata = Metadata { name: metadata.name, labels: BTreeMap::new() };
     Ok(RawRuntime { _api_version: ApiVersion::V1, _kind: Kind::Runtime, metadata, spec: raw })
 }
 

@@ -34,8 +34,12 @@ const REFUSED: [(&str, &str); 5] = [
         "Berth runs models, not images: write a model card (docs/models.md), or a Runtime (docs/runtimes.md)",
     ),
     ("workerSpec", "a model over several nodes is not there"),
-    ("canary", "declare two deployments and an Alias with weights (docs/serving.md)"),
+    ("canary", CANARIES),
 ];
+
+/// The way out where several models share the requests of one name.
+const CANARIES: &str = "declare an object for each predictor, and an Alias with their shares as weights \
+                        (docs/from-kserve.md#canaries)";
 
 /// Endings of models that are one file; everything else in a store is a folder.
 const FILES: [&str; 17] = [
@@ -63,7 +67,9 @@ pub fn convert(object: &Object) -> Result<RawDeployment, Vec<ConversionError>> {
     let mut way = Conversion::default();
     let (metadata, spec, kind) = match object {
         Object::InferenceService(service) => {
-            way.others("spec", &service.spec.others);
+            let mut others = service.spec.others.clone();
+            way.canaries(&others.remove("canary").unwrap_or_default());
+            way.others("spec", &others);
             let by_mesh = service.metadata.annotations.get(MODE).is_some_and(|mode| mode == "ModelMesh");
             (&service.metadata, way.service(&service.spec.predictor, by_mesh), "InferenceService")
         }
@@ -132,6 +138,25 @@ impl Conversion {
                 None => self.ignored.push(path),
             }
         }
+    }
+
+    /// Refuses predictors beside the first, as KServe has them from 0.20 on: a deployment has one model. A single one has the same effect
+    /// as a canary update.
+    fn canaries(&mut self, canaries: &Value) {
+        let listed = canaries.as_array().map(Vec::as_slice);
+        let percent = match listed {
+            None if canaries.is_null() => return,
+            Some([]) => return,
+            Some([canary]) => canary.get("trafficPercent").and_then(Value::as_u64).filter(|percent| *percent <= 100),
+            _ => None,
+        };
+        let remedy = percent.map(|percent| {
+            format!(
+                "write the fields of its predictor into spec.predictor, add canaryTrafficPercent: {percent} there, and \
+                 remove canary: the model that serves now keeps the other requests (docs/from-kserve.md#canaries)"
+            )
+        });
+        self.refuse("spec.canary", "a deployment has one model", remedy.as_deref().unwrap_or(CANARIES));
     }
 
     fn service(&mut self, predictor: &ServicePredictor, by_mesh: bool) -> Option<RawSpec> {

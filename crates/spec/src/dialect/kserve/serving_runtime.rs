@@ -163,7 +163,8 @@ pub const DIALECT: Dialect = Dialect {
             path: "spec.containers",
             fate: To(&["spec.memory", "spec.command", "spec.environment"]),
             note: "with `multiModel`, `resources.limits.memory` of the container that is named as the server, else of the first. Without it, `command`, `args` and `env` of \
-                   `kserve-container`, else of the first. Images are ignored",
+                   `kserve-container`, else of the first. Images are ignored, and so are probes, which ask for a server's own signs of health: `spec.health` of the \
+                   `Runtime` says when it is given up",
         },
     ],
     inputs: &[],

@@ -89,7 +89,7 @@ pub const DIALECT: Dialect = Dialect {
         Field {
             path: "spec.canary",
             fate: Refused,
-            note: "KServe 0.20's list of predictors with a share each: declare two deployments and an `Alias` with weights",
+            note: "KServe 0.20's list of predictors with a share each: for one of them write `canaryTrafficPercent`, for several an `Alias` with weights ([canaries](from-kserve.md#canaries)). An empty list is taken",
         },
         Field { path: "spec.predictor.canary", fate: Refused, note: "as `spec.canary`" },
         Field { path: "spec.predictor.containers", fate: Refused, note: "Berth runs models, not images" },

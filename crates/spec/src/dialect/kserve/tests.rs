@@ -142,7 +142,7 @@ fn what_cannot_be_carried_over_is_told_at_its_place() {
     let model = "model: {modelFormat: {name: onnx}, storageUri: 's3://b/m.onnx'}";
     for (predictor, path, says) in [
         (format!("{{canaryTrafficPercent: 101, {model}}}"), "spec.predictor.canaryTrafficPercent", "give 0 to 100"),
-        (format!("{{canary: [], {model}}}"), "spec.predictor.canary", "an Alias with weights"),
+        (format!("{{canary: [], {model}}}"), "spec.predictor.canary", "an Alias with their shares"),
         ("{containers: [{image: x}]}".to_owned(), "spec.predictor.containers", "models, not images"),
         ("{}".to_owned(), "spec.predictor", "write model.modelFormat.name"),
         (format!("{{{model}, onnx: {{}}}}"), "spec.predictor.onnx", "two models"),
@@ -160,14 +160,35 @@ fn what_cannot_be_carried_over_is_told_at_its_place() {
         assert!(errors.iter().any(|error| error.contains(path) && error.contains(says)), "{predictor}: {errors:#?}");
         assert!(errors.iter().all(|error| error.contains("a.yaml:")), "{errors:#?}");
     }
-    // As KServe has it from 0.20 on.
-    let beside = format!("  canary: [{{predictor: {{{model}}}, trafficPercent: 10}}]\n");
-    let errors = read(&(service(&format!("{{{model}}}"), "Standard") + &beside)).expect_err("two models");
-    let is_told = |error: &String| error.contains("spec.canary") && error.contains("an Alias with weights");
-    assert!(errors.iter().any(is_told), "{errors:#?}");
     let other = "apiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: a}\nspec: {}\n";
     let errors = read(other).expect_err("no model");
     assert!(errors[0].contains("berth up --runtime a.yaml"), "{errors:#?}");
+}
+
+/// As KServe has them from 0.20 on.
+#[test]
+fn canaries_in_a_list_are_refused_with_what_to_write_instead() {
+    let model = "model: {modelFormat: {name: onnx}, storageUri: 's3://b/m.onnx'}";
+    let canary = |percent: &str| format!("{{predictor: {{name: v2, {model}}}, trafficPercent: {percent}}}");
+    let aliased = "declare an object for each predictor, and an Alias with their shares as weights";
+    for (canaries, remedy) in [
+        (format!("[{}]", canary("10")), "into spec.predictor, add canaryTrafficPercent: 10 there, and remove canary"),
+        (format!("[{}]", canary("0")), "add canaryTrafficPercent: 0 there"),
+        (format!("[{}, {}]", canary("10"), canary("0")), aliased),
+        (format!("[{}]", canary("101")), aliased),
+        ("[{}]".to_owned(), aliased),
+        ("5".to_owned(), aliased),
+    ] {
+        let text = service(&format!("{{{model}}}"), "Standard") + &format!("  canary: {canaries}\n");
+        let errors = read(&text).expect_err(&canaries);
+        let [error] = errors.as_slice() else { panic!("{canaries}: {errors:#?}") };
+        assert!(error.starts_with("a.yaml:") && error.contains("spec.canary: a deployment has one model"), "{error}");
+        assert!(error.contains(remedy) && error.ends_with("(docs/from-kserve.md#canaries)"), "{error}");
+    }
+    for none in ["[]", "null"] {
+        let text = service(&format!("{{{model}}}"), "Standard") + &format!("  canary: {none}\n");
+        assert!(!read(&text).expect(none).annotations.contains_key("kserve.berth.dev/ignored"), "{none}");
+    }
 }
 
 #[test]

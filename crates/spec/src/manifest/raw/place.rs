@@ -48,7 +48,7 @@ impl Default for RawGpu {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawSelector {
-    /// Labels that a worker must have.
+    /// Labels that a worker, or its runtime, must have.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub required: BTreeMap<String, Label>,
     /// Another name for `required`.

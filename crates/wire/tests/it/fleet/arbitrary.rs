@@ -407,10 +407,12 @@ pub(super) fn worker_info() -> impl Strategy<Value = WorkerInfo> {
     let support = (text(), vec(text(), 0..3)).prop_map(|(name, versions)| FormatSupport { name, versions });
     let limits = (option::of(bytes()), option::of(any::<u32>()), option::of(bytes()), option::of(bytes()));
     let offer = (select(Isolation::ALL.to_vec()), text()).prop_map(|(most, lacks)| IsolationOffer { most, lacks });
-    let runtime = (text(), vec(support, 0..3), limits, option::of(offer)).prop_map(
-        |(name, formats, (memory, max_models, device_memory, default_size), isolation)| RuntimeInfo {
+    let own = proptest::collection::btree_map(text(), text(), 0..3);
+    let runtime = (text(), vec(support, 0..3), own, limits, option::of(offer)).prop_map(
+        |(name, formats, labels, (memory, max_models, device_memory, default_size), isolation)| RuntimeInfo {
             name,
             formats,
+            labels,
             memory,
             max_models,
             device_memory,

@@ -11,6 +11,7 @@ use std::{
 };
 
 use berth_mesh::exchange::{self, BoxError};
+use berth_peer::port::KeptPieces;
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -60,18 +61,16 @@ struct State {
 
 /// The pieces of one body, which count against the budget as long as they are there.
 struct Pieces {
-    pieces: Vec<Bytes>,
-    bytes: usize,
+    kept: KeptPieces,
     budget: Arc<CopyBudget>,
 }
 
 impl Pieces {
     /// Keeps one more; false: there is no room for it.
     fn add(&mut self, piece: &Bytes) -> bool {
-        let fits = self.bytes + piece.len() <= self.budget.of_one && self.budget.take(piece.len());
+        let fits = self.kept.length() + piece.len() <= self.budget.of_one && self.budget.take(piece.len());
         if fits {
-            self.bytes += piece.len();
-            self.pieces.push(piece.clone());
+            self.kept.add(piece);
         }
         fits
     }
@@ -79,14 +78,14 @@ impl Pieces {
 
 impl Drop for Pieces {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Relaxed);
+        self.budget.used.fetch_sub(self.kept.length(), Relaxed);
     }
 }
 
 impl BodyCopy {
     /// Keeps `body` while it passes.
     pub(super) fn of(body: exchange::Body, budget: &Arc<CopyBudget>) -> (Self, exchange::Body) {
-        let pieces = Pieces { pieces: Vec::new(), bytes: 0, budget: Arc::clone(budget) };
+        let pieces = Pieces { kept: KeptPieces::default(), budget: Arc::clone(budget) };
         let state = State { pieces: Some(pieces), whole: body.is_end_stream() };
         let kept = Self(Arc::new(Mutex::new(state)));
         let passing = Passing { inner: body, kept: kept.clone() };
@@ -95,9 +94,11 @@ impl BodyCopy {
 
     /// The body again; `None`: not all of it is here.
     pub(super) fn again(&self) -> Option<exchange::Body> {
-        let state = self.locked();
-        let kept = state.pieces.as_ref().filter(|_| state.whole)?;
-        let pieces: Vec<Result<_, BoxError>> = kept.pieces.iter().map(|piece| Ok(Frame::data(piece.clone()))).collect();
+        let mut state = self.locked();
+        let whole = state.whole;
+        let kept = state.pieces.as_mut().filter(|_| whole)?;
+        let pieces = kept.kept.pieces().iter().map(|piece| Ok(Frame::data(piece.clone())));
+        let pieces: Vec<Result<_, BoxError>> = pieces.collect();
         Some(StreamBody::new(futures::stream::iter(pieces)).boxed_unsync())
     }
 

@@ -7,6 +7,8 @@
 //!    ▲                                   │                    │            that hangs is started again
 //!    └───────────── it answers ◀─────────┴────────────────────┘
 //! ```
+//! The times are those of [`HealthCheck`].
+//!
 //! One that is started again before that keeps its models: calls that find them missing have them loaded again. One that is silent
 //! while calls or loads are under way may be at work, and has longer. Silence counts only of a runtime that has answered such a question before.
 
@@ -19,7 +21,6 @@ use std::{
     time::Duration,
 };
 
-use berth_peer::http2::liveness::QUIET;
 use berth_spec::FailureCategory;
 use tokio::{
     sync::watch,
@@ -27,15 +28,11 @@ use tokio::{
 };
 
 use super::{
-    Process,
-    reach::{AGAIN, BACK_WITHIN},
+    HealthCheck, Process,
+    reach::AGAIN,
     thread_connections::{NoSignOfLife, ThreadConnections},
 };
 use crate::runtime::{Health, LoadError};
-
-/// The longest silence of a runtime while calls or loads are under way: one of a single thread answers nothing else as long as it
-/// works.
-const AT_WORK: Duration = Duration::from_secs(300);
 
 /// The state of the watch, and the models that are lost with the runtime.
 pub(super) struct Outage {
@@ -74,11 +71,12 @@ struct OutageClock {
     since: Instant,
     /// The end of the silence that it may have spent at work.
     worked: Instant,
+    health: HealthCheck,
 }
 
 impl OutageClock {
-    fn start(now: Instant) -> Self {
-        Self { since: now, worked: now }
+    fn start(now: Instant, health: HealthCheck) -> Self {
+        Self { since: now, worked: now, health }
     }
 
     /// Notes another attempt in vain. Returns true if the runtime is gone; work has at most `longest`.
@@ -86,7 +84,7 @@ impl OutageClock {
         if at_work {
             self.worked = now;
         }
-        now.saturating_duration_since(self.worked) >= BACK_WITHIN
+        now.saturating_duration_since(self.worked) >= self.health.lost_after
             || now.saturating_duration_since(self.since) >= longest
     }
 }
@@ -159,13 +157,13 @@ impl Outage {
 impl Process {
     /// Asks the runtime for signs of life as long as it lasts.
     pub(super) fn ask(self: &Arc<Self>) {
-        self.handle().spawn(ask(Arc::downgrade(self), Arc::clone(&self.connections)));
+        self.handle().spawn(ask(Arc::downgrade(self), Arc::clone(&self.connections), self.health));
     }
 
     /// Watches a runtime that a call or a load did not reach, until it can be reached.
     pub(super) fn missed(self: &Arc<Self>) {
         if !self.outage.watched.swap(true, Ordering::AcqRel) {
-            self.handle().spawn(watch_outage(Arc::downgrade(self), Arc::clone(&self.connections)));
+            self.handle().spawn(watch_outage(Arc::downgrade(self), Arc::clone(&self.connections), self.health));
         }
     }
 
@@ -181,7 +179,7 @@ impl Process {
 
     /// Notes another attempt in vain to get a sign of life.
     fn is_absent(&self, clock: &mut OutageClock, error: &NoSignOfLife) {
-        let is_silent = matches!(error, NoSignOfLife::Silent);
+        let is_silent = matches!(error, NoSignOfLife::Silent { .. });
         let at_work = is_silent && self.is_at_work();
         if !at_work {
             // Loads need not wait as well.
@@ -194,7 +192,8 @@ impl Process {
             self.outage.answers.store(false, Ordering::Release);
         }
         // A load may take as long as the runtime says.
-        let longest = AT_WORK.max(self.limits.load_timeout + BACK_WITHIN);
+        let HealthCheck { busy_timeout, lost_after, .. } = self.health;
+        let longest = busy_timeout.max(self.limits.load_timeout + lost_after);
         if !clock.is_over(Instant::now(), at_work, longest) {
             return;
         }
@@ -221,9 +220,9 @@ impl Process {
 }
 
 /// Asks a runtime for a sign of life: at once, and whenever nothing was heard of it for a while.
-async fn ask(of: Weak<Process>, connections: Arc<ThreadConnections>) {
+async fn ask(of: Weak<Process>, connections: Arc<ThreadConnections>, health: HealthCheck) {
     loop {
-        let answered = connections.ask().await;
+        let answered = connections.ask(health.timeout).await;
         let Some(process) = of.upgrade() else { return };
         match answered {
             Ok(()) => process.outage.answers.store(true, Ordering::Release),
@@ -232,7 +231,7 @@ async fn ask(of: Weak<Process>, connections: Arc<ThreadConnections>) {
         }
         drop(process);
         loop {
-            sleep(QUIET).await;
+            sleep(health.interval).await;
             match of.upgrade() {
                 None => return,
                 Some(process) if process.outage.is_quiet() => break,
@@ -242,19 +241,19 @@ async fn ask(of: Weak<Process>, connections: Arc<ThreadConnections>) {
     }
 }
 
-async fn watch_outage(of: Weak<Process>, connections: Arc<ThreadConnections>) {
-    let mut clock = OutageClock::start(Instant::now());
+async fn watch_outage(of: Weak<Process>, connections: Arc<ThreadConnections>, health: HealthCheck) {
+    let mut clock = OutageClock::start(Instant::now(), health);
     while let Some(process) = of.upgrade() {
         let answers = process.outage.answers.load(Ordering::Acquire);
         process.outage.was_heard();
         // It may end meanwhile.
         drop(process);
-        let found = if answers { connections.ask().await } else { connections.reach().await };
+        let found = if answers { connections.ask(health.timeout).await } else { connections.reach().await };
         let Some(process) = of.upgrade() else { return };
         match found {
             Ok(()) => return process.outage.ends(),
             // It takes no new connections, and serves those that it has.
-            Err(NoSignOfLife::Silent) if process.outage.was_heard() => return process.outage.ends(),
+            Err(NoSignOfLife::Silent { .. }) if process.outage.was_heard() => return process.outage.ends(),
             Err(error) => process.is_absent(&mut clock, &error),
         }
         drop(process);
@@ -272,19 +271,19 @@ mod tests {
     fn one_that_may_be_at_work_has_longer() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
-        let mut clock = OutageClock::start(begin);
-        assert!(!clock.is_over(at(19), false, AT_WORK) && clock.is_over(at(20), false, AT_WORK));
-        let mut clock = OutageClock::start(begin);
-        assert!(!clock.is_over(at(30), true, AT_WORK) && !clock.is_over(at(60), true, AT_WORK));
-        assert!(
-            !clock.is_over(at(79), false, AT_WORK) && clock.is_over(at(80), false, AT_WORK),
-            "it worked until the 60th second"
-        );
-        let mut clock = OutageClock::start(begin);
-        assert!(
-            !clock.is_over(at(299), true, AT_WORK) && clock.is_over(at(300), true, AT_WORK),
-            "nothing takes that long"
-        );
+        let over = |health: HealthCheck, silences: &[(u64, bool)]| {
+            let mut clock = OutageClock::start(begin, health);
+            silences.iter().map(|(n, work)| clock.is_over(at(*n), *work, health.busy_timeout)).collect::<Vec<_>>()
+        };
+        let usual = HealthCheck::default();
+        assert_eq!(over(usual, &[(19, false), (20, false)]), [false, true]);
+        let worked = [(30, true), (60, true), (79, false), (80, false)];
+        assert_eq!(over(usual, &worked), [false, false, false, true], "it worked until the 60th second");
+        assert_eq!(over(usual, &[(299, true), (300, true)]), [false, true], "nothing takes that long");
+        let [lost_after, busy_timeout] = [5, 30].map(Duration::from_secs);
+        let other = HealthCheck { lost_after, busy_timeout, ..usual };
+        assert_eq!(over(other, &[(4, false), (5, false)]), [false, true]);
+        assert_eq!(over(other, &[(29, true), (30, true)]), [false, true]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use berth_spec::{FailureCategory, Gpu, Isolation, IsolationOffer, RuntimeInfo};
@@ -89,8 +89,8 @@ pub struct PerModel {
     each: Each,
     gpus: Vec<Gpu>,
     families: Families,
-    /// Processes so far.
-    started: AtomicU64,
+    /// The number of the next process.
+    next: AtomicU64,
     turns: StartLimit,
     logs: Arc<Logs>,
 }
@@ -108,7 +108,8 @@ impl PerModel {
         let folder = settings.program.as_ref().and_then(|program| program.log.parent());
         let logs = folder.map(|folder| Logs::find(folder, &format!("{}@", settings.name)));
         let (turns, logs) = (StartLimit::default(), Arc::new(logs.unwrap_or_default()));
-        Self { settings, each, gpus, families, started: AtomicU64::new(0), turns, logs }
+        let next = AtomicU64::new(first_number(SystemTime::now()));
+        Self { settings, each, gpus, families, next, turns, logs }
     }
 
     /// Loads at once that it takes.
@@ -121,7 +122,7 @@ impl PerModel {
     /// none sees all, as in a server of many models.
     fn of_model(&self, request: &LoadRequest) -> Result<(Settings, OwnFiles), LoadError> {
         let id = &request.revision.id;
-        let number = self.started.fetch_add(1, Relaxed);
+        let number = self.next.fetch_add(1, Relaxed);
         let process = format!("{}.{number}", layout::safe(&id.to_string()));
         let name = layout::safe(id.deployment().as_str());
         let asked = match &self.settings.protocol {
@@ -167,6 +168,13 @@ impl PerModel {
     }
 }
 
+/// The number of the first process of a run: milliseconds, as no run starts so many that the next one would have a number again. A
+/// process of an earlier run may have outlived it, with its socket.
+fn first_number(started: SystemTime) -> u64 {
+    let since = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or_default()
+}
+
 fn given_up() -> LoadError {
     LoadError::new(FailureCategory::Internal, "the load was given up")
 }
@@ -184,6 +192,7 @@ impl Runtime for PerModel {
         RuntimeInfo {
             name: self.settings.name.clone(),
             formats: self.settings.formats.clone(),
+            labels: self.settings.labels.clone(),
             memory: self.settings.memory,
             max_models: self.settings.max_models,
             device_memory: self.settings.device_memory,
@@ -318,6 +327,13 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first model of each run had a process of the same name, and so the socket and the folder of one that was still there.
+    #[test]
+    fn two_runs_number_their_processes_differently() {
+        let run = |seconds: u64| first_number(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert!(run(1_800_000_001) >= run(1_800_000_000) + 1_000);
+    }
 
     #[test]
     fn so_many_load_at_once() {

@@ -13,25 +13,39 @@ use std::{
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Code, Status, TimeoutExpired};
 
-/// The time for which a load waits for a runtime, and after which the models of one that cannot be reached are lost.
-pub(super) const BACK_WITHIN: Duration = Duration::from_secs(20);
+use super::{HealthCheck, address::CONNECT};
 
 /// The pause between two attempts to reach it: a server takes seconds to start, and is used soon after it listens.
 pub(super) const AGAIN: Duration = Duration::from_millis(250);
 
 /// Since when a runtime cannot be reached, as its loads have seen it: those behind one that waited in vain do not wait again.
-#[derive(Default)]
-pub(super) struct Absence(Mutex<Option<(Instant, Instant)>>);
+pub(super) struct Absence {
+    seen: Mutex<Option<(Instant, Instant)>>,
+    /// The time for which a load waits.
+    back_within: Duration,
+}
+
+impl Default for Absence {
+    fn default() -> Self {
+        Self::new(HealthCheck::default().lost_after)
+    }
+}
 
 impl Absence {
+    /// None so far. Loads will wait for so long.
+    pub(super) fn new(back_within: Duration) -> Self {
+        Self { seen: Mutex::default(), back_within }
+    }
+
     /// Notes that it was not reached. Returns the moment until which a load waits for it.
     pub(super) fn goes_on(&self) -> Instant {
         let (mut seen, now) = (self.seen(), Instant::now());
-        // Who looks after a long time finds another absence.
-        let same = seen.filter(|(_, last)| now.saturating_duration_since(*last) < BACK_WITHIN);
+        // Who looks after a long time finds another absence. An attempt may take longer than a load is to wait.
+        let long = self.back_within.max(CONNECT * 2);
+        let same = seen.filter(|(_, last)| now.saturating_duration_since(*last) < long);
         let since = same.map_or(now, |(since, _)| since);
         *seen = Some((since, now));
-        since + BACK_WITHIN
+        since + self.back_within
     }
 
     fn ends(&self) {
@@ -39,7 +53,7 @@ impl Absence {
     }
 
     fn seen(&self) -> MutexGuard<'_, Option<(Instant, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -122,6 +136,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const BACK_WITHIN: Duration = Duration::from_secs(8);
 
     fn unreached() -> Status {
         let mut status = Status::unavailable("connection refused");
@@ -131,7 +146,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_runtime_that_cannot_be_reached_is_waited_for_but_not_for_ever() {
-        let (clock, began) = (LoadClock::start(&Arc::default()), Instant::now());
+        let absence = Arc::new(Absence::new(BACK_WITHIN));
+        let (clock, began) = (LoadClock::start(&absence), Instant::now());
         let fails = || async { Err::<(), _>(unreached()) };
         assert!(when_reached(&clock, fails).await.is_err());
         assert!(began.elapsed() > BACK_WITHIN / 2 && began.elapsed() <= BACK_WITHIN, "{:?}", began.elapsed());
@@ -145,6 +161,17 @@ mod tests {
         assert!(next.elapsed() > BACK_WITHIN / 2, "{:?}", next.elapsed());
         let refuses = when_reached(&clock, || async { Err::<(), _>(Status::unavailable("it says so itself")) });
         assert!(refuses.await.is_err());
+    }
+
+    /// Each attempt began another absence, so that a load waited for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_load_ends_also_where_an_attempt_takes_longer_than_it_is_to_wait() {
+        let (clock, began) = (LoadClock::start(&Arc::new(Absence::new(SECOND))), Instant::now());
+        let load = when_reached(&clock, || async {
+            sleep(CONNECT).await;
+            Err::<(), _>(unreached())
+        });
+        assert!(timeout(CONNECT * 10, load).await.is_ok_and(|loaded| loaded.is_err()), "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! Runtimes as an operator declares them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use berth_spec::{ByteSize, FormatSupport};
 
@@ -19,6 +19,8 @@ pub struct Settings {
     pub rest: Option<Address>,
     /// The formats that it takes.
     pub formats: Vec<FormatSupport>,
+    /// Labels that selectors of its models match, over those of the worker.
+    pub labels: BTreeMap<String, String>,
     /// Memory that its models may take; `None`: what it says itself.
     pub memory: Option<ByteSize>,
     /// The most models that it holds; `None`: as many as fit.
@@ -27,6 +29,8 @@ pub struct Settings {
     pub device_memory: Option<ByteSize>,
     /// The time in which it must be ready.
     pub start: Duration,
+    /// The times by which its failure is noticed.
+    pub health: HealthCheck,
     /// The protocol by which it is told what to hold.
     pub protocol: Protocol,
     /// The program to start and to keep running; `None`: somebody else does.
@@ -55,10 +59,12 @@ impl Settings {
             inference: None,
             rest: None,
             formats: vec![FormatSupport { name: FormatSupport::ANY.to_owned(), versions: Vec::new() }],
+            labels: BTreeMap::new(),
             memory: None,
             max_models: None,
             device_memory: None,
             start: START,
+            health: HealthCheck::default(),
             protocol: Protocol::Spi,
             program: None,
             alternative: None,
@@ -73,6 +79,34 @@ impl Settings {
 
 /// The time that a runtime may take until it is ready, unless somebody says: ModelMesh's figure.
 pub const START: Duration = Duration::from_secs(180);
+
+/// The times by which it is noticed that a runtime cannot be reached, or hangs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The time without an answer after which a runtime with models is asked for a sign of life.
+    pub interval: Duration,
+    /// The time in which it must give one.
+    pub timeout: Duration,
+    /// The time without a sign of life after which its models are lost. A load waits as long for a runtime that cannot be reached.
+    pub lost_after: Duration,
+    /// The same for a silent runtime while calls or loads are under way.
+    pub busy_timeout: Duration,
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        Self {
+            // A runtime with some traffic is never asked, and one without is not missed for longer.
+            interval: Duration::from_secs(10),
+            // Such an answer takes no work.
+            timeout: Duration::from_secs(10),
+            // Most servers that are started again listen by then.
+            lost_after: Duration::from_secs(20),
+            // One of a single thread answers nothing else as long as it works.
+            busy_timeout: Duration::from_secs(300),
+        }
+    }
+}
 
 /// Bytes of one request that are kept, unless somebody says: the longest message that ModelMesh takes.
 const KEPT: usize = 16 << 20;

@@ -38,9 +38,6 @@ const FRAME: u32 = 256 << 10;
 /// Requests that may be cancelled at about the same time: a gateway's clients that go away. By default a few such end a connection.
 const CANCELLED: usize = 4_096;
 
-/// The time limit of the answer to a question for a sign of life: such an answer takes no work.
-const ANSWER: Duration = Duration::from_secs(10);
-
 /// A message of gRPC without fields.
 const EMPTY: Bytes = Bytes::from_static(&[0; 5]);
 
@@ -51,8 +48,11 @@ pub(super) enum NoSignOfLife {
     #[error(transparent)]
     Unreached(#[from] io::Error),
     /// Takes connections, and answers nothing.
-    #[error("it takes connections, and does not answer within {} s", ANSWER.as_secs())]
-    Silent,
+    #[error("it takes connections, and does not answer within {} s", after.as_secs_f64())]
+    Silent {
+        /// The time that was waited.
+        after: Duration,
+    },
 }
 
 /// Reason why a runtime did not answer.
@@ -102,16 +102,16 @@ impl ThreadConnections {
         Ok(self.connect().await.map(drop)?)
     }
 
-    /// The same, once the runtime has answered something. Which answer it is does not matter.
-    pub(super) async fn ask(&self) -> Result<(), NoSignOfLife> {
+    /// The same, once the runtime has answered something within a time. Which answer it is does not matter.
+    pub(super) async fn ask(&self, after: Duration) -> Result<(), NoSignOfLife> {
         let mut question = head::health(Full::new(EMPTY).map_err(|never| match never {}).boxed_unsync());
         self.name_server(&mut question)?;
         let line = self.connect().await?;
-        match timeout(ANSWER, line.send(question)).await {
+        match timeout(after, line.send(question)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(Unsent::Returned { error, .. })) => Err(io::Error::other(error).into()),
             Ok(Err(Unsent::Refused(error) | Unsent::Unknown(error))) => Err(io::Error::other(error).into()),
-            Err(_) => Err(NoSignOfLife::Silent),
+            Err(_) => Err(NoSignOfLife::Silent { after }),
         }
     }
 
@@ -177,6 +177,8 @@ mod tests {
     use super::*;
     use crate::scripted::{self, Listen, Server};
 
+    const ANSWER: Duration = Duration::from_secs(10);
+
     fn to(port: u16) -> ThreadConnections {
         ThreadConnections::new(Address::port(port))
     }
@@ -186,10 +188,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let connections = to(listener.local_addr().expect("bound").port());
         assert!(connections.reach().await.is_ok());
-        let silent = connections.ask().await;
-        assert!(matches!(silent, Err(NoSignOfLife::Silent)), "{silent:?}");
+        let silent = connections.ask(ANSWER).await;
+        assert!(matches!(silent, Err(NoSignOfLife::Silent { .. })), "{silent:?}");
         drop(listener);
-        let gone = connections.ask().await;
+        let gone = connections.ask(ANSWER).await;
         assert!(matches!(gone, Err(NoSignOfLife::Unreached(_))), "{gone:?}");
     }
 
@@ -200,7 +202,7 @@ mod tests {
         let connections = to(server.port().expect("a port"));
         let mut serving = JoinSet::new();
         serving.spawn(server.run());
-        let answered = connections.ask().await;
+        let answered = connections.ask(ANSWER).await;
         assert!(answered.is_ok(), "{answered:?}");
     }
 }
