@@ -131,6 +131,31 @@ for folder in {os.path.realpath(path) for path in sys.path + [sys.prefix, sys.ba
     assert spy.answer(tried) == []
 
 
+def test_it_does_not_fill_the_disk(spy):
+    home = spy.answer("import os; answer = os.environ['HOME']")
+    fill = "for n in range(100):\n  with open({folder!r} + f'/{{n}}', 'wb') as file: file.write(bytes(16 << 20))"
+    assert "No space left" in spy.ask(fill.format(folder=home))["error"]
+    assert os.listdir(home) == [], "its files are in memory"
+    # All folders that it writes have one bound, half of its memory.
+    for folder in ("/tmp", "/dev/shm"):
+        assert "No space left" in spy.ask(f"open({folder!r} + '/x', 'wb').write(bytes(16 << 20))")["error"]
+    empty = "for n in range(200000): open(f'empty-{n}', 'w').close()"
+    assert "No space left" in spy.ask(empty)["error"], "files without content take memory, too"
+    others_are_well(spy)
+    # What it removes it may write again, and a program that is written is run.
+    clear = "import os, shutil\nfor name in os.listdir(os.environ['HOME']): os.remove(os.environ['HOME'] + '/' + name)\n"
+    runs = "import subprocess\nopen('x', 'w').write('#!/bin/sh\\necho ran'); os.chmod('x', 0o700); answer = subprocess.check_output(['./x']).decode()"
+    assert spy.answer(clear + runs) == "ran\n"
+    assert deaths(spy) == 0
+
+
+def test_its_caches_and_shared_memory_work(spy):
+    pages = "from multiprocessing import shared_memory\nm = shared_memory.SharedMemory(create=True, size=1 << 20)\nm.buf[:1] = b'x'\nanswer = len(m.buf)\nm.close(); m.unlink()"
+    assert spy.answer(pages) == 1 << 20
+    cache = "import os, mmap\npath = os.path.expanduser('~/.cache/library')\nos.makedirs(path)\nwith open(path + '/x', 'wb+') as file:\n  os.truncate(file.fileno(), 4096); m = mmap.mmap(file.fileno(), 4096); m[:1] = b'x'; m.flush()\nanswer = os.path.getsize(path + '/x')"
+    assert spy.answer(cache) == 4096
+
+
 def test_links_in_its_folder_lead_nowhere_when_it_is_removed(spy, tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()

@@ -20,8 +20,8 @@ LIFE = "30s"
 class Cluster:
     """A controller with the CA and tokens for its API, over an etcd of one member, on loopback; and nodes that join it."""
 
-    def __init__(self, folder: Path, ca_key: str | None = None):
-        self.folder, self.pki = folder, folder / "pki"
+    def __init__(self, folder: Path, ca_key: str | None = None, life: str = LIFE):
+        self.folder, self.pki, self.life = folder, folder / "pki", life
         self.ca_key = ["--ca-key", ca_key] if ca_key else []
         self.etcd, self.first = Process("etcd", folder), Process("a", folder)
         self.store, self.peer, self.api, self.http, self.gossip = (f"127.0.0.1:{free_port()}" for _ in range(5))
@@ -40,7 +40,7 @@ class Cluster:
         self.first.spawn(
             BERTH, "node", "--name", "a", "--store", f"etcd://{self.store}", "--pki", str(self.pki / "a"), "--data", str(self.folder / "a-data"),
             "--http", self.http, "--api", self.api, "--peer", self.peer, "--gossip", self.gossip, "--auth", "tokens",
-            "--authority", str(self.pki), *self.ca_key, "--certificate-life", LIFE, "--log-format", "json",
+            "--authority", str(self.pki), *self.ca_key, "--certificate-life", self.life, "--log-format", "json",
         )  # fmt: skip
         file = self.folder / "a-data" / "admin.token"
         until("the admin's token", file.exists)
@@ -211,6 +211,64 @@ def test_a_join_token_is_good_for_what_it_says(cluster, tmp_path):
         assert "certify" not in stranger.berth("audit", "-o", "json", *stranger.admin)
     finally:
         stranger.close()
+
+
+def test_the_ca_and_the_key_of_gossip_are_replaced_while_nodes_run(tmp_path):
+    """Certificates are valid for an hour, so that nothing is renewed for its age."""
+    cluster = Cluster(tmp_path, life="1h")
+    try:
+        cluster.start()
+        cluster.join("gpu-1", cluster.token())
+        cluster.berth("pki", "init", tmp_path / "next")
+        folders = [cluster.pki / "a", tmp_path / "gpu-1-data" / "pki"]
+        old, new = ((folder / "ca.pem").read_text() for folder in (cluster.pki, tmp_path / "next"))
+        key = (tmp_path / "next" / "ca.key").read_text()
+
+        # All at once would cut the cluster in two: it is not done, and said.
+        (cluster.pki / "ca.key").rename(tmp_path / "old.key")
+        replace(cluster.pki / "ca.key", key)
+        replace(cluster.pki / "ca.pem", new)
+        until("the refusal", lambda: "add the new one first" in cluster.first.logged())
+        assert [(folder / "ca.pem").read_text() for folder in folders] == [old, old]
+        replace(cluster.pki / "ca.key", (tmp_path / "old.key").read_text())
+
+        replace(cluster.pki / "ca.pem", old + new)
+        followed(cluster, folders, "ca.pem", old + new, 1)
+        replace(cluster.pki / "ca.key", key)
+        replace(cluster.pki / "ca.pem", new + old)
+        followed(cluster, folders, "ca.pem", new + old, 2)
+        for folder in folders:
+            verified = subprocess.run(["openssl", "verify", "-CAfile", tmp_path / "next" / "ca.pem", folder / "node.pem"], capture_output=True, timeout=PATIENCE)
+            assert b"OK" in verified.stdout, verified
+        replace(cluster.pki / "ca.pem", new)
+        followed(cluster, folders, "ca.pem", new, 3)
+
+        before, after = ((folder / "gossip.key").read_text() for folder in (cluster.pki, tmp_path / "next"))
+        for steps, keys in enumerate((before + after, after + before, after), 4):
+            replace(cluster.pki / "gossip.key", keys)
+            followed(cluster, folders, "gossip.key", keys, steps)
+        assert cluster.first.runs() and cluster.joined[0].runs() and cluster.state("gpu-1") == "Ready"
+        # Neither the old CA nor the old key is known to who comes now.
+        cluster.join("gpu-2", cluster.token())
+        assert (tmp_path / "gpu-2-data" / "pki" / "ca.pem").read_text() == new
+    finally:
+        cluster.close()
+
+
+def replace(file: Path, text: str) -> None:
+    """In one step, as whoever rotates should."""
+    beside = file.with_name(f"{file.name}.beside")
+    beside.write_text(text)
+    beside.chmod(0o600)
+    beside.rename(file)
+
+
+def followed(cluster: Cluster, folders: list[Path], file: str, text: str, steps: int) -> None:
+    """Both nodes have it, and have taken it into use, as all steps before it."""
+    nodes = (cluster.first, cluster.joined[0])
+    until(f"{file} to be in use", lambda: all(node.logged().count("authority_followed") >= steps for node in nodes))
+    assert all((folder / file).read_text() == text for folder in folders)
+    assert cluster.state("gpu-1") == "Ready"
 
 
 MODULE = "/usr/lib/softhsm/libsofthsm2.so"

@@ -1,5 +1,7 @@
 //! The CA's key in an HSM: its signer, as certificates ask for one.
 
+use std::sync::Arc;
+
 use berth_peer::pki::{CaKey, RemoteKey};
 use berth_secrets::keys::{HsmSigner, KeyEnvironment, KeyError, Pkcs11Uri};
 
@@ -26,7 +28,7 @@ pub(crate) fn open(uri: &Pkcs11Uri) -> Result<CaKey, KeyError> {
     let pin = pin.and_then(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));
     let signer = HsmSigner::open(uri, &KeyEnvironment { environment: pin.into_iter().collect() })?;
     signer.sign(b"berth")?;
-    Ok(CaKey::Remote(Box::new(HsmKey(signer))))
+    Ok(CaKey::Remote(Arc::new(HsmKey(signer))))
 }
 
 /// Reads `--ca-key`.

@@ -47,7 +47,7 @@ use berth_spec::{
 
 pub use aliases::AliasChange;
 use drift_tracker::DriftTracker;
-pub use effect::{Command, CommandKind, Commit, Effect, Tally, To, Touch};
+pub use effect::{Command, CommandKind, Commit, Effect, PlanSize, To, Touch};
 pub use event::{Declared, Event};
 pub use expected::Expected;
 use expected::NamedSince;

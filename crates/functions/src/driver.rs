@@ -178,12 +178,12 @@ impl Driver {
                 self.on(event);
                 heard
             }
-            News::Trouble(problem) => {
+            News::Unavailable(problem) => {
                 self.problem = Some(problem);
                 NewsScope::News
             }
-            News::Answers if self.problem.take().is_some() => NewsScope::News,
-            News::Answers => NewsScope::Nothing,
+            News::Available if self.problem.take().is_some() => NewsScope::News,
+            News::Available => NewsScope::Nothing,
         }
     }
 

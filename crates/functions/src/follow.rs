@@ -32,9 +32,9 @@ pub(crate) enum News {
     /// Something for the controller, as of a revision.
     Event(Event, Rev),
     /// The store does not answer.
-    Trouble(String),
+    Unavailable(String),
     /// The store answers.
-    Answers,
+    Available,
 }
 
 /// Follows until nobody takes the news any more.
@@ -58,16 +58,16 @@ async fn look(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBool
         }
         let one = Page { limit: 1, ..Page::default() };
         let told = match tokio::time::timeout(PATIENCE, objects.store.list(objects.prefix(), one)).await {
-            Ok(Ok(_)) => News::Answers,
-            Ok(Err(error)) => News::Trouble(error.to_string()),
-            Err(_) => News::Trouble(format!("the store has not answered for {} s", PATIENCE.as_secs())),
+            Ok(Ok(_)) => News::Available,
+            Ok(Err(error)) => News::Unavailable(error.to_string()),
+            Err(_) => News::Unavailable(format!("the store has not answered for {} s", PATIENCE.as_secs())),
         };
-        if let News::Trouble(error) = &told
+        if let News::Unavailable(error) = &told
             && !away
         {
             tracing::warn!(event = "functions_store_away", error, "functions go on serving; retrying");
         }
-        away = matches!(told, News::Trouble(_));
+        away = matches!(told, News::Unavailable(_));
         // The rounds may have failed meanwhile.
         if failing.load(Ordering::Relaxed) {
             continue;
@@ -92,7 +92,7 @@ async fn rounds(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBo
             Err(error) => {
                 tracing::warn!(event = "functions_store_away", %error, "functions go on serving; retrying");
                 failing.store(true, Ordering::Relaxed);
-                if news.send(News::Trouble(error.to_string())).await.is_err() {
+                if news.send(News::Unavailable(error.to_string())).await.is_err() {
                     return;
                 }
                 tokio::time::sleep(AGAIN).await;
@@ -122,7 +122,7 @@ async fn round(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBoo
     }
     let mut watch = objects.store.watch(objects.prefix(), at.next()).await?;
     failing.store(false, Ordering::Relaxed);
-    if news.send(News::Answers).await.is_err() {
+    if news.send(News::Available).await.is_err() {
         return Ok(());
     }
     while let Some(commit) = watch.next().await {
@@ -197,14 +197,14 @@ mod tests {
         following.spawn(follow(Objects::all_of(Arc::<Partial>::clone(&store)), news));
         let end = tokio::time::Instant::now() + LOOK * 5;
         while let Ok(told) = tokio::time::timeout_at(end, heard.recv()).await {
-            assert!(matches!(told, Some(News::Trouble(_))), "{told:?}");
+            assert!(matches!(told, Some(News::Unavailable(_))), "{told:?}");
         }
         store.mended.store(true, Ordering::Relaxed);
         let mut told = Vec::new();
-        while !matches!(told.last(), Some(News::Answers)) {
+        while !matches!(told.last(), Some(News::Available)) {
             told.push(heard.recv().await.expect("news"));
         }
-        let is_over = matches!(told.as_slice(), [.., News::Event(Event::Listed(_), _), News::Answers]);
+        let is_over = matches!(told.as_slice(), [.., News::Event(Event::Listed(_), _), News::Available]);
         assert!(is_over, "{told:?}");
         following.shutdown().await;
     }

@@ -65,7 +65,7 @@ pub(crate) enum RunError {
 }
 
 /// Last message of a reading thread.
-enum Part {
+enum ReaderEnd {
     Done,
     TooMuch,
 }
@@ -96,7 +96,7 @@ fn watch(
     input: Option<Vec<u8>>,
     most: usize,
     room: Option<&DiskQuota>,
-    (done, parts): (&SyncSender<Part>, &Receiver<Part>),
+    (done, parts): (&SyncSender<ReaderEnd>, &Receiver<ReaderEnd>),
     stop: &Stop,
 ) -> Result<Finished, RunError> {
     if let (Some(mut pipe), Some(input)) = (child.stdin.take(), input) {
@@ -130,8 +130,8 @@ fn watch(
         // The pipes close a moment before the process can be collected.
         let pause = if reading == 0 { Duration::from_millis(1) } else { LOOK };
         match parts.recv_timeout(pause.min(left)) {
-            Ok(Part::Done) => reading -= 1,
-            Ok(Part::TooMuch) => return Err(RunError::TooMuch),
+            Ok(ReaderEnd::Done) => reading -= 1,
+            Ok(ReaderEnd::TooMuch) => return Err(RunError::TooMuch),
             Err(_) => {}
         }
     };
@@ -148,19 +148,19 @@ fn read(
     mut pipe: impl Read + Send + 'static,
     most: usize,
     strict: bool,
-    done: &SyncSender<Part>,
+    done: &SyncSender<ReaderEnd>,
 ) -> io::Result<JoinHandle<Vec<u8>>> {
     let done = done.clone();
     let work = move || {
         let mut kept = Vec::new();
         let ended = match (&mut pipe).take(most as u64 + 1).read_to_end(&mut kept) {
-            Ok(read) if read > most && strict => Part::TooMuch,
+            Ok(read) if read > most && strict => ReaderEnd::TooMuch,
             Ok(read) if read > most => {
                 kept.truncate(most);
                 let _ = io::copy(&mut pipe, &mut io::sink());
-                Part::Done
+                ReaderEnd::Done
             }
-            _ => Part::Done,
+            _ => ReaderEnd::Done,
         };
         let _ = done.send(ended);
         kept

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::{
     accounts::Key,
-    fair::{Part, Pool, Shape},
+    fair::{Pool, PoolPart, Shape},
     quota::metered::Metered,
 };
 
@@ -129,7 +129,7 @@ pub(crate) fn shutting_down() -> InferError {
 pub(crate) struct Permit {
     admission: Arc<Admission>,
     /// The place that it takes, where its key is known.
-    place: Option<(Arc<Key>, Part)>,
+    place: Option<(Arc<Key>, PoolPart)>,
     metered: Option<Arc<Metered>>,
 }
 

@@ -21,7 +21,7 @@ use berth_spec::{RevisionId, WorkerId};
 use http::HeaderValue;
 
 use crate::endpoint::{
-    fleet::{Known, Remote, Remotes},
+    fleet::{NodeInstance, Remote, Remotes},
     outlier::{Outlier, OutlierState},
     score::Score,
     tick::Tick,
@@ -87,7 +87,7 @@ impl Endpoint {
     }
 
     /// The node behind it, and its worth; `None` when nothing can be sent there.
-    pub(crate) fn look(&self, now: Tick) -> Option<(Arc<Known>, Worth)> {
+    pub(crate) fn look(&self, now: Tick) -> Option<(Arc<NodeInstance>, Worth)> {
         let outlived = self.doubted.load(Relaxed) && self.hinted.load(Relaxed) <= now.0;
         if outlived || self.absent.load(Relaxed) > now.0 {
             return None;

@@ -61,7 +61,7 @@ pub(crate) struct Drawn(AtomicUsize);
 
 /// The part of a pool that something was taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum PoolPart {
     Common,
     Reserve,
 }
@@ -82,14 +82,14 @@ impl Pool {
     }
 
     /// Takes an amount for a key, or refuses.
-    pub(crate) fn take(&self, amount: usize, key: &Holding, tenant: &Drawn) -> Option<Part> {
+    pub(crate) fn take(&self, amount: usize, key: &Holding, tenant: &Drawn) -> Option<PoolPart> {
         let held = key.0.fetch_add(amount, Relaxed).saturating_add(amount);
         let taken = self.taken.fetch_add(amount, Relaxed).saturating_add(amount);
         if taken.saturating_sub(self.reserve_taken.load(Relaxed)) <= self.common {
-            return Some(Part::Common);
+            return Some(PoolPart::Common);
         }
         if held <= self.share() && self.draw(amount, tenant) {
-            return Some(Part::Reserve);
+            return Some(PoolPart::Reserve);
         }
         key.0.fetch_sub(amount, Relaxed);
         self.taken.fetch_sub(amount, Relaxed);
@@ -97,10 +97,10 @@ impl Pool {
     }
 
     /// Takes an amount for a key whether there is room or not: what is there already.
-    pub(crate) fn force(&self, amount: usize, key: &Holding) -> Part {
+    pub(crate) fn force(&self, amount: usize, key: &Holding) -> PoolPart {
         key.0.fetch_add(amount, Relaxed);
         self.taken.fetch_add(amount, Relaxed);
-        Part::Common
+        PoolPart::Common
     }
 
     fn draw(&self, amount: usize, tenant: &Drawn) -> bool {
@@ -116,9 +116,9 @@ impl Pool {
     }
 
     /// Gives back what was taken from this part.
-    pub(crate) fn give_back(&self, amount: usize, part: Part, key: &Holding, tenant: &Drawn) {
+    pub(crate) fn give_back(&self, amount: usize, part: PoolPart, key: &Holding, tenant: &Drawn) {
         key.0.fetch_sub(amount, Relaxed);
-        if part == Part::Reserve {
+        if part == PoolPart::Reserve {
             tenant.0.fetch_sub(amount, Relaxed);
             self.reserve_taken.fetch_sub(amount, Relaxed);
         }
@@ -144,7 +144,7 @@ mod tests {
     struct Grant {
         at: (usize, usize),
         amount: usize,
-        part: Part,
+        part: PoolPart,
     }
 
     struct World {
@@ -227,9 +227,9 @@ mod tests {
     fn a_small_pool_has_shares_too() {
         let (pool, tenant, key, other) =
             (Pool::new(1, 1, Shape::new(true)), Drawn::default(), Holding::default(), Holding::default());
-        assert_eq!(pool.take(1, &key, &tenant), Some(Part::Common));
+        assert_eq!(pool.take(1, &key, &tenant), Some(PoolPart::Common));
         assert_eq!(pool.take(1, &key, &tenant), None, "it holds its share");
-        assert_eq!(pool.take(1, &other, &tenant), Some(Part::Reserve));
+        assert_eq!(pool.take(1, &other, &tenant), Some(PoolPart::Reserve));
         assert_eq!((key.held(), other.held()), (1, 1));
     }
 }

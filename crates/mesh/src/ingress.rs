@@ -4,7 +4,7 @@
 //! panic anywhere below fails its own request and nothing else.
 
 pub(crate) mod access;
-mod fault;
+mod error_response;
 pub(crate) mod grpc;
 mod model_name;
 mod path;
@@ -37,7 +37,7 @@ use tower_service::Service as _;
 use tracing::Instrument as _;
 
 use self::{
-    fault::{Fault, named, panicked},
+    error_response::{ErrorResponse, named, panicked},
     grpc::{GrpcFace, infer, introspection, introspection::Introspection, opaque, stream},
     rest::Rest,
 };
@@ -141,13 +141,13 @@ impl Ingress {
         match AssertUnwindSafe(self.answer(request, grpc, from)).catch_unwind().await {
             Ok(response) => response,
             Err(_) => {
-                let fault = Fault::from(panicked(Some(id)));
-                if grpc { tonic::Status::from(fault).into_http() } else { fault.into_response() }
+                let error = ErrorResponse::from(panicked(Some(id)));
+                if grpc { tonic::Status::from(error).into_http() } else { error.into_response() }
             }
         }
     }
 
-    fn admit(&self, request: &mut Request<Incoming>, grpc: bool, from: Option<IpAddr>) -> Result<(), Fault> {
+    fn admit(&self, request: &mut Request<Incoming>, grpc: bool, from: Option<IpAddr>) -> Result<(), ErrorResponse> {
         let path = request.uri().path();
         let need = match grpc {
             true => match introspection::action(path, request.headers()) {
@@ -158,8 +158,8 @@ impl Ingress {
         };
         let stack = self.rest.stack();
         let admitted = access::admit(&stack.access, request, need);
-        if let Err(fault) = &admitted {
-            trail::refused(&stack.audit, request, need.0, from, fault);
+        if let Err(error) = &admitted {
+            trail::refused(&stack.audit, request, need.0, from, error);
         }
         admitted
     }
@@ -167,14 +167,14 @@ impl Ingress {
     async fn answer(&self, mut request: Request<Incoming>, grpc: bool, from: Option<IpAddr>) -> Response<ReplyBody> {
         let stack = self.rest.stack();
         if stack.access.is_required()
-            && let Err(fault) = self.admit(&mut request, grpc, from)
+            && let Err(error) = self.admit(&mut request, grpc, from)
         {
             if grpc {
-                return tonic::Status::from(fault).into_http();
+                return tonic::Status::from(error).into_http();
             }
             let (head, body) = request.into_parts();
             Box::pin(discard(&head.headers, body)).await;
-            return fault.into_response();
+            return error.into_response();
         }
         if !stack.access.is_required() {
             return self.admitted(request, grpc, from).await;
@@ -190,7 +190,7 @@ impl Ingress {
         let Ok(_place) = self.beside_calls.try_acquire() else {
             let message = format!("{BESIDE_CALLS} calls of this service are being answered: try again in a second");
             let busy = InferError::shed(Shed::QueueFull, message, Duration::from_secs(1));
-            return tonic::Status::from(Fault::from(busy)).into_http();
+            return tonic::Status::from(ErrorResponse::from(busy)).into_http();
         };
         let (head, mut body) = request.into_parts();
         let pace = (self.body_idle, Instant::now() + BESIDE_WITHIN);
@@ -199,7 +199,7 @@ impl Ingress {
                 let answer = hook(Request::from_parts(head, whole)).await;
                 answer.map(|body| ReplyBody::Grpc(tonic::body::Body::new(body)))
             }
-            Err(error) => tonic::Status::from(Fault::from(error)).into_http(),
+            Err(error) => tonic::Status::from(ErrorResponse::from(error)).into_http(),
         }
     }
 
@@ -232,7 +232,7 @@ impl Ingress {
         }
         if grpc::changes(request.uri().path()) {
             if let Err(foreign) = self.guard.check(request.uri(), request.headers()) {
-                return tonic::Status::from(Fault::from(foreign)).into_http();
+                return tonic::Status::from(ErrorResponse::from(foreign)).into_http();
             }
             request.extensions_mut().insert(arrival(from));
         }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::{
     accounts::Key,
-    fair::{Part, Pool},
+    fair::{Pool, PoolPart},
 };
 
 /// The part of a full queue that one principal may hold while others hold more: a queue of 256 keeps 32 places for each.
@@ -27,7 +27,7 @@ pub(crate) struct Waiter<'a> {
     queue: &'a WaitQueue,
     all: &'a Pool,
     key: &'a Arc<Key>,
-    part: Part,
+    part: PoolPart,
 }
 
 impl WaitQueue {

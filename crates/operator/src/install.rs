@@ -64,7 +64,7 @@ impl FailurePolicy {
 
 /// The objects that come and go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum InstallPart {
     /// The custom resources.
     CustomResources,
     /// The namespace.
@@ -85,7 +85,7 @@ pub enum Part {
     ServiceMonitor,
 }
 
-impl Part {
+impl InstallPart {
     /// All, in the order in which they are applied.
     pub const ALL: [Self; 9] = [
         Self::CustomResources,
@@ -152,7 +152,7 @@ pub fn with_schema_rules(mut objects: Vec<Value>) -> Vec<Value> {
 /// Everything for an operator.
 #[must_use]
 pub fn everything(settings: &Settings) -> Vec<Value> {
-    let parts = Part::ALL.into_iter().filter(|part| part.is_wanted(settings));
+    let parts = InstallPart::ALL.into_iter().filter(|part| part.is_wanted(settings));
     parts.flat_map(|part| part.objects(settings)).collect()
 }
 

@@ -88,7 +88,7 @@ pub struct Issued {
     pub certificate: String,
     /// The CAs that nodes trust, in PEM.
     pub authorities: String,
-    /// The text of gossip.key; only for a first certificate.
+    /// The text of gossip.key; none: it is as it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gossip: Option<String>,
     /// Gossip addresses of some members; only for a first certificate.

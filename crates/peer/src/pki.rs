@@ -46,6 +46,7 @@ pub(crate) use self::{
 
 use std::path::PathBuf;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use berth_spec::Class;
 
 /// The file with the CAs that are trusted.
@@ -62,6 +63,12 @@ pub const GOSSIP_KEY: &str = "gossip.key";
 /// A request for a certificate (PKCS#10, PEM) of this key. It names nobody: who issues decides that.
 pub(crate) fn request(key: &rcgen::KeyPair) -> Result<String, PkiError> {
     Ok(rcgen::CertificateParams::default().serialize_request(key)?.pem()?)
+}
+
+/// Digest of the CAs that are trusted and the keys of gossip: nodes with the same have the same files.
+fn trust(authorities: &[u8], gossip: &[u8]) -> String {
+    let digests = [authorities, gossip].map(|file| digest(&SHA256, file));
+    digests.iter().flat_map(|digest| digest.as_ref().iter()).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Suffix of node names inside certificates.

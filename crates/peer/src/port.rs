@@ -18,6 +18,7 @@ mod addresses;
 mod client_certificate;
 mod discard;
 mod greeting;
+mod kept_pieces;
 mod read_ahead;
 mod stream;
 mod tls;
@@ -40,6 +41,7 @@ pub use self::{
     addresses::{AddressLimit, AddressPlace},
     discard::{RequestBody, answer_whole, discard},
     greeting::{Greeted, Greeter},
+    kept_pieces::KeptPieces,
     read_ahead::ReadAhead,
     stream::{ClientStream, MaybeTls, ServerStream, prepare},
     tls::{ClientAuth, PortTls, SelfMade, TlsError, TlsSettings, TlsVersion, suites},

@@ -32,7 +32,7 @@ pub use self::{
     launcher::Launcher,
     own_network::OwnNetwork,
     passing::{receive, receive_folder},
-    spec::{Isolation, Limits, Mechanisms, Network, Sandbox},
+    spec::{Isolation, Limits, Mechanisms, Network, Sandbox, Storage},
     users::{User, Users, is_open},
 };
 

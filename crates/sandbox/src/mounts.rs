@@ -68,9 +68,17 @@ fn unescaped(text: &str) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Options of a file system in memory.
+/// A page: a file with content takes at least this.
+const PAGE: u64 = 4_096;
+
+/// Files and folders of the smallest file system in memory: those of a tree itself are some hundred.
+const FEWEST_FILES: u64 = 1_024;
+
+/// Options of a file system in memory. It holds as many files as it has pages: empty ones take memory, too, and count for nothing.
 pub(crate) fn in_memory(mode: &str, bytes: Option<u64>) -> std::ffi::CString {
-    let size = bytes.map(|bytes| format!(",size={bytes}")).unwrap_or_default();
+    // The kernel takes 0 for no bound.
+    let bounds = |bytes: u64| format!(",size={},nr_inodes={}", bytes.max(PAGE), (bytes / PAGE).max(FEWEST_FILES));
+    let size = bytes.map(bounds).unwrap_or_default();
     std::ffi::CString::new(format!("mode={mode}{size}")).unwrap_or_else(|_| CStr::to_owned(c""))
 }
 

@@ -4,13 +4,14 @@
 //! /usr /bin /lib … (read-only)   /etc: some files   /proc: its own   /dev: null, random …   /tmp, /dev/shm: in memory
 //! DATA/prepared/environments/ENV (read-only)   DATA/runs/N/scratch (its own: that of the disk, or one in memory)
 //! ```
+//! The tree is a file system in memory, and all that is written in memory is in that one: it has one bound.
 //! All keep their paths. A folder that is hidden is empty even where a readable one contains it.
 
 use std::{
     io,
     os::{
         fd::{AsRawFd as _, OwnedFd},
-        unix::fs::{chown, symlink},
+        unix::fs::{PermissionsExt as _, chown, symlink},
     },
     path::{Path, PathBuf},
 };
@@ -27,7 +28,7 @@ use crate::{
     files::gpu_devices,
     mounts::{in_memory, protect},
     passing,
-    spec::{Mechanisms, Network, Sandbox},
+    spec::{Mechanisms, Network, Sandbox, Storage},
 };
 
 /// Folders and files of the system that programs need: no configuration of services, no home, nothing that runs.
@@ -77,7 +78,7 @@ pub(crate) const GPU_DEVICES: [&str; 4] = ["nvidia", "dri", "kfd", "dxg"];
 /// Files that drivers of GPUs read.
 pub(crate) const GPU_READABLE: [&str; 3] = ["/sys", "/run/nvidia-persistenced", "/etc/nvidia"];
 
-/// File systems in memory.
+/// Folders in memory that everybody may write.
 pub(crate) const MEMORY_FILES: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Links of /dev that shells and libraries take for granted.
@@ -90,6 +91,9 @@ const LINKS: [(&str, &str); 4] = [
 
 const READ_ONLY: MountFlags = MountFlags::RDONLY.union(MountFlags::NOSUID).union(MountFlags::NODEV);
 const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
+/// The process's own folder in memory, which is shown at its path.
+const OWN: &str = "/.own";
 
 /// A tree under construction.
 struct Tree<'a> {
@@ -105,11 +109,13 @@ pub(crate) fn enter(sandbox: &Sandbox, mechanisms: Mechanisms) -> io::Result<()>
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     // The tree is mounted over the process's own folder, which is kept open to be shown in it.
     let own = fs::File::open(&sandbox.folder)?;
-    let memory = sandbox.limits.memory_files;
-    mount("tmpfs", &sandbox.folder, "tmpfs", PLAIN, in_memory("755", memory).as_c_str())?;
+    let options = in_memory("755", sandbox.limits.memory_files);
+    mount("tmpfs", &sandbox.folder, "tmpfs", PLAIN, options.as_c_str())?;
     let mut tree = Tree { at: &sandbox.folder, shown: Vec::new() };
-    tree.memory("/tmp", memory)?;
-    tree.devices(sandbox, memory)?;
+    tree.devices(sandbox)?;
+    for path in MEMORY_FILES {
+        tree.memory(path, 0o1777)?;
+    }
     let mut paths: Vec<(PathBuf, bool)> = SYSTEM.iter().map(|path| (PathBuf::from(path), true)).collect();
     if sandbox.network == Network::Machine {
         paths.extend(NAMES.map(|path| (path.into(), true)));
@@ -125,7 +131,7 @@ pub(crate) fn enter(sandbox: &Sandbox, mechanisms: Mechanisms) -> io::Result<()>
     for (path, shown) in &paths {
         if *shown { tree.show(path)? } else { tree.hide(path)? }
     }
-    let in_memory = tree.own(&own, sandbox)?;
+    let sent = tree.own(&own, sandbox)?;
     tree.accounts(sandbox)?;
     tree.processes(mechanisms)?;
     protect_root(tree.at)?;
@@ -134,7 +140,7 @@ pub(crate) fn enter(sandbox: &Sandbox, mechanisms: Mechanisms) -> io::Result<()>
     unmount(".", UnmountFlags::DETACH)?;
     std::env::set_current_dir("/")?;
     // Last: whoever has it may remove the folder that the tree was mounted on.
-    in_memory.map_or(Ok(()), |folder| passing::send_folder(&folder))
+    sent.map_or(Ok(()), |folder| passing::send_folder(&folder))
 }
 
 /// The root itself, not what is mounted in it.
@@ -193,14 +199,16 @@ impl Tree<'_> {
         protect(&target, flags).map_err(told)
     }
 
-    /// A file system in memory.
-    fn memory(&self, path: &str, bytes: Option<u64>) -> io::Result<()> {
-        let target = self.inside(Path::new(path));
-        fs::create_dir_all(&target)?;
-        Ok(mount("tmpfs", &target, "tmpfs", PLAIN, in_memory("1777", bytes).as_c_str())?)
+    /// A folder in memory that can be written: a mount of its own, since that of the tree becomes read-only.
+    fn memory(&self, path: &str, mode: u32) -> io::Result<PathBuf> {
+        let folder = self.inside(Path::new(path));
+        fs::create_dir_all(&folder)?;
+        fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode))?;
+        mount_bind(&folder, &folder)?;
+        Ok(folder)
     }
 
-    fn devices(&self, sandbox: &Sandbox, memory: Option<u64>) -> io::Result<()> {
+    fn devices(&self, sandbox: &Sandbox) -> io::Result<()> {
         fs::create_dir(self.inside(Path::new("/dev")))?;
         let gpus = if sandbox.gpus { gpu_devices().collect() } else { Vec::new() };
         for device in DEVICES.iter().map(PathBuf::from).chain(gpus) {
@@ -211,19 +219,21 @@ impl Tree<'_> {
         for (target, name) in LINKS {
             symlink(target, self.inside(Path::new("/dev")).join(name))?;
         }
-        self.memory("/dev/shm", memory)
+        Ok(())
     }
 
-    /// The process's own folder, which the tree covers until it is the root; or one in memory, which is returned, with copies of its files.
+    /// The process's own folder, which the tree covers until it is the root; or one in memory, with copies of its files. Returned where it
+    /// is to be sent.
     fn own(&self, own: &fs::File, sandbox: &Sandbox) -> io::Result<Option<OwnedFd>> {
         let (source, target) = (format!("/proc/self/fd/{}", own.as_raw_fd()), self.inside(&sandbox.folder));
         fs::create_dir_all(&target)?;
-        let Some(bytes) = sandbox.limits.folder else {
+        if sandbox.storage == Storage::Disk {
             // Not what is mounted on it, which is this tree.
             mount_bind(source, &target)?;
             return protect(&target, PLAIN).map(|()| None);
-        };
-        mount("tmpfs", &target, "tmpfs", PLAIN, in_memory("700", Some(bytes)).as_c_str())?;
+        }
+        // What is at its path may be the folder of something that is shown or hidden.
+        mount_bind(self.memory(OWN, 0o700)?, &target)?;
         let give = |path: &Path| sandbox.user.map_or(Ok(()), |user| chown(path, Some(user), Some(user)));
         for file in fs::read_dir(source)? {
             let file = file?;
@@ -232,6 +242,9 @@ impl Tree<'_> {
             give(&copy)?;
         }
         give(&target)?;
+        if sandbox.storage == Storage::Memory {
+            return Ok(None);
+        }
         Ok(Some(open(&target, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 

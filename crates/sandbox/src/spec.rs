@@ -78,13 +78,9 @@ pub struct Limits {
     pub file_size: u64,
     /// Memory for data, where no control group limits it.
     pub data: Option<u64>,
-    /// Bytes of each file system in memory (`/tmp`, `/dev/shm`); none: half of the machine's memory.
+    /// Bytes of all files in memory together (`/tmp`, `/dev/shm`, and the folder with [`Storage::Memory`]); none: half of the machine's
+    /// memory.
     pub memory_files: Option<u64>,
-    /// Bytes of a folder of its own in memory, which takes the place of [`Sandbox::folder`] where there is a file tree: copies of the
-    /// files in that are in it. It is sent to the starter over the socket that is the standard input, after a listener. None: the
-    /// folder itself, which has no bound.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub folder: Option<u64>,
 }
 
 impl Default for Limits {
@@ -98,9 +94,21 @@ impl Default for Limits {
             file_size: 64 << 30,
             data: None,
             memory_files: None,
-            folder: None,
         }
     }
+}
+
+/// The storage of the folder that a process writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Storage {
+    /// The folder itself, which has no bound.
+    #[default]
+    Disk,
+    /// Memory, where there is a file tree; copies of the folder's files are in it.
+    Memory,
+    /// The same, and sent to the starter over the socket that is the standard input, after a listener.
+    MemorySent,
 }
 
 /// A sandbox for one process and those that it starts.
@@ -110,6 +118,9 @@ pub struct Sandbox {
     pub isolation: Isolation,
     /// The folder that the process may write, and runs in. Nobody else uses it.
     pub folder: PathBuf,
+    /// The storage of that folder.
+    #[serde(default)]
+    pub storage: Storage,
     /// Files and folders that it may read and run, beside those of the system.
     pub readable: Vec<PathBuf>,
     /// Folders that it must not see, though they may lie inside of readable ones.

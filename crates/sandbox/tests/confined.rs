@@ -12,7 +12,7 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-use berth_sandbox::{Isolation, Launcher, Limits, Network, OwnNetwork, Sandbox, receive, receive_folder};
+use berth_sandbox::{Isolation, Launcher, Limits, Network, OwnNetwork, Sandbox, Storage, receive, receive_folder};
 use tempfile::TempDir;
 
 /// A name, whether this machine can, and the case.
@@ -29,11 +29,12 @@ fn main() -> ExitCode {
     let launcher = Launcher::find(std::env::current_exe().expect("a program")).expect("it runs");
     let mechanisms = launcher.mechanisms();
     let _ = writeln!(std::io::stderr(), "{mechanisms:?}, missing: {:?}", launcher.missing());
-    let cases: [Case; 12] = [
+    let cases: [Case; 13] = [
         ("files_of_others_are_not_seen", mechanisms.files, files_of_others_are_not_seen),
         ("hidden_folders_are_empty", mechanisms.files, hidden_folders_are_empty),
         ("only_the_own_folder_is_written", mechanisms.files, only_the_own_folder_is_written),
         ("a_folder_in_memory_has_a_bound_and_is_sent", mechanisms.files, a_folder_in_memory_has_a_bound_and_is_sent),
+        ("all_that_is_written_in_memory_has_one_bound", mechanisms.files, all_that_is_written_in_memory_has_one_bound),
         ("processes_of_others_are_not_seen", mechanisms.processes, processes_of_others_are_not_seen),
         ("the_loopback_is_its_own", mechanisms.network, the_loopback_is_its_own),
         ("an_own_network_has_one_way_out", mechanisms.network, an_own_network_has_one_way_out),
@@ -270,9 +271,9 @@ fn it_ends_as_the_program_does(launcher: &Launcher) {
 fn a_folder_in_memory_has_a_bound_and_is_sent(launcher: &Launcher) {
     let place = TestFolders::new();
     fs_err::write(place.at("data/runs/own/before"), "something").expect("written");
-    let limits = Limits { folder: Some(1 << 20), ..Limits::default() };
-    let mut command =
-        launcher.command(&Sandbox { limits, ..place.sandbox() }, Path::new("/bin/sh")).expect("a command");
+    let limits = Limits { memory_files: Some(1 << 20), ..Limits::default() };
+    let sandbox = Sandbox { limits, storage: Storage::MemorySent, ..place.sandbox() };
+    let mut command = launcher.command(&sandbox, Path::new("/bin/sh")).expect("a command");
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     command.args(["-c", "cp before after; head -c 100000000 /dev/zero > big; wc -c < big"]);
     command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::piped());
@@ -286,6 +287,25 @@ fn a_folder_in_memory_has_a_bound_and_is_sent(launcher: &Launcher) {
     let copied = format!("/proc/self/fd/{}/after", folder.as_raw_fd());
     assert_eq!(fs_err::read_to_string(copied).expect("it lives as long as it is open"), "something");
     assert!(!place.at("data/runs/own/big").exists(), "it is not on the disk");
+}
+
+fn all_that_is_written_in_memory_has_one_bound(launcher: &Launcher) {
+    let place = TestFolders::new();
+    let limits = Limits { memory_files: Some(1 << 20), ..Limits::default() };
+    // Its folder lies in one that is hidden, and that in one that is shown: neither is what is written.
+    let readable = vec![place.root.path().to_owned()];
+    let sandbox = Sandbox { limits, storage: Storage::Memory, readable, ..place.sandbox() };
+    let fill = |path: &str| format!("head -c 700000 /dev/zero > {path} 2>/dev/null && echo whole || echo full");
+    let paths = ["own", "/tmp/x", "/dev/shm/x"];
+    let script = paths.map(fill).join("; ");
+    assert_eq!(answers(launcher, &sandbox, &script), "whole\nfull\nfull");
+    let script = format!("{}; rm own; {}", fill("own"), fill("/dev/shm/x"));
+    assert_eq!(answers(launcher, &sandbox, &script), "whole\nwhole", "what is removed gives its room back");
+    // Files without content take memory as well.
+    let script = "i=0; while [ $i -lt 5000 ] && true > f$i; do i=$((i+1)); done 2>/dev/null; echo $i";
+    let files: u32 = answers(launcher, &sandbox, script).parse().expect("a number");
+    assert!((100..=1_024).contains(&files), "{files}");
+    assert!(fs_err::read_dir(place.at("data/runs/own")).expect("a folder").next().is_none(), "nothing is on the disk");
 }
 
 fn limits_hold(launcher: &Launcher) {

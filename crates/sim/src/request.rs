@@ -71,7 +71,7 @@ pub enum RequestState {
 
 /// Counts of requests by outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct RequestCounts {
     /// Answered.
     pub answered: u64,
     /// Sent to a second place and further.
@@ -88,7 +88,7 @@ pub struct Requests {
     /// On their way.
     pub open: BTreeMap<RequestId, Request>,
     /// The outcomes of the other requests.
-    pub tally: Tally,
+    pub tally: RequestCounts,
     last: u64,
 }
 

@@ -31,8 +31,8 @@ use tokio::time::Instant;
 use super::function_artifacts::ArtifactPort;
 
 /// Paths that every node asks the leader for: it refuses revoked certificates on its peer port, and tokens that have ended on its control
-/// API. Tokens are told as hashes.
-const FOR_ALL: [&str; 2] = ["/own/revocations", "/own/tokens"];
+/// API, and follows the CA. Tokens are told as hashes, CAs and keys as a digest.
+const FOR_ALL: [&str; 3] = ["/own/revocations", "/own/tokens", "/own/authority"];
 
 /// A node that asks for more than its certificate is for may ask again and again.
 static ROLES_REFUSED: LazyLock<Damped> = LazyLock::new(Damped::default);

@@ -1,9 +1,12 @@
-//! Keeps this node's certificate from ending: asks for the next one when a third of its life is left.
+//! Keeps this node's certificate from ending: asks for the next one when a third of its life is left, and at once when the CAs or keys of
+//! gossip that nodes are to have are others than its own.
 //!
 //! ```text
-//! waiting ──due──▶ asking: this node if it has the CA, else the leader, else other controllers
-//!    ▲               │ issued: written, in use at once, connections stay
-//!    └───────────────┴ none: a pause that grows, then again
+//! waiting ──due──▶ asking: this node if it has the CA, else the controllers
+//!    ▲  │            │ issued: written, in use at once, connections stay
+//!    │  │            └ none: a pause that grows, then again
+//!    │  └─others──▶ asking: this node if it has the CA, else the leader alone, who says so
+//!    └───────────────┘
 //! ```
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,6 +17,7 @@ use berth_peer::{
     joining::{self, Issued, RENEW, RenewRequest},
     pki::NodeCertificate,
 };
+use berth_spec::WorkerId;
 use http::Request;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -25,8 +29,12 @@ use tokio::time::{sleep, timeout};
 /// Limit for a controller to answer. Allows for a CA key in a token behind a network.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// Longest sleep: a certificate may be replaced by hand, and clocks are set.
-const LOOK: Duration = Duration::from_secs(60);
+/// Longest sleep: a certificate may be replaced by hand, and clocks are set. A change of the CA reaches all nodes within it and some
+/// seconds, and a thousand nodes ask the leader a hundred times a second.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Longest pause after a change of the CA could not be followed: whoever rotates it waits for all nodes.
+const FOLLOW_AGAIN: Duration = Duration::from_secs(60);
 
 /// Shortest pause after nobody gave a certificate.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
@@ -68,7 +76,11 @@ pub(super) struct Renewal {
 impl Renewal {
     /// Renews for as long as it is polled.
     pub(super) async fn run(self) {
-        let mut failures = 0;
+        tokio::join!(self.front.follow_authority(), self.renew_on_time());
+    }
+
+    async fn renew_on_time(&self) {
+        let (mut failures, mut unfollowed) = (0, 0);
         loop {
             let identity = self.peers.identity();
             let certificate = identity.certificate();
@@ -76,9 +88,23 @@ impl Renewal {
             let wait = wait(&certificate, now(), failures);
             if !wait.is_zero() {
                 sleep(wait.min(LOOK)).await;
+                match self.follow(identity).await {
+                    Ok(()) => unfollowed = 0,
+                    Err(why) => {
+                        unfollowed += 1;
+                        self.metrics.count("failed");
+                        tracing::warn!(
+                            event = "authority_not_followed",
+                            why,
+                            failures = unfollowed,
+                            "the CAs or keys of gossip have changed, and this node has no certificate with the new ones"
+                        );
+                        sleep(pause(&certificate, unfollowed).min(FOLLOW_AGAIN)).await;
+                    }
+                }
                 continue;
             }
-            match self.renew(identity, &certificate).await {
+            match self.renew(identity, &certificate, None).await {
                 Ok(()) => {
                     failures = 0;
                     self.metrics.count("renewed");
@@ -100,11 +126,24 @@ impl Renewal {
         }
     }
 
-    async fn renew(&self, identity: &Identity, present: &NodeCertificate) -> Result<(), String> {
+    /// Takes the CAs and keys of gossip into use that nodes are to have by now, with a certificate of the CA that issues.
+    async fn follow(&self, identity: &Identity) -> Result<(), String> {
+        let Some((trust, leader)) = self.front.trust().await else { return Ok(()) };
+        if trust == identity.trust() {
+            return Ok(());
+        }
+        self.renew(identity, &identity.certificate(), leader.as_ref()).await?;
+        self.metrics.count("renewed");
+        tracing::info!(event = "authority_followed", "the CAs and keys of gossip that have changed are in use");
+        Ok(())
+    }
+
+    /// Takes the next certificate into use. `by`: from this controller alone.
+    async fn renew(&self, identity: &Identity, present: &NodeCertificate, by: Option<&WorkerId>) -> Result<(), String> {
         let asking = identity.clone();
         let request = tokio::task::spawn_blocking(move || asking.request()).await.map_err(|error| error.to_string())?;
         let request = request.map_err(|error| error.to_string())?;
-        let issued = self.ask(present, request).await?;
+        let issued = self.ask(present, request, by).await?;
         let taking = identity.clone();
         let taken = tokio::task::spawn_blocking(move || taking.renewed(&issued)).await;
         taken.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
@@ -113,13 +152,14 @@ impl Renewal {
         Ok(())
     }
 
-    async fn ask(&self, present: &NodeCertificate, request: String) -> Result<Issued, String> {
+    async fn ask(&self, present: &NodeCertificate, request: String, by: Option<&WorkerId>) -> Result<Issued, String> {
         if self.front.issues() {
             return self.front.certify_self(present, request).await;
         }
         let mut tried = Vec::new();
         for peer in self.peers.all() {
-            if !peer.member().roles.controller || !peer.health().is_there() {
+            let is_meant = by.is_none_or(|by| peer.name() == by);
+            if !is_meant || !peer.member().roles.controller || !peer.health().is_there() {
                 continue;
             }
             match timeout(ANSWER_WITHIN, ask(&peer, &request)).await {
@@ -158,7 +198,7 @@ fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use berth_spec::{Roles, WorkerId};
+    use berth_spec::Roles;
 
     use super::*;
 

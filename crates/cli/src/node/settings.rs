@@ -32,10 +32,11 @@ use crate::{
 #[command(after_help = "Examples:
   berth pki init ./pki && berth pki issue ./pki node-a   once: certificates; node-a also covers a
   berth node --name a --store etcd://127.0.0.1:2379 --pki ./pki/node-a
-  berth node --store etcd://127.0.0.1:2379 --pki ./pki/b --join 10.0.0.2 --gossip 10.0.0.3:7946 --peer 10.0.0.3:7947
+  berth node --store etcd://127.0.0.1:2379 --pki ./pki/b --join 10.0.0.2 \\
+             --gossip 10.0.0.3:7946 --peer 10.0.0.3:7947
   berth node --pki ./pki/c --join 10.0.0.2 --advertise 10.0.0.4 --roles worker,gateway \\
              --labels pool=production,region=eu-west-1 --memory 8GiB
-  berth node --config /etc/berth/berth.yaml              settings from a file; `berth config show node` explains
+  berth node --config /etc/berth/berth.yaml   settings from a file; `berth config show node` tells
 
 On SIGTERM or Ctrl-C, the node moves its replicas elsewhere, finishes requests in flight and exits
 with 0. A second signal ends it at once. For several nodes on one machine, give each its own --http,

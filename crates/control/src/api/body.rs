@@ -4,9 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    body::{Body, Bytes, HttpBody as _},
+    body::{Body, HttpBody as _},
     extract::{FromRequest, Request},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, header},
 };
 use berth_peer::port::AddressPlace;
 use berth_spec::{ByteSize, Class, manifest::ParseContext};
@@ -14,7 +14,7 @@ use berth_wire::{
     access::Arrival,
     api::{BASE_URI_HEADER, MAX_BODY},
 };
-use http_body_util::LengthLimitError;
+use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
@@ -64,17 +64,19 @@ impl FromRequest<Arc<Service>> for Manifests {
         check_media_type(request.headers())?;
         let context = context(request.headers())?;
         let permit = permit(service)?;
-        let arrival = tokio::time::timeout(ARRIVES_WITHIN, Bytes::from_request(request, service));
+        let arrival = tokio::time::timeout(ARRIVES_WITHIN, whole(request.into_body(), MAX_BODY));
         let body = match arrival.await {
             Ok(Ok(body)) => body,
-            Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => return Err(too_large()),
-            Ok(Err(_)) => return Err(ApiError::invalid("body", "the body did not arrive whole", "send it again")),
+            Ok(Err(Unread::TooLarge)) => return Err(too_large()),
+            Ok(Err(Unread::BrokenOff)) => {
+                return Err(ApiError::invalid("body", "the body did not arrive whole", "send it again"));
+            }
             Err(_) => {
                 let message = format!("the body did not arrive within {} s", ARRIVES_WITHIN.as_secs());
                 return Err(ApiError::invalid("body", message, "send the manifests in several requests"));
             }
         };
-        let text = String::from_utf8(body.into()).map_err(|error| {
+        let text = String::from_utf8(body).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
             ApiError::invalid("body", format!("the body is not UTF-8: byte {at} is wrong"), "send UTF-8 text")
         })?;
@@ -85,7 +87,7 @@ impl FromRequest<Arc<Service>> for Manifests {
 /// A body of a few lines. Its place is held until this is dropped, which is when the request is answered.
 #[derive(Debug)]
 pub(crate) struct SmallBody {
-    bytes: Bytes,
+    bytes: Vec<u8>,
     _permit: OwnedSemaphorePermit,
     /// Of webhooks: one address leaves places to others.
     _place: Option<AddressPlace>,
@@ -120,6 +122,27 @@ impl FromRequest<Arc<Service>> for SmallBody {
     }
 }
 
+/// Reason why a body was not read.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    TooLarge,
+    BrokenOff,
+}
+
+/// All of a body. It is copied as it comes: a piece keeps all of the buffer that the connection has read into, and the pieces of a body
+/// that comes byte by byte a thousand times of what they count as.
+pub(crate) async fn whole(mut body: Body, limit: usize) -> Result<Vec<u8>, Unread> {
+    let mut whole = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| Unread::BrokenOff)?.into_data() else { continue };
+        if data.len() > limit - whole.len() {
+            return Err(Unread::TooLarge);
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole)
+}
+
 /// A place among the small bodies that are read at once.
 fn small_permit(places: &Arc<Semaphore>, most: usize) -> Result<OwnedSemaphorePermit, ApiError> {
     Arc::clone(places).try_acquire_owned().map_err(|_| busy(most))
@@ -131,18 +154,16 @@ fn busy(most: usize) -> ApiError {
 }
 
 /// All of a small body.
-async fn arrived(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+async fn arrived(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     let too_large = || ApiError::new(Class::TooLarge, format!("the body is larger than {}", ByteSize(limit as u64)));
     // One that says so itself is not read.
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large());
     }
-    match tokio::time::timeout(SMALL_ARRIVES_WITHIN, axum::body::to_bytes(body, limit)).await {
+    match tokio::time::timeout(SMALL_ARRIVES_WITHIN, whole(body, limit)).await {
         Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) if std::error::Error::source(&error).is_some_and(|cause| cause.is::<LengthLimitError>()) => {
-            Err(too_large())
-        }
-        Ok(Err(_)) => Err(ApiError::invalid("body", "the body did not arrive whole", "send it again")),
+        Ok(Err(Unread::TooLarge)) => Err(too_large()),
+        Ok(Err(Unread::BrokenOff)) => Err(ApiError::invalid("body", "the body did not arrive whole", "send it again")),
         Err(_) => {
             let message = format!("the body did not arrive within {} s", SMALL_ARRIVES_WITHIN.as_secs());
             Err(ApiError::invalid("body", message, "send it again"))
@@ -209,6 +230,7 @@ fn too_large() -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Bytes;
     use futures::StreamExt as _;
 
     use super::*;
@@ -235,7 +257,7 @@ mod tests {
         };
         let code = |error: ApiError| error.info().code;
         let whole = arrived(Body::from_stream(pieces(&["ab", "cd"])), 4).await.expect("it fits");
-        assert_eq!(whole, "abcd");
+        assert_eq!(whole, b"abcd");
         let announced = arrived(Body::from("abcde"), 4).await;
         assert_eq!(announced.map_err(code), Err(413));
         let unannounced = arrived(Body::from_stream(pieces(&["abc", "de"])), 4).await;
@@ -244,6 +266,16 @@ mod tests {
         let held_back = pieces(&["ab"]).chain(futures::stream::pending());
         let refused = arrived(Body::from_stream(held_back), 4).await.expect_err("it never ends");
         assert_eq!((refused.info().code, begun.elapsed() >= SMALL_ARRIVES_WITHIN), (400, true));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_of_what_a_piece_was_read_into() {
+        let pieces = futures::stream::unfold((0, None::<Bytes>), |(number, last)| async move {
+            assert!(last.is_none_or(|buffer| buffer.is_unique()));
+            let buffer = Bytes::from(vec![b'x'; 8 << 10]);
+            (number < 3).then(|| (Ok::<_, std::convert::Infallible>(buffer.slice(..1)), (number + 1, Some(buffer))))
+        });
+        assert_eq!(whole(Body::from_stream(pieces), 3).await.expect("it fits"), b"xxx");
     }
 
     #[test]

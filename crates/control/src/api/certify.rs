@@ -6,7 +6,7 @@
 //! POST /certify/renew  RenewRequest  ── any controller: the caller's own name and roles ────▶ signed: Issued
 //! ```
 //! A use of a token is counted before its certificate is signed. The same request again, from a node that lost the answer,
-//! counts once.
+//! counts once. The CA's files are read again as they change; nodes ask for what they hold by now (`GET /own/authority`).
 
 mod attestation;
 
@@ -28,6 +28,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use serde::de::DeserializeOwned;
+use tokio::{sync::watch, time::sleep};
 
 pub use self::attestation::{Attestation, AttestedNode, NotAttested};
 use super::tokens::now;
@@ -48,6 +49,9 @@ const ATTEMPTS: usize = 16;
 /// The most members that a new node is told of: some may be away, and gossip tells the rest.
 const MEMBERS: usize = 8;
 
+/// Interval between checks of the CA's files: as for those of a node.
+const LOOK: Duration = Duration::from_secs(5);
+
 /// Message of a controller that has no CA.
 pub(super) const ISSUES_NOTHING: &str = "the node that leads issues no certificates: start the controllers with --authority DIR, \
      the folder that `berth pki init` made; or `berth pki issue` the node's folder there, and copy it";
@@ -55,7 +59,8 @@ pub(super) const ISSUES_NOTHING: &str = "the node that leads issues no certifica
 /// The CA of a node that issues certificates to nodes.
 #[derive(Debug)]
 pub struct Issuing {
-    authority: Authority,
+    /// As its files are; [`Issuing::follow`] writes it.
+    authority: watch::Sender<Arc<Authority>>,
     life: Duration,
     /// `None`: nodes come by join tokens alone.
     attestation: Option<Attestation>,
@@ -72,8 +77,8 @@ pub(super) struct Refusal {
 impl Issuing {
     /// Certificates are valid for `life`.
     #[must_use]
-    pub const fn new(authority: Authority, life: Duration) -> Self {
-        Self { authority, life, attestation: None }
+    pub fn new(authority: Authority, life: Duration) -> Self {
+        Self { authority: watch::Sender::new(Arc::new(authority)), life, attestation: None }
     }
 
     /// Gives first certificates also to nodes that are attested.
@@ -82,23 +87,54 @@ impl Issuing {
         Self { attestation: Some(attestation), ..self }
     }
 
-    /// Fingerprint of the CA that issues.
-    #[must_use]
-    pub fn fingerprint(&self) -> &str {
-        self.authority.fingerprint()
+    /// The CA as it is now.
+    pub(super) fn authority(&self) -> Arc<Authority> {
+        Arc::clone(&self.authority.borrow())
     }
 
-    /// Signs beside the runtime: the key may be in a token that blocks.
-    async fn sign(
-        self: &Arc<Self>,
+    /// Uses the CA's files as they change, for as long as it is polled. A change that is not usable is warned of once, and the CA stays
+    /// as it was.
+    pub(super) async fn follow(&self) {
+        let mut told = String::new();
+        loop {
+            sleep(LOOK).await;
+            let authority = self.authority();
+            let Ok(read) = tokio::task::spawn_blocking(move || authority.reread()).await else { continue };
+            match read {
+                Ok(Some(authority)) => {
+                    let fingerprint = authority.fingerprint();
+                    tracing::info!(
+                        event = "authority_changed",
+                        fingerprint,
+                        "the CA's files have changed, and nodes follow"
+                    );
+                    self.authority.send_replace(Arc::new(authority));
+                    told.clear();
+                }
+                Ok(None) => told.clear(),
+                Err(error) => {
+                    let error = error.to_string();
+                    if told != error {
+                        tracing::warn!(event = "authority_unusable", %error, "the changed files of the CA are not used; it stays as it was");
+                        told = error;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Signs beside the runtime, since the key may be in a token that blocks. Nodes get what the same CA says.
+    async fn issue(
+        &self,
         request: String,
         (name, roles, hosts): (WorkerId, Roles, Vec<String>),
-        (life, earliest): (Duration, u64),
-    ) -> Result<String, Refusal> {
-        let issuing = Arc::clone(self);
-        let sign = move || issuing.authority.sign(&request, (&name, roles, &hosts), life, earliest);
+        earliest: u64,
+    ) -> Result<Issued, Refusal> {
+        let (authority, life) = (self.authority(), self.life);
+        let (authorities, gossip) = (authority.authorities().to_owned(), authority.gossip().to_owned());
+        let sign = move || authority.sign(&request, (&name, roles, &hosts), life, earliest);
         match tokio::task::spawn_blocking(sign).await {
-            Ok(Ok(certificate)) => Ok(certificate),
+            Ok(Ok(certificate)) => Ok(Issued { certificate, authorities, gossip: Some(gossip), members: Vec::new() }),
             Ok(Err(error @ PkiError::Name { .. })) => Err(Refusal::of(StatusCode::BAD_REQUEST, error.to_string())),
             Ok(Err(error)) => {
                 tracing::error!(event = "certificate_unsigned", %error, "a certificate could not be signed");
@@ -174,19 +210,11 @@ impl Certifier {
         };
         let earliest = self.revocations.earliest(&node);
         let names = (node.clone(), roles, Vec::new());
-        let certificate = issuing.sign(request, names, (issuing.life, earliest)).await?;
-        let gossip = issuing.authority.gossip().map_err(|error| {
-            tracing::error!(event = "gossip_key_unread", %error);
-            Refusal::later("its gossip.key cannot be read: the log of the controller says why")
-        })?;
+        let issued = issuing.issue(request, names, earliest).await?;
         let there = self.members.iter().filter(|(_, health)| health.is_there());
         tracing::info!(event = "node_joined", %node, %roles, token, "a node was given its first certificate");
-        Ok(Issued {
-            certificate,
-            authorities: issuing.authority.authorities().to_owned(),
-            gossip: Some(gossip),
-            members: there.take(MEMBERS).map(|(member, _)| member.gossip.to_string()).collect(),
-        })
+        let members = there.take(MEMBERS).map(|(member, _)| member.gossip.to_string()).collect();
+        Ok(Issued { members, ..issued })
     }
 
     /// Asks for the facts of a node that shows this; `None`: it is a join token, or nobody attests anything here.
@@ -213,10 +241,9 @@ impl Certifier {
         }
         let names = (present.name.clone(), present.roles, present.hosts.clone());
         let earliest = self.known_revocations()?.earliest(&present.name);
-        let certificate = issuing.sign(asked.request, names, (issuing.life, earliest)).await?;
+        let issued = issuing.issue(asked.request, names, earliest).await?;
         tracing::info!(event = "certificate_renewed", node = %present.name, before = present.serial, "a node was given its next certificate");
-        let authorities = issuing.authority.authorities().to_owned();
-        Ok(Issued { certificate, authorities, gossip: None, members: Vec::new() })
+        Ok(issued)
     }
 
     /// The revocations, once they are known: a controller that has just started takes every certificate for a moment, and what it

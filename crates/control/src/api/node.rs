@@ -228,6 +228,7 @@ fn runtime(runtime: &RuntimeInfo) -> RuntimeView {
     RuntimeView {
         name: runtime.name.clone(),
         formats: runtime.formats.iter().map(ToString::to_string).collect(),
+        labels: runtime.labels.clone(),
         memory: runtime.memory.map(|memory| memory.0),
         max_models: runtime.max_models,
         device_memory: runtime.device_memory.map(|memory| memory.0),

@@ -7,7 +7,7 @@
 //! GET /own/history?range=hour&deployment=NAME ──▶ GatewayHistory
 //! GET /own/audit?after=N&limit=N ──▶ NodeAudit
 //! GET /own/tokens ──▶ Snapshot, of hashes      GET /own/uses ──▶ last uses of tokens
-//! GET /own/revocations ──▶ Revocations
+//! GET /own/revocations ──▶ Revocations          GET /own/authority ──▶ Trust
 //! ```
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -59,6 +59,22 @@ pub(super) async fn tokens(peers: &Peers, leader: &WorkerId) -> Result<Snapshot,
 pub(super) async fn revocations(peers: &Peers, leader: &WorkerId) -> Result<Revocations, String> {
     let peer = peers.leader(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
     ask(&peer, &format!("{OWN}revocations")).await
+}
+
+/// Digest of the CAs and keys of gossip that nodes are to have by the leader's CA.
+pub(super) async fn trust(peers: &Peers, leader: &WorkerId) -> Result<String, String> {
+    let peer = peers.leader(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
+    // What it claims of itself is held against its certificate when it is dialled.
+    if !peer.member().roles.controller {
+        return Err(format!("{leader} is no controller"));
+    }
+    ask(&peer, &format!("{OWN}authority")).await.map(|Trust { trust }| trust)
+}
+
+/// The CAs and keys of gossip that nodes are to have, as comparable text.
+#[derive(Debug, Serialize, Deserialize)]
+struct Trust {
+    trust: String,
 }
 
 /// Settings that all controllers must share, as comparable text.
@@ -253,6 +269,10 @@ pub(super) fn answer(
         },
         Some("revocations") => match identity {
             Some(identity) => Json(&*identity.revocations()).into_response(),
+            None => StatusCode::NOT_FOUND.into_response(),
+        },
+        Some("authority") => match &seams.issuing {
+            Some(issuing) => Json(Trust { trust: issuing.authority().trust() }).into_response(),
             None => StatusCode::NOT_FOUND.into_response(),
         },
         Some("uses") => Json(seams.access.uses()).into_response(),

@@ -236,6 +236,29 @@ impl ApiRouter {
         self.0.seams.issuing.is_some()
     }
 
+    /// Uses the files of the CA as they change, for as long as it is polled. It ends where this node has none.
+    pub async fn follow_authority(&self) {
+        if let Some(issuing) = &self.0.seams.issuing {
+            issuing.follow().await;
+        }
+    }
+
+    /// Digest of the CAs and keys of gossip that this node is to have ([`Identity::trust`](berth_peer::Identity::trust)), and the leader that
+    /// says so; none of it: this node, which has the CA. `None`: nobody says.
+    pub async fn trust(&self) -> Option<(String, Option<WorkerId>)> {
+        if let Some(issuing) = &self.0.seams.issuing {
+            return Some((issuing.authority().trust(), None));
+        }
+        let (leader, _) = self.leader()?;
+        match peer_queries::trust(&self.0.relay.as_ref()?.peers, &leader).await {
+            Ok(trust) => Some((trust, Some(leader))),
+            Err(why) => {
+                tracing::debug!(event = "authority_unread", %leader, why);
+                None
+            }
+        }
+    }
+
     /// Answers a node that asks for a certificate: `caller` shows its present one; `None`: it has none yet.
     pub fn certify(
         &self,

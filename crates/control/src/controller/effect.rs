@@ -64,7 +64,7 @@ pub enum Effect {
         took: Duration,
     },
     /// A plan was made and taken over: for metrics.
-    Planned(Tally),
+    Planned(PlanSize),
 }
 
 /// The part of a plan that must be stored before anything of it is sent.
@@ -134,7 +134,7 @@ impl CommandKind {
 
 /// The size of a plan's result.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct PlanSize {
     /// Deployments that were planned for; `None`: all.
     pub considered: Option<usize>,
     /// Records that changed.

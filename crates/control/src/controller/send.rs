@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_plan::{Planned, Scope};
 use berth_spec::{AssignmentChange, DeploymentName, GatewayId, RevisionId, RouteChange, Time, WorkerId};
 
-use super::{Attached, Command, CommandKind, Controller, Effect, InFlight, Tally, To, Touch};
+use super::{Attached, Command, CommandKind, Controller, Effect, InFlight, PlanSize, To, Touch};
 use crate::store::Rev;
 
 impl Controller {
@@ -28,7 +28,7 @@ impl Controller {
             self.stopwatch.forget(name);
             touched.push((name.clone(), Touch::Deleted));
         }
-        out.push(Effect::Planned(Tally {
+        out.push(Effect::Planned(PlanSize {
             considered: match &scope {
                 Scope::All => None,
                 Scope::Only(names) => Some(names.len()),

@@ -68,8 +68,8 @@ impl Driver {
                         duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
                     );
                 }
-                Effect::Planned(tally) => {
-                    self.metrics.evicted(tally.evictions, &tally.ages);
+                Effect::Planned(size) => {
+                    self.metrics.evicted(size.evictions, &size.ages);
                     self.cycles += 1;
                     let cycle_number = self.cycles;
                     // A plan is one call of a function: both lines can be written when it has returned.
@@ -77,10 +77,10 @@ impl Driver {
                     tracing::debug!(
                         event = "reconciliation_cycle_completed",
                         cycle_number,
-                        considered = tally.considered,
-                        records = tally.records,
-                        routes = tally.routes,
-                        evictions = tally.evictions
+                        considered = size.considered,
+                        records = size.records,
+                        routes = size.routes,
+                        evictions = size.evictions
                     );
                 }
             }

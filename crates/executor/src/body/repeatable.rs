@@ -12,6 +12,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use berth_peer::port::KeptPieces;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
@@ -23,7 +24,7 @@ pub(crate) struct Repeatable<B>(Arc<Mutex<Passing<B>>>);
 struct Passing<B> {
     inner: B,
     /// Data that attempts have taken.
-    kept: Vec<Bytes>,
+    kept: KeptPieces,
     /// Number of attempts so far.
     attempts: usize,
 }
@@ -32,7 +33,7 @@ struct Passing<B> {
 pub(crate) struct Attempt<B> {
     body: Arc<Mutex<Passing<B>>>,
     number: usize,
-    /// Parts of `kept` that it has given.
+    /// Bytes that it has given.
     given: usize,
     /// Bytes that it has not given yet.
     left: u64,
@@ -40,15 +41,14 @@ pub(crate) struct Attempt<B> {
 
 impl<B: Body> Repeatable<B> {
     pub(crate) fn new(inner: B) -> Self {
-        Self(Arc::new(Mutex::new(Passing { inner, kept: Vec::new(), attempts: 0 })))
+        Self(Arc::new(Mutex::new(Passing { inner, kept: KeptPieces::default(), attempts: 0 })))
     }
 
     /// The body of the next attempt, from its begin. The one before gets no more of it.
     pub(crate) fn attempt(&self) -> Attempt<B> {
         let mut passing = lock(&self.0);
         passing.attempts += 1;
-        let kept: usize = passing.kept.iter().map(Bytes::len).sum();
-        let left = kept as u64 + passing.inner.size_hint().lower();
+        let left = passing.kept.length() as u64 + passing.inner.size_hint().lower();
         Attempt { body: Arc::clone(&self.0), number: passing.attempts, given: 0, left }
     }
 }
@@ -66,29 +66,28 @@ where
         if passing.attempts != this.number {
             return Poll::Ready(Some(Err("the request was sent again".into())));
         }
-        let kept = passing.kept.get(this.given).cloned();
-        let data = match kept {
+        let data = match passing.kept.after(this.given) {
             Some(data) => data,
             None => loop {
                 match ready!(Pin::new(&mut passing.inner).poll_frame(cx)) {
                     // Trailers of a body with a length are left out: another attempt would have none.
                     Some(Ok(frame)) => {
                         let Ok(data) = frame.into_data() else { continue };
-                        passing.kept.push(data.clone());
+                        passing.kept.add(&data);
                         break data;
                     }
                     ended => return Poll::Ready(ended),
                 }
             },
         };
-        this.given += 1;
+        this.given += data.len();
         this.left = this.left.saturating_sub(data.len() as u64);
         Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
         let passing = lock(&self.body);
-        passing.inner.is_end_stream() && self.given == passing.kept.len()
+        passing.inner.is_end_stream() && self.given == passing.kept.length()
     }
 
     fn size_hint(&self) -> SizeHint {

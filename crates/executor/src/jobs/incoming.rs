@@ -103,9 +103,9 @@ mod tests {
     use super::*;
     use crate::body::full;
 
-    type Part = Result<Frame<Bytes>, Infallible>;
+    type FrameResult = Result<Frame<Bytes>, Infallible>;
 
-    fn part(length: usize) -> Part {
+    fn part(length: usize) -> FrameResult {
         Ok(Frame::data(vec![b'x'; length].into()))
     }
 
@@ -120,7 +120,7 @@ mod tests {
     async fn a_body_that_never_comes_is_not_waited_for_without_an_end() {
         let (soon, room) = (Duration::from_millis(20), Semaphore::new(4));
         for pace in [UploadRate { within: soon, ..PACE }, UploadRate { whole: soon, ..PACE }] {
-            let silent = StreamBody::new(stream::pending::<Part>());
+            let silent = StreamBody::new(stream::pending::<FrameResult>());
             assert_eq!(status(whole(silent, 10, &room, pace).await), Some(StatusCode::REQUEST_TIMEOUT), "{pace:?}");
         }
         let long = whole(full("more than ten bytes"), 10, &room, PACE).await;

@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use crate::{
     account::Account,
-    fair::{Holding, Part, Pool, Shape},
+    fair::{Holding, Pool, PoolPart, Shape},
 };
 
 /// Amounts below this are not counted: a request takes about as much without a body, and the bound on requests inside
@@ -115,7 +115,7 @@ impl Charge {
         let (more, memory) = (bytes - self.bytes, &self.memory);
         if let Some(part) = memory.all.take(more, &memory.held, &memory.account.memory) {
             self.bytes = bytes;
-            self.of_reserve += if part == Part::Reserve { more } else { 0 };
+            self.of_reserve += if part == PoolPart::Reserve { more } else { 0 };
             return Ok(());
         }
         self.release();
@@ -139,7 +139,7 @@ impl Charge {
     fn release(&mut self) {
         let (bytes, reserve) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.of_reserve));
         let RequestMemory { all, held, account, .. } = &*self.memory;
-        for (amount, part) in [(bytes - reserve, Part::Common), (reserve, Part::Reserve)] {
+        for (amount, part) in [(bytes - reserve, PoolPart::Common), (reserve, PoolPart::Reserve)] {
             if amount > 0 {
                 all.give_back(amount, part, held, &account.memory);
             }

@@ -7,7 +7,7 @@
 //!  Streaming: what passes is kept, until it is more than may be kept ──▶ let go: cannot be sent again
 //! ```
 //!
-//! Pieces are kept as they came; nothing is copied.
+//! Pieces are kept as they came, but for small ones, which are copied together.
 
 mod streaming;
 
@@ -33,7 +33,7 @@ use crate::{
         broken::broken,
         memory::RequestMemory,
         read,
-        upload::streaming::{Part, Streaming, lock},
+        upload::streaming::{Streaming, StreamingReader, lock},
     },
     config::Limits,
     oip::grpc::frame::PREFIX,
@@ -183,8 +183,8 @@ impl Upload {
                 }
             }
             State::Streaming(shared) => {
-                let part = Part::new(&shared).ok_or_else(unrepeatable)?;
-                let read = timeout_at(deadline, collect(part, &self.bounds.memory)).await;
+                let reader = StreamingReader::new(&shared).ok_or_else(unrepeatable)?;
+                let read = timeout_at(deadline, collect(reader, &self.bounds.memory)).await;
                 let fault = lock(&shared).fault.clone();
                 match read {
                     Ok(Ok(whole)) => whole,
@@ -226,7 +226,7 @@ impl Upload {
         }
         match &self.state {
             State::Whole(bytes) => Some(berth_peer::full(bytes.clone())),
-            State::Streaming(shared) => Part::new(shared).map(|part| part.boxed_unsync()),
+            State::Streaming(shared) => StreamingReader::new(shared).map(|reader| reader.boxed_unsync()),
             State::Untouched(_) | State::Spent => None,
         }
     }
@@ -315,9 +315,9 @@ fn whole(tap: &mut RequestTap, bytes: &Bytes) {
 }
 
 /// All that is left of a body, in one piece.
-async fn collect(mut part: Part, memory: &Arc<RequestMemory>) -> Result<Bytes, InferError> {
+async fn collect(mut reader: StreamingReader, memory: &Arc<RequestMemory>) -> Result<Bytes, InferError> {
     let (mut charge, mut whole) = (memory.charge(), BytesMut::new());
-    while let Some(frame) = part.frame().await {
+    while let Some(frame) = reader.frame().await {
         // The fault is kept with the body.
         let Ok(piece) = frame.map_err(|_| InferError::Cancelled)?.into_data() else { continue };
         charge.grow_to(whole.capacity().max(whole.len() + piece.len()))?;

@@ -15,14 +15,14 @@ use std::{
     time::Duration,
 };
 
-use crate::endpoint::{Endpoint, Endpoints, Worth, fleet::Known, tick::Tick};
+use crate::endpoint::{Endpoint, Endpoints, Worth, fleet::NodeInstance, tick::Tick};
 
 /// The destination of a request.
 pub(crate) enum Choice {
     /// The own replica.
     Local,
     /// Another node.
-    Remote(Arc<Endpoint>, Arc<Known>),
+    Remote(Arc<Endpoint>, Arc<NodeInstance>),
 }
 
 /// The endpoints that were tried in this round, and are not tried again in it. A request goes to few endpoints: a list
@@ -61,7 +61,7 @@ impl Tried {
 /// An endpoint that may be chosen.
 struct Candidate<'a> {
     endpoint: &'a Arc<Endpoint>,
-    known: Arc<Known>,
+    known: Arc<NodeInstance>,
 }
 
 impl Endpoints {
@@ -119,7 +119,7 @@ impl Endpoints {
         &self,
         tried: &Tried,
         now: Tick,
-        which: impl Fn(&Known, Worth) -> bool,
+        which: impl Fn(&NodeInstance, Worth) -> bool,
     ) -> impl Iterator<Item = Candidate<'_>> {
         self.list.iter().filter(|endpoint| !tried.has(endpoint)).filter_map(move |endpoint| {
             let (known, worth) = endpoint.look(now)?;
@@ -133,7 +133,7 @@ impl Endpoints {
         rng: &mut Rng,
         tried: &Tried,
         now: Tick,
-        which: impl Fn(&Known, Worth) -> bool,
+        which: impl Fn(&NodeInstance, Worth) -> bool,
     ) -> (Option<Candidate<'_>>, Option<Candidate<'_>>) {
         let mut drawn = [None, None];
         for (seen, candidate) in self.eligible(tried, now, which).enumerate() {

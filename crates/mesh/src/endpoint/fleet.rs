@@ -92,13 +92,13 @@ pub(crate) struct Remote {
     home: Option<String>,
     pub(crate) clock: Clock,
     /// The node behind the name at the last look.
-    known: ArcSwapOption<Known>,
+    known: ArcSwapOption<NodeInstance>,
     /// Told by lines that break and connections that cannot be made.
     pub(crate) outlier: Outlier,
 }
 
 /// One start of a node.
-pub(crate) struct Known {
+pub(crate) struct NodeInstance {
     pub(crate) peer: Arc<Peer>,
     pub(crate) region: Option<String>,
     /// In the gateway's region, or there are no regions.
@@ -108,7 +108,7 @@ pub(crate) struct Known {
 impl Remote {
     /// The node behind the name, if it is there. A node that was started anew is another peer, and its past is
     /// forgotten.
-    pub(crate) fn known(&self) -> Option<Arc<Known>> {
+    pub(crate) fn known(&self) -> Option<Arc<NodeInstance>> {
         if let Some(known) = &*self.known.load()
             && known.peer.health().is_there()
         {
@@ -117,7 +117,7 @@ impl Remote {
         let peer = self.peers.get(&self.name).filter(|peer| peer.health().is_there())?;
         let region = peer.member().region().map(str::to_owned);
         let near = self.home.is_none() || region.is_none() || region == self.home;
-        let known = Arc::new(Known { peer, region, near });
+        let known = Arc::new(NodeInstance { peer, region, near });
         self.known.store(Some(Arc::clone(&known)));
         self.outlier.good();
         Some(known)
@@ -134,7 +134,7 @@ impl Remote {
     }
 }
 
-impl Known {
+impl NodeInstance {
     /// Worth sending to as far as membership and its lines tell.
     pub(crate) fn is_well(&self) -> bool {
         self.peer.health() == Health::Alive && !self.peer.failing()

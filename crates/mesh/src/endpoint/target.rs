@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_spec::RevisionId;
 
-use crate::endpoint::{Endpoint, Endpoints, fleet::Known};
+use crate::endpoint::{Endpoint, Endpoints, fleet::NodeInstance};
 
 /// Its next destination.
 pub(crate) enum NextTarget {
@@ -24,7 +24,7 @@ pub(crate) struct LocalTarget {
 pub(crate) struct RemoteTarget {
     pub(crate) revision: RevisionId,
     pub(crate) endpoint: Arc<Endpoint>,
-    pub(crate) known: Arc<Known>,
+    pub(crate) known: Arc<NodeInstance>,
     /// The endpoints that it was chosen from.
     pub(crate) endpoints: Arc<Endpoints>,
     /// The own replica could have answered, too.

@@ -12,7 +12,7 @@ use http::Request;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    endpoint::{Endpoint, InFlight, fleet::Known},
+    endpoint::{Endpoint, InFlight, fleet::NodeInstance},
     forward::buffered::BufferedResponse,
     not_run::NotRun,
 };
@@ -76,7 +76,7 @@ impl<L: FnOnce() -> bool> Wait<L> {
 /// Sends it, and tells the endpoint's records how that went. With the answer comes what is under way until its last byte.
 pub(crate) async fn send(
     endpoint: &Arc<Endpoint>,
-    known: &Known,
+    known: &NodeInstance,
     request: Request<PeerBody>,
     wait: Wait<impl FnOnce() -> bool>,
     fault: impl Fn() -> Option<InferError>,

@@ -11,7 +11,7 @@ use berth_wire::access::{self, Access, Action, Asker, Denied, Unauthenticated};
 use http::{Method, Request, header};
 
 use super::{
-    fault::Fault,
+    error_response::ErrorResponse,
     path::{Page, Resource, function_in, split_namespace},
 };
 use crate::oip::grpc::methods::{METHODS, SERVICE};
@@ -20,14 +20,14 @@ use crate::oip::grpc::methods::{METHODS, SERVICE};
 type Need = (Action, access::Resource<'static>);
 
 /// Puts the sender among the extensions of a request, or says why it is refused.
-pub(super) fn admit<B>(access: &Access, request: &mut Request<B>, need: Need) -> Result<(), Fault> {
+pub(super) fn admit<B>(access: &Access, request: &mut Request<B>, need: Need) -> Result<(), ErrorResponse> {
     let (action, place) = need;
     if !access.is_required() || action.is_public() {
         return Ok(());
     }
     let certificate = request.extensions().get::<Arc<ClientCertificate>>().cloned();
     let asker = access.asker(request.headers(), certificate.as_deref()).map_err(unauthenticated)?;
-    let denied = asker.may(action, place).map_err(|denied| Fault::denied(&denied));
+    let denied = asker.may(action, place).map_err(|denied| ErrorResponse::denied(&denied));
     // Models and their servers must not learn it. Functions do: they ask models in the name of their caller.
     if function_in(request.uri().path()).is_none() {
         request.headers_mut().remove(header::AUTHORIZATION);
@@ -81,14 +81,14 @@ pub(super) fn of_grpc(path: &str, beside: &[&str]) -> Need {
     }
 }
 
-fn unauthenticated(why: Unauthenticated) -> Fault {
+fn unauthenticated(why: Unauthenticated) -> ErrorResponse {
     match why.retry_in() {
-        Some(retry_in) => Fault::new(Class::Waiting { retry_in }, "unavailable", why.to_string()),
-        None => Fault::unauthenticated(why.to_string()),
+        Some(retry_in) => ErrorResponse::new(Class::Waiting { retry_in }, "unavailable", why.to_string()),
+        None => ErrorResponse::unauthenticated(why.to_string()),
     }
 }
 
-impl Fault {
+impl ErrorResponse {
     /// A role is missing.
     pub(super) fn denied(denied: &Denied) -> Self {
         Self::forbidden(denied.to_string())

@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     forward::{buffered::BufferedResponse, describe::Described, head::Head},
-    ingress::{SERVER, access::asker, fault::Fault, namespace, rest, settings, trail::Change},
+    ingress::{SERVER, access::asker, error_response::ErrorResponse, namespace, rest, settings, trail::Change},
     oip::{
         Region,
         describe::{
@@ -58,7 +58,7 @@ impl GrpcFace {
     }
 }
 
-fn status(error: impl Into<Fault>) -> Status {
+fn status(error: impl Into<ErrorResponse>) -> Status {
     Status::from(error.into())
 }
 
@@ -244,7 +244,7 @@ impl GrpcInferenceService for GrpcFace {
             entry.index(ready_only, |row| models.push(row.to_proto()));
             if models.len() > INDEX {
                 let message = format!("the index has more than {INDEX} models: ask for it over REST, which streams it");
-                return Err(status(Fault::new(Class::TooLarge, "too_large", message)));
+                return Err(status(ErrorResponse::new(Class::TooLarge, "too_large", message)));
             }
         }
         Ok(Response::new(wire::RepositoryIndexResponse { models }))
@@ -260,7 +260,7 @@ impl GrpcInferenceService for GrpcFace {
         self.stack.may((metadata.as_ref(), &extensions), Action::LoadModels, model).map_err(status)?;
         let parameters = RepositoryParameters::from_proto(&asked.parameters);
         let change = Change::begin(&self.stack, (metadata.as_ref(), &extensions), "load", model).map_err(status)?;
-        let done = repository::load(&self.stack, model, parameters, wait).await.map_err(Fault::from);
+        let done = repository::load(&self.stack, model, parameters, wait).await.map_err(ErrorResponse::from);
         change.end(&done).await;
         done.map_err(status)?;
         Ok(Response::new(wire::RepositoryModelLoadResponse {}))
@@ -275,7 +275,7 @@ impl GrpcInferenceService for GrpcFace {
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
         self.stack.may((metadata.as_ref(), &extensions), Action::LoadModels, model).map_err(status)?;
         let change = Change::begin(&self.stack, (metadata.as_ref(), &extensions), "unload", model).map_err(status)?;
-        let done = repository::unload(&self.stack, model, wait).await.map_err(Fault::from);
+        let done = repository::unload(&self.stack, model, wait).await.map_err(ErrorResponse::from);
         change.end(&done).await;
         done.map_err(status)?;
         Ok(Response::new(wire::RepositoryModelUnloadResponse {}))

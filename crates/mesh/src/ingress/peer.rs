@@ -45,7 +45,7 @@ use crate::{
         runner::{LeasedReplica, LocalOutcome, Runner},
     },
     ingress::{
-        fault::{Fault, named, panicked},
+        error_response::{ErrorResponse, named, panicked},
         grpc::{
             self,
             infer::{Form, well},
@@ -105,9 +105,9 @@ enum Refusal {
     /// Nothing was run.
     NotRun(NotRun),
     /// The request was at fault itself, or the model was.
-    Failed(Fault),
+    Failed(ErrorResponse),
     /// The model's process ended under it.
-    Lost(Fault),
+    Lost(ErrorResponse),
     /// The same, where gRPC has a status of its own for it.
     Status(Status),
 }
@@ -172,11 +172,11 @@ impl Inner {
                 self.served.run();
                 let response = match refusal {
                     Refusal::Status(status) => status.into_http(),
-                    Refusal::Failed(fault) if grpc => Status::from(fault).into_http(),
-                    Refusal::Failed(fault) => fault.into_response(),
+                    Refusal::Failed(error) if grpc => Status::from(error).into_http(),
+                    Refusal::Failed(error) => error.into_response(),
                     Refusal::NotRun(why) => not_run(why),
-                    Refusal::Lost(fault) => {
-                        let mut response = if grpc { Status::from(fault).into_http() } else { fault.into_response() };
+                    Refusal::Lost(error) => {
+                        let mut response = if grpc { Status::from(error).into_http() } else { error.into_response() };
                         response.headers_mut().insert(LOST, HeaderValue::from_static("1"));
                         response
                     }
@@ -220,11 +220,11 @@ impl Inner {
     async fn function(&self, request: Request<Incoming>) -> Result<Response<ReplyBody>, Refusal> {
         let (mut head, mut body) = request.into_parts();
         let permit = self.admission.enter().map_err(|_| self.turned_away())?;
-        let hook = self.functions.get().ok_or_else(|| Refusal::Failed(Fault::no_such_path()))?;
+        let hook = self.functions.get().ok_or_else(|| Refusal::Failed(ErrorResponse::no_such_path()))?;
         let pace = (self.limits.body_idle, Instant::now() + self.limits.deadline);
         let whole = read::read(&mut body, self.limits.body, pace, &self.memory).await?;
         // The authority is this node's name, which the client did not write.
-        let path = head.uri.path_and_query().cloned().ok_or_else(|| Refusal::Failed(Fault::no_such_path()))?;
+        let path = head.uri.path_and_query().cloned().ok_or_else(|| Refusal::Failed(ErrorResponse::no_such_path()))?;
         head.uri = path.into();
         let answer = hook(FunctionSender::Node, Request::from_parts(head, whole)).await;
         Ok(passed_on(answer, (permit, Instant::now() + self.limits.deadline), &self.memory))
@@ -243,9 +243,10 @@ async fn rest_answer(
 ) -> Result<Response<ReplyBody>, Refusal> {
     let resource = Resource::of(split_namespace(head.uri.path()).1);
     let Some(Resource::Model { model, operation, .. }) = resource else {
-        return Err(Refusal::Failed(Fault::no_such_path()));
+        return Err(Refusal::Failed(ErrorResponse::no_such_path()));
     };
-    let coding = || rest::infer::coding(&head.headers).map_err(|error| Refusal::Failed(Fault::wrong_encoding(error)));
+    let coding =
+        || rest::infer::coding(&head.headers).map_err(|error| Refusal::Failed(ErrorResponse::wrong_encoding(error)));
     if let Some(form) = plain::Form::of(operation) {
         let mut codec = Plain { head: Arc::clone(head), coding: coding()?, form };
         let answer = ran(codec.local(runner, upload).await?)?;
@@ -436,8 +437,8 @@ fn text(value: &HeaderValue) -> std::borrow::Cow<'_, str> {
 fn not_run(why: NotRun) -> Response<ReplyBody> {
     let reason = if why == NotRun::Full { Shed::QueueFull } else { Shed::Unavailable };
     let message = format!("nothing was run: {}; send it again", why.as_str());
-    let fault = Fault::from(InferError::shed(reason, message, ELSEWHERE));
-    let mut response = fault.into_response();
+    let error = ErrorResponse::from(InferError::shed(reason, message, ELSEWHERE));
+    let mut response = error.into_response();
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     response.headers_mut().insert(NOT_RUN, HeaderValue::from_static(why.as_str()));
     response.headers_mut().remove(header::CONNECTION);

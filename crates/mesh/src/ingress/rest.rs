@@ -42,7 +42,7 @@ use crate::{
     ingress::{
         DEPLOYMENT, SERVER,
         access::asker,
-        fault::{Fault, Reply},
+        error_response::{ErrorResponse, Reply},
         path::{Operation, Page, Resource, function_in, split_namespace},
         rest::{infer::Inference, plain::Plain},
         settings,
@@ -113,9 +113,9 @@ impl Rest {
         let namespace = namespace.unwrap_or_else(|| super::namespace(&head.headers));
         let resource = match self.allowed(&head, resource) {
             Ok(resource) => resource,
-            Err(fault) => {
+            Err(error) => {
                 Box::pin(discard(&head.headers, body)).await;
-                return fault.into_response();
+                return error.into_response();
             }
         };
         let mut body = Some(body);
@@ -126,14 +126,14 @@ impl Rest {
             }
             Resource::Model { model, version, operation } if operation.runs() => {
                 let asked = (NameKey { namespace, name: model }, version.as_deref());
-                let form = plain::Form::of(*operation).ok_or_else(Fault::no_such_path);
+                let form = plain::Form::of(*operation).ok_or_else(ErrorResponse::no_such_path);
                 match form {
                     Ok(form) => {
                         let asking =
                             ask(&self.stack, &head, &mut body, asked, |head, coding| Plain { head, coding, form });
                         Box::pin(asking).await
                     }
-                    Err(fault) => Err(fault),
+                    Err(error) => Err(error),
                 }
             }
             other => {
@@ -143,11 +143,11 @@ impl Rest {
         };
         match reply {
             Ok(response) => response,
-            Err(fault) => {
+            Err(error) => {
                 if let Some(body) = body.filter(|body| !body.is_end_stream()) {
                     Box::pin(discard(&head.headers, body)).await;
                 }
-                fault.into_response()
+                error.into_response()
             }
         }
     }
@@ -170,10 +170,10 @@ impl Rest {
         let reply = match self.short_enough(head) {
             Ok(()) if let Some((hook, function)) = function => {
                 let answered = self.function((hook, function), head, &mut body).await;
-                answered.unwrap_or_else(Fault::into_response)
+                answered.unwrap_or_else(ErrorResponse::into_response)
             }
             Ok(()) => document::answer(&self.stack, head, &mut body).await,
-            Err(fault) => fault.into_response(),
+            Err(error) => error.into_response(),
         };
         if let Some(body) = body.filter(|body| !reply.status().is_success() && !body.is_end_stream()) {
             Box::pin(discard(&head.headers, body)).await;
@@ -200,12 +200,14 @@ impl Rest {
         body: &mut Option<Incoming>,
     ) -> Reply {
         self.guard.check(&head.uri, &head.headers)?;
-        self.stack.may_call((&head.headers, &head.extensions), function).map_err(|denied| Fault::denied(&denied))?;
+        self.stack
+            .may_call((&head.headers, &head.extensions), function)
+            .map_err(|denied| ErrorResponse::denied(&denied))?;
         let asker = head.extensions.get();
         let metered = self.stack.meter(asker, None, (Some(&head.headers), Instant::now()))?;
         let permit = self.stack.admission.enter()?.metered(metered);
         let limits = &self.stack.limits;
-        let Some(incoming) = body else { return Err(Fault::no_such_path()) };
+        let Some(incoming) = body else { return Err(ErrorResponse::no_such_path()) };
         let pace = (limits.body_idle, Instant::now() + limits.deadline);
         let whole = read::read(incoming, limits.body, pace, &self.stack.memory).await?;
         let mut request = Request::new(whole);
@@ -215,18 +217,18 @@ impl Rest {
         Ok(passed_on(answer, (permit, Instant::now() + limits.deadline), &self.stack.memory))
     }
 
-    fn short_enough(&self, head: &Parts) -> Result<(), Fault> {
+    fn short_enough(&self, head: &Parts) -> Result<(), ErrorResponse> {
         let limit = self.stack.limits.uri;
         let long = head.uri.path_and_query().is_some_and(|uri| uri.as_str().len() > limit);
-        if long { Err(Fault::uri_too_long(limit)) } else { Ok(()) }
+        if long { Err(ErrorResponse::uri_too_long(limit)) } else { Ok(()) }
     }
 
-    fn allowed<'a>(&self, head: &Parts, resource: Resource<'a>) -> Result<Resource<'a>, Fault> {
+    fn allowed<'a>(&self, head: &Parts, resource: Resource<'a>) -> Result<Resource<'a>, ErrorResponse> {
         self.short_enough(head)?;
         if matches!(resource, Resource::Model { operation: Operation::Call, .. }) {
-            return Err(Fault::no_such_path());
+            return Err(ErrorResponse::no_such_path());
         }
-        resource.allows(&head.method).map_err(Fault::wrong_verb)?;
+        resource.allows(&head.method).map_err(ErrorResponse::wrong_verb)?;
         if resource.changes(&head.method) {
             self.guard.check(&head.uri, &head.headers)?;
         }
@@ -286,7 +288,7 @@ impl Rest {
             | Resource::Unregister(_) => self.settings(head, body, resource).await,
             Resource::Unsupported(what) => {
                 let message = format!("{what} is not supported; GET /v2 lists the extensions that are");
-                Err(Fault::new(Class::Unsupported, "unsupported", message))
+                Err(ErrorResponse::new(Class::Unsupported, "unsupported", message))
             }
         }
     }
@@ -321,16 +323,26 @@ impl Rest {
                 regions()?.unregister(name.as_deref());
                 Ok(empty())
             }
-            _ => Err(Fault::no_such_path()),
+            _ => Err(ErrorResponse::no_such_path()),
         }
     }
 
-    async fn load(&self, headers: &HeaderMap, body: &mut Option<Incoming>, model: NameKey<'_>) -> Result<(), Fault> {
+    async fn load(
+        &self,
+        headers: &HeaderMap,
+        body: &mut Option<Incoming>,
+        model: NameKey<'_>,
+    ) -> Result<(), ErrorResponse> {
         let parameters = RepositoryParameters::from_json(&self.small(body).await?)?;
         Ok(repository::load(&self.stack, model, parameters, timeout(headers)?).await?)
     }
 
-    async fn unload(&self, headers: &HeaderMap, body: &mut Option<Incoming>, model: NameKey<'_>) -> Result<(), Fault> {
+    async fn unload(
+        &self,
+        headers: &HeaderMap,
+        body: &mut Option<Incoming>,
+        model: NameKey<'_>,
+    ) -> Result<(), ErrorResponse> {
         RepositoryParameters::from_json(&self.small(body).await?)?;
         Ok(repository::unload(&self.stack, model, timeout(headers)?).await?)
     }
@@ -429,11 +441,11 @@ async fn ask<C: Codec<Answer = Response<ReplyBody>>>(
     }
     let call = Call { model, version, caller, protocol: Protocol::Rest, timeout, exchange: false };
     let mut admitted = stack.admit(call)?;
-    let coding = infer::coding(&head.headers).map_err(|error| Fault::wrong_encoding(admitted.failed(error)))?;
+    let coding = infer::coding(&head.headers).map_err(|error| ErrorResponse::wrong_encoding(admitted.failed(error)))?;
     let mut upload = match (whole, body.take()) {
         (Some(whole), _) => Upload::whole(whole, admitted.bounds()),
         (None, Some(incoming)) => Upload::new(incoming, admitted.bounds()),
-        (None, None) => return Err(Fault::from(InferError::Cancelled)),
+        (None, None) => return Err(ErrorResponse::from(InferError::Cancelled)),
     };
     let reply = run(&mut admitted, &mut codec(Arc::clone(head), coding), &mut upload).await;
     if reply.is_err() {

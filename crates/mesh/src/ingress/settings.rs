@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_spec::{Class, InferError};
 use berth_wire::access::{Action, Asker, Resource};
 
-use super::fault::Fault;
+use super::error_response::ErrorResponse;
 use crate::{
     controls::{LogControl, LogSettings, TraceSettings},
     shared_memory::Regions,
@@ -32,8 +32,8 @@ pub(super) fn extensions(stack: &Stack) -> Vec<&'static str> {
     all.into_iter().filter_map(|(name, works)| works.then_some(name)).collect()
 }
 
-fn unsupported(what: &str) -> Fault {
-    Fault::new(
+fn unsupported(what: &str) -> ErrorResponse {
+    ErrorResponse::new(
         Class::Unsupported,
         "unsupported",
         format!("{what} is not supported; GET /v2 lists the extensions that are"),
@@ -41,16 +41,16 @@ fn unsupported(what: &str) -> Fault {
 }
 
 /// Lets an operator change settings of the server.
-fn may_change(asker: &Asker) -> Result<(), Fault> {
-    asker.may(Action::OperateFleet, Resource::Server).map_err(|denied| Fault::forbidden(denied.to_string()))
+fn may_change(asker: &Asker) -> Result<(), ErrorResponse> {
+    asker.may(Action::OperateFleet, Resource::Server).map_err(|denied| ErrorResponse::forbidden(denied.to_string()))
 }
 
-fn log(stack: &Stack) -> Result<&LogControl, Fault> {
+fn log(stack: &Stack) -> Result<&LogControl, ErrorResponse> {
     stack.features.log.as_ref().ok_or_else(|| unsupported("the logging extension"))
 }
 
 /// Levels of the log.
-pub(super) fn read_log(stack: &Stack) -> Result<LogSettings, Fault> {
+pub(super) fn read_log(stack: &Stack) -> Result<LogSettings, ErrorResponse> {
     Ok((log(stack)?.read)())
 }
 
@@ -59,7 +59,7 @@ pub(super) fn write_log(
     stack: &Stack,
     asker: &Asker,
     change: impl FnOnce(LogSettings) -> Result<LogSettings, InferError>,
-) -> Result<LogSettings, Fault> {
+) -> Result<LogSettings, ErrorResponse> {
     let control = log(stack)?;
     let before = (control.read)();
     let after = change(before)?;
@@ -81,7 +81,7 @@ pub(super) fn write_traces(
     stack: &Stack,
     asker: &Asker,
     change: impl FnOnce(TraceSettings) -> Result<TraceSettings, InferError>,
-) -> Result<TraceSettings, Fault> {
+) -> Result<TraceSettings, ErrorResponse> {
     let before = read_traces(stack);
     let after = change(before)?;
     if after == before {
@@ -98,7 +98,7 @@ pub(super) fn write_traces(
 }
 
 /// Trace settings of one model are those of the server: they can be read by its name, and not changed.
-pub(super) fn of_model() -> Fault {
+pub(super) fn of_model() -> ErrorResponse {
     unsupported("changing the trace settings of one model (leave its name out to change those of the server)")
 }
 
@@ -107,9 +107,9 @@ pub(super) fn regions<'a>(
     stack: &Stack,
     asker: &Asker,
     extensions: &'a http::Extensions,
-) -> Result<&'a Arc<Regions>, Fault> {
+) -> Result<&'a Arc<Regions>, ErrorResponse> {
     if stack.regions.is_none() {
-        return Err(Fault::new(
+        return Err(ErrorResponse::new(
             Class::Unsupported,
             "unsupported",
             "shared memory is off: --shared-memory turns it on, for clients on this machine".to_owned(),

@@ -11,15 +11,21 @@ use berth_wire::{
 };
 use http::{Extensions, HeaderMap, Request, StatusCode};
 
-use super::{access::asker, fault::Fault};
+use super::{access::asker, error_response::ErrorResponse};
 use crate::{stack::Stack, trail::resource};
 
 /// Longest path that is recorded, in characters. A stranger chooses it.
 const LONGEST: usize = 128;
 
 /// Records that a request was refused, if it was for want of a role or a token.
-pub(super) fn refused<B>(log: &AuditLog, request: &Request<B>, action: Action, from: Option<IpAddr>, fault: &Fault) {
-    let status = fault.status();
+pub(super) fn refused<B>(
+    log: &AuditLog,
+    request: &Request<B>,
+    action: Action,
+    from: Option<IpAddr>,
+    error: &ErrorResponse,
+) {
+    let status = error.status();
     if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
         return;
     }
@@ -29,7 +35,7 @@ pub(super) fn refused<B>(log: &AuditLog, request: &Request<B>, action: Action, f
     log.refuse(AuditRecord {
         request_id: RequestId::of(request.headers()).map(|id| id.to_string()),
         address: from,
-        outcome: outcome_of(fault),
+        outcome: outcome_of(error),
         ..record
     });
 }
@@ -47,9 +53,9 @@ impl<'a> Change<'a> {
         (headers, extensions): (&HeaderMap, &Extensions),
         operation: &'static str,
         model: NameKey<'_>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, ErrorResponse> {
         let log = &stack.audit;
-        log.check().map_err(|why| Fault::new(Class::Stalled, "unavailable", why.to_string()))?;
+        log.check().map_err(|why| ErrorResponse::new(Class::Stalled, "unavailable", why.to_string()))?;
         let asker = asker(&stack.access, extensions);
         let sender = sender_name(&asker, extensions);
         let record = log.begin(AuditPort::Inference, &sender, Action::LoadModels.as_str(), operation);
@@ -62,10 +68,10 @@ impl<'a> Change<'a> {
     }
 
     /// Records its outcome.
-    pub(super) async fn end(self, done: &Result<(), Fault>) {
+    pub(super) async fn end(self, done: &Result<(), ErrorResponse>) {
         let outcome = match done {
             Ok(()) => AuditOutcome { status: StatusCode::OK.as_u16(), reason: String::new() },
-            Err(fault) => outcome_of(fault),
+            Err(error) => outcome_of(error),
         };
         self.log.record(AuditRecord { at: self.log.now(), outcome, ..self.record }).await;
     }
@@ -79,8 +85,8 @@ fn shown(path: &str) -> Cow<'_, str> {
     }
 }
 
-fn outcome_of(fault: &Fault) -> AuditOutcome {
-    AuditOutcome { status: fault.status().as_u16(), reason: fault.reason().to_owned() }
+fn outcome_of(error: &ErrorResponse) -> AuditOutcome {
+    AuditOutcome { status: error.status().as_u16(), reason: error.reason().to_owned() }
 }
 
 #[cfg(test)]

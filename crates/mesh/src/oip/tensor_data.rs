@@ -9,7 +9,7 @@ use super::{
 
 /// The reason why `data` is not the data of its tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum Fault {
+enum DataError {
     #[error("element {index} {misfit}")]
     Element { index: usize, misfit: Misfit },
     #[error("its data is not rectangular: arrays at one depth must have one length")]
@@ -49,14 +49,14 @@ pub(super) fn read(
     let capacity = elements.min(scanner.rest().len() / 2 + 1);
     let bytes = capacity * datatype.size().unwrap_or(16);
     let mut data = Data { out: Vec::with_capacity(bytes), expected: elements, found: 0, levels: Vec::new() };
-    let fault = match read(&mut data, scanner, 0) {
+    let error = match read(&mut data, scanner, 0) {
         Ok(()) if data.found == elements => return Ok(data.out),
-        Ok(()) => Fault::Missing { found: data.found, expected: elements },
-        Err(fault) => fault,
+        Ok(()) => DataError::Missing { found: data.found, expected: elements },
+        Err(error) => error,
     };
-    Err(match fault {
-        Fault::Syntax(error) | Fault::Element { misfit: Misfit::Syntax(error), .. } => error.into(),
-        fault => InferError::Invalid(format!("{label}: {fault}")),
+    Err(match error {
+        DataError::Syntax(error) | DataError::Element { misfit: Misfit::Syntax(error), .. } => error.into(),
+        error => InferError::Invalid(format!("{label}: {error}")),
     })
 }
 
@@ -76,7 +76,7 @@ struct Level {
 
 impl Data {
     /// Reads an array `depth` levels below the outermost. The scanner's bound on nesting bounds the recursion.
-    fn read<E: Element>(&mut self, scanner: &mut Scanner<'_>, depth: usize) -> Result<(), Fault> {
+    fn read<E: Element>(&mut self, scanner: &mut Scanner<'_>, depth: usize) -> Result<(), DataError> {
         scanner.open(b'[', "expected an array as data")?;
         let level = if scanner.closes(b']') {
             Level { length: 0, nested: false }
@@ -92,14 +92,14 @@ impl Data {
             self.levels.resize(depth, None);
         }
         let same = *self.levels[depth - 1].get_or_insert(level) == level;
-        if same { Ok(()) } else { Err(Fault::Ragged) }
+        if same { Ok(()) } else { Err(DataError::Ragged) }
     }
 
-    fn arrays<E: Element>(&mut self, scanner: &mut Scanner<'_>, depth: usize) -> Result<usize, Fault> {
+    fn arrays<E: Element>(&mut self, scanner: &mut Scanner<'_>, depth: usize) -> Result<usize, DataError> {
         let mut length = 0;
         loop {
             if scanner.peek() != Some(b'[') {
-                return Err(Fault::Ragged);
+                return Err(DataError::Ragged);
             }
             self.read::<E>(scanner, depth)?;
             length += 1;
@@ -109,13 +109,13 @@ impl Data {
         }
     }
 
-    fn elements<E: Element>(&mut self, scanner: &mut Scanner<'_>) -> Result<usize, Fault> {
+    fn elements<E: Element>(&mut self, scanner: &mut Scanner<'_>) -> Result<usize, DataError> {
         let before = self.found;
         loop {
             if self.found == self.expected {
-                return Err(Fault::Excess(self.expected));
+                return Err(DataError::Excess(self.expected));
             }
-            E::read(scanner, &mut self.out).map_err(|misfit| Fault::Element { index: self.found, misfit })?;
+            E::read(scanner, &mut self.out).map_err(|misfit| DataError::Element { index: self.found, misfit })?;
             self.found += 1;
             if !scanner.more(b']')? {
                 return Ok(self.found - before);

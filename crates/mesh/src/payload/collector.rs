@@ -1,5 +1,6 @@
 //! The part of a body that a payload holds: of gRPC the first message, of anything else all of it.
 
+use berth_peer::port::KeptPieces;
 use bytes::{Buf as _, Bytes};
 
 use super::tap::Kind;
@@ -11,7 +12,7 @@ const PREFIX: usize = 5;
 #[derive(Debug)]
 pub(super) struct Collector {
     kind: Kind,
-    pieces: Vec<Bytes>,
+    kept: KeptPieces,
     length: usize,
     most: usize,
     /// Bytes of the first message with its frame, once its prefix is here.
@@ -33,7 +34,7 @@ pub(super) enum Collected {
 impl Collector {
     /// Keeps at most `most` bytes.
     pub(super) fn new(kind: Kind, most: usize) -> Self {
-        Self { kind, pieces: Vec::new(), length: 0, most, needed: None, too_long: false }
+        Self { kind, kept: KeptPieces::default(), length: 0, most, needed: None, too_long: false }
     }
 
     /// Takes a piece; true once nothing more is wanted.
@@ -42,14 +43,14 @@ impl Collector {
             return true;
         }
         self.length += piece.len();
-        self.pieces.push(piece.clone());
+        self.kept.add(piece);
         if self.kind == Kind::Messages && self.needed.is_none() && self.length >= PREFIX {
-            let prefix: Vec<u8> = self.pieces.iter().flatten().take(PREFIX).copied().collect();
+            let prefix: Vec<u8> = self.kept.pieces().iter().flatten().take(PREFIX).copied().collect();
             self.needed = Some(PREFIX.saturating_add((&prefix[1..]).get_u32() as usize));
         }
         if self.needed.unwrap_or(self.length) > self.most.saturating_add(PREFIX) {
             self.too_long = true;
-            self.pieces = Vec::new();
+            self.kept = KeptPieces::default();
         }
         self.is_full()
     }
@@ -60,7 +61,7 @@ impl Collector {
 
     /// Gives what was collected of a body that is at its end, or of which no more is wanted.
     pub(super) fn finish(&mut self) -> Collected {
-        let mut pieces = std::mem::take(&mut self.pieces);
+        let mut pieces = std::mem::take(&mut self.kept).pieces().to_vec();
         match (self.too_long, self.kind, self.needed) {
             (true, _, _) => Collected::TooLong,
             (false, Kind::Whole, _) => Collected::Data(pieces),

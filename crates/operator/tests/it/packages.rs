@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use berth_operator::install::{
-    Callers, FailurePolicy, Part, SCRAPERS, Settings, everything, namespace_labels, picker_rules, rules,
+    Callers, FailurePolicy, InstallPart, SCRAPERS, Settings, everything, namespace_labels, picker_rules, rules,
     with_schema_rules,
 };
 use serde_json::{Value, json};
@@ -44,15 +44,15 @@ const IS_LIMITED: &str = ".Values.watchNamespace";
 const KNOWS_RULES: &str = r#"semverCompare ">=1.25-0" .Capabilities.KubeVersion.Version"#;
 
 /// A part's file of the chart, and the condition under which it is there.
-const TEMPLATES: [(Part, &str, Option<&str>); 8] = [
-    (Part::CustomResources, "custom-resources", None),
-    (Part::Rights, "rights", None),
-    (Part::Workload, "operator", None),
-    (Part::Webhook, "webhook", None),
-    (Part::NetworkPolicy, "network-policy", Some(".Values.networkPolicy")),
-    (Part::ModelPolicies, "model-policies", Some(".Values.networkPolicy")),
-    (Part::DisruptionBudget, "disruption-budget", Some("gt (int .Values.replicas) 1")),
-    (Part::ServiceMonitor, "service-monitor", Some(".Values.serviceMonitor")),
+const TEMPLATES: [(InstallPart, &str, Option<&str>); 8] = [
+    (InstallPart::CustomResources, "custom-resources", None),
+    (InstallPart::Rights, "rights", None),
+    (InstallPart::Workload, "operator", None),
+    (InstallPart::Webhook, "webhook", None),
+    (InstallPart::NetworkPolicy, "network-policy", Some(".Values.networkPolicy")),
+    (InstallPart::ModelPolicies, "model-policies", Some(".Values.networkPolicy")),
+    (InstallPart::DisruptionBudget, "disruption-budget", Some("gt (int .Values.replicas) 1")),
+    (InstallPart::ServiceMonitor, "service-monitor", Some(".Values.serviceMonitor")),
 ];
 
 const VALUES: &str = "# The image of Berth, also for the init containers and the executors of models. Your nodes must be able to pull it.
@@ -164,15 +164,15 @@ fn guarded(documents: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-fn template(part: Part, condition: Option<&str>) -> String {
+fn template(part: InstallPart, condition: Option<&str>) -> String {
     let (limited, everywhere) = (text(part, &of_chart(true)), text(part, &of_chart(false)));
     let text = match part {
-        Part::ModelPolicies => {
+        InstallPart::ModelPolicies => {
             let asked = begin(".Values.modelPolicies");
             format!("{EACH}\n---\n{limited}{END}\n{ELSE}\n{asked}\n{REFUSED}\n{END}\n")
         }
         // The namespace is the value of a variable, which may be empty.
-        Part::Workload => limited,
+        InstallPart::Workload => limited,
         _ if limited == everywhere => limited,
         _ => format!("{}\n{limited}{ELSE}\n{everywhere}{END}\n", begin(IS_LIMITED)),
     };
@@ -183,7 +183,7 @@ fn template(part: Part, condition: Option<&str>) -> String {
 }
 
 /// The objects of a part, with expressions.
-fn text(part: Part, settings: &Settings) -> String {
+fn text(part: InstallPart, settings: &Settings) -> String {
     let mut objects = with_schema_rules(part.objects(settings));
     for object in &mut objects {
         match object["kind"].as_str() {
@@ -248,7 +248,7 @@ fn the_chart_and_the_base_are_up_to_date() {
 #[test]
 fn an_operator_of_one_namespace_has_rights_there_alone() {
     let limited = Settings { watch: Some("shop".to_owned()), ..settings("berth", "berth:1", 1) };
-    let objects = Part::Rights.objects(&limited);
+    let objects = InstallPart::Rights.objects(&limited);
     let rules_of = |kind: &str, name: &str, namespace: Option<&str>| -> Vec<Value> {
         let is_it = |one: &&Value| {
             one["kind"] == kind && one["metadata"]["name"] == name && one["metadata"]["namespace"].as_str() == namespace
@@ -265,7 +265,7 @@ fn an_operator_of_one_namespace_has_rights_there_alone() {
     let bound = objects.iter().find(|one| one["kind"] == "RoleBinding" && one["metadata"]["namespace"] == "shop");
     let bound = bound.expect("a binding");
     assert_eq!((&bound["roleRef"]["kind"], &bound["subjects"][0]["namespace"]), (&json!("Role"), &json!("berth")));
-    let webhook = &Part::Webhook.objects(&limited)[0]["webhooks"][0];
+    let webhook = &InstallPart::Webhook.objects(&limited)[0]["webhooks"][0];
     assert_eq!(webhook["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"], "shop");
 }
 
@@ -277,7 +277,7 @@ fn without_policies_none_is_installed() {
 
 #[test]
 fn the_operator_asks_for_no_more_than_it_needs() {
-    let rights = Part::Rights.objects(&settings("berth", "berth:1", 2));
+    let rights = InstallPart::Rights.objects(&settings("berth", "berth:1", 2));
     let (pickers, rights): (Vec<Value>, Vec<Value>) =
         rights.into_iter().partition(|object| object["metadata"]["name"] == "berth-picker");
     assert!(matches!(pickers.as_slice(), [role] if role["rules"] == picker_rules()), "{pickers:?}");

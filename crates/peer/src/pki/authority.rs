@@ -1,11 +1,13 @@
 //! The CA: makes itself, and certificates for nodes.
 
 use std::{
+    fmt,
     fs::OpenOptions,
     io::{self, Write as _},
     net::IpAddr,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -20,7 +22,7 @@ use rustls::pki_types::{CertificateDer, DnsName, pem::PemObject as _};
 use x509_parser::parse_x509_certificate;
 
 use super::{
-    CA, CA_KEY, CaKey, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError, ROLE_DOMAIN, fingerprint,
+    CA, CA_KEY, CaKey, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError, ROLE_DOMAIN, fingerprint, trust,
 };
 
 /// Default validity of a node's certificate. One year limits the use of a stolen key and allows for yearly renewal.
@@ -35,14 +37,26 @@ const SKEW: Duration = Duration::from_secs(600);
 /// The subject of CAs made here. All have it: what tells them apart is their key.
 const SUBJECT: &str = "berth cluster CA";
 
-/// A CA: its certificate on disk, and its private key there or in a token.
-#[derive(Debug)]
+/// A CA: its certificate on disk, and its private key there or in a token. `Debug` shows no secret.
 pub struct Authority {
     folder: PathBuf,
     /// The CAs that nodes trust, in PEM; the first one issues.
     authorities: String,
     issuer: Issuer<'static, CaKey>,
     fingerprint: String,
+    /// The fingerprints of all that nodes trust.
+    trusted: Vec<String>,
+    /// The text of gossip.key, and its keys.
+    gossip: (String, Keyring),
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority")
+            .field("folder", &self.folder)
+            .field("fingerprint", &self.fingerprint)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Authority {
@@ -117,6 +131,8 @@ impl Authority {
         let authorities = fs::read_to_string(&file)?;
         let wrong = |error: &dyn std::fmt::Display| PkiError::unusable(&file, format!("holds no usable CA ({error})"));
         let first = CertificateDer::from_pem_slice(authorities.as_bytes()).map_err(|error| wrong(&error))?;
+        let all = CertificateDer::pem_slice_iter(authorities.as_bytes()).collect::<Result<Vec<_>, _>>();
+        let trusted = all.map_err(|error| wrong(&error))?.iter().map(fingerprint).collect();
         let (_, parsed) = parse_x509_certificate(&first).map_err(|error| wrong(&error))?;
         if parsed.public_key().subject_public_key.data.as_ref() != key.der_bytes() {
             let reason = "its first certificate is not that of the private key: the CA that issues comes first";
@@ -124,7 +140,35 @@ impl Authority {
         }
         let fingerprint = fingerprint(&first);
         let issuer = Issuer::from_ca_cert_der(&first, key).map_err(|error| wrong(&error))?;
-        Ok(Self { folder, authorities, issuer, fingerprint })
+        let file = folder.join(GOSSIP_KEY);
+        let gossip = fs::read_to_string(&file)?;
+        let keyring = Keyring::parse(&gossip, &file)?;
+        Ok(Self { folder, authorities, issuer, fingerprint, trusted, gossip: (gossip, keyring) })
+    }
+
+    /// Reads the files again. `None`: they are as they were. Blocks.
+    ///
+    /// # Errors
+    /// What is wrong with the new files; this CA is still good. Nodes follow a change one after the other, so those that have and those
+    /// that have not must take each other's certificates, and open each other's gossip: other changes are refused.
+    pub fn reread(&self) -> Result<Option<Self>, PkiError> {
+        let key = match self.issuer.key() {
+            CaKey::File(_) => CaKey::read(&self.folder.join(CA_KEY))?,
+            CaKey::Remote(key) => CaKey::Remote(Arc::clone(key)),
+        };
+        let read = Self::with(self.folder.clone(), key)?;
+        if (&read.authorities, &read.gossip.0) == (&self.authorities, &self.gossip.0) {
+            return Ok(None);
+        }
+        if !read.trusted.contains(&self.fingerprint) || !self.trusted.contains(&read.fingerprint) {
+            let reason = "replaces the CA that issues at once: add the new one first, then put it in front, then take the old one out";
+            return Err(PkiError::unusable(self.folder.join(CA), reason));
+        }
+        if !read.gossip.1.joins(&self.gossip.1) {
+            let reason = "replaces the key that seals at once: add the new one first, then put it in front, then take the old one out";
+            return Err(PkiError::unusable(self.folder.join(GOSSIP_KEY), reason));
+        }
+        Ok(Some(read))
     }
 
     /// The CAs that nodes trust, in PEM.
@@ -139,12 +183,16 @@ impl Authority {
         &self.fingerprint
     }
 
-    /// The keys that seal gossip, as gossip.key has them now.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn gossip(&self) -> Result<String, PkiError> {
-        Ok(fs::read_to_string(self.folder.join(GOSSIP_KEY))?)
+    /// The text of gossip.key.
+    #[must_use]
+    pub fn gossip(&self) -> &str {
+        &self.gossip.0
+    }
+
+    /// Digest of the CAs and keys of gossip that nodes are to have ([`Identity::trust`]).
+    #[must_use]
+    pub fn trust(&self) -> String {
+        trust(self.authorities.as_bytes(), self.gossip().as_bytes())
     }
 
     /// Signs the key in a node's request (PKCS#10, PEM), valid for `validity` from now and no earlier than `earliest`

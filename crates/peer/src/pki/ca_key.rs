@@ -1,6 +1,6 @@
 //! The private key of the CA: in a file, or in a token that signs and never shows it.
 
-use std::{fmt, path::Path};
+use std::{fmt, path::Path, sync::Arc};
 
 use fs_err as fs;
 use rcgen::{Error, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm, SigningKey};
@@ -24,7 +24,7 @@ pub enum CaKey {
     /// From a file.
     File(Box<KeyPair>),
     /// In a token.
-    Remote(Box<dyn RemoteKey>),
+    Remote(Arc<dyn RemoteKey>),
 }
 
 impl fmt::Debug for CaKey {

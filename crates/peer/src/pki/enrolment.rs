@@ -115,7 +115,7 @@ mod tests {
         let issued = Issued {
             certificate: authority.sign(again.request(), names, life, 0).expect("signed"),
             authorities: authority.authorities().to_owned(),
-            gossip: Some(authority.gossip().expect("keys")),
+            gossip: Some(authority.gossip().to_owned()),
             members: vec!["10.0.0.1:7946".to_owned()],
         };
         again.finish(&issued).expect("written");

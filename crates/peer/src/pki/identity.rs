@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     CA, DOMAIN, GOSSIP_KEY, Keyring, NODE, NODE_KEY, NodeCertificate, OpenConnection, OwnRevocation, PUBLIC, PkiError,
-    RevocationList, Revocations, Seal, certificate, write,
+    RevocationList, Revocations, SECRET, Seal, certificate, trust, write,
 };
 use crate::{
     joining::{self, Issued},
@@ -60,6 +60,7 @@ pub(crate) struct Current {
     pub(crate) keyring: Arc<Keyring>,
     certificate: Arc<NodeCertificate>,
     ends: Option<SystemTime>,
+    trust: String,
     /// To tell whether the files changed.
     digest: Vec<u8>,
 }
@@ -131,6 +132,12 @@ impl Identity {
         Arc::clone(&self.0.current.load().certificate)
     }
 
+    /// Digest of the CAs that are trusted and of the keys of gossip, to compare with that of another node.
+    #[must_use]
+    pub fn trust(&self) -> String {
+        self.0.current.load().trust.clone()
+    }
+
     /// Refuses the certificates that are revoked from now on, and cuts the connections with nodes that showed one.
     pub fn learn_revocations(&self, revocations: Revocations) {
         self.0.revocations.learn(revocations);
@@ -175,13 +182,16 @@ impl Identity {
         super::request(&key)
     }
 
-    /// Takes the next certificate of this node's key into use, and the CAs that came with it. Connections stay.
+    /// Takes the next certificate of this node's key into use, and the CAs and keys of gossip that came with it. Connections stay.
     ///
     /// # Errors
     /// The certificate is not for this node, or files cannot be written.
     pub fn renewed(&self, issued: &Issued) -> Result<(), PkiError> {
         let folder = &self.0.folder;
         write(&folder.join(CA), issued.authorities.as_bytes(), PUBLIC)?;
+        if let Some(gossip) = &issued.gossip {
+            write(&folder.join(GOSSIP_KEY), gossip.as_bytes(), SECRET)?;
+        }
         write(&folder.join(NODE), issued.certificate.as_bytes(), PUBLIC)?;
         self.reload().map(drop)
     }
@@ -343,6 +353,7 @@ impl Current {
                 keyring: Arc::new(parts.keyring),
                 certificate,
                 ends,
+                trust: trust(&files.0[0], &files.0[3]),
                 digest: files.digest(),
             },
         ))

@@ -99,6 +99,14 @@ impl Keyring {
         Ok(Self { keys })
     }
 
+    /// True if nodes with these keys and nodes with those of before open what the others seal.
+    pub(super) fn joins(&self, before: &Self) -> bool {
+        let opens = |ring: &Self, first: Option<&([u8; KEY_ID], LessSafeKey)>| {
+            first.is_some_and(|(first, _)| ring.keys.iter().any(|(id, _)| id == first))
+        };
+        opens(self, before.keys.first()) && opens(before, self.keys.first())
+    }
+
     /// Seals `plain` into `out`, which is cleared first. Nonces are random: after about 2³² datagrams per key (months
     /// of a large cluster) a repetition becomes conceivable; put a new key first before that.
     pub(crate) fn seal(&self, plain: &[u8], seal: Seal, out: &mut Vec<u8>) {
@@ -164,6 +172,23 @@ mod tests {
             assert!(ring(&old).open(&mut changed).is_err(), "byte {at}");
         }
         assert_eq!(ring(&old).open(&mut []).map(|_| ()), Err(OpenError::Form));
+    }
+
+    #[test]
+    fn a_key_replaces_another_step_by_step() {
+        let (old, new) = (Keyring::generate_text(), Keyring::generate_text());
+        let (first, second) = (format!("{old}{new}"), format!("{new}{old}"));
+        for (before, after, joins) in [
+            (&old, &old, true),
+            (&old, &first, true),
+            (&first, &second, true),
+            (&second, &new, true),
+            (&old, &new, false),
+            (&old, &second, false),
+            (&first, &new, false),
+        ] {
+            assert_eq!(ring(after).joins(&ring(before)), joins);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::{
 
 use berth_peer::{
     Identity, PkiError,
+    joining::Issued,
     pki::{Authority, CA, GOSSIP_KEY, NODE, NODE_KEY},
 };
 use berth_spec::Class;
@@ -126,4 +127,83 @@ fn changed_files_are_taken_up_and_bad_ones_are_not() {
     assert!(error.contains("is for b, and the one before it for a"), "{error}");
     ca.folder("a");
     assert!(identity.reload().expect("mended"));
+}
+
+/// Changes a file of the CA, and reads it again: what is refused, in words.
+fn changed(authority: &mut Authority, at: &Path, file: &str, text: &str) -> Result<(), String> {
+    fs::write(at.join(file), text).expect("written");
+    match authority.reread() {
+        Ok(read) => {
+            *authority = read.expect("it changed");
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn a_ca_is_replaced_step_by_step_while_its_nodes_run() {
+    let (ca, next) = (Ca::new(), Ca::new());
+    let (at, mut authority) = (ca.folder.path(), Authority::open(ca.folder.path()).expect("a CA"));
+    assert!(authority.reread().expect("read").is_none());
+    let [old, new] = [&ca, &next].map(|ca| fs::read_to_string(ca.folder.path().join(CA)).expect("a CA"));
+    let key = fs::read_to_string(next.folder.path().join("ca.key")).expect("a key");
+    let (first, second) = (format!("{old}{new}"), format!("{new}{old}"));
+
+    let one = Identity::load(ca.folder("a")).expect("a node");
+    assert_eq!(one.trust(), authority.trust());
+    changed(&mut authority, at, CA, &first).expect("both are trusted");
+    assert_ne!(authority.trust(), one.trust());
+    // The certificate and the key come one after the other: what is between is refused.
+    let between = changed(&mut authority, at, CA, &second).expect_err("the key is the old one's");
+    assert!(between.contains("is not that of the private key"), "{between}");
+    fs::write(at.join("ca.key"), &key).expect("written");
+    changed(&mut authority, at, CA, &second).expect("nodes trust it by now");
+    assert_eq!(authority.fingerprint(), next.authority.fingerprint());
+
+    let request = one.request().expect("a request");
+    let roles = (one.name(), one.roles(), &[][..]);
+    let issued = Issued {
+        certificate: authority.sign(&request, roles, DAY, 0).expect("signed"),
+        authorities: authority.authorities().to_owned(),
+        gossip: Some(authority.gossip().to_owned()),
+        members: Vec::new(),
+    };
+    one.renewed(&issued).expect("in use");
+    assert_eq!(one.trust(), authority.trust());
+    changed(&mut authority, at, CA, &new).expect("the old one goes");
+
+    let at_once = changed(&mut authority, at, CA, &old).expect_err("nodes do not trust it any more");
+    assert!(at_once.contains("ca.pem") && at_once.contains("is not that of the private key"), "{at_once}");
+    fs::copy(Ca::new().folder.path().join("ca.key"), at.join("ca.key")).expect("copied");
+    authority.reread().expect_err("the key of another CA");
+}
+
+#[test]
+fn a_ca_that_nodes_could_not_follow_is_refused() {
+    let (ca, next) = (Ca::new(), Ca::new());
+    let (at, mut authority) = (ca.folder.path(), Authority::open(ca.folder.path()).expect("a CA"));
+    let [old, new] = [&ca, &next].map(|ca| fs::read_to_string(ca.folder.path().join(CA)).expect("a CA"));
+    fs::copy(next.folder.path().join("ca.key"), at.join("ca.key")).expect("copied");
+    for text in [new.clone(), format!("{new}{old}")] {
+        let refused = changed(&mut authority, at, CA, &text).expect_err("its nodes do not trust the new one yet");
+        assert!(refused.contains("add the new one first"), "{refused}");
+    }
+    assert_eq!(authority.fingerprint(), ca.authority.fingerprint());
+}
+
+#[test]
+fn a_key_of_gossip_is_replaced_step_by_step() {
+    let (ca, other) = (Ca::new(), Ca::new());
+    let (at, mut authority) = (ca.folder.path(), Authority::open(ca.folder.path()).expect("a CA"));
+    let [old, new] = [&ca, &other].map(|ca| fs::read_to_string(ca.folder.path().join(GOSSIP_KEY)).expect("a key"));
+    for refused in [new.clone(), format!("{new}{old}"), "nonsense".to_owned()] {
+        changed(&mut authority, at, GOSSIP_KEY, &refused).expect_err("nodes could not open each other's");
+        assert_eq!(authority.gossip(), old);
+    }
+    for step in [format!("{old}{new}"), format!("{new}{old}"), new.clone()] {
+        changed(&mut authority, at, GOSSIP_KEY, &step).expect("a step");
+        assert_eq!(authority.gossip(), step);
+    }
+    assert!(!format!("{authority:?}").contains(new.trim()), "no secret is shown");
 }

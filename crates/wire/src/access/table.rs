@@ -60,12 +60,12 @@ struct Outside {
 struct Table {
     /// `None`: nothing has been learned yet.
     revision: Option<u64>,
-    tokens: HashMap<Box<str>, Known>,
+    tokens: HashMap<Box<str>, KnownToken>,
     /// The same as they were told, for nodes that ask.
     records: Arc<[TokenRecord]>,
 }
 
-struct Known {
+struct KnownToken {
     hash: [u8; 32],
     principal: Arc<Principal>,
     expires: Option<u64>,
@@ -164,7 +164,7 @@ impl Access {
         for record in &snapshot.tokens {
             let Some(hash) = unhex(&record.hash) else { continue };
             let used = before.tokens.get(&*record.id).map(|known| Arc::clone(&known.used)).unwrap_or_default();
-            let known = Known { hash, principal: Arc::new(record.principal()), expires: record.expires, used };
+            let known = KnownToken { hash, principal: Arc::new(record.principal()), expires: record.expires, used };
             tokens.insert(record.id.clone().into_boxed_str(), known);
         }
         let records = snapshot.tokens.as_slice().into();
@@ -279,7 +279,7 @@ impl Access {
     }
 }
 
-impl Clone for Known {
+impl Clone for KnownToken {
     fn clone(&self) -> Self {
         Self {
             hash: self.hash,

@@ -33,7 +33,7 @@ use berth_spec::{Datatype, InferError, Tensor};
 
 pub use batcher::{Batcher, Limits};
 pub use pool::Pool;
-pub use stop::Stop;
+pub use stop::StopCondition;
 
 /// One input of one run: row-major, little-endian, as in [`Tensor`].
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +61,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Runs the model on `inputs`, which are in the order of its signature, and gives the outputs whose indices in
     /// the signature are `outputs`, in that order. Blocks, and fails with [`InferError::TimedOut`] soon after `stop`
     /// says so.
-    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError>;
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &StopCondition) -> Result<Vec<Tensor>, InferError>;
 
     /// True if the time of a run follows from the sizes of its inputs. One whose time depends on their values never runs
     /// on the thread of a connection, nor among the runs of other models.

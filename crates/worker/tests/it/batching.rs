@@ -12,7 +12,7 @@ use std::{
 use berth_spec::{Datatype, InferError, Tensor, inference::Shed};
 use berth_worker::runtime::{
     batch::{
-        Batcher, Engine, Limits, Pool, Stop, View,
+        Batcher, Engine, Limits, Pool, StopCondition, View,
         queue::{LATE, Pushed, Queue, QueuedRequest, Work},
     },
     metrics::Families,
@@ -45,7 +45,7 @@ impl Doubler {
 struct Shared(Arc<Doubler>);
 
 impl Engine for Shared {
-    fn run(&self, inputs: &[View<'_>], outputs: &[usize], _: &Stop) -> Result<Vec<Tensor>, InferError> {
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], _: &StopCondition) -> Result<Vec<Tensor>, InferError> {
         self.0.entered.fetch_add(1, Ordering::SeqCst);
         let held = self.0.held.lock().expect("not poisoned");
         drop(self.0.changed.wait_while(held, |held| *held).expect("not poisoned"));
@@ -387,12 +387,12 @@ struct Lasting {
 struct SharedLasting(Arc<Lasting>);
 
 impl Engine for SharedLasting {
-    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &StopCondition) -> Result<Vec<Tensor>, InferError> {
         let name = std::thread::current().name().unwrap_or_default().to_owned();
         self.0.threads.lock().expect("not poisoned").push(name);
         let end = Instant::now() + *self.0.lasts.lock().expect("not poisoned");
         while Instant::now() < end {
-            if Instant::now() > stop.until || Stop::is_abandoned(&stop.callers) {
+            if Instant::now() > stop.until || StopCondition::is_abandoned(&stop.callers) {
                 return Err(InferError::TimedOut("stopped".to_owned()));
             }
             std::thread::yield_now();

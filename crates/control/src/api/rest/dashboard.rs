@@ -15,6 +15,7 @@ use futures::StreamExt;
 
 use super::ask::{Answer, Of, RawParameters, deployment as named, namespace};
 use crate::api::{
+    body::whole,
     dashboard,
     error::ApiError,
     query::Query,
@@ -163,12 +164,12 @@ pub(super) async fn infer(
 ) -> Result<Response, ApiError> {
     asked.nothing()?;
     let place = service.trial_place()?;
-    let arrival = tokio::time::timeout(ARRIVES_WITHIN, axum::body::to_bytes(body, trial::MOST_BYTES)).await;
+    let arrival = tokio::time::timeout(ARRIVES_WITHIN, whole(body, trial::MOST_BYTES)).await;
     let Ok(Ok(body)) = arrival else {
         let message = format!("the request is larger than {} MiB, or did not arrive whole", trial::MOST_BYTES >> 20);
         return Err(ApiError::new(berth_spec::Class::TooLarge, message));
     };
-    service.trial(of, Some(body), place).await.map(told)
+    service.trial(of, Some(body.into()), place).await.map(told)
 }
 
 /// The answer of a gateway as it came.

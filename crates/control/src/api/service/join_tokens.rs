@@ -67,7 +67,7 @@ impl Service {
         let at = (self.members)();
         let at = at.iter().filter(|(member, health)| member.roles.controller && health.is_there());
         let at: Vec<String> = at.map(|(member, _)| member.peer.to_string()).take(ADDRESSES).collect();
-        let (secret, ca) = (secret.reveal().to_owned(), issuing.fingerprint().to_owned());
+        let (secret, ca) = (secret.reveal().to_owned(), issuing.authority().fingerprint().to_owned());
         let token = JoinToken { secret, ca, at, roles: Some(roles) };
         if !self.handle.put_join_token(record.clone(), Rev::NONE).await? {
             return Err(ApiError::new(Class::Conflict, "another join token was made at the same moment: try again"));

@@ -19,8 +19,8 @@ use std::{
 use berth_sandbox::User;
 use berth_spec::{ByteSize, network::Destination};
 use berth_worker::cgroup::{Cgroup, Limits};
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustix::{
@@ -277,17 +277,21 @@ impl Instance {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| gone(&error))?;
         let asked = async {
             let answer = sender.send_request(sent(request)).await.map_err(|error| gone(&error))?;
-            let (mut head, body) = answer.into_parts();
+            let (mut head, mut body) = answer.into_parts();
             // They are of this connection, not of the client's.
             for name in ["connection", "keep-alive", "transfer-encoding", "upgrade"] {
                 head.headers.remove(name);
             }
-            let body = Limited::new(body, LARGEST_ANSWER).collect().await;
-            let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-                true => CallError::TooLarge,
-                false => gone(&*error),
-            })?;
-            Ok(http::Response::from_parts(head, body.to_bytes()))
+            let mut whole = BytesMut::new();
+            while let Some(frame) = body.frame().await {
+                let Ok(data) = frame.map_err(|error| gone(&error))?.into_data() else { continue };
+                if data.len() > LARGEST_ANSWER - whole.len() {
+                    return Err(CallError::TooLarge);
+                }
+                // A copy: a piece keeps all of the buffer that it was read into, and an answer may come byte by byte.
+                whole.extend_from_slice(&data);
+            }
+            Ok(http::Response::from_parts(head, whole.freeze()))
         };
         tokio::pin!(asked);
         tokio::select! {

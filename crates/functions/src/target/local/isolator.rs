@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use berth_sandbox::{self as sandbox, Launcher, Network, Sandbox, User, Users, is_open};
+use berth_sandbox::{self as sandbox, Launcher, Network, Sandbox, Storage, User, Users, is_open};
 use berth_spec::{ByteSize, Isolation, network::Destination};
 use berth_worker::{
     cgroup::Cgroup,
@@ -144,6 +144,7 @@ impl Isolator {
         let sandbox = Sandbox {
             isolation: sandbox::Isolation::Sandbox,
             folder: program.folder.to_owned(),
+            storage: Storage::MemorySent,
             readable,
             hidden: KEYS.iter().map(PathBuf::from).chain([self.data.clone()]).collect(),
             gpus: false,
@@ -154,7 +155,6 @@ impl Isolator {
                 file_size: LARGEST_FILE,
                 data: program.data.map(|data| data.0),
                 memory_files: Some(program.memory.0),
-                folder: in_memory.then_some(program.memory.0),
                 ..sandbox::Limits::default()
             },
             user: user.as_ref().map(User::number),

@@ -14,7 +14,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use berth_peer::BoxError;
+use berth_peer::{BoxError, port::KeptPieces};
 use berth_spec::{ByteSize, InferError};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -33,8 +33,7 @@ pub(super) fn lock(shared: &Mutex<Streaming>) -> MutexGuard<'_, Streaming> {
 /// A body that is passed on as it arrives; pieces are kept so that it can be sent again.
 pub(super) struct Streaming {
     source: Incoming,
-    kept: Vec<Bytes>,
-    kept_bytes: usize,
+    kept: KeptPieces,
     /// Bytes that came so far.
     pub(super) total: Arc<AtomicUsize>,
     bounds: Bounds,
@@ -44,7 +43,7 @@ pub(super) struct Streaming {
     begun: bool,
     ended: bool,
     pub(super) fault: Option<InferError>,
-    /// Number of the [`Part`] that reads; earlier ones end.
+    /// Number of the [`StreamingReader`] that reads; earlier ones end.
     turn: u32,
     timer: Option<Pin<Box<Sleep>>>,
     /// Payload processors that see it.
@@ -55,8 +54,7 @@ impl Streaming {
     pub(super) fn new(source: Incoming, bounds: Bounds) -> Self {
         Self {
             source,
-            kept: Vec::new(),
-            kept_bytes: 0,
+            kept: KeptPieces::default(),
             total: Arc::default(),
             bounds,
             let_go: false,
@@ -71,7 +69,7 @@ impl Streaming {
 
     /// Has payload processors see it, what has come already included.
     pub(super) fn tap(&mut self, mut tap: RequestTap) {
-        self.kept.iter().for_each(|piece| tap.piece(piece));
+        self.kept.pieces().iter().for_each(|piece| tap.piece(piece));
         self.tap = Some(tap);
     }
 
@@ -82,11 +80,10 @@ impl Streaming {
     /// Keeps the piece that was read to see whether it is all: whatever its size, it must be there for the first reader.
     pub(super) fn begin_with(&mut self, first: Bytes) {
         self.total.store(first.len(), Relaxed);
-        self.kept_bytes = first.len();
         if let Some(room) = &self.bounds.room {
             room.used.fetch_add(first.len(), Relaxed);
         }
-        self.kept.push(first);
+        self.kept.add(&first);
     }
 
     /// Notes a piece that came.
@@ -101,11 +98,10 @@ impl Streaming {
         if let Some(tap) = &mut self.tap {
             tap.piece(piece);
         }
-        let fits = self.kept_bytes + piece.len() <= self.bounds.replay;
+        let fits = self.kept.length() + piece.len() <= self.bounds.replay;
         let room = self.bounds.room.as_ref();
         if !self.let_go && fits && room.is_some_and(|room| room.take(piece.len())) {
-            self.kept_bytes += piece.len();
-            self.kept.push(piece.clone());
+            self.kept.add(piece);
         } else if !self.let_go {
             self.let_go = true;
             self.forget();
@@ -115,10 +111,9 @@ impl Streaming {
 
     fn forget(&mut self) {
         if let Some(room) = &self.bounds.room {
-            room.used.fetch_sub(self.kept_bytes, Relaxed);
+            room.used.fetch_sub(self.kept.length(), Relaxed);
         }
-        self.kept_bytes = 0;
-        self.kept = Vec::new();
+        self.kept = KeptPieces::default();
     }
 
     /// The next piece from the client.
@@ -159,14 +154,14 @@ impl Drop for Streaming {
 }
 
 /// One reading of a body that streams.
-pub(super) struct Part {
+pub(super) struct StreamingReader {
     shared: Arc<Mutex<Streaming>>,
     turn: u32,
-    /// The number of kept pieces that this reading has had.
+    /// Bytes of what is kept that this reading has had.
     at: usize,
 }
 
-impl Part {
+impl StreamingReader {
     /// A reading from the start, if all of it is still there; earlier readings end.
     pub(super) fn new(shared: &Arc<Mutex<Streaming>>) -> Option<Self> {
         let mut streaming = lock(shared);
@@ -181,7 +176,7 @@ impl Part {
     }
 }
 
-impl Body for Part {
+impl Body for StreamingReader {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -194,9 +189,9 @@ impl Body for Part {
         if let Some(fault) = &streaming.fault {
             return Poll::Ready(Some(Err(fault.clone().into())));
         }
-        if let Some(piece) = streaming.kept.get(this.at) {
-            this.at += 1;
-            return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
+        if let Some(piece) = streaming.kept.after(this.at) {
+            this.at += piece.len();
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         if streaming.ended {
             return Poll::Ready(None);
@@ -204,7 +199,7 @@ impl Body for Part {
         match std::task::ready!(streaming.poll_source(cx)) {
             None => Poll::Ready(None),
             Some(Ok(piece)) => {
-                this.at = streaming.kept.len();
+                this.at = streaming.kept.length();
                 Poll::Ready(Some(Ok(Frame::data(piece))))
             }
             Some(Err(fault)) => {
@@ -216,7 +211,7 @@ impl Body for Part {
 
     fn is_end_stream(&self) -> bool {
         let streaming = lock(&self.shared);
-        streaming.turn == self.turn && streaming.ended && self.at >= streaming.kept.len()
+        streaming.turn == self.turn && streaming.ended && self.at >= streaming.kept.length()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -3,12 +3,12 @@
 use berth_spec::Class;
 use tonic::Status;
 
-use crate::ingress::fault::Fault;
+use crate::ingress::error_response::ErrorResponse;
 
 /// The status of a call to an extension that is not served.
 pub(super) fn refused(what: &str) -> Status {
     let message = format!("{what} is not supported; ServerMetadata lists the extensions that are");
-    Fault::new(Class::Unsupported, "unsupported", message).into()
+    ErrorResponse::new(Class::Unsupported, "unsupported", message).into()
 }
 
 /// The methods of CUDA's shared memory, each refused. They are written in the form that `async_trait` gives

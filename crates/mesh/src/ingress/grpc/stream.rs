@@ -42,7 +42,7 @@ use crate::{
     },
     forward::{admitted::Call, run::run},
     ingress::{
-        fault::{Fault, panicked},
+        error_response::{ErrorResponse, panicked},
         namespace, rest,
     },
     metrics::Protocol,
@@ -132,7 +132,7 @@ fn open(reader: MessageReader, admission: Arc<Admission>) -> impl Stream<Item = 
         let (mut reader, admission) = reading?;
         tokio::select! {
             biased;
-            () = admission.closed() => Some((Err(Fault::from(shutting_down()).into()), None)),
+            () = admission.closed() => Some((Err(ErrorResponse::from(shutting_down()).into()), None)),
             request = reader.next() => match request {
                 Ok(None) => None,
                 Ok(Some(message)) => Some((Ok(message), Some((reader, admission)))),

@@ -33,7 +33,7 @@ use crate::{
     ingress::{
         DEPLOYMENT,
         access::asker,
-        fault::Fault,
+        error_response::ErrorResponse,
         rest::{ask, infer},
     },
     offload,
@@ -61,21 +61,21 @@ pub(super) async fn answer(stack: &Stack, head: &Arc<Parts>, body: &mut Option<I
         stack.routes.at(path).map(|entries| entries.iter().filter(|entry| known(entry)).cloned().collect());
     let Some(entries) = entries.filter(|entries| !entries.is_empty()) else {
         return match stack.told() {
-            Err(error) => Fault::from(error).into_response(),
+            Err(error) => ErrorResponse::from(error).into_response(),
             // The paths of others are none of the sender's business.
-            Ok(()) if !asker.is_open() => Fault::no_such_path().into_response(),
-            Ok(()) => Fault::no_path_but(&stack.routes.paths(NAMED).unwrap_or_default()).into_response(),
+            Ok(()) if !asker.is_open() => ErrorResponse::no_such_path().into_response(),
+            Ok(()) => ErrorResponse::no_path_but(&stack.routes.paths(NAMED).unwrap_or_default()).into_response(),
         };
     };
-    let Some(entry) = choose(&entries) else { return Fault::no_such_path().into_response() };
+    let Some(entry) = choose(&entries) else { return ErrorResponse::no_such_path().into_response() };
     let reply = match head.method {
         Method::POST => {
             ask(stack, head, body, (entry.name.key(), None), |head, coding| Document { head, coding }).await
         }
         Method::GET | Method::HEAD => Ok(describe(&entries, entry)),
-        _ => Err(Fault::wrong_verb(ALLOWED)),
+        _ => Err(ErrorResponse::wrong_verb(ALLOWED)),
     };
-    let mut response = reply.unwrap_or_else(Fault::into_response);
+    let mut response = reply.unwrap_or_else(ErrorResponse::into_response);
     if let Ok(name) = HeaderValue::from_str(&entry.name.coded()) {
         response.headers_mut().insert(DEPLOYMENT, name);
     }

@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    Engine, Stop,
+    Engine, StopCondition,
     join::{Spent, run_alone, run_joined},
     pool::{Kind, RunQueue},
     queue::{Pushed, Queue, QueuedRequest, Share, Work},
@@ -360,13 +360,13 @@ impl Shared {
 }
 
 /// The end of a run of these requests.
-fn stop(batch: &[QueuedRequest], runs_on: RunsOn) -> Stop {
+fn stop(batch: &[QueuedRequest], runs_on: RunsOn) -> StopCondition {
     let now = Instant::now();
     let until = batch.iter().map(|entry| entry.deadline).max().unwrap_or(now);
     let until = if runs_on == RunsOn::Connection { until.min(now + MOST_HERE) } else { until };
     // One that is not followed may wait until the end.
     let callers = batch.iter().map(|entry| entry.caller.clone()).collect::<Option<Vec<_>>>().unwrap_or_default();
-    Stop { until, callers }
+    StopCondition { until, callers }
 }
 
 /// Makes room in the queue when a run is over, even if it panics.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use berth_spec::{Datatype, Signature, Tensor};
 
-use super::{Engine, Stop, View, join::rows_of};
+use super::{Engine, StopCondition, View, join::rows_of};
 use crate::runtime::sample;
 
 /// The difference that an output may have when its row is in a batch, relative and absolute: kernels add in another
@@ -38,7 +38,7 @@ pub fn rows_are_independent(engine: &dyn Engine, signature: &Signature) -> Resul
         }
     }
     let outputs: Vec<usize> = (0..signature.outputs.len()).collect();
-    let stop = Stop::at(Instant::now() + TRIED_WITHIN);
+    let stop = StopCondition::at(Instant::now() + TRIED_WITHIN);
     let run = |inputs: &[Tensor]| {
         let views: Vec<View<'_>> = inputs.iter().map(View::of).collect();
         engine.run(&views, &outputs, &stop).map_err(|error| error.to_string())

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use berth_spec::{Datatype, InferError, Tensor, tensor::BytesElements};
 use bytes::Bytes;
 
-use super::{Engine, Stop, View, queue::Work};
+use super::{Engine, StopCondition, View, queue::Work};
 
 /// The memory for joined inputs that a thread keeps between batches: most batches fit without allocating, and idle
 /// threads hold little.
@@ -27,7 +27,12 @@ pub struct Spent {
 }
 
 /// Runs one request as it is.
-pub fn run_alone(engine: &dyn Engine, work: &Work, stop: &Stop, spent: &mut Spent) -> Result<Vec<Tensor>, InferError> {
+pub fn run_alone(
+    engine: &dyn Engine,
+    work: &Work,
+    stop: &StopCondition,
+    spent: &mut Spent,
+) -> Result<Vec<Tensor>, InferError> {
     let views: Vec<View<'_>> = work.inputs.iter().map(View::of).collect();
     let start = std::time::Instant::now();
     let outputs = engine.run(&views, &work.outputs, stop);
@@ -40,7 +45,7 @@ pub fn run_alone(engine: &dyn Engine, work: &Work, stop: &Stop, spent: &mut Spen
 pub fn run_joined(
     engine: &dyn Engine,
     works: &[&Work],
-    stop: &Stop,
+    stop: &StopCondition,
     spent: &mut Spent,
 ) -> Result<Vec<Vec<Tensor>>, InferError> {
     let Some(first) = works.first() else { return Ok(Vec::new()) };

@@ -43,14 +43,14 @@ impl WeakCaller {
 
 /// The conditions under which an engine gives a run up.
 #[derive(Debug, Clone)]
-pub struct Stop {
+pub struct StopCondition {
     /// The run is stopped soon after this.
     pub until: Instant,
     /// The run is stopped soon after the last of them has gone; empty: it is not asked who waits.
     pub callers: Vec<WeakCaller>,
 }
 
-impl Stop {
+impl StopCondition {
     /// At a time, whoever waits.
     #[must_use]
     pub fn at(until: Instant) -> Self {

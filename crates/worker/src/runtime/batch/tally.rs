@@ -25,7 +25,7 @@ const MAX_SIZES: usize = 256;
 /// The resolution of averages of rows, in parts of a row: finer than the weight.
 const PART: u64 = 256;
 
-/// The tally.
+/// Counts of the runs of one model, and averages of their time and rows.
 #[derive(Debug, Default)]
 pub struct Tally {
     run_ns: AtomicU64,

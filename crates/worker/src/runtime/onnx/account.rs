@@ -19,7 +19,7 @@ use super::{
     engine_lock::{EngineGuard, EngineLock},
     memory,
 };
-use crate::runtime::batch::{Engine, Stop, View};
+use crate::runtime::batch::{Engine, StopCondition, View};
 
 /// Contents that are remembered, so that a model that is paged in again is not tried out again: three runs, and a size that
 /// nothing disturbs. It takes a few hundred kilobytes.
@@ -134,7 +134,7 @@ impl<E: Engine> Accounted<E> {
 }
 
 impl<E: Engine> Engine for Accounted<E> {
-    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &StopCondition) -> Result<Vec<Tensor>, InferError> {
         match &self.engine {
             Some(engine) => engine.run(inputs, outputs, stop),
             None => Err(InferError::Internal("the session is gone".to_owned())),
@@ -172,7 +172,7 @@ mod tests {
     struct Block(#[expect(dead_code, reason = "it only takes memory")] Vec<u8>);
 
     impl Engine for Block {
-        fn run(&self, _: &[View<'_>], _: &[usize], _: &Stop) -> Result<Vec<Tensor>, InferError> {
+        fn run(&self, _: &[View<'_>], _: &[usize], _: &StopCondition) -> Result<Vec<Tensor>, InferError> {
             Ok(Vec::new())
         }
     }
@@ -189,7 +189,7 @@ mod tests {
         drop(held);
         let after = account.overhead();
         assert!(after.0 < before.0 + size.0 / 2, "{after} after {before}");
-        let stop = Stop::at(std::time::Instant::now());
+        let stop = StopCondition::at(std::time::Instant::now());
         assert!(entered.run(&[], &[], &stop).is_ok_and(|outputs| outputs.is_empty()));
         drop(entered);
         assert_eq!(account.books().live, 0);

@@ -20,7 +20,7 @@ use ort::{
 };
 
 use super::watchdog::Runs;
-use crate::runtime::batch::{Engine, Stop, View};
+use crate::runtime::batch::{Engine, StopCondition, View};
 
 /// A session with what its runs need.
 pub(super) struct Call {
@@ -63,7 +63,7 @@ impl Call {
         Ok(Self { session, memory, input_names, optional, outputs, bounded, runs: Runs::new() })
     }
 
-    fn call(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
+    fn call(&self, inputs: &[View<'_>], outputs: &[usize], stop: &StopCondition) -> Result<Vec<Tensor>, InferError> {
         let values = inputs.iter().map(|input| self.value(input)).collect::<Result<Vec<Value<'_>>, InferError>>()?;
         let value_pointers: Vec<*const sys::OrtValue> =
             values.iter().map(|value| value.raw.as_ptr().cast_const()).collect();
@@ -148,7 +148,7 @@ impl Call {
 }
 
 impl Engine for Call {
-    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &StopCondition) -> Result<Vec<Tensor>, InferError> {
         self.call(inputs, outputs, stop)
     }
 

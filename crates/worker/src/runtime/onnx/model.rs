@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::runtime::{
     Health, LoadError, LoadedModel, Validation,
-    batch::{Batcher, Engine, Limits, Pool, Stop, View, pool::RunQueue, queue::Work},
+    batch::{Batcher, Engine, Limits, Pool, StopCondition, View, pool::RunQueue, queue::Work},
     input::Checker,
     metrics::ModelMetrics,
     named::NamedDimensions,
@@ -169,7 +169,7 @@ impl LoadedModel for OnnxModel {
         };
         let views: Vec<View<'_>> = work.inputs.iter().map(View::of).collect();
         let start = Instant::now();
-        let stop = Stop::at(start + VALIDATED_WITHIN);
+        let stop = StopCondition::at(start + VALIDATED_WITHIN);
         match self.batcher.engine().run(&views, &work.outputs, &stop) {
             Ok(_) => {}
             Err(InferError::Model(message)) if !is_of_the_machine(&message) => return refused(warmup, message),

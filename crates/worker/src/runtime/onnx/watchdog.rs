@@ -27,7 +27,7 @@ use std::{
 use ort::{AsPointer, session::RunOptions, sys};
 
 use super::load_watch;
-use crate::runtime::batch::{Stop, stop::WeakCaller};
+use crate::runtime::batch::{StopCondition, stop::WeakCaller};
 
 /// Time between two looks. A run outlives its deadline by as much; twenty looks a second cost nothing that can be
 /// measured.
@@ -76,7 +76,7 @@ impl Runs {
     }
 
     /// Watches a run of this thread until it ends; `None` once the model has ended.
-    pub(super) fn begin(&self, stop: &Stop) -> ort::Result<Option<Watched>> {
+    pub(super) fn begin(&self, stop: &StopCondition) -> ort::Result<Option<Watched>> {
         let slot = own()?;
         if slot.followed.load(Relaxed) || !stop.callers.is_empty() {
             slot.callers().clone_from(&stop.callers);
@@ -170,7 +170,7 @@ impl ThreadSlot {
     /// Stops the run if it should have ended.
     fn look(&self, now: u64) {
         let word = self.word.load(SeqCst);
-        let abandoned = || self.followed.load(Relaxed) && Stop::is_abandoned(&self.callers());
+        let abandoned = || self.followed.load(Relaxed) && StopCondition::is_abandoned(&self.callers());
         if word & STATE == RUNNING && (word < now || abandoned()) {
             self.stop(word);
         }

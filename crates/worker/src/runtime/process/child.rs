@@ -165,7 +165,7 @@ impl Process {
 
     /// Tells it that nobody waits for a run any more.
     pub(in crate::runtime) fn stop(&mut self, run: u64, wanted: impl Fn() -> bool) -> io::Result<()> {
-        self.send(Kind::Stop, &serde_json::to_vec(&message::Stop { run })?, &[], wanted)
+        self.send(Kind::Stop, &serde_json::to_vec(&message::StopRun { run })?, &[], wanted)
     }
 
     /// Writes the bytes of frames; `wanted` says now and then whether they still have to go.

@@ -11,6 +11,9 @@ use super::{
 };
 use crate::runtime::LoadError;
 
+/// Part of Python's message where a file has no room (`ENOSPC`).
+const NO_ROOM: &str = "[Errno 28]";
+
 /// The process could not be started.
 pub(in crate::runtime) fn not_started(program: &dyn Program, error: &io::Error) -> LoadError {
     let category = match error.kind() {
@@ -41,6 +44,7 @@ pub(in crate::runtime) fn raised(raised: &Raised, ended: &Ended, limit: Option<B
     } else if raised.kind == "ModuleNotFoundError" && !raised.expected {
         message += "; add the package that has it to runtime.dependencies";
     }
+    message += room(raised);
     LoadError::new(category, message).with_trace(&raised.trace)
 }
 
@@ -88,10 +92,37 @@ pub(in crate::runtime) fn down(wait: Duration) -> InferError {
 /// `preprocessing raised ValueError: …`
 pub(in crate::runtime) fn told(raised: &Raised) -> String {
     let Raised { kind, message, stage, .. } = raised;
-    match stage.as_str() {
+    let told = match stage.as_str() {
         "answer" => format!("the answer is no JSON: {kind}: {message}"),
         "size" => message.clone(),
         "model" => format!("the model raised {kind}: {message}"),
         stage => format!("{stage} raised {kind}: {message}"),
+    };
+    told + room(raised)
+}
+
+/// The remedy where files have no room; else nothing.
+fn room(raised: &Raised) -> &'static str {
+    if !raised.message.contains(NO_ROOM) {
+        return "";
+    }
+    "; in a sandbox, files that a model writes are in memory, half of resources.memory at most: write less, or raise it"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_author_whose_files_have_no_room_is_told_where_they_are() {
+        let raised = |message: &str| Raised {
+            kind: "OSError".to_owned(),
+            message: message.to_owned(),
+            stage: "model".to_owned(),
+            ..Raised::default()
+        };
+        let full = told(&raised("[Errno 28] No space left on device"));
+        assert!(full.contains("No space left on device; in a sandbox,"), "{full}");
+        assert_eq!(told(&raised("[Errno 2] No such file")), "the model raised OSError: [Errno 2] No such file");
     }
 }

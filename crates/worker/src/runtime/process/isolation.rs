@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use berth_sandbox::{self as sandbox, Launcher, Limits, Network, Sandbox, User, Users, is_open};
+use berth_sandbox::{self as sandbox, Launcher, Limits, Network, Sandbox, Storage, User, Users, is_open};
 use berth_spec::{FailureCategory, Isolation, IsolationOffer, network::Destination};
 
 use super::{
@@ -27,6 +27,10 @@ use crate::{
     config::{IsolationSettings, SandboxNetwork},
     runtime::LoadError,
 };
+
+/// The memory of a model for each byte that its files may take of it. As the kernel does for a machine: a model that writes too much hears
+/// of it, and goes on, before the memory that is left for itself ends and with it the process.
+const MEMORY_PER_FILES: u64 = 2;
 
 /// The isolation of one replica's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -236,7 +240,7 @@ impl Isolator {
         };
         let mut readable = plan.program.readable();
         readable.extend(self.settings.readable.iter().cloned());
-        let memory = plan.memory().map(|memory| memory.0);
+        let memory_files = plan.memory().map(|memory| memory.0 / MEMORY_PER_FILES);
         let shut = readable.iter().find(|path| !is_open(path));
         let user = match shut {
             Some(path) if launcher.mechanisms().own_user => {
@@ -250,6 +254,7 @@ impl Isolator {
         let sandbox = Sandbox {
             isolation: strength(plan.confinement.level),
             folder: folder.to_owned(),
+            storage: Storage::Memory,
             readable,
             hidden: vec![self.hidden.clone()],
             gpus: plan.program.has_devices(),
@@ -259,7 +264,7 @@ impl Isolator {
             },
             listener: (!plan.confinement.hosts.is_empty()).then_some(egress::PORT),
             groups: cgroup.groups().to_vec(),
-            limits: Limits { data: cgroup.own_limit().map(|limit| limit.0), memory_files: memory, ..Limits::default() },
+            limits: Limits { data: cgroup.own_limit().map(|limit| limit.0), memory_files, ..Limits::default() },
             user,
         };
         match executable {

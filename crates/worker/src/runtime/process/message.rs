@@ -94,7 +94,7 @@ pub(in crate::runtime) struct Raised {
 
 /// A run that nobody waits for any more.
 #[derive(Debug, Serialize, Deserialize)]
-pub(in crate::runtime) struct Stop {
+pub(in crate::runtime) struct StopRun {
     pub(in crate::runtime) run: u64,
 }
 

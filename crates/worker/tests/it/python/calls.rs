@@ -185,6 +185,7 @@ def pre(request):
     if request['x'] == 3: import sys; sys.exit(3)
     if request['x'] == 7: raise berth.RequestError('seven', ['x', 7])
     if request['x'] == 8: raise ValueError(b'caf\\xe9'.decode('utf-8', 'surrogateescape'))
+    if request['x'] == 9: raise KeyboardInterrupt
     return request['x']
 def post(output):
     if output == 4: return {'z': output}
@@ -204,6 +205,7 @@ def post(output):
         (8, "preprocessing raised ValueError: caf?"),
         (2, "preprocessing raised KeyError: 'two'"),
         (3, "sys.exit(3)"),
+        (9, "preprocessing raised KeyboardInterrupt: (no message)"),
         (4, "the answer is not as interface.output_schema says: (the document): \"y\" is a required property"),
         (5, "the answer is no JSON: ValueError"),
         (6, "the answer is no JSON: TypeError: an answer is JSON, and object is not"),

@@ -15,18 +15,18 @@ use crate::{
 pub(crate) const MOST_PARTS: usize = 100;
 
 /// Memory of a replica, and which. Texts are made for those that are shown.
-type Part<'a> = (u64, &'a ReplicaView);
+type ReplicaMemory<'a> = (u64, &'a ReplicaView);
 
 /// Every worker with its [`MOST_PARTS`] largest replicas.
 pub(super) fn of_all(workers: &[WorkerView], replicas: &[ReplicaView]) -> Vec<WorkerMemory> {
-    let mut held: BTreeMap<&WorkerId, Vec<Part<'_>>> = BTreeMap::new();
+    let mut held: BTreeMap<&WorkerId, Vec<ReplicaMemory<'_>>> = BTreeMap::new();
     for replica in replicas.iter().filter(|replica| !replica.lost) {
         held.entry(&replica.worker).or_default().push((view::held_memory(replica), replica));
     }
     workers.iter().map(|worker| of_one(worker, held.remove(&worker.info.id).unwrap_or_default())).collect()
 }
 
-fn of_one(worker: &WorkerView, parts: Vec<Part<'_>>) -> WorkerMemory {
+fn of_one(worker: &WorkerView, parts: Vec<ReplicaMemory<'_>>) -> WorkerMemory {
     let Largest { largest, others, others_memory } = largest(parts);
     WorkerMemory {
         api_version: API_VERSION.to_owned(),
@@ -50,9 +50,9 @@ struct Largest {
     others_memory: u64,
 }
 
-fn largest(parts: Vec<Part<'_>>) -> Largest {
+fn largest(parts: Vec<ReplicaMemory<'_>>) -> Largest {
     let (count, sum) = (parts.len(), parts.iter().map(|(memory, _)| memory).sum::<u64>());
-    let mut firsts = Firsts::new(MOST_PARTS, |a: &Part<'_>, b: &Part<'_>| {
+    let mut firsts = Firsts::new(MOST_PARTS, |a: &ReplicaMemory<'_>, b: &ReplicaMemory<'_>| {
         b.0.cmp(&a.0).then_with(|| a.1.revision.cmp(&b.1.revision))
     });
     parts.into_iter().for_each(|one| firsts.push(one));

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::documents;
 use crate::runtime::{
-    batch::{Engine, Stop, View},
+    batch::{Engine, StopCondition, View},
     process::{
         failure::down,
         message::Raised,
@@ -66,7 +66,7 @@ fn too_late() -> InferError {
 }
 
 impl Engine for RemoteEngine {
-    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &Stop) -> Result<Vec<Tensor>, InferError> {
+    fn run(&self, inputs: &[View<'_>], outputs: &[usize], stop: &StopCondition) -> Result<Vec<Tensor>, InferError> {
         let document = documents::request(&self.inputs, inputs, outputs, stop.until);
         let (reply, mut answer) = oneshot::channel();
         let entry = ProcessRequest { document, deadline: stop.until, since: Instant::now(), first: false, reply };
@@ -82,7 +82,7 @@ impl Engine for RemoteEngine {
             if let Some(outcome) = wait(&mut answer, if stop.callers.is_empty() { stop.until } else { look }) {
                 return self.told(outcome, outputs);
             }
-            if Instant::now() >= stop.until || Stop::is_abandoned(&stop.callers) {
+            if Instant::now() >= stop.until || StopCondition::is_abandoned(&stop.callers) {
                 drop(answer);
                 // The process is told to stop the run.
                 shared.changed.notify_all();

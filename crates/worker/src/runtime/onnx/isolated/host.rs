@@ -32,7 +32,7 @@ use crate::{
     artifacts::Source,
     runtime::{
         LoadError,
-        batch::{Engine as _, Stop, View, independence::rows_are_independent, stop::Caller},
+        batch::{Engine as _, StopCondition, View, independence::rows_are_independent, stop::Caller},
         onnx::{call::Call, graph, library, prepared, session},
         process::{
             frame::{self, Frame, Kind, MAX_BODY},
@@ -60,7 +60,7 @@ struct Job {
     order: Order,
     inputs: Vec<Input>,
     body: Bytes,
-    stop: Stop,
+    stop: StopCondition,
 }
 
 /// The process's connection to the worker.
@@ -132,7 +132,7 @@ fn listen(from: &mut UnixStream, connection: &WorkerConnection, jobs: &SyncSende
                 jobs.send(job).map_err(|_| io::Error::other("its threads have ended"))?;
             }
             Kind::Stop => {
-                let message::Stop { run } = serde_json::from_slice(&frame.head)?;
+                let message::StopRun { run } = serde_json::from_slice(&frame.head)?;
                 connection.callers().remove(&run);
             }
             Kind::Shutdown => return Ok(()),
@@ -201,7 +201,7 @@ impl WorkerConnection {
         let order = frame.body.get(start..end).ok_or_else(|| io::Error::other("a run that is cut off"))?;
         let order: Order = serde_json::from_slice(order)?;
         let caller = Caller::new();
-        let stop = Stop { until: order.until(), callers: vec![caller.downgrade()] };
+        let stop = StopCondition { until: order.until(), callers: vec![caller.downgrade()] };
         self.callers().insert(run, caller);
         Ok(Job { run, order, inputs, body: frame.body.clone(), stop })
     }

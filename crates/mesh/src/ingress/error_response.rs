@@ -1,4 +1,4 @@
-//! Tells a client why there is no answer: the same fault as a REST body or as a gRPC status.
+//! Tells a client why there is no answer: the same error as a REST body or as a gRPC status.
 
 use berth_spec::{
     Class, InferError,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// An answer of a REST handler. Errors are answers, too.
-pub(crate) type Reply = Result<Response<ReplyBody>, Fault>;
+pub(crate) type Reply = Result<Response<ReplyBody>, ErrorResponse>;
 
 /// Seldom any: kept aside, so that what is returned everywhere stays small.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ struct Violations(Vec<Violation>);
 
 /// The reason why there is no answer.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct ErrorResponse {
     status: StatusCode,
     class: Class,
     reason: &'static str,
@@ -40,7 +40,7 @@ pub(crate) struct Fault {
     advice: Option<Box<(HeaderName, &'static str)>>,
 }
 
-impl Fault {
+impl ErrorResponse {
     pub(crate) fn new(class: Class, reason: &'static str, message: String) -> Self {
         Self { status: http_status(class), class, reason, message, violations: None, advice: None }
     }
@@ -60,15 +60,15 @@ impl Fault {
 
     /// The path has other verbs.
     pub(crate) fn wrong_verb(allow: &'static str) -> Self {
-        let fault = Self::new(Class::Invalid, "method_not_allowed", format!("Method Not Allowed: use {allow}"));
-        Self { status: StatusCode::METHOD_NOT_ALLOWED, advice: Some(Box::new((header::ALLOW, allow))), ..fault }
+        let error = Self::new(Class::Invalid, "method_not_allowed", format!("Method Not Allowed: use {allow}"));
+        Self { status: StatusCode::METHOD_NOT_ALLOWED, advice: Some(Box::new((header::ALLOW, allow))), ..error }
     }
 
     /// Nobody knows who sent it.
     pub(crate) fn unauthenticated(message: String) -> Self {
-        let fault = Self::new(Class::Invalid, "unauthenticated", message);
+        let error = Self::new(Class::Invalid, "unauthenticated", message);
         let advice = Some(Box::new((header::WWW_AUTHENTICATE, "Bearer realm=\"berth\"")));
-        Self { status: StatusCode::UNAUTHORIZED, advice, ..fault }
+        Self { status: StatusCode::UNAUTHORIZED, advice, ..error }
     }
 
     /// Whoever sent it may not do that.
@@ -78,16 +78,16 @@ impl Fault {
 
     /// The path is longer than any path here.
     pub(crate) fn uri_too_long(limit: usize) -> Self {
-        let fault = Self::new(Class::TooLarge, "uri_too_long", format!("paths have at most {limit} bytes"));
-        Self { status: StatusCode::URI_TOO_LONG, ..fault }
+        let error = Self::new(Class::TooLarge, "uri_too_long", format!("paths have at most {limit} bytes"));
+        Self { status: StatusCode::URI_TOO_LONG, ..error }
     }
 
     /// The body comes in an encoding that is not there.
     pub(crate) fn wrong_encoding(error: InferError) -> Self {
-        let fault = Self::from(error);
-        let advice = (fault.status == StatusCode::NOT_IMPLEMENTED)
+        let error = Self::from(error);
+        let advice = (error.status == StatusCode::NOT_IMPLEMENTED)
             .then(|| Box::new((header::ACCEPT_ENCODING, oip::content::ACCEPTED)));
-        Self { advice, ..fault }
+        Self { advice, ..error }
     }
 
     /// Status of the REST answer.
@@ -120,11 +120,11 @@ impl Fault {
     }
 }
 
-/// Marks an answer whose body is a fault's, and not a model's.
+/// Marks an answer whose body is an error's, and not a model's.
 #[derive(Clone, Copy)]
 struct Own;
 
-/// Names the request of an answer: in a header, and in the body of a fault.
+/// Names the request of an answer: in a header, and in the body of an error.
 pub(crate) fn named(mut response: Response<ReplyBody>, id: RequestId) -> Response<ReplyBody> {
     if response.extensions_mut().remove::<Own>().is_some()
         && let ReplyBody::Whole(body) = response.body()
@@ -143,7 +143,7 @@ pub(crate) fn panicked(id: Option<&RequestId>) -> InferError {
     InferError::Internal("the server failed on this request".to_owned())
 }
 
-impl From<InferError> for Fault {
+impl From<InferError> for ErrorResponse {
     fn from(error: InferError) -> Self {
         let message = error.to_string();
         let message = match &error {
@@ -151,12 +151,12 @@ impl From<InferError> for Fault {
             InferError::Invalid(_) | InferError::Unprocessable { .. } | InferError::NotFound(_) => message,
             _ => without_places(&message).into_owned(),
         };
-        let fault = Self::new(error.class(), error.reason(), message);
+        let plain = Self::new(error.class(), error.reason(), message);
         match error {
             InferError::Unprocessable { violations, .. } => {
-                Self { violations: Some(Box::new(Violations(violations))), ..fault }
+                Self { violations: Some(Box::new(Violations(violations))), ..plain }
             }
-            _ => fault,
+            _ => plain,
         }
     }
 }
@@ -165,50 +165,50 @@ impl From<Failure> for tonic::Status {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Status(status) => *status,
-            other => Fault::from(other).into(),
+            other => ErrorResponse::from(other).into(),
         }
     }
 }
 
-impl From<Failure> for Fault {
+impl From<Failure> for ErrorResponse {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Infer(error) => error.into(),
             Failure::Status(status) => InferError::Internal(status.message().to_owned()).into(),
             Failure::Lost { .. } => {
                 let class = Class::Waiting { retry_in: RETRY_LOST };
-                let fault = Self::new(class, Shed::Unavailable.as_str(), failure.to_string());
-                Self { status: StatusCode::BAD_GATEWAY, ..fault }
+                let error = Self::new(class, Shed::Unavailable.as_str(), failure.to_string());
+                Self { status: StatusCode::BAD_GATEWAY, ..error }
             }
         }
     }
 }
 
-impl From<repository::Error> for Fault {
+impl From<repository::Error> for ErrorResponse {
     fn from(error: repository::Error) -> Self {
         Self::new(error.class(), error.reason(), error.to_string())
     }
 }
 
-impl From<Foreign> for Fault {
+impl From<Foreign> for ErrorResponse {
     fn from(foreign: Foreign) -> Self {
         Self::forbidden(foreign.to_string())
     }
 }
 
-impl From<Fault> for tonic::Status {
-    fn from(fault: Fault) -> Self {
+impl From<ErrorResponse> for tonic::Status {
+    fn from(error: ErrorResponse) -> Self {
         let mut metadata = MetadataMap::new();
-        metadata.insert("berth-reason", MetadataValue::from_static(fault.reason));
-        if let Some(seconds) = retry_after_seconds(fault.class) {
+        metadata.insert("berth-reason", MetadataValue::from_static(error.reason));
+        if let Some(seconds) = retry_after_seconds(error.class) {
             metadata.insert("retry-after", seconds.into());
         }
-        let code = match fault.status {
-            _ if fault.reason == "cancelled" => tonic::Code::Cancelled,
+        let code = match error.status {
+            _ if error.reason == "cancelled" => tonic::Code::Cancelled,
             StatusCode::UNAUTHORIZED => tonic::Code::Unauthenticated,
             StatusCode::FORBIDDEN => tonic::Code::PermissionDenied,
-            _ => grpc_code(fault.class),
+            _ => grpc_code(error.class),
         };
-        Self::with_metadata(code, fault.message, metadata)
+        Self::with_metadata(code, error.message, metadata)
     }
 }
