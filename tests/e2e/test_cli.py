@@ -141,6 +141,12 @@ def test_names_are_completed(shared):
         (["describe", "deployment/ir"], ["deployment/iris"]),
         (["describe", "deployment", "ir"], ["iris"]),
         (["get", "nodes", ""], nodes),
+        (["get", "deployments,no"], ["deployments,nodes"]),
+        (["rollout", "undo", "ir"], ["iris"]),
+        (["rollout", "status", "deployment/ir"], ["deployment/iris"]),
+        (["scale", "no"], []),
+        (["wait", "iris", "--for", "Av"], ["Available"]),
+        (["wait", "iris", "--for", "condition=Sch"], ["condition=Scheduled"]),
         (["infer", "nothing-that-is-there"], []),
     ):
         # A server that is busy for half a second has nothing offered.

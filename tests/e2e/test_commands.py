@@ -41,6 +41,32 @@ def test_a_name_is_enough_and_a_kind_tells_namesakes_apart(fleet):
     fleet.run("delete", "flowers", code=3)
 
 
+def test_several_kinds_are_listed_at_once(fleet):
+    both = fleet.run("get", "deployments,nodes")
+    assert "PHASE" in both and "ROLES" in both
+    assert fleet.run("get", "no,deploy", "-o", "name").split() == ["node/local", "deployment/iris", "deployment/local"]
+    kinds = [item["kind"] for item in json.loads(fleet.run("get", "deployments,nodes,aliases", "-A", "-o", "json"))["items"]]
+    assert kinds == ["ModelDeployment", "ModelDeployment", "Node", "Alias"]
+    documents = fleet.run("get", "nodes,aliases", "-o", "yaml").split("---\n")[1:]
+    assert [document.partition("kind: ")[2].split()[0] for document in documents] == ["Node", "Alias"]
+    assert fleet.run("get", "deployments,nodes", "-n", "team", "-o", "name").split() == ["node/local"]
+    assert "CPU" in fleet.run("get", "nodes,workers", "-o", "wide")
+    fleet.run("get", "deployments,nodes", "iris", code=2)
+    assert "write KIND/NAME" in fleet.stderr
+
+
+def test_slips_are_understood(fleet):
+    for words, code, says in (
+        (["scael", "iris"], 2, "'scale'"),
+        (["get", "depolyments"], 3, "did you mean deployments?"),
+        (["get", "depolyment/iris"], 3, "did you mean deployment/iris?"),
+        (["get", "deployments,ndoes"], 2, "did you mean nodes?"),
+        (["get", "iris", "--api", f"http://{fleet.http}"], 1, "is no control API"),
+    ):
+        fleet.run(*words, code=code)
+        assert says in fleet.stderr, words
+
+
 def test_describe_shows_a_request_that_works(fleet):
     described = fleet.run("describe", "iris")
     line = next(line for line in described.splitlines() if "| berth infer iris" in line)

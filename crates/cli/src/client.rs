@@ -293,13 +293,21 @@ fn lines(response: Response) -> impl Stream<Item = Result<String, Failure>> {
 async fn refused(response: Response) -> Unanswered {
     let status = response.status();
     let retry_in = retry_in(&response);
+    let server = response.url().origin().ascii_serialization();
     let body = response.bytes().await.unwrap_or_default();
     let message = match serde_json::from_slice::<ErrorBody>(&body) {
         Ok(ErrorBody { error }) => match error.request_id.as_ref().filter(|_| is_logged(status)) {
             Some(id) => format!("{}\n  the logs of the server have it as request {id}", describe(&error)),
             None => describe(&error),
         },
-        Err(_) => format!("the server answered {status}: {}", String::from_utf8_lossy(&body).trim()),
+        // A gateway, or another server: that it lacks the path says nothing about what is declared.
+        Err(_) if status == StatusCode::NOT_FOUND => {
+            let message = format!(
+                "{server} is no control API: that has a port of its own (8081 by default), say where it is with --api or BERTH_API"
+            );
+            return Failure::Failed(message).into();
+        }
+        Err(_) => format!("{server} answered {status}: {}", String::from_utf8_lossy(&body).trim()),
     };
     Unanswered { failure: failure(status, message), retry_in }
 }
@@ -433,6 +441,15 @@ mod tests {
         assert!(words.contains("berth audit") && !words.contains("5f0c"), "{words}");
         let fault = told("500 Internal Server Error").to_string();
         assert!(fault.contains("the logs of the server have it as request 5f0c1b9ae2d34476"), "{fault}");
+    }
+
+    #[test]
+    fn a_gateway_is_no_control_api_that_lacks_a_thing() {
+        let (here, thread) = answering([("404 Not Found", r#"{"error":"no such path","reason":"not_found"}"#)]);
+        let failure = runtime().block_on(client(here.clone()).get::<Value>(&["nodes"])).expect_err("another server");
+        thread.join().expect("it was asked");
+        assert!(matches!(failure, Failure::Failed(_)), "nothing is known of the thing: {failure:?}");
+        assert!(failure.to_string().starts_with(&format!("http://{here} is no control API")), "{failure}");
     }
 
     #[test]

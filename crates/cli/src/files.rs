@@ -88,7 +88,16 @@ impl FileArgs {
                     return Err(Failure::NotFound(format!("{} has no *.yaml, *.yml or *.json file", path.display())));
                 }
                 found.sort();
+                let before = manifests.files;
                 found.iter().try_for_each(|file| manifests.read_file(file, FoundBy::InFolder))?;
+                if manifests.files == before {
+                    let files = plural(found.len(), "file");
+                    let message = format!(
+                        "{} has no manifest, only {files} without an apiVersion: `berth schema manifest` shows every field",
+                        path.display()
+                    );
+                    return Err(Failure::NotFound(message));
+                }
             } else {
                 manifests.read_file(path, FoundBy::Named)?;
             }

@@ -136,3 +136,18 @@ fn the_definitions_are_sound_and_every_command_teaches() {
         }
     }
 }
+
+/// Columns of a help text, at which clap breaks a line: in the middle of a command line, too.
+const WIDTH: usize = 100;
+
+#[test]
+fn no_line_of_a_help_text_is_broken() {
+    fn wide(command: &Command, found: &mut Vec<String>) {
+        let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        found.extend(text.lines().filter(|line| line.chars().count() > WIDTH).map(str::to_owned));
+        command.get_subcommands().for_each(|below| wide(below, found));
+    }
+    let mut found = Vec::new();
+    wide(&args::command(), &mut found);
+    assert!(found.is_empty(), "{found:#?}");
+}

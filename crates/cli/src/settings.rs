@@ -172,10 +172,10 @@ pub(crate) struct ServerArgs {
     /// Connections to the inference port at once; never more than half of the files that the system lets this process open
     #[arg(long, value_name = "N", env = "BERTH_MAX_CONNECTIONS", default_value = "16384")]
     pub(crate) max_connections: NonZeroU32,
-    /// Inferences at once, waiting ones included; a quarter more for callers and models that have few
+    /// Inferences at once, those that wait included; a quarter more is kept for callers and models that have few
     #[arg(long, value_name = "N", env = "BERTH_MAX_REQUESTS", default_value = "32768")]
     pub(crate) max_requests: NonZeroU32,
-    /// Requests that wait for loads of models at once; a quarter more for callers and models that have few
+    /// Requests that wait for loads of models at once; a quarter more is kept for callers and models that have few
     #[arg(long, value_name = "N", env = "BERTH_MAX_PARKED", default_value = "8192")]
     pub(crate) max_parked: NonZeroU32,
     #[command(flatten)]

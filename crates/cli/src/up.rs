@@ -15,16 +15,18 @@ use crate::{
   berth up ./models                          serve the manifests of a folder, and follow changes
   berth up                                   serve what `berth apply` declares
   berth up ./models --memory 4GiB            limit the memory of all models
-  berth up --source git+https://git.example.com/ops/model-registry.git#main --registry-key file:registry.key
-  berth up ./models --source team-b=git+https://git.example.com/b/models.git   several sources beside each other
+  berth up --source git+https://git.example.com/ops/model-registry.git#main \\
+           --registry-key file:registry.key
+  berth up ./models --source team-b=git+https://git.example.com/b/models.git   several sources
   berth up --config berth.yaml               settings from a file; `berth config show` explains
-  berth up --http 0.0.0.0:8080 --tls self --auth tokens   for clients on other machines (docs/security.md)
+  berth up --http 0.0.0.0:8080 --tls self --auth tokens   for other machines (docs/security.md)
   berth up --data /var/lib/berth --log-format json
   curl http://127.0.0.1:8080/v2/models/iris  ask a model; the control API is on 8081
 
 On SIGTERM or Ctrl-C, the server refuses new requests, finishes those in flight and exits with 0. A
-second signal ends it at once. The server listens on loopback. Other addresses need TLS (--tls-cert
-and --tls-key, or --tls self) and authentication (--auth tokens, or --tls-client-ca), or --insecure.")]
+second signal ends it at once. By default the server listens on loopback alone. Other addresses need
+TLS (--tls-cert and --tls-key, or --tls self) and authentication (--auth tokens, or
+--tls-client-ca), or --insecure.")]
 pub(crate) struct UpArgs {
     /// Folder of manifests to serve and watch
     #[arg(value_name = "FOLDER")]

@@ -44,7 +44,7 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST)))]
     limit: u16,
     /// Output format: table for people, json for one object per line
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(short, long, value_parser = Form::among(&Form::NAMELESS), default_value = "table", value_name = "FORM")]
     output: Form,
     #[command(flatten)]
     api: ApiArgs,

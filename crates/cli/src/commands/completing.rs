@@ -58,11 +58,31 @@ pub(crate) fn targets() -> ArgValueCompleter {
         if let Some(resource) = kind_before() {
             return offered(resource, "", &word);
         }
+        if let Some((kinds, begins)) = word.rsplit_once(',') {
+            let more = Resource::plurals().filter(|kind| kind.starts_with(begins));
+            return more.map(|kind| CompletionCandidate::new(format!("{kinds},{kind}"))).collect();
+        }
         let mut found = offered(Resource::Deployments, "", &word);
         found.extend(offered(Resource::Aliases, "", &word));
         let kinds = Resource::plurals().filter(|kind| kind.starts_with(&*word));
         found.extend(kinds.map(CompletionCandidate::new));
         found
+    })
+}
+
+/// The same for a command that takes only these kinds, the usual one first: names of the first, and `KIND/NAME` of each.
+pub(crate) fn targets_of(kinds: &'static [Resource]) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |word: &OsStr| {
+        let word = word.to_string_lossy();
+        if let Some((kind, name)) = word.split_once('/')
+            && let Some(resource) = kind.parse::<Resource>().ok().filter(|resource| kinds.contains(resource))
+        {
+            return offered(resource, &format!("{kind}/"), name);
+        }
+        if let Some(resource) = kind_before().filter(|resource| kinds.contains(resource)) {
+            return offered(resource, "", &word);
+        }
+        kinds.first().map_or_else(Vec::new, |usual| offered(*usual, "", &word))
     })
 }
 

@@ -66,8 +66,8 @@ struct ShowArgs {
     /// Name of the context [default: the current one]
     #[arg(value_name = "NAME", add = completing::contexts())]
     name: Option<String>,
-    /// Output format: json or yaml
-    #[arg(short, long, value_enum, default_value = "yaml", value_name = "FORM")]
+    /// Output format
+    #[arg(short, long, value_parser = Form::among(&[Form::Json, Form::Yaml]), default_value = "yaml", value_name = "FORM")]
     output: Form,
 }
 

@@ -10,8 +10,11 @@ use super::{
 };
 use crate::{client::ApiArgs, failure::Failure, terminal};
 
+/// The kinds that `berth delete` takes.
+const DELETED: [Resource; 3] = [Resource::Deployments, Resource::Aliases, Resource::Functions];
+
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&DELETED)), after_help = "Examples:
   berth delete iris                          requests in flight are answered first
   berth delete iris digits
   berth delete alias/iris-live               the deployments that it leads to stay
@@ -31,8 +34,7 @@ pub(crate) struct DeleteArgs {
 
 pub(crate) async fn run(args: &DeleteArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
-    let kinds = [Resource::Deployments, Resource::Aliases, Resource::Functions];
-    for (resource, name) in args.target.find(&client, &args.namespace, &kinds).await? {
+    for (resource, name) in args.target.find(&client, &args.namespace, &DELETED).await? {
         let name = DeploymentName::new(&name).map_err(|error| Failure::Usage(error.to_string()))?;
         let query: &[_] = if args.force { &[("force", "true".to_owned())] } else { &[] };
         let request = client.request(Method::DELETE, &path_in(resource, &name), query);

@@ -31,7 +31,7 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     detailed_exitcode: bool,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(short, long, value_parser = Form::among(&Form::NAMELESS), default_value = "table", value_name = "FORM")]
     output: Form,
     #[command(flatten)]
     namespace: NamespaceArgs,

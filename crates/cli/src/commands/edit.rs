@@ -17,7 +17,7 @@ use super::{
 use crate::{client::ApiArgs, failure::Failure, terminal};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&[Resource::Deployments])), after_help = "Examples:
   berth edit iris
   EDITOR='code --wait' berth edit iris -n team
 

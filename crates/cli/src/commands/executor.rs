@@ -16,8 +16,9 @@ use crate::{descriptors, failure::Failure, settings::TelemetrySettings, telemetr
   berth executor --config executor.yaml            run it
   berth executor --config executor.yaml --check    check the file, and run nothing
 
-The file is read again when it changes. On SIGTERM or Ctrl-C the executor reports that it is not ready, keeps serving for
-drain.delay, lets requests in flight end, and exits with 0; with 1 if it had to cut some off. docs/executor.md tells more.")]
+The file is read again when it changes. On SIGTERM or Ctrl-C the executor reports that it is not
+ready, keeps serving for drain.delay, lets requests in flight end, and exits with 0; with 1 if it
+had to cut some off. docs/executor.md tells more.")]
 pub(crate) struct ExecutorArgs {
     /// File that says which ports to serve, and what is behind them
     #[arg(long, value_name = "FILE", env = "BERTH_EXECUTOR_CONFIG", value_hint = clap::ValueHint::FilePath)]

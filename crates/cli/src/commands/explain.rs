@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&[Resource::Deployments, Resource::Functions])), after_help = "Examples:
   berth explain iris                         verdict per worker, with numbers
   berth explain iris --all                   every worker of a large cluster, not groups
   berth explain deployment iris              the same, with its kind
@@ -36,7 +36,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long)]
     all: bool,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(short, long, value_parser = Form::among(&Form::NAMELESS), default_value = "table", value_name = "FORM")]
     output: Form,
     #[command(flatten)]
     namespace: NamespaceArgs,

@@ -26,6 +26,7 @@ use crate::{
 #[command(after_help = "Examples:
   berth get deployments                      all of them; also: models, deploy, m
   berth get iris                             one by its name, whatever it is
+  berth get deployments,nodes                several kinds, one after the other
   berth get all -A -o yaml                   all that is declared, for `berth apply -f -`
   berth get deployments -l team=flowers      those with a label
   berth get deployments -n team              those of a namespace; -A: of all
@@ -78,6 +79,8 @@ const DECLARED: [Resource; 3] = [Resource::Deployments, Resource::Aliases, Resou
 pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
     let groups = groups(&client, args).await?;
+    // Before anything is printed.
+    groups.iter().try_for_each(|(resource, names)| fits(args, *resource, names))?;
     if args.watch && groups.len() > 1 {
         let message = "--watch follows one kind: `berth get deployments --watch`, or `berth get events --watch`";
         return Err(Failure::Usage(message.to_owned()));
@@ -120,6 +123,9 @@ async fn groups(client: &Client, args: &GetArgs) -> Result<Vec<(Resource, Vec<St
         let kinds = DECLARED.into_iter().filter(|kind| !selects || *kind != Resource::Functions);
         return Ok(kinds.map(|kind| (kind, Vec::new())).collect());
     }
+    if let Some(kinds) = listed_kinds(&args.target.words)? {
+        return Ok(kinds.into_iter().map(|kind| (kind, Vec::new())).collect());
+    }
     let named = match args.target.read() {
         ParsedTarget::All(resource) => return Ok(vec![(resource, Vec::new())]),
         ParsedTarget::Some(named) => named,
@@ -136,8 +142,46 @@ async fn groups(client: &Client, args: &GetArgs) -> Result<Vec<(Resource, Vec<St
     Ok(groups)
 }
 
+/// The kinds of a list such as `deployments,nodes`, each once; `None` where the first word is no such list.
+fn listed_kinds(words: &[String]) -> Result<Option<Vec<Resource>>, Failure> {
+    let [list, names @ ..] = words else { return Ok(None) };
+    let parts: Vec<&str> = list.split(',').collect();
+    // A name may have a comma, too.
+    if parts.len() < 2 || !parts.iter().any(|part| part.parse::<Resource>().is_ok()) {
+        return Ok(None);
+    }
+    if !names.is_empty() {
+        let message = format!("{list:?} lists kinds, which take no names: write KIND/NAME for each thing");
+        return Err(Failure::Usage(message));
+    }
+    let mut kinds = Vec::new();
+    for part in parts {
+        let kind = part.parse::<Resource>();
+        let kind = kind.map_err(|hint| Failure::Usage(format!("{part:?} in {list:?} is no kind: {hint}")))?;
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    Ok(Some(kinds))
+}
+
 /// Values of several kinds, which are printed together; `None`: each is printed at once.
 type Gathered = Option<Vec<Value>>;
+
+/// Checks that the flags are for things of this kind; no names mean all.
+fn fits(args: &GetArgs, resource: Resource, names: &[String]) -> Result<(), Failure> {
+    if args.selector.is_some() && !matches!(resource, Resource::Deployments | Resource::Aliases | Resource::Nodes) {
+        let message = format!("--selector is for deployments, aliases and nodes, not for {}", resource.plural());
+        return Err(Failure::Usage(message));
+    }
+    if args.selector.is_some() && !names.is_empty() {
+        return Err(Failure::Usage("give names or --selector, not both".to_owned()));
+    }
+    if args.about.is_some() && (resource != Resource::Events || !names.is_empty()) {
+        return Err(Failure::Usage("--for is for lists of events: `berth get events --for KIND/NAME`".to_owned()));
+    }
+    Ok(())
+}
 
 /// Prints things of one kind; no names mean all.
 async fn one_kind(
@@ -146,17 +190,7 @@ async fn one_kind(
     (resource, names): (Resource, &[String]),
     gathered: &mut Gathered,
 ) -> Result<(), Failure> {
-    if args.selector.is_some() && !matches!(resource, Resource::Deployments | Resource::Aliases | Resource::Nodes) {
-        let message = format!("--selector is for deployments, aliases and nodes, not for {}", resource.plural());
-        return Err(Failure::Usage(message));
-    }
-    if args.selector.is_some() && !names.is_empty() {
-        return Err(Failure::Usage("give names or --selector, not both".to_owned()));
-    }
     if let Some(word) = &args.about {
-        if resource != Resource::Events || !names.is_empty() {
-            return Err(Failure::Usage("--for is for lists of events: `berth get events --for KIND/NAME`".to_owned()));
-        }
         return events_for(client, args, word).await;
     }
     if args.watch {
@@ -167,10 +201,11 @@ async fn one_kind(
         Resource::Nodes if names.is_empty() => {
             let query = labels(args);
             let nodes: NodeList = client.json(client.request(Method::GET, &[resource.plural()], &query)).await?;
-            match (args.output, &nodes.status.mass_loss) {
-                (form @ (Form::Json | Form::Yaml), _) => return print_value(&nodes, form),
-                (Form::Name, _) | (_, None) => {}
-                (_, Some(loss)) => terminal::print(&super::nodes::mass_loss(loss))?,
+            match (args.output, gathered, &nodes.status.mass_loss) {
+                (Form::Json | Form::Yaml, Some(gathered), _) => return gather(gathered, &nodes.items),
+                (form @ (Form::Json | Form::Yaml), None, _) => return print_value(&nodes, form),
+                (Form::Name, ..) | (.., None) => {}
+                (.., Some(loss)) => terminal::print(&super::nodes::mass_loss(loss))?,
             }
             print_items(&nodes.items, resource, args)
         }
@@ -429,6 +464,24 @@ impl Printer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_of_kinds_is_read_strictly() {
+        let read = |words: &[&str]| {
+            listed_kinds(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>()).map_err(|e| e.to_string())
+        };
+        let (deployments, nodes) = (Resource::Deployments, Resource::Nodes);
+        assert_eq!(read(&["deployments,nodes"]), Ok(Some(vec![deployments, nodes])));
+        assert_eq!(read(&["no,deploy,models"]), Ok(Some(vec![nodes, deployments])), "each once");
+        for words in [&["deployments"][..], &["iris"], &["iris,digits"], &["deployment/iris,nodes/a"], &[]] {
+            assert_eq!(read(words), Ok(None), "{words:?}");
+        }
+        let refused = |words: &[&str]| read(words).expect_err("it is wrong");
+        assert!(refused(&["deployments,nodes", "iris"]).contains("write KIND/NAME"));
+        let hint = "\"depolyments\" in \"nodes,depolyments\" is no kind: did you mean deployments?";
+        assert_eq!(refused(&["nodes,depolyments"]), hint);
+        assert!(refused(&["nodes,"]).contains("is no kind: there are deployments, nodes"));
+    }
 
     #[test]
     fn what_functions_make_is_not_declared() {

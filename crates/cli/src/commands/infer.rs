@@ -42,7 +42,7 @@ Exit codes:
   5  no answer within --timeout, or the model was still loading
   1  everything else, such as no room for the model or a load that failed")]
 pub(crate) struct InferArgs {
-    /// Deployment name, or the path of its endpoint
+    /// Name of a deployment or alias, or the path of an endpoint
     #[arg(value_name = "NAME|/PATH", add = super::completing::deployments())]
     name: String,
     /// JSON file with the request, - for standard input

@@ -20,11 +20,11 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth join-token create --roles worker --out join.token     then, on the new machine, which has that file:
-    berth node --name gpu-1 --roles worker --join-token join.token
+  berth join-token create --roles worker --out join.token         then copy it to the new machine;
+    berth node --name gpu-1 --roles worker --join-token join.token    there
   berth join-token create --roles worker --uses 20 --expires 1d   for twenty machines, today
   berth join-token create --roles worker --node gpu-1             only for a node of this name
-  berth join-token list                                           who joined with them; never the secrets
+  berth join-token list                                           who joined; never the secrets
   berth join-token revoke kq3vbn2xwp                              nobody joins with it any more
 
 The leader must be started with --authority DIR, the folder that `berth pki init` made.")]

@@ -58,7 +58,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
   berth version -o json")]
 pub(crate) struct VersionArgs {
     /// Output format
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(short, long, value_parser = Form::among(&Form::NAMELESS), default_value = "table", value_name = "FORM")]
     output: Form,
 }
 

@@ -21,11 +21,11 @@ const GATEWAY_PORT: u16 = 8080;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth login https://berth.example.org:8081 --token-file -              the token from standard input
+  berth login https://berth.example.org:8081 --token-file -     the token from standard input
   berth login berth-a:8081,berth-b:8081 --ca ca.pem --token-file t --context prod
   berth login https://localhost:8081 --ca ca.pem --client-cert ada.pem --client-key ada.key
   berth login https://berth.example.org:8081 --oidc https://login.example.org/realms/ml
-                                         a code for a browser on any machine; the token is renewed by itself
+                                         a code for any browser; the token renews itself
 
 The context is kept in ~/.config/berth/config.yaml (BERTH_CLIENT_CONFIG names another file) and
 becomes the current one. The token is kept in a file beside it that only you can read; files of CA

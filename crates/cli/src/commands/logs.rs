@@ -26,7 +26,7 @@ const FOLLOW: Duration = Duration::from_millis(500);
 const MOST: u16 = 1_000;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&[Resource::Deployments, Resource::Functions])), after_help = "Examples:
   berth logs iris                            output, loads and failures of all its replicas
   berth logs iris -f                         keep printing what is added
   berth logs iris --tail 20 --node a         the last 20 lines of one node
@@ -47,7 +47,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, value_name = "NODE", add = super::completing::nodes())]
     node: Option<String>,
     /// Output format: table for people, json for one object per line
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(short, long, value_parser = Form::among(&Form::NAMELESS), default_value = "table", value_name = "FORM")]
     output: Form,
     #[command(flatten)]
     namespace: NamespaceArgs,

@@ -256,7 +256,7 @@ fn devices(gpus: &[GpuView]) -> String {
     rows.render()
 }
 
-/// The runtimes of a node with their formats and own limits: `onnx (onnx)`, `triton (onnx, tensorrt; at most 4GiB)`.
+/// The runtimes of a node with their formats, labels and own limits: `onnx (onnx)`, `triton (onnx, tensorrt; tier=gold; at most 4GiB)`.
 fn runtimes(runtimes: &[RuntimeView]) -> Vec<String> {
     let one = |runtime: &RuntimeView| {
         let limits = [
@@ -266,7 +266,9 @@ fn runtimes(runtimes: &[RuntimeView]) -> Vec<String> {
         ];
         let limits: Vec<String> = limits.into_iter().flatten().collect();
         let limits = if limits.is_empty() { String::new() } else { format!("; at most {}", limits.join(", ")) };
-        format!("{} ({}{limits})", runtime.name, runtime.formats.join(", "))
+        let labels: Vec<String> = runtime.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("; {}", labels.join(", ")) };
+        format!("{} ({}{labels}{limits})", runtime.name, runtime.formats.join(", "))
     };
     runtimes.iter().map(one).collect()
 }

@@ -32,11 +32,11 @@ use crate::{failure::Failure, settings::TelemetrySettings, telemetry::Telemetry,
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth operator manifests --image REGISTRY/berth:0.1.0 | kubectl apply -f -    install it in a cluster
-  berth operator crds | kubectl apply -f -                                     the custom resources alone
-  berth operator run --image REGISTRY/berth:0.1.0                              run it here, with your kubeconfig
-  berth operator plan-upgrade --image REGISTRY/berth:0.2.0                     models that a new version would change
-  berth operator migrate-storage                                               objects of older API versions, after an upgrade
+  berth operator manifests --image REGISTRY/berth:0.1.0 | kubectl apply -f -   install it
+  berth operator crds | kubectl apply -f -                   the custom resources alone
+  berth operator run --image REGISTRY/berth:0.1.0            run it here, with your kubeconfig
+  berth operator plan-upgrade --image REGISTRY/berth:0.2.0   models that a new version would change
+  berth operator migrate-storage                             after an upgrade: objects of older APIs
 
 docs/kubernetes.md tells more.")]
 pub(crate) struct OperatorArgs {
@@ -77,7 +77,8 @@ struct CrdsArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Each object is written as it is; no pod restarts. Run it again if it fails: nothing is lost.
-It needs the rights to list and patch CLOpsDeployments and ModelDeployments, and to get customresourcedefinitions and patch their status.")]
+It needs the rights to list and patch CLOpsDeployments and ModelDeployments, and to get
+customresourcedefinitions and patch their status.")]
 struct MigrateStorageArgs {
     /// Context of the kubeconfig [default: the current one]
     #[arg(long, value_name = "NAME")]

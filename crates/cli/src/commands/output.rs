@@ -8,7 +8,10 @@ use berth_wire::{
         WorkerView,
     },
 };
-use clap::ValueEnum;
+use clap::{
+    ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use serde::Serialize;
 
 use crate::{
@@ -30,6 +33,17 @@ pub(crate) enum Form {
     Yaml,
     /// KIND/NAME, one per line, for scripts
     Name,
+}
+
+impl Form {
+    /// The forms of a command that lists nothing by name, and has no more columns.
+    pub(crate) const NAMELESS: [Self; 3] = [Self::Table, Self::Json, Self::Yaml];
+
+    /// Parser of a command that has only these forms.
+    pub(crate) fn among(forms: &'static [Self]) -> impl TypedValueParser<Value = Self> {
+        let words = PossibleValuesParser::new(forms.iter().filter_map(Self::to_possible_value));
+        words.try_map(|word| Self::from_str(&word, false))
+    }
 }
 
 /// Prints one value as JSON or YAML.

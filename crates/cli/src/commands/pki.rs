@@ -30,8 +30,7 @@ use crate::{ca_key, failure::Failure, terminal};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth pki init ./pki                       once: the certificate authority and the gossip key
-  berth pki issue ./pki node-a               for each node; then copy ./pki/node-a to it: it is good for the nodes a
-                                             and node-a
+  berth pki issue ./pki node-a               for each node; then copy ./pki/node-a to it
   berth pki show ./pki                       names and expiry
   berth pki revoke gpu-1                     no node takes its certificates any more
 
@@ -60,7 +59,8 @@ enum PkiCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth pki init ./pki && berth pki issue ./pki a
-  berth pki init ./pki --ca-key 'pkcs11:token=berth;object=ca?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/run/pin'
+  berth pki init ./pki --ca-key \\
+    'pkcs11:token=berth;object=ca?module-path=/usr/lib/libsofthsm2.so&pin-source=file:/run/pin'
 
 A key in an HSM is an EC key on the curve P-256 that is there already
 (pkcs11-tool --keypairgen --key-type EC:prime256v1).")]

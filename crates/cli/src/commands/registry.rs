@@ -23,7 +23,7 @@ use crate::failure::Failure;
   berth registry init ./model-registry       create folders, schemas, CI and a README
   berth registry validate ./model-registry   run the server's checks; exit code 1 if it would reject
   berth registry hook install /srv/git/model-registry.git
-  berth registry serve --root /srv/git --listen 127.0.0.1:8418 --users users.yaml --create model-registry")]
+  berth registry serve --root /srv/git --users users.yaml --create model-registry")]
 pub(crate) struct RegistryArgs {
     #[command(subcommand)]
     command: RegistryCommand,

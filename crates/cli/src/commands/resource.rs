@@ -3,9 +3,12 @@
 use std::str::FromStr;
 
 use berth_spec::{DeploymentName, Namespace, manifest::closest};
-use clap::Args;
+use clap::{Arg, Args};
 
-use super::namespace::{NamespaceArgs, events_in, list_in, path_in};
+use super::{
+    completing,
+    namespace::{NamespaceArgs, events_in, list_in, path_in},
+};
 use crate::{client::Client, failure::Failure};
 
 /// A kind of thing that the API lists.
@@ -102,7 +105,7 @@ impl FromStr for Resource {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Target {
     /// NAME, KIND/NAME, or a KIND and names. Kinds: deployment (model, m), alias, function (fn), node, worker, source, …
-    #[arg(value_name = "[KIND/]NAME", required = true, add = super::completing::targets())]
+    #[arg(value_name = "[KIND/]NAME", required = true, add = completing::targets())]
     pub(crate) words: Vec<String>,
 }
 
@@ -116,6 +119,19 @@ pub(crate) enum ParsedTarget {
 }
 
 impl Target {
+    /// Changes help and completion of the words, for a command that takes only these kinds, the usual one first.
+    pub(crate) fn words_of(kinds: &'static [Resource]) -> impl FnMut(Arg) -> Arg {
+        let kinded: Vec<String> = kinds.iter().map(|kind| format!("{}/NAME", kind.singular())).collect();
+        let help = match kinded.as_slice() {
+            [before @ .., last] => format!("{} or {last}", [&["NAME".to_owned()], before].concat().join(", ")),
+            [] => String::new(),
+        };
+        move |arg| match arg.get_id().as_str() {
+            "words" => arg.help(help.clone()).add(completing::targets_of(kinds)),
+            _ => arg,
+        }
+    }
+
     /// Reads the words, without asking anybody what exists.
     pub(crate) fn read(&self) -> ParsedTarget {
         let kind = |word: &String| word.parse::<Resource>().ok();
@@ -291,7 +307,8 @@ async fn nothing(client: &Client, kinds: &[Resource], name: &str) -> Failure {
     }
     let near = meant(name, known.iter().map(|(_, name)| name.as_str()));
     let near = near.and_then(|near| known.iter().find(|(_, name)| name == near));
-    let hint = match (near, closest(name, Resource::plurals())) {
+    let kind = || closest(name, Resource::plurals()).map(str::to_owned);
+    let hint = match (near, kind_meant(name).or_else(kind)) {
         (Some((resource, near)), _) => format!("did you mean {}/{near}?", resource.singular()),
         (None, Some(kind)) => format!("did you mean {kind}?"),
         (None, None) => {
@@ -299,6 +316,13 @@ async fn nothing(client: &Client, kinds: &[Resource], name: &str) -> Failure {
         }
     };
     Failure::NotFound(format!("there is nothing of the name {name:?}: {hint}"))
+}
+
+/// A name with the kind in front that was most likely meant: `deployment/iris` for `depolyment/iris`.
+fn kind_meant(name: &str) -> Option<String> {
+    let (kind, name) = name.split_once('/')?;
+    let kind = closest(kind, Resource::NAMES.iter().map(|(resource, _)| resource.singular()))?;
+    Some(format!("{kind}/{name}"))
 }
 
 /// The name that was most likely meant: the same in another namespace, else the closest.
@@ -403,6 +427,26 @@ mod tests {
         assert_eq!(meant("forest", known.into_iter()), Some("team/forest"));
         assert_eq!(meant("irsi", known.into_iter()), Some("iris"));
         assert_eq!(meant("nothing", known.into_iter()), None);
+    }
+
+    #[test]
+    fn a_kind_with_a_slip_is_told_with_its_name() {
+        assert_eq!(kind_meant("depolyment/iris").as_deref(), Some("deployment/iris"));
+        assert_eq!(kind_meant("ndoe/a/b").as_deref(), Some("node/a/b"));
+        assert_eq!(kind_meant("team/iris"), None);
+        assert_eq!(kind_meant("depolyment"), None);
+    }
+
+    #[test]
+    fn the_help_of_a_command_names_only_the_kinds_that_it_takes() {
+        use Resource::{Aliases, Deployments, Functions};
+        let help = |kinds: &'static [Resource]| {
+            let words = Target::words_of(kinds)(Arg::new("words"));
+            words.get_help().map(ToString::to_string)
+        };
+        assert_eq!(help(&[Deployments]).as_deref(), Some("NAME or deployment/NAME"));
+        let three = "NAME, deployment/NAME, alias/NAME or function/NAME";
+        assert_eq!(help(&[Deployments, Aliases, Functions]).as_deref(), Some(three));
     }
 
     #[test]

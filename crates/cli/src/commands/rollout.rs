@@ -57,6 +57,9 @@ enum RolloutCommand {
     Restart(RestartArgs),
 }
 
+/// The kinds whose rollouts are followed and undone.
+const FOLLOWED: [Resource; 2] = [Resource::Deployments, Resource::Functions];
+
 /// A deployment, and where it is.
 #[derive(Debug, Args)]
 struct OneArgs {
@@ -69,7 +72,7 @@ struct OneArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&FOLLOWED)), after_help = "Examples:
   berth rollout status iris                  wait until the new revision serves
   berth rollout status iris digits           one after the other
   berth rollout status iris --timeout 60s    with a limit: exit code 5
@@ -88,7 +91,7 @@ struct StatusArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&FOLLOWED)), after_help = "Examples:
   berth rollout history iris                 the last generations, and what changed
   berth rollout history iris --generation 3  the manifest of one of them
   berth rollout history iris -o json")]
@@ -99,12 +102,12 @@ struct HistoryArgs {
     #[arg(long, value_name = "N")]
     generation: Option<u64>,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(short, long, value_parser = Form::among(&Form::NAMELESS), default_value = "table", value_name = "FORM")]
     output: Form,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&FOLLOWED)), after_help = "Examples:
   berth rollout undo iris                    back to the generation before
   berth rollout undo iris --to-generation 3  back to one that `berth rollout history iris` lists
   berth rollout undo function/words
@@ -122,7 +125,7 @@ struct UndoArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&[Resource::Deployments])), after_help = "Examples:
   berth rollout restart iris                 fresh replicas of the same model
   berth rollout restart iris digits && berth rollout status iris digits
 
@@ -136,7 +139,7 @@ struct RestartArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&[Resource::Deployments])), after_help = "Examples:
   berth rollout promote iris                 the new revision gets all requests
   berth rollout promote iris && berth rollout status iris
 
@@ -189,8 +192,7 @@ pub(crate) async fn run(args: &RolloutArgs) -> Result<(), Failure> {
 
 async fn status(args: &StatusArgs) -> Result<(), Failure> {
     let client = args.one.api.client()?;
-    let kinds = [Resource::Deployments, Resource::Functions];
-    let mut named = args.one.target.find(&client, &args.one.namespace, &kinds).await?;
+    let mut named = args.one.target.find(&client, &args.one.namespace, &FOLLOWED).await?;
     let is_function = |(kind, _): &(Resource, String)| *kind == Resource::Functions;
     for (_, name) in named.iter().filter(|named| is_function(named)) {
         let name = DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;

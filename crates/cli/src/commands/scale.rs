@@ -12,7 +12,7 @@ use super::{
 use crate::{client::ApiArgs, failure::Failure, terminal};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&[Resource::Deployments])), after_help = "Examples:
   berth scale iris --replicas 3              always three
   berth scale iris --min 1 --max 4           one to four, by load
   berth scale iris --min 0                   on demand: loaded by the first request
@@ -24,13 +24,13 @@ pub(crate) struct ScaleArgs {
     #[command(flatten)]
     target: Target,
     /// Exact number of replicas
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000), conflicts_with_all = ["min", "max"])]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=1_000), conflicts_with_all = ["min", "max"])]
     replicas: Option<u32>,
     /// Least number of replicas; 0: on demand
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     min: Option<u32>,
     /// Largest number of replicas
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     max: Option<u32>,
     /// Take over what belongs to another source, such as a folder
     #[arg(long)]

@@ -29,9 +29,11 @@ const MOST_READ: u64 = 8 << 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth secrets keygen --out ./keys                    once: registry.key for controllers, registry.pub for all
-  berth secrets encrypt --key keys/registry.pub --worker worker-a --file plain.yaml --out worker-a-secrets.yaml
-  berth secrets encrypt --key keys/registry.pub --into worker-a-secrets.yaml --set s3_access.secret_access_key=@-
+  berth secrets keygen --out ./keys                    once: registry.key and registry.pub
+  berth secrets encrypt --key keys/registry.pub --worker worker-a \\
+    --file plain.yaml --out worker-a-secrets.yaml
+  berth secrets encrypt --key keys/registry.pub --into worker-a-secrets.yaml \\
+    --set s3_access.secret_access_key=@-
   berth secrets edit worker-a-secrets.yaml --private keys/registry.key
   berth secrets check workers/secrets/*.yaml           in CI; needs no private key
   berth secrets show workers/secrets/*.yaml            workers, types and ages, without values")]
@@ -77,7 +79,8 @@ struct KeygenArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth secrets public --private 'pkcs11:token=berth;object=registry?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=/run/pin'
+  berth secrets public --private \\
+    'pkcs11:token=berth;object=registry?module-path=/usr/lib/libsofthsm2.so&pin-source=/run/pin'
   berth secrets public --private ./keys/registry.key > registry.pub")]
 struct PublicArgs {
     #[command(flatten)]

@@ -28,8 +28,9 @@ const EXAMPLES: &str = "Examples:
   berth testing runtime --listen 8085 --method my.Service/predict=1 --any-method
   berth testing runtime --listen 8001 --repository ./models
 
-A model whose path is SIZE_50000000_200_30 has 50,000,000 bytes, takes 200 ms to load and 30 ms to unload; FAIL_text,
-ONCE_text, REFUSE_text, HANG and STAY_2 fail in their ways. Any gRPC method is answered with its own messages.";
+A model whose path is SIZE_50000000_200_30 has 50,000,000 bytes, takes 200 ms to load and 30 ms to
+unload; FAIL_text, ONCE_text, REFUSE_text, HANG and STAY_2 fail in their ways. Any gRPC method is
+answered with its own messages.";
 
 #[derive(Debug, Args)]
 struct RuntimeArgs {

@@ -30,14 +30,14 @@ const LOOK: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth token create --role caller --models 'fraud-*' --expires 30d   may ask models of these names, for a month
-  berth token create --role deployer --namespace team                 may declare and ask models in one namespace
-  berth token create --role caller --rate 100 --in-flight 16          100 requests a second, 16 at once, at each gateway
-  berth token create --role viewer --out viewer.token                 the secret in a file that only you can read
-  berth token create --role viewer -o name                            the secret alone, for scripts
-  berth token create --role caller --models iris --file tokens.json   for executors, which read such a file; no server is asked
-  berth token list                                                    rights and last use; never the secrets
-  berth token revoke kq3vbn2xwp                                       every server refuses it from now on")]
+  berth token create --role caller --models 'fraud-*' --expires 30d   these models, for a month
+  berth token create --role deployer --namespace team                 everything in a namespace
+  berth token create --role caller --rate 100 --in-flight 16          limits at each gateway
+  berth token create --role viewer --out viewer.token                 a file that only you can read
+  berth token create --role viewer -o name                            the secret alone
+  berth token create --role caller --models iris --file tokens.json   for executors; asks no server
+  berth token list                                                    rights and last use
+  berth token revoke kq3vbn2xwp                                       every server refuses it now")]
 pub(crate) struct TokenArgs {
     #[command(subcommand)]
     what: TokenCommand,

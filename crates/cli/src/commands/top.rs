@@ -35,7 +35,7 @@ pub(crate) struct TopArgs {
     #[arg(long)]
     once: bool,
     /// Output format with --once
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(short, long, value_parser = Form::among(&Form::NAMELESS), default_value = "table", value_name = "FORM")]
     output: Form,
     /// Refresh interval
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::settings::duration)]

@@ -16,6 +16,7 @@ use std::{str::FromStr, time::Duration};
 use berth_spec::{DeploymentName, manifest::closest};
 use berth_wire::api::{DeploymentView, WatchEvent};
 use clap::Args;
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use futures::{StreamExt, pin_mut};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -31,7 +32,7 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&[Resource::Deployments])), after_help = "Examples:
   berth wait iris --for=Available --timeout=60s
   berth wait iris --for=ScaledDown
   berth wait iris --for=condition=Scheduled
@@ -44,7 +45,7 @@ pub(crate) struct WaitArgs {
     #[command(flatten)]
     target: Target,
     /// Phase (Available, ScaledDown, Failed, …), condition=TYPE[=STATUS], or delete
-    #[arg(long = "for", value_name = "WHAT", default_value = "Available")]
+    #[arg(long = "for", value_name = "WHAT", default_value = "Available", add = ArgValueCandidates::new(known))]
     until: Until,
     /// Give up after this long
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::settings::duration)]
@@ -60,6 +61,13 @@ const PHASES: [&str; 7] =
 
 /// Conditions that a deployment may have.
 const CONDITIONS: [&str; 5] = ["Available", "Progressing", "Scheduled", "Endpoint", "Validated"];
+
+/// Words to wait for, of which a shell offers those that fit.
+fn known() -> Vec<CompletionCandidate> {
+    let conditions = CONDITIONS.iter().map(|kind| format!("condition={kind}"));
+    let phases = PHASES.iter().map(|phase| (*phase).to_owned());
+    phases.chain(conditions).chain(["delete".to_owned()]).map(CompletionCandidate::new).collect()
+}
 
 /// Pause before a server that did not answer is asked again. Short, for scripts that start a server and wait.
 const RETRY: Duration = Duration::from_millis(200);
@@ -349,6 +357,15 @@ async fn follow(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn everything_that_a_shell_offers_can_be_waited_for() {
+        let words: Vec<String> = known().iter().map(|one| one.get_value().to_string_lossy().into_owned()).collect();
+        assert!(["Available", "condition=Scheduled", "delete"].iter().all(|word| words.contains(&(*word).to_owned())));
+        for word in words {
+            assert!(word.parse::<Until>().is_ok(), "{word}");
+        }
+    }
 
     #[test]
     fn what_to_wait_for_is_read_strictly() {

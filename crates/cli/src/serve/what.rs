@@ -123,7 +123,7 @@ fn unknown(path: &Path) -> Failure {
     Failure::Usage(format!(
         "{} holds no model that is known: an .onnx file, a folder of them, a folder with model-card.yaml, a scikit-learn \
          .joblib or .pkl, an XGBoost .ubj, .json or .bst, a LightGBM text file, a PyTorch .pt, a Keras .keras, a SavedModel or \
-         MLflow folder. For anything else write a card: `berth card new`",
+         MLflow folder. For anything else write a card: `berth card new`. A folder of manifests is for `berth up`",
         path.display()
     ))
 }

@@ -2,15 +2,21 @@
 
 use std::{ffi::OsString, path::Path};
 
+use berth_spec::manifest::closest;
 use clap::{
     Command,
     builder::StyledStr,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-/// Commands of other tools, and those of Berth.
-const MEANT: [(&str, &str); 28] = [
+/// Commands of other tools, with the words before them, and those of Berth.
+const MEANT: [(&str, &str); 35] = [
+    ("annotate", "berth edit NAME"),
+    ("auth", "berth whoami"),
+    ("autoscale", "berth scale NAME --min N --max N"),
     ("check", "berth doctor"),
+    ("config get-contexts", "berth context list"),
+    ("config use-context", "berth context use NAME"),
     ("create", "berth apply -f FILE"),
     ("deploy", "berth apply -f FILE"),
     ("deployments", "berth get deployments"),
@@ -18,10 +24,12 @@ const MEANT: [(&str, &str); 28] = [
     ("events", "berth get events"),
     ("history", "berth rollout history NAME"),
     ("install", "berth apply -f FILE"),
+    ("label", "berth edit NAME"),
     ("list", "berth get models"),
     ("ls", "berth get models"),
     ("models", "berth get models"),
     ("nodes", "berth get nodes"),
+    ("patch", "berth edit NAME"),
     ("pause", "berth source pause NAME"),
     ("predict", "berth infer NAME -f FILE"),
     ("promote", "berth rollout promote NAME"),
@@ -41,11 +49,13 @@ const MEANT: [(&str, &str); 28] = [
 ];
 
 /// Flags of other tools; the flag that a command must have for the tip; the tip.
-const MEANT_FLAGS: [(&str, &str, &str); 7] = [
+const MEANT_FLAGS: [(&str, &str, &str); 9] = [
     ("-p", "http", PORTS),
     ("--port", "http", PORTS),
     ("--host", "http", PORTS),
     ("--file", "filename", "the flag for a file is `-f`"),
+    ("-R", "filename", BELOW),
+    ("--recursive", "filename", BELOW),
     ("--wait", "filename", "`berth wait NAME` waits until it serves"),
     ("-v", "log", "`--log debug` logs more"),
     ("--verbose", "log", "`--log debug` logs more"),
@@ -53,14 +63,20 @@ const MEANT_FLAGS: [(&str, &str, &str); 7] = [
 
 const PORTS: &str = "`--http ADDRESS:PORT` is the address for inference, `--api` that of the control API";
 
+const BELOW: &str = "`-f FOLDER` reads the folder with all below it";
+
 /// Adds what helps to an error. `words` is the command line.
 pub(super) fn add(mut error: clap::Error, command: &Command, words: &[OsString]) -> clap::Error {
     let tip = match error.kind() {
-        ErrorKind::InvalidSubcommand => meant(&error),
-        ErrorKind::UnknownArgument => file(&error, command, words).or_else(|| flag(&error, command, words)),
-        ErrorKind::MissingRequiredArgument if words.get(1).is_some_and(|word| word == "get") => Some(
-            "`berth get models` lists models; also: nodes, workers, replicas, aliases, events, sources, …".to_owned(),
-        ),
+        ErrorKind::InvalidSubcommand => {
+            nearest(&mut error, command, words);
+            meant(&error, words)
+        }
+        ErrorKind::UnknownArgument => {
+            without_escape(&mut error);
+            file(&error, command, words).or_else(|| flag(&error, command, words))
+        }
+        ErrorKind::MissingRequiredArgument => missing(&error, words).map(str::to_owned),
         _ => None,
     };
     if error.get(ContextKind::Usage).is_some() {
@@ -78,23 +94,69 @@ pub(super) fn add(mut error: clap::Error, command: &Command, words: &[OsString])
 fn usage(command: &Command, words: &[OsString]) -> StyledStr {
     let mut root = command.clone();
     root.build();
-    let mut leaf = &root;
+    leaf(&root, words).clone().render_usage()
+}
+
+/// The last command that the words name.
+fn leaf<'a>(root: &'a Command, words: &[OsString]) -> &'a Command {
+    let mut leaf = root;
     for word in words.iter().skip(1) {
         let Some(below) = leaf.find_subcommand(word) else { break };
         leaf = below;
     }
-    leaf.clone().render_usage()
+    leaf
 }
 
-fn meant(error: &clap::Error) -> Option<String> {
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
-    let (_, meant) = MEANT.iter().find(|(other, _)| other == word)?;
+fn meant(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    let words: Vec<&str> = words.iter().skip(1).filter_map(|word| word.to_str()).collect();
+    let until = words.iter().position(|word| word == wrong)?;
+    let typed = words[..=until].join(" ");
+    let (_, meant) = MEANT.iter().find(|(other, _)| *other == typed)?;
     Some(format!("that is `{meant}`"))
+}
+
+/// Puts the command with the fewest slips in place of those that clap finds, which are similar in other ways: `scael` is `scale`.
+fn nearest(error: &mut clap::Error, command: &Command, words: &[OsString]) {
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand) else { return };
+    let known = leaf(command, words).get_subcommands().map(Command::get_name);
+    if let Some(near) = closest(wrong, known) {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![near.to_owned()]));
+    }
+}
+
+/// Removes the tip to write `--` before a flag that is not there: nothing that is named begins with a dash.
+fn without_escape(error: &mut clap::Error) {
+    let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) else { return };
+    tips.retain(|tip| !tip.to_string().contains("as a value, use"));
+    if !tips.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    }
+}
+
+/// Tip for a command that lacks a word.
+fn missing(error: &clap::Error, words: &[OsString]) -> Option<&'static str> {
+    let Some(ContextValue::Strings(lacking)) = error.get(ContextKind::InvalidArg) else { return None };
+    match words.get(1)?.to_str()? {
+        "get" => Some("`berth get models` lists models; also: nodes, workers, replicas, aliases, events, sources, …"),
+        "plan" => Some("`-f FILE` takes manifests, `--registry FOLDER` a registry"),
+        _ if lacking.iter().any(|word| word.contains("[KIND/]NAME")) => Some("`berth get deployments` lists names"),
+        _ => None,
+    }
 }
 
 fn flag(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return None };
-    let command = command.find_subcommand(words.get(1)?.to_str()?)?;
+    let name = words.get(1)?.to_str()?;
+    let tip = match (name, word.as_str()) {
+        ("describe", "-o" | "--output") => Some("`berth get NAME -o yaml` prints a thing as data"),
+        ("delete", "-f" | "--filename") => Some("name what to delete: `berth delete NAME`"),
+        _ => None,
+    };
+    if let Some(tip) = tip {
+        return Some(tip.to_owned());
+    }
+    let command = command.find_subcommand(name)?;
     let has = |flag: &str| command.get_arguments().any(|arg| arg.get_long() == Some(flag));
     MEANT_FLAGS.iter().find(|(other, ours, _)| other == word && has(ours)).map(|(.., tip)| (*tip).to_owned())
 }
@@ -121,10 +183,36 @@ mod tests {
     #[test]
     fn commands_of_other_tools_lead_to_ours() {
         for (word, meant) in MEANT {
-            let told = told(&["berth", word]);
+            let words: Vec<&str> = ["berth"].into_iter().chain(word.split(' ')).collect();
+            let told = told(&words);
             assert!(told.contains(&format!("that is `{meant}`")) && told.matches("tip:").count() == 1, "{told}");
         }
-        assert!(told(&["berth", "ge"]).contains("'get'"), "what clap finds stays");
+        for words in [&["berth", "source", "ls"][..], &["berth", "context", "remove"]] {
+            assert!(!told(words).contains("that is"), "{words:?} is no such command");
+        }
+    }
+
+    #[test]
+    fn the_command_with_the_fewest_slips_is_told() {
+        for (words, near) in [
+            (&["berth", "scael", "iris"][..], "scale"),
+            (&["berth", "ge"], "get"),
+            (&["berth", "rollout", "unod"], "undo"),
+        ] {
+            let told = told(words);
+            assert!(told.contains(&format!("'{near}'")) && told.matches("tip:").count() == 1, "{told}");
+        }
+    }
+
+    #[test]
+    fn a_flag_that_is_not_there_is_no_value() {
+        for words in [&["berth", "get", "deploy", "--no-headers"][..], &["berth", "logs", "iris", "-p"]] {
+            let told = told(words);
+            assert!(!told.contains("as a value") && !told.contains("tip:"), "{told}");
+        }
+        assert!(told(&["berth", "get", "deploy", "--outptu"]).contains("'--output'"), "what clap finds stays");
+        assert!(told(&["berth", "describe", "iris", "-o", "yaml"]).contains("`berth get NAME -o yaml`"));
+        assert!(told(&["berth", "delete", "-f", "iris.yaml"]).contains("`berth delete NAME`"));
     }
 
     #[test]
@@ -139,7 +227,8 @@ mod tests {
                     || named.last().is_some_and(|last| ["models", "nodes", "deployments", "events"].contains(last)),
                 "{meant}"
             );
-            assert!(command.find_subcommand(word).is_none(), "{word} is a command");
+            let typed = word.split(' ').try_fold(&command, |command, part| command.find_subcommand(part));
+            assert!(typed.is_none(), "{word} is a command");
         }
     }
 
@@ -152,6 +241,9 @@ mod tests {
         assert!(told(&["berth", "validate", file]).contains(&format!("`berth validate -f {file}`")));
         assert!(!told(&["berth", "validate", "/nowhere/iris.yaml"]).contains("tip:"));
         assert!(told(&["berth", "get"]).contains("berth get models"));
+        assert!(told(&["berth", "plan"]).contains("`--registry FOLDER`"));
+        assert!(told(&["berth", "delete"]).contains("`berth get deployments` lists names"));
+        assert!(told(&["berth", "rollout", "undo"]).contains("`berth get deployments` lists names"));
     }
 
     #[test]
@@ -168,6 +260,7 @@ mod tests {
             ("--file", "apply", "is `-f`"),
             ("--wait", "apply", "`berth wait NAME`"),
             ("--verbose", "node", "`--log debug`"),
+            ("-R", "apply", "all below it"),
         ] {
             let told = told(&["berth", command, word, "8080"]);
             assert!(told.contains(meant) && told.matches("tip:").count() == 1, "{told}");

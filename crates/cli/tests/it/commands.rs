@@ -95,6 +95,7 @@ const CASES: &[Case] = &[
     (&[("isvc.yaml", SERVICE)], &["validate", "-f", "."], 0, &["1 manifest in 1 file valid"], &[]),
     (&[], &["validate", "-f", "none.yaml"], 3, &[], &["none.yaml"]),
     (&[], &["validate", "-f", "."], 3, &[], &["has no *.yaml"]),
+    (&[("notes.yaml", "a: note\n")], &["apply", "-f", "."], 3, &[], &["only 1 file without an apiVersion"]),
     (&[], &["validate"], 2, &[], &["--filename"]),
     (&[("iris.yaml", "WRONG")], &["apply", "-f", "iris.yaml"], 4, &[], &["spec.model.url"]),
     (
@@ -107,6 +108,11 @@ const CASES: &[Case] = &[
     // A bare word that is no kind is a name, of which only the server knows.
     (&[], &["get", "deploymints", "--api", "AWAY"], 1, &[], &["nothing answers"]),
     (&[], &["get", "deployments", "--api", "ftp://x"], 2, &[], &["is not an address"]),
+    (&[], &["get", "deployments,nodes", "iris", "--api", "AWAY"], 2, &[], &["write KIND/NAME for each thing"]),
+    (&[], &["get", "nodes,depolyments", "--api", "AWAY"], 2, &[], &["did you mean deployments?"]),
+    (&[], &["get", "deployments,workers", "-l", "a=b", "--api", "AWAY"], 2, &[], &["not for workers"]),
+    (&[], &["explain", "iris", "-o", "name"], 2, &[], &["possible values: table, json, yaml"]),
+    (&[], &["scale", "iris", "--replicas", "-1"], 2, &[], &["-1 is not in 0..=1000"]),
     (&[], &["get", "workers", "-l", "a=b", "--api", "AWAY"], 2, &[], &["--selector"]),
     (&[], &["wait", "deployment/iris", "--for=Ready=1"], 2, &[], &["condition=TYPE"]),
     (&[], &["wait", "deployment/iris", "--timeout=10ms", "--api", "AWAY"], 5, &[], &["(after", "nothing answers"]),

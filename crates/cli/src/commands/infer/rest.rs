@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_spec::{DeploymentName, id::DEFAULT_NAMESPACE};
+use berth_wire::api::ErrorBody;
 use bytes::Bytes;
 use reqwest::{StatusCode, header::CONTENT_TYPE};
 use serde_json::Value;
@@ -91,6 +92,11 @@ fn refused(status: StatusCode, body: &[u8]) -> Failure {
     if let (Some(message), Some(reason)) = (text("error"), text("reason")) {
         return super::refused(message, reason);
     }
+    if serde_json::from_slice::<ErrorBody>(body).is_ok() {
+        let message = "a control API answers there: the gateway has a port of its own (8080 by default), say where it is with \
+                       --http or BERTH_HTTP";
+        return Failure::Failed(message.to_owned());
+    }
     // Not our gateway, but something between.
     let message = format!("the server answered {status}: {}", String::from_utf8_lossy(body).trim());
     match status {
@@ -117,6 +123,7 @@ mod tests {
             (504, r#"{"error":"too late","reason":"deadline"}"#, 5),
             (503, r#"{"error":"no room","reason":"no_capacity"}"#, 1),
             (500, r#"{"error":"it broke","reason":"model"}"#, 1),
+            (404, r#"{"error":{"code":404,"reason":"NotFound","message":"no path"}}"#, 1),
             (504, "<html>a proxy</html>", 5),
             (502, "<html>a proxy</html>", 1),
         ] {

@@ -49,8 +49,9 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The operator runs it for models with spec.inferencePool; docs/kubernetes.md tells more. It speaks Envoy's ext_proc and the health
-checks of gRPC, without TLS. On SIGTERM or Ctrl-C it answers for 5 s more, waits for requests under way and exits with 0.
+    after_help = "The operator runs it for models with spec.inferencePool; docs/kubernetes.md tells more. It speaks
+Envoy's ext_proc and the health checks of gRPC, without TLS. On SIGTERM or Ctrl-C it answers for 5 s
+more, waits for requests under way and exits with 0.
 
 Example:
   berth operator picker --namespace shop --selector berth.dev/model=iris --port 29001"

@@ -21,14 +21,15 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth operator plan-upgrade --image REGISTRY/berth:0.2.0                  every field that would change
-  berth operator plan-upgrade --image REGISTRY/berth:0.2.0 -o json          the same for programs
-  berth operator plan-upgrade --image REGISTRY/berth:0.2.0 --adopt          move the models, 10 at once
+  berth operator plan-upgrade --image REGISTRY/berth:0.2.0           fields that would change
+  berth operator plan-upgrade --image REGISTRY/berth:0.2.0 -o json   the same for programs
+  berth operator plan-upgrade --image REGISTRY/berth:0.2.0 --adopt   move the models, 10 at once
   berth operator plan-upgrade iris --image REGISTRY/berth:0.2.0 -n shop --adopt
 
-A new operator renders a model as before until its spec changes. --adopt moves models to the newest rules without that: start the
-new operator first. Models that are not ready are moved only when they are named. If one of a wave does not become ready, no
-further wave starts, and the exit code is 1; what was moved stays.")]
+A new operator renders a model as before until its spec changes. --adopt moves models to the newest
+rules without that: start the new operator first. Models that are not ready are moved only when they
+are named. If one of a wave does not become ready, no further wave starts, and the exit code is 1;
+what was moved stays.")]
 pub(super) struct PlanUpgradeArgs {
     /// Names of models [default: all]
     #[arg(value_name = "NAME", requires = "namespace")]

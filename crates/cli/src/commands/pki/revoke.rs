@@ -16,13 +16,13 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth pki revoke gpu-1 --reason 'stolen'          every certificate that is good for gpu-1 and was issued before
+  berth pki revoke gpu-1 --reason 'stolen'                all certificates of gpu-1 so far
   berth pki revoke --certificate ./pki/gpu-1/node.pem     this one alone
   berth pki revoke --serial 1f:a0:33
 
-Within seconds every node refuses the certificates and cuts connections that were made with them. The revocation goes when
-they have ended. A node that was stolen also knows the gossip key, and a controller the store's credentials: change them, too
-(docs/cluster.md, \"A node was stolen\").")]
+Within seconds every node refuses the certificates and cuts connections that were made with them.
+The revocation goes when they have ended. A node that was stolen also knows the gossip key, and a
+controller the store's credentials: change them, too (docs/cluster.md, \"A node was stolen\").")]
 pub(super) struct RevokeArgs {
     /// Node whose certificates are revoked
     #[arg(value_name = "NODE", conflicts_with_all = ["serial", "certificate"], required_unless_present_any = ["serial", "certificate"])]
@@ -42,7 +42,7 @@ pub(super) struct RevokeArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth pki revocations                      which nodes and certificates are refused, and until when")]
+  berth pki revocations                      refused nodes and certificates, and until when")]
 pub(super) struct RevocationsArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]

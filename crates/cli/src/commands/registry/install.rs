@@ -18,7 +18,8 @@ use crate::{client::DEFAULT_API, failure::Failure, terminal};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   berth registry hook install /srv/git/model-registry.git
-  berth registry hook install /srv/git/model-registry.git --writer berth --git-token github.com=/etc/berth/token
+  berth registry hook install /srv/git/model-registry.git --writer berth \\
+    --git-token github.com=/etc/berth/token
   berth registry hook install /srv/git/sentiment-model.git --kind model
 
 The hook calls this binary at its current path. It accepts or rejects a push as a whole within

@@ -65,8 +65,9 @@ const SILENT: Patience = Patience { first: PATIENCE, idle: SILENCE };
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth registry token ada --role ops >> users.yaml       once per user; prints the token to standard error
-  berth registry serve --root /srv/git --users users.yaml --create model-registry --create sentiment-model
+  berth registry token ada --role ops >> users.yaml   once per user; the token on standard error
+  berth registry serve --root /srv/git --users users.yaml \\
+    --create model-registry --create sentiment-model
   git clone http://ada:TOKEN@127.0.0.1:8418/model-registry.git
 
 Roles:                 the registry      model repositories

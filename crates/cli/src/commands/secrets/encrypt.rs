@@ -14,11 +14,14 @@ use crate::{failure::Failure, files::plural, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth secrets encrypt --key registry.pub --worker worker-a --file plain.yaml --out worker-a-secrets.yaml
-  vault kv get -format=json … | jq … | berth secrets encrypt --key registry.pub --worker worker-a > worker-a-secrets.yaml
+  berth secrets encrypt --key registry.pub --worker worker-a \\
+        --file plain.yaml --out worker-a-secrets.yaml
+  vault kv get -format=json … | jq … | \\
+        berth secrets encrypt --key registry.pub --worker worker-a > worker-a-secrets.yaml
   berth secrets encrypt --key registry.pub --into worker-a-secrets.yaml \\
         --set git.type=git_token --set git.token=@- --set git.hosts=git.acme.com < token
-  berth secrets encrypt --key registry.pub --into worker-a-secrets.yaml --set s3_access.secret_access_key=@new-key
+  berth secrets encrypt --key registry.pub --into worker-a-secrets.yaml \\
+        --set s3_access.secret_access_key=@new-key
 
 Input format (docs/secrets.md lists types and fields):
   secrets:

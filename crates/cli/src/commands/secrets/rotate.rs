@@ -10,9 +10,10 @@ use crate::{failure::Failure, files::plural, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples of a rotation without interruption:
-  berth secrets rotate workers/secrets/*.yaml --key old.pub --key new.pub --private old.key    both can read; commit
-  … give the controllers new.key beside old.key, then in their place …
-  berth secrets rotate workers/secrets/*.yaml --key new.pub --private new.key --values         only the new one; commit
+  berth secrets rotate workers/secrets/*.yaml --key old.pub --key new.pub --private old.key
+  … both keys can read: commit, give the controllers new.key beside old.key, then in its place …
+  berth secrets rotate workers/secrets/*.yaml --key new.pub --private new.key --values
+  … only the new key can read: commit
 
 Without --values, only the wrapped data keys change: the old private key and an old commit still
 reveal unchanged values. Replace leaked credentials at their issuer: encryption cannot take them

@@ -149,7 +149,7 @@ impl Turns {
     }
 
     async fn turn(&self, until: Instant) -> Result<OwnedSemaphorePermit, Refusal> {
-        let _waiting = Waiting::begin(&self.waiting);
+        let _waiting = WaitingGuard::begin(&self.waiting);
         match timeout_at(until, Arc::clone(&self.free).acquire_owned()).await {
             Ok(Ok(turn)) => Ok(turn),
             _ => Err(Refusal::Busy),
@@ -178,16 +178,16 @@ impl Turns {
 }
 
 /// A question that waits for a turn. Counts until it is dropped.
-struct Waiting(Arc<AtomicUsize>);
+struct WaitingGuard(Arc<AtomicUsize>);
 
-impl Waiting {
+impl WaitingGuard {
     fn begin(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Relaxed);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
@@ -236,10 +236,10 @@ mod tests {
 
     use super::*;
 
-    type Part = Result<Frame<Bytes>, Infallible>;
+    type FrameResult = Result<Frame<Bytes>, Infallible>;
 
     /// The pieces of a list of so many MiB.
-    fn mebibytes(count: usize) -> impl Stream<Item = Part> + Unpin {
+    fn mebibytes(count: usize) -> impl Stream<Item = FrameResult> + Unpin {
         stream::iter(0..count).map(|_| Ok(Frame::data(Bytes::from(vec![b' '; 1 << 20]))))
     }
 
@@ -316,7 +316,7 @@ mod tests {
         assert!(two.is_long());
         assert_eq!(long(1).await.map(drop), Err(Refusal::Busy));
         assert!(!turns.read(Full::from(vec![b' '; REVIEWS.head])).await.expect("short").is_long());
-        let late = turns.read(StreamBody::new(stream::pending::<Part>())).await;
+        let late = turns.read(StreamBody::new(stream::pending::<FrameResult>())).await;
         assert_eq!(late.map(drop), Err(Refusal::Late));
         // The turn of one that was read is held until the answer is there.
         let turn = two.into_turn();

@@ -11,9 +11,10 @@ use crate::{failure::Failure, terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  berth registry token ada --role ops >> users.yaml      adds the entry; prints the token to standard error, once
+  berth registry token ada --role ops >> users.yaml      adds the entry
 
-The file holds only the SHA-256 of a token, which is enough for 256 random bits.")]
+The token is printed to standard error, once. The file holds only the SHA-256 of a token, which is
+enough for 256 random bits.")]
 pub(crate) struct TokenArgs {
     /// User name
     #[arg(value_name = "NAME", value_parser = name)]
