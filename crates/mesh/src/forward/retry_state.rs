@@ -12,9 +12,10 @@
 //! ```
 //!
 //! An endpoint is tried once a round; a round ends by waiting. At most [`SENDS`] times a request goes out after which nobody
-//! knows whether it was run; one that was certainly not run may go out as often as there is time.
+//! knows whether it was run; one that was certainly not run may go out as often as there is time. An endpoint that was left because
+//! it was slow, and whose line then breaks, counts once.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use berth_spec::{InferError, inference::Shed};
 use tokio::time::Instant;
@@ -24,7 +25,7 @@ use crate::endpoint::target::{NextTarget, RemoteTarget};
 use crate::forward::context::RequestContext;
 use crate::{
     body::upload::{Upload, unrepeatable},
-    endpoint::{InFlight, choose::Tried},
+    endpoint::{Endpoint, InFlight, choose::Tried},
     forward::{
         buffered::{BufferedResponse, Failure},
         head::Head,
@@ -49,6 +50,8 @@ pub(crate) struct RetryState {
     tried: Tried,
     /// The number of times that it may have been run.
     sends: u32,
+    /// The endpoints that were left because they were slow: each counts among `sends`.
+    slow: Vec<Arc<Endpoint>>,
     begun: bool,
     /// The last replica that was asked has all the requests that it takes.
     full: bool,
@@ -137,7 +140,7 @@ impl RetryState {
             }
             Err(Unanswered::Broken) => {
                 hops.sent(HopResult::Broken, near, took);
-                self.sends += 1;
+                self.broke(&there.endpoint);
                 if let Some(why) = self.forbids(context, forwarding, upload) {
                     return Err(Failure::Lost { model: context.entry.name.to_string(), why });
                 }
@@ -149,6 +152,7 @@ impl RetryState {
                 hops.sent(HopResult::Late, near, took);
                 hops.again(Again::Late);
                 self.sends += 1;
+                self.slow.push(Arc::clone(&there.endpoint));
                 self.tried.add(there.endpoint);
                 Ok(None)
             }
@@ -156,6 +160,15 @@ impl RetryState {
                 hops.sent(HopResult::Late, near, took);
                 Err(context.timed_out().into())
             }
+        }
+    }
+
+    /// Counts a line that broke. Where the endpoint had been slow before, it is the same node that is lost: nodes that cannot be reached
+    /// any more use up one attempt each.
+    fn broke(&mut self, endpoint: &Arc<Endpoint>) {
+        match self.slow.iter().position(|slow| Arc::ptr_eq(slow, endpoint)) {
+            Some(at) => drop(self.slow.swap_remove(at)),
+            None => self.sends += 1,
         }
     }
 

@@ -305,6 +305,33 @@ async fn what_hangs_is_left_in_time_and_then_left_alone() {
     assert_eq!(runs(&hangs), 20);
 }
 
+/// Requests that had left both silent nodes of a partition, and were at one of them for the second time, failed when it was given up.
+#[tokio::test]
+async fn nodes_that_fall_silent_use_up_one_attempt_each() {
+    let mut town = Town::new(&["a", "b", "c", "d"]).await;
+    let silent = [Echo::shut(), Echo::shut()];
+    town.serve("iris", &[("b", &silent[0]), ("c", &silent[1])]).await;
+    silent.iter().for_each(|copy| copy.gate.add_permits(100));
+    assert_eq!(some(&mut town, &[]).await, [200; 8], "both are measured");
+    let left = |copy: &Arc<Echo>| copy.gate.forget_permits(100) > 0;
+    assert!(silent.iter().all(left));
+    let started = || [0, 1].map(|at: usize| silent[at].started.available_permits());
+    let before = started();
+    let asked = tokio::spawn(town.house("a").infer("iris", &[]));
+    until("one has it", || started() != before).await;
+    let first = usize::from(started()[0] == before[0]);
+    let second = 1 - first;
+    until("the other one has it", || started()[second] > before[second]).await;
+    town.node("a").roster.set_health(&worker(["b", "c"][second]), Health::Failed);
+    until("the first one has it again", || started()[first] == before[first] + 2).await;
+    town.node("a").roster.set_health(&worker(["b", "c"][first]), Health::Failed);
+    let next = Echo::open();
+    town.put("d", "iris", &next);
+    town.route("iris", &["d"]).await;
+    let answer = asked.await.expect("it ran");
+    assert_eq!((answer.status.as_u16(), runs(&next)), (200, 1), "{answer:?}");
+}
+
 #[tokio::test]
 async fn what_must_not_run_twice_waits_for_what_hangs() {
     let mut town = Town::new(&["a", "b", "c"]).await;
