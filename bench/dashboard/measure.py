@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -24,6 +23,7 @@ sys.path.append(str(ROOT / "tests"))
 os.environ.setdefault("EXAMPLE_MODELS", str(ROOT / "examples/models"))
 
 from harness.examples import manifest  # noqa: E402
+from harness.machine import machine  # noqa: E402
 from harness.server import Berth  # noqa: E402
 from harness.waiting import PATIENCE  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
@@ -169,12 +169,6 @@ class Bench:
             self.figures["memory of berth afterwards"] = f"{self.memory() / MIB:.0f} MiB"
         finally:
             self.berth.close()
-
-
-def machine() -> str:
-    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "unknown")
-    memory = int(Path("/proc/meminfo").read_text().split()[1]) >> 20
-    return f"{os.cpu_count()} cores of {cpu}, {memory} GiB, Linux {platform.release()}"
 
 
 def page_of(bench: Bench, options: argparse.Namespace, busy: float) -> str:

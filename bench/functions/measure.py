@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "tests")]
 
 from harness.functions import BUILD, WORDS, Etcd, archive, function  # noqa: E402
+from harness.machine import machine  # noqa: E402
 from harness.processes import BERTH  # noqa: E402
 from harness.server import Berth  # noqa: E402
 from harness.waiting import until  # noqa: E402
@@ -135,12 +135,6 @@ class Bench:
         self.watch.process.kill()
         self.berth.close()
         self.etcd.close()
-
-
-def machine() -> str:
-    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "unknown")
-    memory = int(Path("/proc/meminfo").read_text().split()[1]) >> 20
-    return f"{os.cpu_count()} cores of {cpu}, {memory} GiB, Linux {platform.release()}"
 
 
 def keras_row(bench: Bench) -> str:

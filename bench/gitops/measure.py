@@ -11,7 +11,6 @@ import argparse
 import datetime
 import http.client
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ sys.path += [str(ROOT / "tests"), str(ROOT / "tests/gitops")]
 
 from conftest import World  # noqa: E402
 from fleet import Load, Server  # noqa: E402
+from harness.machine import machine  # noqa: E402
 from harness.processes import BERTH  # noqa: E402
 from harness.waiting import PATIENCE, until  # noqa: E402
 
@@ -301,12 +301,6 @@ def many() -> Steps:
         finally:
             world.close()
     return steps
-
-
-def machine() -> str:
-    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "unknown")
-    memory = int(Path("/proc/meminfo").read_text().split()[1]) >> 20
-    return f"{os.cpu_count()} cores of {cpu}, {memory} GiB, Linux {platform.release()}"
 
 
 def main() -> None:

@@ -68,18 +68,23 @@ def plane(tmp_path_factory):
     plane = ControlPlane(tmp_path_factory.mktemp("plane"))
     try:
         plane.start()
-        words = [BERTH, "operator", "manifests", "--image", IMAGE]
-        manifests = subprocess.run(words, check=True, capture_output=True, text=True)
-        plane.kubectl("apply", "-f", "-", text=manifests.stdout)
-        plane.kubectl("wait", "--for=condition=Established", *(f"crd/{name}" for name in [*DEFINITIONS, "asyncapis.berth.dev"]))
-        # Services lead nowhere here: tests of webhooks register them by their address. A conversion that fails makes the API server
-        # list all objects again and again, once for each version.
-        plane.kubectl("delete", "validatingwebhookconfiguration", "berth-operator")
-        convert_by(plane, None)
+        install(plane)
         # The bootstrap roles, the namespaces and the CRDs are there; the operator's own Deployment runs nowhere.
         yield plane
     finally:
         plane.stop()
+
+
+def install(plane: ControlPlane) -> None:
+    """Applies what `berth operator manifests` prints, and registers no webhook."""
+    words = [BERTH, "operator", "manifests", "--image", IMAGE]
+    manifests = subprocess.run(words, check=True, capture_output=True, text=True)
+    plane.kubectl("apply", "-f", "-", text=manifests.stdout)
+    plane.kubectl("wait", "--for=condition=Established", *(f"crd/{name}" for name in [*DEFINITIONS, "asyncapis.berth.dev"]))
+    # Services lead nowhere here: tests of webhooks register them by their address. A conversion that fails makes the API server
+    # list all objects again and again, once for each version.
+    plane.kubectl("delete", "validatingwebhookconfiguration", "berth-operator")
+    convert_by(plane, None)
 
 
 @pytest.fixture

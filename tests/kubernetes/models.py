@@ -27,6 +27,12 @@ def condition(plane, namespace: str, kind: str, name: str = "iris", topic: str =
     return next((one for one in conditions if one["type"] == topic), {})
 
 
+def settled(plane, namespace: str) -> bool:
+    """True if each model says what it says once its Deployment is there."""
+    objects = plane.get("clops", namespace)["items"]
+    return all(one.get("status", {}).get("conditions", [{}])[0].get("message") == NO_CONTROLLER for one in objects)
+
+
 def pods_are_ready(plane, namespace: str, name: str = "iris") -> None:
     """Says so in the place of the Deployment's controller."""
     deployment = plane.get("deployment", namespace, name)

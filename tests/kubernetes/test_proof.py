@@ -10,12 +10,7 @@ import pytest
 from conftest import Operator
 from control_plane import OPERATOR
 from harness.waiting import until
-from models import NO_CONTROLLER, clops, exists
-
-
-def settled(plane, namespace: str) -> bool:
-    objects = plane.get("clops", namespace)["items"]
-    return all(one.get("status", {}).get("conditions", [{}])[0].get("message") == NO_CONTROLLER for one in objects)
+from models import clops, exists, settled
 
 
 def image(plane, namespace: str, name: str = "iris") -> str:

@@ -13,7 +13,7 @@ import pytest
 from conftest import Operator
 from harness.processes import BERTH
 from harness.waiting import until
-from models import NO_CONTROLLER, clops, condition, exists, pods_are_ready
+from models import NO_CONTROLLER, clops, condition, exists, pods_are_ready, settled
 
 OLD, NEW = "registry.example/berth:1", "registry.example/berth:2"
 BEFORE = os.environ.get("BERTH_BEFORE", BERTH)
@@ -65,14 +65,8 @@ def next_operator(plane, tmp_path):
         namespace = models[0]["metadata"]["namespace"]
         plane.create(f"apis/berth.dev/v1/namespaces/{namespace}/clopsdeployments", *models)
 
-        def settled():
-            # A list of many objects costs the API server more than a change of one.
-            if not first.is_idle():
-                return False
-            objects = plane.get("clops", namespace)["items"]
-            return all(one.get("status", {}).get("conditions", [{}])[0].get("message") == NO_CONTROLLER for one in objects)
-
-        until("the models", settled, patience=120)
+        # A list of many objects costs the API server more than a change of one.
+        until("the models", lambda: first.is_idle() and settled(plane, namespace), patience=120)
         assert first.stop() == 0
         second = Operator(tmp_path, plane, "new")
         operators.append(second)

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::{
-    debian,
+    debian, kubernetes,
     python::{self, Environment},
     run::{run as execute, step},
     setup,
@@ -27,11 +27,12 @@ pub(crate) struct Options {
     /// only for all.
     /// `cluster` measures a cluster instead, or parts of that (hop, stream, mend, registered, change); `gitops` the way from a
     /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers, or parts of that
-    /// (hits, cost); `functions` from `etcdctl put` to an answer; `dashboard` the page of models with 100,000 of them in Chromium.
+    /// (hits, cost); `functions` from `etcdctl put` to an answer; `dashboard` the page of models with 100,000 of them in Chromium;
+    /// `kubernetes` the operator beside 1,000 objects.
     parts: Vec<String>,
     /// Options to run a part smaller or larger: `density -- --models 2000 --rate 100`, `restart -- --requests 10000`, or those of
     /// `bench/paging/measure.py`: `paging -- --forests 200 --memory 512MiB --requests 1000`, or of `bench/dashboard/measure.py`:
-    /// `dashboard -- --models 2000 --rounds 1`.
+    /// `dashboard -- --models 2000 --rounds 1`, or of `bench/kubernetes/measure.py`: `kubernetes -- --objects 100`.
     #[arg(last = true)]
     rest: Vec<String>,
 }
@@ -48,6 +49,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     if options.parts.iter().any(|part| part == "dashboard") {
         return dashboard(workspace, &options.rest);
+    }
+    if options.parts.iter().any(|part| part == "kubernetes") {
+        return operator(workspace, &options.rest);
     }
     let made = setup::engine_and_models(workspace)?;
     build(workspace)?;
@@ -192,6 +196,24 @@ fn dashboard(workspace: &Workspace, options: &[String]) -> Result<()> {
     measure
         .env("BERTH", workspace.target("release-lto").join("berth"))
         .env("ORT_DYLIB_PATH", &made.engine)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    execute(&mut measure)
+}
+
+/// The operator beside many objects: the figures of docs/benchmarks-kubernetes.md, which is written by a whole run only.
+fn operator(workspace: &Workspace, options: &[String]) -> Result<()> {
+    let plane = kubernetes::ensure_plane()?;
+    let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
+    build(workspace)?;
+    step("measuring the operator beside many objects");
+    let mut measure = Command::new(python.program("python"));
+    measure.arg(workspace.path("bench/kubernetes/measure.py")).args(options);
+    if options.is_empty() {
+        measure.arg("--out").arg(workspace.path("docs/benchmarks-kubernetes.md"));
+    }
+    measure
+        .env("BERTH", workspace.target("release-lto").join("berth"))
+        .env("KUBERNETES", plane)
         .env("PYTHONDONTWRITEBYTECODE", "1");
     execute(&mut measure)
 }

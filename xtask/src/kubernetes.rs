@@ -38,7 +38,8 @@ pub(crate) fn ensure() -> Result<PathBuf> {
     Ok(folder)
 }
 
-fn ensure_plane() -> Result<PathBuf> {
+/// Builds the programs alone, where they are missing. Returns their folder.
+pub(crate) fn ensure_plane() -> Result<PathBuf> {
     debian::ensure(&[debian::ETCD, debian::KUBECTL, debian::OPENSSL])?;
     let folder = folder()?;
     if is_built(&folder) {
