@@ -86,7 +86,7 @@ def asked_directly(berth, name: str) -> bool:
     return berth.infer(name)[0] == 200
 
 
-def test_the_command_line_knows_aliases(berth, tmp_path):
+def test_the_command_line_knows_aliases(berth, monkeypatch):
     berth.start()
     said = berth.apply(manifest("iris-v1"), alias("iris", ("iris-v1", 3), ("iris-v2", 1), sticky="client"))
     assert said.splitlines() == ["deployment/iris-v1 created", "alias/iris created"]
@@ -105,6 +105,9 @@ def test_the_command_line_knows_aliases(berth, tmp_path):
     assert "the name of an alias" in berth.stderr, berth.stderr
     berth.run("apply", "-f", "-", stdin=json.dumps(alias("iris-v1", ("iris", 1))), code=None)
     assert "the name of a deployment" in berth.stderr, berth.stderr
+    for name, value in {"COMPLETE": "bash", "_CLAP_IFS": "\n", "_CLAP_COMPLETE_INDEX": "2"}.items():
+        monkeypatch.setenv(name, value)
+    until("both to be offered", lambda: sorted(berth.run("--", "berth", "delete", "ir").split()) == ["iris", "iris-v1"])
 
 
 def test_a_folder_declares_aliases(berth, tmp_path):

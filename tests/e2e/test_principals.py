@@ -365,6 +365,7 @@ def test_logins_are_kept(asking, tmp_path):
     assert "viewer" in ada.run("whoami") and "admin" in ada.run("whoami", "--context", "prod")
     assert "admin" in ada.run("whoami", BERTH_CONTEXT="prod") and "viewer" in ada.run("whoami", "--context", "seen", BERTH_CONTEXT="prod")
     assert "admin" in ada.run("whoami", BERTH_TOKEN=admin), "a variable comes before the context"
+    assert "viewer" in ada.run("whoami", "--context", "prod", "--token-file", "-", stdin=viewer, BERTH_TOKEN=admin), "a flag before a variable"
     assert ada.run("context", "list", "-o", "name").split() == ["prod", "seen"]
     ada.run("get", "nodes", "--api", api, code=1)
     assert "a token is needed" in ada.stderr, "a token does not go where another address is given"

@@ -80,7 +80,8 @@ impl ApiArgs {
         if bases.is_empty() {
             return Err(Failure::Usage("--api is empty: write for example http://127.0.0.1:8081".to_owned()));
         }
-        Ok(Client { bases, at: Arc::default(), http: self.connect.http()? })
+        let http = self.connect.http(&bases)?;
+        Ok(Client { bases, at: Arc::default(), http })
     }
 }
 

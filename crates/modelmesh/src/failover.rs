@@ -16,6 +16,7 @@ use axum::{
     body::{Body, Bytes},
 };
 use berth_control::api::ApiRouter;
+use berth_wire::grpc_timeout;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, Full, Limited};
 use tokio::time::{Instant, timeout_at};
@@ -88,23 +89,8 @@ where
 
 /// Time for which a call for a state waits: the caller's own, less a tenth so that the answer is there in time, and no longer than others.
 fn status_within(headers: &HeaderMap) -> Duration {
-    let said = headers.get("grpc-timeout").and_then(|value| grpc_timeout(value.to_str().ok()?));
+    let said = grpc_timeout::of(headers).ok().flatten();
     said.map_or(WITHIN, |said| WITHIN.min(said - said / 10))
-}
-
-/// A `grpc-timeout`: up to 8 digits and a unit.
-fn grpc_timeout(value: &str) -> Option<Duration> {
-    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
-    let count: u64 = Some(digits).filter(|digits| (1..=8).contains(&digits.len()))?.parse().ok()?;
-    Some(match unit {
-        "H" => Duration::from_secs(count * 3_600),
-        "M" => Duration::from_secs(count * 60),
-        "S" => Duration::from_secs(count),
-        "m" => Duration::from_millis(count),
-        "u" => Duration::from_micros(count),
-        "n" => Duration::from_nanos(count),
-        _ => return None,
-    })
 }
 
 /// Status of a call for a state that was not answered in time.

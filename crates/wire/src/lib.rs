@@ -13,6 +13,7 @@
 //!                               status    (spec::Class → HTTP and gRPC)
 //!                               guard     (which requests come from web pages of other sites)
 //!                               request_id (the name of one request, wherever it comes to)
+//!                               grpc_timeout (the time that a call over gRPC may take)
 //! ```
 //!
 //! Nothing here serves, calls or waits: `control::api` and `mesh` do.
@@ -24,6 +25,7 @@ pub mod etcd;
 #[expect(clippy::allow_attributes, reason = "generated code")]
 pub mod external_processor;
 pub mod fleet;
+pub mod grpc_timeout;
 pub mod guard;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod health;

@@ -8,7 +8,11 @@ use std::{
 use berth_spec::Secret;
 use clap::Args;
 use http::{HeaderValue, header::AUTHORIZATION};
-use reqwest::{Certificate, ClientBuilder, Identity, header::HeaderMap};
+use reqwest::{
+    Certificate, ClientBuilder, Identity,
+    header::HeaderMap,
+    redirect::{Action, Attempt, Policy},
+};
 use tonic::transport::{Certificate as GrpcCertificate, ClientTlsConfig, Endpoint, Identity as GrpcIdentity};
 use url::Url;
 
@@ -70,7 +74,8 @@ impl ConnectArgs {
         [self.ca.as_deref(), self.client_cert.as_deref(), self.client_key.as_deref()]
     }
 
-    /// Token as it was given; a file named `-` is standard input.
+    /// Token as it was given; a file named `-` is standard input. `BERTH_TOKEN` is not among it where the file is typed
+    /// (`settings::environment`).
     ///
     /// # Errors
     /// It cannot be read.
@@ -107,14 +112,17 @@ impl ConnectArgs {
         }
     }
 
-    /// The client for REST.
+    /// The client for REST at these addresses.
     ///
     /// # Errors
     /// A file that cannot be read or used.
-    pub(crate) fn http(&self) -> Result<reqwest::Client, Failure> {
+    pub(crate) fn http(&self, bases: &[Url]) -> Result<reqwest::Client, Failure> {
         let mut builder = plain();
         if let Some(ca) = &self.ca {
             builder = builder.tls_certs_only(authorities(ca, &fs_err::read(ca)?)?);
+        } else if !may_use_tls(bases) {
+            // To read the system's CAs takes a quarter of a command's processor time.
+            builder = builder.tls_certs_only([]).redirect(Policy::custom(stays_plain));
         }
         if let Some(Shown { file, certificate, key }) = self.shown()? {
             let identity = Identity::from_pem(&[certificate, key].concat()).map_err(|error| unusable(file, &error))?;
@@ -194,6 +202,25 @@ pub(crate) fn to_itself() -> Result<reqwest::Client, Failure> {
     built(plain().tls_danger_accept_invalid_certs(true))
 }
 
+/// True if a connection to these addresses may be one over TLS: also that to a proxy.
+fn may_use_tls(bases: &[Url]) -> bool {
+    let is_tls = |variable: &&str| {
+        std::env::var_os(variable)
+            .is_some_and(|proxy| proxy.as_encoded_bytes().to_ascii_lowercase().starts_with(b"https"))
+    };
+    bases.iter().any(|base| base.scheme() != "http")
+        || ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].iter().any(is_tls)
+}
+
+/// Follows redirects, but none to TLS, for which there are no CAs.
+fn stays_plain(attempt: Attempt<'_>) -> Action {
+    if attempt.url().scheme() == "http" {
+        return Policy::default().redirect(attempt);
+    }
+    let origin = attempt.url().origin().ascii_serialization();
+    attempt.error(format!("it redirects to {origin}: give that as the address"))
+}
+
 /// The one way in which this program does HTTP as a client.
 fn plain() -> ClientBuilder {
     reqwest::Client::builder()
@@ -222,7 +249,27 @@ fn unusable(file: &Path, error: &reqwest::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_redirect_to_tls_is_told_where_the_address_has_none() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let base = Url::parse(&base).expect("an address");
+        let client = ConnectArgs::default().http(std::slice::from_ref(&base)).expect("a client");
+        let redirected = async {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            assert_ne!(stream.read(&mut [0; 1_024]).await.expect("a request"), 0);
+            let head = "HTTP/1.1 308 Permanent Redirect\r\nlocation: https://berth.example.org/v1\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(head.as_bytes()).await.expect("sent");
+            stream
+        };
+        let (answer, _stream) = tokio::join!(client.get(base).send(), redirected);
+        let told = crate::client::root(&answer.expect_err("it is not followed"));
+        assert_eq!(told, "it redirects to https://berth.example.org: give that as the address");
+    }
 
     #[test]
     fn a_token_is_sent_and_never_shown() {

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, ffi::OsStr, time::Duration};
 
 use berth_spec::DeploymentName;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use futures::future::join_all;
 
 use super::resource::{Resource, names};
 use crate::{
@@ -23,67 +24,66 @@ pub(crate) fn nodes() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| {
         let word = word.to_string_lossy();
         match word.split_once('/') {
-            None if word.is_empty() || "node/".starts_with(&*word) => offered(Resource::Nodes, "node/", ""),
-            None => offered(Resource::Nodes, "", &word),
-            Some((kind, name)) => offered(Resource::Nodes, &format!("{kind}/"), name),
+            None if word.is_empty() || "node/".starts_with(&*word) => offered(&[Resource::Nodes], "node/", ""),
+            None => offered(&[Resource::Nodes], "", &word),
+            Some((kind, name)) => offered(&[Resource::Nodes], &format!("{kind}/"), name),
         }
     })
 }
 
 /// Completes names of deployments.
 pub(crate) fn deployments() -> ArgValueCompleter {
-    ArgValueCompleter::new(|word: &OsStr| offered(Resource::Deployments, "", &word.to_string_lossy()))
+    ArgValueCompleter::new(|word: &OsStr| offered(&[Resource::Deployments], "", &word.to_string_lossy()))
 }
 
 /// A namespace that holds a deployment, an alias or a function.
 pub(crate) fn namespaces() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| {
-        let names = [Resource::Deployments, Resource::Aliases, Resource::Functions].into_iter().flat_map(known);
-        let names = names.filter_map(|name| name.parse::<DeploymentName>().ok());
+        let names = known(&[Resource::Deployments, Resource::Aliases, Resource::Functions]);
+        let names = names.into_iter().filter_map(|(_, name)| name.parse::<DeploymentName>().ok());
         let all: BTreeSet<String> = names.map(|name| name.namespace().to_owned()).collect();
         let begins = word.to_string_lossy();
         all.into_iter().filter(|name| name.starts_with(&*begins)).map(CompletionCandidate::new).collect()
     })
 }
 
-/// `KIND/NAME`; a name of the kind that an earlier word says; else a name of a model, or a kind.
-pub(crate) fn targets() -> ArgValueCompleter {
+/// The words of `berth get`: those of things with an address, of any other kind after its name, and lists of kinds.
+pub(crate) fn listed() -> ArgValueCompleter {
     ArgValueCompleter::new(|word: &OsStr| {
         let word = word.to_string_lossy();
-        if let Some((kind, name)) = word.split_once('/')
-            && let Ok(resource) = kind.parse()
+        if !word.contains('/')
+            && kind_before().is_none()
+            && let Some((kinds, begins)) = word.rsplit_once(',')
         {
-            return offered(resource, &format!("{kind}/"), name);
-        }
-        if let Some(resource) = kind_before() {
-            return offered(resource, "", &word);
-        }
-        if let Some((kinds, begins)) = word.rsplit_once(',') {
             let more = Resource::plurals().filter(|kind| kind.starts_with(begins));
             return more.map(|kind| CompletionCandidate::new(format!("{kinds},{kind}"))).collect();
         }
-        let mut found = offered(Resource::Deployments, "", &word);
-        found.extend(offered(Resource::Aliases, "", &word));
-        let kinds = Resource::plurals().filter(|kind| kind.starts_with(&*word));
-        found.extend(kinds.map(CompletionCandidate::new));
-        found
+        target(&Resource::all().collect::<Vec<_>>(), &Resource::ADDRESSED, &word)
     })
 }
 
-/// The same for a command that takes only these kinds, the usual one first: names of the first, and `KIND/NAME` of each.
+/// The words of a command that takes only these kinds.
 pub(crate) fn targets_of(kinds: &'static [Resource]) -> ArgValueCompleter {
-    ArgValueCompleter::new(move |word: &OsStr| {
-        let word = word.to_string_lossy();
-        if let Some((kind, name)) = word.split_once('/')
-            && let Some(resource) = kind.parse::<Resource>().ok().filter(|resource| kinds.contains(resource))
-        {
-            return offered(resource, &format!("{kind}/"), name);
-        }
-        if let Some(resource) = kind_before().filter(|resource| kinds.contains(resource)) {
-            return offered(resource, "", &word);
-        }
-        kinds.first().map_or_else(Vec::new, |usual| offered(*usual, "", &word))
-    })
+    ArgValueCompleter::new(move |word: &OsStr| target(kinds, kinds, &word.to_string_lossy()))
+}
+
+/// `KIND/NAME`; a name of the kind that an earlier word says; else a name of what a bare word may mean, or a kind. With one kind alone
+/// nobody writes it.
+fn target(kinds: &[Resource], bare: &[Resource], word: &str) -> Vec<CompletionCandidate> {
+    if let Some((kind, name)) = word.split_once('/')
+        && let Some(resource) = kind.parse::<Resource>().ok().filter(|resource| kinds.contains(resource))
+    {
+        return offered(&[resource], &format!("{kind}/"), name);
+    }
+    if let Some(resource) = kind_before().filter(|resource| kinds.contains(resource)) {
+        return offered(&[resource], "", word);
+    }
+    let mut found = offered(bare, "", word);
+    if kinds.len() > 1 {
+        let plurals = kinds.iter().map(|kind| kind.plural()).filter(|kind| kind.starts_with(word));
+        found.extend(plurals.map(CompletionCandidate::new));
+    }
+    found
 }
 
 /// A context of the file of contexts.
@@ -97,7 +97,7 @@ pub(crate) fn contexts() -> ArgValueCompleter {
 }
 
 pub(crate) fn sources() -> ArgValueCompleter {
-    ArgValueCompleter::new(|word: &OsStr| offered(Resource::Sources, "", &word.to_string_lossy()))
+    ArgValueCompleter::new(|word: &OsStr| offered(&[Resource::Sources], "", &word.to_string_lossy()))
 }
 
 /// The kind that the command line names so far: `berth get nodes <TAB>`. A shell hands it over as `berth -- berth get nodes ''`.
@@ -108,22 +108,25 @@ fn kind_before() -> Option<Resource> {
     before.iter().find_map(|word| word.parse().ok())
 }
 
-/// Names of that kind that begin so, each with `before` in front. Where `BERTH_NAMESPACE` names a namespace, deployments
-/// and functions are those in it, by their names alone.
-fn offered(resource: Resource, before: &str, begins: &str) -> Vec<CompletionCandidate> {
-    let mut known = known(resource);
-    let is_inside = matches!(resource, Resource::Deployments | Resource::Functions);
-    if let Some(namespace) = std::env::var_os("BERTH_NAMESPACE").filter(|_| is_inside) {
-        let names = known.into_iter().filter_map(|name| name.parse::<DeploymentName>().ok());
-        let inside = names.filter(|name| *namespace == *name.namespace());
-        known = inside.map(|name| name.name().to_owned()).collect();
-    }
-    let known = known.into_iter().filter(|name| name.starts_with(begins)).take(MOST);
-    known.map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
+/// Names of these kinds that begin so, each once and with `before` in front. Where `BERTH_NAMESPACE` names a namespace, things that are in
+/// one are those in it, by their names alone.
+fn offered(kinds: &[Resource], before: &str, begins: &str) -> Vec<CompletionCandidate> {
+    let namespace = std::env::var_os("BERTH_NAMESPACE");
+    let written = |(resource, name): (Resource, String)| match &namespace {
+        Some(namespace) if resource.is_addressed_by_namespace() => {
+            let name = name.parse::<DeploymentName>().ok()?;
+            (namespace.as_os_str() == name.namespace()).then(|| name.name().to_owned())
+        }
+        _ => Some(name),
+    };
+    let mut seen = BTreeSet::new();
+    let names = known(kinds).into_iter().filter_map(written);
+    let names = names.filter(|name| name.starts_with(begins) && seen.insert(name.clone())).take(MOST);
+    names.map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
 }
 
-/// Names of that kind, as the server lists them.
-fn known(resource: Resource) -> Vec<String> {
+/// Names of these kinds, as the server lists them; none of a kind that it does not list in time.
+fn known(kinds: &[Resource]) -> Vec<(Resource, String)> {
     let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|text| !text.is_empty());
     let context = contexts::in_force(variable("BERTH_CONTEXT").as_deref(), variable("BERTH_API").is_some());
     let context = context.ok().flatten();
@@ -131,8 +134,9 @@ fn known(resource: Resource) -> Vec<String> {
     let api = text("BERTH_API").unwrap_or_else(|| DEFAULT_API.to_owned());
     let known = super::block_on(async {
         let client = ApiArgs { api, connect: ConnectArgs::from_variables(text) }.client()?;
-        let known = tokio::time::timeout(PATIENCE, names(&client, resource)).await;
-        known.map_err(|_| crate::failure::Failure::TimedOut(String::new()))?
+        let asked = kinds.iter().map(|&kind| tokio::time::timeout(PATIENCE, names(&client, kind)));
+        Ok(join_all(asked).await)
     });
-    known.unwrap_or_default()
+    let known = kinds.iter().zip(known.unwrap_or_default());
+    known.flat_map(|(&kind, names)| names.into_iter().flatten().flatten().map(move |name| (kind, name))).collect()
 }

@@ -17,8 +17,18 @@ use crate::{
     terminal::{self, Rows, age, size},
 };
 
+/// The kinds that `berth describe` takes.
+const DESCRIBED: [Resource; 6] = [
+    Resource::Deployments,
+    Resource::Aliases,
+    Resource::Functions,
+    Resource::Nodes,
+    Resource::Sources,
+    Resource::Workers,
+];
+
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(mut_args(Target::words_of(&DESCRIBED)), after_help = "Examples:
   berth describe iris                        spec, status, replicas, inputs and outputs, events
   berth describe alias iris-live             targets with their shares, recent events
   berth describe node a                      capacity, load, replicas, drain progress, recent events
@@ -35,12 +45,7 @@ pub(crate) struct DescribeArgs {
 
 pub(crate) async fn run(args: &DescribeArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
-    let kinds = [&Resource::ADDRESSED[..], &[Resource::Workers]].concat();
-    let named = match args.target.words.as_slice() {
-        [_, ..] => args.target.find(&client, &args.namespace, &kinds).await?,
-        [] => Vec::new(),
-    };
-    for (resource, name) in &named {
+    for (resource, name) in &args.target.find(&client, &args.namespace, &DESCRIBED).await? {
         let resource = *resource;
         let text = match resource {
             Resource::Deployments => {

@@ -119,6 +119,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_word_that_is_no_location_is_told_the_form_of_one() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let args = FetchArgs {
+            uri: "foo".to_owned(),
+            to: dir.path().to_owned(),
+            sha256: None,
+            storages: settings::storages::StorageArgs::default(),
+        };
+        let refused = run(&args).await.expect_err("no location").to_string();
+        assert!(refused.starts_with("foo: the location is no uri") && refused.contains("file:///"), "{refused}");
+    }
+
+    #[tokio::test]
     async fn a_file_of_this_machine_is_checked_and_placed() {
         let dir = tempfile::tempdir().expect("a folder");
         let from = dir.path().join("m.bin");

@@ -58,9 +58,13 @@ impl Resource {
         self.names()[1]
     }
 
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::NAMES.iter().map(|(resource, _)| *resource)
+    }
+
     /// The names in addresses of all kinds.
     pub(crate) fn plurals() -> impl Iterator<Item = &'static str> {
-        Self::NAMES.iter().map(|(_, names)| names[0])
+        Self::all().map(Self::plural)
     }
 
     /// Things of this kind are in a namespace.
@@ -105,7 +109,7 @@ impl FromStr for Resource {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Target {
     /// NAME, KIND/NAME, or a KIND and names. Kinds: deployment (model, m), alias, function (fn), node, worker, source, …
-    #[arg(value_name = "[KIND/]NAME", required = true, add = completing::targets())]
+    #[arg(value_name = "[KIND/]NAME", required = true, add = completing::listed())]
     pub(crate) words: Vec<String>,
 }
 
@@ -308,7 +312,8 @@ async fn nothing(client: &Client, kinds: &[Resource], name: &str) -> Failure {
     let near = meant(name, known.iter().map(|(_, name)| name.as_str()));
     let near = near.and_then(|near| known.iter().find(|(_, name)| name == near));
     let kind = || closest(name, Resource::plurals()).map(str::to_owned);
-    let hint = match (near, kind_meant(name).or_else(kind)) {
+    let kinded = kind_meant(name, kinds, known.iter().map(|(_, name)| name.as_str()));
+    let hint = match (near, kinded.or_else(kind)) {
         (Some((resource, near)), _) => format!("did you mean {}/{near}?", resource.singular()),
         (None, Some(kind)) => format!("did you mean {kind}?"),
         (None, None) => {
@@ -318,11 +323,14 @@ async fn nothing(client: &Client, kinds: &[Resource], name: &str) -> Failure {
     Failure::NotFound(format!("there is nothing of the name {name:?}: {hint}"))
 }
 
-/// A name with the kind in front that was most likely meant: `deployment/iris` for `depolyment/iris`.
-fn kind_meant(name: &str) -> Option<String> {
-    let (kind, name) = name.split_once('/')?;
-    let kind = closest(kind, Resource::NAMES.iter().map(|(resource, _)| resource.singular()))?;
-    Some(format!("{kind}/{name}"))
+/// A name with the kind in front that was most likely meant: `deployment/iris` for `depolyment/iris`. What stands there may be a namespace,
+/// too: one that has anything, and `work`, which is no slip of `worker`.
+fn kind_meant<'a>(name: &str, kinds: &[Resource], mut known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let (front, name) = name.split_once('/')?;
+    let kind = closest(front, kinds.iter().map(|kind| kind.singular()))?;
+    let is_slip = kind.len().abs_diff(front.len()) <= 1;
+    let is_namespace = known.any(|known| known.split_once('/').is_some_and(|(namespace, _)| namespace == front));
+    (is_slip && !is_namespace).then(|| format!("{kind}/{name}"))
 }
 
 /// The name that was most likely meant: the same in another namespace, else the closest.
@@ -431,10 +439,14 @@ mod tests {
 
     #[test]
     fn a_kind_with_a_slip_is_told_with_its_name() {
-        assert_eq!(kind_meant("depolyment/iris").as_deref(), Some("deployment/iris"));
-        assert_eq!(kind_meant("ndoe/a/b").as_deref(), Some("node/a/b"));
-        assert_eq!(kind_meant("team/iris"), None);
-        assert_eq!(kind_meant("depolyment"), None);
+        let all: Vec<Resource> = Resource::all().collect();
+        let meant = |name: &str| kind_meant(name, &all, ["iris", "noed/iris"].into_iter());
+        assert_eq!(meant("depolyment/iris").as_deref(), Some("deployment/iris"));
+        assert_eq!(meant("ndoe/a/b").as_deref(), Some("node/a/b"));
+        for namespace in ["team/iris", "work/iris", "node-a/iris", "noed/digits", "depolyment"] {
+            assert_eq!(meant(namespace), None, "{namespace}");
+        }
+        assert_eq!(kind_meant("ndoe/a", &[Resource::Deployments], std::iter::empty()), None, "not for this command");
     }
 
     #[test]

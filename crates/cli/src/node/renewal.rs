@@ -8,6 +8,7 @@
 //!    │  └─others──▶ asking: this node if it has the CA, else the leader alone, who says so
 //!    └───────────────┘
 //! ```
+//! A controller that has the CA goes by its own folder, and compares it with the leader's.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -24,7 +25,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Limit for a controller to answer. Allows for a CA key in a token behind a network.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -35,6 +36,9 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// Longest pause after a change of the CA could not be followed: whoever rotates it waits for all nodes.
 const FOLLOW_AGAIN: Duration = Duration::from_secs(60);
+
+/// Time for which the CAs of two controllers may differ: whoever rotates one changes a folder after the other.
+const MAY_DIFFER: Duration = Duration::from_secs(60);
 
 /// Shortest pause after nobody gave a certificate.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
@@ -80,7 +84,7 @@ impl Renewal {
     }
 
     async fn renew_on_time(&self) {
-        let (mut failures, mut unfollowed) = (0, 0);
+        let (mut failures, mut unfollowed, mut difference) = (0, 0, AuthorityDifference::default());
         loop {
             let identity = self.peers.identity();
             let certificate = identity.certificate();
@@ -88,6 +92,7 @@ impl Renewal {
             let wait = wait(&certificate, now(), failures);
             if !wait.is_zero() {
                 sleep(wait.min(LOOK)).await;
+                self.compare(&mut difference).await;
                 match self.follow(identity).await {
                     Ok(()) => unfollowed = 0,
                     Err(why) => {
@@ -138,6 +143,24 @@ impl Renewal {
         Ok(())
     }
 
+    /// Compares the CA of this controller with the leader's. A folder that a rotation has forgotten keeps this node, and those that ask it
+    /// for certificates, behind the others.
+    async fn compare(&self, difference: &mut AuthorityDifference) {
+        if !self.front.issues() {
+            return;
+        }
+        let Some((own, None)) = self.front.trust().await else { return };
+        let Some((leaders, leader)) = self.front.trust_of_leader().await else { return };
+        if difference.lasts(own != leaders, Instant::now()) {
+            tracing::warn!(
+                event = "authority_differs",
+                %leader,
+                "this controller's CAs or keys of gossip are not the leader's: give the --authority folders of all controllers the same \
+                 ca.pem, ca.key and gossip.key"
+            );
+        }
+    }
+
     /// Takes the next certificate into use. `by`: from this controller alone.
     async fn renew(&self, identity: &Identity, present: &NodeCertificate, by: Option<&WorkerId>) -> Result<(), String> {
         let asking = identity.clone();
@@ -169,6 +192,25 @@ impl Renewal {
             }
         }
         Err(if tried.is_empty() { "no controller is there".to_owned() } else { tried.join("; ") })
+    }
+}
+
+/// Difference between this controller's CA and the leader's.
+#[derive(Debug, Default)]
+struct AuthorityDifference {
+    since: Option<Instant>,
+    is_told: bool,
+}
+
+impl AuthorityDifference {
+    /// True once, when it is there for longer than a rotation takes.
+    fn lasts(&mut self, differs: bool, now: Instant) -> bool {
+        if !differs {
+            *self = Self::default();
+            return false;
+        }
+        let since = *self.since.get_or_insert(now);
+        now.duration_since(since) >= MAY_DIFFER && !std::mem::replace(&mut self.is_told, true)
     }
 }
 
@@ -216,6 +258,18 @@ mod tests {
             assert_eq!(wait(&certificate(from, until), now, 0), waits, "{from} {until} {now}");
             assert_eq!(wait(&certificate(from, until), now, 1), Duration::ZERO);
         }
+    }
+
+    #[test]
+    fn a_difference_that_stays_is_told_once() {
+        let (mut difference, start) = (AuthorityDifference::default(), Instant::now());
+        let told: Vec<u64> = [(0, true), (50, true), (59, false), (70, true), (120, true), (130, true), (140, true)]
+            .into_iter()
+            .chain([(150, false), (160, true), (220, true)])
+            .filter(|(at, differs)| difference.lasts(*differs, start + Duration::from_secs(*at)))
+            .map(|(at, _)| at)
+            .collect();
+        assert_eq!(told, [130, 220]);
     }
 
     #[test]

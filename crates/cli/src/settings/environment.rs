@@ -27,15 +27,33 @@ const OF_CLIENTS: [&str; 9] = [
     "BERTH_NAMESPACE",
 ];
 
-/// The definitions without those of [`OF_CLIENTS`] that are empty: `BERTH_CONTEXT= berth …` is how a shell says none.
-pub(super) fn without_empty(command: Command, env: &dyn Fn(&OsStr) -> Option<OsString>) -> Command {
-    let is_empty = |arg: &Arg| {
-        let variable = arg.get_env().filter(|name| name.to_str().is_some_and(|name| OF_CLIENTS.contains(&name)));
-        variable.and_then(env).is_some_and(|value| value.is_empty())
-    };
+/// Flags that say who asks, and the variables of a token that they outrank. Each flag outranks its own variable, but a token that a shell
+/// has exported must not outrank the file that a command names, nor keep it from a login.
+const OUTRANKED: [(&str, &[&str]); 2] =
+    [("--token-file", &["BERTH_TOKEN"]), ("--oidc", &["BERTH_TOKEN", "BERTH_TOKEN_FILE"])];
+
+/// The definitions without variables of [`OF_CLIENTS`] that do not count: empty ones, since `BERTH_CONTEXT= berth …` is how a shell says
+/// none, and those that a flag among `words` outranks.
+pub(super) fn that_count(command: Command, words: &[OsString], env: &dyn Fn(&OsStr) -> Option<OsString>) -> Command {
+    let typed = OUTRANKED.iter().filter(|(flag, _)| words.iter().any(|word| is_flag(word, flag)));
+    let outranked: Vec<&str> = typed.flat_map(|(_, variables)| *variables).copied().collect();
+    without(command, &|variable| {
+        let Some(name) = variable.to_str().filter(|name| OF_CLIENTS.contains(name)) else { return false };
+        outranked.contains(&name) || env(variable).is_some_and(|value| value.is_empty())
+    })
+}
+
+/// The definitions without the variables that are left out.
+fn without(command: Command, is_out: &dyn Fn(&OsStr) -> bool) -> Command {
     command
-        .mut_args(|arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg })
-        .mut_subcommands(|command| without_empty(command, env))
+        .mut_args(|arg| if arg.get_env().is_some_and(is_out) { arg.env(Resettable::Reset) } else { arg })
+        .mut_subcommands(|command| without(command, is_out))
+}
+
+/// True of `--flag` and `--flag=value`.
+fn is_flag(word: &OsStr, flag: &str) -> bool {
+    let after = word.to_str().and_then(|word| word.strip_prefix(flag));
+    after.is_some_and(|after| after.is_empty() || after.starts_with('='))
 }
 
 /// The error in the words of the environment, where that is where the value came from; `None`: it is the command line's.
@@ -97,12 +115,29 @@ mod tests {
     #[test]
     fn an_empty_variable_of_a_client_is_none() {
         let env = |name: &OsStr| (name != "BERTH_TOKEN").then(OsString::new);
-        let command = without_empty(args::command(), &env);
+        let command = that_count(args::command(), &[], &env);
         let whoami = command.find_subcommand("whoami").expect("a command");
         let variables: Vec<_> = whoami.get_arguments().filter_map(|arg| arg.get_env()).collect();
         assert_eq!(variables, ["BERTH_TOKEN"]);
         let up = command.find_subcommand("up").expect("a command");
         assert!(up.get_arguments().any(|arg| arg.get_env() == Some(OsStr::new("BERTH_MEMORY"))), "servers are strict");
+    }
+
+    #[test]
+    fn a_token_that_is_typed_outranks_the_one_of_the_environment() {
+        let token = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            let command = that_count(args::command(), &words, &|_| None);
+            let login = command.find_subcommand("login").expect("a command");
+            let variables = login.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
+            variables.filter(|name| name.starts_with("BERTH_TOKEN")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let both = ["BERTH_TOKEN", "BERTH_TOKEN_FILE"];
+        assert_eq!(token(&["berth", "login", "berth:8081"]), both);
+        assert_eq!(token(&["berth", "login", "berth:8081", "--token", "t"]), both, "the flag has its own variable");
+        assert_eq!(token(&["berth", "login", "berth:8081", "--token-file", "-"]), ["BERTH_TOKEN_FILE"]);
+        assert_eq!(token(&["berth", "login", "berth:8081", "--token-file=t"]), ["BERTH_TOKEN_FILE"]);
+        assert_eq!(token(&["berth", "login", "berth:8081", "--oidc", "https://issuer"]), [""; 0]);
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
 
 /// Reads a command line. What is wrong with it ends the process; what is wrong with a variable is told by its name.
 fn read(command: Command, words: &[OsString]) -> Result<ArgMatches, Failure> {
-    let command = environment::without_empty(command, &|name| std::env::var_os(name));
+    let command = environment::that_count(command, words, &|name| std::env::var_os(name));
     let error = match command.try_get_matches_from(words) {
         Ok(matches) => return Ok(matches),
         Err(error) => error,

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::Path};
 
 use berth_spec::manifest::closest;
 use clap::{
-    Command,
+    Arg, Command,
     builder::StyledStr,
     error::{ContextKind, ContextValue, ErrorKind},
 };
@@ -74,7 +74,8 @@ pub(super) fn add(mut error: clap::Error, command: &Command, words: &[OsString])
         }
         ErrorKind::UnknownArgument => {
             without_escape(&mut error);
-            file(&error, command, words).or_else(|| flag(&error, command, words))
+            let tip = file(&error, command, words).or_else(|| flag(&error, command, words));
+            tip.or_else(|| early(&error, command, words))
         }
         ErrorKind::MissingRequiredArgument => missing(&error, words).map(str::to_owned),
         _ => None,
@@ -109,11 +110,39 @@ fn leaf<'a>(root: &'a Command, words: &[OsString]) -> &'a Command {
 
 fn meant(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand) else { return None };
-    let words: Vec<&str> = words.iter().skip(1).filter_map(|word| word.to_str()).collect();
-    let until = words.iter().position(|word| word == wrong)?;
-    let typed = words[..=until].join(" ");
-    let (_, meant) = MEANT.iter().find(|(other, _)| *other == typed)?;
-    Some(format!("that is `{meant}`"))
+    let until = words.iter().skip(1).position(|word| word == wrong.as_str())? + 1;
+    of_another_tool(&words[1..=until]).map(|meant| format!("that is `{meant}`"))
+}
+
+/// The command of Berth for the words of another tool's.
+fn of_another_tool(words: &[OsString]) -> Option<&'static str> {
+    let typed: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+    let typed = typed.join(" ");
+    MEANT.iter().find(|(other, _)| *other == typed).map(|(_, meant)| *meant)
+}
+
+/// A flag before the command that has it, or before a command of another tool.
+fn early(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_wrong = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with(wrong.as_str()));
+    let at = words.iter().position(is_wrong).filter(|_| wrong.starts_with('-'))?;
+    let mut root = command.clone();
+    root.build();
+    let here = leaf(&root, &words[..at]);
+    // Without the flag; the words after it may be its value.
+    let lines = (at + 1..words.len()).map(|next| [&words[..at], &words[next..]].concat());
+    let lines: Vec<Vec<OsString>> = lines.collect();
+    if let Some(line) = lines.iter().find(|line| here.find_subcommand(&line[at]).is_some()) {
+        let typed = leaf(&root, line);
+        let has = |arg: &Arg| {
+            arg.get_long().is_some_and(|long| *wrong == format!("--{long}"))
+                || arg.get_short().is_some_and(|short| *wrong == format!("-{short}"))
+        };
+        let name = typed.get_bin_name().filter(|_| typed.get_arguments().any(has))?;
+        return Some(format!("flags come after the command: `{name} {wrong} …`"));
+    }
+    let meant = lines.iter().find_map(|line| of_another_tool(&line[1..=at]))?;
+    Some(format!("that is `{meant}`; flags come after the command"))
 }
 
 /// Puts the command with the fewest slips in place of those that clap finds, which are similar in other ways: `scael` is `scale`.
@@ -189,6 +218,24 @@ mod tests {
         }
         for words in [&["berth", "source", "ls"][..], &["berth", "context", "remove"]] {
             assert!(!told(words).contains("that is"), "{words:?} is no such command");
+        }
+    }
+
+    #[test]
+    fn a_flag_before_the_command_is_told_its_place() {
+        for (words, tip) in [
+            (&["berth", "--api", "http://127.0.0.1:1", "list"][..], "that is `berth get models`; flags come after"),
+            (&["berth", "context", "--token=t", "ls"], ""),
+            (&["berth", "-n", "team", "get", "models"], "flags come after the command: `berth get -n …`"),
+            (&["berth", "--api=x", "source", "sync"], "`berth source sync --api …`"),
+            (&["berth", "source", "--api", "x", "sync"], "`berth source sync --api …`"),
+        ] {
+            let told = told(words);
+            let tips = usize::from(!tip.is_empty());
+            assert!(told.contains(tip) && told.matches("flags come after").count() == tips, "{told}");
+        }
+        for words in [&["berth", "--nothing", "get", "models"][..], &["berth", "get", "--nothing", "models"]] {
+            assert!(!told(words).contains("flags come after"), "no command has it");
         }
     }
 

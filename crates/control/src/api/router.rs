@@ -249,9 +249,14 @@ impl ApiRouter {
         if let Some(issuing) = &self.0.seams.issuing {
             return Some((issuing.authority().trust(), None));
         }
+        self.trust_of_leader().await.map(|(trust, leader)| (trust, Some(leader)))
+    }
+
+    /// The same digest by the leader's CA, and the leader. `None`: this node leads, or the leader does not say.
+    pub async fn trust_of_leader(&self) -> Option<(String, WorkerId)> {
         let (leader, _) = self.leader()?;
         match peer_queries::trust(&self.0.relay.as_ref()?.peers, &leader).await {
-            Ok(trust) => Some((trust, Some(leader))),
+            Ok(trust) => Some((trust, leader)),
             Err(why) => {
                 tracing::debug!(event = "authority_unread", %leader, why);
                 None

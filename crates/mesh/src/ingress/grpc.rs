@@ -14,6 +14,7 @@ use std::{sync::Arc, time::Duration};
 use berth_spec::{Class, InferError, NameKey};
 use berth_wire::{
     access::Action,
+    grpc_timeout,
     oip::{self as wire, grpc_inference_service_server::GrpcInferenceService},
 };
 use http::HeaderMap;
@@ -90,24 +91,7 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
 
 /// `grpc-timeout`: how long the call may take, however many messages it has.
 fn whole_call(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
-    let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
-    value.to_str().ok().and_then(grpc_timeout).map(Some).ok_or_else(|| {
-        InferError::Invalid(format!("grpc-timeout is {value:?}: it must be up to 8 digits and a unit of HMSmun"))
-    })
-}
-
-fn grpc_timeout(value: &str) -> Option<Duration> {
-    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
-    let count: u64 = Some(digits).filter(|digits| (1..=8).contains(&digits.len()))?.parse().ok()?;
-    Some(match unit {
-        "H" => Duration::from_secs(count * 3_600),
-        "M" => Duration::from_secs(count * 60),
-        "S" => Duration::from_secs(count),
-        "m" => Duration::from_millis(count),
-        "u" => Duration::from_micros(count),
-        "n" => Duration::from_nanos(count),
-        _ => return None,
-    })
+    grpc_timeout::of(headers).map_err(|malformed| InferError::Invalid(malformed.to_string()))
 }
 
 /// The answer of another node to what was asked of it.
@@ -340,27 +324,4 @@ impl GrpcInferenceService for GrpcFace {
     }
 
     refused::methods!();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn timeouts() {
-        for (text, expected) in [
-            ("5S", Some(Duration::from_secs(5))),
-            ("250m", Some(Duration::from_millis(250))),
-            ("99999999H", Some(Duration::from_secs(99_999_999 * 3_600))),
-            ("1n", Some(Duration::from_nanos(1))),
-            ("", None),
-            ("S", None),
-            ("123456789S", None),
-            ("5", None),
-            ("-5S", None),
-            ("5é", None),
-        ] {
-            assert_eq!(grpc_timeout(text), expected, "{text}");
-        }
-    }
 }

@@ -25,6 +25,9 @@ pub(super) enum Kind {
 /// Domains of Azure's blobs: `https://ACCOUNT.DOMAIN/CONTAINER/PATH`.
 const AZURE: [&str; 2] = ["blob.core.windows.net", "dfs.core.windows.net"];
 
+/// Schemes of locations, as people write them.
+const SCHEMES: &str = "file, http, https, s3, gs, az, storage, pvc";
+
 /// A parsed location.
 #[derive(Debug, Clone)]
 pub(super) struct Location {
@@ -41,7 +44,13 @@ pub(super) struct Location {
 impl Location {
     pub(super) fn parse(uri: &str) -> Result<Self, Fault> {
         let invalid = |why: &str| Fault::new(FailureCategory::NotFound, format!("{why}: check spec.model.uri"));
-        let url = Url::parse(uri).map_err(|error| invalid(&format!("the model's uri is not a uri ({error})")))?;
+        let url = Url::parse(uri).map_err(|error| {
+            let message = format!(
+                "spec.model.uri is no uri ({error}): write one such as s3://bucket/iris.onnx, or file:///srv/iris.onnx for a path \
+                 ({SCHEMES} exist)"
+            );
+            Fault::new(FailureCategory::NotFound, message)
+        })?;
         let kind = match url.scheme() {
             "file" => Kind::File,
             "http" | "https" => Kind::Http,
@@ -51,9 +60,7 @@ impl Location {
             "storage" => Kind::Storage,
             "pvc" => Kind::Volume,
             other => {
-                return Err(invalid(&format!(
-                    "no store for {other}: locations (file, http, https, s3, gs, az, storage, pvc exist)"
-                )));
+                return Err(invalid(&format!("no store for {other}: locations ({SCHEMES} exist)")));
             }
         };
         if kind != Kind::File && url.host_str().is_none_or(str::is_empty) {

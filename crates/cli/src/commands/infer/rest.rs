@@ -41,7 +41,7 @@ impl Call {
         let Some(name) = name else {
             url.set_path(&format!("{}{}", base.path().trim_end_matches('/'), args.name));
             return Ok(Self {
-                http: args.connect.http()?,
+                http: args.connect.http(std::slice::from_ref(base))?,
                 url,
                 body: request.to_string().into(),
                 timeout: args.timeout,
@@ -58,7 +58,8 @@ impl Call {
             }
             path.push("infer");
         }
-        Ok(Self { http: args.connect.http()?, url, body: request.to_string().into(), timeout: args.timeout })
+        let http = args.connect.http(std::slice::from_ref(base))?;
+        Ok(Self { http, url, body: request.to_string().into(), timeout: args.timeout })
     }
 
     /// Sends it; the body of a good answer.

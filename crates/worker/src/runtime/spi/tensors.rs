@@ -7,7 +7,10 @@ use berth_mesh::{
     oip::grpc::{message, outputs},
 };
 use berth_spec::{InferError, InferRequest, Tensor, inference::Shed};
-use berth_wire::oip::ModelInferResponse;
+use berth_wire::{
+    grpc_timeout::{self, GRPC_TIMEOUT},
+    oip::ModelInferResponse,
+};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderValue, Request, header};
@@ -37,7 +40,7 @@ pub(super) async fn infer(
     let message = message(&model.request.model_id, "", request);
     let parts = Request::post(INFER)
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"))
-        .header("grpc-timeout", format!("{}m", left.as_millis().clamp(1, 99_999_999)))
+        .header(GRPC_TIMEOUT, grpc_timeout::value(left))
         .extension(exchange::Deadline(deadline))
         .body(())
         .map_err(|error| InferError::Internal(error.to_string()))?
