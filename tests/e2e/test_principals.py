@@ -363,6 +363,7 @@ def test_logins_are_kept(asking, tmp_path):
     viewer = ada.run("token", "create", "--role", "viewer", "-o", "name").strip()
     ada.run("login", api, "--http", http, "--token-file", "-", "--context", "seen", "-n", "team", stdin=viewer)
     assert "viewer" in ada.run("whoami") and "admin" in ada.run("whoami", "--context", "prod")
+    assert "admin" in ada.run("whoami", "--context", "prod", BERTH_API=f"http://127.0.0.1:{free_port()}"), "and so does a typed context"
     assert "admin" in ada.run("whoami", BERTH_CONTEXT="prod") and "viewer" in ada.run("whoami", "--context", "seen", BERTH_CONTEXT="prod")
     assert "admin" in ada.run("whoami", BERTH_TOKEN=admin), "a variable comes before the context"
     assert "viewer" in ada.run("whoami", "--context", "prod", "--token-file", "-", stdin=viewer, BERTH_TOKEN=admin), "a flag before a variable"

@@ -5,7 +5,8 @@
 //!                        └── the one that --context or BERTH_CONTEXT names; else the current one, unless an address is given
 //! ```
 //! A token is in a file of its own beside the file of contexts, so that nobody shares it by showing the other. A context is left
-//! out where another address is given: its token must not go to a server that it is not for.
+//! out where another address is given: its token must not go to a server that it is not for. One that `--context` names outranks the
+//! addresses of variables.
 
 use std::{
     io::Write as _,

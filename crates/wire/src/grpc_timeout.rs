@@ -45,7 +45,7 @@ fn read(text: &str) -> Option<Duration> {
 #[must_use]
 pub fn value(time: Duration) -> HeaderValue {
     const MOST: u128 = 99_999_999;
-    let text = match time.as_micros() {
+    let text = match time.as_nanos().div_ceil(1_000) {
         micros if micros < 1_000_000 => format!("{}u", micros.max(1)),
         micros if micros.div_ceil(1_000) <= MOST => format!("{}m", micros.div_ceil(1_000)),
         micros => format!("{}S", micros.div_ceil(1_000_000).min(MOST)),
@@ -88,6 +88,7 @@ mod tests {
     fn times_have_eight_digits_at_most_and_are_read_again() {
         for (time, written) in [
             (Duration::ZERO, "1u"),
+            (Duration::from_nanos(1_500), "2u"),
             (Duration::from_millis(250), "250000u"),
             (Duration::from_micros(9_999_987), "10000m"),
             (Duration::from_micros(100_000_001), "100001m"),

@@ -122,7 +122,7 @@ impl ConnectArgs {
             builder = builder.tls_certs_only(authorities(ca, &fs_err::read(ca)?)?);
         } else if !may_use_tls(bases) {
             // To read the system's CAs takes a quarter of a command's processor time.
-            builder = builder.tls_certs_only([]).redirect(Policy::custom(stays_plain));
+            builder = builder.tls_certs_only([]);
         }
         if let Some(Shown { file, certificate, key }) = self.shown()? {
             let identity = Identity::from_pem(&[certificate, key].concat()).map_err(|error| unusable(file, &error))?;
@@ -212,9 +212,10 @@ fn may_use_tls(bases: &[Url]) -> bool {
         || ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].iter().any(is_tls)
 }
 
-/// Follows redirects, but none to TLS, for which there are no CAs.
-fn stays_plain(attempt: Attempt<'_>) -> Action {
-    if attempt.url().scheme() == "http" {
+/// Follows redirects within one server. A token is for that alone: `reqwest` takes it out of the request to another one, and puts it back
+/// for the redirect after it. From or to plain HTTP, a request would be sent again as nobody meant it.
+fn followed(attempt: Attempt<'_>) -> Action {
+    if attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin()) {
         return Policy::default().redirect(attempt);
     }
     let origin = attempt.url().origin().ascii_serialization();
@@ -227,6 +228,7 @@ fn plain() -> ClientBuilder {
         .user_agent(concat!("berth/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT)
         .tcp_nodelay(true)
+        .redirect(Policy::custom(followed))
 }
 
 fn built(builder: ClientBuilder) -> Result<reqwest::Client, Failure> {
@@ -253,22 +255,33 @@ mod tests {
 
     use super::*;
 
+    /// Answers one request with a redirect.
+    async fn redirect(listener: &tokio::net::TcpListener, to: &str) -> tokio::net::TcpStream {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        assert_ne!(stream.read(&mut [0; 1_024]).await.expect("a request"), 0);
+        let head = format!(
+            "HTTP/1.1 308 Permanent Redirect\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        stream
+    }
+
+    /// A redirect to another server was followed, and the one after it had the token again.
     #[tokio::test]
-    async fn a_redirect_to_tls_is_told_where_the_address_has_none() {
+    async fn redirects_stay_with_the_server_that_the_token_is_for() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let base = Url::parse(&base).expect("an address");
         let client = ConnectArgs::default().http(std::slice::from_ref(&base)).expect("a client");
-        let redirected = async {
-            let (mut stream, _) = listener.accept().await.expect("a connection");
-            assert_ne!(stream.read(&mut [0; 1_024]).await.expect("a request"), 0);
-            let head = "HTTP/1.1 308 Permanent Redirect\r\nlocation: https://berth.example.org/v1\r\ncontent-length: 0\r\n\r\n";
-            stream.write_all(head.as_bytes()).await.expect("sent");
-            stream
-        };
-        let (answer, _stream) = tokio::join!(client.get(base).send(), redirected);
-        let told = crate::client::root(&answer.expect_err("it is not followed"));
-        assert_eq!(told, "it redirects to https://berth.example.org: give that as the address");
+        for to in ["https://berth.example.org", "http://127.0.0.2:9"] {
+            let redirected = async {
+                let own = redirect(&listener, "/elsewhere").await;
+                (own, redirect(&listener, &format!("{to}/v1")).await)
+            };
+            let (answer, _streams) = tokio::join!(client.get(base.clone()).send(), redirected);
+            let told = crate::client::root(&answer.expect_err("it is not followed"));
+            assert_eq!(told, format!("it redirects to {to}: give that as the address"));
+        }
     }
 
     #[test]

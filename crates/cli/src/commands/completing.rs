@@ -108,14 +108,14 @@ fn kind_before() -> Option<Resource> {
     before.iter().find_map(|word| word.parse().ok())
 }
 
-/// Names of these kinds that begin so, each once and with `before` in front. Where `BERTH_NAMESPACE` names a namespace, things that are in
+/// Names of these kinds that begin so, each once and with `before` in front. Where `BERTH_NAMESPACE` or the context names a namespace, things that are in
 /// one are those in it, by their names alone.
 fn offered(kinds: &[Resource], before: &str, begins: &str) -> Vec<CompletionCandidate> {
-    let namespace = std::env::var_os("BERTH_NAMESPACE");
+    let namespace = settings()("BERTH_NAMESPACE");
     let written = |(resource, name): (Resource, String)| match &namespace {
         Some(namespace) if resource.is_addressed_by_namespace() => {
             let name = name.parse::<DeploymentName>().ok()?;
-            (namespace.as_os_str() == name.namespace()).then(|| name.name().to_owned())
+            (namespace.as_str() == name.namespace()).then(|| name.name().to_owned())
         }
         _ => Some(name),
     };
@@ -125,12 +125,17 @@ fn offered(kinds: &[Resource], before: &str, begins: &str) -> Vec<CompletionCand
     names.map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
 }
 
-/// Names of these kinds, as the server lists them; none of a kind that it does not list in time.
-fn known(kinds: &[Resource]) -> Vec<(Resource, String)> {
+/// The variables that say something, else the values of the context.
+fn settings() -> impl Fn(&str) -> Option<String> {
     let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|text| !text.is_empty());
     let context = contexts::in_force(variable("BERTH_CONTEXT").as_deref(), variable("BERTH_API").is_some());
     let context = context.ok().flatten();
-    let text = |name: &str| variable(name).or_else(|| context.as_ref()?.variable(name));
+    move |name: &str| variable(name).or_else(|| context.as_ref()?.variable(name))
+}
+
+/// Names of these kinds, as the server lists them; none of a kind that it does not list in time.
+fn known(kinds: &[Resource]) -> Vec<(Resource, String)> {
+    let text = settings();
     let api = text("BERTH_API").unwrap_or_else(|| DEFAULT_API.to_owned());
     let known = super::block_on(async {
         let client = ApiArgs { api, connect: ConnectArgs::from_variables(text) }.client()?;

@@ -1,6 +1,7 @@
-//! The context's values as defaults of a command that asks a server: below flags and variables, above built-in defaults.
+//! The context's values as defaults of a command that asks a server: below flags and variables, above built-in defaults. The addresses of
+//! a context that is typed are above variables: its token must not go to the server of a shell.
 
-use clap::{ArgMatches, Command, Id, parser::ValueSource};
+use clap::{ArgMatches, Command, Id, builder::Resettable, parser::ValueSource};
 
 use crate::{args, contexts, failure::Failure};
 
@@ -35,10 +36,19 @@ pub(super) fn layered(matches: &ArgMatches) -> Result<Option<Command>, Failure> 
     if !identified {
         crate::commands::block_on(contexts::renew(&context))?;
     }
-    let values: Vec<(Id, String)> = defined
+    let comes_from =
+        |id: &str, source| leaf.try_contains_id(id).unwrap_or(false) && leaf.value_source(id) == Some(source);
+    let is_typed = comes_from("context", ValueSource::CommandLine);
+    let outranks = |id: &Id| {
+        is_typed && ADDRESSES.iter().any(|address| id == address) && comes_from(id.as_str(), ValueSource::EnvVariable)
+    };
+    let values: Vec<(Id, String, bool)> = defined
         .get_arguments()
         .filter(|arg| !(identified && IDENTITY.iter().any(|id| arg.get_id() == id)))
-        .filter_map(|arg| Some((arg.get_id().clone(), context.variable(arg.get_env()?.to_str()?)?)))
+        .filter_map(|arg| {
+            let value = context.variable(arg.get_env()?.to_str()?)?;
+            Some((arg.get_id().clone(), value, outranks(arg.get_id())))
+        })
         .collect();
     Ok(Some(with(command, &path, values)))
 }
@@ -53,11 +63,15 @@ fn leaf(matches: &ArgMatches) -> (Vec<String>, &ArgMatches) {
     (path, leaf)
 }
 
-fn with(command: Command, path: &[String], values: Vec<(Id, String)>) -> Command {
+/// The command with these defaults; true: above the argument's variable.
+fn with(command: Command, path: &[String], values: Vec<(Id, String, bool)>) -> Command {
     match path {
-        [] => {
-            values.into_iter().fold(command, |command, (id, value)| command.mut_arg(id, |arg| arg.default_value(value)))
-        }
+        [] => values.into_iter().fold(command, |command, (id, value, outranks)| {
+            command.mut_arg(id, |arg| {
+                let arg = arg.default_value(value);
+                if outranks { arg.env(Resettable::Reset) } else { arg }
+            })
+        }),
         [word, rest @ ..] => command.mut_subcommand(word, |command| with(command, rest, values)),
     }
 }
