@@ -14,7 +14,7 @@ import pytest
 from harness.ports import free_port
 from harness.processes import Process
 from harness.waiting import until
-from test_runtimes import MLSERVER, TRAIN, declared, model, predicted
+from test_runtimes import MLSERVER, TRAIN, declared, loaded, model, predicted
 
 ADAPTER = os.environ.get("MLSERVER_ADAPTER")
 
@@ -75,6 +75,7 @@ def test_models_of_mlserver_are_loaded_called_and_mended_through_the_adapter(ber
         path.parent.mkdir()
         subprocess.run([python, "-c", TRAIN, kind, path], check=True, capture_output=True)
         berth.apply(model(kind, kind, f"file:{path}"))
+    loaded(berth, *KINDS)
     right = lambda kind: predicted(berth, kind, [0.0, 0.0]) < predicted(berth, kind, [3.0, 3.0])
     assert all(right(kind) for kind in KINDS)
     assert "896MiB" in berth.run("describe", "node", "local"), "the adapter's capacity is what it may hold"

@@ -18,7 +18,7 @@ from harness.http_server import Answer, HttpServer, Request, part_of
 from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.waiting import until
-from test_runtimes import MLSERVER, TRAIN, declared, gone, model, pids, predicted, rows
+from test_runtimes import MLSERVER, TRAIN, declared, gone, loaded, model, pids, predicted, rows
 
 grpc = pytest.importorskip("grpc")
 
@@ -119,6 +119,7 @@ def test_a_serving_runtime_serves_models_of_a_storage_config(berth, tmp_path):
         converted = berth.run("convert", "-f", str(objects))
         assert "pvc://models/sklearn/model.joblib" in converted and "storage://web/lightgbm/model.bst" in converted, converted
         berth.run("apply", "-f", str(objects))
+        loaded(berth, "svm")
         assert predicted(berth, "svm", [0.0, 0.0]) < predicted(berth, "svm", [3.0, 3.0])
 
         status, answer = berth.infer("boosted", rows([0.0, 0.0]))
@@ -126,6 +127,7 @@ def test_a_serving_runtime_serves_models_of_a_storage_config(berth, tmp_path):
         # The Secret is read for each fetch: a better one needs no restart.
         secret(config, web.url, "right-SECRET")
         berth.apply(model("boosted-2", "lightgbm", "storage://web/lightgbm/model.bst"))
+        loaded(berth, "boosted-2")
         assert predicted(berth, "boosted-2", [0.0, 0.0]) < predicted(berth, "boosted-2", [3.0, 3.0])
         assert "SECRET" not in berth.logged() + json.dumps(berth.deployment("boosted"))
 

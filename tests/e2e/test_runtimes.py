@@ -75,6 +75,13 @@ def predicted(berth, name: str, values: list[float]) -> float:
     return answer["outputs"][0]["data"][0]
 
 
+def loaded(berth, *names: str) -> None:
+    """Asks until the first answer, as "try again" says: a model of a library that its server imports first takes longer to load
+    than a request waits."""
+    for name in names:
+        until(f"the first answer of {name}", lambda: berth.infer(name, rows([0.0, 0.0]))[0] == 200)
+
+
 def pids(berth) -> list[int]:
     lines = (json.loads(line) for line in berth.logged_lines() if '"runtime_started"' in line)
     return [line["context"]["pid"] for line in lines]
@@ -296,6 +303,7 @@ def test_mlserver_serves_models_of_real_libraries(berth, tmp_path):
         # A name that no folder of a server can have.
         name = f"team/{kind}"
         berth.apply(model(name, kind, f"file:{path}"))
+    loaded(berth, *(f"team%2F{kind}" for kind in kinds))
     for kind in kinds:
         low, high = (predicted(berth, f"team%2F{kind}", values) for values in ([0.0, 0.0], [3.0, 3.0]))
         assert low < high, (kind, low, high)
