@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import json
 import socket
 import struct
 import threading
+
+import grpc
 
 from harness.examples import manifest
 from harness.ports import free_port
@@ -95,6 +98,51 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 def literal(name: bytes, value: bytes) -> bytes:
     """A header without compression."""
     return bytes([0, len(name)]) + name + bytes([len(value)]) + value
+
+
+def test_watches_have_a_sum(berth):
+    """Each holds a page of what there is, or asks the controller twice a second; a connection has room for 128 of them."""
+    berth.start()
+    host, port = berth.api.split(":")
+    watchers = []
+    for at in range(20):
+        path = (b"/v1/events?watch=true", b"/v1/deployments?watch=true")[at % 2]
+        named = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", path), (b":authority", berth.api.encode())]
+        head = b"".join(literal(name, value) for name, value in named)
+        watcher = socket.create_connection((host, int(port)))
+        watcher.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + b"".join(frame(1, 5, stream, head) for stream in range(1, 257, 2)))
+        watchers.append(watcher)
+    until("their number to be too large", lambda: watched(berth) == 503)
+    assert berth.control("/v1/deployments")[0] == 200 and berth.control("/v1/events")[0] == 200
+    for watcher in watchers:
+        watcher.close()
+    until("their places to be free", lambda: watched(berth) == 200)
+
+
+def watched(berth) -> int:
+    """The status of a watch, which has no end."""
+    connection = http.client.HTTPConnection(berth.api, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/v1/events?watch=true")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_calls_that_are_no_inferences_are_small(berth):
+    """Health needs no token: of each such call 64 MiB were kept, and counted nowhere."""
+    berth.start("--auth", "tokens", "--request-memory", "256MiB")
+    before = resident(berth)
+    # A field that nobody knows.
+    unknown = lambda size: b"\x7a" + bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21]) + bytes(size)  # noqa: E731
+    with grpc.insecure_channel(berth.http) as channel:
+        for path, size in (("/inference.GRPCInferenceService/ServerLive", 30 * MIB), ("/grpc.health.v1.Health/Check", 3 * MIB)):
+            assert channel.unary_unary(path)(b"", timeout=PATIENCE) is not None
+            calls = [channel.unary_unary(path).future(unknown(size), timeout=PATIENCE) for _ in range(20)]
+            for call in calls:
+                assert call.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OUT_OF_RANGE), (path, call.code())
+    assert resident(berth) - before < 150 * MIB
+    assert berth.get("/v2/health/live")[0] == 200
 
 
 def test_unfinished_grpc_requests_are_counted_and_bounded(berth):

@@ -37,16 +37,22 @@ class Cluster:
         )  # fmt: skip
         self.berth("pki", "init", self.pki, *self.ca_key)
         self.berth("pki", "issue", self.pki, "a", *self.ca_key)
+        self.start_first()
+        file = self.folder / "a-data" / "admin.token"
+        until("the admin's token", file.exists)
+        self.admin = ["--api", f"http://{self.api}", "--token-file", str(file)]
+        self.until_it_answers()
+        return self
+
+    def start_first(self) -> None:
         self.first.spawn(
             BERTH, "node", "--name", "a", "--store", f"etcd://{self.store}", "--pki", str(self.pki / "a"), "--data", str(self.folder / "a-data"),
             "--http", self.http, "--api", self.api, "--peer", self.peer, "--gossip", self.gossip, "--auth", "tokens",
             "--authority", str(self.pki), *self.ca_key, "--certificate-life", self.life, "--log-format", "json",
         )  # fmt: skip
-        file = self.folder / "a-data" / "admin.token"
-        until("the admin's token", file.exists)
-        self.admin = ["--api", f"http://{self.api}", "--token-file", str(file)]
+
+    def until_it_answers(self) -> None:
         until("the control API", lambda: self.run("get", "nodes", *self.admin).returncode == 0)
-        return self
 
     @staticmethod
     def run(*words) -> subprocess.CompletedProcess:
@@ -251,6 +257,30 @@ def test_the_ca_and_the_key_of_gossip_are_replaced_while_nodes_run(tmp_path):
         # Neither the old CA nor the old key is known to who comes now.
         cluster.join("gpu-2", cluster.token())
         assert (tmp_path / "gpu-2-data" / "pki" / "ca.pem").read_text() == new
+    finally:
+        cluster.close()
+
+
+def test_a_controller_that_missed_a_step_of_the_ca_does_not_cut_itself_off(tmp_path):
+    """It was stopped while its CA was replaced at once: it says so, and starts again with the files of before."""
+    cluster = Cluster(tmp_path, life="1h")
+    try:
+        cluster.start()
+        cluster.join("gpu-1", cluster.token())
+        cluster.first.stop()
+        cluster.berth("pki", "init", tmp_path / "next")
+        before = {file: (cluster.pki / file).read_text() for file in ("ca.pem", "ca.key")}
+        for file in before:
+            replace(cluster.pki / file, (tmp_path / "next" / file).read_text())
+        cluster.start_first()
+        assert cluster.first.process.wait(PATIENCE) == 2
+        said = cluster.first.logged()
+        assert "its first CA is not in" in said and f"berth pki issue {cluster.pki} a" in said, said
+        for file, text in before.items():
+            replace(cluster.pki / file, text)
+        cluster.start_first()
+        cluster.until_it_answers()
+        until("gpu-1 to be there again", lambda: cluster.state("gpu-1") == "Ready")
     finally:
         cluster.close()
 

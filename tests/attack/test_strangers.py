@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,10 @@ from test_access import SERVICE, admin, bearer, declare, made  # noqa: F401  `ad
 from harness.waiting import until
 
 STORM = 500
+
+# The preface of HTTP/2 with empty settings, and the answer to a PING.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+PONG = bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + b"no PING!"
 
 
 def test_refused_webhooks_are_a_line_a_minute(berth, tmp_path):
@@ -42,6 +47,25 @@ def test_refused_webhooks_are_a_line_a_minute(berth, tmp_path):
     status, _, body = berth.control("/v1/webhook", "POST", b"{}")
     assert status == 403 and b"git" not in body, "the one for all sources wants the same proof, and tells no names"
     assert berth.control("/healthz")[0] == 200
+
+
+def test_answers_to_no_question_fill_no_log(berth):
+    """The library for HTTP/2 warns of each PING that is answered and was not sent: a client without a token had a hundred megabytes of log
+    written in some seconds, and others waited for that."""
+    berth.start("--auth", "tokens")
+    for address in (berth.http, berth.api):
+        host, port = address.split(":")
+        for _ in range(3):
+            with socket.create_connection((host, int(port)), timeout=30) as stranger:
+                stranger.sendall(PREFACE + PONG * 20_000 + bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"question")
+                answers = b""
+                while b"question" not in answers:
+                    piece = stranger.recv(65_536)
+                    assert piece, "all of them were read, and the question after them was answered"
+                    answers += piece
+    assert berth.control("/healthz")[0] == 200 and berth.get("/v2/health/live")[0] == 200
+    lines = [line for line in berth.logged_lines() if "PING" in line]
+    assert 1 <= len(lines) <= 30, f"{len(lines)} lines"
 
 
 def test_callers_read_no_paths(berth, admin, tmp_path):  # noqa: F811

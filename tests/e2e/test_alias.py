@@ -69,6 +69,10 @@ def test_callers_keep_to_their_deployment_also_over_a_restart(berth):
     status = json.loads(berth.run("get", "alias", "iris", "-o", "json"))["status"]
     assert status["missing"] == ["iris-v2"]
     assert [target["share"] for target in status["targets"]] == [100, 0]
+    explained = berth.run("explain", "iris")
+    assert "iris leads to iris-v1 (100% of its requests), iris-v2 (which is not declared)" in explained
+    assert "One replica of iris-v1@" in explained
+    assert [view["metadata"]["name"] for view in json.loads(berth.run("explain", "alias/iris", "-o", "json"))] == ["iris-v1"]
 
 
 def test_an_alias_loads_what_it_leads_to_and_goes_without_it(berth):

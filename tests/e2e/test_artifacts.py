@@ -58,7 +58,7 @@ def test_s3(berth, s3):
     )
     client.create_bucket(Bucket="models")
     client.put_object(Bucket="models", Key="digits/forest.onnx", Body=FOREST)
-    berth.start(env=credentials | {"AWS_ENDPOINT_URL": s3, "AWS_ALLOW_HTTP": "true"})
+    berth.start(env=credentials | {"AWS_ENDPOINT_URL": s3})
     berth.apply(manifest("forest", model={"uri": "s3://models/digits/forest.onnx"}))
     berth.available("forest")
     berth.apply(manifest("missing", model={"uri": "s3://models/nothing.onnx"}))

@@ -62,6 +62,8 @@ def test_slips_are_understood(fleet):
         (["get", "depolyment/iris"], 3, "did you mean deployment/iris?"),
         (["get", "deployments,ndoes"], 2, "did you mean nodes?"),
         (["get", "iris", "--api", f"http://{fleet.http}"], 1, "is no control API"),
+        (["logs", "flowers"], 3, "that is an alias, `berth describe alias/flowers` shows it"),
+        (["scale", "flowers", "--replicas", "1"], 3, "that is an alias, `berth describe alias/flowers` shows it"),
     ):
         fleet.run(*words, code=code)
         assert says in fleet.stderr, words
@@ -151,12 +153,16 @@ def test_diff_and_plan_tell_each_field_and_exit_as_scripts_want(fleet):
 def test_what_get_prints_can_be_applied_from_every_folder(berth, tmp_path, monkeypatch):
     """Each example stays as it is, whatever folder its manifest comes back from."""
     berth.start()
+    (tmp_path / "elsewhere").mkdir()
     for folder in ("models", "update", "cluster"):
         for example in sorted((ROOT / "examples" / folder).glob("*.yaml")):
             copy = tmp_path / folder / example.name
             copy.parent.mkdir(exist_ok=True)
             shutil.copy(example, copy)
             berth.run("apply", "-f", str(copy))
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            again = berth.run("apply", "-f", f"../{folder}/{example.name}")
+            assert all(line.endswith(" unchanged") for line in again.splitlines()), again
             declared = json.loads(berth.run("get", "models", "-o", "json"))["items"]
             assert declared
             for one in declared:

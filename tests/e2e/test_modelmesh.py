@@ -142,7 +142,7 @@ def test_models_and_virtual_models(mesh, berth):
     assert call(b"hello", metadata=[("mm-vmodel-id", "live")], timeout=60) == b"hello"
     assert "next 100%" in berth.run("get", "aliases")
     assert "next" in berth.run("get", "deployments")
-    berth.run("explain", "next")
+    assert "live leads to next (100% of its requests)" in berth.run("explain", "live")
 
 
 def test_a_call_waits_for_a_runtime_that_is_started_again(mesh, runtime):

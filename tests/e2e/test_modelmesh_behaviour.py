@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.ports import free_port
 from harness.processes import Process
 from harness.waiting import PATIENCE, until
 from test_modelmesh import DEFINED, LOADED, LOADING, LOADING_FAILED, NOT_FOUND, NOT_LOADED, TRANSITIONING, message, read
@@ -111,6 +112,13 @@ def test_ids_come_to_the_runtime_as_they_were_registered(start):
     for model in ("MyModel", "Team/My Model/1", "/x", "a%2Fb"):
         assert one.register(model)[1] == [LOADED]
         assert one.call(PREDICT, b"x", ("mm-model-id", model)) == (b"x", model)
+
+
+def test_the_control_api_is_where_its_variable_says(start):
+    """The variable had no effect: the port was another one at each start."""
+    address = f"127.0.0.1:{free_port()}"
+    one = start(env={"BERTH_API_ADDR": address})
+    assert one.api() == address
 
 
 def test_a_type_is_held_where_its_labels_are_and_errors_are_the_same_over_a_hop(start):

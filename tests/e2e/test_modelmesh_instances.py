@@ -17,6 +17,7 @@ import pytest
 from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.waiting import PATIENCE, until
+from test_modelmesh import varint
 
 grpc = pytest.importorskip("grpc")
 
@@ -212,6 +213,11 @@ def test_ids_are_taken_from_requests_and_put_into_them(instances):
         assert (model, answer) == ("myModel", message + named("myModel")[:9])
         assert one.call(NAMED, named("nobody"), ("mm-model-id", "myModel")) == "NOT_FOUND", "the message counts"
         assert one.call(NAMED, b"\x12\x01x", ("mm-model-id", "myModel"))[1] == "myModel", "it names none"
+        # A message whose field stands behind the payload, or that has none, was refused after 64 KiB.
+        payload = b"\x12" + varint(1 << 20) + bytes(1 << 20)
+        assert one.call(NAMED, payload + named("myModel"))[1] == "myModel"
+        assert one.call(NAMED, payload, ("mm-model-id", "myModel"))[1] == "myModel"
+        assert one.call(PREDICT, b"x", ("mm-model-id", "")) == "INVALID_ARGUMENT"
 
 
 def test_several_models_answer_as_one(instances):

@@ -140,6 +140,14 @@ def test_weights_that_are_not_to_be_had_are_told(serve, tmp_path):
     until("the way to go on", lambda: "`--artifact FILE` takes weights from here" in serve.logged())
 
 
+def test_a_model_that_lacks_a_package_is_told_the_flags_for_packages(serve, tmp_path):
+    pickled = tmp_path / "lacks.pkl"
+    pickled.write_bytes(b"cnot_there\nModel\n.")
+    serve.start(str(pickled))
+    until("the way to go on", lambda: "`--requirements FILE` takes other packages" in serve.logged())
+    assert "No module named 'not_there'" in serve.logged() and "spec.model.environment" in serve.logged()
+
+
 def test_another_model_under_the_name_of_an_earlier_run_is_waited_for(serve, tmp_path):
     serve.start(str(ARTIFACTS / "iris.onnx"))
     serve.curl()

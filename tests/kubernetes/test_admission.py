@@ -32,6 +32,8 @@ def test_what_cannot_work_is_refused_at_once(plane, operator, webhook, namespace
     probe = {"httpGet": {"port": "no such port!"}}
     said = refusal(plane, clops(namespace, container={"image": "i", "ports": PORTS, "readinessProbe": probe}))
     assert "could not be applied" in said and "readinessProbe" in said, said
+    said = refusal(plane, clops(namespace, container={"image": "i", "ports": PORTS, "env": [{"name": "THREADS", "value": 1}]}))
+    assert "could not be applied" in said and "THREADS" in said and "expected string" in said, said
     plane.kubectl("create", "service", "clusterip", "taken", "-n", namespace, "--tcp=80")
     said = refusal(plane, clops(namespace, "taken"))
     assert f"there is a Service {namespace}/taken of somebody else" in said, said

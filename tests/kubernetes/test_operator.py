@@ -88,6 +88,7 @@ def test_errors_are_said_where_they_are_made(plane, operator, namespace):
     plane.apply(clops(namespace, container={"image": "i", "ports": twice}))
     until("the status", lambda: condition(plane, namespace, "clops", topic="Stalled").get("status") == "True")
     assert condition(plane, namespace, "mdep")["message"] == "spec.container.ports[].name: http comes twice"
+    assert condition(plane, namespace, "clops")["message"] == "spec.model.container.ports[].name: http comes twice"
     plane.apply(clops(namespace))
     until("the repaired object's Deployment", lambda: exists(plane, namespace, "deployment"))
 
@@ -111,6 +112,11 @@ def test_a_refusal_of_the_api_server_is_told(plane, operator, namespace):
     plane.kubectl_apply(clops(namespace, container=container))
     until("the refusal", lambda: condition(plane, namespace, "clops").get("reason") == "ModelStalled")
     assert "readinessProbe" in condition(plane, namespace, "mdep")["message"]
+    # Of another type than the schema of a Deployment: an API server says so with 500.
+    quantity = {"image": "i", "ports": container["ports"], "resources": {"requests": {"cpu": "lots"}}}
+    plane.kubectl_apply(clops(namespace, container=quantity))
+    until("its reason", lambda: "quantities must match" in condition(plane, namespace, "mdep", topic="Stalled").get("message", ""))
+    assert condition(plane, namespace, "mdep", topic="Stalled")["status"] == "True"
     plane.kubectl_apply(clops(namespace))
     until("the repaired object", lambda: condition(plane, namespace, "mdep", topic="Stalled").get("status") == "False")
 

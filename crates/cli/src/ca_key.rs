@@ -5,7 +5,6 @@ use std::sync::Arc;
 use berth_peer::pki::{CaKey, RemoteKey};
 use berth_secrets::keys::{HsmSigner, KeyEnvironment, KeyError, Pkcs11Uri};
 
-/// A key in an HSM.
 #[derive(Debug)]
 struct HsmKey(HsmSigner);
 

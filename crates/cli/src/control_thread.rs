@@ -16,7 +16,7 @@ use crate::{allocator, failure::Failure};
 /// own.
 const BLOCKING: usize = 4;
 
-/// Idle time after which such a thread ends and frees its memory.
+/// Idle time after which such a thread ends and frees its memory: a burst of work has ended by then.
 const BLOCKING_IDLE: Duration = Duration::from_secs(1);
 
 /// Interval at which free memory is returned to the system. A pass over the heap takes 100 µs with 100,000

@@ -29,7 +29,6 @@ pub(crate) enum Failure {
     /// A manifest or a request is wrong. Already has `error:` in its lines where there are several.
     #[error("{0}")]
     Invalid(String),
-    /// Timed out.
     #[error("{0}")]
     TimedOut(String),
     /// Somebody else wrote in between.

@@ -2,7 +2,7 @@
 
 use std::{
     io::{ErrorKind, Read},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use berth_spec::manifest::{self, Manifest, ManifestError, ParseContext, SourceLine};
@@ -126,7 +126,7 @@ impl Manifests {
             }
             (text, _) => text?,
         };
-        let absolute = std::path::absolute(path)?;
+        let absolute = from_root(path)?;
         let folder = absolute.parent().unwrap_or(&absolute);
         let (name, base) = (path.display().to_string(), base_of(folder)?);
         match found {
@@ -254,6 +254,23 @@ pub(crate) fn plural(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
+/// A path from the root without `..`, so that a folder has the same address wherever the command is typed. Links keep their names,
+/// but for those that a `..` leaves.
+fn from_root(path: &Path) -> std::io::Result<PathBuf> {
+    let mut found = PathBuf::new();
+    for part in std::path::absolute(path)?.components() {
+        if part == Component::ParentDir {
+            if found.is_symlink() {
+                found = fs::canonicalize(&found)?;
+            }
+            found.pop();
+        } else {
+            found.push(part);
+        }
+    }
+    Ok(found)
+}
+
 /// The `file:` URI of a folder.
 pub(crate) fn base_of(folder: &Path) -> Result<String, Failure> {
     Url::from_directory_path(folder)
@@ -279,4 +296,25 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_leaves_a_link_for_where_it_leads_and_keeps_the_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = fs::canonicalize(folder.path()).expect("it is there");
+        fs::create_dir_all(at.join("a/b")).expect("folders");
+        std::os::unix::fs::symlink(at.join("a/b"), at.join("link")).expect("a link");
+        for (path, found) in [
+            ("a/b/../m.yaml", "a/m.yaml"),
+            ("a/../link/m.yaml", "link/m.yaml"),
+            ("link/../m.yaml", "a/m.yaml"),
+            ("a/b/../../link/../../m.yaml", "m.yaml"),
+        ] {
+            assert_eq!(from_root(&at.join(path)).expect("it is there"), at.join(found), "{path}");
+        }
+    }
 }

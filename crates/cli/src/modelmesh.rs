@@ -51,6 +51,9 @@ use crate::{
 /// The probe port where nobody says: ModelMesh's.
 const PROBE: u16 = 8089;
 
+/// The variable with the address of the control API.
+const API: &str = "BERTH_API_ADDR";
+
 /// The most characters of an instance's name.
 const LONGEST_NAME: usize = 60;
 
@@ -130,6 +133,8 @@ fn serve(args: ModelMeshArgs, mut environment: Environment) -> Result<(), Failur
     let name = instance(args.instance_id.as_deref(), environment.clients)?;
     let standing = Arc::new(ProbeState::default());
     let everybody = of_everybody();
+    let clients = SocketAddr::new(everybody, environment.clients);
+    check_free(clients)?;
     let ports = probe_ports(everybody, (args.probe_port, environment.prestop), &mut environment.warnings);
     start_probe(everybody, &ports, &standing)
         .map_err(|error| Failure::Failed(format!("cannot listen: {error}; -h takes another port")))?;
@@ -152,7 +157,6 @@ fn serve(args: ModelMeshArgs, mut environment: Environment) -> Result<(), Failur
     let stays = CancellationToken::new();
     let gone = Bootstrap::stay(config("instances")?, (lease, key, gossip), stays.clone())?;
 
-    let clients = SocketAddr::new(everybody, environment.clients);
     let words = words(&environment, &name, (clients, gossip, &others), (&pki, folder.path()))?;
     let mut settings = NodeSettings::from_words(words)?;
     settings.server.runtimes = vec![environment.runtime.clone()];
@@ -260,13 +264,17 @@ fn words(
     say("--pki", &pki);
     say("--data", &data.join("data"));
     say("--http", &clients.to_string());
-    say("--api", &"127.0.0.1:0");
+    if std::env::var_os(API).is_none_or(|address| address.is_empty()) {
+        // Any port: instances on one machine have one each.
+        say("--api", &"127.0.0.1:0");
+    }
     say("--gossip", &gossip.to_string());
     say("--peer", &SocketAddr::new(gossip.ip(), 0).to_string());
     say("--max-body", &environment.max_message.to_string());
     say("--drain-timeout", &millis(environment.drain));
     say("--lame-duck", &"1s");
     if let Some(tls) = &environment.tls {
+        tls.check().map_err(Failure::Usage)?;
         say("--tls-cert", &tls.certificate);
         say("--tls-key", &tls.key);
         // Java's and Go's clients of ModelMesh may be old.
@@ -281,6 +289,13 @@ fn words(
     }
     words.push("--insecure".into());
     Ok(words)
+}
+
+/// Checks that the port for clients can be had. The node that listens there later would tell of flags, not of variables.
+fn check_free(clients: SocketAddr) -> Result<(), Failure> {
+    TcpListener::bind(clients).map(drop).map_err(|error| {
+        Failure::Failed(format!("cannot listen on {clients}: {error}; MM_SVC_GRPC_PORT takes another port"))
+    })
 }
 
 /// The ports on which probes are answered. Those that nobody named may be another instance's of this machine.

@@ -9,6 +9,7 @@
 
 mod json;
 mod levels;
+mod library_damper;
 pub(crate) mod model_logs;
 mod people;
 mod sentence;
@@ -20,10 +21,14 @@ use berth_functions::source::TraceHook;
 use berth_mesh::{PropagateHook, SpanHook, controls::LogControl};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing_subscriber::{
-    EnvFilter, Layer, filter::LevelFilter, layer::SubscriberExt, reload, util::SubscriberInitExt,
+    EnvFilter, Layer, Registry,
+    filter::{FilterExt as _, LevelFilter},
+    layer::SubscriberExt,
+    reload,
+    util::SubscriberInitExt,
 };
 
-use self::model_logs::ModelLogs;
+use self::{library_damper::LibraryDamper, model_logs::ModelLogs};
 use crate::{commands::wait::progress::in_its_place, failure::Failure, settings::TelemetrySettings};
 
 /// Takes a finished line, its end included.
@@ -49,8 +54,9 @@ impl Telemetry {
                 ))
             })?
         };
-        let (filter, handle) = reload::Layer::new(filter);
+        let (filter, handle) = reload::Layer::<_, Registry>::new(filter);
         let log = levels::control(&settings.filter, handle);
+        let filter = filter.and(LibraryDamper::default());
         let sink: Sink = Box::new(|line: &str| {
             let mut out = io::stderr().lock();
             // Logging has nowhere to report that logging failed.

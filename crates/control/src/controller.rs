@@ -47,7 +47,7 @@ use berth_spec::{
 
 pub use aliases::AliasChange;
 use drift_tracker::DriftTracker;
-pub use effect::{Command, CommandKind, Commit, Effect, PlanSize, To, Touch};
+pub use effect::{Command, CommandKind, Effect, PlanCommit, PlanSize, To, Touch};
 pub use event::{Declared, Event};
 pub use expected::Expected;
 use expected::NamedSince;
@@ -368,7 +368,7 @@ impl Controller {
             self.take_over(InFlight { planned, scope, covers }, now, out);
             return;
         }
-        out.push(Effect::Commit(Commit {
+        out.push(Effect::Commit(PlanCommit {
             reconstructible: planned.is_reconstructible(&self.world),
             generation: planned.generation,
             records: planned.records.iter().map(|(name, record)| (name.clone(), record.clone())).collect(),

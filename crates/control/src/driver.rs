@@ -39,8 +39,8 @@ pub use crate::controller::Touch;
 use crate::{
     controller::{Controller, Effect, Event},
     events::EventRing,
-    functions::FunctionBoard,
-    handle::{Handle, Request},
+    functions::FunctionHost,
+    handle::{DriverRequest, Handle},
     metrics::Metrics,
     resolve::Resolver,
     store::{Rev, Store, StoreError, Watch},
@@ -87,7 +87,7 @@ pub struct Config {
     /// The audit log.
     pub audit: AuditLog,
     /// Functions; `None`: this controller runs none.
-    pub functions: Option<Arc<dyn FunctionBoard>>,
+    pub functions: Option<Arc<dyn FunctionHost>>,
 }
 
 impl Default for Config {
@@ -167,7 +167,7 @@ pub struct Control {
 }
 
 struct Inputs {
-    requests: mpsc::Receiver<Request>,
+    requests: mpsc::Receiver<DriverRequest>,
 }
 
 struct Outputs {
@@ -270,7 +270,7 @@ enum Wake {
     Changes(Option<Result<crate::store::Commit, StoreError>>),
     Event(Event),
     Connection(ConnectionEvent),
-    Request(Request),
+    Request(DriverRequest),
     Background,
     WatchAgain,
     Relisted(Result<Relisted, StoreError>),

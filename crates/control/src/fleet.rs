@@ -42,11 +42,11 @@ pub const PATH: &str = "/berth.fleet.v1.Fleet/";
 
 /// Serves the streams. Cheap to clone.
 #[derive(Clone)]
-pub struct FleetService(FleetServer<Leader>);
+pub struct FleetService(FleetServer<FleetCalls>);
 
 /// Wraps what the generated code calls.
 #[derive(Clone)]
-struct Leader {
+struct FleetCalls {
     acceptor: Arc<Acceptor>,
 }
 
@@ -56,7 +56,9 @@ impl FleetService {
     pub fn new(leadership: watch::Receiver<LeadershipView>, peers: Option<Peers>) -> Self {
         let acceptor = Arc::new(Acceptor { leadership, peers });
         Self(
-            FleetServer::new(Leader { acceptor }).max_decoding_message_size(MESSAGE).max_encoding_message_size(MESSAGE),
+            FleetServer::new(FleetCalls { acceptor })
+                .max_decoding_message_size(MESSAGE)
+                .max_encoding_message_size(MESSAGE),
         )
     }
 
@@ -80,7 +82,7 @@ impl FleetService {
 type Orders<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl Fleet for Leader {
+impl Fleet for FleetCalls {
     type WorkStream = Orders<v1::WorkerOrder>;
     type RouteStream = Orders<v1::RouteOrder>;
 

@@ -56,7 +56,7 @@ pub enum FunctionText {
 }
 
 /// Functions of this process.
-pub trait FunctionBoard: Send + Sync {
+pub trait FunctionHost: Send + Sync {
     /// Every function, by name.
     fn list(&self) -> Vec<FunctionView>;
 

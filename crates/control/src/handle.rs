@@ -67,7 +67,7 @@ pub type GatewayEnds = (mpsc::Sender<GatewayEvent>, mpsc::Receiver<RouteChange>)
 pub struct Handle {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) resolver: Arc<Resolver>,
-    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) requests: mpsc::Sender<DriverRequest>,
     pub(crate) touched: broadcast::WeakSender<Touched>,
     pub(crate) seen: watch::Receiver<Rev>,
     pub(crate) in_force: watch::Receiver<Rev>,
@@ -75,11 +75,11 @@ pub struct Handle {
     pub(crate) clock: crate::driver::Clock,
     pub(crate) sources: crate::source::Sources,
     pub(crate) audit: berth_audit::AuditLog,
-    pub(crate) functions: Option<Arc<dyn crate::functions::FunctionBoard>>,
+    pub(crate) functions: Option<Arc<dyn crate::functions::FunctionHost>>,
 }
 
 /// A question to the driver.
-pub(crate) enum Request {
+pub(crate) enum DriverRequest {
     Scan { scan: view::Scan, reply: oneshot::Sender<view::ScannedDeployments> },
     Aliases { scan: view::Scan, reply: oneshot::Sender<aliases::ScannedAliases> },
     AliasesOf { deployment: DeploymentName, reply: oneshot::Sender<Vec<DeploymentName>> },
@@ -107,7 +107,7 @@ impl Handle {
     /// [`Error::Stopped`] when the control plane is stopping; [`Error::NameTaken`] while a later start of a worker with its
     /// name is connected; [`Error::Unlisted`] where the registry lets no worker in that it does not name.
     pub async fn attach_worker(&self, info: WorkerInfo) -> Result<WorkerEnds, Error> {
-        self.ask(|reply| Request::AttachWorker { info: Box::new(info), reply }).await?
+        self.ask(|reply| DriverRequest::AttachWorker { info: Box::new(info), reply }).await?
     }
 
     /// Connects the gateway of a node. The first thing it receives is every route.
@@ -115,7 +115,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`] when the control plane is stopping.
     pub async fn attach_gateway(&self, node: WorkerId, region: Option<String>) -> Result<GatewayEnds, Error> {
-        self.ask(|reply| Request::AttachGateway { node, region, reply }).await
+        self.ask(|reply| DriverRequest::AttachGateway { node, region, reply }).await
     }
 
     /// Every worker that is attached or still remembered, by name.
@@ -123,7 +123,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
-        self.ask(|reply| Request::Workers { reply }).await
+        self.ask(|reply| DriverRequest::Workers { reply }).await
     }
 
     /// Every worker that is gone and has not said to this controller what it is, by name.
@@ -131,7 +131,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn absent(&self) -> Result<Vec<Absent>, Error> {
-        self.ask(|reply| Request::Absent { reply }).await
+        self.ask(|reply| DriverRequest::Absent { reply }).await
     }
 
     /// Every worker that a source names and that has not come, by name, with the source.
@@ -139,7 +139,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`], [`Error::Store`].
     pub async fn expected(&self) -> Result<Vec<(Expected, Option<SourceName>)>, Error> {
-        let expected = self.ask(|reply| Request::Expected { reply }).await?;
+        let expected = self.ask(|reply| DriverRequest::Expected { reply }).await?;
         if expected.is_empty() {
             return Ok(Vec::new());
         }
@@ -158,7 +158,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn mass_loss(&self) -> Result<Option<MassLoss>, Error> {
-        self.ask(|reply| Request::MassLoss { reply }).await
+        self.ask(|reply| DriverRequest::MassLoss { reply }).await
     }
 
     /// Every replica that is assigned or held, by revision and worker.
@@ -166,7 +166,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn replicas(&self) -> Result<Vec<ReplicaView>, Error> {
-        self.ask(|reply| Request::Replicas { reply }).await
+        self.ask(|reply| DriverRequest::Replicas { reply }).await
     }
 
     /// Explains the placement of a deployment.
@@ -174,7 +174,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Stopped`], [`Error::Busy`].
     pub async fn explain(&self, name: &DeploymentName) -> Result<Explanation, Error> {
-        let found = self.ask(|reply| Request::Explain { name: name.clone(), reply }).await?;
+        let found = self.ask(|reply| DriverRequest::Explain { name: name.clone(), reply }).await?;
         found.ok_or_else(|| Error::NotFound(name.clone()))
     }
 
@@ -184,7 +184,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Stopped`], [`Error::Busy`].
     pub async fn want(&self, name: &DeploymentName, last_used: Time) -> Result<(), Error> {
-        let there = self.ask(|reply| Request::Want { name: name.clone(), last_used, reply }).await?;
+        let there = self.ask(|reply| DriverRequest::Want { name: name.clone(), last_used, reply }).await?;
         if there { Ok(()) } else { Err(Error::NotFound(name.clone())) }
     }
 
@@ -193,7 +193,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn events(&self, filter: EventFilter) -> Result<EventPage, Error> {
-        self.ask(|reply| Request::Events { filter, reply }).await
+        self.ask(|reply| DriverRequest::Events { filter, reply }).await
     }
 
     /// Adds an event to those that people can list: for sources.
@@ -201,7 +201,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn note(&self, event: berth_spec::Event) -> Result<(), Error> {
-        self.ask(|reply| Request::Note { event: Box::new(event), reply }).await
+        self.ask(|reply| DriverRequest::Note { event: Box::new(event), reply }).await
     }
 
     /// Readiness of all resident deployments; changes can be awaited.
@@ -235,7 +235,7 @@ impl Handle {
         self.requests.is_closed()
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, Error> {
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> DriverRequest) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         match self.requests.send_timeout(request(reply), PATIENCE).await {
             Ok(()) => {}

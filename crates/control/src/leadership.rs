@@ -28,7 +28,7 @@ pub use election::Election;
 pub use exchange::{CandidateRole, Effect, Event, RenewalResult};
 pub use fence::Fence;
 pub use leader_loop::LeaderLoop;
-pub use record::Leader;
+pub use record::LeaderRecord;
 pub use view::LeadershipView;
 pub(crate) use view::changed;
 

@@ -19,7 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     body::{Body, full},
-    driver::Fleet,
+    driver::Ports,
     jobs::JobId,
 };
 
@@ -31,10 +31,10 @@ const WAITS: usize = 48;
 
 const _: () = assert!(WAITS < BOUNDS.per_address, "a kubelet's hooks would keep out its probes");
 
-/// Longest time that an answer may stay unread.
+/// Longest time that an answer may stay unread: probes and Prometheus read at once.
 const UNREAD: Duration = Duration::from_secs(60);
 
-/// Longest wait for the head of a request.
+/// Longest wait for the head of a request: it is one packet.
 const HEAD: Duration = Duration::from_secs(15);
 
 /// Longest wait for answers when the process ends: a scrape that is under way is answered.
@@ -44,17 +44,17 @@ const LAST: Duration = Duration::from_millis(500);
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves until `stop`.
-pub(crate) async fn run(listener: TcpListener, fleet: Arc<Fleet>, stop: CancellationToken) {
+pub(crate) async fn run(listener: TcpListener, ports: Arc<Ports>, stop: CancellationToken) {
     let port = Port::new("executor admin", listener, BOUNDS);
     let (connections, waits) = (TaskTracker::new(), AddressLimit::new(WAITS));
     while let Some((stream, from, place)) = stop.run_until_cancelled(port.accept()).await {
         prepare(&stream, UNREAD);
-        let (fleet, waits, stop) = (Arc::clone(&fleet), Arc::clone(&waits), stop.clone());
+        let (ports, waits, stop) = (Arc::clone(&ports), Arc::clone(&waits), stop.clone());
         connections.spawn(async move {
             let _held = place;
             let service = service_fn(move |request: Request<Incoming>| {
-                let (fleet, waits) = (Arc::clone(&fleet), Arc::clone(&waits));
-                async move { Ok::<_, Infallible>(answer(&fleet, &waits, &request, from).await) }
+                let (ports, waits) = (Arc::clone(&ports), Arc::clone(&waits));
+                async move { Ok::<_, Infallible>(answer(&ports, &waits, &request, from).await) }
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
@@ -82,17 +82,17 @@ fn is_within(from: SocketAddr) -> bool {
 }
 
 async fn answer(
-    fleet: &Fleet,
+    ports: &Ports,
     waits: &Arc<AddressLimit>,
     request: &Request<Incoming>,
     from: SocketAddr,
 ) -> Response<Body> {
     let (status, text) = if let Some(path) = request.uri().path().strip_prefix("/jobs/") {
-        dead_letters(fleet, request.method(), path, is_within(from)).await
+        dead_letters(ports, request.method(), path, is_within(from)).await
     } else if request.method() == Method::GET && request.uri().path() == "/drain" {
-        settled(fleet, waits, from).await
+        settled(ports, waits, from).await
     } else {
-        of_process(fleet, request)
+        of_process(ports, request)
     };
     let mut response = Response::new(full(text));
     let kind = if status == StatusCode::OK && request.uri().path() == "/metrics" { METRICS } else { "text/plain" };
@@ -102,19 +102,19 @@ async fn answer(
 }
 
 /// Waits until no request is in flight.
-async fn settled(fleet: &Fleet, waits: &Arc<AddressLimit>, from: SocketAddr) -> (StatusCode, String) {
+async fn settled(ports: &Ports, waits: &Arc<AddressLimit>, from: SocketAddr) -> (StatusCode, String) {
     let Some(_wait) = waits.place(from.ip()) else {
         let text = "too many requests of this address wait for the end of others: ask again\n";
         return (StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
     };
-    match fleet.settle().await {
+    match ports.settle().await {
         true => (StatusCode::OK, "no request is in flight\n".to_owned()),
         false => (StatusCode::OK, "requests are in flight, and drain.timeout has passed\n".to_owned()),
     }
 }
 
 /// `GET PORT/dead` lists the dead letters of a port, `POST PORT/dead/ID` makes one a job again.
-async fn dead_letters(fleet: &Fleet, method: &Method, path: &str, is_within: bool) -> (StatusCode, String) {
+async fn dead_letters(ports: &Ports, method: &Method, path: &str, is_within: bool) -> (StatusCode, String) {
     if !is_within {
         // Who knows an id may fetch the answer, and whole networks reach this port.
         let text = "dead letters are told within the pod alone: kubectl port-forward leads there\n";
@@ -122,7 +122,7 @@ async fn dead_letters(fleet: &Fleet, method: &Method, path: &str, is_within: boo
     }
     let mut parts = path.splitn(3, '/');
     let (port, what, id) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
-    let Some(jobs) = fleet.jobs(port).filter(|_| what == Some("dead")) else {
+    let Some(jobs) = ports.jobs(port).filter(|_| what == Some("dead")) else {
         return (StatusCode::NOT_FOUND, format!("{path:?} is no PORT/dead of a port with async\n"));
     };
     let answered = match (method, id) {
@@ -142,14 +142,14 @@ async fn dead_letters(fleet: &Fleet, method: &Method, path: &str, is_within: boo
     answered.unwrap_or_else(|error| (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")))
 }
 
-fn of_process(fleet: &Fleet, request: &Request<Incoming>) -> (StatusCode, String) {
+fn of_process(ports: &Ports, request: &Request<Incoming>) -> (StatusCode, String) {
     match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/live") => (StatusCode::OK, "alive\n".to_owned()),
-        (&Method::GET | &Method::HEAD, "/ready") => match fleet.unready() {
+        (&Method::GET | &Method::HEAD, "/ready") => match ports.unready() {
             None => (StatusCode::OK, "ready\n".to_owned()),
             Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
         },
-        (&Method::GET | &Method::HEAD, "/metrics") => match fleet.metrics().text() {
+        (&Method::GET | &Method::HEAD, "/metrics") => match ports.metrics().text() {
             Ok(text) => (StatusCode::OK, text),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("the metrics cannot be written: {error}\n")),
         },

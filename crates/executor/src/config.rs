@@ -239,7 +239,7 @@ struct Size(u64);
 /// A number or a text.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Word {
+enum NumberOrText {
     Number(u64),
     Text(String),
 }
@@ -248,12 +248,12 @@ impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wrong =
             |text: &str| D::Error::custom(format!("{text:?} is no port (8081) and no address (127.0.0.1:8081)"));
-        match Word::deserialize(deserializer)? {
-            Word::Number(port) => {
+        match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(port) => {
                 let port = u16::try_from(port).map_err(|_| wrong(&port.to_string()))?;
                 Ok(Self((IpAddr::V4(Ipv4Addr::UNSPECIFIED), port).into()))
             }
-            Word::Text(text) => text.parse().map(Self).map_err(|_| wrong(&text)),
+            NumberOrText::Text(text) => text.parse().map(Self).map_err(|_| wrong(&text)),
         }
     }
 }
@@ -261,10 +261,10 @@ impl<'de> Deserialize<'de> for Address {
 impl<'de> Deserialize<'de> for Upstream {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wrong = |text: &str| D::Error::custom(format!("{text:?} is no port (8080) and no HOST:PORT"));
-        match Word::deserialize(deserializer)? {
-            Word::Number(port @ 1..=65_535) => Ok(Self(format!("127.0.0.1:{port}"))),
-            Word::Number(port) => Err(wrong(&port.to_string())),
-            Word::Text(text) => {
+        match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(port @ 1..=65_535) => Ok(Self(format!("127.0.0.1:{port}"))),
+            NumberOrText::Number(port) => Err(wrong(&port.to_string())),
+            NumberOrText::Text(text) => {
                 let authority: http::uri::Authority = text.parse().map_err(|_| wrong(&text))?;
                 match authority.port_u16() {
                     Some(1..) if !text.contains('@') => Ok(Self(text)),

@@ -45,7 +45,7 @@ const HEAD: Duration = Duration::from_secs(75);
 /// Longest silences of a connection.
 const PATIENCE: Patience = Patience { first: Duration::from_secs(75), idle: Duration::from_secs(3_600) };
 
-/// Longest time that a client may leave data unread.
+/// Longest time that a client may leave data unread: networks that fail come back sooner.
 const UNREAD: Duration = Duration::from_secs(120);
 
 /// Pause after which an idle HTTP/2 connection is asked for a sign of life, and the time to give it.

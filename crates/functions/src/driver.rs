@@ -1,10 +1,10 @@
 //! Carries out what the controller decides, in one loop.
 //!
 //! ```text
-//! follow ──News──▶ ┐                     ┌──▶ build, deploy: tasks that can be cancelled
+//! follow ─Update─▶ ┐                     ┌──▶ build, deploy: tasks that can be cancelled
 //! tasks  ──Event─▶ ├─▶ controller ──────▶├──▶ remove
 //! timers ────────▶ ┘      │ Effect       └──▶ write a status (one at a time for each function)
-//!                         └──▶ board: what people see
+//!                         └──▶ summaries: what people see
 //! ```
 
 use std::{
@@ -27,7 +27,7 @@ use tracing::Instrument as _;
 use crate::{
     build::append_to_log,
     controller::{Built, Controller, Deployed, Effect, Event, Failure, Served, Task},
-    follow::{News, follow},
+    follow::{StoreUpdate, follow},
     objects::Objects,
     running_tasks::{RunningTasks, TaskKind},
     source::{Happened, Host, Report, Summary},
@@ -48,10 +48,10 @@ const CLEAN_EVERY: u32 = 60;
 /// Clean-ups between two looks at functions that run elsewhere: Resource Manager counts the calls of an hour.
 const VERIFY_EVERY: u32 = 10;
 
-/// Pause before a function is removed again that a target could not remove.
+/// Pause before a function is removed again that a target could not remove: clouds take as long to get over most errors.
 const REMOVE_AGAIN: Duration = Duration::from_secs(15);
 
-/// Pause before a status is written again that the store did not take.
+/// Pause before a status is written again that the store did not take: an election of etcd takes about as long.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Reason and remedy where two write the same statuses.
@@ -170,20 +170,20 @@ impl Driver {
         following.shutdown().await;
     }
 
-    fn hear(&mut self, told: News) -> NewsScope {
+    fn hear(&mut self, told: StoreUpdate) -> NewsScope {
         match told {
-            News::Event(event, rev) => {
+            StoreUpdate::Event(event, rev) => {
                 self.rev = rev;
                 let heard = if matches!(event, Event::Listed(_)) { NewsScope::All } else { NewsScope::News };
                 self.on(event);
                 heard
             }
-            News::Unavailable(problem) => {
+            StoreUpdate::Unavailable(problem) => {
                 self.problem = Some(problem);
                 NewsScope::News
             }
-            News::Available if self.problem.take().is_some() => NewsScope::News,
-            News::Available => NewsScope::Nothing,
+            StoreUpdate::Available if self.problem.take().is_some() => NewsScope::News,
+            StoreUpdate::Available => NewsScope::Nothing,
         }
     }
 

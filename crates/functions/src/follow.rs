@@ -26,9 +26,9 @@ const LOOK: Duration = Duration::from_secs(4);
 /// The longest that a store takes to answer a look. Together with the pause, people hear of its end within ten seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// News of the store.
+/// An update from the store.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum StoreUpdate {
     /// Something for the controller, as of a revision.
     Event(Event, Rev),
     /// The store does not answer.
@@ -38,7 +38,7 @@ pub(crate) enum News {
 }
 
 /// Follows until nobody takes the news any more.
-pub(crate) async fn follow(objects: Objects, news: mpsc::Sender<News>) {
+pub(crate) async fn follow(objects: Objects, news: mpsc::Sender<StoreUpdate>) {
     let failing = AtomicBool::new(false);
     tokio::select! {
         () = rounds(&objects, &news, &failing) => {}
@@ -48,7 +48,7 @@ pub(crate) async fn follow(objects: Objects, news: mpsc::Sender<News>) {
 
 /// Asks the store now and then: a watch that breaks is opened again in silence, however long that takes. While `failing`, the rounds
 /// tell the trouble: a store may answer a look and refuse the rest.
-async fn look(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBool) {
+async fn look(objects: &Objects, news: &mpsc::Sender<StoreUpdate>, failing: &AtomicBool) {
     let mut away = false;
     loop {
         tokio::time::sleep(LOOK).await;
@@ -58,16 +58,16 @@ async fn look(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBool
         }
         let one = Page { limit: 1, ..Page::default() };
         let told = match tokio::time::timeout(PATIENCE, objects.store.list(objects.prefix(), one)).await {
-            Ok(Ok(_)) => News::Available,
-            Ok(Err(error)) => News::Unavailable(error.to_string()),
-            Err(_) => News::Unavailable(format!("the store has not answered for {} s", PATIENCE.as_secs())),
+            Ok(Ok(_)) => StoreUpdate::Available,
+            Ok(Err(error)) => StoreUpdate::Unavailable(error.to_string()),
+            Err(_) => StoreUpdate::Unavailable(format!("the store has not answered for {} s", PATIENCE.as_secs())),
         };
-        if let News::Unavailable(error) = &told
+        if let StoreUpdate::Unavailable(error) = &told
             && !away
         {
             tracing::warn!(event = "functions_store_away", error, "functions go on serving; retrying");
         }
-        away = matches!(told, News::Unavailable(_));
+        away = matches!(told, StoreUpdate::Unavailable(_));
         // The rounds may have failed meanwhile.
         if failing.load(Ordering::Relaxed) {
             continue;
@@ -78,7 +78,7 @@ async fn look(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBool
     }
 }
 
-async fn rounds(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBool) {
+async fn rounds(objects: &Objects, news: &mpsc::Sender<StoreUpdate>, failing: &AtomicBool) {
     loop {
         match round(objects, news, failing).await {
             Ok(()) => return,
@@ -92,7 +92,7 @@ async fn rounds(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBo
             Err(error) => {
                 tracing::warn!(event = "functions_store_away", %error, "functions go on serving; retrying");
                 failing.store(true, Ordering::Relaxed);
-                if news.send(News::Unavailable(error.to_string())).await.is_err() {
+                if news.send(StoreUpdate::Unavailable(error.to_string())).await.is_err() {
                     return;
                 }
                 tokio::time::sleep(AGAIN).await;
@@ -102,7 +102,7 @@ async fn rounds(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBo
 }
 
 /// One listing and the watch after it. Ends well when nobody listens.
-async fn round(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBool) -> Result<(), StoreError> {
+async fn round(objects: &Objects, news: &mpsc::Sender<StoreUpdate>, failing: &AtomicBool) -> Result<(), StoreError> {
     let (mut found, mut page) = (Vec::new(), Page { limit: MAX_PAGE, ..Page::default() });
     let at = loop {
         let listing = objects.store.list(objects.prefix(), page.clone()).await?;
@@ -117,12 +117,12 @@ async fn round(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBoo
             break at;
         }
     };
-    if news.send(News::Event(Event::Listed(found), at)).await.is_err() {
+    if news.send(StoreUpdate::Event(Event::Listed(found), at)).await.is_err() {
         return Ok(());
     }
     let mut watch = objects.store.watch(objects.prefix(), at.next()).await?;
     failing.store(false, Ordering::Relaxed);
-    if news.send(News::Available).await.is_err() {
+    if news.send(StoreUpdate::Available).await.is_err() {
         return Ok(());
     }
     while let Some(commit) = watch.next().await {
@@ -135,7 +135,7 @@ async fn round(objects: &Objects, news: &mpsc::Sender<News>, failing: &AtomicBoo
                 }
                 Change::Deleted { key } => Event::Deleted(objects.name_of(&key).to_owned()),
             };
-            if news.send(News::Event(event, commit.rev)).await.is_err() {
+            if news.send(StoreUpdate::Event(event, commit.rev)).await.is_err() {
                 return Ok(());
             }
         }
@@ -197,14 +197,14 @@ mod tests {
         following.spawn(follow(Objects::all_of(Arc::<Partial>::clone(&store)), news));
         let end = tokio::time::Instant::now() + LOOK * 5;
         while let Ok(told) = tokio::time::timeout_at(end, heard.recv()).await {
-            assert!(matches!(told, Some(News::Unavailable(_))), "{told:?}");
+            assert!(matches!(told, Some(StoreUpdate::Unavailable(_))), "{told:?}");
         }
         store.mended.store(true, Ordering::Relaxed);
         let mut told = Vec::new();
-        while !matches!(told.last(), Some(News::Available)) {
+        while !matches!(told.last(), Some(StoreUpdate::Available)) {
             told.push(heard.recv().await.expect("news"));
         }
-        let is_over = matches!(told.as_slice(), [.., News::Event(Event::Listed(_), _), News::Available]);
+        let is_over = matches!(told.as_slice(), [.., StoreUpdate::Event(Event::Listed(_), _), StoreUpdate::Available]);
         assert!(is_over, "{told:?}");
         following.shutdown().await;
     }

@@ -9,7 +9,6 @@ use crate::controller::{Event, Failure, Retry, TaskId};
 /// Part of a turn that a task does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum TaskKind {
-    /// The build.
     Build,
     /// The deployment of what was built.
     Deployment,

@@ -135,7 +135,7 @@ struct Driver {
 }
 
 /// The result of an effect, or of a part of one.
-enum Done {
+enum Completion {
     Restored(Oid, Result<Box<(RestoredCommit, OpenedSecrets)>, FollowError>),
     Polled(Result<Oid, FollowError>),
     Validated(Oid, Box<Validation>),
@@ -181,7 +181,7 @@ impl Driver {
                 () = shutdown.cancelled() => return Ok(()),
                 Some(done) = work.join_next() => match done {
                     Ok(done) => {
-                        finding &= !matches!(done, Done::Vault(_));
+                        finding &= !matches!(done, Completion::Vault(_));
                         self.done(done, &mut brain, &mut work).await?;
                         None
                     }
@@ -206,7 +206,7 @@ impl Driver {
                     if let Some(found) = found {
                         finding = true;
                         self.show_vault(&found);
-                        work.spawn_blocking(move || Done::Vault(secrets.found(&found, now)));
+                        work.spawn_blocking(move || Completion::Vault(secrets.found(&found, now)));
                     }
                     None
                 }
@@ -219,7 +219,7 @@ impl Driver {
     }
 
     /// Hands an event to the brain, and carries out the effects.
-    async fn step(&mut self, event: Event, brain: &mut Brain, work: &mut JoinSet<Done>) -> Result<(), Error> {
+    async fn step(&mut self, event: Event, brain: &mut Brain, work: &mut JoinSet<Completion>) -> Result<(), Error> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let effects = brain.on(event, self.context.now());
@@ -259,35 +259,35 @@ impl Driver {
         &mut self,
         effects: Vec<Effect>,
         brain: &Brain,
-        work: &mut JoinSet<Done>,
+        work: &mut JoinSet<Completion>,
     ) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();
         for effect in effects {
             let (reader, secrets, now) = (Arc::clone(&self.reader), self.secrets.clone(), self.context.now());
             match effect {
-                Effect::PollTip => drop(work.spawn_blocking(move || Done::Polled(reader.poll_tip()))),
+                Effect::PollTip => drop(work.spawn_blocking(move || Completion::Polled(reader.poll_tip()))),
                 Effect::Restore(commit) => drop(work.spawn_blocking(move || {
                     let restored = reader.restore(&commit);
                     let restored = restored.map(|restored| {
                         let opened = secrets.files(restored.secrets.clone(), now);
                         Box::new((restored, opened))
                     });
-                    Done::Restored(commit, restored)
+                    Completion::Restored(commit, restored)
                 })),
                 Effect::Revalidate(commit) => {
-                    drop(work.spawn_blocking(move || Done::Revalidated(reader.revalidate(&commit).map(Box::new))))
+                    drop(work.spawn_blocking(move || Completion::Revalidated(reader.revalidate(&commit).map(Box::new))))
                 }
                 Effect::Validate(commit) => {
                     self.detected(&commit, brain);
                     let (base, applied) = (brain.examined().cloned(), brain.applied().cloned());
                     work.spawn_blocking(move || {
                         let validation = reader.validate_commit(&commit, base.as_ref(), applied.as_ref());
-                        Done::Validated(commit, Box::new(validation))
+                        Completion::Validated(commit, Box::new(validation))
                     });
                 }
                 Effect::Apply(commit) => {
                     let files = brain.candidate().map(|candidate| files(&candidate.desired)).unwrap_or_default();
-                    work.spawn_blocking(move || Done::Opened(commit, secrets.files(files, now)));
+                    work.spawn_blocking(move || Completion::Opened(commit, secrets.files(files, now)));
                 }
                 Effect::Disable(info, ids) => events.extend(self.disable(&info, &ids, brain).await?),
                 Effect::Settled => tracing::debug!(event = "registry_settled"),
@@ -307,7 +307,7 @@ impl Driver {
         }
     }
 
-    fn declare(&self, commit: Oid, brain: &Brain, work: &mut JoinSet<Done>) {
+    fn declare(&self, commit: Oid, brain: &Brain, work: &mut JoinSet<Completion>) {
         let (context, candidate) = (self.context.clone(), brain.candidate().cloned());
         let stopped = brain.stop_beside(&commit).map(|stop| stop.ids.clone()).unwrap_or_default();
         work.spawn(async move {
@@ -324,43 +324,43 @@ impl Driver {
                 // The brain wants nothing declared that was not validated in this term: begin again from the checkpoint.
                 None => Err(Error::Stopped),
             };
-            Done::Applied(commit, declared)
+            Completion::Applied(commit, declared)
         });
     }
 
     /// Takes in the result of an effect.
-    async fn done(&mut self, done: Done, brain: &mut Brain, work: &mut JoinSet<Done>) -> Result<(), Error> {
+    async fn done(&mut self, done: Completion, brain: &mut Brain, work: &mut JoinSet<Completion>) -> Result<(), Error> {
         let now = self.context.now();
         let event = match done {
-            Done::Vault(opened) | Done::Unhanded(opened) => {
+            Completion::Vault(opened) | Completion::Unhanded(opened) => {
                 self.hand_over(opened, work).await;
                 return Ok(());
             }
-            Done::Keys(opened) => {
+            Completion::Keys(opened) => {
                 self.awaiting.asking = false;
                 self.hand_over(opened, work).await;
                 return Ok(());
             }
-            Done::Polled(result) => {
+            Completion::Polled(result) => {
                 self.config.metrics.polled(if result.is_ok() { "ok" } else { "failed" });
                 self.polled(&result, brain, now).await;
                 Event::Polled(result)
             }
-            Done::Restored(commit, restored) => {
+            Completion::Restored(commit, restored) => {
                 let restored = self.restored(&commit, restored).await;
                 self.ask_keys_again(work);
                 Event::Restored(restored)
             }
-            Done::Revalidated(Ok(revalidated)) => {
+            Completion::Revalidated(Ok(revalidated)) => {
                 let (info, desired) = *revalidated;
                 tracing::info!(event = "registry_renewed", commit_sha = %info.oid);
                 Event::Revalidated(Ok(Box::new(Candidate { info, desired: Arc::new(desired) })))
             }
-            Done::Revalidated(Err(fault)) => {
+            Completion::Revalidated(Err(fault)) => {
                 tracing::warn!(event = "registry_not_renewed", problem = fault.message);
                 Event::Revalidated(Err(fault))
             }
-            Done::Validated(commit, validation) => {
+            Completion::Validated(commit, validation) => {
                 let verdict = self.verdict(&commit, *validation, brain, now).await;
                 let (refused, own_only) = (matches!(verdict, Verdict::Refused(_)), verdict == Verdict::OwnOnly);
                 let effects = brain.on(Event::Validated(verdict), now);
@@ -376,7 +376,7 @@ impl Driver {
                 return Ok(());
             }
             // Before anything is loaded with them.
-            Done::Opened(commit, opened) => match self.give(&opened).await {
+            Completion::Opened(commit, opened) => match self.give(&opened).await {
                 Ok(()) => {
                     self.ask_keys_again(work);
                     self.declare(commit, brain, work);
@@ -384,11 +384,11 @@ impl Driver {
                 }
                 Err(error) => Event::Applied(Err(not_applied(error)?)),
             },
-            Done::Applied(commit, Ok(declared)) => match self.applied(&commit, declared, brain, now).await {
+            Completion::Applied(commit, Ok(declared)) => match self.applied(&commit, declared, brain, now).await {
                 Ok(()) => Event::Applied(Ok(())),
                 Err(error) => Event::Applied(Err(not_applied(error)?)),
             },
-            Done::Applied(_, Err(error)) => Event::Applied(Err(not_applied(error)?)),
+            Completion::Applied(_, Err(error)) => Event::Applied(Err(not_applied(error)?)),
         };
         self.step(event, brain, work).await
     }

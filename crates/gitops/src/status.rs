@@ -184,7 +184,7 @@ impl StatusReporter {
 
     /// The term is over: what has arrived in its last moment need not be told again.
     async fn finish(mut self, mut state: ReporterState) {
-        /// The time by which an unreachable store may delay the next leader.
+        /// The time by which an unreachable store may delay the next leader: a store that is there takes milliseconds.
         const LAST_WRITE: Duration = Duration::from_secs(1);
         self.notifier.ended().await;
         if !state.recalled {

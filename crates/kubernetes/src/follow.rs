@@ -86,7 +86,6 @@ pub(crate) async fn run(
     }
 }
 
-/// A cluster that is followed.
 struct FollowedCluster {
     metrics: SourceMetrics,
     context: Context,

@@ -1,6 +1,8 @@
 //! The objects that run a fleet in a cluster: a StatefulSet of one node or of several, its address, and the rights that its source uses.
 
 mod cluster;
+#[cfg(test)]
+mod fixture;
 mod network;
 mod pod;
 pub(crate) mod pool;

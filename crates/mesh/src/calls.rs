@@ -83,8 +83,8 @@ impl Calls {
         alias: Option<&DeploymentName>,
         head: &Parts,
         started: Instant,
-    ) -> Call {
-        Call {
+    ) -> CountedCall {
+        CountedCall {
             // Taken now: a call that outlives its model does not make its counts again.
             series: self.series(model),
             method: self.method(head.uri.path(), is_grpc(&head.headers)),
@@ -154,7 +154,7 @@ pub(crate) struct Run {
 
 /// One call.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct CountedCall {
     series: Arc<Series>,
     method: String,
     /// The model, where labels name it.
@@ -168,7 +168,7 @@ pub(crate) struct Call {
     counted: bool,
 }
 
-impl Call {
+impl CountedCall {
     /// Takes the length of the request's body.
     pub(crate) fn receives(&mut self, length: Length) {
         self.received = length;
@@ -190,7 +190,7 @@ impl Call {
     }
 }
 
-impl Watch for Call {
+impl Watch for CountedCall {
     fn head(&mut self, head: &http::response::Parts) {
         self.code = if is_grpc(&head.headers) { status(&head.headers) } else { Some(code_of(head.status)) };
     }
@@ -212,7 +212,7 @@ impl Watch for Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for CountedCall {
     fn drop(&mut self) {
         self.count(Code::Cancelled);
     }

@@ -231,7 +231,7 @@ impl Gateway {
         let alone = lame_duck.is_zero();
         let inside = if alone { stack.admission.close() } else { stack.admission.inside() };
         stopping.cancel();
-        tracing::info!(inside, "gateway: draining");
+        tracing::info!(event = "gateway_draining", inside, "gateway: draining");
         let drained = async {
             if alone {
                 hops.close();
@@ -255,7 +255,7 @@ impl Gateway {
             tracing::warn!(event = "gateway_connections_left", "connections do not end and are left behind");
         }
         let drained = Drained { finished: inside.saturating_sub(left), cut: left };
-        tracing::info!(finished = drained.finished, cut = drained.cut, "gateway: drained");
+        tracing::info!(event = "gateway_drained", finished = drained.finished, cut = drained.cut, "gateway: drained");
         Ok(drained)
     }
 }

@@ -29,8 +29,10 @@ use berth_wire::{
     oip::grpc_inference_service_server::GrpcInferenceServiceServer,
     request_id::RequestId,
 };
+use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, HeaderName, Request, Response, header};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::{sync::Semaphore, time::Instant};
 use tower_service::Service as _;
@@ -49,7 +51,10 @@ use crate::{
         watched::watched,
     },
     config::{BesideHook, BesideService, FunctionHook, SpanHook},
-    oip::grpc::{frame::PREFIX, methods::SERVICE},
+    oip::grpc::{
+        frame::PREFIX,
+        methods::{INFER, SERVICE, STREAM_INFER},
+    },
     stack::Stack,
     sticky::Client,
 };
@@ -63,8 +68,11 @@ const BESIDE_CALLS: usize = 512;
 /// The most bytes of such a call: a management call has a few KiB.
 const BESIDE_BODY: usize = (1 << 20) + PREFIX;
 
-/// The longest until such a call has come. Allows for bad links.
+/// The longest until such a call, or one that is no inference, has come. Allows for bad links.
 const BESIDE_WITHIN: Duration = Duration::from_secs(20);
+
+/// The most bytes of a call that is no inference, as over REST. Some need no token.
+const SMALL_CALL: usize = 64 << 10;
 
 /// Answers requests. One per gateway, shared by all connections.
 pub(crate) struct Ingress {
@@ -90,7 +98,7 @@ impl Ingress {
         // Answers are never compressed: most gRPC clients say that they accept gzip without wanting it, and tensors
         // hardly shrink. Compressed requests are taken.
         let grpc = GrpcInferenceServiceServer::new(GrpcFace::new(Arc::clone(&stack), Arc::clone(&version)))
-            .max_decoding_message_size(stack.limits.body)
+            .max_decoding_message_size(SMALL_CALL)
             .max_encoding_message_size(usize::MAX)
             .accept_compressed(tonic::codec::CompressionEncoding::Gzip)
             .accept_compressed(tonic::codec::CompressionEncoding::Deflate);
@@ -237,7 +245,19 @@ impl Ingress {
             request.extensions_mut().insert(arrival(from));
         }
         let path = request.uri().path().to_owned();
-        let Ok(response) = self.grpc.clone().call(request.map(|body| BodyTimeout::new(body, self.body_idle))).await;
+        let (head, mut body) = request.into_parts();
+        let whole = match &*path {
+            // In a coding that is not there: the service says so from the head alone.
+            INFER | STREAM_INFER => Bytes::new(),
+            _ => {
+                let pace = (self.body_idle, Instant::now() + BESIDE_WITHIN);
+                match read::read(&mut body, SMALL_CALL + PREFIX, pace, &stack.memory).await {
+                    Ok(whole) => whole,
+                    Err(error) => return tonic::Status::from(ErrorResponse::from(error)).into_http(),
+                }
+            }
+        };
+        let Ok(response) = self.grpc.clone().call(Request::from_parts(head, Full::new(whole))).await;
         // The generated service says no more than the code.
         if response.headers().get("grpc-status").is_some_and(|code| code == "12")
             && !response.headers().contains_key("grpc-message")

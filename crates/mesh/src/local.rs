@@ -146,7 +146,7 @@ pub struct Statistics {
 }
 
 /// Hears of every replica that becomes callable here or stops to be. Must not block.
-pub type Listener = Arc<dyn Fn(&RevisionId, Change) + Send + Sync>;
+pub type ReplicaListener = Arc<dyn Fn(&RevisionId, Change) + Send + Sync>;
 
 /// An event of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,12 +167,12 @@ pub struct LocalReplicas {
     owned: Mutex<BTreeMap<RevisionId, Arc<Replica>>>,
     inserted: Notify,
     emptied: Notify,
-    listener: OnceLock<Listener>,
+    listener: OnceLock<ReplicaListener>,
 }
 
 impl LocalReplicas {
     /// Tells `listener` of every change from now on. The first one stays; one gateway listens.
-    pub fn listen(&self, listener: Listener) {
+    pub fn listen(&self, listener: ReplicaListener) {
         // A second one would be a second gateway over the same replicas, which there is not.
         let _ = self.listener.set(listener);
     }
@@ -271,7 +271,7 @@ pub struct Replica {
     /// Leases that were given for requests. Beside `state`: the same cache line is written anyway.
     requests: AtomicU64,
     idle: Notify,
-    listener: Option<Listener>,
+    listener: Option<ReplicaListener>,
 }
 
 impl Replica {

@@ -144,7 +144,7 @@ async fn delete(handle: &Handle, model: &DeploymentName) -> Result<Vec<Deploymen
 /// Removes a model that nothing leads to any more, if it was to go then.
 pub(crate) async fn release(handle: &Handle, model: &DeploymentName) -> Result<(), Status> {
     let goes = match handle.get(model).await {
-        Ok(view) => goes_with_the_last(&view.deployment),
+        Ok(view) => goes_with_the_last(&view),
         Err(Error::NotFound(_)) => false,
         Err(error) => return Err(status(error)),
     };
@@ -167,9 +167,10 @@ pub(crate) async fn release(handle: &Handle, model: &DeploymentName) -> Result<(
     }
 }
 
-/// True of a model that is to go with the last virtual model that leads to it.
-fn goes_with_the_last(model: &Deployment) -> bool {
-    is_ours(model) && model.labels.get(AUTO_DELETE).is_some_and(|value| value == "true")
+/// True of a model that is to go with the last virtual model that leads to it. Earlier builds wrote an annotation in place of the label.
+fn goes_with_the_last(model: &DeploymentView) -> bool {
+    let label = model.deployment.labels.get(AUTO_DELETE).map(String::as_str);
+    is_ours(&model.deployment) && label.or_else(|| ids::annotation(&model.manifest, AUTO_DELETE)) == Some("true")
 }
 
 /// Releases the models of before a time that no virtual model leads to.

@@ -23,7 +23,7 @@ use crate::{gateway, load::LOAD_WITHIN};
 
 type Reply = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Pause before a call is repeated that nobody could answer.
+/// Pause before a call is repeated that nobody could answer: an election takes seconds.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Age that the use of such a model is given: it changes nothing about one that was used since.

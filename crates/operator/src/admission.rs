@@ -12,7 +12,7 @@ use crate::{
     api::{
         CLOpsDeployment, ModelDeployment,
         async_api::{self, NOT_WRITTEN},
-        model_deployment::{Autoscaling, ExecutorPort},
+        model_deployment::{Autoscaling, Container, ExecutorPort},
     },
     brain, conversion, render,
 };
@@ -132,11 +132,7 @@ impl Request {
         let top: CLOpsDeployment = serde_json::from_value(object).map_err(read)?;
         let mut model = ModelDeployment::new("", top.spec.model);
         model.metadata = top.metadata;
-        let below = |message: String| match message.strip_prefix("spec.") {
-            Some(rest) => format!("spec.model.{rest}"),
-            None => message,
-        };
-        brain::check(&model).map_err(below).map(|()| model)
+        brain::check(&model).map_err(brain::as_written).map(|()| model)
     }
 
     /// Things that the writer of a model may expect otherwise: API servers tell them, and kubectl shows them.
@@ -156,6 +152,8 @@ impl Request {
                 )
             }));
         }
+        let probes = probes_without_port(&spec.container);
+        cautions.extend(probes.into_iter().map(|message| format!("{place}.container.{message}")));
         cautions.extend(render::files_of_image(model).into_iter().map(|file| {
             format!(
                 "{place}.executor: {file} is in no Secret, so the executor's image must have it: list a Secret in secrets, \
@@ -198,6 +196,29 @@ impl Request {
         }
         json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response })
     }
+}
+
+/// Probes that name a port which the container does not have. API servers take them, and no kubelet can ask there.
+fn probes_without_port(container: &Container) -> Vec<String> {
+    let names: Vec<&str> = container.ports.iter().map(|port| port.name.as_str()).collect();
+    let probes = [
+        ("readinessProbe", &container.readiness_probe),
+        ("livenessProbe", &container.liveness_probe),
+        ("startupProbe", &container.startup_probe),
+    ];
+    let mut without = Vec::new();
+    for (field, probe) in probes {
+        for handler in ["httpGet", "tcpSocket"] {
+            let port = probe.as_ref().and_then(|probe| probe[handler]["port"].as_str());
+            if let Some(port) = port.filter(|port| !names.contains(port)) {
+                let names = names.join(", ");
+                without.push(format!(
+                    "{field}.{handler}.port: the container has no port {port}, but {names}: the probe cannot succeed"
+                ));
+            }
+        }
+    }
+    without
 }
 
 /// True for jobs that go with the pod that took them.
@@ -310,6 +331,12 @@ mod tests {
         let told = of(json!({ "executor": { "access": { "tokens": "/etc/tokens.json" } } }));
         assert!(told[0].starts_with("spec.model.executor: /etc/tokens.json is in no Secret"), "{told:?}");
         assert_eq!(told.len(), 1);
+        let mut probed = container(json!([{ "name": "http", "port": 1 }]))["container"].clone();
+        probed["readinessProbe"] = json!({ "httpGet": { "port": "http" } });
+        probed["livenessProbe"] = json!({ "tcpSocket": { "port": "htpp" } });
+        let told = of(json!({ "container": probed }));
+        let expected = "spec.model.container.livenessProbe.tcpSocket.port: the container has no port htpp, but http";
+        assert!(told.len() == 1 && told[0].starts_with(expected), "{told:?}");
     }
 
     #[test]

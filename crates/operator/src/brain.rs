@@ -13,12 +13,12 @@ use kube::core::ObjectMeta;
 use serde::Serialize;
 use serde_json::Value;
 
-pub(crate) use self::valid::check;
 pub use self::{
     async_api::async_api,
     clops::clops_deployment,
     model::{World, model_deployment},
 };
+pub(crate) use self::{clops::as_written, valid::check};
 use crate::api::{
     Status,
     status::{Condition, Conditions, State, topic},

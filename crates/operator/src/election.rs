@@ -17,7 +17,7 @@ pub const LEASE: Duration = Duration::from_secs(15);
 /// The time without a renewal after which a leader stops: sooner than others take over.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The interval of looks at the Lease.
+/// The interval of looks at the Lease: four renewals may fail before [`DEADLINE`].
 pub const INTERVAL: Duration = Duration::from_secs(2);
 
 /// One operator's part in the election.

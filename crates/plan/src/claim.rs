@@ -10,7 +10,7 @@ mod runtime;
 
 pub use cores::Cores;
 pub(crate) use cores::{Hardware, cores};
-pub(crate) use runtime::{RuntimeClaim, RuntimeSeat, RuntimeTotal};
+pub(crate) use runtime::{PlacedClaim, RuntimeClaim, RuntimeTotal};
 
 use berth_spec::{ByteSize, Residency, Revision};
 

@@ -71,8 +71,8 @@ fn assignments_match(
     let mut recorded: BTreeSet<(WorkerId, RevisionId, u64)> = BTreeSet::new();
     for record in records.values() {
         for replica in &record.replicas {
-            let seat = (replica.worker.clone(), replica.revision.clone(), replica.claim.0);
-            if !recorded.insert(seat) {
+            let place = (replica.worker.clone(), replica.revision.clone(), replica.claim.0);
+            if !recorded.insert(place) {
                 broken.push(format!("{} is twice on {}", replica.revision, replica.worker));
             }
         }

@@ -22,7 +22,7 @@ mod observe;
 mod pack;
 mod preload;
 mod rate;
-mod seats;
+mod runtime_totals;
 mod set;
 mod terms;
 mod wake;

@@ -114,7 +114,6 @@ impl Validator {
     }
 }
 
-/// One validation.
 struct ValidationRun<'a> {
     validator: &'a Validator,
     pass: &'a Pass<'a>,

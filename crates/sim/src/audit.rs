@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_control::controller::Commit;
+use berth_control::controller::PlanCommit;
 use berth_plan::{Record, Rollout, World};
 use berth_spec::{ByteSize, DeploymentName, RevisionId, RouteChange, WorkerId};
 
@@ -14,14 +14,14 @@ pub(crate) struct Audit {
     /// Claims by worker and revision.
     claims: BTreeMap<WorkerId, BTreeMap<RevisionId, ByteSize>>,
     /// The places of each deployment's replicas.
-    seats: BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>>,
+    places: BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>>,
     /// The number of replicas that were placed or removed.
     pub(crate) moves: u64,
 }
 
 impl Audit {
     /// A plan was stored that was made from `world`.
-    pub(crate) fn stored(&mut self, commit: &Commit, world: &World, broken: &mut Vec<String>) {
+    pub(crate) fn stored(&mut self, commit: &PlanCommit, world: &World, broken: &mut Vec<String>) {
         let mut touched: BTreeSet<WorkerId> = BTreeSet::new();
         for (name, record) in &commit.records {
             self.replace(name, record.as_ref(), &mut touched, broken);
@@ -35,7 +35,7 @@ impl Audit {
     }
 
     /// A plan was stored by a leader that is gone meanwhile.
-    pub(crate) fn stored_unseen(&mut self, commit: &Commit) {
+    pub(crate) fn stored_unseen(&mut self, commit: &PlanCommit) {
         for (name, record) in &commit.records {
             self.replace(name, record.as_ref(), &mut BTreeSet::new(), &mut Vec::new());
         }
@@ -48,7 +48,7 @@ impl Audit {
         touched: &mut BTreeSet<WorkerId>,
         broken: &mut Vec<String>,
     ) {
-        let before: BTreeSet<(WorkerId, RevisionId)> = self.seats.remove(name).into_iter().flatten().collect();
+        let before: BTreeSet<(WorkerId, RevisionId)> = self.places.remove(name).into_iter().flatten().collect();
         for (worker, revision) in &before {
             if let Some(claims) = self.claims.get_mut(worker) {
                 claims.remove(revision);
@@ -56,23 +56,23 @@ impl Audit {
         }
         let mut after = BTreeSet::new();
         for replica in record.iter().flat_map(|record| &record.replicas) {
-            let seat = (replica.worker.clone(), replica.revision.clone());
-            self.claims.entry(seat.0.clone()).or_default().insert(seat.1.clone(), replica.claim);
+            let place = (replica.worker.clone(), replica.revision.clone());
+            self.claims.entry(place.0.clone()).or_default().insert(place.1.clone(), replica.claim);
             touched.insert(replica.worker.clone());
-            if !after.insert(seat) {
+            if !after.insert(place) {
                 broken.push(format!("{} is recorded twice on {}", replica.revision, replica.worker));
             }
         }
         let moved = before.symmetric_difference(&after).count();
         self.moves += u64::try_from(moved).unwrap_or(u64::MAX);
         if !after.is_empty() {
-            self.seats.insert(name.clone(), after.into_iter().collect());
+            self.places.insert(name.clone(), after.into_iter().collect());
         }
     }
 
     fn capacity(&self, worker: &WorkerId, world: &World, broken: &mut Vec<String>) {
-        let Some(seats) = world.worker(worker).filter(|seats| seats.alive()) else { return };
-        let Some(info) = &seats.info else { return };
+        let Some(tracked) = world.worker(worker).filter(|tracked| tracked.alive()) else { return };
+        let Some(info) = &tracked.info else { return };
         let claims = self.claims.get(worker);
         let claimed: ByteSize = claims.into_iter().flat_map(BTreeMap::values).copied().sum();
         if claimed > info.memory {
@@ -94,12 +94,12 @@ impl Audit {
 
     /// A worker was told what it should hold: that is what the records say.
     pub(crate) fn told(&self, worker: &WorkerId, world: &World, broken: &mut Vec<String>) {
-        let Some(seats) = world.worker(worker) else { return };
+        let Some(tracked) = world.worker(worker) else { return };
         let none = BTreeMap::new();
         let claims = self.claims.get(worker).unwrap_or(&none);
-        let assigned = seats.assigned.iter().map(|(revision, placed)| (revision, &placed.claim));
+        let assigned = tracked.assigned.iter().map(|(revision, placed)| (revision, &placed.claim));
         if !claims.iter().eq(assigned) {
-            let assigned: Vec<_> = seats.assigned.keys().collect();
+            let assigned: Vec<_> = tracked.assigned.keys().collect();
             let recorded: Vec<_> = claims.keys().collect();
             broken.push(format!("{worker} is told to hold {assigned:?}, and the records say {recorded:?}"));
         }
@@ -125,8 +125,8 @@ impl Audit {
     }
 
     /// The places of all replicas, by deployment.
-    pub(crate) fn seats(&self) -> &BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>> {
-        &self.seats
+    pub(crate) fn places(&self) -> &BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>> {
+        &self.places
     }
 }
 

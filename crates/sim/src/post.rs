@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use berth_control::controller::Commit;
+use berth_control::controller::PlanCommit;
 use berth_spec::{ByteSize, Digest, Health, RevisionId, Time, WorkerId};
 
 use crate::{
@@ -65,7 +65,7 @@ pub(crate) enum Ask {
     /// All that is stored.
     Read,
     /// To store a plan.
-    Commit(Commit),
+    Commit(PlanCommit),
     /// To remember what an artifact takes.
     Measure(Digest, ByteSize),
 }

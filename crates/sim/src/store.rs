@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_control::{
-    controller::{Commit, Declared, Event, Restored},
+    controller::{Declared, Event, PlanCommit, Restored},
     store::Rev,
 };
 use berth_plan::Record;
@@ -236,7 +236,7 @@ impl Store {
     }
 
     /// Takes what a plan wants stored, all or nothing: a deployment that changed meanwhile is not forgotten.
-    pub fn commit(&mut self, commit: &Commit, epoch: u64, now: Time) -> Stored {
+    pub fn commit(&mut self, commit: &PlanCommit, epoch: u64, now: Time) -> Stored {
         if !self.leads(epoch, now) {
             return Stored::Deposed;
         }
@@ -304,7 +304,7 @@ mod tests {
         let mut store = Store::default();
         let (a, b) = (fixture::worker_id("a"), fixture::worker_id("b"));
         let commit =
-            Commit { generation: Generation(1), records: Vec::new(), forget: Vec::new(), reconstructible: false };
+            PlanCommit { generation: Generation(1), records: Vec::new(), forget: Vec::new(), reconstructible: false };
         let begin = Time(1_000_000_000_000);
         let first = store.campaign(&a, begin, Some(LEASE)).expect("nobody leads");
         assert!(store.campaign(&b, begin + LEASE / 2, Some(LEASE)).is_none());

@@ -30,7 +30,7 @@
 //! | **gateway** | the data-plane entrance: it parks, limits and forwards requests |
 //! | **route** | a gateway's knowledge of one deployment: the revisions that share its traffic and the workers where they are ready |
 //! | **controller** | the one decider; it runs [`plan`](https://docs.rs) over a world of these nouns |
-//! | **source** | an origin of deployments: the API, a directory, a Git registry, later etcd, Kubernetes |
+//! | **source** | an origin of deployments: the API, a directory, a Git registry, keys in etcd, Kubernetes |
 //! | **store** | the strongly consistent, watchable key-value state |
 //! | **credential** | access to a store, a repository or a registry; a worker is given a whole numbered set of them |
 //! | **demand** | a gateway's report of use: requests that wait, times of last use |

@@ -40,7 +40,7 @@ pub use fetch_request::FetchRequest;
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 pub(crate) use key_lock::KeyLock;
 pub use progress::Listener;
-pub use storage::{Settings as StorageSettings, VOLUMES};
+pub use storage::{StorageSettings, VOLUMES};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -154,7 +154,7 @@ impl Artifacts {
 
     /// The same, with storages by name.
     #[must_use]
-    pub fn with_storages(self, storages: storage::Settings) -> Self {
+    pub fn with_storages(self, storages: StorageSettings) -> Self {
         Self { stores: self.stores.with_storages(storages), ..self }
     }
 

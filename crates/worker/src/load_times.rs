@@ -18,7 +18,7 @@ const ENOUGH: u32 = 8;
 /// The limit as a multiple of the longest load that is likely: a machine that is busy with other loads is several times slower.
 const TIMES: f64 = 10.0;
 
-/// Standard deviations above the mean that are likely.
+/// Standard deviations above the mean that are likely: one load in some hundreds takes longer.
 const DEVIATIONS: f64 = 3.0;
 
 /// The shortest limit: whatever the statistics say, a disk may stand still for a while.

@@ -25,6 +25,7 @@
 
 mod health;
 mod input;
+mod retries;
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,53 +35,16 @@ use berth_spec::{
     shortened,
 };
 
-pub use self::input::{Action, Input, Validated};
+pub use self::{
+    input::{Action, Input, Validated},
+    retries::{MAX_RETRIES, RETRY_BASE, RETRY_CAP, Retries},
+};
 pub use crate::fault::Fault;
 use crate::{agent::PATIENCE, artifacts::Artifact};
-
-/// The retries after the first failure: an outage of two minutes passes, and a broken model does not keep a slot busy
-/// for half an hour.
-pub const MAX_RETRIES: u32 = 3;
-/// The delay before the first retry; each later one doubles. Three retries outlast a small outage.
-pub const RETRY_BASE: Duration = Duration::from_secs(30);
-/// The longest delay before a retry: what was repaired is loaded within five minutes without anybody acting.
-pub const RETRY_CAP: Duration = Duration::from_secs(300);
 
 /// A model that its runtime loses sooner than this after it became ready is loaded again only after [`RETRY_BASE`]: a
 /// minute is long for a load that works, and short for an engine that restarts.
 pub const LOST_EARLY: Duration = Duration::from_secs(60);
-
-/// The delays before retries of loads that failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retries {
-    /// The delay before the first retry; each later one doubles.
-    pub base: Duration,
-    /// The longest delay.
-    pub cap: Duration,
-}
-
-impl Default for Retries {
-    fn default() -> Self {
-        Self { base: RETRY_BASE, cap: RETRY_CAP }
-    }
-}
-
-impl Retries {
-    /// The same delay before each retry.
-    #[must_use]
-    pub fn every(delay: Duration) -> Self {
-        Self { base: delay, cap: delay }
-    }
-
-    /// The delay after the `attempts`-th failure in a row; `None`: no retry.
-    #[must_use]
-    pub fn delay(self, attempts: u32) -> Option<Duration> {
-        (attempts <= MAX_RETRIES).then(|| {
-            let doublings = attempts.saturating_sub(1).min(16);
-            self.base.saturating_mul(1 << doublings).min(self.cap)
-        })
-    }
-}
 
 /// The facts about a model that the runtime has loaded.
 #[derive(Debug, Clone, PartialEq)]

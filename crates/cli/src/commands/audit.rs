@@ -15,7 +15,7 @@ use crate::{
     terminal,
 };
 
-/// Interval at which a followed log is read again.
+/// Interval at which a followed log is read again: every node is asked each time.
 const FOLLOW: Duration = Duration::from_secs(1);
 
 /// Most records in one answer of the server.

@@ -49,7 +49,6 @@ struct Check {
     verdict: Verdict,
     /// The finding, for people.
     found: String,
-    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
 }

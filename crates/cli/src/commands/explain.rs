@@ -3,27 +3,31 @@
 use std::fmt::Write as _;
 
 use berth_spec::DeploymentName;
-use berth_wire::api::{ConditionView, ExplainView, WorkerVerdict, WorkerVerdictKind};
+use berth_wire::api::{AliasView, ConditionView, ExplainView, WorkerVerdict, WorkerVerdictKind};
 use clap::Args;
 
 use super::{
     functions,
-    namespace::{NamespaceArgs, path_of},
+    namespace::{NamespaceArgs, path_in, path_of},
     output::{Form, print_value},
     resource::{Resource, Target, not_found},
 };
 use crate::{
-    client::ApiArgs,
+    client::{ApiArgs, Client},
     failure::Failure,
     terminal::{self, Rows, age, size},
 };
 
+/// The kinds that are explained.
+const EXPLAINED: [Resource; 3] = [Resource::Deployments, Resource::Functions, Resource::Aliases];
+
 #[derive(Debug, Args)]
-#[command(mut_args(Target::words_of(&[Resource::Deployments, Resource::Functions])), after_help = "Examples:
+#[command(mut_args(Target::words_of(&EXPLAINED)), after_help = "Examples:
   berth explain iris                         verdict per worker, with numbers
   berth explain iris --all                   every worker of a large cluster, not groups
   berth explain deployment iris              the same, with its kind
   berth explain iris -o json                 the same for programs
+  berth explain alias/live                   each deployment that an alias leads to
   berth explain function/words               what a function is doing, and what would help
 
 Verdicts: Holds, the worker has a replica; Fits, it could take one, perhaps when others leave;
@@ -59,22 +63,60 @@ const NAMED: usize = 6;
 
 pub(crate) async fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
-    let named = args.target.find(&client, &args.namespace, &[Resource::Deployments, Resource::Functions]).await?;
+    let named = args.target.find(&client, &args.namespace, &EXPLAINED).await?;
     let [(kind, name)] = named.as_slice() else {
-        return Err(Failure::Usage("explain one deployment at a time".to_owned()));
+        return Err(Failure::Usage("explain one name at a time".to_owned()));
     };
     let name = DeploymentName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
-    if *kind == Resource::Functions {
-        return functions::explain(&client, &name, args.output).await;
+    match kind {
+        Resource::Functions => functions::explain(&client, &name, args.output).await,
+        Resource::Aliases => alias(&client, &name, args).await,
+        _ => {
+            let view = explanation(&client, &name).await?;
+            if let Form::Json | Form::Yaml = args.output {
+                return print_value(&view, args.output);
+            }
+            Ok(terminal::print(&render(&view, args.listing()))?)
+        }
     }
-    let view: ExplainView = match client.get(&[path_of(&name), vec!["explain"]].concat()).await {
-        Err(Failure::NotFound(_)) => return Err(not_found(&client, Resource::Deployments, name.as_str()).await),
+}
+
+impl ExplainArgs {
+    fn listing(&self) -> Listing {
+        if self.all { Listing::Each } else { Listing::Grouped }
+    }
+}
+
+async fn explanation(client: &Client, name: &DeploymentName) -> Result<ExplainView, Failure> {
+    match client.get(&[path_of(name), vec!["explain"]].concat()).await {
+        Err(Failure::NotFound(_)) => Err(not_found(client, Resource::Deployments, name.as_str()).await),
+        other => other,
+    }
+}
+
+/// Explains what an alias leads to: its shares, and each deployment that there is.
+async fn alias(client: &Client, name: &DeploymentName, args: &ExplainArgs) -> Result<(), Failure> {
+    let view: AliasView = match client.get(&path_in(Resource::Aliases, name)).await {
+        Err(Failure::NotFound(_)) => return Err(not_found(client, Resource::Aliases, name.as_str()).await),
         other => other?,
     };
-    match args.output {
-        Form::Json | Form::Yaml => print_value(&view, args.output),
-        _ => Ok(terminal::print(&render(&view, if args.all { Listing::Each } else { Listing::Grouped }))?),
+    let (targets, missing) = (&view.status.targets, &view.status.missing);
+    let mut explained = Vec::new();
+    for target in targets.iter().filter(|target| !missing.contains(&target.deployment)) {
+        let target =
+            DeploymentName::new(&target.deployment).map_err(|error| Failure::doing("cannot explain", error))?;
+        explained.push(explanation(client, &target).await?);
     }
+    if let Form::Json | Form::Yaml = args.output {
+        return print_value(&explained, args.output);
+    }
+    let shares = targets.iter().map(|target| match missing.contains(&target.deployment) {
+        true => format!("{} (which is not declared)", target.deployment),
+        false => format!("{} ({}% of its requests)", target.deployment, target.share),
+    });
+    let mut sections = vec![format!("{} leads to {}", view.metadata.name, shares.collect::<Vec<_>>().join(", "))];
+    sections.extend(explained.iter().map(|target| render(target, args.listing()).trim_end().to_owned()));
+    Ok(terminal::print(&sections.join("\n\n"))?)
 }
 
 fn render(view: &ExplainView, listing: Listing) -> String {

@@ -35,7 +35,7 @@ const ATTEMPTS: usize = 8;
 /// The annotation that asks for the artifact of an earlier deployment.
 const ARTIFACT: &str = "berth.dev/artifact";
 
-/// Interval at which a rollout is looked at.
+/// Interval at which a rollout is looked at: people see each step.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// All that is known about a function.

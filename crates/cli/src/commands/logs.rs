@@ -19,7 +19,7 @@ use crate::{
     terminal,
 };
 
-/// Interval at which a followed log is read again.
+/// Interval at which a followed log is read again: it seems immediate.
 const FOLLOW: Duration = Duration::from_millis(500);
 
 /// Most lines in one answer of the server.

@@ -278,7 +278,7 @@ async fn look_for(
         (0, Some(forbidden)) => {
             Err(forbidden.with(|why| format!("there is nothing of the name {name:?} among what you may see: {why}")))
         }
-        (0, None) => Err(nothing(client, kinds, name).await),
+        (0, None) => Err(nothing(client, namespace, kinds, name).await),
         (1, _) => Ok(found.remove(0)),
         _ => {
             let each: Vec<String> = found.iter().map(|(kind, name)| format!("{}/{name}", kind.singular())).collect();
@@ -304,7 +304,12 @@ fn path_of_thing(resource: Resource, written: &str) -> Vec<String> {
 }
 
 /// The failure for a name that nothing has, with what was most likely meant: a kind, or a name of any kind.
-async fn nothing(client: &Client, kinds: &[Resource], name: &str) -> Failure {
+async fn nothing(client: &Client, namespace: &NamespaceArgs, kinds: &[Resource], name: &str) -> Failure {
+    if let Ok(written) = namespace.written(Resource::Deployments, name)
+        && let Some(hint) = of_another_kind(client, kinds, &written).await
+    {
+        return Failure::NotFound(format!("{name:?} is not what this command takes: {hint}"));
+    }
     let mut known = Vec::new();
     for &resource in kinds {
         known.extend(names(client, resource).await.unwrap_or_default().into_iter().map(|name| (resource, name)));
@@ -339,8 +344,25 @@ fn meant<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option
     longer.or_else(|| closest(name, known))
 }
 
+/// The hint where a thing of a kind that is not taken has the name.
+async fn of_another_kind(client: &Client, taken: &[Resource], name: &str) -> Option<String> {
+    let kinds = [Resource::Deployments, Resource::Aliases, Resource::Functions];
+    for kind in kinds.into_iter().filter(|kind| !taken.contains(kind)) {
+        let path = path_of_thing(kind, name);
+        let found = client.get::<serde_json::Value>(&path.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        if found.is_ok() {
+            let (article, kind) = (if kind == Resource::Aliases { "an" } else { "a" }, kind.singular());
+            return Some(format!("that is {article} {kind}, `berth describe {kind}/{name}` shows it"));
+        }
+    }
+    None
+}
+
 /// The failure for a name that does not exist, with the name that was most likely meant.
 pub(crate) async fn not_found(client: &Client, resource: Resource, name: &str) -> Failure {
+    if let Some(hint) = of_another_kind(client, &[resource], name).await {
+        return Failure::NotFound(format!("there is no {} {name:?}: {hint}", resource.singular()));
+    }
     let listed = names_near(client, resource, name).await;
     let is_none_yet = listed.as_ref().is_ok_and(Vec::is_empty);
     let known = listed.unwrap_or_default();

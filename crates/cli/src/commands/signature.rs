@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{describe::section, namespace::path_of};
 use crate::{client::Client, serve::announce::zeros, terminal::Rows};
 
-/// Limit for the answer of a model that is loaded.
+/// Limit for the answer of a model that is loaded: somebody waits for the text around it.
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// Longest request that is printed: it has to fit a screen.

@@ -29,9 +29,9 @@ const SOCKET: &str = "/tmp/mmesh/grpc.sock";
 const PREFIX: &str = "tas-runtime";
 /// The port that tells when this instance has stopped.
 const PRESTOP: u16 = 8090;
-/// The time to stop.
+/// The time to stop: what Kubernetes gives a pod by default.
 const SHUTDOWN: Duration = Duration::from_secs(30);
-/// The part of the time to stop that is left for what follows the move of models.
+/// The part of the time to stop that is left for what follows the move of models: requests in flight, and the store.
 const AFTER_MOVE: Duration = Duration::from_secs(5);
 /// The least rate that makes more copies, in requests per minute: below it each request would.
 const LEAST_RATE: u64 = 10;
@@ -40,13 +40,13 @@ const MOST_PAYLOADS: usize = 1 << 20;
 /// The largest message: ModelMesh's default.
 const MESSAGE: u64 = 16 << 20;
 
-/// Variables that ModelMesh reads and that mean nothing here, with what to do instead.
+/// Variables of ModelMesh and of `berth node` that mean nothing here, with what to do instead.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("MM_SVC_GRPC_MAX_HEADERS_SIZE", "headers are bounded by 64 KiB"),
     ("MM_SVC_GRPC_MAX_CONNECTION_AGE_SECS", "connections are not ended by age; a node that leaves ends them"),
     ("MM_SVC_GRPC_MAX_CONNECTION_AGE_GRACE_SECS", "connections are not ended by age"),
     ("MM_CONC_SCALEUP_BANDWIDTH_PCT", "set spec.scaling.targetConcurrency of deployments"),
-    ("MM_SEND_DEST_ID", "answers do not say who gave them; traces do: use --otlp"),
+    ("MM_SEND_DEST_ID", "answers do not say who gave them; traces do: set OTEL_EXPORTER_OTLP_ENDPOINT"),
     ("MM_MULTI_PARALLELISM", "calls for several models run all at once"),
     ("MM_PAYLOAD_PROCESSORS_THREADS", "up to eight payloads are posted to each service at once"),
     ("MM_INTERNAL_TRUST_CERTS", "nodes trust the cluster's own CA, which they find in the store"),
@@ -59,6 +59,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("MM_METRICS_PROMETHEUS_PORT", "use MM_METRICS=prometheus:port=PORT"),
     ("CUSTOM_JVM_ARGS", "there is no Java virtual machine, and no system properties such as tas.janitor_freq_secs"),
     ("HEAP_SIZE_MB", "there is no heap to size"),
+    ("BERTH_CONFIG", "set each setting by its own variable"),
+    ("BERTH_HTTP_ADDR", "set MM_SVC_GRPC_PORT"),
 ];
 
 /// The settings of an instance.
@@ -86,7 +88,6 @@ pub(super) struct Environment {
     pub(super) runtime: spi::Settings,
     /// The data plane's configuration, in JSON.
     pub(super) data_plane: Option<String>,
-    /// The file that it is in.
     pub(super) data_plane_file: Option<PathBuf>,
     pub(super) payloads: payload::Settings,
     /// Metrics under ModelMesh's names.
@@ -412,10 +413,12 @@ mod tests {
 
     #[test]
     fn what_is_not_read_is_named_once() {
-        let read = of(&[STORE, ("MM_MULTI_PARALLELISM", "4"), ("MM_NEW", "1"), ("MM_ZONE", "")]).expect("understood");
+        let config = ("BERTH_CONFIG", "/etc/berth.yaml");
+        let read = of(&[STORE, config, ("MM_MULTI_PARALLELISM", "4"), ("MM_NEW", "1"), ("MM_ZONE", "")]);
         assert_eq!(
-            read.warnings,
+            read.expect("understood").warnings,
             [
+                "BERTH_CONFIG is not read: set each setting by its own variable",
                 "MM_MULTI_PARALLELISM is not read: calls for several models run all at once",
                 "MM_NEW is not read: Berth has no such setting"
             ]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use berth_control::store::etcd::{Credentials, EtcdConfig, EtcdTls};
+use berth_control::store::etcd::{EtcdConfig, EtcdCredentials, EtcdTls};
 use serde::Deserialize;
 
 /// The store.
@@ -94,7 +94,7 @@ impl KvStore {
             endpoints: self.endpoints.clone(),
             prefix: parts.fold(String::new(), |prefix, part| format!("{prefix}/{part}")),
             tls: tls.transpose().map_err(|error| format!("KV_STORE: {error}"))?,
-            credentials: self.login.clone().map(|(user, password)| Credentials { user, password }),
+            credentials: self.login.clone().map(|(user, password)| EtcdCredentials { user, password }),
             patience: Default::default(),
         })
     }

@@ -27,7 +27,7 @@ const BOUNDS: Bounds = Bounds { connections: 64, per_address: 48 };
 const WAITS: usize = 16;
 const _: () = assert!(WAITS < BOUNDS.per_address && BOUNDS.per_address < BOUNDS.connections);
 
-/// The longest that a head may take.
+/// The longest that a head may take: a probe's is one packet.
 const HEAD: Duration = Duration::from_secs(5);
 
 /// The state that probes ask for.

@@ -31,6 +31,19 @@ pub(super) struct Clients {
     trusted: Vec<PathBuf>,
 }
 
+impl Tls {
+    /// Checks that the files can be read. What reads them later does not know their variables.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let trusted = self.clients.iter().flat_map(|clients| &clients.trusted);
+        let trusted = trusted.map(|path| ("MM_TLS_TRUST_CERT_PATH", path));
+        let own = [("MM_TLS_KEY_CERT_PATH", &self.certificate), ("MM_TLS_PRIVATE_KEY_PATH", &self.key)];
+        for (name, path) in own.into_iter().chain(trusted) {
+            fs_err::read(path).map_err(|error| format!("{name}: {error}"))?;
+        }
+        Ok(())
+    }
+}
+
 impl Clients {
     /// One file with all trusted certificates. Several are copied into one below `folder`.
     pub(super) fn file(&self, folder: &Path) -> Result<PathBuf, std::io::Error> {
@@ -115,6 +128,26 @@ mod tests {
         ] {
             let error = read(&[pairs]).expect_err(says);
             assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_by_its_variable() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str| folder.path().join(name);
+        fs_err::write(file("there"), "PEM").expect("written");
+        let tls = |[certificate, key, trusted]: [&str; 3]| {
+            let clients = Clients { how: "required", trusted: vec![file("there"), file(trusted)] };
+            Tls { certificate: file(certificate), key: file(key), clients: Some(clients) }.check()
+        };
+        assert_eq!(tls(["there"; 3]), Ok(()));
+        for (files, says) in [
+            (["gone", "there", "there"], "MM_TLS_KEY_CERT_PATH"),
+            (["there", "gone", "there"], "MM_TLS_PRIVATE_KEY_PATH"),
+            (["there", "there", "gone"], "MM_TLS_TRUST_CERT_PATH"),
+        ] {
+            let error = tls(files).expect_err(says);
+            assert!(error.starts_with(says) && error.contains("gone"), "{error}");
         }
     }
 

@@ -39,7 +39,7 @@ const BOUNDS: Bounds = Bounds { connections: 64, per_address: 32 };
 /// Tolerated silence of a connection.
 const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Duration::from_secs(120) };
 
-/// Longest time that an answer may stay unread.
+/// Longest time that an answer may stay unread: Prometheus reads at once.
 const UNREAD: Duration = Duration::from_secs(60);
 
 /// Requests of a connection of HTTP/2 at once.

@@ -7,7 +7,7 @@ use berth_control::{
     Config, Metrics,
     api::{ApiRouter, Relay},
     fleet::FleetService,
-    functions::FunctionBoard,
+    functions::FunctionHost,
     leadership::{CandidateInfo, LeadershipView},
     uplink::{ConnectContext, GatewayUplink, WorkerUplink},
 };
@@ -122,7 +122,7 @@ impl Membership {
             type_rules: settings.server.planning.type_rules.clone(),
             members: Some(self.members.clone()),
             audit,
-            functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>),
+            functions: functions.map(|host| Arc::clone(host) as Arc<dyn FunctionHost>),
             ..Config::default()
         };
         let sources = settings.sources.build(&settings.server.data, functions, registry)?;

@@ -11,10 +11,10 @@ use berth_audit::AuditLog;
 use berth_control::{
     Config, Handle,
     api::{
-        ApiRouter, Leader, Seams,
+        ApiRouter, Issuing, Leader, Seams,
         log::{LogQuery, LogSource},
     },
-    functions::FunctionBoard,
+    functions::FunctionHost,
     leadership::LeadershipView,
     store::embedded::EmbeddedStore,
 };
@@ -50,7 +50,7 @@ use crate::{
     failure::Failure,
     management::Management,
     settings::{
-        functions,
+        functions::{self, FunctionSettings},
         tls::{LoadedTls, scheme},
     },
     telemetry::Telemetry,
@@ -114,6 +114,9 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let loops = EventLoops::start(settings.server.threads)
         .map_err(|e| Failure::doing("cannot start the threads that serve requests", e))?;
     let cluster = settings.cluster.as_ref();
+    // Before it stands for election: it may not start.
+    let issuing = cluster.and_then(|cluster| Some((cluster.authority.as_ref()?, &cluster.pki)));
+    let issuing = issuing.map(|(authority, pki)| issuing::open(authority, pki)).transpose()?;
     let membership = match cluster {
         Some(cluster) => Some(Membership::join((settings, cluster), info, &loops, &mut registry).await?),
         None => None,
@@ -146,7 +149,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         }
     };
     let ControllerRole { view, deciding, election } = role;
-    let parts = (telemetry, (&access, &audit));
+    let parts = (telemetry, (&access, &audit), issuing);
     let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, parts)?;
     if let Some(metrics) = &settings.server.modelmesh_metrics {
         metrics.serve(&settings.server, (Arc::clone(&seams.metrics), Arc::clone(&access)))?;
@@ -299,18 +302,15 @@ fn functions(
     if !settings.roles.controller || (gateway.is_none() && !settings.sources.has_functions()) {
         return Ok(None);
     }
-    functions::host(
-        &settings.server,
-        (gateway, settings.advertised(), settings.cluster.is_some()),
-        (settings.sources.functions_are_local(), settings.sources.function_artifacts(), telemetry.continuation()),
-        (
-            settings.sources.function_builder_image(),
-            settings.sources.function_build_hosts(),
-            isolation_of_functions(settings),
-        ),
-        registry,
-    )
-    .map(Some)
+    let choices = FunctionSettings {
+        gateway,
+        advertised: settings.advertised(),
+        in_cluster: settings.cluster.is_some(),
+        sources: &settings.sources,
+        traces: telemetry.continuation(),
+        isolation: isolation_of_functions(settings),
+    };
+    functions::host(&settings.server, choices, registry).map(Some)
 }
 
 /// A node that is alone decides as long as it lives, over the store in its data folder.
@@ -320,8 +320,8 @@ fn alone(
     registry: &mut Registry,
 ) -> Result<(ControllerRole, Handle), Failure> {
     let store = EmbeddedStore::open(&settings.server.data).map_err(|e| Failure::Failed(e.to_string()))?;
-    let board = functions.map(|host| Arc::clone(host) as Arc<dyn FunctionBoard>);
-    let config = Config { policy: settings.server.policy(), audit, functions: board, ..Config::default() };
+    let host = functions.map(|host| Arc::clone(host) as Arc<dyn FunctionHost>);
+    let config = Config { policy: settings.server.policy(), audit, functions: host, ..Config::default() };
     let (control, handle) = berth_control::build(config, Arc::new(store), registry);
     let sources = settings.sources.build(&settings.server.data, functions, registry)?;
     let view = LeadershipView::alone(handle.clone());
@@ -368,7 +368,7 @@ fn seams(
     leadership: &watch::Receiver<LeadershipView>,
     gateway: berth_mesh::Handle,
     registry: Registry,
-    (telemetry, (access, audit)): (&Telemetry, (&Arc<Access>, &AuditLog)),
+    (telemetry, (access, audit), issuing): (&Telemetry, (&Arc<Access>, &AuditLog), Option<Arc<Issuing>>),
 ) -> Result<Seams, Failure> {
     let (node, lines) = (settings.server.name.clone(), telemetry.model_logs.clone());
     let logs: Option<LogSource> =
@@ -389,7 +389,5 @@ fn seams(
     let scheme = scheme(settings.server.tls.is_some());
     let admitting = (Arc::clone(access), settings.server.admin_token(), audit.clone());
     let beside = (rules, beside, logs);
-    let issuing = settings.cluster.as_ref().and_then(|cluster| cluster.authority.as_ref());
-    let issuing = issuing.map(issuing::open).transpose()?;
     seams::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), (beside, admitting), issuing)
 }

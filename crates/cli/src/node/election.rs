@@ -19,7 +19,7 @@ use berth_peer::Peers;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Pause before etcd is tried again at the start.
+/// Pause before etcd is tried again at the start: the two are often started together.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Limit for the first attempt, so that a wrong address is reported while people still look.

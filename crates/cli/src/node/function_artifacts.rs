@@ -47,7 +47,7 @@ const WORTH_TELLING: u32 = 3;
 /// Limit for the head of an answer. The leader looks at its disk before.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// Limit for each piece of an answer.
+/// Limit for each piece of an answer: between nodes a longer silence is a broken connection.
 const PIECE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Limit for a whole file: the largest one over a line of 20 Mbit/s.

@@ -49,7 +49,6 @@ pub(super) struct FunctionRoute {
 enum Next {
     /// The functions of this node.
     Here,
-    /// The leader.
     Leader(WorkerId),
     /// Back to the node that has sent it: this one does not lead.
     Back(WorkerId),

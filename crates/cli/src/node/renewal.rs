@@ -40,7 +40,7 @@ const FOLLOW_AGAIN: Duration = Duration::from_secs(60);
 /// Time for which the CAs of two controllers may differ: whoever rotates one changes a folder after the other.
 const MAY_DIFFER: Duration = Duration::from_secs(60);
 
-/// Shortest pause after nobody gave a certificate.
+/// Shortest pause after nobody gave a certificate: an election takes as long.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -163,9 +163,7 @@ pub(crate) struct AuthoritySettings {
 /// File by which a node asks the cluster for its first certificate.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Proof<'a> {
-    /// A join token.
     JoinToken(&'a Path),
-    /// The token of its pod.
     PodToken(&'a Path),
 }
 

@@ -20,7 +20,7 @@ const INTERVAL: u64 = 5;
 const LEAST: Duration = Duration::from_secs(1);
 const MOST: Duration = Duration::from_secs(60);
 
-/// Added for good when the issuer finds that polls come too often.
+/// Added for good when the issuer finds that polls come too often (RFC 8628).
 const SLOWER: Duration = Duration::from_secs(5);
 
 /// The longest that anybody waits for a person.

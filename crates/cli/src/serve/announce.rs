@@ -18,7 +18,7 @@ use crate::{
 /// Interval of looks for the model. People do not see less.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Limit for one answer of this process.
+/// Limit for one answer of this process: the first inference of a large model takes seconds.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Rows of other lengths that are tried, of those that an error names.
@@ -219,13 +219,14 @@ fn serves_another(status: &DeploymentStatus) -> bool {
     pair.serving.as_ref().is_some_and(|serving| *serving != pair.wanted)
 }
 
-/// The way to go on where a card's weights are not to be had.
+/// The flag that helps where a card's weights are not to be had, or a model without a card lacks packages.
 fn hint(declared: &Value, status: &DeploymentStatus) -> &'static str {
     let mut failures = status.replica_details.iter().filter_map(|replica| replica.failure.as_ref());
-    match declared.get("card").is_some() && failures.any(|failure| failure.category == "network") {
-        true => "\n  `--artifact FILE` takes weights from here",
-        false => "",
-    }
+    let (category, hint) = match declared.get("card").is_some() {
+        true => ("network", "\n  `--artifact FILE` takes weights from here"),
+        false => ("dependencies", "\n  `--requirements FILE` takes other packages, `--python VERSION` another Python"),
+    };
+    if failures.any(|failure| failure.category == category) { hint } else { "" }
 }
 
 /// The reason why it does not answer: a failure that somebody has to mend, or an attempt that will be repeated.

@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use berth_spec::DeploymentName;
+use berth_spec::{
+    DeploymentName,
+    manifest::{ManifestError, ParseContext},
+};
 use berth_worker::runtime::python::example;
 use fs_err as fs;
 use serde_json::{Value, json};
@@ -61,10 +64,7 @@ pub(super) struct Choices<'a> {
 
 /// Writes the manifests, in place of those of before.
 pub(super) fn declare(what: &Content, choices: Choices<'_>, folders: &ServeFolders) -> Result<Declared, Failure> {
-    if choices.python.is_some() && !matches!(what, Content::Estimator(..)) {
-        let message = "--python is for estimators; a card names its own (runtime.python_version), and ONNX needs none";
-        return Err(Failure::Usage(message.to_owned()));
-    }
+    check_choices(what, choices)?;
     let (documents, declared) = match what {
         Content::Onnx(files) => onnx(files, choices)?,
         Content::Card(folder) => {
@@ -90,6 +90,7 @@ pub(super) fn declare(what: &Content, choices: Choices<'_>, folders: &ServeFolde
             (vec![document], Declared { notes, models: vec![model] })
         }
     };
+    documents.iter().try_for_each(check)?;
     if folders.manifests.exists() {
         fs::remove_dir_all(&folders.manifests)?;
     }
@@ -98,6 +99,32 @@ pub(super) fn declare(what: &Content, choices: Choices<'_>, folders: &ServeFolde
         fs::write(folders.manifests.join(format!("{number}.yaml")), document.to_string())?;
     }
     Ok(declared)
+}
+
+/// Refuses flags without effect.
+fn check_choices(what: &Content, choices: Choices<'_>) -> Result<(), Failure> {
+    let (is_estimator, is_card) = (matches!(what, Content::Estimator(..)), matches!(what, Content::Card(_)));
+    let message = if choices.python.is_some() && !is_estimator {
+        "--python is for estimators; a card names its own (runtime.python_version), and ONNX needs none"
+    } else if choices.requirements.is_some() && !is_estimator {
+        "--requirements is for estimators; a card lists its own (runtime.dependencies), and ONNX needs none"
+    } else if choices.artifact.is_some() && !is_card {
+        "--artifact is for the folder of a model card: it takes the place of the weights that the card names"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::Usage(message.to_owned()))
+}
+
+/// Checks a manifest here: the server would only log that it is wrong, and go on waiting for a right one.
+fn check(document: &Value) -> Result<(), Failure> {
+    let parsed = berth_spec::manifest::parse_all(&document.to_string(), &ParseContext::default());
+    let told = |error: &ManifestError| {
+        // The path is made of the name, which is that of the file.
+        let remedy = if error.path == "spec.endpoint" { "--model takes another name" } else { error.remedy.as_str() };
+        format!("{} ({}): {remedy}", error.message, error.path)
+    };
+    parsed.map(drop).map_err(|errors| Failure::Invalid(errors.iter().map(told).collect::<Vec<_>>().join("; ")))
 }
 
 fn onnx(files: &[PathBuf], choices: Choices<'_>) -> Result<(Vec<Value>, Declared), Failure> {
@@ -171,8 +198,16 @@ mod tests {
         assert_eq!(one.models[0].name.as_str(), "mine");
         assert!(!folders.manifests.join("1.yaml").exists());
         let chosen = Choices { python: Some("3.12"), ..Choices::default() };
-        let refused = declare(&Content::Onnx(files), chosen, &folders).expect_err("no estimator");
+        let refused = declare(&Content::Onnx(files.clone()), chosen, &folders).expect_err("no estimator");
         assert!(refused.to_string().contains("--python"), "{refused}");
+        let file = Some(Path::new("f"));
+        for (chosen, flag) in [
+            (Choices { requirements: file, ..Choices::default() }, "--requirements"),
+            (Choices { artifact: file, ..Choices::default() }, "--artifact"),
+        ] {
+            let refused = declare(&Content::Onnx(files.clone()), chosen, &folders).expect_err("it would do nothing");
+            assert!(refused.to_string().starts_with(flag), "{refused}");
+        }
     }
 
     #[test]
@@ -185,5 +220,14 @@ mod tests {
             assert_eq!(declared.models[0].declared["environment"]["python"], expected);
             assert_eq!(declared.notes.len(), 1, "{:?}", declared.notes);
         }
+        let spaced = Choices { name: Some("my model"), ..Choices::default() };
+        let refused = declare(&what, spaced, &folders).expect_err("no path").to_string();
+        assert!(refused.ends_with("(spec.endpoint): --model takes another name"), "{refused}");
+        let old = Choices { python: Some("3.7"), ..Choices::default() };
+        let refused = declare(&what, old, &folders).expect_err("models do not run with it").to_string();
+        assert!(
+            refused.contains("no version of Python that runs models") && refused.contains("from 3.8 on"),
+            "{refused}"
+        );
     }
 }

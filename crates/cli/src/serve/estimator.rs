@@ -74,7 +74,7 @@ impl Framework {
             );
             return Ok(Packages { pins, from });
         };
-        let text = fs::read_to_string(&file).map_err(|error| Failure::NotFound(error.to_string()))?;
+        let text = fs::read_to_string(&file)?;
         let pins = pins(&text).map_err(|(line, what)| Failure::Usage(format!("{}:{line}: {what}", file.display())))?;
         Ok(Packages { from: format!("{} of {}", plural(pins.len(), "package"), file.display()), pins })
     }

@@ -3,27 +3,37 @@
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use berth_functions::source::{Host, HostConfig, TraceHook};
-use berth_spec::network::Destination;
 use berth_worker::config::IsolationSettings;
 use prometheus_client::registry::Registry;
 
-use super::{ServerSettings, tls::scheme, values};
+use super::{ServerSettings, source::SourceSettings, tls::scheme, values};
 use crate::failure::Failure;
 
-/// Opens the host. `gateway`: the address at which the gateway listens; `advertised`: the host that others use for this node;
-/// `in_cluster`: other nodes may lead; `all_local`: all run here, whatever their specs say; `artifacts`: so many are kept beyond
-/// those in use; `image`: builds run in it; `hosts`: they fetch packages from these, too; `traces`: where spans belong; `isolation`:
-/// of functions on this machine.
+/// The choices of a node about functions.
+pub(crate) struct FunctionSettings<'a> {
+    /// The address at which its gateway listens; `None`: it is no gateway.
+    pub(crate) gateway: Option<SocketAddr>,
+    /// The host that others use for this node.
+    pub(crate) advertised: Option<&'a values::Host>,
+    /// Other nodes may lead.
+    pub(crate) in_cluster: bool,
+    pub(crate) sources: &'a SourceSettings,
+    /// Joins spans of builds to traces.
+    pub(crate) traces: Option<TraceHook>,
+    /// The isolation of functions on this machine.
+    pub(crate) isolation: IsolationSettings,
+}
+
+/// Opens the host.
 ///
 /// # Errors
 /// A node that is no gateway, or a folder that cannot be used.
 pub(crate) fn host(
     server: &ServerSettings,
-    (gateway, advertised, in_cluster): (Option<SocketAddr>, Option<&values::Host>, bool),
-    (all_local, artifacts, traces): (bool, usize, Option<TraceHook>),
-    (image, hosts, isolation): (Option<&str>, &[Destination], IsolationSettings),
+    settings: FunctionSettings<'_>,
     registry: &mut Registry,
 ) -> Result<Arc<Host>, Failure> {
+    let FunctionSettings { gateway, advertised, in_cluster, sources, traces, isolation } = settings;
     let gateway = gateway.ok_or_else(|| {
         Failure::Usage("a controller with --source etcd=URL serves functions: give it the role gateway, too".to_owned())
     })?;
@@ -33,12 +43,12 @@ pub(crate) fn host(
         gateway: reached_at(gateway, advertised, server.tls.is_some()),
         credentials: credentials(server),
         python: server.cards.clone(),
-        all_local,
+        all_local: sources.functions_are_local(),
         // Bundlers and resolvers take a core each.
         parallel: cores.clamp(1, 4),
-        artifacts,
-        builder_image: image.map(str::to_owned),
-        build_hosts: hosts.to_vec(),
+        artifacts: sources.function_artifacts(),
+        builder_image: sources.function_builder_image().map(str::to_owned),
+        build_hosts: sources.function_build_hosts().to_vec(),
         // Not the link to this process's program that models are launched by: a shell starts it, and bubblewrap shows it.
         launcher: std::env::current_exe().ok(),
         traces,

@@ -7,7 +7,7 @@ use std::{
     str::FromStr as _,
 };
 
-use berth_control::store::etcd::{Address, Credentials, EtcdConfig, EtcdTls};
+use berth_control::store::etcd::{Address, EtcdConfig, EtcdCredentials, EtcdTls};
 use clap::Args;
 
 use crate::failure::Failure;
@@ -124,7 +124,7 @@ impl EtcdAccess {
         let credentials = self
             .login
             .as_ref()
-            .map(|login| Ok::<_, Failure>(Credentials { user: login.user.clone(), password: login.password()? }));
+            .map(|login| Ok::<_, Failure>(EtcdCredentials { user: login.user.clone(), password: login.password()? }));
         Ok(EtcdConfig {
             tls: self.tls.as_ref().map(|files| files.read(flag)).transpose()?,
             credentials: credentials.transpose()?,
@@ -241,7 +241,7 @@ mod tests {
         let tls = read.tls.expect("TLS");
         assert_eq!(tls.authorities.as_deref(), Some(b"authority".as_slice()));
         assert_eq!(tls.identity, Some((b"certificate".to_vec(), b"key".to_vec())));
-        assert_eq!(read.credentials, Some(Credentials { user: "me".to_owned(), password: "secret".to_owned() }));
+        assert_eq!(read.credentials, Some(EtcdCredentials { user: "me".to_owned(), password: "secret".to_owned() }));
 
         let options = EtcdOptions { ca: Some("/nowhere/ca.pem".into()), ..EtcdOptions::default() };
         assert_eq!(options.given(), Some("ca"));

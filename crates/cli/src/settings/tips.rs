@@ -1,6 +1,11 @@
 //! Tips for a command line that cannot be read: the command that people of other tools mean, the flag that a file needs.
 
-use std::{ffi::OsString, path::Path};
+use std::{
+    error::Error as _,
+    ffi::OsString,
+    num::{IntErrorKind, ParseIntError},
+    path::Path,
+};
 
 use berth_spec::manifest::closest;
 use clap::{
@@ -78,6 +83,7 @@ pub(super) fn add(mut error: clap::Error, command: &Command, words: &[OsString])
             tip.or_else(|| early(&error, command, words))
         }
         ErrorKind::MissingRequiredArgument => missing(&error, words).map(str::to_owned),
+        ErrorKind::ValueValidation => number(&mut error, command).map(str::to_owned),
         _ => None,
     };
     if error.get(ContextKind::Usage).is_some() {
@@ -172,6 +178,25 @@ fn missing(error: &clap::Error, words: &[OsString]) -> Option<&'static str> {
         _ if lacking.iter().any(|word| word.contains("[KIND/]NAME")) => Some("`berth get deployments` lists names"),
         _ => None,
     }
+}
+
+/// Tip for a value that is not the number that is wanted, in place of the words of Rust's library.
+fn number(error: &mut clap::Error, command: &Command) -> Option<&'static str> {
+    let tip = match error.source()?.downcast_ref::<ParseIntError>()?.kind() {
+        IntErrorKind::PosOverflow => "write a smaller number",
+        IntErrorKind::NegOverflow => "write a larger number",
+        IntErrorKind::Zero => "write 1 or more",
+        _ => "write a whole number",
+    };
+    // The words cannot be taken out: without its source the error is the same otherwise.
+    let mut plain = clap::Error::new(ErrorKind::ValueValidation).with_cmd(command);
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidValue] {
+        if let Some(value) = error.get(kind) {
+            plain.insert(kind, value.clone());
+        }
+    }
+    *error = plain;
+    Some(tip)
 }
 
 fn flag(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
@@ -277,6 +302,24 @@ mod tests {
             let typed = word.split(' ').try_fold(&command, |command, part| command.find_subcommand(part));
             assert!(typed.is_none(), "{word} is a command");
         }
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_is_told_in_plain_words() {
+        for (words, tip) in [
+            (&["berth", "scale", "iris", "--replicas", "x"][..], "whole number"),
+            (&["berth", "infer", "iris", "--repeat", "x"], "whole number"),
+            (&["berth", "infer", "iris", "--repeat", "0"], "1 or more"),
+            (&["berth", "infer", "iris", "--concurrency", "99999999999"], "smaller"),
+        ] {
+            let told = told(words);
+            assert!(told.contains("invalid value") && told.contains(&format!("for '{}", words[3])), "{told}");
+            assert!(told.contains(tip) && told.matches("tip:").count() == 1, "{told}");
+            for leaked in ["digit", "parse", "target type", "non-zero"] {
+                assert!(!told.contains(leaked), "{told}");
+            }
+        }
+        assert!(told(&["berth", "scale", "iris", "--replicas", "1001"]).contains("1001 is not in 0..=1000"));
     }
 
     #[test]

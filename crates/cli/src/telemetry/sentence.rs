@@ -5,7 +5,7 @@ use serde_json::Value;
 use tracing::{Event, Level};
 
 /// Events that are steps of something that another event tells in one line: a terminal leaves them out.
-const STEPS: [&str; 23] = [
+const STEPS: [&str; 26] = [
     "command_dispatched",
     "command_received",
     "state_drift_detected",
@@ -29,6 +29,9 @@ const STEPS: [&str; 23] = [
     "no_gpus",
     "controller_restored",
     "onnx_runtime_loaded",
+    "gateway_draining",
+    "gateway_drained",
+    "worker_stopped",
 ];
 
 /// Reasons of a `deployment_event` that are steps as well: workers tell of loads.
@@ -71,7 +74,9 @@ fn told(target: &str, at: &Level, mut fields: Fields) -> Sentence {
     if fields.contains_key("commit_sha") && !fields.contains_key("deployment_id") {
         about = about.get(..12).unwrap_or(&about).to_owned();
     }
-    let is_step = STEPS.contains(&event.as_str()) || event == "deployment_event" && is_step_of_load(&fields);
+    let is_step = STEPS.contains(&event.as_str())
+        || event == "deployment_event" && is_step_of_load(&fields)
+        || event == "manifest_applied" && is_told_as_declared(&fields);
     let is_normal = matches!(event.as_str(), "eviction_triggered" | "worker_recovered");
     let level = if is_normal { "INFO" } else { level(at) };
     let text = specific(&event, &fields).unwrap_or_else(|| general(&event, &fields));
@@ -88,6 +93,11 @@ fn told(target: &str, at: &Level, mut fields: Fields) -> Sentence {
 fn is_step_of_load(fields: &Fields) -> bool {
     let reason = text(fields, "reason").unwrap_or_default();
     STEP_REASONS.contains(&reason.as_str())
+}
+
+/// True for a new deployment of a source: the controller tells that it was declared.
+fn is_told_as_declared(fields: &Fields) -> bool {
+    fields.contains_key("deployment_id") && text(fields, "outcome").as_deref() == Some("created")
 }
 
 /// The events of every day.
@@ -169,6 +179,16 @@ mod tests {
         let loaded = sentence("berth_worker::driver", Level::INFO, &load);
         assert_eq!((loaded.about.as_str(), loaded.text.as_str()), ("iris", "version 3 loaded in 1.2 s"));
         assert!(!loaded.is_step);
+        let applied = |outcome: &str| {
+            let fields =
+                [("event", json!("manifest_applied")), ("deployment_id", json!("iris")), ("outcome", json!(outcome))];
+            sentence("berth_control::source", Level::INFO, &fields)
+        };
+        assert!(applied("created").is_step, "the line that it was declared is enough");
+        assert_eq!(
+            (applied("configured").is_step, applied("configured").text.as_str()),
+            (false, "manifest configured")
+        );
         for step in ["command_dispatched", "command_received", "state_drift_detected", "model_load_started"] {
             assert!(sentence("berth_worker", Level::INFO, &[("event", json!(step))]).is_step, "{step}");
         }

@@ -23,7 +23,7 @@ const OPENERS: [&str; 9] = ["What", "Whether", "Which", "Who", "Why", "How", "It
 const FORMULAS: [&str; 6] = ["halved,", "halving", "doubling it", "doubling this", "; doubled,", "half as many"];
 
 /// Type names that were images, or that many types had at once. The field's terms took their places.
-const IMAGES: [&str; 68] = [
+const IMAGES: [&str; 70] = [
     "Accused",
     "Appetite",
     "Aside",
@@ -55,12 +55,14 @@ const IMAGES: [&str; 68] = [
     "InForce",
     "Journey",
     "Keeper",
+    "Kept",
     "Kit",
     "Lack",
     "Letter",
     "Lookout",
     "Lot",
     "Matter",
+    "News",
     "Others",
     "Parcel",
     "Passed",

@@ -22,7 +22,7 @@ use crate::leadership::LeadershipView;
 /// Prefix of relayed paths.
 pub const RELAY: &str = "/relay";
 
-/// Suggested pause before a retry when no leader is reachable.
+/// Suggested pause before a retry when no leader is reachable: an election takes seconds.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Limit for the head of an answer. Longer than an apply of thousands of documents takes.

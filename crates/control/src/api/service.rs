@@ -25,8 +25,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use dashboard::{MOST_PARTS, Selection, Sort};
-pub(crate) use declare::{ALIAS, DEPLOYMENT, Declared, Delete, Expect, FUNCTION, Write};
-pub(crate) use tell::Page;
+pub(crate) use declare::{ALIAS, CheckedDocuments, DEPLOYMENT, Delete, Expect, FUNCTION, Write};
+pub(crate) use tell::ListPage;
 
 use super::{Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, recorder::Recorder, top::Sampler};
 use crate::{
@@ -64,6 +64,7 @@ pub(crate) struct Service {
     issuing: Option<Arc<super::Issuing>>,
     pub(super) bodies: Arc<Semaphore>,
     pub(super) small_bodies: Arc<Semaphore>,
+    pub(super) watches: Arc<Semaphore>,
     pub(super) webhooks: Arc<Semaphore>,
     pub(super) webhook_addresses: Arc<AddressLimit>,
     kept: dashboard::CachedAnswers,
@@ -95,6 +96,7 @@ impl Service {
             issuing: seams.issuing,
             bodies: Arc::new(Semaphore::new(BODIES)),
             small_bodies: Arc::new(Semaphore::new(SMALL_BODIES)),
+            watches: Arc::new(Semaphore::new(super::watch::WATCHES)),
             webhooks: Arc::new(Semaphore::new(WEBHOOKS)),
             webhook_addresses: AddressLimit::new(WEBHOOKS / 2),
             kept: dashboard::CachedAnswers::default(),

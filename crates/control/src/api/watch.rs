@@ -8,10 +8,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use berth_spec::Namespace;
+use berth_spec::{Class, Namespace};
 use berth_wire::api::{Bookmark, EventWatch, WatchEvent};
 use futures::{Stream, StreamExt, stream};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{MissedTickBehavior, interval, timeout},
+};
 
 use super::{error::ApiError, selector::LabelSelector, service::Service, view};
 use crate::{
@@ -26,15 +29,19 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// Interval between checks for new events. Feels immediate in `berth get events --watch`.
 const EVENTS_EVERY: Duration = Duration::from_millis(500);
 
+/// Watches at once, of deployments and of events. Each holds a page of what there is, or looks for events twice a second: more than all the
+/// commands that wait for something.
+pub(super) const WATCHES: usize = 2_048;
+
 /// Deployments to watch, and the start.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Watch {
+pub(crate) struct DeploymentWatch {
     pub(crate) namespace: Option<Namespace>,
     pub(crate) selector: LabelSelector,
     pub(crate) from: Option<Rev>,
 }
 
-impl Watch {
+impl DeploymentWatch {
     /// As it stands in a request; empty texts mean: not given.
     pub(crate) fn of(selector: &str, from: &str) -> Result<Self, ApiError> {
         let from = match from {
@@ -107,7 +114,11 @@ impl Watching {
 
 impl Service {
     /// Deployments as they change.
-    pub(crate) async fn watch(&self, watch: Watch) -> Result<impl Stream<Item = WatchEvent> + Send + use<>, ApiError> {
+    pub(crate) async fn watch(
+        &self,
+        watch: DeploymentWatch,
+    ) -> Result<impl Stream<Item = WatchEvent> + Send + use<>, ApiError> {
+        let place = self.watch_place()?;
         let request = WatchRequest {
             from: watch.from,
             namespace: watch.namespace,
@@ -117,31 +128,43 @@ impl Service {
         let changes = self.handle.watch(request).await?;
         let told = watch.from.unwrap_or_default();
         let watching = Watching { changes, selector: watch.selector, told, ended: false };
-        let events = stream::unfold(watching, |mut watching| async move {
+        let events = stream::unfold((watching, place), |(mut watching, place)| async move {
             let event = watching.next().await?;
-            Some((event, watching))
+            Some((event, (watching, place)))
         });
         Ok(events.take_until(self.shutdown.clone().cancelled_owned()))
     }
 
     /// Events as they happen: those that are kept, then new ones.
-    pub(crate) fn watch_events(self: &Arc<Self>, filter: EventFilter) -> impl Stream<Item = EventWatch> + Send + use<> {
+    pub(crate) fn watch_events(
+        self: &Arc<Self>,
+        filter: EventFilter,
+    ) -> Result<impl Stream<Item = EventWatch> + Send + use<>, ApiError> {
+        let place = self.watch_place()?;
         let mut ticks = interval(EVENTS_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let looking = Some((Arc::clone(self), filter, ticks));
+        let looking = Some((Arc::clone(self), filter, ticks, place));
         let pages = stream::unfold(looking, |looking| async move {
-            let (service, mut filter, mut ticks) = looking?;
+            let (service, mut filter, mut ticks, place) = looking?;
             ticks.tick().await;
             match service.handle.events(filter.clone()).await {
                 Ok(page) => {
                     filter.after = page.last;
                     let shown = |(number, event): &(u64, _)| EventWatch::Added(Box::new(view::event(*number, event)));
                     let events: Vec<EventWatch> = page.events.iter().map(shown).collect();
-                    Some((events, Some((service, filter, ticks))))
+                    Some((events, Some((service, filter, ticks, place))))
                 }
                 Err(error) => Some((vec![EventWatch::Error(ApiError::from(error).info())], None)),
             }
         });
-        pages.flat_map(stream::iter).take_until(self.shutdown.clone().cancelled_owned())
+        Ok(pages.flat_map(stream::iter).take_until(self.shutdown.clone().cancelled_owned()))
+    }
+
+    /// A place for a watch, until it ends.
+    fn watch_place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.watches).try_acquire_owned().map_err(|_| {
+            let class = Class::Waiting { retry_in: Duration::from_secs(10) };
+            ApiError::new(class, format!("{WATCHES} watches are open: end one, or try again later"))
+        })
     }
 }

@@ -18,7 +18,7 @@ use crate::store::Rev;
 pub enum Effect {
     /// Store this, all of it, then say [`Event::Committed`](super::Event::Committed) or
     /// [`Refused`](super::Event::Refused).
-    Commit(Commit),
+    Commit(PlanCommit),
     /// Tell a worker what it should hold.
     SendAssignment {
         /// The worker.
@@ -69,7 +69,7 @@ pub enum Effect {
 
 /// The part of a plan that must be stored before anything of it is sent.
 #[derive(Debug, Clone)]
-pub struct Commit {
+pub struct PlanCommit {
     /// The plan's number.
     pub generation: Generation,
     /// Records to write; `None`: to delete.

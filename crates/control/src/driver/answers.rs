@@ -9,7 +9,7 @@ use super::Driver;
 use crate::{
     controller::Event,
     handle::{
-        Error, ReplicaView, Request, aliases,
+        DriverRequest, Error, ReplicaView, aliases,
         view::{KnownDeployment, Scan, ScannedDeployments},
     },
 };
@@ -18,34 +18,36 @@ use crate::{
 const STEP: usize = 2_000;
 
 impl Driver {
-    pub(super) fn answer(&mut self, request: Request) {
+    pub(super) fn answer(&mut self, request: DriverRequest) {
         let now = (self.clock)();
         let world = self.brain.world();
         // Who asked may have gone away: nobody is left to be told.
         let _asker_gone = match request {
-            Request::Status { name, reply } => reply.send(self.known(&name)).is_err(),
-            Request::Scan { scan, reply } => reply.send(self.scan(&scan)).is_err(),
-            Request::Aliases { scan, reply } => reply.send(self.scan_aliases(&scan)).is_err(),
-            Request::AliasesOf { deployment, reply } => reply.send(world.aliases_of(&deployment)).is_err(),
-            Request::Want { name, last_used, reply } => {
+            DriverRequest::Status { name, reply } => reply.send(self.known(&name)).is_err(),
+            DriverRequest::Scan { scan, reply } => reply.send(self.scan(&scan)).is_err(),
+            DriverRequest::Aliases { scan, reply } => reply.send(self.scan_aliases(&scan)).is_err(),
+            DriverRequest::AliasesOf { deployment, reply } => reply.send(world.aliases_of(&deployment)).is_err(),
+            DriverRequest::Want { name, last_used, reply } => {
                 let there = world.deployment(&name).is_some_and(|deployment| !deployment.deleting);
                 self.feed(Event::Wanted { deployment: name, last_used });
                 reply.send(there).is_err()
             }
-            Request::AliasTargets { alias, reply } => reply.send(report::alias_targets(world, &alias, now)).is_err(),
-            Request::Explain { name, reply } => reply.send(report::explain(world, &name, now)).is_err(),
-            Request::Preview { changes, reply } => reply.send(preview::preview(world, &changes, now)).is_err(),
-            Request::Workers { reply } => reply.send(self.workers(world, now)).is_err(),
-            Request::Absent { reply } => reply.send(self.brain.absent(now)).is_err(),
-            Request::Expected { reply } => reply.send(self.brain.expected()).is_err(),
-            Request::MassLoss { reply } => reply.send(world.mass_loss(now)).is_err(),
-            Request::Replicas { reply } => reply.send(replicas(world)).is_err(),
-            Request::Events { filter, reply } => reply.send(self.events.page(&filter)).is_err(),
-            Request::Note { event, reply } => {
+            DriverRequest::AliasTargets { alias, reply } => {
+                reply.send(report::alias_targets(world, &alias, now)).is_err()
+            }
+            DriverRequest::Explain { name, reply } => reply.send(report::explain(world, &name, now)).is_err(),
+            DriverRequest::Preview { changes, reply } => reply.send(preview::preview(world, &changes, now)).is_err(),
+            DriverRequest::Workers { reply } => reply.send(self.workers(world, now)).is_err(),
+            DriverRequest::Absent { reply } => reply.send(self.brain.absent(now)).is_err(),
+            DriverRequest::Expected { reply } => reply.send(self.brain.expected()).is_err(),
+            DriverRequest::MassLoss { reply } => reply.send(world.mass_loss(now)).is_err(),
+            DriverRequest::Replicas { reply } => reply.send(replicas(world)).is_err(),
+            DriverRequest::Events { filter, reply } => reply.send(self.events.page(&filter)).is_err(),
+            DriverRequest::Note { event, reply } => {
                 self.events.push(*event);
                 reply.send(()).is_err()
             }
-            Request::AttachWorker { info, reply } => {
+            DriverRequest::AttachWorker { info, reply } => {
                 let ends = if world.refuses(&info.id) {
                     Err(self.refuse(&info))
                 } else {
@@ -56,11 +58,11 @@ impl Driver {
                 }
                 reply.send(ends).is_err()
             }
-            Request::SetCredentials { sets, reply } => {
+            DriverRequest::SetCredentials { sets, reply } => {
                 self.connections.set_credentials(sets);
                 reply.send(()).is_err()
             }
-            Request::AttachGateway { node, region, reply } => {
+            DriverRequest::AttachGateway { node, region, reply } => {
                 let (id, ends) = self.connections.attach_gateway();
                 self.feed(Event::GatewayAttached { id, node, region });
                 reply.send(ends).is_err()

@@ -6,7 +6,7 @@ use berth_peer::{MemberTable, Members};
 use berth_spec::{Health, WorkerId};
 use tokio::sync::watch;
 
-use super::Driver;
+use super::{Driver, perform::last_heartbeat};
 use crate::controller::Event;
 
 /// The members with the role of a worker, as the brain was told of them.
@@ -50,8 +50,7 @@ impl Driver {
         for (worker, health) in member_sync.news() {
             tracing::debug!(event = "member_told", worker_id = %worker, health = health.as_str());
             if health == Health::Suspect {
-                let heard = self.brain.world().worker(&worker).map(|tracked| tracked.load.at);
-                let last_heartbeat = heard.map(|at| at.to_string());
+                let last_heartbeat = self.brain.world().worker(&worker).and_then(last_heartbeat);
                 tracing::warn!(event = "worker_marked_suspect", worker_id = %worker, last_heartbeat);
             }
             let event = Event::Member { worker: worker.clone(), health };

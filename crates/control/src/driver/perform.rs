@@ -6,7 +6,7 @@ use berth_plan::{
     drift::{Drift, DriftKind, SchemaViolation},
     world::{Liveness, TrackedWorker},
 };
-use berth_spec::{GatewayEvent, InventoryChange, WorkerId, WorkerState, event::Severity};
+use berth_spec::{GatewayEvent, InventoryChange, Time, WorkerId, WorkerState, event::Severity};
 
 use super::{Driver, connections::ConnectionEvent, persist};
 use crate::{
@@ -132,7 +132,7 @@ impl Driver {
         self.feed(event);
         let (Some((before, state)), Some(tracked)) = (before, self.brain.world().worker(id)) else { return };
         let loaded_models = tracked.inventory.len();
-        let last_heartbeat = tracked.load.at.to_string();
+        let last_heartbeat = last_heartbeat(tracked);
         match (before, tracked.liveness) {
             (Liveness::Lost { .. }, _) => {}
             (_, Liveness::Lost { .. }) if state == WorkerState::Leaving => {
@@ -141,7 +141,7 @@ impl Driver {
             (_, Liveness::Lost { .. }) => {
                 tracing::error!(event = "worker_marked_failed", worker_id = %id, last_heartbeat, loaded_models);
             }
-            (Liveness::Alive, Liveness::Detached { .. }) => {
+            (Liveness::Alive, Liveness::Detached { .. }) if state != WorkerState::Leaving => {
                 tracing::warn!(event = "worker_marked_suspect", worker_id = %id, last_heartbeat);
             }
             _ => {}
@@ -181,6 +181,11 @@ impl Driver {
             }
         }
     }
+}
+
+/// Time of the worker's last report of its load, for logs; `None` where it has told none yet.
+pub(super) fn last_heartbeat(worker: &TrackedWorker) -> Option<String> {
+    (worker.load.at != Time::ZERO).then(|| worker.load.at.to_string())
 }
 
 /// Logs a command as the event `command_dispatched` (docs/observability.md).

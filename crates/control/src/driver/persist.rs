@@ -251,7 +251,7 @@ fn alias_change(name: DeploymentName, change: &Change) -> Result<AliasChange, St
 /// deployment that it forgets, so that one that was declared again stays.
 pub(super) fn store_plan(
     store: Arc<dyn Store>,
-    commit: controller::Commit,
+    commit: controller::PlanCommit,
     key: PlanKey,
     failing: Failing,
 ) -> BoxFuture<'static, Stored> {
@@ -273,7 +273,7 @@ pub(super) fn store_plan(
     .boxed()
 }
 
-async fn write_plan(store: &dyn Store, commit: &controller::Commit, key: &mut PlanKey) -> Result<bool, StoreError> {
+async fn write_plan(store: &dyn Store, commit: &controller::PlanCommit, key: &mut PlanKey) -> Result<bool, StoreError> {
     let records = commit.records.iter().map(|(name, record)| {
         let key = layout::record_key(name);
         let op = match record {

@@ -7,9 +7,7 @@ use berth_plan::{
     report::Leaving,
     world::{Liveness, TrackedWorker},
 };
-use berth_spec::{
-    ByteSize, DeploymentName, Gpu, Residency, RevisionId, Time, WorkerId, WorkerState as Means, deployment::GpuNeed,
-};
+use berth_spec::{ByteSize, DeploymentName, Gpu, Residency, RevisionId, Time, WorkerId, deployment::GpuNeed};
 
 use super::Driver;
 use crate::handle::{WorkerState, WorkerView, view::Drain};
@@ -33,7 +31,7 @@ impl Driver {
             Liveness::Detached { .. } => WorkerState::Detached,
             Liveness::Lost { .. } => WorkerState::Lost,
         };
-        let leaving = tracked.state == Means::Leaving;
+        let leaving = tracked.state == berth_spec::WorkerState::Leaving;
         Some(WorkerView {
             state,
             cordon: tracked.cordon,

@@ -6,14 +6,17 @@
 //! An alias and a deployment never have the same name: the write of a new one compares the key of the other. Nor does an alias
 //! gain a target that is deleted in that moment because none leads to it (`delete`): both writes compare what the other changes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use berth_spec::{Alias, DeploymentName, Generation, Origin, Time, alias::TargetStatus, manifest::ManifestAlias};
 
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{
-    Applied, ApplyMode, ApplyOutcome, Comparison, DeleteRequest, Error, Handle, Ownership, Request,
+    Applied, ApplyMode, ApplyOutcome, Comparison, DeleteRequest, DriverRequest, Error, Handle, Ownership,
     declare::{ATTEMPTS, differing},
     owner::{check_expected, check_owner},
     queries::{MAX_PAGE, READS},
@@ -111,6 +114,15 @@ impl Handle {
     /// [`Error::NameInUse`] where a deployment has the name; [`Error::NotFound`] of a target, where missing ones are refused;
     /// otherwise as [`Handle::apply`].
     pub async fn apply_alias(&self, request: &ApplyAlias) -> Result<Applied, Error> {
+        self.apply_alias_beside(request, &BTreeSet::new()).await
+    }
+
+    /// The same for an alias that is declared with deployments. A dry run has written none of them: they count as there.
+    pub(crate) async fn apply_alias_beside(
+        &self,
+        request: &ApplyAlias,
+        declared: &BTreeSet<DeploymentName>,
+    ) -> Result<Applied, Error> {
         let name = &request.manifest.name;
         let (key, deployment) = (aliases::alias_key(name), layout::deployment_key(name));
         for _ in 0..ATTEMPTS {
@@ -124,7 +136,7 @@ impl Handle {
             };
             let rev = existing.as_ref().map_or(Rev::NONE, |entry| entry.modified);
             let (alias, outcome) = decide(request, before.as_ref(), rev, (self.clock)())?;
-            let warnings = self.missing_targets(&alias).await?;
+            let warnings = self.missing_targets(&alias, declared).await?;
             let old = before.as_ref().map(|(stored, _)| &stored.manifest);
             let changes = differing(request.mode, old, &request.manifest.raw);
             let applied = Applied { name: name.clone(), outcome, generation: alias.generation, rev, warnings, changes };
@@ -164,10 +176,10 @@ impl Handle {
         Ok(Compare::Modified { key, rev })
     }
 
-    /// A warning for each target that no deployment has the name of.
-    async fn missing_targets(&self, alias: &Alias) -> Result<Vec<String>, Error> {
+    /// A warning for each target that no deployment has the name of, stored or `declared`.
+    async fn missing_targets(&self, alias: &Alias, declared: &BTreeSet<DeploymentName>) -> Result<Vec<String>, Error> {
         let mut warnings = Vec::new();
-        for (target, _) in &alias.targets {
+        for (target, _) in alias.targets.iter().filter(|(target, _)| !declared.contains(target)) {
             if self.store.get(&layout::deployment_key(target)).await?.is_none() {
                 warnings.push(format!(
                     "there is no deployment {target:?}: its share goes to the other targets until there is one"
@@ -215,7 +227,7 @@ impl Handle {
         let entry = entry.ok_or_else(|| Error::NoAlias(name.clone()))?;
         let stored = StoredAlias::read(&entry)?;
         let alias = StoredAlias::read_alias(&entry)?;
-        let targets = self.ask(|reply| Request::AliasTargets { alias: Arc::clone(&alias), reply }).await?;
+        let targets = self.ask(|reply| DriverRequest::AliasTargets { alias: Arc::clone(&alias), reply }).await?;
         Ok(DeclaredAlias { alias, manifest: stored.manifest, rev: entry.modified, targets })
     }
 
@@ -226,7 +238,7 @@ impl Handle {
     pub async fn aliases(&self, request: ListRequest) -> Result<DeploymentPage<DeclaredAlias>, Error> {
         let limit = if request.limit == 0 { MAX_PAGE } else { request.limit.min(MAX_PAGE) };
         let scan = Scan { namespace: request.namespace, labels: request.labels, after: request.after, limit };
-        let ScannedAliases { found, next, rev } = self.ask(|reply| Request::Aliases { scan, reply }).await?;
+        let ScannedAliases { found, next, rev } = self.ask(|reply| DriverRequest::Aliases { scan, reply }).await?;
         let items: Vec<Option<DeclaredAlias>> =
             stream::iter(found).map(|found| self.with_alias_manifest(found)).buffered(READS).try_collect().await?;
         Ok(DeploymentPage { items: items.into_iter().flatten().collect(), next, rev })
@@ -237,7 +249,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn aliases_of(&self, deployment: &DeploymentName) -> Result<Vec<DeploymentName>, Error> {
-        self.ask(|reply| Request::AliasesOf { deployment: deployment.clone(), reply }).await
+        self.ask(|reply| DriverRequest::AliasesOf { deployment: deployment.clone(), reply }).await
     }
 
     /// The names and owners of all aliases.
@@ -245,7 +257,7 @@ impl Handle {
         let (mut owners, mut after) = (Vec::new(), None);
         loop {
             let scan = Scan { namespace: None, labels: BTreeMap::new(), after, limit: MAX_PAGE };
-            let scanned = self.ask(|reply| Request::Aliases { scan, reply }).await?;
+            let scanned = self.ask(|reply| DriverRequest::Aliases { scan, reply }).await?;
             owners.extend(scanned.found.iter().map(|(alias, ..)| (alias.name.clone(), alias.origin.clone())));
             match scanned.next {
                 Some(last) => after = Some(last),

@@ -69,9 +69,7 @@ pub enum Error {
         by: Origin,
     },
     /// Somebody changed it since the caller read it.
-    #[error(
-        "{name:?} was changed meanwhile: expected resource version {expected}, found {found}; read it again and repeat the change"
-    )]
+    #[error("{}", stale(.name, .expected, .found))]
     Stale {
         /// Name of the deployment.
         name: DeploymentName,
@@ -98,6 +96,20 @@ pub enum Error {
     /// The control plane is stopping.
     #[error("the control plane is stopping")]
     Stopped,
+}
+
+/// The words of [`Error::Stale`].
+fn stale(name: &DeploymentName, expected: &Rev, found: &Rev) -> String {
+    if *found == Rev::NONE {
+        return format!(
+            "{name:?} is not there any more, and the change is to its resource version {expected}: leave out \
+             metadata.resourceVersion or If-Match to declare it again"
+        );
+    }
+    format!(
+        "{name:?} was changed meanwhile: expected resource version {expected}, found {found}; read it again and repeat \
+         the change"
+    )
 }
 
 impl Error {

@@ -7,7 +7,7 @@ use berth_spec::{Deployment, DeploymentName, Origin, RevisionId, Time, WorkerId}
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{
-    Cordon, Error, Handle, Request,
+    Cordon, DriverRequest, Error, Handle,
     view::{DeploymentPage, DeploymentView, KnownDeployment, ListRequest, RevisionView, Scan},
 };
 use crate::{
@@ -43,7 +43,7 @@ impl Handle {
     pub async fn get(&self, name: &DeploymentName) -> Result<DeploymentView, Error> {
         let entry = self.store.get(&layout::deployment_key(name)).await?;
         let entry = entry.ok_or_else(|| Error::NotFound(name.clone()))?;
-        let known = self.ask(|reply| Request::Status { name: name.clone(), reply }).await?;
+        let known = self.ask(|reply| DriverRequest::Status { name: name.clone(), reply }).await?;
         let stored = StoredDeployment::read(&entry)?;
         let status = known.as_ref().and_then(|known| known.status.clone());
         let deployment = match known.filter(|known| known.rev == entry.modified) {
@@ -90,7 +90,7 @@ impl Handle {
                 }
             });
         }
-        self.ask(|reply| Request::Preview { changes, reply }).await
+        self.ask(|reply| DriverRequest::Preview { changes, reply }).await
     }
 
     /// A page of what the driver knows; labels are matched a bounded number of deployments at a time.
@@ -107,7 +107,7 @@ impl Handle {
                 after: page.next.take(),
                 limit: limit - page.items.len(),
             };
-            let scanned = self.ask(|reply| Request::Scan { scan, reply }).await?;
+            let scanned = self.ask(|reply| DriverRequest::Scan { scan, reply }).await?;
             if page.rev == Rev::NONE {
                 page.rev = scanned.rev;
             }
@@ -154,7 +154,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn known(&self, name: &DeploymentName) -> Result<Option<KnownDeployment>, Error> {
-        self.ask(|reply| Request::Status { name: name.clone(), reply }).await
+        self.ask(|reply| DriverRequest::Status { name: name.clone(), reply }).await
     }
 
     /// Adds the manifest; `None` if the deployment has gone meanwhile.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use berth_spec::{CredentialSet, UnknownWorkers, WorkerId, WorkerTerms};
 
-use super::{Error, Handle, Request};
+use super::{DriverRequest, Error, Handle};
 use crate::{
     source::{Problem, SourceName, WorkerSettings},
     store::{
@@ -155,7 +155,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
     pub async fn set_credentials(&self, sets: BTreeMap<WorkerId, Arc<CredentialSet>>) -> Result<(), Error> {
-        self.ask(|reply| Request::SetCredentials { sets, reply }).await
+        self.ask(|reply| DriverRequest::SetCredentials { sets, reply }).await
     }
 
     /// Pauses a source, or resumes it; false: there is none of this name. It survives a restart and the leader.

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use berth_spec::{Epoch, Time, WorkerId};
 
-use super::{CandidateRole, Effect, Event, Leader, Policy, RenewalResult};
+use super::{CandidateRole, Effect, Event, LeaderRecord, Policy, RenewalResult};
 use crate::store::{
     Rev,
     etcd::{Lease, LeaseId},
@@ -65,7 +65,7 @@ pub struct Candidate {
     policy: Policy,
     state: State,
     /// Known leader, and the revision of that knowledge.
-    leader: Option<Leader>,
+    leader: Option<LeaderRecord>,
     seen: Rev,
     said: Option<CandidateRole>,
     resigning: bool,
@@ -139,7 +139,7 @@ impl Candidate {
         effects
     }
 
-    fn see(&mut self, at: Rev, leader: Option<Leader>, now: Time, effects: &mut Vec<Effect>) {
+    fn see(&mut self, at: Rev, leader: Option<LeaderRecord>, now: Time, effects: &mut Vec<Effect>) {
         if at < self.seen {
             return;
         }

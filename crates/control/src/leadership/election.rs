@@ -15,7 +15,7 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Candidate, CandidateInfo, CandidateRole, Effect, Event, Fence, Leader, Leadership, Policy, RenewalResult,
+    Candidate, CandidateInfo, CandidateRole, Effect, Event, Fence, LeaderRecord, Leadership, Policy, RenewalResult,
     fence::now,
 };
 use crate::api::differing;
@@ -31,7 +31,7 @@ const RESIGNING: Duration = Duration::from_secs(3);
 /// A candidacy that runs. Dropped, it ends like a crash: the key stays until its lease is over.
 pub struct Election {
     tasks: JoinSet<()>,
-    found: watch::Receiver<Option<Leader>>,
+    found: watch::Receiver<Option<LeaderRecord>>,
     resign: CancellationToken,
 }
 
@@ -67,7 +67,7 @@ impl Election {
 
     /// Owner of the key as last read. Updated before the node's own role.
     #[must_use]
-    pub fn found(&self) -> watch::Receiver<Option<Leader>> {
+    pub fn found(&self) -> watch::Receiver<Option<LeaderRecord>> {
         self.found.clone()
     }
 
@@ -87,7 +87,7 @@ struct Run {
     me: CandidateInfo,
     policy: Policy,
     leadership: watch::Sender<Leadership>,
-    finds: watch::Sender<Option<Leader>>,
+    finds: watch::Sender<Option<LeaderRecord>>,
     /// Of the term that we lead.
     fence: Option<Fence>,
     /// Term of the leader whose different settings were reported.
@@ -146,7 +146,7 @@ impl Run {
     }
 
     /// Reports once per term that the leader's settings differ from this node's.
-    fn compare(&mut self, leader: &Leader) {
+    fn compare(&mut self, leader: &LeaderRecord) {
         if leader.name == self.me.name || self.differs == Some(leader.epoch) {
             return;
         }
@@ -213,7 +213,7 @@ async fn grant(store: EtcdStore, ttl: Duration, sent: Time) -> Option<Event> {
 }
 
 async fn claim(store: EtcdStore, me: CandidateInfo, lease: LeaseId) -> Option<Event> {
-    Some(match noted(store.claim(LEADER, Leader::bytes(&me, lease), lease).await) {
+    Some(match noted(store.claim(LEADER, LeaderRecord::bytes(&me, lease), lease).await) {
         Some(Claim::Won(rev)) => Event::Won { lease, epoch: Epoch(rev.0) },
         // Another's, or our own from an attempt whose answer was lost: the key says which.
         Some(Claim::Taken(_)) | None => Event::NotWon { lease },
@@ -224,7 +224,7 @@ async fn claim(store: EtcdStore, me: CandidateInfo, lease: LeaseId) -> Option<Ev
 async fn look(store: &EtcdStore) -> Result<(Event, Rev), StoreError> {
     let listing = store.list(LEADER, Page { limit: 1, ..Page::default() }).await?;
     let entry = listing.entries.iter().find(|entry| entry.key == LEADER);
-    let leader = entry.map(Leader::read).transpose()?;
+    let leader = entry.map(LeaderRecord::read).transpose()?;
     Ok((Event::Seen { at: listing.at, leader }, listing.at))
 }
 
@@ -232,7 +232,7 @@ async fn look(store: &EtcdStore) -> Result<(Event, Rev), StoreError> {
 fn seen(commit: &Commit) -> Option<Result<Event, StoreError>> {
     let change = commit.changes.iter().rfind(|change| change.key() == LEADER)?;
     let leader = match change {
-        Change::Put(entry) => Leader::read(entry).map(Some),
+        Change::Put(entry) => LeaderRecord::read(entry).map(Some),
         Change::Deleted { .. } => Ok(None),
     };
     Some(leader.map(|leader| Event::Seen { at: commit.rev, leader }))

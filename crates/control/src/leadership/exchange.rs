@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_spec::{Epoch, Time, WorkerId};
 
-use super::Leader;
+use super::LeaderRecord;
 use crate::store::{
     Rev,
     etcd::{Lease, LeaseId},
@@ -18,7 +18,7 @@ pub enum Event {
         /// As of this rev.
         at: Rev,
         /// Current leader.
-        leader: Option<Leader>,
+        leader: Option<LeaderRecord>,
     },
     /// A lease was granted.
     Granted {

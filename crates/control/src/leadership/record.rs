@@ -12,7 +12,7 @@ const FORM: u32 = 1;
 
 /// Leader, as its key describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leader {
+pub struct LeaderRecord {
     /// Name of the node.
     pub name: WorkerId,
     /// Address for other nodes.
@@ -36,7 +36,7 @@ struct Stored {
     rules: Option<String>,
 }
 
-impl Leader {
+impl LeaderRecord {
     /// Reads the key's entry.
     ///
     /// # Errors
@@ -73,14 +73,14 @@ mod tests {
             peer: "10.0.0.1:7947".to_owned(),
             rules: "onnx".to_owned(),
         };
-        let value = Leader::bytes(&me, LeaseId(77));
+        let value = LeaderRecord::bytes(&me, LeaseId(77));
         assert_eq!(value, r#"{"v":1,"name":"a","peer":"10.0.0.1:7947","lease":77,"rules":"onnx"}"#);
         let entry = Entry { key: "/leader".to_owned(), value, created: Rev(9), modified: Rev(9), version: 1 };
-        let leader = Leader::read(&entry).expect("a leader");
+        let leader = LeaderRecord::read(&entry).expect("a leader");
         assert_eq!((leader.name, leader.lease, leader.epoch), (me.name, LeaseId(77), Epoch(9)));
         let earlier = Bytes::from_static(br#"{"v":1,"name":"a","peer":"10.0.0.1:7947","lease":77}"#);
-        assert_eq!(Leader::read(&Entry { value: earlier, ..entry.clone() }).expect("a leader").rules, None);
+        assert_eq!(LeaderRecord::read(&Entry { value: earlier, ..entry.clone() }).expect("a leader").rules, None);
         let strange = Entry { value: Bytes::from_static(b"me"), ..entry };
-        assert!(matches!(Leader::read(&strange), Err(StoreError::Corrupt { .. })));
+        assert!(matches!(LeaderRecord::read(&strange), Err(StoreError::Corrupt { .. })));
     }
 }

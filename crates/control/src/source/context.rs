@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Checkpoint, Reconciled, Requests, Snapshot, SourceName, SourceStatus, Webhook, WorkerSecret, reconcile::Reconciler,
-    sources::Credentials,
+    sources::CredentialSets,
 };
 use crate::{Handle, handle::Error, store::Store};
 
@@ -142,7 +142,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
-    pub async fn set_credentials(&self, credentials: Credentials, secrets: Vec<WorkerSecret>) -> Result<(), Error> {
+    pub async fn set_credentials(&self, credentials: CredentialSets, secrets: Vec<WorkerSecret>) -> Result<(), Error> {
         let all = self.handle.sources.set_credentials(&self.name, credentials);
         self.handle.set_credentials(all).await?;
         self.handle.sources.set_secrets(&self.name, secrets);

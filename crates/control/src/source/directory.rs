@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use super::{Context, Counts, Problem, Request, Requests, Source, SourceState, reconcile::is_disabled};
 use crate::handle::Error;
-use manifests::Manifests;
+use manifests::FolderManifests;
 
 /// Interval between scans without a notification, for file systems that do not notify.
 const RESCAN: Duration = Duration::from_secs(30);
@@ -84,7 +84,7 @@ impl Source for Directory {
         let following = FollowedFolder {
             folder: self.path.clone(),
             context,
-            manifests: Manifests::default(),
+            manifests: FolderManifests::default(),
             told: BTreeSet::new(),
             watched: WatchedFolders::default(),
         };
@@ -92,11 +92,10 @@ impl Source for Directory {
     }
 }
 
-/// A folder that is followed.
 struct FollowedFolder {
     folder: PathBuf,
     context: Context,
-    manifests: Manifests,
+    manifests: FolderManifests,
     /// Problems that were told already.
     told: BTreeSet<String>,
     watched: WatchedFolders,
@@ -152,7 +151,7 @@ impl FollowedFolder {
         let complete = scanned.incomplete.is_none();
         let (snapshot, mut problems) = self.manifests.take_in(scanned);
         if let Some(watcher) = watcher {
-            self.watched.extend(watcher, &self.folder, &Manifests::artifacts(&snapshot));
+            self.watched.extend(watcher, &self.folder, &FolderManifests::artifacts(&snapshot));
         }
         let done = self.context.apply(&snapshot).await?;
         let conflicts: Vec<String> = done.problems.iter().map(|problem| problem.message.clone()).collect();

@@ -19,14 +19,14 @@ use super::{
 pub struct Sources(Arc<Mutex<BTreeMap<SourceName, RunningSource>>>);
 
 /// Credential sets, by worker.
-pub(super) type Credentials = BTreeMap<WorkerId, Arc<CredentialSet>>;
+pub(super) type CredentialSets = BTreeMap<WorkerId, Arc<CredentialSet>>;
 
 struct RunningSource {
     status: SourceStatus,
     /// The sources are in the order of the configuration: where two give the same, the first counts.
     place: usize,
     secrets: Vec<WorkerSecret>,
-    credentials: Credentials,
+    credentials: CredentialSets,
     requests: RequestSender,
     webhook: Option<Arc<dyn Webhook>>,
 }
@@ -63,7 +63,7 @@ impl Sources {
     }
 
     /// Takes the credentials of one source; gives those of all, the first source's where two name a worker.
-    pub(super) fn set_credentials(&self, name: &SourceName, credentials: Credentials) -> Credentials {
+    pub(super) fn set_credentials(&self, name: &SourceName, credentials: CredentialSets) -> CredentialSets {
         let mut sources = self.lock();
         if let Some(source) = sources.get_mut(name) {
             source.credentials = credentials;

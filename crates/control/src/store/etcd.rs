@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use futures::{FutureExt, future::BoxFuture};
 
-pub use config::{Address, ConfigError, Credentials, EtcdConfig, EtcdTls, Timeouts};
+pub use config::{Address, ConfigError, EtcdConfig, EtcdCredentials, EtcdTls, Timeouts};
 pub use lease::{Claim, Lease, LeaseId};
 
 use super::{Entry, Listing, Outcome, Page, Rev, Store, StoreError, Txn, Watch};

@@ -13,7 +13,7 @@ use super::{Change, Commit, Rev, StoreError, Watch};
 pub(super) const CHUNK: usize = 128;
 
 /// Access to earlier commits by revision.
-pub(super) trait History: Send + Sync + 'static {
+pub(super) trait CommitHistory: Send + Sync + 'static {
     /// At most [`CHUNK`] commits from `from` on, without a gap; [`StoreError::Compacted`] where some are gone.
     fn read(self: Arc<Self>, from: Rev) -> BoxFuture<'static, Result<Vec<Commit>, StoreError>>;
 }
@@ -28,7 +28,12 @@ struct Cursor<H> {
 
 /// The stream of commits that touch `prefix`, from `from` on. It ends with [`StoreError::Closed`] when the sender of
 /// `current` is gone.
-pub(super) fn follow<H: History>(history: Arc<H>, current: watch::Receiver<Rev>, prefix: &str, from: Rev) -> Watch {
+pub(super) fn follow<H: CommitHistory>(
+    history: Arc<H>,
+    current: watch::Receiver<Rev>,
+    prefix: &str,
+    from: Rev,
+) -> Watch {
     let cursor = Cursor { history, current, prefix: prefix.to_owned(), next: Rev(from.0.max(1)), ended: false };
     stream::unfold(cursor, |mut cursor| async move {
         let chunk = cursor.advance().await?;
@@ -38,7 +43,7 @@ pub(super) fn follow<H: History>(history: Arc<H>, current: watch::Receiver<Rev>,
     .boxed()
 }
 
-impl<H: History> Cursor<H> {
+impl<H: CommitHistory> Cursor<H> {
     async fn advance(&mut self) -> Option<Vec<Result<Commit, StoreError>>> {
         if self.ended {
             return None;

@@ -24,7 +24,7 @@
 //! | `/tokens/ID` | [`StoredToken`](super::tokens::StoredToken): the hash of a token, and the rights of its holder | an admin |
 //! | `/join-tokens/ID` | [`StoredJoinToken`](super::join_tokens::StoredJoinToken): the hash of a join token, its nodes, and who joined with it | an admin; the leader counts who joins, and removes those that have expired |
 //! | `/revocations/ID` | [`StoredRevocation`](super::revocations::StoredRevocation): certificates of nodes that no node takes any more | an admin; the leader removes those whose certificates have ended |
-//! | `/leader` | who leads ([`crate::leadership::Leader`]), for as long as its lease is kept | the leader |
+//! | `/leader` | who leads ([`crate::leadership::LeaderRecord`]), for as long as its lease is kept | the leader |
 //! | `/meta/plan` | [`StoredPlan`]: the number of the last plan; every plan is a compare-and-set on it | the controller |
 
 use std::sync::Arc;

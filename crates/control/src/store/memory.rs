@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{
     Change, Commit, Entry, Listing, Op, Outcome, Page, Rev, Store, StoreError, Txn, Watch,
-    history::{self, CHUNK, History},
+    history::{self, CHUNK, CommitHistory},
 };
 
 /// Commits that watches can go back to. A test that needs [`StoreError::Compacted`] calls [`Store::compact`].
@@ -91,7 +91,7 @@ impl State {
     }
 }
 
-impl History for Shared {
+impl CommitHistory for Shared {
     fn read(self: Arc<Self>, from: Rev) -> BoxFuture<'static, Result<Vec<Commit>, StoreError>> {
         async move { self.lock().read(from) }.boxed()
     }

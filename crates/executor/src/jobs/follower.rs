@@ -39,7 +39,7 @@ use crate::{BoxError, access::LiveAccess, body::Body};
 /// Time between two looks at a job, where no end is told.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Longest time that an event may wait for its client.
+/// Longest time that an event may wait for its client: one that reads nothing for so long has gone.
 const READ_WITHIN: Duration = Duration::from_secs(60);
 
 /// Follows a job for one client, up to its end.

@@ -55,7 +55,6 @@ pub(super) enum Crowded {
 #[derive(Debug, Default)]
 pub(super) struct Followers {
     open: Mutex<StreamCounts>,
-    /// Their tasks.
     pub(super) tasks: TaskTracker,
 }
 

@@ -32,7 +32,7 @@ use super::{
 /// Pause after the queue could not be asked: it is back within seconds, and each runner asks.
 const QUEUE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Pause between two looks at the health of the model server.
+/// Pause between two looks at the health of the model server: jobs go on as soon as it is back.
 const HEALTH_AGAIN: Duration = Duration::from_millis(100);
 
 /// Callbacks that are told at once: they wait for other hosts, and one that hangs does not hold up the rest.

@@ -6,7 +6,7 @@ use url::Url;
 
 use crate::{broker::secret, tls::TlsFiles};
 
-/// Longest wait for an answer.
+/// Longest wait for an answer: lines that cannot be written wait in memory meanwhile.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A receiver of lines.

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
-use futures::{FutureExt as _, TryFutureExt as _, future::BoxFuture};
+use futures::{FutureExt as _, future::BoxFuture};
 use http::request;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
@@ -51,12 +51,47 @@ impl Proxy {
                 Err(_) => "the model server broke off its answer".to_owned(),
             }
         })?;
-        // A copy: what was read may be a part of a buffer that is much larger, and answers are kept for a day.
-        Ok(Answer::new(head.status, &head.headers, Bytes::copy_from_slice(&body)))
+        // Answers are kept for a day: without the room that a vector has left.
+        Ok(Answer::new(head.status, &head.headers, body.into_boxed_slice().into()))
     }
 }
 
-/// A whole body. Boxed, because the compiler cannot prove otherwise that the future may change threads.
-fn collected(body: Body, most: usize) -> BoxFuture<'static, Result<Bytes, BoxError>> {
-    Limited::new(body, most).collect().map_ok(|body| body.to_bytes()).boxed()
+/// A whole body, copied as it comes: each piece is a part of a buffer that is much larger, and keeps it. A server that sends its answer word
+/// by word would fill memory with them. Boxed, because the compiler cannot prove otherwise that the future may change threads.
+fn collected(body: Body, most: usize) -> BoxFuture<'static, Result<Vec<u8>, BoxError>> {
+    let mut body = Limited::new(body, most);
+    let read = async move {
+        let mut whole = Vec::new();
+        while let Some(frame) = body.frame().await {
+            // Nobody reads trailers.
+            if let Ok(data) = frame?.into_data() {
+                whole.extend_from_slice(&data);
+            }
+        }
+        Ok(whole)
+    };
+    read.boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{StreamExt as _, stream};
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_in_small_pieces_does_not_keep_what_they_were_read_into() {
+        let buffers: Vec<Bytes> = (0..100).map(|_| Bytes::from(vec![b'x'; 8 << 10])).collect();
+        let pieces = stream::iter(0..buffers.len()).map(move |number| {
+            assert!(buffers[..number].iter().all(Bytes::is_unique), "a piece before the {number}th is kept");
+            Ok::<_, BoxError>(Frame::data(buffers[number].slice(..2)))
+        });
+        let body = StreamBody::new(pieces).boxed_unsync();
+        assert_eq!(collected(body, 200).await.expect("whole"), [b'x'; 200]);
+        let long = StreamBody::new(stream::iter([Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"long")))]));
+        let refused = collected(long.boxed_unsync(), 3).await.expect_err("too long");
+        assert!(refused.is::<LengthLimitError>());
+    }
 }

@@ -26,7 +26,7 @@ const LARGEST: u64 = 512 << 20;
 /// The longest fetch: the largest archive at somewhat less than one megabyte per second.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// A connection on which nothing comes for this long is broken.
+/// A connection on which nothing comes for this long is broken: stores that are busy think for seconds.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Bytes that have to come in [`SILENCE`] at least: a server that drips would hold up the builds of others for [`LONGEST`].

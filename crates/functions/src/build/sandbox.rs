@@ -56,7 +56,7 @@ const CPUS: f32 = 2.0;
 /// installed.
 const DISK: u64 = 6 << 30;
 
-/// Interval at which the folder is measured.
+/// Interval at which the folder is measured: a fast disk writes a few GiB in it, and the walk over many files takes a while.
 const MEASURE: Duration = Duration::from_secs(5);
 
 /// Joins the groups, lowers limits, and becomes the program. Arguments: the seconds of processor time that each process gets, or
@@ -196,7 +196,6 @@ pub(super) struct Step<'a> {
     pub(super) limit: Duration,
 }
 
-/// Bounds of a step.
 enum StepBounds<'a> {
     Group(Cgroup),
     Container(StepContainer<'a>),

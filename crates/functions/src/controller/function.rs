@@ -21,7 +21,7 @@ use crate::{
     status::{ArtifactStatus, BuildStatus, Condition, Phase, Revision, SpecText, Status},
 };
 
-/// First pause after a failure that may pass by itself.
+/// First pause after a failure that may pass by itself: a host that restarts is back by then.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Longest pause: a store that is away for an hour is asked a dozen times.

@@ -1,5 +1,7 @@
 //! Functions of this machine: what builds them, what runs them, and what people see of them.
 
+mod declared;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -11,24 +13,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use berth_control::{
-    functions::{ApplyFunction, DeleteFunction, FunctionBoard, FunctionText},
-    handle::{Applied, Error},
-};
-use berth_spec::{DeploymentName, Origin, network::Destination};
-use berth_wire::api::FunctionView;
+use berth_control::handle::Error;
+use berth_spec::network::Destination;
 use berth_worker::{config::IsolationSettings, prepare::Settings};
 use bytes::Bytes;
-use futures::{FutureExt as _, future::BoxFuture};
 use prometheus_client::registry::Registry;
 use tokio::{runtime::Runtime, sync::watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Summary, metrics::Metrics};
 use crate::{
-    build::{BuildConfig, Builder, Document, end_of_file},
+    build::{BuildConfig, Builder},
     controller::{Built, Failure, Policy, Served},
-    deployment::{FunctionName, FunctionSpec, Platform, path_of},
+    deployment::{FunctionSpec, Platform, path_of},
     objects::Objects,
     spans::TraceHook,
     status::{Phase, Status},
@@ -41,7 +38,7 @@ use crate::{
 /// Limit for the first listing: a store that is away answers no sooner.
 const ATTACH: Duration = Duration::from_secs(10);
 
-/// Time between two looks at processes that are to end.
+/// Time between two looks at processes that are to end: a request may have started one again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Settings of the host.
@@ -84,7 +81,7 @@ pub struct Host {
     all_local: bool,
     parallel: usize,
     traces: Option<TraceHook>,
-    board: Mutex<Summaries>,
+    summaries: Mutex<Summaries>,
     /// Objects that are followed, once it is known what there is.
     objects: watch::Sender<Option<Objects>>,
     /// Another node has led since this one knew what there is: what is deployed here may be out of date.
@@ -149,7 +146,7 @@ impl Host {
             all_local,
             parallel: parallel.max(1),
             traces,
-            board: Mutex::default(),
+            summaries: Mutex::default(),
             objects: watch::Sender::new(None),
             overtaken: AtomicBool::new(in_cluster),
             resting: Mutex::default(),
@@ -299,8 +296,8 @@ impl Host {
     /// Digests of the artifacts of all functions; `None`: this node does not know yet what there is.
     pub(super) fn artifacts_in_use(&self) -> Option<BTreeSet<String>> {
         self.objects.borrow().as_ref()?;
-        let (mut used, board) = (self.local.used(), self.board());
-        used.extend(board.functions.values().flat_map(|function| function.status.artifacts()).map(str::to_owned));
+        let (mut used, summaries) = (self.local.used(), self.summaries());
+        used.extend(summaries.functions.values().flat_map(|function| function.status.artifacts()).map(str::to_owned));
         Some(used)
     }
 
@@ -311,19 +308,19 @@ impl Host {
 
     /// A term begins: what people see is from an earlier one.
     pub(crate) fn begin(&self) {
-        let mut board = self.board();
-        board.earlier = board.functions.keys().cloned().collect();
+        let mut summaries = self.summaries();
+        summaries.earlier = summaries.functions.keys().cloned().collect();
     }
 
     /// Takes declarations for these objects, all of which people see by now, or for none.
     pub(crate) fn attach(&self, objects: Option<Objects>) {
         if objects.is_some() {
             self.overtaken.store(false, Relaxed);
-            let mut board = self.board();
-            for gone in std::mem::take(&mut board.earlier) {
-                board.functions.remove(&gone);
+            let mut summaries = self.summaries();
+            for gone in std::mem::take(&mut summaries.earlier) {
+                summaries.functions.remove(&gone);
             }
-            self.metrics.name(&board.functions);
+            self.metrics.name(&summaries.functions);
         } else {
             // Another node counts them from now on.
             self.metrics.functions(&Phase::ALL.iter().map(|phase| (phase.as_str(), 0)).collect());
@@ -354,19 +351,19 @@ impl Host {
         changed: impl Iterator<Item = (String, Option<Summary>)>,
         counts: &BTreeMap<&'static str, usize>,
     ) {
-        let mut board = self.board();
+        let mut summaries = self.summaries();
         let mut others = false;
         for (name, summary) in changed {
-            board.earlier.remove(&name);
+            summaries.earlier.remove(&name);
             others |= match summary {
-                Some(summary) => board.functions.insert(name, summary).is_none(),
-                None => board.functions.remove(&name).is_some(),
+                Some(summary) => summaries.functions.insert(name, summary).is_none(),
+                None => summaries.functions.remove(&name).is_some(),
             };
         }
         if others {
-            self.metrics.name(&board.functions);
+            self.metrics.name(&summaries.functions);
         }
-        drop(board);
+        drop(summaries);
         self.metrics.shown();
         self.metrics.functions(counts);
         self.metrics.breakers(&self.builder.dependencies().told());
@@ -381,17 +378,17 @@ impl Host {
     /// Every function, by its key.
     #[must_use]
     pub fn functions(&self) -> Vec<Summary> {
-        self.board().functions.values().cloned().collect()
+        self.summaries().functions.values().cloned().collect()
     }
 
     /// One function, by its key.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<Summary> {
-        self.board().functions.get(name).cloned()
+        self.summaries().functions.get(name).cloned()
     }
 
-    fn board(&self) -> MutexGuard<'_, Summaries> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    fn summaries(&self) -> MutexGuard<'_, Summaries> {
+        self.summaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -414,66 +411,6 @@ fn again(why: &str) -> http::Response<Bytes> {
     let mut response = refused(503, why);
     response.headers_mut().insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
     response
-}
-
-impl FunctionBoard for Host {
-    fn list(&self) -> Vec<FunctionView> {
-        self.functions().iter().map(Summary::view).collect()
-    }
-
-    fn get(&self, name: &DeploymentName) -> Option<FunctionView> {
-        self.function(name.as_str()).map(|function| function.view())
-    }
-
-    fn text(&self, name: &DeploymentName, text: FunctionText) -> Option<String> {
-        let function = self.function(name.as_str())?;
-        let document = match text {
-            FunctionText::Log => return Some(self.log(name.as_str())),
-            FunctionText::Sbom => Document::Sbom,
-            FunctionText::Provenance => Document::Provenance,
-            FunctionText::Lock => Document::Lock,
-        };
-        let digest = &function.status.artifact.as_ref()?.digest;
-        // The spec that was deployed with it: the newest one may have another place of code.
-        let deployed = function.status.history.iter().find(|past| past.artifact == *digest);
-        let spec = deployed.and_then(|past| FunctionSpec::reread(&function.name, &past.spec.0).ok());
-        self.builder.artifacts().document_for(digest, document, spec.as_ref())
-    }
-
-    fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
-        self.objects().map(|found| found.map(drop)).boxed()
-    }
-
-    fn owned_by(&self, origins: &[&Origin]) -> BTreeMap<DeploymentName, Origin> {
-        let board = self.board();
-        let owned = board.functions.values().filter(|function| origins.contains(&function.origin()));
-        owned
-            .filter_map(|function| {
-                let name = FunctionName::new(&function.name).ok()?;
-                Some((DeploymentName::from(name), function.origin().clone()))
-            })
-            .collect()
-    }
-
-    fn apply(&self, request: ApplyFunction) -> BoxFuture<'_, Result<Applied, Error>> {
-        let known = self.function(request.manifest.name.as_str()).map(|known| known.generation);
-        let known = known.and_then(|number| u64::try_from(number).ok()).unwrap_or_default();
-        async move { self.objects().await?.apply(&request, known).await }.boxed()
-    }
-
-    fn delete(&self, request: DeleteFunction) -> BoxFuture<'_, Result<Applied, Error>> {
-        async move { self.objects().await?.delete(&request).await }.boxed()
-    }
-}
-
-impl Host {
-    /// The log of a function's last build, then the end of its output. Blocks.
-    fn log(&self, name: &str) -> String {
-        let built = end_of_file(&self.builder.log_path(name));
-        let said = self.local.said(name).filter(|said| !said.is_empty());
-        let said = said.map(|said| format!("--- output of the function ---\n{said}")).unwrap_or_default();
-        built + &said
-    }
 }
 
 #[cfg(test)]

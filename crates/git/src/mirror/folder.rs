@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::{Category, Git, GitError, Stop};
 
-/// Interval between attempts to take a lock that another process holds.
+/// Interval between attempts to take a lock that another process holds: short beside a fetch, for which it is held.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 const LOCK: &str = "berth.lock";

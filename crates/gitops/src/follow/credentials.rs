@@ -8,7 +8,7 @@ use berth_spec::{Epoch, WorkerId, event::Severity, worker::BreakerState};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{Done, Driver, HAND_OVER_AGAIN, secret_cache::OpenedSecrets};
+use super::{Completion, Driver, HAND_OVER_AGAIN, secret_cache::OpenedSecrets};
 use crate::GitConfig;
 
 /// The pause before a key service that did not answer is asked again; it doubles up to a minute. Workers are without their
@@ -58,21 +58,21 @@ pub(crate) struct Awaiting {
 
 impl Driver {
     /// Hands credentials over; where that fails, again a little later.
-    pub(crate) async fn hand_over(&mut self, opened: OpenedSecrets, work: &mut JoinSet<Done>) {
+    pub(crate) async fn hand_over(&mut self, opened: OpenedSecrets, work: &mut JoinSet<Completion>) {
         match self.give(&opened).await {
             Ok(()) => self.ask_keys_again(work),
             Err(error) => {
                 tracing::warn!(event = "credentials_not_handed_over", %error, "it is tried again");
                 work.spawn(async move {
                     tokio::time::sleep(HAND_OVER_AGAIN).await;
-                    Done::Unhanded(opened)
+                    Completion::Unhanded(opened)
                 });
             }
         }
     }
 
     /// Asks a key service again that did not answer: workers are without what it opens until it does.
-    pub(crate) fn ask_keys_again(&mut self, work: &mut JoinSet<Done>) {
+    pub(crate) fn ask_keys_again(&mut self, work: &mut JoinSet<Completion>) {
         let Awaiting { times, due, asking } = &mut self.awaiting;
         if !*due || *asking {
             return;
@@ -86,7 +86,7 @@ impl Driver {
                 .await
                 .map_err(JoinError::try_into_panic)
             {
-                Ok(opened) => Done::Keys(opened),
+                Ok(opened) => Completion::Keys(opened),
                 Err(Ok(panic)) => std::panic::resume_unwind(panic),
                 // The process ends.
                 Err(Err(_)) => std::future::pending().await,

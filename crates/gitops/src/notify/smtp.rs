@@ -13,7 +13,7 @@ use lettre::{
 use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
-/// The time limit of each step of the exchange with a server.
+/// The time limit of each step of the exchange with a server: some let every sender wait for their greeting.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// An email and the server that takes it.

@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Longest pause: after an outage of hours, people find the actual state up to date within minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 
-/// The pause before a host that lets nobody rewrite the branch is asked for it again.
+/// The pause before a host that lets nobody rewrite the branch is asked for it again: a person has to change its settings first.
 const UNSQUASHED: Duration = Duration::from_secs(6 * 60 * 60);
 
 impl StatusReporter {

@@ -278,41 +278,14 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::install::{cluster_objects, fleet_objects};
-
-    fn settings() -> FleetSettings {
-        FleetSettings {
-            name: "fleet".to_owned(),
-            namespace: "serving".to_owned(),
-            image: "berth:1".to_owned(),
-            follow: None,
-            selector: None,
-            memory: "4Gi".to_owned(),
-            storage: "20Gi".to_owned(),
-            credentials: None,
-            storage_config: None,
-            volumes: Vec::new(),
-            service_monitor: false,
-            url: None,
-            gateway: None,
-            network: None,
-        }
-    }
+    use crate::install::{
+        cluster_objects,
+        fixture::{self, fleet, of_kind},
+        fleet_objects,
+    };
 
     fn cluster(store_secret: Option<&str>) -> ClusterSettings {
-        ClusterSettings {
-            nodes: 3,
-            controllers: 2,
-            store: "etcds://etcd:2379".to_owned(),
-            store_secret: store_secret.map(str::to_owned),
-            authority: "fleet-ca".to_owned(),
-            fingerprint: "c0ffee".to_owned(),
-        }
-    }
-
-    fn of_kind<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
-        let is_it = |one: &&Value| one["kind"] == kind && one["metadata"]["name"] == name;
-        objects.iter().find(is_it).unwrap_or_else(|| panic!("no {kind} {name}"))
+        ClusterSettings { store_secret: store_secret.map(str::to_owned), ..fixture::cluster() }
     }
 
     /// The values of a container's environment; of a field of the pod, its path.
@@ -343,7 +316,7 @@ mod tests {
 
     #[test]
     fn nodes_ask_the_controllers_for_their_certificates() {
-        let objects = cluster_objects(&settings(), &cluster(Some("etcd-client")));
+        let objects = cluster_objects(&fleet(), &cluster(Some("etcd-client")));
         for (name, pods, service) in [("fleet", 3, "fleet-nodes"), ("fleet-controllers", 2, "fleet-controllers")] {
             let set = &of_kind(&objects, "StatefulSet", name)["spec"];
             assert_eq!(
@@ -406,7 +379,7 @@ mod tests {
 
     #[test]
     fn what_runs_models_has_no_key_of_the_authority_and_no_way_to_the_store() {
-        let objects = cluster_objects(&settings(), &cluster(Some("etcd-client")));
+        let objects = cluster_objects(&fleet(), &cluster(Some("etcd-client")));
         let pod = pod_of(&objects, "fleet");
         let text = pod.to_string();
         for word in ["fleet-ca", "etcd", "BERTH_STORE", "BERTH_AUTHORITY", "BERTH_CA_KEY", "BERTH_SOURCE", "secretName"]
@@ -419,7 +392,7 @@ mod tests {
         assert_eq!((&token["audience"], &token["expirationSeconds"]), (&json!("berth-join"), &json!(600)));
         // Nobody gives rights to its service account, and the pods that may join are those that have it.
         assert_eq!(pod["serviceAccountName"], "fleet-nodes");
-        assert_eq!(joining_pods(&settings()).stateful_set(), settings().name);
+        assert_eq!(joining_pods(&fleet()).stateful_set(), fleet().name);
         let mut subjects = objects.iter().filter_map(|one| one["subjects"].as_array()).flatten();
         assert!(subjects.all(|subject| subject["name"] == "fleet"));
         assert_eq!(pod_of(&objects, "fleet-controllers")["serviceAccountName"], "fleet");
@@ -431,7 +404,7 @@ mod tests {
             credentials: Some("buckets".to_owned()),
             storage_config: Some("storages".to_owned()),
             volumes: vec!["models".to_owned()],
-            ..settings()
+            ..fleet()
         };
         let objects = cluster_objects(&settings, &cluster(Some("etcd-client")));
         let pod = pod_of(&objects, "fleet-controllers");
@@ -459,7 +432,7 @@ mod tests {
 
     #[test]
     fn controllers_may_ask_about_pods_and_no_more() {
-        let objects = cluster_objects(&settings(), &cluster(None));
+        let objects = cluster_objects(&fleet(), &cluster(None));
         let everywhere = &of_kind(&objects, "ClusterRole", "fleet-join")["rules"];
         let here = of_kind(&objects, "Role", "fleet-join");
         let rule = |group: &str, resource: &str, verb: &str| json!([{ "apiGroups": [group], "resources": [resource], "verbs": [verb] }]);
@@ -469,7 +442,7 @@ mod tests {
 
     #[test]
     fn metrics_of_controllers_are_scraped_too() {
-        let settings = FleetSettings { service_monitor: true, ..settings() };
+        let settings = FleetSettings { service_monitor: true, ..fleet() };
         let objects = cluster_objects(&settings, &cluster(None));
         for (monitor, service) in [("fleet", "fleet"), ("fleet-controllers", "fleet-controllers")] {
             let selected = &of_kind(&objects, "ServiceMonitor", monitor)["spec"]["selector"]["matchLabels"];
@@ -482,13 +455,13 @@ mod tests {
 
     #[test]
     fn a_store_without_a_secret_is_asked_without_certificates() {
-        let text = json!(cluster_objects(&settings(), &cluster(None))).to_string();
+        let text = json!(cluster_objects(&fleet(), &cluster(None))).to_string();
         assert!(!text.contains("BERTH_STORE_C") && !text.contains("berth/store"), "{text}");
     }
 
     #[test]
     fn a_node_alone_has_none_of_it() {
-        let objects = fleet_objects(&settings());
+        let objects = fleet_objects(&fleet());
         let pod = pod_of(&objects, "fleet");
         assert_eq!((&pod["containers"][0]["args"], &pod["initContainers"]), (&json!(["up"]), &Value::Null));
         let text = json!(objects).to_string();

@@ -60,37 +60,16 @@ mod tests {
     use berth_operator::install::namespace_labels;
 
     use super::*;
-    use crate::install::{ClusterSettings, cluster_objects, fleet_objects, with_pool};
+    use crate::install::{
+        cluster_objects,
+        fixture::{cluster, fleet},
+        fleet_objects, with_pool,
+    };
 
     fn settings(clients: Option<&str>, service_monitor: bool) -> FleetSettings {
         let clients = clients.map(|text| namespace_labels(text).expect("labels"));
-        FleetSettings {
-            name: "fleet".to_owned(),
-            namespace: "serving".to_owned(),
-            image: "berth:1".to_owned(),
-            follow: None,
-            selector: None,
-            memory: "4Gi".to_owned(),
-            storage: "20Gi".to_owned(),
-            credentials: None,
-            storage_config: None,
-            volumes: Vec::new(),
-            service_monitor,
-            url: None,
-            gateway: None,
-            network: Some(Callers { clients, ..Callers::default() }),
-        }
-    }
-
-    fn cluster() -> ClusterSettings {
-        ClusterSettings {
-            nodes: 3,
-            controllers: 2,
-            store: "etcds://etcd:2379".to_owned(),
-            store_secret: None,
-            authority: "fleet-ca".to_owned(),
-            fingerprint: "c0ffee".to_owned(),
-        }
+        let network = Some(Callers { clients, ..Callers::default() });
+        FleetSettings { service_monitor, network, ..fleet() }
     }
 
     /// The rules of a policy: ports, and who may come to them.

@@ -104,30 +104,18 @@ fn picker(settings: &FleetSettings, pods: &Value) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::install::fleet_objects;
+    use crate::install::{
+        fixture::{fleet, of_kind},
+        fleet_objects,
+    };
 
     fn settings() -> FleetSettings {
         FleetSettings {
-            name: "fleet".to_owned(),
-            namespace: "serving".to_owned(),
-            image: "berth:1".to_owned(),
             follow: Some("team".to_owned()),
-            selector: None,
-            memory: "4Gi".to_owned(),
-            storage: "20Gi".to_owned(),
-            credentials: None,
-            storage_config: None,
-            volumes: Vec::new(),
-            service_monitor: false,
             url: Some("http://{name}.example.com".to_owned()),
             gateway: Some("infra/public".to_owned()),
-            network: None,
+            ..fleet()
         }
-    }
-
-    fn of_kind<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
-        let is_it = |one: &&Value| one["kind"] == kind && one["metadata"]["name"] == name;
-        objects.iter().find(is_it).unwrap_or_else(|| panic!("no {kind} {name}"))
     }
 
     #[test]

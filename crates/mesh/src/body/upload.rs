@@ -105,6 +105,21 @@ impl Bounds {
         Self { body: usize::MAX, pause: None, ..self }
     }
 
+    /// The most bytes of a body.
+    pub(crate) fn longest(&self) -> usize {
+        self.body
+    }
+
+    /// The longest pause between two pieces.
+    pub(crate) fn pause(&self) -> Duration {
+        self.pause.unwrap_or(LONG)
+    }
+
+    /// Budget that it counts against.
+    pub(crate) fn memory(&self) -> &Arc<RequestMemory> {
+        &self.memory
+    }
+
     /// For a message with its frame.
     pub(crate) fn framed(self) -> Self {
         Self { body: self.body.saturating_add(PREFIX), ..self }
@@ -166,7 +181,7 @@ impl Upload {
         let bytes = match std::mem::replace(&mut self.state, State::Spent) {
             State::Whole(bytes) => bytes,
             State::Untouched(mut incoming) => {
-                let pace = (self.bounds.pause.unwrap_or(LONG), deadline);
+                let pace = (self.bounds.pause(), deadline);
                 let read = read::read(&mut incoming, self.bounds.body, pace, &self.bounds.memory).await;
                 // What is left of it may have to be discarded.
                 match read {

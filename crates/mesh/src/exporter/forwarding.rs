@@ -11,7 +11,7 @@ use crate::{
     endpoint::forwarding::Forwarding,
     metrics::{
         counter,
-        forward::{Again, REGIONS, Result as Outcome},
+        forward::{Again, HopResult, REGIONS},
     },
 };
 
@@ -21,7 +21,7 @@ pub(super) fn encode(forwarding: &Forwarding, encoder: &mut DescriptorEncoder<'_
     let help = "Requests sent to other nodes, by result and by whether that is in the gateway's own region";
     let mut family = encoder.encode_descriptor("berth_gateway_forwards", help, None, MetricType::Counter)?;
     for (region, results) in REGIONS.iter().zip(&hops.results) {
-        for ((_, result), count) in Outcome::ALL.iter().zip(results) {
+        for ((_, result), count) in HopResult::ALL.iter().zip(results) {
             let labels = [("result", *result), ("region", *region)];
             counter(&mut family.encode_family(&labels)?, count.load(Relaxed))?;
         }

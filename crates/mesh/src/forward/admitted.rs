@@ -119,7 +119,7 @@ impl Admitted<'_> {
     }
 
     /// Begins to count it.
-    pub(super) fn counting(&self, calls: &Arc<Calls>, head: &Parts) -> calls::Call {
+    pub(super) fn counting(&self, calls: &Arc<Calls>, head: &Parts) -> calls::CountedCall {
         calls.begin(&self.context.entry.name, self.via.as_ref().map(|via| &via.alias.name), head, self.started)
     }
 

@@ -16,7 +16,7 @@ use crate::{
         context::RequestContext,
         head::Head,
         retry_state::RetryState,
-        run::{Codec, Reply, run},
+        run::{Codec, CodecAnswer, run},
         runner::{LocalOutcome, Runner},
     },
     local::Model,
@@ -39,7 +39,7 @@ struct Describe {
 /// The model of this process, or the answer of another node.
 type Answer = Result<Arc<dyn Model>, Box<BufferedResponse>>;
 
-impl Reply for Answer {
+impl CodecAnswer for Answer {
     fn relayed(forwarded: Forwarded) -> Self {
         Err(Box::new(forwarded.response))
     }

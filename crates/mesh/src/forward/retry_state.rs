@@ -20,19 +20,22 @@ use std::{sync::Arc, time::Duration};
 use berth_spec::{InferError, inference::Shed};
 use tokio::time::Instant;
 
-use crate::endpoint::forwarding::Forwarding;
-use crate::endpoint::target::{NextTarget, RemoteTarget};
-use crate::forward::context::RequestContext;
 use crate::{
     body::upload::{Upload, unrepeatable},
-    endpoint::{Endpoint, InFlight, choose::Tried},
+    endpoint::{
+        Endpoint, InFlight,
+        choose::Tried,
+        forwarding::Forwarding,
+        target::{NextTarget, RemoteTarget},
+    },
     forward::{
         buffered::{BufferedResponse, Failure},
+        context::RequestContext,
         head::Head,
         patience,
         send::{Unanswered, Wait, send},
     },
-    metrics::forward::{Again, Result as HopResult},
+    metrics::forward::{Again, HopResult, Hops},
     not_run::NotRun,
     parking::Look,
 };
@@ -121,21 +124,13 @@ impl RetryState {
             }
             Err(Unanswered::NotRun(why)) => {
                 hops.sent(HopResult::NotRun, near, took);
-                if !upload.is_repeatable() {
-                    return Err(unrepeatable().into());
-                }
-                hops.again(Again::of(why));
                 self.full = why == NotRun::Full;
-                self.tried.add(there.endpoint);
+                self.not_run(there.endpoint, (Again::of(why), hops), upload)?;
                 Ok(None)
             }
             Err(Unanswered::NotSent) => {
                 hops.sent(HopResult::NotSent, near, took);
-                if !upload.is_repeatable() {
-                    return Err(unrepeatable().into());
-                }
-                hops.again(Again::NotSent);
-                self.tried.add(there.endpoint);
+                self.not_run(there.endpoint, (Again::NotSent, hops), upload)?;
                 Ok(None)
             }
             Err(Unanswered::Broken) => {
@@ -161,6 +156,21 @@ impl RetryState {
                 Err(context.timed_out().into())
             }
         }
+    }
+
+    /// Leaves an endpoint that ran nothing, where the body can be sent to another one.
+    fn not_run(
+        &mut self,
+        endpoint: Arc<Endpoint>,
+        (again, hops): (Again, &Hops),
+        upload: &Upload,
+    ) -> Result<(), Failure> {
+        if !upload.is_repeatable() {
+            return Err(unrepeatable().into());
+        }
+        hops.again(again);
+        self.tried.add(endpoint);
+        Ok(())
     }
 
     /// Counts a line that broke. Where the endpoint had been slow before, it is the same node that is lost: nodes that cannot be reached

@@ -14,7 +14,7 @@ use http::{Response, request::Parts};
 
 use crate::{
     body::{reply::ReplyBody, tapped::tapped, upload::Upload},
-    calls::Call,
+    calls::CountedCall,
     deployment::DeploymentState,
     endpoint::target::NextTarget,
     forward::{
@@ -31,7 +31,7 @@ use crate::{
 
 /// A wire form of requests: runs one on a replica of this process, and says how it goes to another node.
 pub(crate) trait Codec: Send {
-    type Answer: Reply;
+    type Answer: CodecAnswer;
 
     /// The head for another node.
     fn head(&self, stack: &Stack, deployment: &DeploymentState) -> Result<Head, InferError>;
@@ -50,7 +50,7 @@ pub(crate) trait Codec: Send {
 }
 
 /// An answer in the form of a codec.
-pub(crate) trait Reply: Sized + Send {
+pub(crate) trait CodecAnswer: Sized + Send {
     /// The answer of another node as the client gets it.
     fn relayed(forwarded: Forwarded) -> Self;
 
@@ -61,7 +61,7 @@ pub(crate) trait Reply: Sized + Send {
     }
 }
 
-impl Reply for Response<ReplyBody> {
+impl CodecAnswer for Response<ReplyBody> {
     fn relayed(forwarded: Forwarded) -> Self {
         forwarded.into_reply()
     }
@@ -91,7 +91,7 @@ async fn watched<C: Codec>(
     admitted: &mut Admitted<'_>,
     codec: &mut C,
     upload: &mut Upload,
-    (tap, mut call): (Option<Tap>, Option<Call>),
+    (tap, mut call): (Option<Tap>, Option<CountedCall>),
 ) -> Result<C::Answer, Failure> {
     let mut payload = tap.map(|tap| {
         let (request, response) = tap.split();

@@ -23,6 +23,10 @@ use crate::{
 /// An answer of a REST handler. Errors are answers, too.
 pub(crate) type Reply = Result<Response<ReplyBody>, ErrorResponse>;
 
+/// Longest message, in bytes of a header, which it is over gRPC; more of it is cut. It may name what a client sent. Clients take headers of
+/// 8 KiB, and a node that was sent far more would end a connection that many share.
+const LONGEST: usize = 6 << 10;
+
 /// Seldom any: kept aside, so that what is returned everywhere stays small.
 #[derive(Debug)]
 struct Violations(Vec<Violation>);
@@ -42,7 +46,7 @@ pub(crate) struct ErrorResponse {
 
 impl ErrorResponse {
     pub(crate) fn new(class: Class, reason: &'static str, message: String) -> Self {
-        Self { status: http_status(class), class, reason, message, violations: None, advice: None }
+        Self { status: http_status(class), class, reason, message: bounded(message), violations: None, advice: None }
     }
 
     pub(crate) fn no_such_path() -> Self {
@@ -118,6 +122,20 @@ impl ErrorResponse {
         }
         response
     }
+}
+
+fn bounded(mut message: String) -> String {
+    let mut encoded = 0;
+    let end = message.bytes().position(|byte| {
+        // A header has three bytes for a space, for some signs, and for each byte of other scripts.
+        encoded += if byte.is_ascii_alphanumeric() { 1 } else { 3 };
+        encoded > LONGEST
+    });
+    if let Some(end) = end {
+        message.truncate(message.floor_char_boundary(end));
+        message.push('…');
+    }
+    message
 }
 
 /// Marks an answer whose body is an error's, and not a model's.
@@ -210,5 +228,24 @@ impl From<ErrorResponse> for tonic::Status {
             _ => grpc_code(error.class),
         };
         Self::with_metadata(code, error.message, metadata)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that answered another one with an input's name of three megabytes ended the connection of all requests between them.
+    #[test]
+    fn a_message_is_no_longer_than_clients_take() {
+        let message = |text: &str| ErrorResponse::from(InferError::Invalid(text.to_owned())).message;
+        let whole = "n".repeat(LONGEST);
+        assert_eq!(message(&whole), whole);
+        for long in [format!("{whole}n"), "é".repeat(1 << 20)] {
+            let cut = message(&long);
+            assert!(cut.ends_with('…') && cut.len() <= LONGEST + '…'.len_utf8(), "{}", cut.len());
+            let answer = tonic::Status::invalid_argument(cut).into_http::<()>();
+            assert!(answer.headers()["grpc-message"].len() < 8 << 10, "{answer:?}");
+        }
     }
 }

@@ -48,6 +48,9 @@ pub(super) fn all_of_metadata(headers: &HeaderMap) -> Result<Vec<Cow<'_, str>>, 
                 }
             }
         }
+        if names.iter().any(|name| name.is_empty()) {
+            return Err(InferError::Invalid(format!("metadata {plain} is empty")));
+        }
         if !names.is_empty() {
             return Ok(names);
         }
@@ -99,9 +102,11 @@ mod tests {
             let names = all_of_metadata(&headers).expect("readable");
             assert_eq!(names.first().map(|name| &**name), expected, "{key}: {value}");
         }
-        let mut headers = HeaderMap::new();
-        headers.insert("mm-model-id-bin", HeaderValue::from_static("!"));
-        assert!(all_of_metadata(&headers).is_err());
+        for (key, wrong) in [("mm-model-id-bin", "!"), ("mm-model-id-bin", ""), ("mm-model-id", "")] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HeaderName::from_static(key), HeaderValue::from_static(wrong));
+            assert!(all_of_metadata(&headers).is_err(), "{key}: {wrong:?}");
+        }
     }
 
     #[test]

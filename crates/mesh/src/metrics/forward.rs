@@ -13,7 +13,7 @@ use crate::{latency::Latency, metrics::counter, not_run::NotRun};
 
 /// The end of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Result {
+pub(crate) enum HopResult {
     /// With an answer, good or bad.
     Answered,
     /// The endpoint ran nothing.
@@ -28,7 +28,7 @@ pub(crate) enum Result {
     Client,
 }
 
-impl Result {
+impl HopResult {
     pub(crate) const ALL: [(Self, &'static str); 6] = [
         (Self::Answered, "answered"),
         (Self::NotRun, "not_run"),
@@ -79,7 +79,7 @@ pub(crate) const REGIONS: [&str; 2] = ["other", "own"];
 #[derive(Default)]
 pub(crate) struct Hops {
     /// By region and result.
-    pub(crate) results: [[AtomicU64; Result::ALL.len()]; 2],
+    pub(crate) results: [[AtomicU64; HopResult::ALL.len()]; 2],
     pub(crate) again: [AtomicU64; Again::ALL.len()],
     /// From sending to the end of the answer, or of its part that is held back.
     pub(crate) took: Latency,
@@ -87,9 +87,9 @@ pub(crate) struct Hops {
 
 impl Hops {
     /// One sending ended.
-    pub(crate) fn sent(&self, result: Result, near: bool, took: Duration) {
+    pub(crate) fn sent(&self, result: HopResult, near: bool, took: Duration) {
         self.results[usize::from(near)][result as usize].fetch_add(1, Relaxed);
-        if result == Result::Answered {
+        if result == HopResult::Answered {
             self.took.record(took);
         }
     }

@@ -37,7 +37,7 @@ pub(super) enum Unreadable {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct KeptTable {
     planned: bool,
     expected: u32,
     ready: u32,
@@ -113,7 +113,7 @@ pub(super) fn encode(routes: &Routes, me: &WorkerId) -> Vec<u8> {
         }
     });
     let readiness = routes.readiness();
-    let kept = Kept {
+    let kept = KeptTable {
         planned: readiness.planned,
         expected: readiness.expected,
         ready: readiness.ready,
@@ -136,7 +136,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<RouteChange, Unreadable> {
         magic if magic == WITHOUT_ALIASES => (false, false),
         _ => return Err(Unreadable::Foreign),
     };
-    let (Kept { planned, expected, ready, missing, routes }, rest) = postcard::take_from_bytes(body)?;
+    let (KeptTable { planned, expected, ready, missing, routes }, rest) = postcard::take_from_bytes(body)?;
     let (aliases, rest): (Vec<KeptAlias>, _) =
         if has_aliases { postcard::take_from_bytes(rest)? } else { (Vec::new(), rest) };
     let limits: Vec<(DeploymentName, KeptLimits)> = if has_limits { postcard::from_bytes(rest)? } else { Vec::new() };

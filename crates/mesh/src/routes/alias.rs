@@ -24,14 +24,14 @@ pub(crate) struct AliasState {
     pub(crate) name: DeploymentName,
     /// The name as responses carry it.
     pub(crate) model_name: Arc<str>,
-    route: ArcSwap<Targets>,
+    route: ArcSwap<AliasTargets>,
     /// Draws for the smooth schedule.
     draws: AtomicU32,
 }
 
 /// The targets of an alias, as they are now.
-pub(crate) struct Targets {
-    pub(crate) list: Box<[Target]>,
+pub(crate) struct AliasTargets {
+    pub(crate) list: Box<[AliasTarget]>,
     pub(crate) sticky: Stickiness,
     /// The order of picks among those that exist; `None`: none does.
     schedule: Option<Schedule>,
@@ -39,7 +39,7 @@ pub(crate) struct Targets {
 
 /// A deployment that an alias leads to.
 #[derive(Clone)]
-pub(crate) struct Target {
+pub(crate) struct AliasTarget {
     pub(crate) name: DeploymentName,
     pub(crate) weight: u32,
     /// A hash of the name.
@@ -76,9 +76,9 @@ impl AliasCounters {
     }
 }
 
-impl Targets {
-    fn new(list: Box<[Target]>, sticky: Stickiness) -> Self {
-        let schedule = Schedule::of(&list.iter().map(Target::share).collect::<Vec<_>>());
+impl AliasTargets {
+    fn new(list: Box<[AliasTarget]>, sticky: Stickiness) -> Self {
+        let schedule = Schedule::of(&list.iter().map(AliasTarget::share).collect::<Vec<_>>());
         Self { list, sticky, schedule }
     }
 
@@ -89,14 +89,14 @@ impl Targets {
         existing.into_iter().map(|target| target.name.clone()).collect()
     }
 
-    fn pick(&self, key: Option<u64>, draw: impl FnOnce() -> u32) -> Option<&Target> {
+    fn pick(&self, key: Option<u64>, draw: impl FnOnce() -> u32) -> Option<&AliasTarget> {
         let Some(key) = key else { return self.list.get(self.schedule.as_ref()?.at(draw())) };
         let candidates = self.list.iter().map(|target| (target.hash, target.share()));
         self.list.get(rendezvous::winner(key, candidates)?)
     }
 }
 
-impl Target {
+impl AliasTarget {
     /// The weight that counts.
     fn share(&self) -> u32 {
         if self.exists { self.weight } else { 0 }
@@ -108,14 +108,14 @@ impl AliasState {
     pub(crate) fn new(route: &AliasRoute, before: Option<&Self>, exists: impl Fn(&DeploymentName) -> bool) -> Self {
         let before = before.map(Self::targets);
         let known = |name: &DeploymentName| before.as_ref()?.list.iter().find(|target| target.name == *name);
-        let target = |(name, weight): &(DeploymentName, u32)| Target {
+        let target = |(name, weight): &(DeploymentName, u32)| AliasTarget {
             name: name.clone(),
             weight: *weight,
             hash: rendezvous::hash(name.as_str().as_bytes()),
             exists: exists(name),
             counters: known(name).map(|target| Arc::clone(&target.counters)).unwrap_or_default(),
         };
-        let targets = Targets::new(route.targets.iter().map(target).collect(), route.sticky.clone());
+        let targets = AliasTargets::new(route.targets.iter().map(target).collect(), route.sticky.clone());
         Self {
             name: route.name.clone(),
             model_name: route.name.name().into(),
@@ -125,15 +125,15 @@ impl AliasState {
     }
 
     /// The targets as they are now. Cheap; hold it briefly.
-    pub(crate) fn targets(&self) -> arc_swap::Guard<Arc<Targets>> {
+    pub(crate) fn targets(&self) -> arc_swap::Guard<Arc<AliasTargets>> {
         self.route.load()
     }
 
     /// Looks the targets up again.
     pub(crate) fn refresh(&self, exists: impl Fn(&DeploymentName) -> bool) {
         let targets = self.targets();
-        let list = targets.list.iter().map(|target| Target { exists: exists(&target.name), ..target.clone() });
-        self.route.store(Arc::new(Targets::new(list.collect(), targets.sticky.clone())));
+        let list = targets.list.iter().map(|target| AliasTarget { exists: exists(&target.name), ..target.clone() });
+        self.route.store(Arc::new(AliasTargets::new(list.collect(), targets.sticky.clone())));
     }
 
     /// The deployment for a request: with a version, one that has it, if any does.
@@ -144,12 +144,12 @@ impl AliasState {
     ) -> Result<(Arc<DeploymentState>, Via), InferError> {
         let targets = self.targets();
         let picked = targets.pick(key, || self.draws.fetch_add(1, Relaxed));
-        let has = |target: &&Target| routes.peek(&target.name).is_some_and(|entry| entry.knows(version).is_ok());
+        let has = |target: &&AliasTarget| routes.peek(&target.name).is_some_and(|entry| entry.knows(version).is_ok());
         let picked = match version {
             Some(_) => picked.filter(has).or_else(|| self.heaviest(&targets, has)).or(picked),
             None => picked,
         };
-        let found = |target: &Target| Some((routes.find(target.name.key())?, Arc::clone(&target.counters)));
+        let found = |target: &AliasTarget| Some((routes.find(target.name.key())?, Arc::clone(&target.counters)));
         // One that was deleted at this moment leaves its share to another.
         let found = picked.and_then(found).or_else(|| targets.list.iter().find_map(found));
         let (entry, counters) = found.ok_or_else(|| self.leads_nowhere())?;
@@ -165,7 +165,11 @@ impl AliasState {
         Ok((entry, Via { alias: Arc::clone(self), counters, key: None }))
     }
 
-    fn heaviest<'a>(&self, targets: &'a Targets, which: impl Fn(&&Target) -> bool) -> Option<&'a Target> {
+    fn heaviest<'a>(
+        &self,
+        targets: &'a AliasTargets,
+        which: impl Fn(&&AliasTarget) -> bool,
+    ) -> Option<&'a AliasTarget> {
         targets.list.iter().rev().filter(which).max_by_key(|target| target.weight)
     }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use berth_control::handle::{ApplyAlias, ApplyMode, DeleteAlias, DeleteRequest, Ownership};
+use berth_control::handle::{ApplyAlias, ApplyMode, ApplyRequest, DeleteAlias, DeleteRequest, Ownership};
 use berth_spec::{
-    Origin,
-    manifest::{ManifestAlias, ParseContext},
+    OpaqueModel, Origin,
+    manifest::{self, ManifestAlias, ParseContext},
 };
 use berth_wire::mmesh::{
     DeleteVModelRequest, GetVModelStatusRequest, SetVModelRequest, UnregisterModelRequest,
@@ -246,6 +246,25 @@ async fn a_model_that_was_not_let_go_of_goes_later() {
         town.handle.delete_alias(&name(vmodel), delete).await.expect("deleted");
     }
     town.goes("b").await;
+}
+
+/// Earlier builds marked such models by an annotation, not by a label: they stayed for ever.
+#[tokio::test]
+async fn a_model_of_an_earlier_build_goes_with_its_last_virtual_model() {
+    let mut town = Town::new(1).await;
+    let location = OpaqueModel { kind: "mt:example".to_owned(), path: "p".to_owned(), key: "{}".to_owned() };
+    let old = serde_json::json!({
+        "apiVersion": "berth.dev/v1", "kind": "ModelDeployment",
+        "metadata": {"name": "old", "annotations": {"modelmesh.berth.dev/auto-delete": "true"}},
+        "spec": {"model": {"format": "example", "uri": location.to_string()}, "replicas": {"min": 0}},
+    });
+    let old = manifest::parse(&old.to_string(), &ParseContext::default()).expect("a manifest").remove(0);
+    town.handle.apply(ApplyRequest::new(old, Origin::API)).await.expect("declared");
+    town.register("next", "p").await.expect("registered");
+    town.set(setting("v", "old")).await.expect("set");
+    town.set(setting("v", "next")).await.expect("set");
+    assert_eq!(town.status("old").await.status(), ModelStatus::NotFound);
+    assert_eq!(town.status("next").await.status(), ModelStatus::NotLoaded);
 }
 
 /// Of many changes that expected the same, one was made; the targets of the others stayed registered for ever.

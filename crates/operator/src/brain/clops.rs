@@ -9,6 +9,13 @@ use crate::{
     render::{MANAGED_BY, with_digest},
 };
 
+/// The state until the child tells its own.
+const APPLIED: &str = "the model's objects are being applied";
+
+/// The state of a model of a fleet until one tells its own.
+const NO_FLEET: &str =
+    "no fleet has told its state yet: one that follows this namespace and these labels must run (berth operator fleet)";
+
 /// Decides about an object, beside the `ModelDeployment` of its name, if there is one.
 #[must_use]
 pub fn clops_deployment(
@@ -26,7 +33,7 @@ pub fn clops_deployment(
     let (apply, state) = match model {
         Some(live) if !is_controlled(live, &object.metadata) => (Vec::new(), taken(object)),
         Some(live) if holds(live, &wanted) => (Vec::new(), state_of(live)),
-        _ => (vec![wanted], State::Reconciling("the model's objects are being applied".to_owned())),
+        _ => (vec![wanted], State::Reconciling(APPLIED.to_owned())),
     };
     let state = trouble.map_or(state, ApplyError::state);
     let observed = model.filter(|live| is_controlled(live, &object.metadata));
@@ -75,5 +82,18 @@ fn taken(object: &CLOpsDeployment) -> State {
 
 /// The state of the child: its own words, once it speaks of the newest spec.
 fn state_of(live: &Value) -> State {
-    said(live).unwrap_or_else(|| State::Reconciling("the model's objects are being applied".to_owned()))
+    match said(live) {
+        Some(State::Stalled(reason, message)) => State::Stalled(reason, as_written(message)),
+        Some(state) => state,
+        None if live["spec"]["fleet"].is_object() => State::Reconciling(NO_FLEET.to_owned()),
+        None => State::Reconciling(APPLIED.to_owned()),
+    }
+}
+
+/// A message about a field of a `ModelDeployment`, with the field as people wrote it in a `CLOpsDeployment`.
+pub(crate) fn as_written(message: String) -> String {
+    match message.strip_prefix("spec.") {
+        Some(rest) => format!("spec.model.{rest}"),
+        None => message,
+    }
 }

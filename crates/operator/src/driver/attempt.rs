@@ -203,6 +203,34 @@ fn namespace_ends(refusal: &Refusal) -> bool {
     gone || details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
+/// The beginnings of what an API server answers, with 500, to a field of a wrong type: a number as the value of a variable, a word as a
+/// quantity.
+const MISTYPED: [&str; 2] = ["failed to create typed patch object", "failed to convert new object"];
+
 fn is_final(refusal: &Refusal) -> bool {
-    (400..500).contains(&refusal.code) && !matches!(refusal.code, 401 | 404 | 409 | 429)
+    let is_refused = (400..500).contains(&refusal.code) && !matches!(refusal.code, 401 | 404 | 409 | 429);
+    is_refused || (refusal.code == 500 && MISTYPED.iter().any(|begin| refusal.message.starts_with(begin)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_of_another_type_is_refused_and_a_server_in_trouble_is_asked_again() {
+        let said = [
+            (422, "Deployment.apps \"iris\" is invalid", true),
+            (403, "exceeded quota", true),
+            (500, "failed to create typed patch object: .spec.replicas: expected numeric, got \"a\"", true),
+            (500, "failed to convert new object to proper version: quantities must match the regular expression", true),
+            (500, "etcdserver: request timed out", false),
+            (409, "the object has been modified", false),
+            (429, "too many requests", false),
+        ];
+        for (code, message, stays) in said {
+            let error = Error::Api(Refusal::failure(message, "").with_code(code).boxed());
+            let is_refused = matches!(trouble("it".to_owned(), &error), ApplyError::Refused(_));
+            assert_eq!(is_refused, stays, "{code} {message}");
+        }
+    }
 }

@@ -204,6 +204,20 @@ fn the_top_tells_what_its_model_says() {
 }
 
 #[test]
+fn the_top_waits_for_a_fleet_and_names_fields_as_people_wrote_them() {
+    let top = clops(json!({ "fleet": { "model": { "format": "onnx", "uri": "s3://b/m.onnx" } } }));
+    let mut child = clops_deployment(&top, None, None, NOW).apply[0].clone();
+    child["metadata"]["generation"] = json!(1);
+    let told = clops_deployment(&top, Some(&child), None, NOW);
+    let said = ready(told.status.as_ref()).2;
+    assert!(said.starts_with("no fleet has told its state yet"), "{said}");
+    let refused = berth_operator::api::status::State::Stalled("Invalid", "spec.fleet.replicas: no".to_owned());
+    child["status"] = serde_json::to_value(Status::default().with(&refused, 1, NOW)).expect("JSON");
+    let told = clops_deployment(&top, Some(&child), None, NOW);
+    assert_eq!(ready(told.status.as_ref()).2, "spec.model.fleet.replicas: no");
+}
+
+#[test]
 fn trouble_is_told_and_nothing_is_given_up() {
     let image = "berth:1".into();
     let refused = ApplyError::Refused("Deployment shop/iris cannot be applied: no".to_owned());

@@ -69,7 +69,7 @@ pub enum GossipError {
     /// Another process uses this node's name.
     #[error(
         "another process goes by the name {name} (its port for other nodes is {at}): stop it, or give this node another \
-         name with --name and a certificate for that"
+         name, with --name and a certificate for that (`berth modelmesh`: with -i)"
     )]
     Taken {
         /// Name that is in use.

@@ -22,7 +22,8 @@ use rustls::pki_types::{CertificateDer, DnsName, pem::PemObject as _};
 use x509_parser::parse_x509_certificate;
 
 use super::{
-    CA, CA_KEY, CaKey, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError, ROLE_DOMAIN, fingerprint, trust,
+    CA, CA_KEY, CaKey, DOMAIN, GOSSIP_KEY, Identity, Keyring, NODE, NODE_KEY, PkiError, ROLE_DOMAIN, fingerprint,
+    join_token::fingerprints, trust,
 };
 
 /// Default validity of a node's certificate. One year limits the use of a stolen key and allows for yearly renewal.
@@ -31,7 +32,7 @@ pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Validity of the CA. Ten years, because a change means two CAs on every node for a while.
 const CA_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Clock difference tolerated between nodes and the machine that issues.
+/// Clock difference tolerated between nodes and the machine that issues: clocks that nobody sets drift less in years.
 const SKEW: Duration = Duration::from_secs(600);
 
 /// The subject of CAs made here. All have it: what tells them apart is their key.
@@ -131,8 +132,7 @@ impl Authority {
         let authorities = fs::read_to_string(&file)?;
         let wrong = |error: &dyn std::fmt::Display| PkiError::unusable(&file, format!("holds no usable CA ({error})"));
         let first = CertificateDer::from_pem_slice(authorities.as_bytes()).map_err(|error| wrong(&error))?;
-        let all = CertificateDer::pem_slice_iter(authorities.as_bytes()).collect::<Result<Vec<_>, _>>();
-        let trusted = all.map_err(|error| wrong(&error))?.iter().map(fingerprint).collect();
+        let trusted = fingerprints(authorities.as_bytes()).map_err(|error| wrong(&error))?;
         let (_, parsed) = parse_x509_certificate(&first).map_err(|error| wrong(&error))?;
         if parsed.public_key().subject_public_key.data.as_ref() != key.der_bytes() {
             let reason = "its first certificate is not that of the private key: the CA that issues comes first";
@@ -169,6 +169,45 @@ impl Authority {
             return Err(PkiError::unusable(self.folder.join(GOSSIP_KEY), reason));
         }
         Ok(Some(read))
+    }
+
+    /// Checks that this CA is the one that a node follows, or one step of a change ahead: that the node takes what this CA signs, and
+    /// whoever trusts this CA takes the node. The same as [`Authority::reread`] checks, for a process that did not see the step before.
+    ///
+    /// # Errors
+    /// The files skip a step, or are those of another cluster; with the remedy.
+    pub fn check_followed_by(&self, node: &Identity) -> Result<(), PkiError> {
+        let (at, own) = (self.folder.join(CA), node.folder());
+        let trusted = fingerprints(&fs::read(own.join(CA))?)
+            .map_err(|error| PkiError::unusable(own.join(CA), format!("is not PEM with certificates ({error})")))?;
+        let remedy = format!(
+            "put the files of the step before back, and go on from there: add the new one first, then put it in front, then take the old one \
+             out; if all other nodes have followed already, `berth pki issue {} {}` and start with the files that it makes",
+            self.folder.display(),
+            node.name()
+        );
+        if !trusted.contains(&self.fingerprint) {
+            let reason = format!(
+                "its first CA is not in {}, so that nodes refuse what it signs: {remedy}",
+                own.join(CA).display()
+            );
+            return Err(PkiError::unusable(at, reason));
+        }
+        if !node.is_issued_by(self.authorities.as_bytes())? {
+            let reason = format!(
+                "none of its CAs signed {}, so that nodes which follow it refuse this one: {remedy}",
+                own.join(NODE).display()
+            );
+            return Err(PkiError::unusable(at, reason));
+        }
+        if !self.gossip.1.joins(&node.keyring()) {
+            let reason = format!(
+                "the keys that seal here and in {} do not open each other's: {remedy}",
+                own.join(GOSSIP_KEY).display()
+            );
+            return Err(PkiError::unusable(self.folder.join(GOSSIP_KEY), reason));
+        }
+        Ok(())
     }
 
     /// The CAs that nodes trust, in PEM.

@@ -227,6 +227,14 @@ impl Identity {
         Ok(true)
     }
 
+    /// True if one of these CAs, in PEM, signed the certificate in its folder.
+    pub(super) fn is_issued_by(&self, authorities: &[u8]) -> Result<bool, PkiError> {
+        let (folder, Files([_, node, key, gossip])) = (&self.0.folder, Files::read(&self.0.folder)?);
+        let parts = Parts::of(folder, &Files([authorities.to_vec(), node, key, gossip]))?;
+        let algorithms = tls::provider().signature_verification_algorithms;
+        Ok(certificate::check(&folder.join(NODE), &parts.chain, &parts.roots.roots, algorithms).is_ok())
+    }
+
     /// Checks what was issued, whenever it becomes valid: an authority may issue for later.
     pub(super) fn check_chain(folder: &Path) -> Result<(), PkiError> {
         let parts = Parts::of(folder, &Files::read(folder)?)?;

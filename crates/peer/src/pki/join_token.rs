@@ -9,7 +9,10 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use berth_spec::Roles;
 use fs_err as fs;
-use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use rustls::pki_types::{
+    CertificateDer,
+    pem::{self, PemObject as _},
+};
 use serde::{Deserialize, Serialize};
 
 use super::PkiError;
@@ -43,6 +46,11 @@ pub struct InvalidJoinToken(&'static str);
 #[must_use]
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     digest(&SHA256, certificate).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Fingerprints of all certificates in a text in PEM.
+pub(super) fn fingerprints(pem: &[u8]) -> Result<Vec<String>, pem::Error> {
+    CertificateDer::pem_slice_iter(pem).map(|certificate| Ok(fingerprint(&certificate?))).collect()
 }
 
 /// Fingerprint of the first certificate in a file: that of the CA which issues, in a ca.pem.

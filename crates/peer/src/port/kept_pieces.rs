@@ -15,6 +15,8 @@ const TOGETHER: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub struct KeptPieces {
     pieces: Vec<Bytes>,
+    /// The begin of each piece but the first: a retry looks for one piece after the other.
+    begins: Vec<usize>,
     /// Small ones that came last.
     together: BytesMut,
     length: usize,
@@ -36,7 +38,7 @@ impl KeptPieces {
         }
         self.close();
         if first || piece.len() >= SMALL {
-            self.pieces.push(piece.clone());
+            self.push(piece.clone());
         }
     }
 
@@ -48,17 +50,17 @@ impl KeptPieces {
 
     /// The part after so many bytes, up to the end of a piece; `None`: it is not here.
     #[must_use]
-    pub fn after(&self, mut bytes: usize) -> Option<Bytes> {
+    pub fn after(&self, bytes: usize) -> Option<Bytes> {
         if bytes >= self.length {
             return None;
         }
-        for piece in &self.pieces {
-            if bytes < piece.len() {
-                return Some(piece.slice(bytes..));
-            }
-            bytes -= piece.len();
-        }
-        Some(Bytes::copy_from_slice(&self.together[bytes..]))
+        let at = self.begins.partition_point(|begin| *begin <= bytes);
+        let inside = bytes - at.checked_sub(1).map_or(0, |before| self.begins[before]);
+        let piece = self.pieces.get(at)?;
+        Some(match inside.checked_sub(piece.len()) {
+            None => piece.slice(inside..),
+            Some(inside) => Bytes::copy_from_slice(&self.together[inside..]),
+        })
     }
 
     /// All of them.
@@ -69,8 +71,17 @@ impl KeptPieces {
 
     fn close(&mut self) {
         if !self.together.is_empty() {
-            self.pieces.push(std::mem::take(&mut self.together).freeze());
+            let piece = std::mem::take(&mut self.together).freeze();
+            self.push(piece);
         }
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        if let Some(last) = self.pieces.last() {
+            let begin = self.begins.last().copied().unwrap_or_default();
+            self.begins.push(begin + last.len());
+        }
+        self.pieces.push(piece);
     }
 }
 

@@ -193,6 +193,36 @@ fn a_ca_that_nodes_could_not_follow_is_refused() {
 }
 
 #[test]
+fn a_controller_does_not_start_with_a_ca_that_skips_a_step() {
+    let (ca, next) = (Ca::new(), Ca::new());
+    let (at, folder) = (ca.folder.path(), ca.folder("a"));
+    let read = |ca: &Ca, file: &str| fs::read_to_string(ca.folder.path().join(file)).expect("a file");
+    let [old, new] = [&ca, &next].map(|ca| (read(ca, CA), read(ca, "ca.key")));
+    let (first, second) = (format!("{}{}", old.0, new.0), format!("{}{}", new.0, old.0));
+    let start = |authorities: &str, key: &str| {
+        fs::write(at.join(CA), authorities).expect("written");
+        fs::write(at.join("ca.key"), key).expect("written");
+        let node = Identity::load(&folder).expect("a node");
+        Authority::open(at).expect("a CA").check_followed_by(&node).map_err(|error| error.to_string())
+    };
+    start(&old.0, &old.1).expect("as it was");
+    start(&first, &old.1).expect("the first step");
+    for skipped in [&second, &new.0] {
+        let refused = start(skipped, &new.1).expect_err("this node and others know nothing of the new one");
+        assert!(refused.contains("its first CA is not in") && refused.contains("berth pki issue"), "{refused}");
+    }
+    // It has followed the first step, and missed the second.
+    fs::write(folder.join(CA), &first).expect("written");
+    start(&second, &new.1).expect("the second step");
+    let refused = start(&new.0, &new.1).expect_err("its certificate is the old one's");
+    assert!(refused.contains("none of its CAs signed"), "{refused}");
+    start(&second, &new.1).expect("back");
+    fs::copy(next.folder.path().join(GOSSIP_KEY), at.join(GOSSIP_KEY)).expect("copied");
+    let refused = start(&second, &new.1).expect_err("nodes do not open its gossip");
+    assert!(refused.contains("gossip.key") && refused.contains("do not open each other's"), "{refused}");
+}
+
+#[test]
 fn a_key_of_gossip_is_replaced_step_by_step() {
     let (ca, other) = (Ca::new(), Ca::new());
     let (at, mut authority) = (ca.folder.path(), Authority::open(ca.folder.path()).expect("a CA"));

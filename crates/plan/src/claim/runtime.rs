@@ -23,7 +23,7 @@ impl RuntimeClaim {
 
 /// A replica's claim, and its runtime by its place among the worker's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RuntimeSeat {
+pub(crate) struct PlacedClaim {
     pub(crate) runtime: usize,
     pub(crate) claim: RuntimeClaim,
 }

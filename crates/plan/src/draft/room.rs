@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Replica,
-    claim::{self, Cores, RuntimeSeat, RuntimeTotal},
+    claim::{self, Cores, PlacedClaim, RuntimeTotal},
     world::{Liveness, Rank, TrackedDeployment, TrackedWorker, WorkerIndex},
 };
 
@@ -49,7 +49,7 @@ pub(super) struct WorkerChanges {
     gpus_left: BTreeSet<RevisionId>,
     gpus_came: BTreeMap<RevisionId, GpuNeed>,
     /// Replicas whose claims on a runtime change, where one has limits; `None`: it leaves.
-    pub(super) seats: BTreeMap<RevisionId, Option<RuntimeSeat>>,
+    pub(super) runtime_claims: BTreeMap<RevisionId, Option<PlacedClaim>>,
     /// Claims on each runtime, where they differ from the world's.
     pub(super) runtime_totals: Option<Vec<RuntimeTotal>>,
 }

@@ -5,7 +5,7 @@ use berth_spec::{ByteSize, ModelFormat, RevisionId, RuntimeInfo, WorkerId};
 use super::{Draft, room::WorkerChanges};
 use crate::{
     Replica,
-    claim::{RuntimeClaim, RuntimeSeat, RuntimeTotal},
+    claim::{PlacedClaim, RuntimeClaim, RuntimeTotal},
     world::{TrackedDeployment, TrackedWorker},
 };
 
@@ -39,8 +39,8 @@ impl<'a> RuntimeUse<'a> {
 
     /// The claim of a replica that is in it.
     pub(crate) fn claim(&self, revision: &RevisionId) -> Option<RuntimeClaim> {
-        let seat = seat(self.tracked, self.changes, revision)?;
-        (seat.runtime == self.place).then_some(seat.claim)
+        let placed = placed_claim(self.tracked, self.changes, revision)?;
+        (placed.runtime == self.place).then_some(placed.claim)
     }
 
     /// Claims on it once some have left.
@@ -62,11 +62,15 @@ impl<'a> RuntimeUse<'a> {
     }
 }
 
-/// The runtime of a replica as the plan has it.
-fn seat(tracked: &TrackedWorker, changes: Option<&WorkerChanges>, revision: &RevisionId) -> Option<RuntimeSeat> {
-    match changes.and_then(|changes| changes.seats.get(revision)) {
+/// The claim of a replica on its runtime as the plan has it.
+fn placed_claim(
+    tracked: &TrackedWorker,
+    changes: Option<&WorkerChanges>,
+    revision: &RevisionId,
+) -> Option<PlacedClaim> {
+    match changes.and_then(|changes| changes.runtime_claims.get(revision)) {
         Some(changed) => *changed,
-        None => tracked.seat(revision),
+        None => tracked.placed_claim(revision),
     }
 }
 
@@ -102,8 +106,8 @@ impl<'w> Draft<'w> {
             return false; // nearly always
         }
         let asked = RuntimeClaim::of(replica.claim, &entry.deployment.spec).device_memory;
-        let seat = seat(tracked, self.changes.get(&index), &replica.revision);
-        seat.is_some_and(|seat| seat.claim.device_memory != asked)
+        let placed = placed_claim(tracked, self.changes.get(&index), &replica.revision);
+        placed.is_some_and(|placed| placed.claim.device_memory != asked)
     }
 
     /// Notes a replica that comes, leaves (`None`), or whose claim changes, where a runtime of its worker has limits.
@@ -114,20 +118,20 @@ impl<'w> Draft<'w> {
             return;
         }
         let spec = &entry.deployment.spec;
-        let before = seat(tracked, Some(changes), &replica.revision);
+        let before = placed_claim(tracked, Some(changes), &replica.revision);
         let after = claim.and_then(|memory| {
-            Some(RuntimeSeat {
+            Some(PlacedClaim {
                 runtime: tracked.runtime_for(entry.format(&replica.revision))?,
                 claim: RuntimeClaim::of(memory, spec),
             })
         });
         let totals = changes.runtime_totals.get_or_insert_with(|| tracked.in_runtimes.clone());
-        if let Some(seat) = before {
-            totals[seat.runtime].remove(seat.claim);
+        if let Some(placed) = before {
+            totals[placed.runtime].remove(placed.claim);
         }
-        if let Some(seat) = after {
-            totals[seat.runtime].add(seat.claim);
+        if let Some(placed) = after {
+            totals[placed.runtime].add(placed.claim);
         }
-        changes.seats.insert(replica.revision.clone(), after);
+        changes.runtime_claims.insert(replica.revision.clone(), after);
     }
 }

@@ -1,5 +1,6 @@
 //! The crate from outside: documents by the table, registries and model repositories made by the real git.
 
+mod card_reference;
 mod cards;
 mod desired;
 mod documents;

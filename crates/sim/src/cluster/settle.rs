@@ -77,7 +77,7 @@ impl Cluster {
     /// The places of all replicas, by deployment.
     #[must_use]
     pub fn placement(&self) -> BTreeMap<DeploymentName, Vec<(WorkerId, RevisionId)>> {
-        self.audit.seats().clone()
+        self.audit.places().clone()
     }
 
     /// The replicas that workers answer for, by their own reports.

@@ -208,7 +208,7 @@ impl Cluster {
         }
     }
 
-    fn commit(&mut self, from: &WorkerId, epoch: u64, commit: &berth_control::controller::Commit) -> Stored {
+    fn commit(&mut self, from: &WorkerId, epoch: u64, commit: &berth_control::controller::PlanCommit) -> Stored {
         let answer = self.store.commit(commit, epoch, self.now);
         if matches!(answer, Stored::Committed) {
             let term = self.controllers.get(from).and_then(|controller| controller.term.as_ref());

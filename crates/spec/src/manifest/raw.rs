@@ -114,8 +114,8 @@ pub struct RawSpec {
     /// its space is needed. `0` keeps the deployment but loads nothing.
     #[serde(default)]
     pub replicas: RawReplicas,
-    /// An on-demand deployment without requests for this long is paged out even where there is room. Not given: only
-    /// when space is needed.
+    /// An on-demand deployment without requests for this long is paged out, even if there is room. Not given: only when its
+    /// space is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_after: Option<Span>,
     /// When memory is short, models of lower priority give way to models of higher priority.
@@ -136,7 +136,7 @@ pub struct RawSpec {
     /// Conditions for more replicas than `replicas.min`.
     #[serde(default)]
     pub scaling: RawScaling,
-    /// A request may be run twice: it is sent to another replica when the first one broke under it.
+    /// A request may run twice: if the connection to a replica breaks, the request is sent to another one.
     #[serde(default = "default_idempotent")]
     pub idempotent: bool,
     /// Replacement of the old revision by a new one.
@@ -190,10 +190,10 @@ pub struct RawModel {
     /// The version name that clients see. Not given: a hash of the content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Word>,
-    /// Its type, for what operators say of all models of a type. Not given: its format.
+    /// Its type, for the rules that `--model-type` sets for all models of a type. Not given: its format.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<Word>,
-    /// The inputs, where the format does not say or to make sure; they must agree with the artifact's own.
+    /// The inputs, if the artifact does not name them, or as a check: they must agree with the artifact's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inputs: Vec<TensorSpec>,
     /// The outputs, likewise.
@@ -252,11 +252,11 @@ impl RawFormat {
 pub struct RawRollout {
     /// The way traffic moves.
     pub strategy: RawStrategy,
-    /// The procedure when old and new do not fit beside each other.
+    /// The procedure if there is no room for the old and the new revision together.
     pub when_full: RawWhenFull,
     /// The longest time that requests in flight have, once a replica drains.
     pub drain_timeout: Span,
-    /// The longest time that the new revision has to become ready. After that it is given up, and the old one serves on.
+    /// The longest time for the new revision to become ready. After that it is given up, and the old one keeps serving.
     pub deadline: Span,
     /// The share of requests that the new revision gets, in percent, once it is ready; both revisions stay loaded until it is
     /// promoted. A changed number takes effect at once. Not given, or 100: the new revision gets all.
@@ -291,7 +291,7 @@ pub enum RawStrategy {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RawWhenFull {
-    /// Keep the old one and say so until there is room.
+    /// Keep the old one, and report it, until there is room.
     Wait,
     /// Unload the old one first; requests wait meanwhile.
     Recreate,
@@ -311,8 +311,8 @@ pub enum RawWarmup {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WarmupWord {
-    /// One inference on zeros, shaped by the signature with variable dimensions set to 1. A model that refuses it serves all
-    /// the same, with the condition `Validated: False`; an update of a model that answers it must answer it too.
+    /// One inference on zeros, shaped by the signature with variable dimensions set to 1. A model that refuses it still
+    /// serves, with the condition `Validated: False`; an update of a model that answers it must answer it too.
     Generated,
     /// As `generated`, and a model that refuses it does not serve.
     Required,
@@ -371,8 +371,8 @@ impl Default for RawConcurrency {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawBatching {
-    /// The most rows in one run of the engine; a card's `interface.batch_size` where this is left out and there is a card,
-    /// else 64. `1` turns batching off.
+    /// The most rows in one run of the engine. Not given: the card's `interface.batch_size`, or 64 without a card. `1` turns
+    /// batching off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_rows: Option<Whole<1, 65_536>>,
     /// The longest time that the first request of a batch waits for others. `0s`: only requests that are there already are joined.

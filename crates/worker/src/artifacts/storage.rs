@@ -31,14 +31,14 @@ const DEFAULT: &str = "default";
 
 /// Settings of storages.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct StorageSettings {
     /// The Secret: its manifest, or a folder with a file per entry, as Kubernetes mounts it.
     pub config: Option<PathBuf>,
     /// The folder in which volumes are mounted by their names.
     pub volumes: PathBuf,
 }
 
-impl Default for Settings {
+impl Default for StorageSettings {
     fn default() -> Self {
         Self { config: None, volumes: PathBuf::from(VOLUMES) }
     }
@@ -53,7 +53,7 @@ pub(super) struct Storage {
 }
 
 /// Gives a location its storage. Blocks for the moment that a small file takes.
-pub(super) fn resolve(settings: &Settings, location: Location) -> Result<Location, Fault> {
+pub(super) fn resolve(settings: &StorageSettings, location: Location) -> Result<Location, Fault> {
     match location.kind {
         Kind::Volume => volume(settings, location.url.host_str().unwrap_or_default(), &location),
         Kind::Storage => stored(settings, location),
@@ -62,7 +62,7 @@ pub(super) fn resolve(settings: &Settings, location: Location) -> Result<Locatio
     }
 }
 
-fn stored(settings: &Settings, location: Location) -> Result<Location, Fault> {
+fn stored(settings: &StorageSettings, location: Location) -> Result<Location, Fault> {
     let name = location.url.host_str().unwrap_or_default().to_owned();
     let parameter =
         |wanted: &str| location.url.query_pairs().find(|(key, _)| key == wanted).map(|(_, value)| value.into_owned());
@@ -113,7 +113,7 @@ fn named(config: &Path, name: &str, kind: Option<&str>) -> Result<(String, Stora
 }
 
 /// A bucket that names no storage: the usual entry of its type, if there is one.
-fn usual(settings: &Settings, location: Location) -> Result<Location, Fault> {
+fn usual(settings: &StorageSettings, location: Location) -> Result<Location, Fault> {
     let Some(config) = &settings.config else { return Ok(location) };
     let kind = match location.kind {
         Kind::Gcs => "gcs",
@@ -133,7 +133,7 @@ fn usual(settings: &Settings, location: Location) -> Result<Location, Fault> {
 }
 
 /// A path in a volume, which no link leads out of.
-fn volume(settings: &Settings, name: &str, location: &Location) -> Result<Location, Fault> {
+fn volume(settings: &StorageSettings, name: &str, location: &Location) -> Result<Location, Fault> {
     let shown = location.shown();
     let outside =
         || Fault::new(FailureCategory::NotFound, format!("{shown} leads out of its volume: check spec.model.uri"));

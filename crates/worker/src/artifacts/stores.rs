@@ -30,7 +30,7 @@ use tokio::sync::watch;
 
 use super::{
     location::{Kind, Location},
-    storage::{self, Storage},
+    storage::{Storage, StorageSettings},
     web::Exact,
 };
 use crate::fault::Fault;
@@ -48,7 +48,7 @@ pub(super) struct Stores {
     /// `AWS_*`, `GOOGLE_*`, `AZURE_*`.
     credentials: BTreeMap<String, String>,
     keys: Option<watch::Receiver<Arc<CredentialSet>>>,
-    storages: storage::Settings,
+    storages: StorageSettings,
     open: Mutex<OpenStores>,
     web: HttpClient,
 }
@@ -63,19 +63,19 @@ struct OpenStores {
 impl Stores {
     pub(super) fn new(credentials: BTreeMap<String, String>) -> Result<Self, Fault> {
         let web = ReqwestConnector::default().connect(&client().with_allow_http(true)).map_err(Fault::internal)?;
-        Ok(Self { credentials, keys: None, storages: storage::Settings::default(), open: Mutex::default(), web })
+        Ok(Self { credentials, keys: None, storages: StorageSettings::default(), open: Mutex::default(), web })
     }
 
     pub(super) fn with_keys(self, keys: watch::Receiver<Arc<CredentialSet>>) -> Self {
         Self { keys: Some(keys), ..self }
     }
 
-    pub(super) fn with_storages(self, storages: storage::Settings) -> Self {
+    pub(super) fn with_storages(self, storages: StorageSettings) -> Self {
         Self { storages, ..self }
     }
 
     /// The settings of storages by name.
-    pub(super) fn storages(&self) -> storage::Settings {
+    pub(super) fn storages(&self) -> StorageSettings {
         self.storages.clone()
     }
 

@@ -18,7 +18,7 @@ use crate::{
     runtime::LoadedModel,
 };
 
-/// The interval at which a draining replica reports the requests that it still has.
+/// The interval at which a draining replica reports the requests that it still has: people who watch see it move.
 const DRAIN_WORD: Duration = Duration::from_secs(1);
 
 impl EffectRunner {

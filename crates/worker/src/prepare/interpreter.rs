@@ -71,7 +71,8 @@ impl Interpreters {
             ),
             false => format!(
                 "this worker has no Python {version}: install it (a package python{version}, `uv python install \
-                 {version}` or pyenv), or change runtime.python_version"
+                 {version}` or pyenv), or change runtime.python_version of the card, spec.model.environment.python of a \
+                 model without one"
             ),
         };
         Err(Fault::new(FailureCategory::Dependencies, message))

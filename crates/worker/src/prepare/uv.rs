@@ -73,7 +73,7 @@ impl Uv {
             let remedy = format!("`pip install uv=={VERSION}`, or say where it is with --uv");
             Fault::new(
                 FailureCategory::Runtime,
-                format!("{what}; environments of model cards are made with it: {remedy}"),
+                format!("{what}; environments of models in Python are made with it: {remedy}"),
             )
         };
         if let Some(named) = &settings.uv {
@@ -279,7 +279,9 @@ fn of_words(said: &ProgramOutput, doing: &str, otherwise: FailureCategory) -> Fa
         FailureCategory::Network => "; check that the worker reaches the package index (--package-index, proxies)",
         FailureCategory::Auth => "; check the credentials for the package index",
         FailureCategory::Disk => "; free some space, or lower --cache",
-        FailureCategory::Dependencies => "; change runtime.dependencies of the card",
+        FailureCategory::Dependencies => {
+            "; change runtime.dependencies of the card, or spec.model.environment of a model without one"
+        }
         _ => "",
     };
     Fault::new(category, format!("cannot {doing}: {}{remedy}", gist(&words))).with_trace(&words)

@@ -8,8 +8,8 @@
 //! ```
 //! Reading order: [`address`] and `thread_connections` are the way there, `control` its five methods (`called`: by which name), `limits` and
 //! `methods` what it says of itself, and `location` what it is told of an artifact. `room` counts what it holds; `model` is one
-//! model: `head`, `inject` and `body` carry a call, `lost` recognizes that the model is not there any more, `unavailable` says so
-//! as ModelMesh does, `concurrency_limit` bounds calls, `unload` ends models there, `tensors` are requests in the Open Inference Protocol.
+//! model: `head`, `inject` and `body` carry a call, `bounded_status` keeps its status short, `lost` recognizes that the model is not there
+//! any more, `unavailable` says so as ModelMesh does, `concurrency_limit` bounds calls, `unload` ends models there, `tensors` are requests in the Open Inference Protocol.
 //!
 //! `v2` does the same for servers of the Open Inference Protocol, with folders that `layout` makes. `program` starts a runtime's
 //! process and keeps it running; `reach` waits for one that is started again, and `outage` loses the models of one that is not, or that
@@ -20,6 +20,7 @@
 pub mod address;
 
 mod body;
+mod bounded_status;
 mod called;
 mod concurrency_limit;
 mod control;
@@ -90,7 +91,7 @@ use super::{
 };
 use crate::load_times::LoadTimes;
 
-/// The interval at which a runtime that starts is asked for its state.
+/// The interval at which a runtime that starts is asked for its state: short beside a start, and its log stays readable.
 const POLL: Duration = Duration::from_millis(250);
 
 /// The end of a load waits so long for the runtime to unload: in nearly all cases the memory is free then.
@@ -215,7 +216,7 @@ impl SpiRuntime {
             metrics: families.servers().clone(),
         };
         let process = Arc::new(process);
-        process.ask();
+        process.check_health();
         Ok(Self { settings, process, families })
     }
 
@@ -371,7 +372,9 @@ async fn until_ready(
             tracing::info!(event = "runtime_awaited", runtime = name, %address, why);
         }
         if Instant::now() + POLL > end {
-            return Err(OpenError::NotReady { name, address: address.to_string(), after: start, why });
+            let tried = std::iter::once(&address).chain(places.iter().map(|(other, _)| other));
+            let address = tried.map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+            return Err(OpenError::NotReady { name, address, after: start, why });
         }
         places.push_back((address, control));
         sleep(POLL).await;

@@ -121,10 +121,15 @@ fn the_bound_on_requests_is_the_deployments() {
 
 #[test]
 fn a_runtime_that_is_not_there_is_named() {
-    let settings =
-        Settings { start: Duration::from_millis(100), ..declared("unix:/nonexistent/sock".parse().expect("one")) };
-    let error = SpiRuntime::open(settings, Families::register(&mut Registry::default())).err().expect("not ready");
-    assert!(error.to_string().contains("runtime scripted at unix:/nonexistent/sock was not ready"), "{error}");
+    let open = |alternative: Option<Address>| {
+        let address = "unix:/nonexistent/sock".parse().expect("one");
+        let settings = Settings { start: Duration::from_millis(100), alternative, ..declared(address) };
+        SpiRuntime::open(settings, Families::register(&mut Registry::default())).err().expect("not ready").to_string()
+    };
+    let error = open(None);
+    assert!(error.contains("runtime scripted at unix:/nonexistent/sock was not ready"), "{error}");
+    let error = open(Some("unix:/nonexistent/b".parse().expect("one")));
+    assert!(error.contains("unix:/nonexistent/sock or unix:/nonexistent/b was not ready"), "{error}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::super::{
 };
 use crate::{client::Client, failure::Failure, terminal};
 
-/// Interval at which a followed log is read again.
+/// Interval at which a followed log is read again: it seems immediate.
 const FOLLOW: Duration = Duration::from_millis(500);
 
 /// Line between the log of the build and the output.
@@ -81,7 +81,6 @@ async fn read(client: &Client, name: &DeploymentName) -> Result<String, Failure>
     }
 }
 
-/// Part of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LogPart {
     Build,

@@ -33,7 +33,7 @@ const STREAMS: u32 = 4_096;
 /// Tolerated silence of a connection. One that rests is ended in good order.
 const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Duration::from_secs(600) };
 
-/// Longest time that answers may stay unread.
+/// Longest time that answers may stay unread: gateways and probes read at once.
 const UNREAD: Duration = Duration::from_secs(60);
 
 /// Interval of pings, and the longest wait for an answer: the requests of a Gateway that is gone are in flight no more.

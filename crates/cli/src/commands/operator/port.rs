@@ -19,7 +19,7 @@ const BOUNDS: Bounds = Bounds { connections: 64, per_address: 32 };
 /// Tolerated silence of a connection.
 const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Duration::from_secs(120) };
 
-/// Longest time that answers may stay unread.
+/// Longest time that answers may stay unread: the API server, probes and Prometheus read at once.
 const UNREAD: Duration = Duration::from_secs(60);
 
 /// Takes the port `address`, that `option` chooses, for `name`.

@@ -64,7 +64,6 @@ impl Certificate {
         day(self.until)
     }
 
-    /// The roles in it.
     fn roles(&self) -> Vec<&str> {
         self.names.iter().filter_map(|name| name.strip_suffix(ROLE_DOMAIN)).collect()
     }

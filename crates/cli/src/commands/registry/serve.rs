@@ -273,7 +273,6 @@ struct DampedLines {
     astray: Damped,
     /// The file of users cannot be read.
     unread: Damped,
-    /// The reason for that.
     reason: Damped,
 }
 

@@ -10,7 +10,6 @@ const NEW: f32 = 0.01;
 /// Times the long rate of the quietest model that a newcomer must be asked. Keeps models of equal load from taking turns.
 const BUSIER: f32 = 2.0;
 
-/// One model.
 #[derive(Debug, Default)]
 struct ModelHistory {
     /// Requests per second, smoothed.

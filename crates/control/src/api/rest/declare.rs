@@ -22,7 +22,7 @@ use crate::{
     api::{
         body::Manifests,
         error::ApiError,
-        service::{ALIAS, DEPLOYMENT, Declared, Delete, Service, coded_name, name},
+        service::{ALIAS, CheckedDocuments, DEPLOYMENT, Delete, Service, coded_name, name},
         trail::Notes,
     },
     source::WorkerSettings,
@@ -59,7 +59,7 @@ pub(super) async fn apply(
 ) -> Answer<Applied> {
     let query = asked.read(&["namespace", "dryRun", "force"])?;
     let write = write(&query)?.noted(&notes);
-    let documents = Declared::inside(namespace(&query)?, text, context).await?;
+    let documents = CheckedDocuments::inside(namespace(&query)?, text, context).await?;
     documents.note(&notes);
     documents.allowed(&asker, service.access())?;
     service.apply(documents, write).await.map(Json)
@@ -92,7 +92,7 @@ pub(super) async fn plan(
         let denied = asker.may(Action::Declare, Resource::Model(name.key()));
         denied.map_err(|denied| ApiError::forbidden(denied.to_string()))?;
     }
-    let documents = Declared::inside(namespace(&query)?, text, context).await?;
+    let documents = CheckedDocuments::inside(namespace(&query)?, text, context).await?;
     documents.allowed(&asker, service.access())?;
     service.plan(documents, deleted, None).await.map(Json)
 }
@@ -128,7 +128,7 @@ pub(super) async fn plan_registry(
     // Settings of workers move the models of everybody, and the answer says where.
     asker.may(Action::ReadFleet, Resource::Server).map_err(refused)?;
     let workers = worker_settings(draft.workers, draft.unknown_workers)?;
-    let documents = Declared::of_registry(&draft.manifests, context).await?;
+    let documents = CheckedDocuments::of_registry(&draft.manifests, context).await?;
     documents.allowed(&asker, service.access())?;
     service.plan(documents, deleted, Some(workers)).await.map(Json)
 }
@@ -166,7 +166,7 @@ pub(super) async fn validate(
     Manifests { text, context, permit: _permit }: Manifests,
 ) -> Answer<Validated> {
     let namespace = namespace(&asked.read(&["namespace"])?)?;
-    let documents = Declared::inside(namespace, text, context).await?;
+    let documents = CheckedDocuments::inside(namespace, text, context).await?;
     documents.allowed(&asker, service.access())?;
     Ok(Json(service.validated(&documents)))
 }
@@ -201,7 +201,7 @@ pub(super) async fn put(
 ) -> Result<Response, ApiError> {
     let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
     let context = ParseContext { namespace: of.to_namespace(), ..context };
-    let documents = Declared::parse(text, context).await?;
+    let documents = CheckedDocuments::parse(text, context).await?;
     documents.allowed(&asker, service.access())?;
     let result = service.put((DEPLOYMENT, &of), documents, write, expect(&headers)?).await?;
     Ok(written(result))
@@ -269,7 +269,7 @@ pub(super) async fn put_alias(
 ) -> Result<Response, ApiError> {
     let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
     let context = ParseContext { namespace: of.to_namespace(), ..context };
-    let documents = Declared::parse(text, context).await?;
+    let documents = CheckedDocuments::parse(text, context).await?;
     documents.allowed(&asker, service.access())?;
     service.put((ALIAS, &of), documents, write, expect(&headers)?).await.map(written)
 }

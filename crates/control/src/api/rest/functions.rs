@@ -19,7 +19,7 @@ use crate::{
     api::{
         body::Manifests,
         error::ApiError,
-        service::{Declared, Delete, FUNCTION, Service},
+        service::{CheckedDocuments, Delete, FUNCTION, Service},
         trail::Notes,
     },
     functions::FunctionText,
@@ -164,7 +164,7 @@ pub(super) async fn put(
 ) -> Result<Response, ApiError> {
     let write = write(&asked.read(&["dryRun", "force"])?)?.noted(&notes);
     let context = ParseContext { namespace: name.to_namespace(), ..context };
-    let documents = Declared::parse(text, context).await?;
+    let documents = CheckedDocuments::parse(text, context).await?;
     documents.allowed(&asker, service.access())?;
     service.put((FUNCTION, &name), documents, write, expect(&headers)?).await.map(written)
 }

@@ -20,8 +20,8 @@ use crate::{
         log::MOST_LINES,
         peer_queries::MOST_MODELS,
         query::Query,
-        service::{Page, Service},
-        watch::{Watch, version},
+        service::{ListPage, Service},
+        watch::{DeploymentWatch, version},
     },
     events::{EventFilter, EventScope},
 };
@@ -56,10 +56,10 @@ pub(super) async fn deployments(
     let inside = inside.or_of(&query)?;
     let selector = query.text("labelSelector").unwrap_or_default();
     if query.flag("watch")? {
-        let watch = Watch::of(selector, query.text("resourceVersion").unwrap_or_default())?;
-        return Ok(lines(service.watch(Watch { namespace: inside, ..watch }).await?));
+        let watch = DeploymentWatch::of(selector, query.text("resourceVersion").unwrap_or_default())?;
+        return Ok(lines(service.watch(DeploymentWatch { namespace: inside, ..watch }).await?));
     }
-    Ok(Json(service.list(&Page { namespace: inside, ..page(&query)? }).await?).into_response())
+    Ok(Json(service.list(&ListPage { namespace: inside, ..page(&query)? }).await?).into_response())
 }
 
 /// Show a deployment.
@@ -201,7 +201,7 @@ pub(super) async fn revisions(
     asked: RawParameters,
 ) -> Answer<List<RevisionView>> {
     let query = asked.read(&["namespace", "labelSelector", "limit", "continue"])?;
-    let page = Page { namespace: inside.or_of(&query)?, ..page(&query)? };
+    let page = ListPage { namespace: inside.or_of(&query)?, ..page(&query)? };
     service.revisions(&page.equalities_only()?).await.map(Json)
 }
 
@@ -223,7 +223,7 @@ pub(super) async fn aliases(
 ) -> Answer<List<AliasView>> {
     let query = asked.read(&["namespace", "labelSelector", "limit", "continue"])?;
     let inside = inside.or_of(&query)?;
-    service.aliases(&Page { namespace: inside, ..page(&query)? }).await.map(Json)
+    service.aliases(&ListPage { namespace: inside, ..page(&query)? }).await.map(Json)
 }
 
 /// Show an alias.
@@ -286,7 +286,7 @@ pub(super) async fn events(
         limit: query.number("limit", MOST_EVENTS)?.unwrap_or(0),
     };
     if query.flag("watch")? {
-        return Ok(lines(service.watch_events(filter)));
+        return Ok(lines(service.watch_events(filter)?));
     }
     Ok(Json(service.events(filter).await?).into_response())
 }
@@ -312,11 +312,11 @@ fn about(query: &Query, inside: Option<&Namespace>) -> Result<(Option<Deployment
     Ok((named(query, inside)?, query.text("function").map(key)))
 }
 
-fn page(query: &Query) -> Result<Page, ApiError> {
-    let page = Page::of(
+fn page(query: &Query) -> Result<ListPage, ApiError> {
+    let page = ListPage::of(
         query.text("labelSelector").unwrap_or_default(),
         query.number("limit", usize::MAX)?,
         query.text("continue").unwrap_or_default(),
     )?;
-    Ok(Page { namespace: namespace(query)?, ..page })
+    Ok(ListPage { namespace: namespace(query)?, ..page })
 }

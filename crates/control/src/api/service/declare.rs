@@ -1,7 +1,7 @@
 //! Declaring, previewing and deleting. All documents of a request are checked, against the manifest's rules and against
 //! what is stored, before the first is taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_spec::{
     Class, DeploymentName, Namespace, Origin,
@@ -31,7 +31,7 @@ pub(crate) const FUNCTION: &str = "Function";
 
 /// Documents that passed the manifest's checks.
 #[derive(Debug)]
-pub(crate) struct Declared(Vec<Manifest>);
+pub(crate) struct CheckedDocuments(Vec<Manifest>);
 
 /// Options of a write.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ impl Expect {
     }
 }
 
-impl Declared {
+impl CheckedDocuments {
     /// Reads a text of many documents.
     pub(crate) async fn parse(text: String, context: ParseContext) -> Result<Self, ApiError> {
         Self::read(move || manifest::parse_all(&text, &context)).await
@@ -253,7 +253,7 @@ impl Write {
 impl Service {
     /// Declares all documents, or none if one is refused. If a later transaction fails (another writer, a failed
     /// store), earlier ones stay, and the error lists them.
-    pub(crate) async fn apply(&self, documents: Declared, write: Write) -> Result<Applied, ApiError> {
+    pub(crate) async fn apply(&self, documents: CheckedDocuments, write: Write) -> Result<Applied, ApiError> {
         let requests = documents.requests(&write);
         if requests.len() > 1 && write.mode == ApplyMode::Commit {
             self.apply_each(requests.rehearsal()).await?;
@@ -271,7 +271,7 @@ impl Service {
     pub(crate) async fn put(
         &self,
         (kind, name): (&str, &DeploymentName),
-        mut documents: Declared,
+        mut documents: CheckedDocuments,
         write: Write,
         expect: Expect,
     ) -> Result<ApplyResult, ApiError> {
@@ -302,7 +302,7 @@ impl Service {
     /// some are given.
     pub(crate) async fn plan(
         &self,
-        documents: Declared,
+        documents: CheckedDocuments,
         deleted: Vec<DeploymentName>,
         workers: Option<WorkerSettings>,
     ) -> Result<PlanView, ApiError> {
@@ -318,7 +318,7 @@ impl Service {
     }
 
     /// Says that documents passed the checks.
-    pub(crate) fn validated(&self, documents: &Declared) -> Validated {
+    pub(crate) fn validated(&self, documents: &CheckedDocuments) -> Validated {
         Validated {
             api_version: API_VERSION.to_owned(),
             kind: "Validated".to_owned(),
@@ -374,14 +374,18 @@ impl Service {
         let mode = modes.min_by_key(|mode| *mode == ApplyMode::DryRun).unwrap_or(ApplyMode::DryRun);
         let (mut applied, mut refused) = (Vec::with_capacity(names.len() + aliases.len()), Vec::new());
         let applying: BoxFuture<'_, _> = Box::pin(self.handle.apply_all(deployments));
+        let mut declared = BTreeSet::new();
         for (name, result) in names.into_iter().zip(applying.await) {
             match result {
-                Ok(result) => applied.push(view::applied(DEPLOYMENT, result)),
+                Ok(result) => {
+                    applied.push(view::applied(DEPLOYMENT, result));
+                    declared.insert(name);
+                }
                 Err(error) => refused.push((name, error)),
             }
         }
         for request in &aliases {
-            match self.handle.apply_alias(request).await {
+            match self.handle.apply_alias_beside(request, &declared).await {
                 Ok(result) => applied.push(view::applied(ALIAS, result)),
                 Err(error) => refused.push((request.manifest.name.clone(), error)),
             }
@@ -398,7 +402,7 @@ impl Service {
     }
 
     async fn apply_function(&self, request: ApplyFunction) -> Result<crate::handle::Applied, Error> {
-        self.function_board()?.apply(request).await
+        self.function_host()?.apply(request).await
     }
 }
 

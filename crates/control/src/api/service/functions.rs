@@ -8,20 +8,20 @@ use berth_wire::api::{ApplyResult, FunctionView, List};
 use super::{Delete, FUNCTION, Service};
 use crate::{
     api::{error::ApiError, query::nearest, view},
-    functions::{DeleteFunction, FunctionBoard, FunctionText},
+    functions::{DeleteFunction, FunctionHost, FunctionText},
     handle::Error,
 };
 
 impl Service {
     /// Functions of a namespace, or of all.
     pub(crate) fn functions(&self, inside: Option<&Namespace>) -> List<FunctionView> {
-        let mut all = self.handle.functions.as_ref().map(|board| board.list()).unwrap_or_default();
+        let mut all = self.handle.functions.as_ref().map(|host| host.list()).unwrap_or_default();
         all.retain(|function| inside.is_none_or(|inside| function.metadata.namespace == inside.as_str()));
         List::of(all)
     }
 
     pub(crate) fn function(&self, name: &DeploymentName) -> Result<FunctionView, ApiError> {
-        let found = self.handle.functions.as_ref().and_then(|board| board.get(name));
+        let found = self.handle.functions.as_ref().and_then(|host| host.get(name));
         found.ok_or_else(|| self.no_function(name))
     }
 
@@ -38,26 +38,26 @@ impl Service {
                 "no lock of the function {written:?} was made: its code has one or has no packages, or nothing of it is deployed"
             )),
         };
-        let Some(board) = self.handle.functions.as_ref().map(Arc::clone) else { return Err(unknown) };
-        let read = tokio::task::spawn_blocking(move || board.text(&name, text)).await;
+        let Some(host) = self.handle.functions.as_ref().map(Arc::clone) else { return Err(unknown) };
+        let read = tokio::task::spawn_blocking(move || host.text(&name, text)).await;
         let read = read.map_err(|error| ApiError::new(Class::Internal, format!("reading failed: {error}")))?;
         read.ok_or(unknown)
     }
 
     /// Asks for a function to go.
     pub(crate) async fn delete_function(&self, name: DeploymentName, delete: Delete) -> Result<ApplyResult, ApiError> {
-        let board = self.function_board().map_err(ApiError::from)?;
+        let host = self.function_host().map_err(ApiError::from)?;
         let (mode, ownership) = (delete.write.mode, delete.write.ownership);
         let request =
             DeleteFunction { name: name.clone(), origin: Origin::API, expect: delete.expect.rev(), mode, ownership };
-        match board.delete(request).await {
+        match host.delete(request).await {
             Ok(deleted) => Ok(view::deleted(FUNCTION, name.as_str(), deleted.generation.0, deleted.rev.to_string())),
             Err(Error::NoFunction(_)) => Err(self.no_function(&name)),
             Err(error) => Err(delete.expect.refused(error)),
         }
     }
 
-    pub(super) fn function_board(&self) -> Result<Arc<dyn FunctionBoard>, Error> {
+    pub(super) fn function_host(&self) -> Result<Arc<dyn FunctionHost>, Error> {
         self.handle.functions.clone().ok_or(Error::NoFunctions)
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Activity {
 
 /// Page of a list.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Page {
+pub(crate) struct ListPage {
     pub(crate) namespace: Option<Namespace>,
     pub(crate) selector: LabelSelector,
     pub(crate) limit: Option<usize>,
@@ -48,7 +48,7 @@ pub(crate) struct Page {
     pub(crate) after: Option<DeploymentName>,
 }
 
-impl Page {
+impl ListPage {
     /// As it stands in a request; empty texts mean: not given.
     pub(crate) fn of(selector: &str, limit: Option<usize>, after: &str) -> Result<Self, ApiError> {
         let after = match after {
@@ -119,17 +119,17 @@ impl Service {
     }
 
     /// A page may hold fewer than asked for, where the selector says more than `key=value`.
-    pub(crate) async fn list(&self, page: &Page) -> Result<List<DeploymentView>, ApiError> {
+    pub(crate) async fn list(&self, page: &ListPage) -> Result<List<DeploymentView>, ApiError> {
         let mut found = self.handle.list(page.request()).await?;
         found.items.retain(|item| page.selector.matches(&item.deployment.labels));
         Ok(list(&found, view::deployment))
     }
 
-    pub(crate) async fn revisions(&self, page: &Page) -> Result<List<RevisionView>, ApiError> {
+    pub(crate) async fn revisions(&self, page: &ListPage) -> Result<List<RevisionView>, ApiError> {
         Ok(list(&self.handle.revisions(page.request()).await?, view::revision))
     }
 
-    pub(crate) async fn aliases(&self, page: &Page) -> Result<List<AliasView>, ApiError> {
+    pub(crate) async fn aliases(&self, page: &ListPage) -> Result<List<AliasView>, ApiError> {
         let mut found = self.handle.aliases(page.request()).await?;
         found.items.retain(|item| page.selector.matches(&item.alias.labels));
         Ok(list(&found, view::alias))

@@ -3,7 +3,7 @@
 use berth_plan::{
     Evicted, Rejection, Score,
     preview::{Action, Preview, Step},
-    report::{Explanation, WorkerVerdict as Verdict, WorkerView as Seen},
+    report::{self, Explanation},
 };
 use berth_spec::{Event, event::Severity, manifest::FieldChange, status::Status};
 use berth_wire::api::{
@@ -91,9 +91,9 @@ fn eviction(evicted: &Evicted) -> EvictionView {
 }
 
 /// Verdict for each worker, with the rank of those that have room.
-fn verdicts(workers: &[Seen]) -> Vec<WorkerVerdict> {
-    let fits = |seen: &Seen| match &seen.verdict {
-        Verdict::Fits { score, .. } => Some(score.clone()),
+fn verdicts(workers: &[report::WorkerView]) -> Vec<WorkerVerdict> {
+    let fits = |seen: &report::WorkerView| match &seen.verdict {
+        report::WorkerVerdict::Fits { score, .. } => Some(score.clone()),
         _ => None,
     };
     let mut scores: Vec<Score> = workers.iter().filter_map(fits).collect();
@@ -118,7 +118,7 @@ fn verdicts(workers: &[Seen]) -> Vec<WorkerVerdict> {
     shown.collect()
 }
 
-fn verdict(seen: &Seen) -> WorkerVerdict {
+fn verdict(seen: &report::WorkerView) -> WorkerVerdict {
     let free = seen.memory - seen.used - seen.overhead;
     let mut view = WorkerVerdict {
         worker: seen.worker.to_string(),
@@ -131,14 +131,14 @@ fn verdict(seen: &Seen) -> WorkerVerdict {
         would_evict: Vec::new(),
     };
     match &seen.verdict {
-        Verdict::Holds { revision, claim, residency } => {
+        report::WorkerVerdict::Holds { revision, claim, residency } => {
             let state = residency.clone().unwrap_or_else(|| "Assigned".to_owned());
             view.verdict = WorkerVerdictKind::Holds;
             let lost = if state == "Unknown" { ", its worker cannot be reached" } else { "" };
             view.message = format!("holds {revision} with {claim}: {state}{lost}");
             view.state = Some(state);
         }
-        Verdict::Fits { evicts, .. } => {
+        report::WorkerVerdict::Fits { evicts, .. } => {
             view.verdict = WorkerVerdictKind::Fits;
             view.would_evict = evicts.iter().map(|revision| Victim { revision: revision.to_string() }).collect();
             view.message = match evicts.as_slice() {
@@ -149,7 +149,7 @@ fn verdict(seen: &Seen) -> WorkerVerdict {
                 }
             };
         }
-        Verdict::Rejected(why) => {
+        report::WorkerVerdict::Rejected(why) => {
             view.message = why.to_string();
             view.rejection = Some(rejection(why));
         }

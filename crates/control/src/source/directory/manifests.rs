@@ -37,13 +37,13 @@ struct File {
 
 /// The manifests of a folder, and the problems with them.
 #[derive(Debug, Default)]
-pub(super) struct Manifests {
+pub(super) struct FolderManifests {
     files: BTreeMap<PathBuf, File>,
     /// Names that a file declared since the start.
     seen: BTreeSet<DeploymentName>,
 }
 
-impl Manifests {
+impl FolderManifests {
     /// The files that were manifests before.
     pub(super) fn known(&self) -> BTreeSet<PathBuf> {
         self.files.keys().cloned().collect()
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn nothing_unknown_is_deleted_while_a_file_is_broken_or_unread() {
         let (a, b) = (declares("a"), declares("b"));
-        let mut manifests = Manifests::default();
+        let mut manifests = FolderManifests::default();
         let (first, problems) = manifests.take_in(scanned(&[("/f/a.yaml", &a), ("/f/b.yaml", "apiVersion: [")], false));
         assert_eq!((first.deployments.len(), problems.len()), (1, 1));
         assert_eq!(first.prune, Prune::Only(BTreeSet::new()), "nobody knows what b declared");
@@ -187,7 +187,7 @@ mod tests {
     fn aliases_stand_beside_deployments_and_share_their_names() {
         let alias = "apiVersion: berth.dev/v1\nkind: Alias\nmetadata: {name: b}\nspec: {targets: [{deployment: a}]}\n";
         let (a, b) = (declares("a"), declares("b"));
-        let mut manifests = Manifests::default();
+        let mut manifests = FolderManifests::default();
         let (first, _) = manifests.take_in(scanned(&[("/f/a.yaml", &a), ("/f/b.yaml", alias)], false));
         assert_eq!((first.deployments.len(), first.aliases.len()), (1, 1));
         let (_, problems) =
@@ -199,7 +199,7 @@ mod tests {
     fn of_two_files_with_one_name_the_first_counts() {
         let (one, two) = (declares("same"), declares("same").replace("model.onnx", "other.onnx"));
         let (snapshot, problems) =
-            Manifests::default().take_in(scanned(&[("/f/a.yaml", &one), ("/f/b.yaml", &two)], false));
+            FolderManifests::default().take_in(scanned(&[("/f/a.yaml", &one), ("/f/b.yaml", &two)], false));
         assert!(snapshot.deployments[0].spec.model.uri.ends_with("model.onnx") && snapshot.deployments.len() == 1);
         assert_eq!(problems[0].reason, "DeclaredTwice");
     }

@@ -10,7 +10,7 @@ use berth_spec::{DeploymentName, Origin, manifest::ManifestFunction};
 
 use super::{Problem, Reconciled, Reconciler, Snapshot};
 use crate::{
-    functions::{ApplyFunction, DeleteFunction, FunctionBoard},
+    functions::{ApplyFunction, DeleteFunction, FunctionHost},
     handle::{ApplyMode, ApplyOutcome, Error, Ownership},
     source::without_revision,
 };
@@ -19,33 +19,33 @@ impl Reconciler {
     /// Declares functions that are new or changed, and deletes those that the snapshot lacks.
     pub(super) async fn functions(&self, snapshot: &Snapshot, formerly: Option<&Origin>, done: &mut Reconciled) {
         let Some(first) = snapshot.functions.first().map(|function| &function.name) else {
-            if let Some(board) = &self.handle.functions {
-                self.prune_functions(&**board, (snapshot, formerly), done).await;
+            if let Some(host) = &self.handle.functions {
+                self.prune_functions(&**host, (snapshot, formerly), done).await;
             }
             return;
         };
         let ready = match &self.handle.functions {
-            Some(board) => board.ready().await.map(|()| Arc::clone(board)),
+            Some(host) => host.ready().await.map(|()| Arc::clone(host)),
             None => Err(Error::NoFunctions),
         };
         match ready {
             Err(error) => {
                 done.problems.push(problem(first, "NotApplied", format!("functions are not declared: {error}")));
             }
-            Ok(board) => {
-                self.apply_functions(&*board, (snapshot, formerly), done).await;
-                self.prune_functions(&*board, (snapshot, formerly), done).await;
+            Ok(host) => {
+                self.apply_functions(&*host, (snapshot, formerly), done).await;
+                self.prune_functions(&*host, (snapshot, formerly), done).await;
             }
         }
     }
 
     async fn apply_functions(
         &self,
-        board: &dyn FunctionBoard,
+        host: &dyn FunctionHost,
         (snapshot, formerly): (&Snapshot, Option<&Origin>),
         done: &mut Reconciled,
     ) {
-        let owned = board.owned_by(&self.origins(formerly));
+        let owned = host.owned_by(&self.origins(formerly));
         let mut seen = BTreeSet::new();
         for manifest in snapshot.functions.iter().filter(|manifest| seen.insert(&manifest.name)) {
             let (name, hash, owner) = (&manifest.name, hash(manifest), owned.get(&manifest.name));
@@ -61,7 +61,7 @@ impl Reconciler {
                 mode: ApplyMode::Commit,
                 ownership: if takes_over { Ownership::TakeOver } else { Ownership::Respect },
             };
-            match board.apply(request).await {
+            match host.apply(request).await {
                 Ok(applied) => {
                     self.memory().functions.insert(name.clone(), hash);
                     if applied.outcome != ApplyOutcome::Unchanged {
@@ -79,12 +79,12 @@ impl Reconciler {
 
     async fn prune_functions(
         &self,
-        board: &dyn FunctionBoard,
+        host: &dyn FunctionHost,
         (snapshot, formerly): (&Snapshot, Option<&Origin>),
         done: &mut Reconciled,
     ) {
         let wanted: BTreeSet<&DeploymentName> = snapshot.functions.iter().map(|manifest| &manifest.name).collect();
-        let owned = board.owned_by(&self.origins(formerly));
+        let owned = host.owned_by(&self.origins(formerly));
         for (name, origin) in
             owned.into_iter().filter(|(name, _)| !wanted.contains(name) && snapshot.prune.deletes(name))
         {
@@ -96,7 +96,7 @@ impl Reconciler {
                 mode: ApplyMode::Commit,
                 ownership: Ownership::Respect,
             };
-            match board.delete(request).await {
+            match host.delete(request).await {
                 Ok(_) => {
                     tracing::info!(event = "manifest_removed", function = %name);
                     done.functions.push(name);

@@ -19,7 +19,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableErro
 use super::{FORMAT, KV, LOG, META, codec, failed};
 use crate::store::{
     Commit, Entry, Listing, Page, Rev, StoreError,
-    history::{CHUNK, History},
+    history::{CHUNK, CommitHistory},
 };
 
 /// Opens the database, the first time and after it failed.
@@ -169,7 +169,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(move || read(&file)).await.map_err(failed)?
 }
 
-impl History for File {
+impl CommitHistory for File {
     fn read(self: Arc<Self>, from: Rev) -> BoxFuture<'static, Result<Vec<Commit>, StoreError>> {
         async move { blocking(&self, move |file| file.log(from)).await }.boxed()
     }

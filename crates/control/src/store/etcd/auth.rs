@@ -10,20 +10,20 @@ use tonic::{
     transport::Channel,
 };
 
-use super::{config::Credentials, error::EtcdError};
+use super::{config::EtcdCredentials, error::EtcdError};
 use crate::store::StoreError;
 
 type Token = MetadataValue<Ascii>;
 
 /// Credentials, and the token obtained with them.
 pub(super) struct Login {
-    credentials: Credentials,
+    credentials: EtcdCredentials,
     /// Held only to look and to replace.
     token: Mutex<Option<Token>>,
 }
 
 impl Login {
-    pub(super) fn new(credentials: Credentials) -> Self {
+    pub(super) fn new(credentials: EtcdCredentials) -> Self {
         Self { credentials, token: Mutex::new(None) }
     }
 
@@ -32,7 +32,7 @@ impl Login {
         if let Some(token) = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone() {
             return Ok(token);
         }
-        let Credentials { user, password } = self.credentials.clone();
+        let EtcdCredentials { user, password } = self.credentials.clone();
         let answer = AuthClient::new(channel).authenticate(AuthenticateRequest { name: user, password }).await;
         // Whatever happened to it, nothing that was asked for has been sent.
         let answer = answer.map_err(|status| match EtcdError::of(&status, endpoint) {

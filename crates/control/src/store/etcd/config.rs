@@ -19,7 +19,7 @@ pub struct EtcdConfig {
     /// TLS settings; `None` for plain connections.
     pub tls: Option<EtcdTls>,
     /// User and password, if etcd requires authentication.
-    pub credentials: Option<Credentials>,
+    pub credentials: Option<EtcdCredentials>,
     /// Timeouts of requests.
     pub patience: Timeouts,
 }
@@ -47,16 +47,16 @@ impl fmt::Debug for EtcdTls {
 
 /// A user of etcd.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct EtcdCredentials {
     /// User name.
     pub user: String,
     /// User's password.
     pub password: String,
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for EtcdCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("EtcdCredentials").field("user", &self.user).finish_non_exhaustive()
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
     fn secrets_are_not_shown() {
         let config = EtcdConfig {
             tls: Some(EtcdTls { identity: Some((vec![1], b"hidden".to_vec())), ..EtcdTls::default() }),
-            credentials: Some(Credentials { user: "me".to_owned(), password: "hidden".to_owned() }),
+            credentials: Some(EtcdCredentials { user: "me".to_owned(), password: "hidden".to_owned() }),
             ..EtcdConfig::parse("etcds://a:1").expect("an address")
         };
         let shown = format!("{config:?}");

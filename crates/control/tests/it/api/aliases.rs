@@ -26,6 +26,8 @@ async fn declare_look_change_and_delete() {
             .replace('"', "")
     };
     assert_eq!(kinds(&planned["documents"]), "Alias created, ModelDeployment created");
+    let absent = "there is no deployment wine: its share goes to the other targets until there is one";
+    assert_eq!(planned["documents"][0]["warnings"], json!([absent]), "iris is declared with it");
     assert_eq!(world.get("/v1/aliases").await.ok(200)["items"], json!([]), "a plan changes nothing");
     let applied = world.post("/v1/apply", both).await.ok(200);
     assert_eq!(kinds(&applied["results"]), "Alias created, ModelDeployment created");

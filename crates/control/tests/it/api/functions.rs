@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_control::{
-    functions::{ApplyFunction, DeleteFunction, FunctionBoard, FunctionText},
+    functions::{ApplyFunction, DeleteFunction, FunctionHost, FunctionText},
     handle::{Applied, ApplyMode, ApplyOutcome, Error},
     store::Rev,
 };
@@ -52,7 +52,7 @@ fn applied(name: DeploymentName, outcome: ApplyOutcome) -> Applied {
     Applied { name, outcome, generation: Generation(1), rev: Rev(1), warnings: Vec::new(), changes: Vec::new() }
 }
 
-impl FunctionBoard for InMemory {
+impl FunctionHost for InMemory {
     fn list(&self) -> Vec<FunctionView> {
         self.0.lock().expect("nobody panics").values().cloned().collect()
     }

@@ -124,6 +124,14 @@ async fn two_writers() {
     assert_eq!(error["details"][0]["path"], "iris");
     world.get("/v1/deployments/wine").await.refused(404, "NotFound");
 
+    let gone = manifest("gone").replace("metadata:\n", "metadata:\n  resourceVersion: \"7\"\n");
+    let error = answer(world.request("PUT", "/v1/deployments/gone").body(gone)).await;
+    let error = error.refused(409, "ResourceVersionChanged");
+    assert!(
+        error["message"].as_str().is_some_and(|message| message.contains("leave out metadata.resource")),
+        "{error}"
+    );
+
     answer(world.request("PUT", "/v1/deployments/other").body(manifest("iris"))).await.refused(400, "BadRequest");
     let stale = world.request("DELETE", "/v1/deployments/iris").header("if-match", "\"1\"");
     answer(stale).await.refused(412, "PreconditionFailed");

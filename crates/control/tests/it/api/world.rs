@@ -6,7 +6,7 @@ use berth_control::{
     Config, Handle,
     api::{self, ApiRouter, Leader, Seams, top::ModelCounters},
     build,
-    functions::FunctionBoard,
+    functions::FunctionHost,
     store::memory::MemoryStore,
 };
 use berth_spec::{
@@ -78,8 +78,8 @@ impl World {
     }
 
     /// With functions, for those whom `access` lets in.
-    pub(crate) async fn with_functions(board: Arc<dyn FunctionBoard>, access: Arc<Access>) -> Self {
-        Self::made(Config { functions: Some(board), ..Config::default() }, access, (Vec::new(), None)).await
+    pub(crate) async fn with_functions(host: Arc<dyn FunctionHost>, access: Arc<Access>) -> Self {
+        Self::made(Config { functions: Some(host), ..Config::default() }, access, (Vec::new(), None)).await
     }
 
     async fn made(

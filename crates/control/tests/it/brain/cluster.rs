@@ -369,13 +369,16 @@ fn who_is_refused_while_attached_is_turned_away_once_it_is_empty() {
     let mut effects = bench.on(Event::Reported(inventory(&other, false, vec![(deployment.revision_id(), None)])));
     effects.extend(bench.settle());
     assert!(hung_up(&effects), "it is empty");
-    assert!(bench.brain.world().worker(&other.id).is_some_and(|seats| seats.info.is_none()), "no worker that is lost");
-    assert!(bench.brain.world().worker(&named.id).is_some_and(|seats| seats.alive()));
+    assert!(
+        bench.brain.world().worker(&other.id).is_some_and(|tracked| tracked.info.is_none()),
+        "no worker that is lost"
+    );
+    assert!(bench.brain.world().worker(&named.id).is_some_and(|tracked| tracked.alive()));
 
     bench.on(Event::UnknownWorkers(berth_spec::UnknownWorkers::Allow));
     bench.on(Event::WorkerAttached(other.clone()));
     bench.on(Event::Reported(empty_inventory(&other)));
     bench.wait(DEBOUNCE);
     bench.settle();
-    assert!(bench.brain.world().worker(&other.id).is_some_and(|seats| seats.alive() && seats.info.is_some()));
+    assert!(bench.brain.world().worker(&other.id).is_some_and(|tracked| tracked.alive() && tracked.info.is_some()));
 }

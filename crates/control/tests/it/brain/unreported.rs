@@ -66,7 +66,7 @@ fn who_died_with_the_controller_before_is_absent_with_what_it_held() {
         let told = absent(&bench);
         assert_eq!(told, if is_absent { &expected[..] } else { &[] }, "{before:?} {after:?}");
         if is_absent {
-            let nowhere = bench.brain.world().worker(&first.id).is_none_or(|seats| seats.assigned.is_empty());
+            let nowhere = bench.brain.world().worker(&first.id).is_none_or(|tracked| tracked.assigned.is_empty());
             assert!(nowhere, "what it held is elsewhere: {before:?} {after:?}");
         }
         bench.on(health(&first, Health::Alive));

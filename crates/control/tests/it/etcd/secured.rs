@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_control::store::{
     Store, StoreError,
-    etcd::{Credentials, EtcdConfig, EtcdStore, EtcdTls, Timeouts},
+    etcd::{EtcdConfig, EtcdCredentials, EtcdStore, EtcdTls, Timeouts},
 };
 use futures::StreamExt;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -103,7 +103,7 @@ fn guarded(extra: &[&str]) -> Option<Etcd> {
 }
 
 fn as_user(etcd: &Etcd, user: &str, password: &str) -> EtcdConfig {
-    let credentials = Credentials { user: user.to_owned(), password: password.to_owned() };
+    let credentials = EtcdCredentials { user: user.to_owned(), password: password.to_owned() };
     EtcdConfig { credentials: Some(credentials), ..etcd.config() }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use berth_control::{
-    leadership::{Candidate, CandidateRole, Effect, Event, Leader, Policy, RenewalResult},
+    leadership::{Candidate, CandidateRole, Effect, Event, LeaderRecord, Policy, RenewalResult},
     store::{
         Rev,
         etcd::{Lease, LeaseId},
@@ -18,11 +18,11 @@ fn name(name: &str) -> WorkerId {
     WorkerId::new(name).expect("a name")
 }
 
-fn leader(of: &str, lease: i64, epoch: u64) -> Leader {
-    Leader { name: name(of), peer: String::new(), rules: None, lease: LeaseId(lease), epoch: Epoch(epoch) }
+fn leader(of: &str, lease: i64, epoch: u64) -> LeaderRecord {
+    LeaderRecord { name: name(of), peer: String::new(), rules: None, lease: LeaseId(lease), epoch: Epoch(epoch) }
 }
 
-fn seen(at: u64, leader: Option<Leader>) -> Event {
+fn seen(at: u64, leader: Option<LeaderRecord>) -> Event {
     Event::Seen { at: Rev(at), leader }
 }
 
@@ -209,7 +209,7 @@ fn who_resigns_gives_back_and_stands_no_more() {
 #[derive(Default)]
 struct Model {
     rev: u64,
-    key: Option<Leader>,
+    key: Option<LeaderRecord>,
     /// When each lease ends.
     leases: BTreeMap<LeaseId, Time>,
 }

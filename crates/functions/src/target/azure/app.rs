@@ -49,7 +49,7 @@ const THREADS: &str = "PYTHON_THREADPOOL_THREAD_COUNT";
 /// The most threads of a Python worker: further ones wait for the same processor.
 const MOST_THREADS: usize = 32;
 
-/// The longest that Azure's load balancer waits for the answer to a request.
+/// The longest that Azure's load balancer waits for the answer to a request, by Azure's documentation.
 const LONGEST_ANSWER: Duration = Duration::from_secs(230);
 
 /// Versions that are used where the spec names none.

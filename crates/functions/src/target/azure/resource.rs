@@ -22,10 +22,10 @@ use crate::controller::Retry;
 /// on calls last.
 const ATTEMPTS: u32 = 6;
 
-/// The longest pause that one answer may ask for.
+/// The longest pause that one answer may ask for: a wrong one does not stop a deployment for hours.
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
-/// Pause between two looks at an operation that names none.
+/// Pause between two looks at an operation that names none: operations take minutes.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// The longest operation: creating a plan takes minutes.

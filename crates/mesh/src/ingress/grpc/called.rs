@@ -6,22 +6,23 @@ use berth_spec::InferError;
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body as _;
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::{
-    body::upload::{Bounds, Upload},
+    body::{
+        read,
+        upload::{Bounds, Upload},
+    },
     ingress::model_name,
     oip::grpc::frame::{PREFIX, first},
     wire_field::{Found, find},
 };
 
-/// The bytes of a message in which its model is looked for. A name that stands behind more than that is refused: messages have
-/// it in front.
-const DEEPEST: usize = 64 << 10;
+/// Bytes that clients send with the head, or right after it: most messages have their model in front.
+const NEAR: usize = 64 << 10;
 
-/// The longest wait for these bytes: clients send them with the head, or right after it.
+/// The longest wait for these bytes.
 const WAIT: Duration = Duration::from_secs(15);
 
 /// The models of a call, and its body.
@@ -30,12 +31,12 @@ pub(super) struct Called<'h> {
     pub(super) upload: Upload,
 }
 
-/// Reads as much as it takes to know the models.
+/// Reads as much as it takes to know the models, a message of the greatest length at most.
 pub(super) async fn of<'h>(
     headers: &'h HeaderMap,
     path: &[u32],
     mut incoming: Incoming,
-    bounds: Bounds,
+    (bounds, deadline): (Bounds, Instant),
 ) -> Result<Called<'h>, InferError> {
     // A call for several models is read whole; one for a single model passes, and may be a stream.
     let bounds_of =
@@ -45,42 +46,50 @@ pub(super) async fn of<'h>(
         let upload = Upload::new(incoming, bounds_of(&models));
         return Ok(Called { models, upload });
     }
-    let mut here = BytesMut::new();
-    let end = Instant::now() + WAIT;
+    let (mut here, mut charge) = (BytesMut::new(), bounds.memory().charge());
+    let (near, longest) = (deadline.min(Instant::now() + WAIT), bounds.longest().saturating_add(PREFIX));
+    let mut enough = 0;
     let named = loop {
-        match look(&here, path)? {
-            Found::Value(name) => {
-                let name =
-                    str::from_utf8(name).map_err(|_| InferError::Invalid("the model's id is not UTF-8".to_owned()))?;
-                break Some(name.to_owned()).filter(|name| !name.is_empty());
+        if here.len() >= enough || is_whole(&here) {
+            match look(&here, path)? {
+                Found::Value(name) => {
+                    let name = str::from_utf8(name)
+                        .map_err(|_| InferError::Invalid("the model's id is not UTF-8".to_owned()))?;
+                    break Some(name.to_owned()).filter(|name| !name.is_empty());
+                }
+                Found::Absent => break None,
+                Found::Invalid => return Err(InferError::Invalid("the request is no protobuf message".to_owned())),
+                Found::More if here.len() >= longest => {
+                    let message = format!("the model's id is not within the first {longest} bytes of the request");
+                    return Err(InferError::Invalid(message));
+                }
+                // So all looks together cost about two, however small the pieces are.
+                Found::More => enough = (here.len() * 2).min(longest),
             }
-            Found::Absent => break None,
-            Found::Invalid => return Err(InferError::Invalid("the request is no protobuf message".to_owned())),
-            Found::More if here.len() > DEEPEST => {
-                let message = format!("the model's id is not within the first {DEEPEST} bytes of the request");
-                return Err(InferError::Invalid(message));
-            }
-            Found::More => {}
         }
-        let frame = timeout_at(end, incoming.frame()).await;
-        let frame = frame.map_err(|_| InferError::TimedOut("the request's first message did not come".to_owned()))?;
-        match frame {
-            Some(Ok(frame)) => here.extend_from_slice(&frame.into_data().unwrap_or_default()),
-            Some(Err(_)) => return Err(InferError::Cancelled),
-            None => return Err(InferError::Invalid("the request ends within its first message".to_owned())),
-        }
+        let end = if here.len() < NEAR { near } else { deadline };
+        let Some(piece) = read::piece(&mut incoming, bounds.pause(), end).await? else {
+            return Err(InferError::Invalid("the request ends within its first message".to_owned()));
+        };
+        charge.grow_to(here.capacity().max(here.len() + piece.len()))?;
+        here.extend_from_slice(&piece);
     };
     let models = match named {
         Some(name) => vec![Cow::Owned(name)],
         None => model_name::all_of_metadata(headers)?,
     };
-    let here = here.freeze();
+    let here = charge.hold(here.freeze());
     let bounds = bounds_of(&models);
     let upload = match incoming.is_end_stream() {
         true => Upload::whole(here, bounds),
         false => Upload::begun(here, incoming, bounds),
     };
     Ok(Called { models, upload })
+}
+
+/// True if all of the first message is here.
+fn is_whole(here: &[u8]) -> bool {
+    first(here).is_some_and(|(_, length)| here.len() >= PREFIX.saturating_add(length))
 }
 
 fn look<'m>(here: &'m [u8], path: &[u32]) -> Result<Found<'m>, InferError> {

@@ -29,7 +29,7 @@ use crate::{
         admitted::{Call, Forwarded},
         buffered::Failure,
         head::Head,
-        run::{Codec, Reply, run},
+        run::{Codec, CodecAnswer, run},
         runner::{LocalOutcome, Runner},
     },
     ingress::{DEPLOYMENT, namespace},
@@ -72,7 +72,7 @@ pub(in crate::ingress) struct Answer {
     pub(in crate::ingress) stream: bool,
 }
 
-impl Reply for Answer {
+impl CodecAnswer for Answer {
     fn relayed(forwarded: Forwarded) -> Self {
         let stream = forwarded.response.is_stream();
         Self { response: forwarded.into_reply(), stream }

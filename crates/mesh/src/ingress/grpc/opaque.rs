@@ -8,6 +8,7 @@ use std::sync::Arc;
 use berth_spec::{InferError, NameKey};
 use http::{Request, Response, Uri, request::Parts};
 use hyper::body::Incoming;
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::{called, several, timeout};
@@ -88,7 +89,9 @@ async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Resp
     let Some(path) = methods.as_ref().map_or(Some(&[][..]), |methods| methods.path(method)) else {
         return Err(Status::unimplemented(format!("{method} is none of the methods that may be called")));
     };
-    let called = called::of(&head.headers, path, incoming, stack.bounds()).await.map_err(status)?;
+    let longest = stack.limits.deadline;
+    let deadline = Instant::now() + timeout.map_or(longest, |timeout| timeout.min(longest));
+    let called = called::of(&head.headers, path, incoming, (stack.bounds(), deadline)).await.map_err(status)?;
     let called::Called { models, mut upload } = called;
     let [model] = &models[..] else {
         if !models.is_empty() {

@@ -34,7 +34,7 @@ const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Rights of the folder: its owner's alone.
 const FOLDER: u32 = 0o700;
 
-/// Clock difference tolerated between client and server.
+/// Clock difference tolerated between client and server: clocks that nobody sets drift less in years.
 const SKEW: Duration = Duration::from_secs(600);
 
 /// A certificate that the server made for itself.

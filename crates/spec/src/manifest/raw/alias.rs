@@ -37,8 +37,8 @@ pub struct RawAliasSpec {
     /// Deployments of the alias's own namespace. One that does not exist yet gets no requests: its share goes to the others.
     #[schemars(length(min = 1))]
     pub targets: Vec<RawTarget>,
-    /// Requests that are equal in this keep to one target: `client` (the client's address), `{header: NAME}` or
-    /// `{bodyField: PATH}`. Not given: each request is shared out by itself, evenly over time.
+    /// The property by which requests keep to one target: `client` (the client's address), `{header: NAME}` or
+    /// `{bodyField: PATH}`. Not given: requests are shared evenly over time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sticky: Option<RawSticky>,
 }

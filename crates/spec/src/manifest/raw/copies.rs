@@ -21,14 +21,14 @@ pub enum RawReplicas {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReplicaRange {
-    /// As many are kept whatever happens. `0`: on demand. With `regions`: their sum, and may be left out.
+    /// The number of replicas that always stay loaded. `0`: on demand. With `regions`: their sum, and may be left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Whole<0, 1000>>,
     /// Never more. Not given: `min`, but at least 1. With `regions`: their sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Whole<0, 1000>>,
-    /// Replicas per region (the label `region` of workers): a number, or a range. While a region is lost its
-    /// replicas are elsewhere.
+    /// Replicas per region (the label `region` of workers): a number, or a range. While a region is lost, other regions
+    /// hold its replicas.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub regions: BTreeMap<String, RawRegion>,
 }

@@ -21,8 +21,8 @@ pub struct RawLimits {
     /// Bytes of request bodies per second in the long run. Not given: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<Size>,
-    /// The longest that a request may be expected to wait in the model's queue; one that would wait longer is refused at once
-    /// with 503 `overloaded`. Not given: only a queue that has filled up is kept short.
+    /// The longest time that a request may wait in the model's queue; one that would wait longer is refused at once with 503
+    /// `overloaded`. Not given: only a queue that has filled up is kept short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait: Option<Span>,
 }

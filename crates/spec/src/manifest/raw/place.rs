@@ -11,15 +11,15 @@ use super::super::scalar::{Decimal, Label, Size, Whole, Word};
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawResources {
-    /// Memory of one replica, for example `512MiB`; what a model card says where this is left out and there is a card.
+    /// Memory of one replica, for example `512MiB`. Not given: the card's, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
-    /// CPU cores of one replica, for example `0.5`; else what a card says. Counted when replicas are placed, not
-    /// enforced.
+    /// CPU cores of one replica, for example `0.5`. Not given: the card's, if there is one. Counted when replicas are
+    /// placed, not enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1024.0))]
     pub cpu: Option<Decimal>,
-    /// GPUs of one replica; else what a card says. Each is claimed whole.
+    /// GPUs of one replica. Not given: the card's, if there is one. Each is claimed whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<RawGpu>,
 }
@@ -30,10 +30,10 @@ pub struct RawResources {
 pub struct RawGpu {
     /// The number of GPUs.
     pub count: Whole<1, 64>,
-    /// The only kind that will do, as the worker names it, for example `nvidia-h200`. Not given: any.
+    /// The required kind, as the worker names it, for example `nvidia-h200`. Not given: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Word>,
-    /// The memory that each of them must have in all.
+    /// The total memory that each of them must have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
 }

@@ -13,11 +13,11 @@ pub struct RawRuntime {
     pub execution_provider: Word,
     /// Threads inside one run. `0`: the worker decides.
     pub threads: Whole<0, 1024>,
-    /// Isolation of the model from its worker. Less than the worker's own setting is not given, and a worker that cannot give it
-    /// does not load the model. Not set: as the worker is set.
+    /// Least isolation of the model from its worker; the worker's own setting applies if it is stricter. A worker that cannot
+    /// provide it does not load the model. Not given: the worker's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<RawIsolation>,
-    /// The network that the model reaches from its sandbox. Not set: what its card says, else none.
+    /// The network that the model reaches from its sandbox. Not given: the hosts of its card, else none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<RawNetwork>,
 }

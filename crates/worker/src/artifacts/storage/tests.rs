@@ -4,7 +4,7 @@ const S3: &str = r#"{"type": "s3", "access_key_id": "id", "secret_access_key": "
 const WEB: &str = r#"{"type": "http", "url": "https://models.acme.com/export/", "headers": {"Authorization": ["Bearer token-SECRET"]}}"#;
 
 /// The settings with a mounted Secret of these entries, and a volume `claim`.
-fn mounted(entries: &[(&str, &str)]) -> (tempfile::TempDir, Settings) {
+fn mounted(entries: &[(&str, &str)]) -> (tempfile::TempDir, StorageSettings) {
     let folder = tempfile::tempdir().expect("a folder");
     let (config, volumes) = (folder.path().join("config"), folder.path().join("volumes"));
     for made in [&config, &volumes.join("claim/a b")] {
@@ -14,11 +14,11 @@ fn mounted(entries: &[(&str, &str)]) -> (tempfile::TempDir, Settings) {
     for (name, text) in entries {
         fs_err::write(config.join(name), text).expect("written");
     }
-    let settings = Settings { config: Some(config), volumes };
+    let settings = StorageSettings { config: Some(config), volumes };
     (folder, settings)
 }
 
-fn resolved(settings: &Settings, uri: &str) -> Result<Location, String> {
+fn resolved(settings: &StorageSettings, uri: &str) -> Result<Location, String> {
     resolve(settings, Location::parse(uri).expect(uri)).map_err(|fault| fault.message)
 }
 
@@ -77,7 +77,7 @@ fn a_manifest_of_the_secret_will_do() {
     let path = folder.path().join("secret.yaml");
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: storage-config}\nstringData:\n  plain: |\n    ENTRY\ndata:\n  packed: e30=\n  odd: '%'\n";
     fs_err::write(&path, secret.replace("ENTRY", S3)).expect("written");
-    let settings = Settings { config: Some(path), ..Settings::default() };
+    let settings = StorageSettings { config: Some(path), ..StorageSettings::default() };
     assert_eq!(resolved(&settings, "storage://plain/a").expect("an entry").url.as_str(), "s3://models/a");
     for (uri, says) in [
         ("storage://packed/a", "lacks type"),
@@ -119,7 +119,7 @@ fn entries_that_cannot_be_used_say_why_without_a_value() {
 
 #[test]
 fn without_a_configuration_the_environment_has_the_credentials() {
-    let none = Settings::default();
+    let none = StorageSettings::default();
     let found = resolved(&none, "storage://k/a?bucket=b").expect("a bucket");
     assert_eq!((found.url.as_str(), found.storage.is_some()), ("s3://b/a", false));
     assert_eq!(resolved(&none, "storage://k/a?bucket=b&type=gs").expect("a bucket").url.as_str(), "gs://b/a");

@@ -27,7 +27,7 @@ const WAITING: usize = 16;
 /// Connections of one process at once: more than clients of an API keep, and their buffers are two megabytes together.
 const CONNECTIONS: usize = 64;
 
-/// A line in the log for each reason at most this often.
+/// A line in the log for each reason at most this often: code that tries again and again fills no log.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// The thread that serves the proxies of all models of a worker.

@@ -42,7 +42,7 @@ pub(in crate::runtime) fn raised(raised: &Raised, ended: &Ended, limit: Option<B
     if lacks_library {
         message += "; add the package of the operating system that has it to runtime.system_packages";
     } else if raised.kind == "ModuleNotFoundError" && !raised.expected {
-        message += "; add the package that has it to runtime.dependencies";
+        message += "; add the package that has it to runtime.dependencies, or to spec.model.environment of a model without a card";
     }
     message += room(raised);
     LoadError::new(category, message).with_trace(&raised.trace)

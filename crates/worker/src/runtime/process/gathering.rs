@@ -27,7 +27,6 @@ pub(super) struct Gathering {
     left_out: u32,
 }
 
-/// A wait.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     until: Instant,

@@ -18,7 +18,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::outage::CallUnderWay;
+use super::{bounded_status, outage::CallUnderWay};
 
 /// The bytes of all requests of a runtime together that are kept, unless one alone may have more.
 const COPIES_TOGETHER: usize = 256 << 20;
@@ -168,16 +168,27 @@ impl Body for Guarded {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         loop {
-            let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+            let Poll::Ready(mut frame) = Pin::new(&mut self.inner).poll_frame(cx) else {
+                if let Some((call, _)) = &mut self.held {
+                    call.awaits();
+                }
+                return Poll::Pending;
+            };
             // A connection of HTTP/2 on which many empty pieces come is ended, and those between nodes are shared.
             let empty = matches!(&frame, Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty));
             if empty && !self.inner.is_end_stream() {
                 continue;
             }
+            if let Some(Ok(frame)) = &mut frame
+                && let Some(trailers) = frame.trailers_mut()
+            {
+                bounded_status::bound(trailers);
+            }
             if !matches!(frame, Some(Ok(_))) {
                 self.held = None;
-            } else if let Some((call, _)) = &self.held {
+            } else if let Some((call, _)) = &mut self.held {
                 call.heard();
+                call.rests();
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }

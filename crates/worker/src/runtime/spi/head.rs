@@ -74,7 +74,7 @@ pub(super) fn request<B>(parts: &Parts, id: &IdHeaders, body: B) -> http::Reques
     request
 }
 
-/// A question for a sign of life, which every server of gRPC answers, be it that it does not know the method. The runtime's own
+/// A health check, which every server of gRPC answers, be it that it does not know the method. The runtime's own
 /// `runtimeStatus` would have it unload all models.
 pub(super) fn health<B>(body: B) -> http::Request<B> {
     let mut request = http::Request::new(body);

@@ -9,7 +9,7 @@ use super::{Reserve, methods::Methods};
 /// The size of a model of which nothing is known, where the runtime does not say: ModelMesh's.
 const DEFAULT_SIZE: u64 = 1 << 20;
 
-/// The time limit of a load where the runtime does not say.
+/// The time limit of a load where the runtime does not say: large models are read from disk in minutes.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Loads at once where the runtime does not say: one is always right.

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::runtime::LoadError;
 
-/// The pause between looks at a model that is being loaded.
+/// The pause between looks at a model that is being loaded: the first request waits for it.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The control of such a server.

@@ -36,6 +36,7 @@ use tonic::Status;
 use super::{
     Process, UNLOAD_WAIT,
     body::{BodyCopy, CallGuards, Guarded},
+    bounded_status,
     concurrency_limit::ConcurrencyLimit,
     head::{self, IdHeaders},
     inject::{self, Injecting, Refusal},
@@ -51,7 +52,7 @@ use crate::runtime::{
     metrics::ModelMetrics,
 };
 
-/// When to try again while the model is being loaded again.
+/// When to try again while the model is being loaded again: small models are back by then.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Loads that changed nothing, within [`FRUITLESS_FOR`], after which a model is loaded again only if the runtime itself says
@@ -229,11 +230,13 @@ impl SpiModel {
         parts: &Parts,
         body: exchange::Body,
     ) -> Result<(Response<Incoming>, CallUnderWay), InferError> {
-        let call = self.process.outage.call();
+        let mut call = self.process.outage.call();
         let answered = self.process.connections.send(head::request(parts, &self.id, body)).await;
         match answered {
-            Ok(answer) => {
+            Ok(mut answer) => {
+                bounded_status::bound(answer.headers_mut());
                 call.heard();
+                call.rests();
                 Ok((answer, call))
             }
             Err(failure) => Err(self.unanswered(&failure, parts.uri.path())),

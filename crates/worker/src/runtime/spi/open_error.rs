@@ -29,7 +29,7 @@ pub enum OpenError {
     NotReady {
         /// Its name.
         name: String,
-        /// Its address.
+        /// The addresses at which it was looked for.
         address: String,
         /// The time that was waited.
         after: Duration,

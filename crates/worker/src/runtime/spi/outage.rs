@@ -30,7 +30,7 @@ use tokio::{
 use super::{
     HealthCheck, Process,
     reach::AGAIN,
-    thread_connections::{NoSignOfLife, ThreadConnections},
+    thread_connections::{HealthCheckError, ThreadConnections},
 };
 use crate::runtime::{Health, LoadError};
 
@@ -39,34 +39,52 @@ pub(super) struct Outage {
     watched: AtomicBool,
     gone: watch::Sender<bool>,
     models: Mutex<Vec<Weak<watch::Sender<Health>>>>,
-    /// True once it has answered a question for a sign of life.
+    /// True once it has answered a health check.
     answers: AtomicBool,
     /// True if a call was answered since this was looked at.
     heard: AtomicBool,
-    /// Calls whose answers have not ended.
+    /// Calls that wait for the runtime.
     calls: AtomicUsize,
 }
 
-/// A call whose answer has not ended.
-pub(super) struct CallUnderWay(Arc<Outage>);
+/// A call whose answer has not ended. It counts while its caller waits for the runtime, and not while the runtime would wait for a
+/// caller who leaves an answer unread.
+pub(super) struct CallUnderWay {
+    outage: Arc<Outage>,
+    counts: bool,
+}
 
 impl CallUnderWay {
+    /// Notes that its caller waits for more.
+    pub(super) fn awaits(&mut self) {
+        if !std::mem::replace(&mut self.counts, true) {
+            self.outage.calls.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that its caller has all that came.
+    pub(super) fn rests(&mut self) {
+        if std::mem::take(&mut self.counts) {
+            self.outage.calls.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Notes that a part of its answer came.
     pub(super) fn heard(&self) {
         // Read first: all threads that call share it.
-        if !self.0.heard.load(Ordering::Relaxed) {
-            self.0.heard.store(true, Ordering::Relaxed);
+        if !self.outage.heard.load(Ordering::Relaxed) {
+            self.outage.heard.store(true, Ordering::Relaxed);
         }
     }
 }
 
 impl Drop for CallUnderWay {
     fn drop(&mut self) {
-        self.0.calls.fetch_sub(1, Ordering::Relaxed);
+        self.rests();
     }
 }
 
-/// The time for which a runtime gave no sign of life.
+/// The time for which a runtime answered no health check.
 struct OutageClock {
     since: Instant,
     /// The end of the silence that it may have spent at work.
@@ -108,10 +126,10 @@ impl Outage {
         models.push(Arc::downgrade(health));
     }
 
-    /// Counts a call until it is dropped.
+    /// Begins a call, whose caller waits for the runtime.
     pub(super) fn call(self: &Arc<Self>) -> CallUnderWay {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        CallUnderWay(Arc::clone(self))
+        CallUnderWay { outage: Arc::clone(self), counts: true }
     }
 
     /// Returns once the runtime is gone.
@@ -120,7 +138,7 @@ impl Outage {
         drop(gone.wait_for(|gone| *gone).await);
     }
 
-    /// True if it should be asked for a sign of life: it has models, and nothing was heard of it since the last look.
+    /// True if a health check is due: it has models, and nothing was heard of it since the last look.
     fn is_quiet(&self) -> bool {
         let heard = self.was_heard();
         !heard && !self.watched.load(Ordering::Acquire) && self.models().iter().any(|model| model.strong_count() > 0)
@@ -155,9 +173,9 @@ impl Outage {
 }
 
 impl Process {
-    /// Asks the runtime for signs of life as long as it lasts.
-    pub(super) fn ask(self: &Arc<Self>) {
-        self.handle().spawn(ask(Arc::downgrade(self), Arc::clone(&self.connections), self.health));
+    /// Sends the runtime health checks as long as it lasts.
+    pub(super) fn check_health(self: &Arc<Self>) {
+        self.handle().spawn(check_health(Arc::downgrade(self), Arc::clone(&self.connections), self.health));
     }
 
     /// Watches a runtime that a call or a load did not reach, until it can be reached.
@@ -177,9 +195,9 @@ impl Process {
         self.outage.calls.load(Ordering::Relaxed) > 0 || self.loading.available_permits() < self.limits.loads
     }
 
-    /// Notes another attempt in vain to get a sign of life.
-    fn is_absent(&self, clock: &mut OutageClock, error: &NoSignOfLife) {
-        let is_silent = matches!(error, NoSignOfLife::Silent { .. });
+    /// Notes another health check in vain.
+    fn is_absent(&self, clock: &mut OutageClock, error: &HealthCheckError) {
+        let is_silent = matches!(error, HealthCheckError::Silent { .. });
         let at_work = is_silent && self.is_at_work();
         if !at_work {
             // Loads need not wait as well.
@@ -187,7 +205,7 @@ impl Process {
         }
         let nobody =
             |error: &io::Error| matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
-        if matches!(error, NoSignOfLife::Unreached(error) if nobody(error)) {
+        if matches!(error, HealthCheckError::Unreached(error) if nobody(error)) {
             // The next process has answered nothing yet, and may take connections long before it does.
             self.outage.answers.store(false, Ordering::Release);
         }
@@ -219,10 +237,10 @@ impl Process {
     }
 }
 
-/// Asks a runtime for a sign of life: at once, and whenever nothing was heard of it for a while.
-async fn ask(of: Weak<Process>, connections: Arc<ThreadConnections>, health: HealthCheck) {
+/// Sends a runtime health checks: at once, and whenever nothing was heard of it for a while.
+async fn check_health(of: Weak<Process>, connections: Arc<ThreadConnections>, health: HealthCheck) {
     loop {
-        let answered = connections.ask(health.timeout).await;
+        let answered = connections.check(health.timeout).await;
         let Some(process) = of.upgrade() else { return };
         match answered {
             Ok(()) => process.outage.answers.store(true, Ordering::Release),
@@ -248,12 +266,12 @@ async fn watch_outage(of: Weak<Process>, connections: Arc<ThreadConnections>, he
         process.outage.was_heard();
         // It may end meanwhile.
         drop(process);
-        let found = if answers { connections.ask(health.timeout).await } else { connections.reach().await };
+        let found = if answers { connections.check(health.timeout).await } else { connections.reach().await };
         let Some(process) = of.upgrade() else { return };
         match found {
             Ok(()) => return process.outage.ends(),
             // It takes no new connections, and serves those that it has.
-            Err(NoSignOfLife::Silent { .. }) if process.outage.was_heard() => return process.outage.ends(),
+            Err(HealthCheckError::Silent { .. }) if process.outage.was_heard() => return process.outage.ends(),
             Err(error) => process.is_absent(&mut clock, &error),
         }
         drop(process);
@@ -287,19 +305,28 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_when_it_has_models_and_no_call_was_answered() {
+    fn a_check_is_due_when_it_has_models_and_no_call_was_answered() {
         let (outage, health) = (Arc::new(Outage::new()), Arc::new(watch::Sender::new(Health::default())));
         assert!(!outage.is_quiet(), "nothing would be lost");
         outage.concerns(&health);
         assert!(outage.is_quiet());
         outage.call().heard();
         assert!(!outage.is_quiet() && outage.is_quiet(), "that was before the last look");
-        let call = outage.call();
-        assert_eq!(outage.calls.load(Ordering::Relaxed), 1);
+        let waiting = || outage.calls.load(Ordering::Relaxed);
+        let mut call = outage.call();
+        assert_eq!(waiting(), 1);
+        for _ in 0..2 {
+            call.rests();
+        }
+        assert_eq!(waiting(), 0, "its caller leaves the answer unread");
+        for _ in 0..2 {
+            call.awaits();
+        }
+        assert_eq!(waiting(), 1, "it asks for more");
         drop(call);
-        assert_eq!(outage.calls.load(Ordering::Relaxed), 0);
+        assert_eq!(waiting(), 0);
         outage.watched.store(true, Ordering::Release);
-        assert!(!outage.is_quiet(), "it is asked all the time");
+        assert!(!outage.is_quiet(), "it is checked all the time");
     }
 
     #[test]

@@ -39,7 +39,7 @@ const DEATHS: u32 = 3;
 /// The interval at which deaths and cancelled loads are looked for: nobody waits longer for them, and a look costs nothing.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The time in which a model may be unloaded before its process ends.
+/// The time in which a model may be unloaded before its process ends: the end of the process frees its memory, too.
 const UNLOAD: Duration = Duration::from_secs(5);
 
 /// For people: what these processes lack.

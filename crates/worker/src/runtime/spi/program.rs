@@ -33,7 +33,7 @@ use crate::runtime::process::{
     log_reader::{Tail, next_line},
 };
 
-/// The interval at which a process is looked at.
+/// The interval at which a process is looked at: nobody waits longer to hear of its end, and a look costs nothing.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The time that a process has to end after SIGTERM: models are unloaded before that.

@@ -83,11 +83,11 @@ pub const START: Duration = Duration::from_secs(180);
 /// The times by which it is noticed that a runtime cannot be reached, or hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The time without an answer after which a runtime with models is asked for a sign of life.
+    /// The time without an answer after which a runtime with models gets a health check.
     pub interval: Duration,
-    /// The time in which it must give one.
+    /// The time in which it must answer the check.
     pub timeout: Duration,
-    /// The time without a sign of life after which its models are lost. A load waits as long for a runtime that cannot be reached.
+    /// The time of unanswered health checks after which its models are lost. A load waits as long for a runtime that cannot be reached.
     pub lost_after: Duration,
     /// The same for a silent runtime while calls or loads are under way.
     pub busy_timeout: Duration,
@@ -96,7 +96,7 @@ pub struct HealthCheck {
 impl Default for HealthCheck {
     fn default() -> Self {
         Self {
-            // A runtime with some traffic is never asked, and one without is not missed for longer.
+            // A runtime with some traffic is never checked, and one without is not missed for longer.
             interval: Duration::from_secs(10),
             // Such an answer takes no work.
             timeout: Duration::from_secs(10),

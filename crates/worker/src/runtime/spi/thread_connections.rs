@@ -41,9 +41,9 @@ const CANCELLED: usize = 4_096;
 /// A message of gRPC without fields.
 const EMPTY: Bytes = Bytes::from_static(&[0; 5]);
 
-/// Reason why a runtime gives no sign of life.
+/// Reason why a health check failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoSignOfLife {
+pub(super) enum HealthCheckError {
     /// Refuses connections, or breaks them.
     #[error(transparent)]
     Unreached(#[from] io::Error),
@@ -98,12 +98,12 @@ impl ThreadConnections {
     }
 
     /// Connects, and lets go of the connection.
-    pub(super) async fn reach(&self) -> Result<(), NoSignOfLife> {
+    pub(super) async fn reach(&self) -> Result<(), HealthCheckError> {
         Ok(self.connect().await.map(drop)?)
     }
 
     /// The same, once the runtime has answered something within a time. Which answer it is does not matter.
-    pub(super) async fn ask(&self, after: Duration) -> Result<(), NoSignOfLife> {
+    pub(super) async fn check(&self, after: Duration) -> Result<(), HealthCheckError> {
         let mut question = head::health(Full::new(EMPTY).map_err(|never| match never {}).boxed_unsync());
         self.name_server(&mut question)?;
         let line = self.connect().await?;
@@ -111,7 +111,7 @@ impl ThreadConnections {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(Unsent::Returned { error, .. })) => Err(io::Error::other(error).into()),
             Ok(Err(Unsent::Refused(error) | Unsent::Unknown(error))) => Err(io::Error::other(error).into()),
-            Err(_) => Err(NoSignOfLife::Silent { after }),
+            Err(_) => Err(HealthCheckError::Silent { after }),
         }
     }
 
@@ -188,11 +188,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let connections = to(listener.local_addr().expect("bound").port());
         assert!(connections.reach().await.is_ok());
-        let silent = connections.ask(ANSWER).await;
-        assert!(matches!(silent, Err(NoSignOfLife::Silent { .. })), "{silent:?}");
+        let silent = connections.check(ANSWER).await;
+        assert!(matches!(silent, Err(HealthCheckError::Silent { .. })), "{silent:?}");
         drop(listener);
-        let gone = connections.ask(ANSWER).await;
-        assert!(matches!(gone, Err(NoSignOfLife::Unreached(_))), "{gone:?}");
+        let gone = connections.check(ANSWER).await;
+        assert!(matches!(gone, Err(HealthCheckError::Unreached(_))), "{gone:?}");
     }
 
     #[tokio::test]
@@ -202,7 +202,7 @@ mod tests {
         let connections = to(server.port().expect("a port"));
         let mut serving = JoinSet::new();
         serving.spawn(server.run());
-        let answered = connections.ask(ANSWER).await;
+        let answered = connections.check(ANSWER).await;
         assert!(answered.is_ok(), "{answered:?}");
     }
 }

@@ -33,10 +33,9 @@ const MOST_EVENTS: usize = 200;
 /// Interval between looks: people see a change as it happens.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Age up to which the state of the whole is sent again.
+/// Age up to which the state of the whole is sent again: older than one look, so that it is made once for all readers.
 const PULSE_FOR: Duration = Duration::from_millis(1_500);
 
-/// One reader.
 struct Reader {
     service: Arc<Service>,
     ticks: Interval,
